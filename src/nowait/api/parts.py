@@ -1,0 +1,59 @@
+"""Checks what a run is made of and puts it together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from nowait.core import LastIterate, Method, Output, Server, Sgd, Update, checks
+from nowait.core.problem import checked_problem, initial_params
+from nowait.engines.budget import Budget, EvaluationPlan
+from nowait.engines.session import Parts
+from nowait.recording import TraceRecorder, checked_callbacks, describe
+
+
+def make_parts(
+    problem: Any,
+    method: Method,
+    workers: list[int],
+    budget: Budget,
+    *,
+    evaluate_every: int | None,
+    update: Update | None,
+    output: Output | None,
+    callbacks: Iterable[Any],
+    initial: Any,
+    seed: int,
+) -> Parts:
+    """Everything an engine needs, checked."""
+    checked_problem(problem)
+    checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
+    if not workers:
+        raise ValueError("no worker is there at the start: a run needs at least one")
+    update = checks.instance(Sgd() if update is None else update, Update, "update", "nw.Momentum(0.9)")
+    output = checks.instance(LastIterate() if output is None else output, Output, "output", "nw.UniformAverage()")
+    recorder = TraceRecorder(workers)
+    return Parts(
+        problem=problem,
+        server=Server(
+            method,
+            initial_params(problem, initial),
+            workers,
+            update=update,
+            output=output,
+            seed=seed,
+            log=recorder,
+        ),
+        recorder=recorder,
+        budget=budget,
+        evaluations=EvaluationPlan.of(evaluate_every, budget),
+        callbacks=checked_callbacks(callbacks),
+        config={
+            "problem": repr(problem),
+            "method": describe(method),
+            "update": describe(update),
+            "output": describe(output),
+            "budget": describe(budget),
+            "seed": seed,
+        },
+    )

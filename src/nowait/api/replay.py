@@ -1,0 +1,56 @@
+"""``nw.replay``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from nowait.api.parts import make_parts
+from nowait.core import Method, Output, Update, checks
+from nowait.core.randomness import checked_seed
+from nowait.engines.budget import Budget
+from nowait.engines.simulator import replay as run_replay
+from nowait.recording import Run, Trace
+
+
+def replay(
+    trace: Trace,
+    problem: Any,
+    method: Method,
+    *,
+    seed: int = 0,
+    evaluate_every: int | None = None,
+    update: Update | None = None,
+    output: Output | None = None,
+    callbacks: Iterable[Any] = (),
+    initial: Any = None,
+    progress: bool | None = None,
+) -> Run:
+    """Make the run of a trace again: the same events, gradients recomputed, the same iterates bit for bit.
+
+    Problem, method, seed, update, output and initial params must be those of the run. A trace of others is
+    refused at the first row where a ticket, a delay, an outcome or a gradient's norm differs.
+
+    >>> import nowait as nw
+    >>> problem, method = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1), nw.AsynchronousSGD(nw.Constant(0.1))
+    >>> run = nw.simulate(problem, method, nw.speeds.Exponential(1.0, workers=4), steps=100)
+    >>> bool((nw.replay(run.trace, problem, method).params == run.params).all())
+    True
+    """
+    checks.instance(trace, Trace, "trace", "run.trace")
+    if len(trace) == 0:
+        raise ValueError("the trace has no arrivals: there is nothing to replay")
+    seed = checked_seed(seed)
+    parts = make_parts(
+        problem,
+        method,
+        trace.initial_workers.tolist(),
+        Budget(gradients=len(trace) + 1),
+        evaluate_every=evaluate_every,
+        update=update,
+        output=output,
+        callbacks=callbacks,
+        initial=initial,
+        seed=seed,
+    )
+    return run_replay(parts, trace, seed, progress)

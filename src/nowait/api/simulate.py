@@ -1,0 +1,67 @@
+"""``nw.simulate``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from nowait.api.parts import make_parts
+from nowait.core import Method, Output, Update, checks
+from nowait.core.randomness import checked_seed
+from nowait.engines.budget import Budget
+from nowait.engines.simulator import simulate as run_simulation
+from nowait.recording import Run, describe
+from nowait.speeds import Faults, Speeds
+
+
+def simulate(
+    problem: Any,
+    method: Method,
+    speeds: Speeds,
+    *,
+    steps: int | None = None,
+    gradients: int | None = None,
+    seconds: float | None = None,
+    target_loss: float | None = None,
+    evaluate_every: int | None = None,
+    update: Update | None = None,
+    output: Output | None = None,
+    callbacks: Iterable[Any] = (),
+    initial: Any = None,
+    seed: int = 0,
+    faults: Faults | None = None,
+    progress: bool | None = None,
+) -> Run:
+    """Train in virtual time with workers of any speed.
+
+    The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (virtual) and ``target_loss`` comes first.
+    The loss is evaluated before the first step, every ``evaluate_every`` steps and at the end; None spreads about
+    a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
+    ``nw.Callback`` objects. ``faults`` lets workers leave and join. ``progress`` None shows a bar on a terminal.
+
+    >>> import nowait as nw
+    >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
+    >>> run = nw.simulate(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), nw.speeds.Fixed([1, 1, 10]), steps=210)
+    >>> run.stats.seconds
+    100.0
+    >>> run.stats.work_share.round(2).tolist()
+    [0.48, 0.48, 0.05]
+    """
+    checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([1.0, 1.0, 10.0])")
+    faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
+    seed = checked_seed(seed)
+    workers = [worker for worker in range(speeds.num_workers) if worker not in faults.absent_at_start()]
+    parts = make_parts(
+        problem,
+        method,
+        workers,
+        Budget(steps, gradients, seconds, target_loss),
+        evaluate_every=evaluate_every,
+        update=update,
+        output=output,
+        callbacks=callbacks,
+        initial=initial,
+        seed=seed,
+    )
+    parts.config |= {"speeds": describe(speeds), "faults": describe(faults)}
+    return run_simulation(parts, speeds.clock(seed), faults, seed, progress)

@@ -1,0 +1,75 @@
+"""The core: a server that decides, with no clock and no input or output. Everything else is built on it."""
+
+from nowait.core.arrival import Arrival
+from nowait.core.errors import BadWorkerError, IllegalEvent
+from nowait.core.log import Log, Outcome
+from nowait.core.messages import (
+    Assign,
+    Cancel,
+    Command,
+    Event,
+    GradientArrived,
+    Ticket,
+    TimerFired,
+    Wake,
+    WorkerJoined,
+    WorkerLost,
+)
+from nowait.core.method import Method
+from nowait.core.outputs import (
+    LastIterate,
+    Output,
+    RandomIterate,
+    StepsizeWeightedAverage,
+    StronglyConvexAverage,
+    UniformAverage,
+)
+from nowait.core.problem import Problem
+from nowait.core.randomness import Sample, Sampler
+from nowait.core.server import Server
+from nowait.core.stepsizes import Constant, DelayAdaptive, Stepsize
+from nowait.core.sums import GradientSum
+from nowait.core.updates import L1, Adam, AMSGrad, Ball, Box, Momentum, Nesterov, Proximal, Sgd, Update
+
+__all__ = [
+    "L1",
+    "AMSGrad",
+    "Adam",
+    "Arrival",
+    "Assign",
+    "BadWorkerError",
+    "Ball",
+    "Box",
+    "Cancel",
+    "Command",
+    "Constant",
+    "DelayAdaptive",
+    "Event",
+    "GradientArrived",
+    "GradientSum",
+    "IllegalEvent",
+    "LastIterate",
+    "Log",
+    "Method",
+    "Momentum",
+    "Nesterov",
+    "Outcome",
+    "Output",
+    "Problem",
+    "Proximal",
+    "RandomIterate",
+    "Sample",
+    "Sampler",
+    "Server",
+    "Sgd",
+    "StepsizeWeightedAverage",
+    "Stepsize",
+    "StronglyConvexAverage",
+    "Ticket",
+    "TimerFired",
+    "UniformAverage",
+    "Update",
+    "Wake",
+    "WorkerJoined",
+    "WorkerLost",
+]

@@ -1,0 +1,51 @@
+"""The live workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+
+class WorkerSet(Sequence[int]):
+    """The numbers of the live workers. Joining, leaving, membership and random access all take constant time.
+
+    The order depends on the history of joins and leaves alone (a leaver's place goes to the last one).
+    """
+
+    __slots__ = ("_numbers", "_places")
+
+    def __init__(self, workers: Iterable[int]) -> None:
+        self._numbers = list(workers)
+        self._places = {worker: place for place, worker in enumerate(self._numbers)}
+
+    def add(self, worker: int) -> None:
+        """Append a worker that is not there."""
+        self._places[worker] = len(self._numbers)
+        self._numbers.append(worker)
+
+    def remove(self, worker: int) -> None:
+        """Take out a worker that is there."""
+        place = self._places.pop(worker)
+        last = self._numbers.pop()
+        if last != worker:
+            self._numbers[place] = last
+            self._places[last] = place
+
+    def __contains__(self, worker: object) -> bool:
+        return worker in self._places
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[int]: ...
+    def __getitem__(self, place: int | slice) -> int | list[int]:
+        return self._numbers[place]
+
+    def __repr__(self) -> str:
+        return f"WorkerSet({self._numbers})"

@@ -1,0 +1,46 @@
+"""The interface of a method."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from nowait.core.stepsizes import Stepsize
+
+if TYPE_CHECKING:
+    from nowait.core.server import Arrival, Server
+
+
+class Method(ABC):
+    """Decides what becomes of each gradient and what each worker does next, with the verbs of the server.
+
+    Three rules. ``start`` makes all run state anew, so one object serves many runs. Handlers use the server's
+    verbs on an arrival before they change state of their own: the first verb checks the gradient, and a bad
+    one ends ``on_arrival`` there, as if it had never come. After any leave the method still makes steps with
+    the workers that are left.
+    """
+
+    stepsize: Stepsize
+
+    def start(self, server: Server) -> None:
+        """The run begins: give every worker a ticket."""
+        for worker in server.workers:
+            server.assign(worker)
+
+    @abstractmethod
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """A gradient arrived. Neither applied nor added to a sum, it is dropped."""
+
+    def on_join(self, server: Server, worker: int) -> None:
+        """A worker joined: give it a ticket."""
+        server.assign(worker)
+
+    def on_leave(self, server: Server, worker: int) -> None:  # noqa: B027 (most methods need not care)
+        """A worker left; its tickets are gone already."""
+
+    def on_timer(self, server: Server) -> None:  # noqa: B027 (most methods set no timer)
+        """A time asked for with ``server.wake`` has come; it is ``server.now``."""
+
+    def pending_stepsize(self, server: Server, delay: int) -> float:
+        """The stepsize a gradient still in flight at the end would get, for the weights of the output."""
+        return float(self.stepsize(delay, server.num_workers, server.steps))

@@ -1,0 +1,162 @@
+"""Output rules: the answer made of the iterates, kept online in one extra vector.
+
+The paper weighs the iterate x_k by γ̂_k, the stepsize that multiplies the gradient taken at x_k in the end.
+The server reports each gradient's point and stepsize when the gradient is used; gradients in flight when the
+run ends are weighed with the delay they have then (PAPER appendix: frozen counter). Gradients at x_0, and
+those lost or dropped, weigh nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from nowait.core import checks
+from nowait.core.compiled import kernels
+from nowait.core.randomness import CounterRandom
+from nowait.core.types import Vector
+
+
+class Output(ABC):
+    """Makes the answer of a run. ``start`` makes all state anew."""
+
+    def start(self, params: Vector, random: CounterRandom) -> None:  # noqa: B027 (LastIterate has no state)
+        """A run begins."""
+
+    def on_iterate(self, params: Vector) -> None:  # noqa: B027 (only the uniform average looks at iterates)
+        """A step made these params (x_1, x_2, …)."""
+
+    def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:  # noqa: B027
+        """A gradient taken at this point (not x_0) was used with this stepsize.
+
+        ``stepsize_sum`` is the sum of the stepsizes of the steps that led to the point.
+        """
+
+    @abstractmethod
+    def result(self, last: Vector) -> Vector:
+        """The answer, ``last`` being the final params. The server copies it."""
+
+
+@final
+@dataclass(frozen=True)
+class LastIterate(Output):
+    """x_K, the params after the last step."""
+
+    def result(self, last: Vector) -> Vector:
+        """x_K."""
+        return last
+
+
+@final
+@dataclass
+class UniformAverage(Output):
+    """The mean of x_1 … x_K (Theorem 1)."""
+
+    mean: Vector = field(init=False, repr=False, compare=False)
+    count: int = field(init=False, repr=False, compare=False)
+
+    def start(self, params: Vector, random: CounterRandom) -> None:  # noqa: ARG002
+        """Nothing averaged yet."""
+        self.mean, self.count = np.zeros_like(params), 0
+
+    def on_iterate(self, params: Vector) -> None:
+        """One more iterate."""
+        self.count += 1
+        _move(self.mean, params, 1.0 / self.count)
+
+    def result(self, last: Vector) -> Vector:
+        """The mean; the initial params if no step was made."""
+        return self.mean if self.count else last
+
+
+@final
+@dataclass
+class StepsizeWeightedAverage(Output):
+    """Σ γ̂_k·x_k / Σ γ̂_k (Theorem 3.1)."""
+
+    mean: Vector = field(init=False, repr=False, compare=False)
+    weight: float = field(init=False, repr=False, compare=False)
+
+    def start(self, params: Vector, random: CounterRandom) -> None:  # noqa: ARG002
+        """Nothing averaged yet."""
+        self.mean, self.weight = np.zeros_like(params), 0.0
+
+    def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:  # noqa: ARG002
+        """One more weighted point."""
+        if stepsize > 0:
+            self.weight += stepsize
+            _move(self.mean, point, stepsize / self.weight)
+
+    def result(self, last: Vector) -> Vector:
+        """The mean; the last params if no gradient has a weight."""
+        return self.mean if self.weight else last
+
+
+@final
+@dataclass
+class StronglyConvexAverage(Output):
+    """The average with weights γ̂_k·exp(μ·Σ_{i≤k} γ_i) (Theorem 3.2).
+
+    The paper prints exp(−μ·Σ γ̂_j); the proof needs the plus sign. Here the exponent adds the stepsizes
+    applied up to x_k, which are known when x_k is made, in place of the γ̂_j, some of which are not: the
+    weights change by a factor of at most exp(μ/(8L)). Kept in logarithms, because the weights overflow.
+    """
+
+    mu: float
+    mean: Vector = field(init=False, repr=False, compare=False)
+    log_weight: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checks.positive(self.mu, "mu", "it is the strong convexity constant; for mu = 0 use StepsizeWeightedAverage")
+
+    def start(self, params: Vector, random: CounterRandom) -> None:  # noqa: ARG002
+        """Nothing averaged yet."""
+        self.mean, self.log_weight = np.zeros_like(params), -math.inf
+
+    def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
+        """One more weighted point."""
+        if stepsize > 0:
+            log_weight = math.log(stepsize) + self.mu * stepsize_sum
+            self.log_weight = float(np.logaddexp(self.log_weight, log_weight))
+            _move(self.mean, point, math.exp(log_weight - self.log_weight))
+
+    def result(self, last: Vector) -> Vector:
+        """The mean; the last params if no gradient has a weight."""
+        return self.mean if self.log_weight > -math.inf else last
+
+
+@final
+@dataclass
+class RandomIterate(Output):
+    """A random iterate, x_k with probability proportional to γ̂_k (Theorems 2, 3.3 and 4).
+
+    With a constant stepsize that is a uniformly random one of x_1 … x_K. Weighted reservoir sampling:
+    each new point replaces the kept one with probability its weight over all weights so far.
+    """
+
+    kept: Vector = field(init=False, repr=False, compare=False)
+    weight: float = field(init=False, repr=False, compare=False)
+    random: CounterRandom = field(init=False, repr=False, compare=False)
+
+    def start(self, params: Vector, random: CounterRandom) -> None:
+        """Nothing kept yet."""
+        self.kept, self.weight, self.random = np.zeros_like(params), 0.0, random
+
+    def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:  # noqa: ARG002
+        """One more point to draw from."""
+        if stepsize > 0:
+            self.weight += stepsize
+            if self.random.uniform() * self.weight < stepsize:
+                self.kept[:] = point
+
+    def result(self, last: Vector) -> Vector:
+        """The kept point; the last params if no gradient has a weight."""
+        return self.kept if self.weight else last
+
+
+def _move(mean: Vector, point: Vector, fraction: float) -> None:
+    kernels().move_towards(mean, point, mean.dtype.type(fraction))

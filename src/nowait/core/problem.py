@@ -1,0 +1,78 @@
+"""What the engines ask of a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from nowait.core.randomness import Sample
+from nowait.core.types import Vector, checked_params
+
+GradientInto = Callable[[Vector, Sample, Vector], Any]
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """Any object with these. ``gradient_into(point, sample, out)`` beside ``gradient`` saves a copy.
+
+    ``gradient`` must depend on nothing but the point and the sample: then every run can be replayed.
+    """
+
+    @property
+    def dimension(self) -> int:
+        """The number of params."""
+
+    def initial(self) -> Vector:
+        """x_0; its dtype is the dtype of params."""
+
+    def gradient(self, point: Vector, sample: Sample) -> Vector:
+        """A stochastic gradient at the point."""
+
+    def loss(self, point: Vector) -> float:
+        """The objective."""
+
+
+def checked_problem(problem: Any) -> Any:
+    """The problem, or an error that names what it lacks."""
+    needed = ("dimension", "initial", "gradient", "loss")
+    if isinstance(problem, type):
+        raise TypeError(f"problem must be an object, got the class {problem.__name__}")
+    missing = [name for name in needed if not hasattr(problem, name)]
+    if missing:
+        raise TypeError(
+            f"problem must have dimension, initial(), gradient(point, sample) and loss(point); "
+            f"{type(problem).__name__} has no {', no '.join(missing)}"
+        )
+    return problem
+
+
+def initial_params(problem: Any, initial: Any = None) -> Vector:
+    """The params a run starts from: those given, else the problem's; checked against its dimension."""
+    name = "initial" if initial is not None else f"{type(problem).__name__}.initial()"
+    params = checked_params(problem.initial() if initial is None else np.asarray(initial), name)
+    if params.size != problem.dimension:
+        raise ValueError(f"{name} has {params.size} entries, but the problem's dimension is {problem.dimension}")
+    return params
+
+
+def gradient_function(problem: Any) -> GradientInto:
+    """``function(point, sample, out)``, which returns the gradient: in ``out`` if it has its shape."""
+    into = getattr(problem, "gradient_into", None)
+    if into is not None:
+
+        def compute_in_place(point: Vector, sample: Sample, out: Vector) -> Any:
+            into(point, sample, out)
+            return out
+
+        return compute_in_place
+
+    def compute_and_copy(point: Vector, sample: Sample, out: Vector) -> Any:
+        gradient = np.asarray(problem.gradient(point, sample))
+        if gradient.shape != out.shape:
+            return gradient
+        out[:] = gradient
+        return out
+
+    return compute_and_copy

@@ -1,0 +1,198 @@
+"""Counter-based randomness: every draw is a pure function of the seed and of what it is drawn for.
+
+The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)
+used as a stateless hash: draw i of a key is ``mix(key + (i + 1) * GOLDEN)``. Integer arithmetic modulo 2**64
+is the same in Python, numpy, compiled kernels and on a GPU, so every way of running sees the same samples.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nowait.core.types import Floats, Integers
+
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+FIRST_FACTOR = 0xBF58476D1CE4E5B9
+SECOND_FACTOR = 0x94D049BB133111EB
+MOST_CACHED_WORKERS = 65_536
+
+Bits = NDArray[np.uint64]
+
+
+def mix(value: int) -> int:
+    """The SplitMix64 finaliser of a 64-bit integer."""
+    value = ((value ^ (value >> 30)) * FIRST_FACTOR) & MASK
+    value = ((value ^ (value >> 27)) * SECOND_FACTOR) & MASK
+    return value ^ (value >> 31)
+
+
+def child(key: int, counter: int) -> int:
+    """Draw number ``counter`` of a key: 64 random bits, which may serve as a key again."""
+    return mix((key + (counter + 1) * GOLDEN) & MASK)
+
+
+def children(key: int, count: int) -> Bits:
+    """Draws 0 to count - 1 of a key; the same bits as ``child``, hashed in one block."""
+    bits = np.arange(1, count + 1, dtype=np.uint64)
+    bits *= np.uint64(GOLDEN)
+    bits += np.uint64(key)
+    bits ^= bits >> np.uint64(30)
+    bits *= np.uint64(FIRST_FACTOR)
+    bits ^= bits >> np.uint64(27)
+    bits *= np.uint64(SECOND_FACTOR)
+    bits ^= bits >> np.uint64(31)
+    return bits
+
+
+def below(bits: Bits, limit: int) -> Integers:
+    """Random bits as integers in [0, limit): the upper half of the 128-bit product, without overflow."""
+    if limit >= 1 << 32:
+        return np.array([(int(draw) * limit) >> 64 for draw in bits], dtype=np.int64)
+    factor = np.uint64(limit)
+    low = ((bits & np.uint64(0xFFFFFFFF)) * factor) >> np.uint64(32)
+    return (((bits >> np.uint64(32)) * factor + low) >> np.uint64(32)).astype(np.int64)
+
+
+def unit(bits: int) -> float:
+    """Random bits as a float strictly between 0 and 1."""
+    return ((bits >> 12) + 0.5) * 2.0**-52
+
+
+def units(bits: Bits) -> Floats:
+    """``unit`` of an array."""
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def checked_seed(seed: object) -> int:
+    """The seed as an integer, or an error that says what a seed is."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or int(seed) < 0:
+        raise ValueError(f"seed must be an integer of at least 0, got {seed!r}: it fixes samples and speeds")
+    return int(seed)
+
+
+class Stream:
+    """Random draws for tickets: one independent key per (seed, name, worker, job)."""
+
+    __slots__ = ("_key", "_worker_keys")
+
+    def __init__(self, seed: int, name: str) -> None:
+        key = mix((checked_seed(seed) + GOLDEN) & MASK)
+        for letter in name.encode():
+            key = child(key, letter)
+        self._key = key
+        self._worker_keys: dict[int, int] = {}
+
+    def key(self, worker: int, job: int) -> int:
+        """The key of one ticket."""
+        worker_key = self._worker_keys.get(worker)
+        if worker_key is None:
+            worker_key = child(self._key, worker)
+            if len(self._worker_keys) < MOST_CACHED_WORKERS:
+                self._worker_keys[worker] = worker_key
+        return child(worker_key, job)
+
+    def uniform(self, worker: int, job: int) -> float:
+        """One number strictly between 0 and 1 for this ticket."""
+        return unit(child(self.key(worker, job), 0))
+
+    def normal(self, worker: int, job: int) -> float:
+        """One standard normal number for this ticket (Box and Muller)."""
+        key = self.key(worker, job)
+        radius = math.sqrt(-2.0 * math.log(unit(child(key, 0))))
+        return radius * math.cos(2.0 * math.pi * unit(child(key, 1)))
+
+
+class Sample:
+    """The randomness of one ticket: what a problem draws its data and noise from.
+
+    The same (seed, worker, job) gives the same draws, in every engine and for every method.
+
+    >>> sample = Sampler(seed=0).sample(worker=2, job=5)
+    >>> sample.indices(1000, size=3)
+    array([742, 388, 860])
+    """
+
+    __slots__ = ("job", "key", "worker")
+
+    def __init__(self, worker: int, job: int, key: int) -> None:
+        self.worker = worker
+        self.job = job
+        self.key = key
+
+    def index(self, limit: int) -> int:
+        """One integer in [0, limit): the first of ``indices``, without an array."""
+        return (child(self.key, 0) * limit) >> 64
+
+    def indices(self, limit: int, size: int) -> Integers:
+        """``size`` integers in [0, limit), drawn with replacement."""
+        return below(children(self.key, size), limit)
+
+    def uniforms(self, size: int) -> Floats:
+        """``size`` numbers strictly between 0 and 1."""
+        return units(children(self.key, size))
+
+    def normals(self, size: int) -> Floats:
+        """``size`` standard normal numbers (Box and Muller on two uniform numbers each)."""
+        draws = self.uniforms(2 * size)
+        radius: Floats = np.sqrt(-2.0 * np.log(draws[0::2]))
+        return radius * np.cos(2.0 * np.pi * draws[1::2])
+
+    def rng(self) -> np.random.Generator:
+        """A numpy generator of its own, for problems that need more than the draws above."""
+        return np.random.Generator(np.random.Philox(key=self.key))
+
+    def __repr__(self) -> str:
+        return f"Sample(worker={self.worker}, job={self.job}, key={self.key:#018x})"
+
+
+class Sampler:
+    """Makes the sample of every ticket of a run from its seed."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, seed: int) -> None:
+        self._stream = Stream(seed, "sample")
+
+    def sample(self, worker: int, job: int) -> Sample:
+        """The sample of the worker's ticket number ``job``."""
+        return Sample(worker, job, self._stream.key(worker, job))
+
+
+class CounterRandom:
+    """Random numbers for a method or an output: draw n is a pure function of (seed, name, n)."""
+
+    __slots__ = ("_key", "draws")
+
+    def __init__(self, seed: int, name: str) -> None:
+        self._key = Stream(seed, name).key(0, 0)
+        self.draws = 0
+
+    def integer(self, limit: int) -> int:
+        """An integer in [0, limit)."""
+        return (self._next() * limit) >> 64
+
+    def uniform(self) -> float:
+        """A number strictly between 0 and 1."""
+        return unit(self._next())
+
+    def choice(self, items: Any) -> Any:
+        """One item of a sequence, each equally likely."""
+        return items[self.integer(len(items))]
+
+    def permutation(self, size: int) -> list[int]:
+        """0 to size - 1 in random order (Fisher and Yates)."""
+        order = list(range(size))
+        for last in range(size - 1, 0, -1):
+            other = self.integer(last + 1)
+            order[last], order[other] = order[other], order[last]
+        return order
+
+    def _next(self) -> int:
+        bits = child(self._key, self.draws)
+        self.draws += 1
+        return bits

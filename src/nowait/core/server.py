@@ -1,0 +1,427 @@
+"""The server: a state machine. An event in, commands out; no clock, no input or output, no global randomness.
+
+The law of this file:
+
+* Only the server changes params, and only by publishing a next version.
+* A gradient is checked before the first verb of ``on_arrival`` takes effect. A bad one changes nothing but
+  the counts; its ticket is issued again at its own point.
+* An illegal event raises ``IllegalEvent`` and changes nothing.
+* The same events in the same order give the same params, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import final
+
+import numpy as np
+
+from nowait.core import checks
+from nowait.core.arrival import Arrival
+from nowait.core.compiled import kernels
+from nowait.core.errors import IllegalEvent
+from nowait.core.in_flight import InFlight
+from nowait.core.log import Log, NoLog, Outcome
+from nowait.core.membership import WorkerSet
+from nowait.core.messages import (
+    Assign,
+    Cancel,
+    Command,
+    Event,
+    GradientArrived,
+    Ticket,
+    TimerFired,
+    Wake,
+    WorkerJoined,
+    WorkerLost,
+)
+from nowait.core.method import Method
+from nowait.core.outputs import LastIterate, Output
+from nowait.core.randomness import CounterRandom
+from nowait.core.rejections import Counts, Diverged, GradientRejected, Rejections
+from nowait.core.sums import GradientSum, Held
+from nowait.core.types import Vector, checked_params
+from nowait.core.updates import Sgd, Update
+from nowait.core.versions import Version, Versions
+
+__all__ = ["Arrival", "Server"]
+
+
+@final
+class Server:
+    """Holds params and the tickets in flight, and lets a method decide.
+
+    Engines call ``start`` once, then ``handle`` with every event, and execute the commands returned.
+
+    >>> import nowait as nw, numpy as np
+    >>> server = Server(nw.AsynchronousSGD(nw.Constant(0.5)), np.zeros(2), workers=1)
+    >>> [assign] = server.start()
+    >>> server.handle(GradientArrived(assign.ticket, np.array([2.0, -4.0]), time=1.0))
+    [Assign(ticket=Ticket(id=1, worker=0, version=1, job=1, time=1.0))]
+    >>> server.params
+    array([-1.,  2.])
+    """
+
+    def __init__(  # noqa: PLR0913 (the parts of a run, all but three optional)
+        self,
+        method: Method,
+        initial: Vector,
+        workers: int | Sequence[int],
+        *,
+        update: Update | None = None,
+        output: Output | None = None,
+        seed: int = 0,
+        log: Log | None = None,
+        allocate: Callable[[], Vector] | None = None,
+    ) -> None:
+        initial = checked_params(initial, "initial")
+        self._method = method
+        self._update = Sgd() if update is None else update
+        self._output = LastIterate() if output is None else output
+        self._log = NoLog() if log is None else log
+        self._seed = seed
+        self._shape, self._dtype = initial.shape, initial.dtype
+        self._versions = Versions(initial, allocate or (lambda: np.empty_like(initial)))
+        self._scratch: Vector | None = None
+        self._jobs: dict[int, int] = {}
+        self._next_ticket = 0
+        self._rows = 0
+        self._commands: list[Command] = []
+        self._arrival: Arrival | None = None
+        self._stepped_along_sum = False
+        self._rejections = Rejections()
+        self.workers = WorkerSet(range(workers) if isinstance(workers, int) else workers)
+        """The live workers."""
+        self.in_flight = InFlight()
+        """The tickets workers have, by id."""
+        self.random = CounterRandom(seed, "server")
+        """Randomness for the method; counter-based, so that a replay draws the same."""
+        self.now = 0.0
+        """The time of the event being handled."""
+        self.counts = Counts()
+        self.diverged: str | None = None
+        """Why the run cannot go on, once params or gradients stopped being finite."""
+
+    # What everybody may read
+
+    @property
+    def params(self) -> Vector:
+        """The current params: a read-only view, overwritten some steps later."""
+        return self._versions.current.point
+
+    @property
+    def steps(self) -> int:
+        """How many steps were made."""
+        return self._versions.current.number
+
+    @property
+    def num_workers(self) -> int:
+        """The live number of workers, M."""
+        return len(self.workers)
+
+    # What engines call
+
+    def start(self) -> list[Command]:
+        """Begin the run at time 0."""
+        self._update.start(self._versions.current.point)
+        self._output.start(self._versions.current.point, CounterRandom(self._seed, "output"))
+        return self._decide(self._method.start)
+
+    def handle(self, event: Event) -> list[Command]:
+        """Deal with one event; the commands that follow, in order."""
+        if not event.time >= self.now:
+            raise IllegalEvent(f"{_brief(event)} comes after time {self.now}: time must not run backwards")
+        if self.diverged is not None:
+            raise IllegalEvent(f"{_brief(event)} comes after the run diverged")
+        if type(event) is GradientArrived:
+            return self._on_gradient(event)
+        if type(event) is WorkerJoined:
+            return self._on_join(event)
+        if type(event) is WorkerLost:
+            return self._on_loss(event)
+        if type(event) is TimerFired:
+            self._accept(event)
+            return self._decide(self._method.on_timer)
+        raise TypeError(f"not an event: {event!r}")
+
+    def finish(self) -> Vector:
+        """The answer of the output rule, gradients in flight weighed as the paper's appendix does. Once only.
+
+        A method that steps along sums has no stepsize of its own for each gradient in flight: the last params
+        count once, as the point its next step would start from.
+        """
+        if self.diverged is None and self.steps > 0:
+            if self._stepped_along_sum:
+                self._weigh(self._versions.current, self._method.pending_stepsize(self, 1))
+            else:
+                for ticket in self.in_flight.values():
+                    delay = max(1, self.steps - ticket.version)
+                    version = self._versions.live[ticket.version]
+                    self._weigh(version, self._method.pending_stepsize(self, delay))
+        return self._output.result(self._versions.current.point).copy()
+
+    def declare_diverged(self, reason: str) -> None:
+        """An engine found that the run cannot go on: the loss is not finite."""
+        self.diverged = reason
+
+    def point(self, ticket: Ticket) -> Vector:
+        """The read-only params a ticket in flight is computed at."""
+        return self._versions.live[ticket.version].point
+
+    # The verbs of a method
+
+    def apply(self, arrival: Arrival, stepsize: float, direction: Vector | None = None) -> None:
+        """One step along the gradient of this arrival, or along a direction made from it."""
+        self._must_be_open(arrival)
+        if direction is None:
+            arrival.gradient_norm = self._step(arrival.raw_gradient, stepsize, bad=GradientRejected)
+            arrival.checked = True
+        else:
+            self._check_gradient()
+            self._step(self._fitting(direction), stepsize, bad=Diverged)
+        arrival.outcome = Outcome.APPLIED
+        if arrival.step == 0:
+            arrival.step, arrival.weight, arrival.stepsize = self.steps, 1.0, stepsize
+        self._stepped_along_sum = False
+        self._weigh(arrival.version_held, stepsize)
+
+    def sum(self) -> GradientSum:
+        """A zero vector owned by the server, to add gradients to."""
+        return GradientSum(self, self._versions.current.point)
+
+    def step(self, total: GradientSum, stepsize: float, scale: float = 1.0) -> None:
+        """One step along ``scale * total``."""
+        self._check_gradient()
+        before = self._versions.current
+        before.references += 1
+        direction = total.vector
+        if scale != 1.0:
+            direction = self._scratch = np.multiply(direction, self._dtype.type(scale), out=self._scratch)
+        try:
+            self._step(direction, stepsize, bad=Diverged)
+            self._stepped_along_sum = True
+            self._weigh(before, stepsize)
+        finally:
+            self._versions.release(before)
+        self._log_first_steps(total, stepsize, scale)
+
+    def assign(self, worker: int, at: Arrival | None = None) -> Ticket:
+        """Give a worker a ticket at the current params, or at the point of the arrival being handled.
+
+        A busy worker computes it after those it has.
+        """
+        self._check_gradient()
+        if worker not in self.workers:
+            raise ValueError(f"cannot assign to worker {worker}: it is not among the live workers")
+        if at is None:
+            return self._issue(worker, self._versions.current)
+        self._must_be_open(at)
+        return self._issue(worker, at.version_held)
+
+    def cancel(self, worker: int) -> None:
+        """Take back all tickets of a worker, running and queued; late results will be ignored."""
+        self._check_gradient()
+        tickets = self._forget_tickets(worker)
+        if tickets:
+            self.counts.cancelled += len(tickets)
+            self._commands.append(Cancel(worker, tickets))
+
+    def wake(self, at: float) -> None:
+        """Have ``on_timer`` called at this time."""
+        self._check_gradient()
+        if math.isnan(at):
+            raise ValueError("cannot wake at time nan")
+        self._commands.append(Wake(max(at, self.now)))
+
+    # For GradientSum
+
+    def hold(self, arrival: Arrival) -> Held:
+        """The arrival's gradient, checked, is about to enter a sum."""
+        self._must_be_open(arrival)
+        self._check_gradient()
+        if arrival.held is None:
+            arrival.held = Held(arrival.row)
+        if arrival.outcome is Outcome.DROPPED:
+            arrival.outcome = Outcome.HELD
+        return arrival.held
+
+    # Events
+
+    def _on_gradient(self, event: GradientArrived) -> list[Command]:
+        ticket = self.in_flight.get(event.ticket.id)
+        delay = self.steps + 1 - event.ticket.version
+        if ticket is None or ticket != event.ticket:
+            self.now = event.time
+            self.counts.late += 1
+            self._record(Arrival(event, delay, self._rows, None), Outcome.LATE)
+            return []
+        self.now = event.time
+        self.in_flight.remove(ticket)
+        version = self._versions.live[ticket.version]
+        arrival = Arrival(event, delay, self._rows, version)
+        try:
+            if not self._fits(event.gradient):
+                raise GradientRejected
+            return self._let_the_method_see(arrival)
+        except GradientRejected:
+            return self._reject(arrival, version, event.gradient)
+        except Diverged as reason:
+            arrival.gradient_norm = math.sqrt(kernels().squared_norm(event.gradient))
+            return self._stop(arrival, str(reason))
+        finally:
+            arrival.close()
+            self._arrival = None
+            self._versions.release(version)
+
+    def _let_the_method_see(self, arrival: Arrival) -> list[Command]:
+        commands = self._commands = []
+        self._arrival = arrival
+        self._method.on_arrival(self, arrival)
+        if not arrival.checked:
+            self._check_gradient()
+        self._rejections.good(arrival.worker)
+        self.counts.gradients += 1
+        if arrival.outcome is Outcome.DROPPED:
+            self.counts.dropped += 1
+        self._record(arrival, arrival.outcome)
+        return commands
+
+    def _on_join(self, event: WorkerJoined) -> list[Command]:
+        checks.at_least(0, event.worker, "worker", "workers are numbered from 0")
+        if event.worker in self.workers:
+            raise IllegalEvent(f"{_brief(event)}: the worker is already there")
+        self._accept(event)
+        self.workers.add(event.worker)
+        return self._decide(lambda server: self._method.on_join(server, event.worker))
+
+    def _on_loss(self, event: WorkerLost) -> list[Command]:
+        if event.worker not in self.workers:
+            raise IllegalEvent(f"{_brief(event)}: there is no such worker")
+        self._accept(event)
+        self.workers.remove(event.worker)
+        self.counts.lost += len(self._forget_tickets(event.worker))
+        self._rejections.good(event.worker)
+        return self._decide(lambda server: self._method.on_leave(server, event.worker))
+
+    def _accept(self, event: WorkerJoined | WorkerLost | TimerFired) -> None:
+        self.now = event.time
+        self._log.happened(event)
+
+    def _decide(self, handler: Callable[[Server], None]) -> list[Command]:
+        commands = self._commands = []
+        try:
+            handler(self)
+        except Diverged as reason:
+            self.diverged = str(reason)
+            return []
+        return commands
+
+    # Bad gradients
+
+    def _check_gradient(self) -> None:
+        """Before any verb takes effect: is the gradient of the arrival being handled finite?"""
+        arrival = self._arrival
+        if arrival is None or arrival.checked:
+            return
+        norm = kernels().squared_norm(arrival.raw_gradient)
+        if not math.isfinite(norm) and not np.isfinite(arrival.raw_gradient).all():
+            raise GradientRejected
+        arrival.gradient_norm = math.sqrt(norm)
+        arrival.checked = True
+
+    def _fits(self, gradient: object) -> bool:
+        return (
+            isinstance(gradient, np.ndarray)
+            and gradient.shape == self._shape
+            and gradient.dtype == self._dtype
+        )
+
+    def _reject(self, arrival: Arrival, version: Version, gradient: object) -> list[Command]:
+        self.counts.rejected += 1
+        self._arrival = None
+        arrival.gradient_norm = math.nan
+        if self._fits(gradient):
+            reason = self._rejections.not_finite(arrival.worker, self.params, self.num_workers)
+        else:
+            reason = self._rejections.not_fitting(arrival.worker, self.params, gradient)
+        if reason is not None:
+            return self._stop(arrival, reason)
+        self._record(arrival, Outcome.REJECTED)
+        commands = self._commands = []
+        self._issue(arrival.worker, version)
+        return commands
+
+    def _stop(self, arrival: Arrival, reason: str) -> list[Command]:
+        self.diverged = reason
+        arrival.step, arrival.weight, arrival.stepsize = 0, 0.0, 0.0
+        self._record(arrival, Outcome.REJECTED)
+        return []
+
+    # Steps and tickets
+
+    def _step(self, direction: Vector, stepsize: float, bad: type[Exception]) -> float:
+        """Publish the next version; the norm of the direction. ``bad`` is raised if that is not finite."""
+        if not 0.0 <= stepsize < math.inf:
+            raise ValueError(f"a step needs a finite stepsize of at least 0, got {stepsize!r}")
+        spare = self._versions.spare()
+        norm, finite = self._update.checked(self.params, direction, stepsize, spare.array)
+        if not math.isfinite(norm) and not np.isfinite(direction).all():
+            raise bad(f"the direction of step {self.steps + 1} is not finite")
+        if not math.isfinite(finite):
+            raise Diverged(f"params after step {self.steps + 1} would not be finite")
+        version = self._versions.publish(stepsize)
+        self._output.on_iterate(version.point)
+        return math.sqrt(norm)
+
+    def _weigh(self, version: Version, stepsize: float) -> None:
+        if version.number > 0:
+            self._output.on_gradient(version.point, stepsize, version.stepsize_sum)
+
+    def _log_first_steps(self, total: GradientSum, stepsize: float, scale: float) -> None:
+        for held, coefficient in total.coefficients.items():
+            if held.stepped or coefficient == 0.0:
+                continue
+            held.stepped = True
+            if self._arrival is not None and held is self._arrival.held:
+                arrival = self._arrival
+                arrival.step, arrival.weight, arrival.stepsize = self.steps, coefficient * scale, stepsize
+            else:
+                self._log.stepped(held.row, self.steps, coefficient * scale, stepsize)
+        total.coefficients.clear()
+
+    def _issue(self, worker: int, version: Version) -> Ticket:
+        job = self._jobs.get(worker, 0)
+        self._jobs[worker] = job + 1
+        ticket = Ticket(self._next_ticket, worker, version.number, job, self.now)
+        self._next_ticket += 1
+        version.references += 1
+        self.in_flight.add(ticket)
+        self._commands.append(Assign(ticket))
+        return ticket
+
+    def _forget_tickets(self, worker: int) -> tuple[int, ...]:
+        tickets = self.in_flight.remove_all_of(worker)
+        for ticket in tickets:
+            self._versions.release(self._versions.live[ticket.version])
+        return tuple(ticket.id for ticket in tickets)
+
+    def _record(self, arrival: Arrival, outcome: Outcome) -> None:
+        arrival.outcome = outcome
+        self._rows += 1
+        self._log.arrived(arrival, len(self.workers))
+
+    def _must_be_open(self, arrival: Arrival) -> None:
+        if arrival is not self._arrival:
+            raise ValueError(f"{arrival} is not being handled now: use an arrival inside its on_arrival only")
+
+    def _fitting(self, direction: Vector) -> Vector:
+        if direction.shape != self._shape:
+            raise ValueError(f"a direction must have the shape of params {self._shape}, got {direction.shape}")
+        return np.ascontiguousarray(direction, dtype=self._dtype)
+
+
+def _brief(event: Event) -> str:
+    if isinstance(event, GradientArrived):
+        return f"the gradient of {event.ticket} at time {event.time}"
+    return str(event)

@@ -1,0 +1,65 @@
+"""Sums of gradients that the server owns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from nowait.core.compiled import kernels
+from nowait.core.types import Vector
+
+if TYPE_CHECKING:
+    from nowait.core.server import Arrival, Server
+
+
+@final
+class Held:
+    """A gradient inside sums, known by its row in the log; ``stepped`` once a step was made with it."""
+
+    __slots__ = ("row", "stepped")
+
+    def __init__(self, row: int) -> None:
+        self.row = row
+        self.stepped = False
+
+
+@final
+class GradientSum:
+    """A vector that gradients are added to. ``count`` is how many ``add`` calls it holds.
+
+    It remembers the coefficient of every gradient that has not been in a step yet, so that the log can say
+    which step each one first entered, and with which weight.
+    """
+
+    __slots__ = ("_server", "coefficients", "count", "vector")
+
+    def __init__(self, server: Server, like: Vector) -> None:
+        self._server = server
+        self.vector = np.zeros_like(like)
+        self.coefficients: dict[Held, float] = {}
+        self.count = 0
+
+    def add(self, arrival: Arrival, weight: float = 1.0) -> None:
+        """Add the gradient of the arrival being handled."""
+        held = self._server.hold(arrival)
+        kernels().add_scaled(self.vector, arrival.raw_gradient, self.vector.dtype.type(weight))
+        self.coefficients[held] = self.coefficients.get(held, 0.0) + weight
+        self.count += 1
+
+    def merge(self, other: GradientSum, weight: float = 1.0) -> None:
+        """Add another sum. Its gradients count unless the weight takes them away again."""
+        kernels().add_scaled(self.vector, other.vector, self.vector.dtype.type(weight))
+        for held, coefficient in other.coefficients.items():
+            if not held.stepped:
+                self.coefficients[held] = self.coefficients.get(held, 0.0) + weight * coefficient
+        self.count += other.count if weight > 0 else -other.count
+
+    def clear(self) -> None:
+        """Back to zero."""
+        self.vector.fill(0)
+        self.coefficients.clear()
+        self.count = 0
+
+    def __repr__(self) -> str:
+        return f"GradientSum(count={self.count})"

@@ -1,0 +1,24 @@
+"""The array types every layer speaks of."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.floating[Any]]
+"""A one-dimensional float32 or float64 array: params, a gradient, a point."""
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def checked_params(values: object, name: str) -> Vector:
+    """Values as contiguous params, or an error that says what params are."""
+    if not isinstance(values, np.ndarray) or values.dtype not in (np.float32, np.float64) or values.ndim != 1:
+        came = f"{values.dtype} {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+        raise TypeError(f"{name} must be a one-dimensional numpy array of float32 or float64, got {came}")
+    if values.size == 0:
+        raise ValueError(f"{name} is empty: there is nothing to train")
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} contains NaN or infinity at index {int(np.argmin(np.isfinite(values)))}")
+    return np.ascontiguousarray(values)

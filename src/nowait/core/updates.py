@@ -1,0 +1,258 @@
+"""Updates: how a direction and a stepsize change params.
+
+An update writes the next version of params into ``out``. It owns its state vectors, makes them anew in
+``start``, and never changes ``params`` or ``direction``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from nowait.core import checks
+from nowait.core.compiled import kernels
+from nowait.core.types import Vector
+
+NOT_FINITE = (math.nan, math.nan)
+
+
+class Update(ABC):
+    """The step the server makes along a direction. Subclasses write ``apply``; ``start`` if they have state."""
+
+    def start(self, params: Vector) -> None:  # noqa: B027 (most updates have no state)
+        """A run begins at these params: make all state anew."""
+
+    @abstractmethod
+    def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
+        """Write the params after a step along ``-stepsize * direction`` into ``out``."""
+
+    def checked(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> tuple[float, float]:
+        """``apply``, unless the direction is not finite.
+
+        Returns the squared norm of the direction, and a number that is finite only if ``out`` is. State
+        never sees a direction with NaN or infinity.
+        """
+        norm: float = kernels().squared_norm(direction)
+        if not math.isfinite(norm) and not np.isfinite(direction).all():
+            return NOT_FINITE
+        self.apply(params, direction, stepsize, out)
+        return norm, 0.0 if np.isfinite(out).all() else math.nan
+
+
+@final
+@dataclass(frozen=True)
+class Sgd(Update):
+    """x ← x − γ·g, with the finite checks and the norm in the same pass over memory."""
+
+    def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
+        """x − γ·g."""
+        self.checked(params, direction, stepsize, out)
+
+    def checked(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> tuple[float, float]:
+        """One fused pass; see ``Update.checked``."""
+        norms: tuple[float, float] = kernels().sgd_step(params, direction, params.dtype.type(stepsize), out)
+        return norms
+
+
+@final
+@dataclass
+class Momentum(Update):
+    """Heavy ball: m ← β·m + g, x ← x − γ·m.
+
+    Asynchrony acts like momentum of its own (Mitliagkas et al. 2016): with many workers choose β smaller.
+    """
+
+    beta: float = 0.9
+    momentum: Vector = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checks.fraction(self.beta, "beta", "momentum would never fade")
+
+    def start(self, params: Vector) -> None:
+        """Momentum begins at zero."""
+        self.momentum = np.zeros_like(params)
+
+    def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
+        """m ← β·m + g, x ← x − γ·m."""
+        _decay_and_add(self.momentum, self.beta, direction)
+        np.multiply(self.momentum, stepsize, out=out)
+        np.subtract(params, out, out=out)
+
+
+@final
+@dataclass
+class Nesterov(Update):
+    """Nesterov's momentum: m ← β·m + g, x ← x − γ·(g + β·m)."""
+
+    beta: float = 0.9
+    momentum: Vector = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checks.fraction(self.beta, "beta", "momentum would never fade")
+
+    def start(self, params: Vector) -> None:
+        """Momentum begins at zero."""
+        self.momentum = np.zeros_like(params)
+
+    def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
+        """m ← β·m + g, x ← x − γ·(g + β·m)."""
+        _decay_and_add(self.momentum, self.beta, direction)
+        np.multiply(self.momentum, self.beta, out=out)
+        out += direction
+        out *= stepsize
+        np.subtract(params, out, out=out)
+
+
+@final
+@dataclass
+class Adam(Update):
+    """Adam with bias correction (Kingma and Ba 2015): x ← x − γ·m̂/(√v̂ + ε)."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    mean: Vector = field(init=False, repr=False, compare=False)
+    square: Vector = field(init=False, repr=False, compare=False)
+    steps: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_adam(self.beta1, self.beta2, self.epsilon)
+
+    def start(self, params: Vector) -> None:
+        """Both moments begin at zero."""
+        self.mean, self.square, self.steps = np.zeros_like(params), np.zeros_like(params), 0
+
+    def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
+        """The moments, their correction, and the step."""
+        self.steps += 1
+        _decay_and_add(self.mean, self.beta1, direction * (1 - self.beta1))
+        _decay_and_add(self.square, self.beta2, direction * direction * (1 - self.beta2))
+        mean_bias = 1 - self.beta1**self.steps
+        square_bias = 1 - self.beta2**self.steps
+        np.divide(self.square, square_bias, out=out)
+        _adam_step(params, self.mean, stepsize / mean_bias, self.epsilon, out)
+
+
+@final
+@dataclass
+class AMSGrad(Update):
+    """AMSGrad (Reddi, Kale and Kumar 2018, Algorithm 2): v̂ never shrinks; no bias correction, as printed."""
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+    epsilon: float = 1e-8
+    mean: Vector = field(init=False, repr=False, compare=False)
+    square: Vector = field(init=False, repr=False, compare=False)
+    largest_square: Vector = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_adam(self.beta1, self.beta2, self.epsilon)
+
+    def start(self, params: Vector) -> None:
+        """The moments and the largest square begin at zero."""
+        self.mean, self.square = np.zeros_like(params), np.zeros_like(params)
+        self.largest_square = np.zeros_like(params)
+
+    def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
+        """The moments, the running maximum, and the step."""
+        _decay_and_add(self.mean, self.beta1, direction * (1 - self.beta1))
+        _decay_and_add(self.square, self.beta2, direction * direction * (1 - self.beta2))
+        np.maximum(self.largest_square, self.square, out=self.largest_square)
+        out[:] = self.largest_square
+        _adam_step(params, self.mean, stepsize, self.epsilon, out)
+
+
+@final
+@dataclass(frozen=True)
+class L1:
+    """The penalty strength·‖x‖₁; its proximal map shrinks every entry towards zero."""
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        checks.not_negative(self.strength, "strength", "it weighs the L1 norm")
+
+    def __call__(self, values: Vector, stepsize: float) -> Vector:
+        """Soft thresholding by stepsize·strength."""
+        shrunk: Vector = np.sign(values) * np.maximum(np.abs(values) - stepsize * self.strength, 0.0)
+        return shrunk
+
+
+@final
+@dataclass(frozen=True)
+class Box:
+    """The constraint lower ≤ x ≤ upper in every entry; its proximal map clips."""
+
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        if not self.lower <= self.upper:
+            raise ValueError(f"lower must not exceed upper, got {self.lower} and {self.upper}: the box is empty")
+
+    def __call__(self, values: Vector, stepsize: float) -> Vector:  # noqa: ARG002 (a projection has none)
+        """The nearest point of the box."""
+        clipped: Vector = np.clip(values, self.lower, self.upper)
+        return clipped
+
+
+@final
+@dataclass(frozen=True)
+class Ball:
+    """The constraint ‖x‖ ≤ radius; its proximal map projects onto the ball."""
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        checks.positive(self.radius, "radius", "the ball would hold one point at most")
+
+    def __call__(self, values: Vector, stepsize: float) -> Vector:  # noqa: ARG002 (a projection has none)
+        """The nearest point of the ball."""
+        norm = float(np.linalg.norm(values))
+        return values if norm <= self.radius else values * values.dtype.type(self.radius / norm)
+
+
+@final
+@dataclass(frozen=True)
+class Proximal(Update):
+    """x ← prox_{γR}(x − γ·g), for a penalty or constraint R: ``L1``, ``Box``, ``Ball`` or a function of yours.
+
+    ``penalty(values, stepsize)`` returns the proximal point of ``values``.
+    """
+
+    penalty: Callable[[Vector, float], Vector]
+
+    def __post_init__(self) -> None:
+        if not callable(self.penalty):
+            raise TypeError(f"penalty must be a function (values, stepsize) -> values, got {self.penalty!r}")
+
+    def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
+        """A step, then the proximal map."""
+        np.multiply(direction, stepsize, out=out)
+        np.subtract(params, out, out=out)
+        out[:] = self.penalty(out, stepsize)
+
+
+def _decay_and_add(state: Vector, decay: float, new: Vector) -> None:
+    state *= decay
+    state += new
+
+
+def _adam_step(params: Vector, mean: Vector, stepsize: float, epsilon: float, out: Vector) -> None:
+    """``out`` holds the squares and receives x − γ·m/(√v + ε)."""
+    np.sqrt(out, out=out)
+    out += epsilon
+    np.divide(mean, out, out=out)
+    out *= stepsize
+    np.subtract(params, out, out=out)
+
+
+def _check_adam(beta1: float, beta2: float, epsilon: float) -> None:
+    checks.fraction(beta1, "beta1", "the mean would never follow the gradients")
+    checks.fraction(beta2, "beta2", "the square would never follow the gradients")
+    checks.positive(epsilon, "epsilon", "it keeps the division finite")

@@ -1,0 +1,76 @@
+"""When a run ends, and when its loss is evaluated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from nowait.core import checks
+
+EVALUATIONS = 100
+"""How many evaluations a run gets when the user does not say."""
+STEPS_BETWEEN_EVALUATIONS = 100
+"""How many steps lie between them when the length of the run is not known."""
+
+
+@final
+@dataclass(frozen=True)
+class Budget:
+    """The run ends at whichever of these comes first."""
+
+    steps: int | None = None
+    gradients: int | None = None
+    seconds: float | None = None
+    target_loss: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.gradients is None and self.seconds is None and self.target_loss is None:
+            raise ValueError(
+                "a run needs an end: give at least one of steps=, gradients=, seconds= and target_loss="
+            )
+        if self.steps is not None:
+            checks.at_least(1, self.steps, "steps", "a run of no steps has no result")
+        if self.gradients is not None:
+            checks.at_least(1, self.gradients, "gradients", "a run of no gradients has no result")
+        if self.seconds is not None:
+            checks.positive(self.seconds, "seconds", "a run of no time has no result")
+        if self.target_loss is not None and not math.isfinite(self.target_loss):
+            raise ValueError(f"target_loss must be finite, got {self.target_loss!r}: no loss would ever reach it")
+
+    def exhausted(self, steps: int, gradients: int) -> bool:
+        """Have the steps or the gradients been made?"""
+        return steps >= (self.steps or math.inf) or gradients >= (self.gradients or math.inf)
+
+    def share_used(self, steps: int, gradients: int, time: float) -> float | None:
+        """How much of the budget is used, in [0, 1]; None if only a loss ends the run."""
+        used = [
+            done / whole
+            for done, whole in ((steps, self.steps), (gradients, self.gradients), (time, self.seconds))
+            if whole is not None
+        ]
+        return min(1.0, max(used)) if used else None
+
+
+@final
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """Evaluate every so many steps, gradients or seconds; infinity is never."""
+
+    steps: float = math.inf
+    gradients: float = math.inf
+    seconds: float = math.inf
+
+    @classmethod
+    def of(cls, evaluate_every: int | None, budget: Budget) -> EvaluationPlan:
+        """Every ``evaluate_every`` steps; None spreads about a hundred evaluations over the budget."""
+        if evaluate_every is not None:
+            why = "it counts the steps between two evaluations; for none in between, give the number of steps"
+            return cls(steps=checks.at_least(1, evaluate_every, "evaluate_every", why))
+        if budget.steps is not None:
+            return cls(steps=max(1, budget.steps // EVALUATIONS))
+        if budget.gradients is not None:
+            return cls(gradients=max(1, budget.gradients // EVALUATIONS))
+        if budget.seconds is not None:
+            return cls(seconds=budget.seconds / EVALUATIONS)
+        return cls(steps=STEPS_BETWEEN_EVALUATIONS)

@@ -1,0 +1,56 @@
+"""A progress bar for long work: shown on a terminal after a moment, silent elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self, final
+
+EVENTS_BETWEEN_LOOKS = 256
+SECONDS_BEFORE_SHOWING = 1.0
+
+
+@final
+class Progress:
+    """``tick`` after every event. ``shown`` None means: if the standard error stream is a terminal."""
+
+    def __init__(self, label: str, shown: bool | None = None) -> None:
+        self._label = label
+        self._shown = sys.stderr.isatty() if shown is None else shown
+        self._events = 0
+        self._began = 0.0
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        self._began = monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def tick(self, share_done: Callable[[], float | None]) -> None:
+        """One more event; ``share_done`` tells how much of the work is behind, if that is known."""
+        self._events += 1
+        if self._shown and self._events % EVENTS_BETWEEN_LOOKS == 0:
+            self._show(share_done())
+
+    def _show(self, share: float | None) -> None:
+        if self._bar is None:
+            if monotonic() - self._began < SECONDS_BEFORE_SHOWING:
+                return
+            self._open()
+        self._bar.update(self._task, completed=share or 0.0, total=None if share is None else 1.0)
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(self._label, total=1.0)
+        self._bar.start()

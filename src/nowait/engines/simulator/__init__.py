@@ -1,0 +1,6 @@
+"""The simulator: virtual time, any speeds."""
+
+from nowait.engines.simulator.replay import replay
+from nowait.engines.simulator.simulator import simulate
+
+__all__ = ["replay", "simulate"]

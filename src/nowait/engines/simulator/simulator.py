@@ -1,0 +1,197 @@
+"""The reference way: drives the server in virtual time, for any problem, method and speeds."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from heapq import heappop, heappush
+from time import perf_counter
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core import (
+    Assign,
+    Cancel,
+    Command,
+    GradientArrived,
+    Sampler,
+    Ticket,
+    TimerFired,
+    Wake,
+    WorkerJoined,
+    WorkerLost,
+)
+from nowait.core.problem import gradient_function
+from nowait.core.types import Vector
+from nowait.engines.progress import Progress
+from nowait.engines.session import Parts, Session
+from nowait.recording import Run
+from nowait.speeds import Clock, Faults
+
+Alarm = TimerFired | WorkerJoined | WorkerLost
+
+
+def simulate(parts: Parts, clock: Clock, faults: Faults, seed: int, progress: bool | None) -> Run:
+    """Run to the end of the budget."""
+    began = perf_counter()
+    simulator = Simulator(parts, clock, faults, seed)
+    with np.errstate(over="ignore", invalid="ignore"), Progress("simulating", progress) as bar:
+        simulator.run(bar)
+    return simulator.session.result(simulator.seconds, perf_counter() - began, "reference")
+
+
+@final
+class Simulator:
+    """Virtual workers: one running ticket each, the others queued; and alarms for timers, joins and leaves."""
+
+    def __init__(self, parts: Parts, clock: Clock, faults: Faults, seed: int) -> None:
+        self.session = Session(parts, self)
+        self._server = parts.server
+        self._budget = parts.budget
+        self._time_was_up = False
+        self._clock = clock
+        self._worker = VirtualWorker(parts.problem, seed, like=parts.server.params)
+        self._running: dict[int, Ticket] = {}
+        self._queued: dict[int, deque[Ticket]] = {}
+        self._alarms: list[tuple[float, int, Alarm]] = []
+        self._num_alarms = 0
+        self._requests: deque[WorkerJoined | WorkerLost] = deque()
+        self._highest_worker = max([*parts.server.workers, *(worker for _, _, worker in faults.changes)])
+        for time, kind, worker in faults.in_order():
+            self._set_alarm(WorkerJoined(worker, time) if kind == "join" else WorkerLost(worker, time))
+
+    def run(self, bar: Progress) -> None:
+        """Event after event."""
+        commands = self.session.start()
+        while True:
+            for command in commands:
+                self._execute(command)
+            if self.session.finished:
+                return
+            event = self._next_event()
+            if event is None:
+                return
+            commands = self.session.handle(event)
+            bar.tick(self._share_used)
+
+    # Control
+
+    def add_worker(self) -> None:
+        """A worker with the next number joins now."""
+        self._highest_worker += 1
+        self._requests.append(WorkerJoined(self._highest_worker, self._server.now))
+
+    def remove_worker(self, worker: int) -> None:
+        """This worker leaves now."""
+        self._requests.append(WorkerLost(worker, self._server.now))
+
+    # Commands
+
+    def _execute(self, command: Command) -> None:
+        if type(command) is Assign:
+            ticket = command.ticket
+            if ticket.worker in self._running:
+                self._queued.setdefault(ticket.worker, deque()).append(ticket)
+            else:
+                self._running[ticket.worker] = ticket
+                self._clock.start(ticket, self._server.now)
+        elif type(command) is Cancel:
+            self._halt(command.worker)
+        elif type(command) is Wake:
+            self._set_alarm(TimerFired(command.at))
+
+    def _halt(self, worker: int) -> None:
+        running = self._running.pop(worker, None)
+        if running is not None:
+            self._clock.cancel(running)
+        self._queued.pop(worker, None)
+
+    def _set_alarm(self, alarm: Alarm) -> None:
+        heappush(self._alarms, (alarm.time, self._num_alarms, alarm))
+        self._num_alarms += 1
+
+    # Events
+
+    def _next_event(self) -> GradientArrived | Alarm | None:
+        if self._requests:
+            return self._change_workers(self._requests.popleft())
+        arrival_time = self._clock.next_time()
+        alarm_time = self._alarms[0][0] if self._alarms else math.inf
+        time = min(arrival_time, alarm_time)
+        if time == math.inf:
+            return self._nothing_will_happen()
+        if self._budget.seconds is not None and time > self._budget.seconds:
+            return self._time_is_up()
+        return self._arrival() if arrival_time <= alarm_time else self._alarm()
+
+    def _arrival(self) -> GradientArrived:
+        time, ticket, started, compute_seconds = self._clock.pop()
+        worker = ticket.worker
+        del self._running[worker]
+        if self._queued:
+            self._start_queued(worker, time)
+        gradient = self._worker.gradient(ticket, self._server.point(ticket))
+        return GradientArrived(ticket, gradient, time, started, compute_seconds)
+
+    def _start_queued(self, worker: int, now: float) -> None:
+        queue = self._queued.get(worker)
+        if queue:
+            self._running[worker] = queue.popleft()
+            self._clock.start(self._running[worker], now)
+
+    def _alarm(self) -> GradientArrived | Alarm | None:
+        alarm = heappop(self._alarms)[2]
+        return alarm if isinstance(alarm, TimerFired) else self._change_workers(alarm)
+
+    def _change_workers(self, change: WorkerJoined | WorkerLost) -> GradientArrived | Alarm | None:
+        """A join or a loss, unless a callback and the faults both asked for it."""
+        if isinstance(change, WorkerLost) == (change.worker not in self._server.workers):
+            return self._next_event()
+        if isinstance(change, WorkerLost):
+            self._halt(change.worker)
+        return change
+
+    def _time_is_up(self) -> None:
+        self.session.stop()
+        self._time_was_up = True
+
+    @property
+    def seconds(self) -> float:
+        """How much virtual time the run took."""
+        return self._budget.seconds if self._time_was_up and self._budget.seconds else self._server.now
+
+    def _nothing_will_happen(self) -> None:
+        server = self._server
+        if not server.workers:
+            self.session.stop(f"every worker has left after {server.steps} steps, and none will join")
+        elif server.in_flight:
+            self.session.stop(
+                f"no worker will ever finish: {len(server.in_flight)} tickets are in flight after {server.steps} steps"
+            )
+        else:
+            raise RuntimeError(
+                f"the method left every worker idle after {server.steps} steps: it must assign tickets or set a timer"
+            )
+
+    def _share_used(self) -> float | None:
+        server = self._server
+        return self._budget.share_used(server.steps, server.counts.gradients, server.now)
+
+
+@final
+class VirtualWorker:
+    """Computes gradients when they arrive, so that cancelled tickets cost nothing."""
+
+    def __init__(self, problem: Any, seed: int, like: Vector) -> None:
+        self._gradient_into = gradient_function(problem)
+        self._sampler = Sampler(seed)
+        self._out = np.empty_like(like)
+
+    def gradient(self, ticket: Ticket, point: Vector) -> Any:
+        """The gradient of a ticket, in memory that the next call uses again."""
+        try:
+            return self._gradient_into(point, self._sampler.sample(ticket.worker, ticket.job), self._out)
+        except Exception as error:
+            error.add_note(f"while worker {ticket.worker} computed its job {ticket.job} at version {ticket.version}")
+            raise

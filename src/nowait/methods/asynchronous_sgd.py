@@ -1,0 +1,35 @@
+"""Asynchronous SGD: every gradient is applied the moment it arrives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from nowait.core import Arrival, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class AsynchronousSGD(Method):
+    """Apply every gradient at once and give its worker the new params.
+
+    Algorithm 1 of Mishchenko, Bach, Even and Woodworth, "Asynchronous SGD Beats Minibatch SGD Under Arbitrary
+    Delays" (NeurIPS 2022). With ``DelayAdaptive`` the result depends on the number of workers, not on the
+    longest delay; with ``Constant`` it is the classical method.
+
+    >>> import nowait as nw
+    >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
+    >>> run = nw.simulate(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), nw.speeds.Fixed([1.0, 10.0]), steps=200)
+    >>> run.stats.steps
+    200
+    """
+
+    stepsize: Stepsize
+
+    def __post_init__(self) -> None:
+        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.DelayAdaptive(0.01)")
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Apply, and go on from the new params."""
+        server.apply(arrival, self.stepsize.at(arrival, server))
+        server.assign(arrival.worker)

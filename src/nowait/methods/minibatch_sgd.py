@@ -1,0 +1,46 @@
+"""Minibatch SGD: the synchronous baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class MinibatchSGD(Method):
+    """Wait for one gradient of every worker, then step along their mean.
+
+    Each step takes as long as the slowest worker. The baseline of the paper: Dekel et al., "Optimal
+    Distributed Online Prediction Using Mini-Batches" (2012). A worker that leaves is not waited for.
+    """
+
+    stepsize: Stepsize
+    total: GradientSum = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.Constant(0.01)")
+
+    def start(self, server: Server) -> None:
+        """An empty round."""
+        self.total = server.sum()
+        super().start(server)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Hold it; the last one of the round makes the step."""
+        self.total.add(arrival)
+        self._step_when_all_are_in(server)
+
+    def on_leave(self, server: Server, worker: int) -> None:  # noqa: ARG002
+        """The round may have waited for this worker alone."""
+        self._step_when_all_are_in(server)
+
+    def _step_when_all_are_in(self, server: Server) -> None:
+        if server.in_flight or self.total.count == 0:
+            return
+        server.step(self.total, self.stepsize.fresh(server), 1 / self.total.count)
+        self.total.clear()
+        for worker in server.workers:
+            server.assign(worker)

@@ -1,0 +1,35 @@
+"""Random assignment: whoever finishes, a random worker gets the next ticket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from nowait.core import Arrival, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class RandomAssignment(Method):
+    """Apply every gradient and give the new params to a uniformly random worker, busy or not.
+
+    Koloskova, Stich and Jaggi, "Sharper Convergence Guarantees for Asynchronous SGD for Distributed and Federated
+    Learning" (NeurIPS 2022), Algorithm 1, with as many tickets in flight as workers. A busy worker queues the
+    ticket with the params of now. Every worker computes the same share, so heterogeneous data cause no bias, but
+    the slowest worker sets the pace.
+    """
+
+    stepsize: Stepsize
+
+    def __post_init__(self) -> None:
+        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.Constant(0.01)")
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Apply, and let chance choose who goes on."""
+        server.apply(arrival, self.stepsize.at(arrival, server))
+        server.assign(server.random.choice(server.workers))
+
+    def on_leave(self, server: Server, worker: int) -> None:  # noqa: ARG002
+        """The tickets it had queued go to others, so that as many stay in flight as there are workers."""
+        while len(server.in_flight) < server.num_workers:
+            server.assign(server.random.choice(server.workers))

@@ -1,0 +1,47 @@
+"""Rennala SGD: minibatches of whoever is fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class RennalaSGD(Method):
+    """Collect ``batch`` fresh gradients, from whichever workers deliver them, then step along their mean.
+
+    Tyurin and Richtárik, "Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a Fixed
+    Computation Model" (NeurIPS 2023). With ``cancel`` every worker restarts at the new params; without, workers
+    finish what they have and stale gradients are dropped on arrival, which is asynchronous mini-batching: Attia,
+    Gaash and Koren, "Faster Stochastic Optimization with Arbitrary Delays via Asynchronous Mini-Batching" (2024).
+    """
+
+    stepsize: Stepsize
+    batch: int
+    cancel: bool = True
+    total: GradientSum = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.Constant(0.01)")
+        checks.at_least(1, self.batch, "batch", "a step needs at least one gradient")
+
+    def start(self, server: Server) -> None:
+        """An empty batch."""
+        self.total = server.sum()
+        super().start(server)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Hold it if it is fresh; the last one of the batch makes the step."""
+        if arrival.delay == 1:
+            self.total.add(arrival)
+        if self.total.count < self.batch:
+            server.assign(arrival.worker)
+            return
+        server.step(self.total, self.stepsize.fresh(server), 1 / self.batch)
+        self.total.clear()
+        for worker in server.workers if self.cancel else (arrival.worker,):
+            server.cancel(worker)
+            server.assign(worker)

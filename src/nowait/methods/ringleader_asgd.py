@@ -1,0 +1,88 @@
+"""Ringleader ASGD: asynchronous, heterogeneous, nothing discarded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class RingleaderASGD(Method):
+    """Rounds of n steps along the mean of the workers' own mean gradients.
+
+    Maranjyan and Richtárik, "Ringleader ASGD: The First Asynchronous SGD with Optimal Time Complexity under Data
+    Heterogeneity" (2025). First phase: collect until every worker has delivered; workers go on at their own
+    points. Second phase: each worker's next arrival makes one step and gets the new params; arrivals of workers
+    that had their step already count for the next round, computed at their own points, because a worker's mean
+    must be of gradients at one point. In δ = delay − 1 no delay exceeds 2n − 2.
+    """
+
+    stepsize: Stepsize
+    current: dict[int, GradientSum] = field(init=False, repr=False, compare=False)
+    following: dict[int, GradientSum] = field(init=False, repr=False, compare=False)
+    total: GradientSum = field(init=False, repr=False, compare=False)
+    to_step: set[int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.Constant(0.01)")
+
+    def start(self, server: Server) -> None:
+        """The first phase of an empty round."""
+        self.current, self.following, self.total, self.to_step = {}, {}, server.sum(), set()
+        super().start(server)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Collect it, for this round or the next; step if it is its worker's turn."""
+        collecting = not self.to_step
+        if not collecting and arrival.worker not in self.to_step:
+            self._add(self.following, server, arrival)
+            server.assign(arrival.worker, at=arrival)
+            return
+        self._collect(server, arrival)
+        if collecting and len(self.current) < server.num_workers:
+            server.assign(arrival.worker, at=arrival)
+            return
+        if collecting:
+            self.to_step = set(server.workers)
+        server.step(self.total, self.stepsize.at(arrival, server), 1 / len(self.current))
+        server.assign(arrival.worker)
+        self._done(arrival.worker)
+
+    def on_leave(self, server: Server, worker: int) -> None:  # noqa: ARG002
+        """Its gradients leave with it, and its turn."""
+        self.current.pop(worker, None)
+        self.following.pop(worker, None)
+        self._add_up()
+        if self.to_step:
+            self._done(worker)
+
+    def _collect(self, server: Server, arrival: Arrival) -> None:
+        """Add it to its worker's entry, and to the total: G/b becomes (G + g)/(b + 1)."""
+        entry = self.current.get(arrival.worker)
+        count = 0 if entry is None else entry.count
+        self.total.add(arrival, 1 / (count + 1))
+        if entry is not None:
+            self.total.merge(entry, 1 / (count + 1) - 1 / count)
+        self._add(self.current, server, arrival)
+
+    def _done(self, worker: int) -> None:
+        self.to_step.discard(worker)
+        if not self.to_step:
+            self.current, self.following = self.following, {}
+            self._add_up()
+
+    def _add_up(self) -> None:
+        self.total.clear()
+        for entry in self.current.values():
+            self.total.merge(entry, 1 / entry.count)
+
+    @staticmethod
+    def _add(table: dict[int, GradientSum], server: Server, arrival: Arrival) -> None:
+        entry = table.get(arrival.worker)
+        if entry is None:
+            entry = server.sum()
+        entry.add(arrival)
+        table[arrival.worker] = entry

@@ -1,0 +1,42 @@
+"""Ringmaster ASGD: asynchronous SGD with a largest delay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from nowait.core import Arrival, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class RingmasterASGD(Method):
+    """Apply every gradient up to a largest delay and drop the rest.
+
+    ``max_delay`` is R in Maranjyan, Tyurin and Richtárik, "Ringmaster ASGD" (2025), which counts δ = delay − 1 and
+    applies δ < R. With ``cancel_stale`` (their Algorithm "with calculation stops") a worker whose gradient would
+    be dropped restarts at the current params at once.
+    """
+
+    stepsize: Stepsize
+    max_delay: int
+    cancel_stale: bool = False
+
+    def __post_init__(self) -> None:
+        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.Constant(0.01)")
+        why = "a fresh gradient has delay 1, so every gradient would be dropped"
+        checks.at_least(1, self.max_delay, "max_delay", why)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Apply it unless it is too old, and go on from the current params."""
+        if arrival.delay <= self.max_delay:
+            server.apply(arrival, self.stepsize.at(arrival, server))
+        server.assign(arrival.worker)
+        if self.cancel_stale:
+            self._restart_stale_workers(server)
+
+    def _restart_stale_workers(self, server: Server) -> None:
+        oldest_allowed = server.steps + 1 - self.max_delay
+        while (ticket := server.in_flight.oldest()) is not None and ticket.version < oldest_allowed:
+            server.cancel(ticket.worker)
+            server.assign(ticket.worker)

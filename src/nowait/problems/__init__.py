@@ -1,0 +1,9 @@
+"""Problems to train on, with everything known about them."""
+
+from nowait.problems.least_squares import LeastSquares
+from nowait.problems.libsvm import read_libsvm
+from nowait.problems.linear_model import LinearModel
+from nowait.problems.logistic_regression import LogisticRegression
+from nowait.problems.noisy_quadratic import NoisyQuadratic
+
+__all__ = ["LeastSquares", "LinearModel", "LogisticRegression", "NoisyQuadratic", "read_libsvm"]

@@ -1,0 +1,74 @@
+"""Least squares."""
+
+from __future__ import annotations
+
+from typing import Any, Self, final
+
+import numpy as np
+
+from nowait.core import checks
+from nowait.core.types import Vector
+from nowait.problems.linear_model import LinearModel
+from nowait.problems.shards import Shards
+from nowait.theory import Constants
+
+
+@final
+class LeastSquares(LinearModel):
+    """F(x) = ½·mean of (a_i·x − b_i)², dense or sparse.
+
+    >>> problem = LeastSquares.random(samples=100, dimension=5, noise=0.0, seed=0)
+    >>> problem.minimum()[1] < 1e-20
+    True
+    """
+
+    def __init__(self, features: Any, targets: Any, batch_size: int = 1, l2: float = 0.0) -> None:
+        super().__init__(features, targets, batch_size, l2)
+
+    @classmethod
+    def random(
+        cls, samples: int = 10_000, dimension: int = 400, noise: float = 1e-5, batch_size: int = 1, seed: int = 0
+    ) -> Self:
+        """The paper's experiment: A uniform in [0, 1] scaled by 1/√d, b = A·x + noise, x standard normal."""
+        checks.at_least(1, samples, "samples", "a data set needs rows")
+        checks.at_least(1, dimension, "dimension", "a row needs entries")
+        checks.not_negative(noise, "noise", "it is a standard deviation")
+        rng = np.random.default_rng(seed)
+        features = rng.uniform(size=(samples, dimension)) / np.sqrt(dimension)
+        targets = features @ rng.standard_normal(dimension) + noise * rng.standard_normal(samples)
+        return cls(features, targets, batch_size=batch_size)
+
+    def losses(self, margins: Any, targets: Any) -> Any:
+        """½·(margin − target)²."""
+        return 0.5 * (margins - targets) ** 2
+
+    def slopes(self, margins: Any, targets: Any) -> Any:
+        """margin − target."""
+        return margins - targets
+
+    def constants(self) -> Constants:
+        """L and mu by eigenvalues, B and Delta from ``minimum``. The noise of least squares has no bound."""
+        largest, smallest = self.hessian_bound()
+        solution, lowest = self.minimum()
+        return Constants(
+            L=largest + self.l2,
+            mu=smallest + self.l2,
+            B=float(np.linalg.norm(self.initial() - solution)),
+            Delta=max(0.0, self.loss(self.initial()) - lowest),
+            zeta=0.0 if self.shards.count == 1 else None,
+        )
+
+    def _solve(self) -> Vector:
+        import scipy.linalg
+
+        features = self.features if isinstance(self.features, np.ndarray) else self.features.toarray()
+        scale = np.sqrt(self.shards.weights)
+        matrix = np.vstack([features * scale[:, None], np.sqrt(self.l2) * np.eye(self.dimension)])
+        targets = np.concatenate([self.targets * scale, np.zeros(self.dimension)])
+        solution: Vector = scipy.linalg.lstsq(matrix, targets, lapack_driver="gelsy")[0]
+        return solution.astype(self.targets.dtype)
+
+    def _shuffled_copy(self, shards: Shards) -> LeastSquares:
+        copy = LeastSquares(self.features, self.targets, self.batch_size, self.l2)
+        copy.shards = shards
+        return copy

@@ -1,0 +1,81 @@
+"""Reader for LIBSVM files."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from nowait.core import checks
+from nowait.core.types import Floats
+
+OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+def read_libsvm(path: str | Path, dimension: int | None = None) -> tuple[Any, Floats]:
+    """The features as a sparse matrix and the labels, of lines ``label index:value …`` with indices from 1.
+
+    Text after ``#`` and empty lines are skipped. A broken line is named in the error.
+    """
+    from scipy.sparse import csr_array
+
+    labels: list[float] = []
+    columns: list[int] = []
+    values: list[float] = []
+    ends = [0]
+    opener = OPENERS.get(Path(path).suffix, open)
+    with opener(path, mode="rt", encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            tokens = line.partition("#")[0].split()
+            if tokens:
+                _read_line(tokens, f"{path}, line {number}", labels, columns, values)
+                ends.append(len(columns))
+    if not labels:
+        raise ValueError(f"{path} has no rows")
+    width = _width(path, columns, dimension)
+    return csr_array((values, columns, ends), shape=(len(labels), width)), np.array(labels)
+
+
+def _read_line(
+    tokens: list[str], where: str, labels: list[float], columns: list[int], values: list[float]
+) -> None:
+    labels.append(_number(tokens[0], where, "a label"))
+    last = -1
+    for token in tokens[1:]:
+        index, colon, value = token.partition(":")
+        if not colon or not index.isdecimal():
+            raise ValueError(f"{where}: expected index:value, got {token!r}")
+        column = int(index) - 1
+        if column < 0:
+            raise ValueError(f"{where}: index 0 in {token!r}, but LIBSVM indices start at 1")
+        if column <= last:
+            raise ValueError(f"{where}: index {index} follows {last + 1}, but indices must increase along a line")
+        last = column
+        columns.append(column)
+        values.append(_number(value, where, f"the value of index {index}"))
+
+
+def _number(text: str, where: str, what: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{where}: {what} must be a number, got {text!r}") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{where}: {what} must be finite, got {text!r}")
+    return number
+
+
+def _width(path: str | Path, columns: list[int], dimension: int | None) -> int:
+    needed = max(columns, default=-1) + 1
+    if dimension is None:
+        return max(1, needed)
+    checks.at_least(1, dimension, "dimension", "a row needs entries")
+    if dimension < needed:
+        raise ValueError(f"{path} has indices up to {needed}, more than dimension={dimension}")
+    return dimension

@@ -1,0 +1,183 @@
+"""What least squares and logistic regression share: a loss of the margins a_i·x, over rows of data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nowait.core import Sample, checks
+from nowait.core.types import Floats, Integers, Vector
+from nowait.problems.shards import Shards
+
+
+class LinearModel(ABC):
+    """F(x) = mean of φ(a_i·x, b_i) over the rows, plus l2/2·‖x‖².
+
+    A gradient takes ``batch_size`` rows drawn with replacement: from all rows, or from the worker's own shard
+    after ``split``. Then F is the mean over the shards of each shard's mean.
+    """
+
+    def __init__(self, features: Any, targets: Any, batch_size: int, l2: float) -> None:
+        self.features, self.targets = _checked_data(features, targets)
+        self.batch_size = checks.at_least(1, batch_size, "batch_size", "a gradient needs at least one row")
+        self.l2 = checks.not_negative(l2, "l2", "it weighs ‖x‖²/2")
+        self.shards = Shards.all_rows(len(self.targets))
+        self._minimum: tuple[Vector, float] | None = None
+
+    # The problem, as engines see it
+
+    @property
+    def dimension(self) -> int:
+        """The number of features."""
+        return int(self.features.shape[1])
+
+    @property
+    def samples(self) -> int:
+        """The number of rows."""
+        return len(self.targets)
+
+    def initial(self) -> Vector:
+        """Zeros."""
+        return np.zeros(self.dimension, dtype=self.targets.dtype)
+
+    def loss(self, point: Vector) -> float:
+        """F."""
+        losses = self.losses(self.features @ point, self.targets)
+        return float(self.shards.mean(losses)) + 0.5 * self.l2 * float(point @ point)
+
+    def full_gradient(self, point: Vector) -> Vector:
+        """∇F."""
+        slopes = self.slopes(self.features @ point, self.targets) * self.shards.weights
+        gradient: Vector = np.asarray(slopes @ self.features) + self.l2 * point
+        return gradient.astype(point.dtype, copy=False)
+
+    def gradient(self, point: Vector, sample: Sample) -> Vector:
+        """The gradient of a random batch."""
+        out = np.empty_like(point)
+        self.gradient_into(point, sample, out)
+        return out
+
+    def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
+        """The gradient of a random batch, written into ``out``."""
+        if self.batch_size == 1 and isinstance(self.features, np.ndarray):
+            row = self.shards.draw_one(sample)
+            features = self.features[row]
+            slope = self.slopes(np.dot(features, point), self.targets[row])
+            np.multiply(features, slope, out=out)
+        else:
+            rows = self.shards.draw(sample, self.batch_size)
+            features = self.features[rows]
+            slopes = self.slopes(features @ point, self.targets[rows]) / self.batch_size
+            out[:] = slopes @ features
+        if self.l2:
+            out += self.l2 * point
+
+    # What differs from model to model
+
+    @abstractmethod
+    def losses(self, margins: Any, targets: Any) -> Any:
+        """φ, elementwise."""
+
+    @abstractmethod
+    def slopes(self, margins: Any, targets: Any) -> Any:
+        """∂φ/∂margin, elementwise; of numbers or arrays."""
+
+    @abstractmethod
+    def _solve(self) -> Vector:
+        """The minimiser."""
+
+    @abstractmethod
+    def _shuffled_copy(self, shards: Shards) -> Self:
+        """The same problem with other shards."""
+
+    # Everything else a user asks for
+
+    def minimum(self) -> tuple[Vector, float]:
+        """x* and F*, computed once."""
+        if self._minimum is None:
+            solution = self._solve()
+            self._minimum = (solution, self.loss(solution))
+        return self._minimum
+
+    def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
+        """Give every worker rows of its own: at random, or so that workers differ.
+
+        ``by="iid"`` deals shuffled rows, ``"label"`` sorts them by class first, ``"sorted"`` by target. Workers
+        with a number of ``workers`` or more take shards in turn.
+        """
+        checks.at_least(1, workers, "workers", "every shard belongs to a worker")
+        if workers > self.samples:
+            raise ValueError(f"cannot split {self.samples} rows among {workers} workers: some would have none")
+        return self._shuffled_copy(Shards.split(self._order(by, seed), workers))
+
+    def _order(self, by: str, seed: int) -> Integers:
+        shuffled = np.random.default_rng(seed).permutation(self.samples)
+        if by == "iid":
+            return shuffled
+        if by in ("label", "sorted"):
+            if by == "label" and len(np.unique(self.targets)) > max(2, self.samples // 2):
+                raise ValueError("by='label' needs classes, but the targets are numbers: use by='sorted'")
+            return shuffled[np.argsort(self.targets[shuffled], kind="stable")]
+        raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
+
+    def hessian_bound(self) -> tuple[float, float]:
+        """The largest and smallest eigenvalue of Σ w_i·a_i·a_iᵀ (w_i = 1/n, or by shards)."""
+        weighted = self.features.T @ _scale_rows(self.features, self.shards.weights)
+        gram: Floats = np.asarray(weighted.todense() if hasattr(weighted, "todense") else weighted)
+        eigenvalues = np.linalg.eigvalsh(gram.astype(np.float64))
+        return float(eigenvalues[-1]), max(0.0, float(eigenvalues[0]))
+
+    def squared_row_norms(self) -> Floats:
+        """‖a_i‖² of every row."""
+        if isinstance(self.features, np.ndarray):
+            norms: Floats = np.einsum("ij,ij->i", self.features, self.features, dtype=np.float64)
+            return norms
+        return np.asarray(self.features.multiply(self.features).sum(axis=1), dtype=np.float64).ravel()
+
+    def __repr__(self) -> str:
+        kind = "dense" if isinstance(self.features, np.ndarray) else "sparse"
+        shards = f", {self.shards.count} shards" if self.shards.count > 1 else ""
+        return (
+            f"{type(self).__name__}({self.samples} {kind} rows, dimension {self.dimension}, "
+            f"batch_size={self.batch_size}, l2={self.l2}{shards})"
+        )
+
+
+def _scale_rows(features: Any, weights: Floats) -> Any:
+    if isinstance(features, np.ndarray):
+        return features * weights[:, None]
+    return features.multiply(weights[:, None]).tocsr()
+
+
+def _checked_data(features: Any, targets: Any) -> tuple[Any, NDArray[np.floating[Any]]]:
+    features = _checked_features(features)
+    dtype = features.dtype
+    targets = np.asarray(targets)
+    if targets.ndim != 1 or len(targets) != features.shape[0]:
+        raise ValueError(
+            f"targets must be one number per row: got shape {targets.shape} for {features.shape[0]} rows"
+        )
+    targets = targets.astype(dtype)
+    if not np.isfinite(targets).all():
+        raise ValueError(f"targets contain NaN or infinity, first in row {int(np.argmin(np.isfinite(targets)))}")
+    return features, targets
+
+
+def _checked_features(features: Any) -> Any:
+    import scipy.sparse
+
+    if scipy.sparse.issparse(features):
+        features = scipy.sparse.csr_array(features)
+        values = features.data
+    else:
+        features = values = np.ascontiguousarray(features)
+    if features.ndim != 2 or 0 in features.shape:
+        raise ValueError(f"features must be a matrix with rows and columns, got shape {features.shape}")
+    if values.dtype not in (np.float32, np.float64):
+        features = features.astype(np.float64)
+    if not np.isfinite(values.astype(np.float64, copy=False)).all():
+        raise ValueError("features contain NaN or infinity: gradients would not be finite")
+    return features

@@ -1,0 +1,127 @@
+"""A quadratic whose every constant is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import numpy as np
+
+from nowait.core import Sample, checks
+from nowait.core.types import Floats, Vector
+from nowait.theory import Constants
+
+
+@final
+@dataclass
+class NoisyQuadratic:
+    """F(x) = ½·Σ λ_i·(x_i − x*_i)², gradients with normal noise of total variance sigma².
+
+    The eigenvalues λ_i run evenly (in logarithms) from mu to L; x* = (1, …, 1)/√d·distance, so that B is
+    ``distance``. ``split(workers, zeta=…)`` makes it heterogeneous: worker m's gradient is shifted by b_m with
+    ‖b_m‖ = zeta and Σ b_m = 0, so F stays the mean of the F_m and zeta² is exact.
+
+    >>> NoisyQuadratic(dimension=10, L=2.0, mu=0.5, sigma=0.1).constants()
+    Constants(L=2.0, mu=0.5, sigma=0.1, B=1.0, Delta=0.5378..., zeta=0.0)
+    """
+
+    dimension: int
+    L: float = 1.0
+    mu: float = 0.1
+    sigma: float = 0.0
+    distance: float = 1.0
+    zeta: float = 0.0
+    workers: int = 1
+    eigenvalues: Floats = field(init=False, repr=False, compare=False)
+    solution: Floats = field(init=False, repr=False, compare=False)
+    shifts: Floats = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        checks.at_least(1, self.dimension, "dimension", "there must be something to train")
+        checks.positive(self.L, "L", "it is the largest eigenvalue")
+        checks.not_negative(self.mu, "mu", "it is the smallest eigenvalue")
+        checks.not_negative(self.sigma, "sigma", "sigma² is the variance of a gradient")
+        checks.not_negative(self.distance, "distance", "it is the distance from x_0 to x*")
+        checks.not_negative(self.zeta, "zeta", "it is how far workers' gradients are from the mean")
+        checks.at_least(1, self.workers, "workers", "every shift belongs to a worker")
+        if self.mu > self.L or (self.dimension == 1 and self.mu != self.L):
+            raise ValueError(f"mu must not exceed L (and equal it in one dimension), got mu={self.mu}, L={self.L}")
+        self.eigenvalues = _eigenvalues(self.dimension, self.mu, self.L)
+        self.solution = np.full(self.dimension, self.distance / np.sqrt(self.dimension))
+        self.shifts = self._make_shifts()
+
+    def initial(self) -> Vector:
+        """Zeros."""
+        return np.zeros(self.dimension)
+
+    def loss(self, point: Vector) -> float:
+        """F."""
+        return float(0.5 * self.eigenvalues @ (point - self.solution) ** 2)
+
+    def full_gradient(self, point: Vector) -> Vector:
+        """∇F."""
+        return self.eigenvalues * (point - self.solution)
+
+    def gradient(self, point: Vector, sample: Sample) -> Vector:
+        """∇F_m plus noise."""
+        out = np.empty_like(point)
+        self.gradient_into(point, sample, out)
+        return out
+
+    def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
+        """∇F_m plus noise, written into ``out``."""
+        np.subtract(point, self.solution, out=out)
+        out *= self.eigenvalues
+        if self.zeta:
+            out += self.shifts[sample.worker % self.workers]
+        if self.sigma:
+            out += self.sigma / np.sqrt(self.dimension) * sample.normals(self.dimension)
+
+    def minimum(self) -> tuple[Vector, float]:
+        """x* and F* = 0."""
+        return self.solution.copy(), 0.0
+
+    def constants(self) -> Constants:
+        """All exact."""
+        return Constants(
+            L=self.L,
+            mu=self.mu,
+            sigma=self.sigma,
+            B=self.distance,
+            Delta=self.loss(self.initial()),
+            zeta=self.zeta,
+        )
+
+    def split(self, workers: int, by: str = "iid", zeta: float | None = None) -> NoisyQuadratic:
+        """One F_m for each worker: the same one (``by="iid"``), or ``zeta`` away from F (``"label"``, ``"sorted"``)."""
+        if by not in ("iid", "label", "sorted"):
+            raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
+        if zeta is None:
+            zeta = 0.0 if by == "iid" else 1.0
+        return replace(self, workers=workers, zeta=zeta)
+
+    def _make_shifts(self) -> Floats:
+        """The corners of a regular polygon with radius zeta, in the plane of the first two coordinates."""
+        shifts = np.zeros((self.workers, self.dimension))
+        if self.zeta == 0:
+            return shifts
+        if self.workers < 2 or (self.dimension == 1 and self.workers % 2):
+            raise ValueError(
+                f"{self.workers} shifts of length zeta={self.zeta} in dimension {self.dimension} cannot add up to 0: "
+                f"take at least two workers (an even number in one dimension)"
+            )
+        angles = 2 * np.pi * np.arange(self.workers) / self.workers
+        shifts[:, 0] = self.zeta * np.cos(angles)
+        if self.dimension == 1:
+            shifts[:, 0] = self.zeta * (-1.0) ** np.arange(self.workers)
+        else:
+            shifts[:, 1] = self.zeta * np.sin(angles)
+        return shifts
+
+
+def _eigenvalues(dimension: int, mu: float, largest: float) -> Floats:
+    if dimension == 1:
+        return np.array([largest])
+    if mu > 0:
+        return np.geomspace(mu, largest, dimension)
+    return np.concatenate([[0.0], np.geomspace(largest / dimension, largest, dimension - 1)])

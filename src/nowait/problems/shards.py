@@ -1,0 +1,69 @@
+"""Which rows each worker draws from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from nowait.core import Sample
+from nowait.core.types import Floats, Integers
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """Shard m is ``order[starts[m]:starts[m + 1]]``; worker w draws from shard w modulo their number."""
+
+    order: Integers | None
+    """Row numbers, shard by shard; None if all workers draw from all rows."""
+    starts: Integers
+    weights: Floats
+    """The weight of every row in F, which is the mean over shards of each shard's mean."""
+
+    @classmethod
+    def all_rows(cls, samples: int) -> Shards:
+        """One shard for everybody."""
+        return cls(None, np.array([0, samples]), np.full(samples, 1.0 / samples))
+
+    @classmethod
+    def split(cls, order: Integers, count: int) -> Shards:
+        """Shards of equal size, give or take one row."""
+        starts = np.array([len(order) * shard // count for shard in range(count + 1)])
+        weights = np.empty(len(order))
+        for begin, end in zip(starts[:-1], starts[1:], strict=True):
+            weights[order[begin:end]] = 1.0 / (count * (end - begin))
+        return cls(order, starts, weights)
+
+    @property
+    def count(self) -> int:
+        """The number of shards."""
+        return len(self.starts) - 1
+
+    def draw_one(self, sample: Sample) -> int:
+        """One row for the sample's worker."""
+        if self.order is None:
+            return sample.index(len(self.weights))
+        begin, end = self._bounds(sample.worker)
+        return int(self.order[begin + sample.index(end - begin)])
+
+    def draw(self, sample: Sample, size: int) -> Integers:
+        """Rows for the sample's worker, with replacement."""
+        if self.order is None:
+            return sample.indices(len(self.weights), size)
+        begin, end = self._bounds(sample.worker)
+        return self.order[begin + sample.indices(end - begin, size)]
+
+    def mean(self, values: Floats) -> float:
+        """The mean over shards of each shard's mean."""
+        return float(values.mean()) if self.order is None else float(values @ self.weights)
+
+    def rows_of(self, shard: int) -> Integers:
+        """The rows of one shard."""
+        begin, end = self._bounds(shard)
+        return np.arange(begin, end) if self.order is None else self.order[begin:end]
+
+    def _bounds(self, worker: int) -> tuple[int, int]:
+        shard = worker % self.count
+        return int(self.starts[shard]), int(self.starts[shard + 1])

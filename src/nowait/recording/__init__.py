@@ -1,0 +1,21 @@
+"""What a run leaves behind: the trace, the history, the totals, the folder."""
+
+from nowait.recording.callbacks import Callback, Control, checked_callbacks
+from nowait.recording.config import describe
+from nowait.recording.history import History, HistoryRecorder
+from nowait.recording.run import Run, Stats, load
+from nowait.recording.trace import Trace, TraceRecorder
+
+__all__ = [
+    "Callback",
+    "Control",
+    "History",
+    "HistoryRecorder",
+    "Run",
+    "Stats",
+    "Trace",
+    "TraceRecorder",
+    "checked_callbacks",
+    "describe",
+    "load",
+]

@@ -1,0 +1,251 @@
+"""The trace: the event log of a run, as numpy arrays. A run replays from it, and every figure is made of it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nowait.core import Arrival, Outcome, TimerFired, WorkerJoined, WorkerLost
+from nowait.core.types import Floats, Integers
+
+OUTCOMES = tuple(Outcome)
+OUTCOME_CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
+EVENT_KINDS = (WorkerJoined, WorkerLost, TimerFired)
+EVENT_NAMES = ("joined", "lost", "timer")
+FORMAT = 1
+
+ARRIVAL_DTYPE = np.dtype(
+    [
+        ("ticket", "<i8"),
+        ("worker", "<i8"),
+        ("job", "<i8"),
+        ("version", "<i8"),
+        ("delay", "<i8"),
+        ("time", "<f8"),
+        ("started", "<f8"),
+        ("compute_seconds", "<f8"),
+        ("live_workers", "<i8"),
+        ("gradient_norm", "<f8"),
+        ("outcome", "<i8"),
+        ("step", "<i8"),
+        ("weight", "<f8"),
+        ("stepsize", "<f8"),
+    ]
+)
+ROW = struct.Struct("<qqqqqdddqdqqdd")
+STEP_OF_ROW = struct.Struct("<qdd")
+STEP_OFFSET = 11 * 8
+EVENT_DTYPE = np.dtype([("after", "<i8"), ("kind", "<i8"), ("worker", "<i8"), ("time", "<f8")])
+CHUNK_ROWS = 16_384
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The event log of a run, in the order the server dealt with events.
+
+    Arrival columns, one entry per arrival: ``ticket worker job version delay time started compute_seconds
+    live_workers outcome step weight stepsize gradient_norm``. ``outcome`` is applied, held, dropped, late or
+    rejected; ``step`` is the first step made with the gradient, ``weight`` its coefficient in that step's
+    direction and ``stepsize`` that step's γ, all 0 if there is none. Joins, losses and timers are in ``events``;
+    ``after`` counts the arrivals before each.
+    """
+
+    arrivals: NDArray[np.void]
+    events: NDArray[np.void]
+    initial_workers: Integers
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers at the start."""
+        return len(self.initial_workers)
+
+    def __len__(self) -> int:
+        return len(self.arrivals)
+
+    @property
+    def ticket(self) -> Integers:
+        """The id of the ticket."""
+        return self._column("ticket")
+
+    @property
+    def worker(self) -> Integers:
+        """The number of the worker."""
+        return self._column("worker")
+
+    @property
+    def job(self) -> Integers:
+        """How many tickets the worker number had before."""
+        return self._column("job")
+
+    @property
+    def version(self) -> Integers:
+        """How many steps the point contained."""
+        return self._column("version")
+
+    @property
+    def delay(self) -> Integers:
+        """The index of the step the gradient would make, minus its version; 1 is fresh."""
+        return self._column("delay")
+
+    @property
+    def time(self) -> Floats:
+        """When it arrived, in seconds."""
+        return self._column("time")
+
+    @property
+    def started(self) -> Floats:
+        """When the worker began with it, in seconds."""
+        return self._column("started")
+
+    @property
+    def compute_seconds(self) -> Floats:
+        """How long the worker computed."""
+        return self._column("compute_seconds")
+
+    @property
+    def live_workers(self) -> Integers:
+        """The number of workers after the arrival was dealt with."""
+        return self._column("live_workers")
+
+    @property
+    def gradient_norm(self) -> Floats:
+        """The norm of the gradient; NaN if it was rejected, 0 if it was late."""
+        return self._column("gradient_norm")
+
+    @cached_property
+    def outcome(self) -> NDArray[np.str_]:
+        """What became of it: applied, held, dropped, late or rejected."""
+        names: NDArray[np.str_] = np.array(OUTCOMES, dtype=np.str_)[self.arrivals["outcome"]]
+        return names
+
+    @property
+    def step(self) -> Integers:
+        """The first step made with it, 0 if none."""
+        return self._column("step")
+
+    @property
+    def weight(self) -> Floats:
+        """Its coefficient in the direction of that step."""
+        return self._column("weight")
+
+    @property
+    def stepsize(self) -> Floats:
+        """The stepsize of that step, 0 if none."""
+        return self._column("stepsize")
+
+    def save(self, path: str | Path) -> None:
+        """Write a compressed npz file."""
+        np.savez_compressed(
+            path,
+            format=np.int64(FORMAT),
+            initial_workers=self.initial_workers,
+            **{f"arrival_{name}": self.arrivals[name] for name in ARRIVAL_DTYPE.names or ()},
+            **{f"event_{name}": self.events[name] for name in EVENT_DTYPE.names or ()},
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read what ``save`` wrote. No pickle is loaded."""
+        with np.load(path, allow_pickle=False) as file:
+            if "format" not in file or int(file["format"]) != FORMAT:
+                raise ValueError(f"{path} is not a nowait trace of format {FORMAT}")
+            arrivals = _table(file, "arrival_", ARRIVAL_DTYPE)
+            events = _table(file, "event_", EVENT_DTYPE)
+            return cls(arrivals, events, file["initial_workers"])
+
+    def in_order(self) -> Iterator[tuple[int, WorkerJoined | WorkerLost | TimerFired | None]]:
+        """Every event of the run: (row, None) for an arrival, (row, event) for one that came before that row."""
+        at = 0
+        for after, kind, worker, time in self.events.tolist():
+            for row in range(at, after):
+                yield row, None
+            at = after
+            yield after, _event(kind, worker, time)
+        for row in range(at, len(self.arrivals)):
+            yield row, None
+
+    def _column(self, name: str) -> NDArray[Any]:
+        return self.arrivals[name]
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self)} arrivals, {len(self.events)} other events, {self.num_workers} workers)"
+
+
+@final
+class TraceRecorder:
+    """The server's ``Log``: packs every arrival into 112 bytes of a chunk."""
+
+    def __init__(self, initial_workers: Sequence[int]) -> None:
+        self._initial_workers = np.array(initial_workers, dtype=np.int64)
+        self._chunks: list[bytearray] = []
+        self._rows = 0
+        self._events: list[tuple[int, int, int, float]] = []
+
+    def arrived(self, arrival: Arrival, live_workers: int) -> None:
+        """Append a row."""
+        place = self._rows % CHUNK_ROWS
+        if place == 0:
+            self._chunks.append(bytearray(CHUNK_ROWS * ROW.size))
+        self._rows += 1
+        ticket = arrival.ticket
+        ROW.pack_into(
+            self._chunks[-1],
+            place * ROW.size,
+            ticket.id,
+            ticket.worker,
+            ticket.job,
+            ticket.version,
+            arrival.delay,
+            arrival.time,
+            arrival.started,
+            arrival.compute_seconds,
+            live_workers,
+            arrival.gradient_norm,
+            OUTCOME_CODES[arrival.outcome],
+            arrival.step,
+            arrival.weight,
+            arrival.stepsize,
+        )
+
+    def stepped(self, row: int, step: int, weight: float, stepsize: float) -> None:
+        """Complete the row of a held gradient."""
+        chunk, place = divmod(row, CHUNK_ROWS)
+        STEP_OF_ROW.pack_into(self._chunks[chunk], place * ROW.size + STEP_OFFSET, step, weight, stepsize)
+
+    def happened(self, event: WorkerJoined | WorkerLost | TimerFired) -> None:
+        """Append another event."""
+        worker = -1 if isinstance(event, TimerFired) else event.worker
+        self._events.append((self._rows, EVENT_KINDS.index(type(event)), worker, event.time))
+
+    def row(self, number: int) -> NDArray[np.void]:
+        """One row as it stands now."""
+        chunk, place = divmod(number, CHUNK_ROWS)
+        return np.frombuffer(self._chunks[chunk], ARRIVAL_DTYPE, count=1, offset=place * ROW.size)
+
+    def trace(self) -> Trace:
+        """The trace so far."""
+        chunks = [np.frombuffer(chunk, ARRIVAL_DTYPE) for chunk in self._chunks]
+        arrivals = np.concatenate(chunks)[: self._rows] if chunks else np.empty(0, ARRIVAL_DTYPE)
+        return Trace(arrivals, np.array(self._events, dtype=EVENT_DTYPE), self._initial_workers)
+
+
+def _event(kind: int, worker: int, time: float) -> WorkerJoined | WorkerLost | TimerFired:
+    if kind == 0:
+        return WorkerJoined(worker, time)
+    return WorkerLost(worker, time) if kind == 1 else TimerFired(time)
+
+
+def _table(file: Any, prefix: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    names = dtype.names or ()
+    table = np.empty(len(file[prefix + names[0]]), dtype)
+    for name in names:
+        table[name] = file[prefix + name]
+    return table

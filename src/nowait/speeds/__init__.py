@@ -1,0 +1,26 @@
+"""How long workers take in a simulation."""
+
+from nowait.speeds.adversary import Adversary
+from nowait.speeds.changing_speeds import TimeVarying, UpDown
+from nowait.speeds.clock import Clock, Finished
+from nowait.speeds.communication import Communication
+from nowait.speeds.faults import Faults
+from nowait.speeds.random_speeds import BySample, Exponential, Fixed, LogNormal, Pareto
+from nowait.speeds.speeds import Speeds, Timing
+
+__all__ = [
+    "Adversary",
+    "BySample",
+    "Clock",
+    "Communication",
+    "Exponential",
+    "Faults",
+    "Finished",
+    "Fixed",
+    "LogNormal",
+    "Pareto",
+    "Speeds",
+    "TimeVarying",
+    "Timing",
+    "UpDown",
+]

@@ -1,0 +1,154 @@
+"""Fixed and random durations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from nowait.core import Sample, Sampler, checks
+from nowait.core.randomness import Stream
+from nowait.speeds.speeds import PerWorker, Speeds, Timing, count_workers, per_worker
+
+Values = float | Sequence[float]
+
+
+@final
+@dataclass
+class Fixed(Speeds):
+    """Every worker takes the same time for each of its gradients: the setting of the paper's Table 2.
+
+    >>> Fixed([1.0, 1.0, 10.0]).num_workers
+    3
+    >>> Fixed(0.5, workers=8).num_workers
+    8
+    """
+
+    seconds: Values
+    workers: int | None = None
+    num_workers: int = field(init=False, repr=False)
+    _seconds: PerWorker = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.num_workers = count_workers(self.seconds, self.workers, "seconds")
+        self._seconds = per_worker(self.seconds, self.num_workers, "seconds")
+
+    def timing(self, seed: int) -> Timing:  # noqa: ARG002 (nothing is random)
+        """The worker's seconds."""
+        values = self._seconds.values
+        length = len(values)
+
+        def fixed(worker: int, job: int, start: float) -> tuple[float, float]:  # noqa: ARG001
+            seconds = values[worker % length]
+            return seconds, start + seconds
+
+        return fixed
+
+
+@final
+@dataclass
+class Exponential(Speeds):
+    """Exponentially distributed durations with the given means."""
+
+    means: Values
+    workers: int | None = None
+    num_workers: int = field(init=False, repr=False)
+    _means: PerWorker = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.num_workers = count_workers(self.means, self.workers, "means")
+        self._means = per_worker(self.means, self.num_workers, "means")
+
+    def timing(self, seed: int) -> Timing:
+        """−mean·ln(u)."""
+        stream, means = Stream(seed, "speed"), self._means
+        return _drawn(lambda worker, job: -means[worker] * math.log(stream.uniform(worker, job)))
+
+
+@final
+@dataclass
+class LogNormal(Speeds):
+    """Durations median·exp(sigma·z), z standard normal: what shared machines often look like."""
+
+    medians: Values
+    sigma: Values
+    workers: int | None = None
+    num_workers: int = field(init=False, repr=False)
+    _medians: PerWorker = field(init=False, repr=False, compare=False)
+    _sigma: PerWorker = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.num_workers = count_workers(self.medians, self.workers, "medians")
+        self._medians = per_worker(self.medians, self.num_workers, "medians")
+        self._sigma = per_worker(self.sigma, self.num_workers, "sigma", zero_allowed=True)
+
+    def timing(self, seed: int) -> Timing:
+        """median·exp(sigma·z)."""
+        stream, medians, sigma = Stream(seed, "speed"), self._medians, self._sigma
+        return _drawn(lambda worker, job: medians[worker] * math.exp(sigma[worker] * stream.normal(worker, job)))
+
+
+@final
+@dataclass
+class Pareto(Speeds):
+    """Heavy tails: P(duration > t) = (minimum/t)^shape. With a shape of 1 or less the mean is infinite."""
+
+    minimum: Values
+    shape: Values
+    workers: int | None = None
+    num_workers: int = field(init=False, repr=False)
+    _minimum: PerWorker = field(init=False, repr=False, compare=False)
+    _shape: PerWorker = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.num_workers = count_workers(self.minimum, self.workers, "minimum")
+        self._minimum = per_worker(self.minimum, self.num_workers, "minimum")
+        self._shape = per_worker(self.shape, self.num_workers, "shape")
+
+    def timing(self, seed: int) -> Timing:
+        """minimum·u^(−1/shape)."""
+        stream, minimum, shape = Stream(seed, "speed"), self._minimum, self._shape
+        return _drawn(lambda worker, job: minimum[worker] * stream.uniform(worker, job) ** (-1.0 / shape[worker]))
+
+
+@final
+@dataclass
+class BySample(Speeds):
+    """Durations that depend on the data: seconds times ``factor(sample)``.
+
+    The guarantees for delay-adaptive stepsizes assume that delays do not depend on the samples (Assumption 1);
+    this model shows what happens when they do. ``factor`` sees the sample the worker's gradient is drawn from.
+    """
+
+    seconds: Values
+    factor: Callable[[Sample], float]
+    workers: int | None = None
+    num_workers: int = field(init=False, repr=False)
+    _seconds: PerWorker = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.factor):
+            raise TypeError(f"factor must be a function of the sample, got {self.factor!r}")
+        self.num_workers = count_workers(self.seconds, self.workers, "seconds")
+        self._seconds = per_worker(self.seconds, self.num_workers, "seconds")
+
+    def timing(self, seed: int) -> Timing:
+        """seconds·factor(sample)."""
+        sampler, seconds = Sampler(seed), self._seconds
+
+        def duration(worker: int, job: int) -> float:
+            factor = self.factor(sampler.sample(worker, job))
+            return seconds[worker] * checks.positive(factor, "factor(sample)", "it multiplies a duration")
+
+        return _drawn(duration)
+
+
+def _drawn(duration: Callable[[int, int], float]) -> Timing:
+    def timing(worker: int, job: int, start: float) -> tuple[float, float]:
+        seconds = duration(worker, job)
+        return seconds, start + seconds
+
+    return timing
+
+
