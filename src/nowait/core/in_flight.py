@@ -4,46 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
+from typing import final
 
 from nowait.core.messages import Ticket
+from nowait.core.versions import Version
 
 
+@final
 class InFlight(Mapping[int, Ticket]):
-    """Tickets by id, in the order of issue; also by worker, and the oldest one."""
+    """Tickets by id, in the order of issue; also by worker, and the oldest one. Methods read it."""
 
-    __slots__ = ("_by_age", "_by_worker", "_tickets")
+    __slots__ = ("_by_age", "_by_worker", "_tickets", "_versions")
 
     def __init__(self) -> None:
         self._tickets: dict[int, Ticket] = {}
+        self._versions: dict[int, Version] = {}
         self._by_worker: dict[int, list[Ticket]] = {}
         self._by_age: list[tuple[int, int]] | None = None
-
-    def add(self, ticket: Ticket) -> None:
-        """A ticket was issued."""
-        self._tickets[ticket.id] = ticket
-        mine = self._by_worker.get(ticket.worker)
-        if mine is None:
-            self._by_worker[ticket.worker] = [ticket]
-        else:
-            mine.append(ticket)
-        if self._by_age is not None:
-            heappush(self._by_age, (ticket.version, ticket.id))
-
-    def remove(self, ticket: Ticket) -> None:
-        """A ticket was finished."""
-        del self._tickets[ticket.id]
-        self._by_worker[ticket.worker].remove(ticket)
-
-    def remove_all_of(self, worker: int) -> list[Ticket]:
-        """Take out the tickets of a worker, oldest first."""
-        tickets = self._by_worker.pop(worker, [])
-        for ticket in tickets:
-            del self._tickets[ticket.id]
-        return tickets
 
     def of(self, worker: int) -> tuple[Ticket, ...]:
         """The tickets of a worker: the running one, then those queued behind it."""
         return tuple(self._by_worker.get(worker, ()))
+
+    def version(self, ticket: Ticket) -> Version:
+        """The version that a ticket in flight is computed at."""
+        return self._versions[ticket.id]
 
     def oldest(self) -> Ticket | None:
         """The ticket with the smallest version (of several, the one issued first).
@@ -59,12 +44,43 @@ class InFlight(Mapping[int, Ticket]):
             heappop(heap)
         return self._tickets[heap[0][1]] if heap else None
 
+    # For the server
+
+    def add(self, ticket: Ticket, version: Version) -> None:
+        """A ticket was issued; it holds its version."""
+        ticket_id, worker = ticket[0], ticket[1]
+        version.references += 1
+        self._tickets[ticket_id] = ticket
+        self._versions[ticket_id] = version
+        mine = self._by_worker.get(worker)
+        if mine is None:
+            self._by_worker[worker] = [ticket]
+        else:
+            mine.append(ticket)
+        if self._by_age is not None:
+            heappush(self._by_age, (ticket.version, ticket_id))
+
+    def take(self, ticket: Ticket) -> Version | None:
+        """A ticket was finished: its version, whose reference the caller has now. None if it is not in flight."""
+        ticket_id = ticket[0]
+        known = self._tickets.get(ticket_id)
+        if known is not ticket and known != ticket:
+            return None
+        del self._tickets[ticket_id]
+        self._by_worker[ticket[1]].remove(ticket)
+        return self._versions.pop(ticket_id)
+
+    def take_all_of(self, worker: int) -> list[tuple[Ticket, Version]]:
+        """Take out the tickets of a worker, oldest first."""
+        tickets = self._by_worker.pop(worker, [])
+        for ticket in tickets:
+            del self._tickets[ticket.id]
+        return [(ticket, self._versions.pop(ticket.id)) for ticket in tickets]
+
+    # A mapping
+
     def __getitem__(self, ticket_id: int) -> Ticket:
         return self._tickets[ticket_id]
-
-    def get(self, ticket_id: int, default: Ticket | None = None) -> Ticket | None:  # type: ignore[override]
-        """The ticket with this id, or the default (quicker than the inherited one)."""
-        return self._tickets.get(ticket_id, default)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._tickets)

@@ -40,7 +40,7 @@ def squared_norm(vector: Any) -> float:
 def sgd_step(params: Any, direction: Any, stepsize: Any, out: Any) -> tuple[float, float]:
     """``out = params - stepsize * direction`` in one pass.
 
-    Returns the squared norm of the direction, and a number that is finite only if every entry of ``out`` is.
+    Returns the squared norm of the direction, and 0 if every entry of ``out`` is finite, else NaN.
     """
     s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
     zero = stepsize - stepsize  # zero in the dtype of params; zero times infinity is not a number

@@ -12,27 +12,28 @@ class WorkerSet(Sequence[int]):
     The order depends on the history of joins and leaves alone (a leaver's place goes to the last one).
     """
 
-    __slots__ = ("_numbers", "_places")
+    __slots__ = ("_numbers", "places")
 
     def __init__(self, workers: Iterable[int]) -> None:
         self._numbers = list(workers)
-        self._places = {worker: place for place, worker in enumerate(self._numbers)}
+        """The numbers in order; ``places`` says where in it each one stands."""
+        self.places = {worker: place for place, worker in enumerate(self._numbers)}
 
     def add(self, worker: int) -> None:
         """Append a worker that is not there."""
-        self._places[worker] = len(self._numbers)
+        self.places[worker] = len(self._numbers)
         self._numbers.append(worker)
 
     def remove(self, worker: int) -> None:
         """Take out a worker that is there."""
-        place = self._places.pop(worker)
+        place = self.places.pop(worker)
         last = self._numbers.pop()
         if last != worker:
             self._numbers[place] = last
-            self._places[last] = place
+            self.places[last] = place
 
     def __contains__(self, worker: object) -> bool:
-        return worker in self._places
+        return worker in self.places
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._numbers)

@@ -39,20 +39,19 @@ class Counts:
 class Rejections:
     """Remembers which workers' latest gradients were bad, and for how long."""
 
-    __slots__ = ("_in_a_row",)
+    __slots__ = ("in_a_row",)
 
     def __init__(self) -> None:
-        self._in_a_row: dict[int, int] = {}
+        self.in_a_row: dict[int, int] = {}
 
     def good(self, worker: int) -> None:
         """A usable gradient (or the loss of the worker) clears its record."""
-        if self._in_a_row:
-            self._in_a_row.pop(worker, None)
+        self.in_a_row.pop(worker, None)
 
     def not_finite(self, worker: int, params: Vector, num_workers: int) -> str | None:
         """NaN or infinity: None to go on, a reason to call the run diverged, or an error naming the worker."""
         in_a_row = self._count(worker)
-        num_bad = len(self._in_a_row)
+        num_bad = len(self.in_a_row)
         if num_bad >= max(2, (num_workers + 1) // 2):
             return f"the gradients of {num_bad} workers are not finite"
         if in_a_row < MOST_IN_A_ROW:
@@ -67,7 +66,7 @@ class Rejections:
 
     def not_fitting(self, worker: int, params: Vector, gradient: object) -> None:
         """The wrong size or type: None to go on, or an error naming the worker."""
-        if self._count(worker) >= MOST_IN_A_ROW or len(self._in_a_row) >= 2:
+        if self._count(worker) >= MOST_IN_A_ROW or len(self.in_a_row) >= 2:
             raise BadWorkerError(
                 worker,
                 f"sent {_kind(gradient)} for a gradient, but params are {_kind(params)}: "
@@ -75,8 +74,8 @@ class Rejections:
             )
 
     def _count(self, worker: int) -> int:
-        in_a_row = self._in_a_row.get(worker, 0) + 1
-        self._in_a_row[worker] = in_a_row
+        in_a_row = self.in_a_row.get(worker, 0) + 1
+        self.in_a_row[worker] = in_a_row
         return in_a_row
 
 

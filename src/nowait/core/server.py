@@ -47,6 +47,11 @@ from nowait.core.versions import Version, Versions
 
 __all__ = ["Arrival", "Server"]
 
+Array = np.ndarray
+INFINITY = math.inf
+new = tuple.__new__
+"""Makes a NamedTuple in half the time its own constructor takes; used where one is made per gradient."""
+
 
 @final
 class Server:
@@ -79,6 +84,7 @@ class Server:
         self._method = method
         self._update = Sgd() if update is None else update
         self._output = LastIterate() if output is None else output
+        self._averaging = not isinstance(self._output, LastIterate)
         self._log = NoLog() if log is None else log
         self._seed = seed
         self._shape, self._dtype = initial.shape, initial.dtype
@@ -89,43 +95,36 @@ class Server:
         self._rows = 0
         self._commands: list[Command] = []
         self._arrival: Arrival | None = None
+        self._unchecked: Arrival | None = None
         self._stepped_along_sum = False
         self._rejections = Rejections()
         self.workers = WorkerSet(range(workers) if isinstance(workers, int) else workers)
         """The live workers."""
+        self.num_workers = len(self.workers)
+        """The live number of workers, M."""
         self.in_flight = InFlight()
         """The tickets workers have, by id."""
-        self.random = CounterRandom(seed, "server")
-        """Randomness for the method; counter-based, so that a replay draws the same."""
+        self.steps = 0
+        """How many steps were made."""
         self.now = 0.0
         """The time of the event being handled."""
+        self.random = CounterRandom(seed, "server")
+        """Randomness for the method; counter-based, so that a replay draws the same."""
         self.counts = Counts()
         self.diverged: str | None = None
         """Why the run cannot go on, once params or gradients stopped being finite."""
-
-    # What everybody may read
 
     @property
     def params(self) -> Vector:
         """The current params: a read-only view, overwritten some steps later."""
         return self._versions.current.point
 
-    @property
-    def steps(self) -> int:
-        """How many steps were made."""
-        return self._versions.current.number
-
-    @property
-    def num_workers(self) -> int:
-        """The live number of workers, M."""
-        return len(self.workers)
-
     # What engines call
 
     def start(self) -> list[Command]:
         """Begin the run at time 0."""
-        self._update.start(self._versions.current.point)
-        self._output.start(self._versions.current.point, CounterRandom(self._seed, "output"))
+        self._update.start(self.params)
+        self._output.start(self.params, CounterRandom(self._seed, "output"))
         return self._decide(self._method.start)
 
     def handle(self, event: Event) -> list[Command]:
@@ -157,7 +156,7 @@ class Server:
             else:
                 for ticket in self.in_flight.values():
                     delay = max(1, self.steps - ticket.version)
-                    version = self._versions.live[ticket.version]
+                    version = self.in_flight.version(ticket)
                     self._weigh(version, self._method.pending_stepsize(self, delay))
         return self._output.result(self._versions.current.point).copy()
 
@@ -167,43 +166,45 @@ class Server:
 
     def point(self, ticket: Ticket) -> Vector:
         """The read-only params a ticket in flight is computed at."""
-        return self._versions.live[ticket.version].point
+        return self.in_flight.version(ticket).point
 
     # The verbs of a method
 
     def apply(self, arrival: Arrival, stepsize: float, direction: Vector | None = None) -> None:
         """One step along the gradient of this arrival, or along a direction made from it."""
-        self._must_be_open(arrival)
+        if arrival is not self._arrival:
+            raise _not_open(arrival)
         if direction is None:
-            arrival.gradient_norm = self._step(arrival.raw_gradient, stepsize, bad=GradientRejected)
-            arrival.checked = True
+            arrival.gradient_norm = self._step(arrival.raw_gradient, stepsize, GradientRejected)
+            self._unchecked = None
         else:
             self._check_gradient()
-            self._step(self._fitting(direction), stepsize, bad=Diverged)
+            self._step(self._fitting(direction), stepsize, Diverged)
         arrival.outcome = Outcome.APPLIED
         if arrival.step == 0:
             arrival.step, arrival.weight, arrival.stepsize = self.steps, 1.0, stepsize
         self._stepped_along_sum = False
-        self._weigh(arrival.version_held, stepsize)
+        if self._averaging:
+            self._weigh(arrival.version_held, stepsize)
 
     def sum(self) -> GradientSum:
         """A zero vector owned by the server, to add gradients to."""
-        return GradientSum(self, self._versions.current.point)
+        return GradientSum(self, self.params)
 
     def step(self, total: GradientSum, stepsize: float, scale: float = 1.0) -> None:
         """One step along ``scale * total``."""
         self._check_gradient()
-        before = self._versions.current
-        before.references += 1
         direction = total.vector
         if scale != 1.0:
             direction = self._scratch = np.multiply(direction, self._dtype.type(scale), out=self._scratch)
+        before = self._versions.current
+        before.references += 1
         try:
-            self._step(direction, stepsize, bad=Diverged)
-            self._stepped_along_sum = True
+            self._step(direction, stepsize, Diverged)
             self._weigh(before, stepsize)
         finally:
             self._versions.release(before)
+        self._stepped_along_sum = True
         self._log_first_steps(total, stepsize, scale)
 
     def assign(self, worker: int, at: Arrival | None = None) -> Ticket:
@@ -211,12 +212,14 @@ class Server:
 
         A busy worker computes it after those it has.
         """
-        self._check_gradient()
-        if worker not in self.workers:
+        if self._unchecked is not None:
+            self._check_gradient()
+        if worker not in self.workers.places:
             raise ValueError(f"cannot assign to worker {worker}: it is not among the live workers")
         if at is None:
             return self._issue(worker, self._versions.current)
-        self._must_be_open(at)
+        if at is not self._arrival or at.version_held is None:
+            raise _not_open(at)
         return self._issue(worker, at.version_held)
 
     def cancel(self, worker: int) -> None:
@@ -238,7 +241,8 @@ class Server:
 
     def hold(self, arrival: Arrival) -> Held:
         """The arrival's gradient, checked, is about to enter a sum."""
-        self._must_be_open(arrival)
+        if arrival is not self._arrival:
+            raise _not_open(arrival)
         self._check_gradient()
         if arrival.held is None:
             arrival.held = Held(arrival.row)
@@ -249,43 +253,39 @@ class Server:
     # Events
 
     def _on_gradient(self, event: GradientArrived) -> list[Command]:
-        ticket = self.in_flight.get(event.ticket.id)
-        delay = self.steps + 1 - event.ticket.version
-        if ticket is None or ticket != event.ticket:
-            self.now = event.time
+        ticket, gradient, self.now, _, _ = event
+        version = self.in_flight.take(ticket)
+        arrival = Arrival(event, self.steps + 1 - ticket.version, self._rows, version)
+        if version is None:
             self.counts.late += 1
-            self._record(Arrival(event, delay, self._rows, None), Outcome.LATE)
-            return []
-        self.now = event.time
-        self.in_flight.remove(ticket)
-        version = self._versions.live[ticket.version]
-        arrival = Arrival(event, delay, self._rows, version)
+            return self._record(arrival, Outcome.LATE, [])
+        commands = self._commands = []
         try:
-            if not self._fits(event.gradient):
+            if type(gradient) is not Array or gradient.shape != self._shape or gradient.dtype is not self._dtype:
                 raise GradientRejected
-            return self._let_the_method_see(arrival)
+            self._arrival = self._unchecked = arrival
+            self._method.on_arrival(self, arrival)
+            if self._unchecked is not None:
+                self._check_gradient()
+            self._count_valid(arrival)
+            return commands
         except GradientRejected:
-            return self._reject(arrival, version, event.gradient)
+            return self._reject(arrival, version)
         except Diverged as reason:
-            arrival.gradient_norm = math.sqrt(kernels().squared_norm(event.gradient))
+            arrival.gradient_norm = math.sqrt(kernels().squared_norm(gradient))
             return self._stop(arrival, str(reason))
         finally:
-            arrival.close()
-            self._arrival = None
+            self._arrival = self._unchecked = arrival.version_held = arrival.raw_gradient = None
             self._versions.release(version)
 
-    def _let_the_method_see(self, arrival: Arrival) -> list[Command]:
-        commands = self._commands = []
-        self._arrival = arrival
-        self._method.on_arrival(self, arrival)
-        if not arrival.checked:
-            self._check_gradient()
-        self._rejections.good(arrival.worker)
+    def _count_valid(self, arrival: Arrival) -> None:
         self.counts.gradients += 1
         if arrival.outcome is Outcome.DROPPED:
             self.counts.dropped += 1
-        self._record(arrival, arrival.outcome)
-        return commands
+        if self._rejections.in_a_row:
+            self._rejections.good(arrival.worker)
+        self._rows += 1
+        self._log.arrived(arrival, self.num_workers)
 
     def _on_join(self, event: WorkerJoined) -> list[Command]:
         checks.at_least(0, event.worker, "worker", "workers are numbered from 0")
@@ -293,6 +293,7 @@ class Server:
             raise IllegalEvent(f"{_brief(event)}: the worker is already there")
         self._accept(event)
         self.workers.add(event.worker)
+        self.num_workers += 1
         return self._decide(lambda server: self._method.on_join(server, event.worker))
 
     def _on_loss(self, event: WorkerLost) -> list[Command]:
@@ -300,6 +301,7 @@ class Server:
             raise IllegalEvent(f"{_brief(event)}: there is no such worker")
         self._accept(event)
         self.workers.remove(event.worker)
+        self.num_workers -= 1
         self.counts.lost += len(self._forget_tickets(event.worker))
         self._rejections.good(event.worker)
         return self._decide(lambda server: self._method.on_leave(server, event.worker))
@@ -321,61 +323,55 @@ class Server:
 
     def _check_gradient(self) -> None:
         """Before any verb takes effect: is the gradient of the arrival being handled finite?"""
-        arrival = self._arrival
-        if arrival is None or arrival.checked:
+        arrival = self._unchecked
+        if arrival is None:
             return
-        norm = kernels().squared_norm(arrival.raw_gradient)
-        if not math.isfinite(norm) and not np.isfinite(arrival.raw_gradient).all():
+        squared_norm = kernels().squared_norm(arrival.raw_gradient)
+        if not squared_norm < INFINITY and not np.isfinite(arrival.raw_gradient).all():
             raise GradientRejected
-        arrival.gradient_norm = math.sqrt(norm)
-        arrival.checked = True
+        arrival.gradient_norm = math.sqrt(squared_norm)
+        self._unchecked = None
 
-    def _fits(self, gradient: object) -> bool:
-        return (
-            isinstance(gradient, np.ndarray)
-            and gradient.shape == self._shape
-            and gradient.dtype == self._dtype
-        )
-
-    def _reject(self, arrival: Arrival, version: Version, gradient: object) -> list[Command]:
+    def _reject(self, arrival: Arrival, version: Version) -> list[Command]:
         self.counts.rejected += 1
-        self._arrival = None
+        self._arrival = self._unchecked = None
         arrival.gradient_norm = math.nan
-        if self._fits(gradient):
+        gradient = arrival.raw_gradient
+        if type(gradient) is Array and gradient.shape == self._shape and gradient.dtype is self._dtype:
             reason = self._rejections.not_finite(arrival.worker, self.params, self.num_workers)
         else:
             reason = self._rejections.not_fitting(arrival.worker, self.params, gradient)
         if reason is not None:
             return self._stop(arrival, reason)
-        self._record(arrival, Outcome.REJECTED)
         commands = self._commands = []
         self._issue(arrival.worker, version)
-        return commands
+        return self._record(arrival, Outcome.REJECTED, commands)
 
     def _stop(self, arrival: Arrival, reason: str) -> list[Command]:
         self.diverged = reason
         arrival.step, arrival.weight, arrival.stepsize = 0, 0.0, 0.0
-        self._record(arrival, Outcome.REJECTED)
-        return []
+        return self._record(arrival, Outcome.REJECTED, [])
 
     # Steps and tickets
 
     def _step(self, direction: Vector, stepsize: float, bad: type[Exception]) -> float:
         """Publish the next version; the norm of the direction. ``bad`` is raised if that is not finite."""
-        if not 0.0 <= stepsize < math.inf:
+        if not 0.0 <= stepsize < INFINITY:
             raise ValueError(f"a step needs a finite stepsize of at least 0, got {stepsize!r}")
-        spare = self._versions.spare()
-        norm, finite = self._update.checked(self.params, direction, stepsize, spare.array)
-        if not math.isfinite(norm) and not np.isfinite(direction).all():
+        versions = self._versions
+        squared_norm, zero = self._update.checked(versions.current.point, direction, stepsize, versions.spare.array)
+        if not squared_norm < INFINITY and not np.isfinite(direction).all():
             raise bad(f"the direction of step {self.steps + 1} is not finite")
-        if not math.isfinite(finite):
+        if zero != 0.0:
             raise Diverged(f"params after step {self.steps + 1} would not be finite")
-        version = self._versions.publish(stepsize)
-        self._output.on_iterate(version.point)
-        return math.sqrt(norm)
+        version = versions.publish(stepsize)
+        self.steps += 1
+        if self._averaging:
+            self._output.on_iterate(version.point)
+        return math.sqrt(squared_norm)
 
-    def _weigh(self, version: Version, stepsize: float) -> None:
-        if version.number > 0:
+    def _weigh(self, version: Version | None, stepsize: float) -> None:
+        if version is not None and version.number > 0:
             self._output.on_gradient(version.point, stepsize, version.stepsize_sum)
 
     def _log_first_steps(self, total: GradientSum, stepsize: float, scale: float) -> None:
@@ -393,32 +389,32 @@ class Server:
     def _issue(self, worker: int, version: Version) -> Ticket:
         job = self._jobs.get(worker, 0)
         self._jobs[worker] = job + 1
-        ticket = Ticket(self._next_ticket, worker, version.number, job, self.now)
+        ticket = new(Ticket, (self._next_ticket, worker, version.number, job, self.now))
         self._next_ticket += 1
-        version.references += 1
-        self.in_flight.add(ticket)
-        self._commands.append(Assign(ticket))
+        self.in_flight.add(ticket, version)
+        self._commands.append(new(Assign, (ticket,)))
         return ticket
 
     def _forget_tickets(self, worker: int) -> tuple[int, ...]:
-        tickets = self.in_flight.remove_all_of(worker)
-        for ticket in tickets:
-            self._versions.release(self._versions.live[ticket.version])
-        return tuple(ticket.id for ticket in tickets)
+        tickets = self.in_flight.take_all_of(worker)
+        for _, version in tickets:
+            self._versions.release(version)
+        return tuple(ticket.id for ticket, _ in tickets)
 
-    def _record(self, arrival: Arrival, outcome: Outcome) -> None:
+    def _record(self, arrival: Arrival, outcome: Outcome, commands: list[Command]) -> list[Command]:
         arrival.outcome = outcome
         self._rows += 1
-        self._log.arrived(arrival, len(self.workers))
-
-    def _must_be_open(self, arrival: Arrival) -> None:
-        if arrival is not self._arrival:
-            raise ValueError(f"{arrival} is not being handled now: use an arrival inside its on_arrival only")
+        self._log.arrived(arrival, self.num_workers)
+        return commands
 
     def _fitting(self, direction: Vector) -> Vector:
         if direction.shape != self._shape:
             raise ValueError(f"a direction must have the shape of params {self._shape}, got {direction.shape}")
         return np.ascontiguousarray(direction, dtype=self._dtype)
+
+
+def _not_open(arrival: Arrival) -> ValueError:
+    return ValueError(f"{arrival} is not being handled now: use an arrival inside its on_arrival only")
 
 
 def _brief(event: Event) -> str:

@@ -30,7 +30,8 @@ class Stepsize(ABC):
 
     def at(self, arrival: Arrival, server: Server) -> float:
         """The stepsize for this arrival, with the live number of workers."""
-        return float(self(arrival.delay, server.num_workers, server.steps + 1))
+        stepsize: float = self(arrival.delay, server.num_workers, server.steps + 1)
+        return stepsize
 
     def fresh(self, server: Server) -> float:
         """The stepsize for gradients at the current params, as a barrier collects them."""
@@ -80,8 +81,7 @@ class DelayAdaptive(Stepsize):
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ·min(1, cut/τ)."""
-        cut = num_workers if self.cut is None else self.cut
-        ratio = cut / delay
+        ratio = (num_workers if self.cut is None else self.cut) / delay
         if isinstance(ratio, np.ndarray):
             return self.largest * np.minimum(1.0, ratio)
-        return self.largest * min(1.0, ratio)
+        return self.largest * ratio if ratio < 1.0 else self.largest

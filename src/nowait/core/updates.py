@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Update(ABC):
     def checked(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> tuple[float, float]:
         """``apply``, unless the direction is not finite.
 
-        Returns the squared norm of the direction, and a number that is finite only if ``out`` is. State
+        Returns the squared norm of the direction, and a number that is 0 if ``out`` is finite, else NaN. State
         never sees a direction with NaN or infinity.
         """
         norm: float = kernels().squared_norm(direction)
@@ -45,9 +45,17 @@ class Update(ABC):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass
 class Sgd(Update):
     """x ← x − γ·g, with the finite checks and the norm in the same pass over memory."""
+
+    _kernel: Callable[..., tuple[float, float]] = field(init=False, repr=False, compare=False)
+    _scalar: Callable[[float], Any] = field(init=False, repr=False, compare=False)
+
+    def start(self, params: Vector) -> None:
+        """Load the compiled pass."""
+        self._kernel = kernels().sgd_step
+        self._scalar = float if params.dtype == np.float64 else params.dtype.type
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """x − γ·g."""
@@ -55,8 +63,7 @@ class Sgd(Update):
 
     def checked(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> tuple[float, float]:
         """One fused pass; see ``Update.checked``."""
-        norms: tuple[float, float] = kernels().sgd_step(params, direction, params.dtype.type(stepsize), out)
-        return norms
+        return self._kernel(params, direction, self._scalar(stepsize), out)
 
 
 @final

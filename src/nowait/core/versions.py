@@ -7,10 +7,12 @@ There are never more arrays than tickets in flight and two more: the current ver
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import final
 
 from nowait.core.types import Vector
 
 
+@final
 class Version:
     """Params after ``number`` steps. ``point`` is a read-only view of ``array``, which only a step writes."""
 
@@ -27,45 +29,44 @@ class Version:
         """The stepsizes of all steps up to this version, added up (for ``StronglyConvexAverage``)."""
 
 
+@final
 class Versions:
-    """Owns the arrays. ``allocate`` makes one more when all are in use (shared memory, in some engines)."""
+    """Owns the arrays. ``allocate`` makes one more when all are in use (shared memory, in some engines).
 
-    __slots__ = ("_allocate", "_spares", "current", "live", "num_slots")
+    ``spare`` is the array to write the next version into; nobody uses it until ``publish``.
+    """
+
+    __slots__ = ("_allocate", "_free", "current", "num_slots", "spare")
 
     def __init__(self, initial: Vector, allocate: Callable[[], Vector]) -> None:
         self._allocate = allocate
-        self._spares: list[Version] = []
+        self._free: list[Version] = []
         self.num_slots = 0
-        self.live: dict[int, Version] = {}
-        first = self.spare()
-        self._spares.pop()
-        first.array[:] = initial
-        first.references = 1
-        self.live[0] = first
-        self.current = first
-
-    def spare(self) -> Version:
-        """An array to write the next version into; it is used by nobody until ``publish``."""
-        if not self._spares:
-            self._spares.append(Version(self._allocate(), self.num_slots))
-            self.num_slots += 1
-        return self._spares[-1]
+        self.current = self._new()
+        self.current.array[:] = initial
+        self.current.references = 1
+        self.spare = self._new()
 
     def publish(self, stepsize: float) -> Version:
-        """Make the spare, now written, the current version."""
-        version = self._spares.pop()
-        last = self.current
+        """Make the spare, now written, the current version, and have another spare."""
+        last, version = self.current, self.spare
         version.number = last.number + 1
         version.stepsize_sum = last.stepsize_sum + stepsize
         version.references = 1
-        self.live[version.number] = version
         self.current = version
-        self.release(last)
+        last.references -= 1
+        if last.references == 0:
+            self.spare = last
+        else:
+            self.spare = self._free.pop() if self._free else self._new()
         return version
 
     def release(self, version: Version) -> None:
-        """Give up one reference; without references the array becomes a spare."""
+        """Give up one reference; without references the array is free again."""
         version.references -= 1
         if version.references == 0:
-            del self.live[version.number]
-            self._spares.append(version)
+            self._free.append(version)
+
+    def _new(self) -> Version:
+        self.num_slots += 1
+        return Version(self._allocate(), self.num_slots - 1)

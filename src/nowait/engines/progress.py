@@ -18,7 +18,7 @@ class Progress:
 
     def __init__(self, label: str, shown: bool | None = None) -> None:
         self._label = label
-        self._shown = sys.stderr.isatty() if shown is None else shown
+        self.shown = sys.stderr.isatty() if shown is None else shown
         self._events = 0
         self._began = 0.0
         self._bar: Any = None
@@ -37,7 +37,7 @@ class Progress:
     def tick(self, share_done: Callable[[], float | None]) -> None:
         """One more event; ``share_done`` tells how much of the work is behind, if that is known."""
         self._events += 1
-        if self._shown and self._events % EVENTS_BETWEEN_LOOKS == 0:
+        if self._events % EVENTS_BETWEEN_LOOKS == 0:
             self._show(share_done())
 
     def _show(self, share: float | None) -> None:

@@ -70,14 +70,14 @@ class Session:
 
     def handle(self, event: Event) -> list[Command]:
         """Pass an event to the server, then see to evaluations, callbacks and the end of the run."""
-        commands = self.server.handle(event)
-        server = self.server
+        server, due = self.server, self._due
+        commands = server.handle(event)
         if self._hooks.any:
             self._call_hooks(event)
         if (
-            server.steps >= self._due.steps
-            or server.counts.gradients >= self._due.gradients
-            or event.time >= self._due.time
+            server.steps >= due.steps
+            or server.counts.gradients >= due.gradients
+            or server.now >= due.time
             or server.diverged is not None
         ):
             self._look()

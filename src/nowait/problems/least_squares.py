@@ -22,6 +22,8 @@ class LeastSquares(LinearModel):
     True
     """
 
+    model = 0
+
     def __init__(self, features: Any, targets: Any, batch_size: int = 1, l2: float = 0.0) -> None:
         super().__init__(features, targets, batch_size, l2)
 

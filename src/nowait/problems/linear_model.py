@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -20,11 +21,15 @@ class LinearModel(ABC):
     after ``split``. Then F is the mean over the shards of each shard's mean.
     """
 
+    model: int
+    """Which loss φ the compiled gradients use, see ``nowait.problems.kernels``."""
+
     def __init__(self, features: Any, targets: Any, batch_size: int, l2: float) -> None:
         self.features, self.targets = _checked_data(features, targets)
         self.batch_size = checks.at_least(1, batch_size, "batch_size", "a gradient needs at least one row")
         self.l2 = checks.not_negative(l2, "l2", "it weighs ‖x‖²/2")
         self.shards = Shards.all_rows(len(self.targets))
+        self._dense = isinstance(self.features, np.ndarray)
         self._minimum: tuple[Vector, float] | None = None
 
     # The problem, as engines see it
@@ -62,18 +67,20 @@ class LinearModel(ABC):
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
         """The gradient of a random batch, written into ``out``."""
-        if self.batch_size == 1 and isinstance(self.features, np.ndarray):
+        if not self._dense:
+            self._sparse_gradient_into(point, self.shards.draw(sample, self.batch_size), out)
+        elif self.batch_size == 1:
             row = self.shards.draw_one(sample)
-            features = self.features[row]
-            slope = self.slopes(np.dot(features, point), self.targets[row])
-            np.multiply(features, slope, out=out)
+            _kernels().row_gradient(self.model, self.features, self.targets, row, point, out)
         else:
             rows = self.shards.draw(sample, self.batch_size)
-            features = self.features[rows]
-            slopes = self.slopes(features @ point, self.targets[rows]) / self.batch_size
-            out[:] = slopes @ features
+            _kernels().batch_gradient(self.model, self.features, self.targets, rows, point, out)
         if self.l2:
             out += self.l2 * point
+
+    def _sparse_gradient_into(self, point: Vector, rows: Integers, out: Vector) -> None:
+        features = self.features[rows]
+        out[:] = features.T @ (self.slopes(features @ point, self.targets[rows]) / self.batch_size)
 
     # What differs from model to model
 
@@ -144,6 +151,13 @@ class LinearModel(ABC):
             f"{type(self).__name__}({self.samples} {kind} rows, dimension {self.dimension}, "
             f"batch_size={self.batch_size}, l2={self.l2}{shards})"
         )
+
+
+@cache
+def _kernels() -> Any:
+    from nowait.problems import kernels
+
+    return kernels
 
 
 def _scale_rows(features: Any, weights: Floats) -> Any:

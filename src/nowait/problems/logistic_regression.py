@@ -25,6 +25,8 @@ class LogisticRegression(LinearModel):
     0.693147
     """
 
+    model = 1
+
     def __init__(self, features: Any, labels: Any, batch_size: int = 1, l2: float = 0.0) -> None:
         super().__init__(features, _signs(labels), batch_size, l2)
 

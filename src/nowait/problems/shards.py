@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -36,6 +37,11 @@ class Shards:
             weights[order[begin:end]] = 1.0 / (count * (end - begin))
         return cls(order, starts, weights)
 
+    @cached_property
+    def samples(self) -> int:
+        """The number of rows."""
+        return len(self.weights)
+
     @property
     def count(self) -> int:
         """The number of shards."""
@@ -44,14 +50,14 @@ class Shards:
     def draw_one(self, sample: Sample) -> int:
         """One row for the sample's worker."""
         if self.order is None:
-            return sample.index(len(self.weights))
+            return sample.index(self.samples)
         begin, end = self._bounds(sample.worker)
         return int(self.order[begin + sample.index(end - begin)])
 
     def draw(self, sample: Sample, size: int) -> Integers:
         """Rows for the sample's worker, with replacement."""
         if self.order is None:
-            return sample.indices(len(self.weights), size)
+            return sample.indices(self.samples, size)
         begin, end = self._bounds(sample.worker)
         return self.order[begin + sample.indices(end - begin, size)]
 

@@ -40,6 +40,7 @@ ARRIVAL_DTYPE = np.dtype(
     ]
 )
 ROW = struct.Struct("<qqqqqdddqdqqdd")
+ROW_BYTES = ROW.size
 STEP_OF_ROW = struct.Struct("<qdd")
 STEP_OFFSET = 11 * 8
 EVENT_DTYPE = np.dtype([("after", "<i8"), ("kind", "<i8"), ("worker", "<i8"), ("time", "<f8")])
@@ -193,20 +194,23 @@ class TraceRecorder:
         """Append a row."""
         place = self._rows % CHUNK_ROWS
         if place == 0:
-            self._chunks.append(bytearray(CHUNK_ROWS * ROW.size))
+            self._chunks.append(bytearray(CHUNK_ROWS * ROW_BYTES))
         self._rows += 1
-        ticket = arrival.ticket
+        ticket_id, worker, version, job, issued = arrival.ticket
+        _, _, time, started, compute_seconds = arrival.event
+        if started is None:
+            started = issued
         ROW.pack_into(
             self._chunks[-1],
-            place * ROW.size,
-            ticket.id,
-            ticket.worker,
-            ticket.job,
-            ticket.version,
+            place * ROW_BYTES,
+            ticket_id,
+            worker,
+            job,
+            version,
             arrival.delay,
-            arrival.time,
-            arrival.started,
-            arrival.compute_seconds,
+            time,
+            started,
+            time - started if compute_seconds is None else compute_seconds,
             live_workers,
             arrival.gradient_norm,
             OUTCOME_CODES[arrival.outcome],
@@ -218,7 +222,7 @@ class TraceRecorder:
     def stepped(self, row: int, step: int, weight: float, stepsize: float) -> None:
         """Complete the row of a held gradient."""
         chunk, place = divmod(row, CHUNK_ROWS)
-        STEP_OF_ROW.pack_into(self._chunks[chunk], place * ROW.size + STEP_OFFSET, step, weight, stepsize)
+        STEP_OF_ROW.pack_into(self._chunks[chunk], place * ROW_BYTES + STEP_OFFSET, step, weight, stepsize)
 
     def happened(self, event: WorkerJoined | WorkerLost | TimerFired) -> None:
         """Append another event."""
@@ -228,7 +232,7 @@ class TraceRecorder:
     def row(self, number: int) -> NDArray[np.void]:
         """One row as it stands now."""
         chunk, place = divmod(number, CHUNK_ROWS)
-        return np.frombuffer(self._chunks[chunk], ARRIVAL_DTYPE, count=1, offset=place * ROW.size)
+        return np.frombuffer(self._chunks[chunk], ARRIVAL_DTYPE, count=1, offset=place * ROW_BYTES)
 
     def trace(self) -> Trace:
         """The trace so far."""

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple, final
+from typing import final
 
 from nowait.core import Ticket
 
 
-class Finished(NamedTuple):
-    """A ticket reached the server."""
-
-    time: float
-    ticket: Ticket
-    started: float
-    compute_seconds: float
+Finished = tuple[float, int, Ticket, float, float]
+"""A ticket that reached the server: (time, ticket id, ticket, time it was started, seconds computed)."""
 
 
 class Clock(ABC):
@@ -32,12 +26,8 @@ class Clock(ABC):
         """A running ticket will not arrive."""
 
     @abstractmethod
-    def next_time(self) -> float:
-        """When the next ticket arrives; infinity if none ever does."""
-
-    @abstractmethod
-    def pop(self) -> Finished:
-        """The next ticket to arrive; only when ``next_time`` is finite."""
+    def pop(self, limit: float) -> Finished | None:
+        """The next ticket to arrive, if that is not after ``limit``."""
 
 
 @final
@@ -46,7 +36,7 @@ class HeapClock(Clock):
 
     def __init__(self, timing: Callable[[int, int, float], tuple[float, float]]) -> None:
         self._timing = timing
-        self._heap: list[tuple[float, int, Ticket, float, float]] = []
+        self._heap: list[Finished] = []
         self._cancelled: set[int] = set()
 
     def start(self, ticket: Ticket, now: float) -> None:
@@ -62,17 +52,12 @@ class HeapClock(Clock):
             heapify(self._heap)
             self._cancelled.clear()
 
-    def next_time(self) -> float:
-        """The earliest finish."""
+    def pop(self, limit: float) -> Finished | None:
+        """The earliest ticket."""
         heap = self._heap
         while self._cancelled and heap and heap[0][1] in self._cancelled:
             self._cancelled.remove(heappop(heap)[1])
-        return heap[0][0] if heap else math.inf
-
-    def pop(self) -> Finished:
-        """The earliest ticket."""
-        finish, _, ticket, started, compute_seconds = heappop(self._heap)
-        return Finished(finish, ticket, started, compute_seconds)
+        return heappop(heap) if heap and heap[0][0] <= limit else None
 
 
 @final
@@ -96,15 +81,13 @@ class OrderClock(Clock):
         """Its worker has none now."""
         self._running.pop(ticket.worker, None)
 
-    def next_time(self) -> float:
-        """A second after the last arrival."""
-        return self._time + 1.0 if self._running else math.inf
-
-    def pop(self) -> Finished:
-        """The next worker of the order that has a ticket."""
+    def pop(self, limit: float) -> Finished | None:
+        """The next worker of the order that has a ticket, a second after the last one."""
+        if not self._running or self._time + 1.0 > limit:
+            return None
         while self._order[self._place] not in self._running:
             self._place = (self._place + 1) % len(self._order)
         ticket, started = self._running.pop(self._order[self._place])
         self._place = (self._place + 1) % len(self._order)
         self._time += 1.0
-        return Finished(self._time, ticket, started, self._time - started)
+        return self._time, ticket.id, ticket, started, self._time - started

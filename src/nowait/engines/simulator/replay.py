@@ -56,7 +56,8 @@ class _Player:
                 self._play_arrival(row)
             else:
                 self.session.handle(event)
-            bar.tick(lambda row=row: row / len(self._rows))  # type: ignore[misc]
+            if bar.shown:
+                bar.tick(lambda row=row: row / len(self._rows))  # type: ignore[misc]
 
     def _play_arrival(self, row: int) -> None:
         ticket_id, worker, job, version, _, time, started, compute_seconds = self._rows[row][:8]

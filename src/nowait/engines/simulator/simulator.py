@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections import deque
 from heapq import heappop, heappush
 from time import perf_counter
@@ -23,12 +23,15 @@ from nowait.core import (
     WorkerLost,
 )
 from nowait.core.problem import gradient_function
+from nowait.core.server import new
 from nowait.core.types import Vector
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.recording import Run
 from nowait.speeds import Clock, Faults
 
+FOREVER = sys.float_info.max
+"""The last moment of virtual time; a ticket that takes infinitely long arrives after it."""
 Alarm = TimerFired | WorkerJoined | WorkerLost
 
 
@@ -38,7 +41,8 @@ def simulate(parts: Parts, clock: Clock, faults: Faults, seed: int, progress: bo
     simulator = Simulator(parts, clock, faults, seed)
     with np.errstate(over="ignore", invalid="ignore"), Progress("simulating", progress) as bar:
         simulator.run(bar)
-    return simulator.session.result(simulator.seconds, perf_counter() - began, "reference")
+    seconds = simulator.session.server.now if simulator.seconds is None else simulator.seconds
+    return simulator.session.result(seconds, perf_counter() - began, "reference")
 
 
 @final
@@ -49,7 +53,10 @@ class Simulator:
         self.session = Session(parts, self)
         self._server = parts.server
         self._budget = parts.budget
-        self._time_was_up = False
+        self._end = FOREVER if parts.budget.seconds is None else parts.budget.seconds
+        self._limit = self._end
+        self.seconds: float | None = None
+        """How much virtual time the run took, if it was the time that ran out."""
         self._clock = clock
         self._worker = VirtualWorker(parts.problem, seed, like=parts.server.params)
         self._running: dict[int, Ticket] = {}
@@ -63,17 +70,22 @@ class Simulator:
 
     def run(self, bar: Progress) -> None:
         """Event after event."""
-        commands = self.session.start()
+        session = self.session
+        commands = session.start()
         while True:
             for command in commands:
-                self._execute(command)
-            if self.session.finished:
+                if type(command) is Assign:
+                    self._give(command.ticket)
+                else:
+                    self._execute(command)
+            if session.finished:
                 return
             event = self._next_event()
             if event is None:
                 return
-            commands = self.session.handle(event)
-            bar.tick(self._share_used)
+            commands = session.handle(event)
+            if bar.shown:
+                bar.tick(self._share_used)
 
     # Control
 
@@ -88,17 +100,18 @@ class Simulator:
 
     # Commands
 
+    def _give(self, ticket: Ticket) -> None:
+        worker = ticket[1]
+        if worker in self._running:
+            self._queued.setdefault(worker, deque()).append(ticket)
+        else:
+            self._running[worker] = ticket
+            self._clock.start(ticket, self._server.now)
+
     def _execute(self, command: Command) -> None:
-        if type(command) is Assign:
-            ticket = command.ticket
-            if ticket.worker in self._running:
-                self._queued.setdefault(ticket.worker, deque()).append(ticket)
-            else:
-                self._running[ticket.worker] = ticket
-                self._clock.start(ticket, self._server.now)
-        elif type(command) is Cancel:
+        if isinstance(command, Cancel):
             self._halt(command.worker)
-        elif type(command) is Wake:
+        elif isinstance(command, Wake):
             self._set_alarm(TimerFired(command.at))
 
     def _halt(self, worker: int) -> None:
@@ -110,29 +123,23 @@ class Simulator:
     def _set_alarm(self, alarm: Alarm) -> None:
         heappush(self._alarms, (alarm.time, self._num_alarms, alarm))
         self._num_alarms += 1
+        self._limit = min(self._end, self._alarms[0][0])
 
     # Events
 
     def _next_event(self) -> GradientArrived | Alarm | None:
         if self._requests:
             return self._change_workers(self._requests.popleft())
-        arrival_time = self._clock.next_time()
-        alarm_time = self._alarms[0][0] if self._alarms else math.inf
-        time = min(arrival_time, alarm_time)
-        if time == math.inf:
-            return self._nothing_will_happen()
-        if self._budget.seconds is not None and time > self._budget.seconds:
-            return self._time_is_up()
-        return self._arrival() if arrival_time <= alarm_time else self._alarm()
-
-    def _arrival(self) -> GradientArrived:
-        time, ticket, started, compute_seconds = self._clock.pop()
-        worker = ticket.worker
+        finished = self._clock.pop(self._limit)
+        if finished is None:
+            return self._next_alarm()
+        time, _, ticket, started, compute_seconds = finished
+        worker = ticket[1]
         del self._running[worker]
         if self._queued:
             self._start_queued(worker, time)
         gradient = self._worker.gradient(ticket, self._server.point(ticket))
-        return GradientArrived(ticket, gradient, time, started, compute_seconds)
+        return new(GradientArrived, (ticket, gradient, time, started, compute_seconds))
 
     def _start_queued(self, worker: int, now: float) -> None:
         queue = self._queued.get(worker)
@@ -140,8 +147,11 @@ class Simulator:
             self._running[worker] = queue.popleft()
             self._clock.start(self._running[worker], now)
 
-    def _alarm(self) -> GradientArrived | Alarm | None:
+    def _next_alarm(self) -> GradientArrived | Alarm | None:
+        if not self._alarms or self._alarms[0][0] > self._end:
+            return self._no_more_events()
         alarm = heappop(self._alarms)[2]
+        self._limit = min(self._end, self._alarms[0][0]) if self._alarms else self._end
         return alarm if isinstance(alarm, TimerFired) else self._change_workers(alarm)
 
     def _change_workers(self, change: WorkerJoined | WorkerLost) -> GradientArrived | Alarm | None:
@@ -152,16 +162,13 @@ class Simulator:
             self._halt(change.worker)
         return change
 
-    def _time_is_up(self) -> None:
+    def _no_more_events(self) -> None:
+        if self._budget.seconds is None:
+            self._say_why_nothing_happens()
         self.session.stop()
-        self._time_was_up = True
+        self.seconds = self._budget.seconds
 
-    @property
-    def seconds(self) -> float:
-        """How much virtual time the run took."""
-        return self._budget.seconds if self._time_was_up and self._budget.seconds else self._server.now
-
-    def _nothing_will_happen(self) -> None:
+    def _say_why_nothing_happens(self) -> None:
         server = self._server
         if not server.workers:
             self.session.stop(f"every worker has left after {server.steps} steps, and none will join")
@@ -190,8 +197,10 @@ class VirtualWorker:
 
     def gradient(self, ticket: Ticket, point: Vector) -> Any:
         """The gradient of a ticket, in memory that the next call uses again."""
+        out = self._out
         try:
-            return self._gradient_into(point, self._sampler.sample(ticket.worker, ticket.job), self._out)
+            gradient = self._gradient_into(point, self._sampler.sample(ticket[1], ticket[3]), out)
+            return out if gradient is None else gradient
         except Exception as error:
             error.add_note(f"while worker {ticket.worker} computed its job {ticket.job} at version {ticket.version}")
             raise
