@@ -1,5 +1,7 @@
 """nowait: train with workers of any speed and never wait for the slowest one."""
 
+from typing import TYPE_CHECKING
+
 from nowait import problems, speeds, theory
 from nowait._version import __version__
 from nowait.api import replay, simulate
@@ -36,6 +38,9 @@ from nowait.methods import (
     RingmasterASGD,
 )
 from nowait.recording import Callback, History, Run, Stats, Trace, load
+
+if TYPE_CHECKING:
+    from nowait import plots
 
 __all__ = [
     "L1",

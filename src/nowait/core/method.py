@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from nowait.core import checks
 from nowait.core.stepsizes import Stepsize
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ class Method(ABC):
     """
 
     stepsize: Stepsize
+
+    def __post_init__(self) -> None:
+        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.DelayAdaptive(0.01)")
 
     def start(self, server: Server) -> None:
         """The run begins: give every worker a ticket."""

@@ -59,7 +59,7 @@ class UniformAverage(Output):
     mean: Vector = field(init=False, repr=False, compare=False)
     count: int = field(init=False, repr=False, compare=False)
 
-    def start(self, params: Vector, random: CounterRandom) -> None:  # noqa: ARG002
+    def start(self, params: Vector, random: CounterRandom) -> None:
         """Nothing averaged yet."""
         self.mean, self.count = np.zeros_like(params), 0
 
@@ -81,11 +81,11 @@ class StepsizeWeightedAverage(Output):
     mean: Vector = field(init=False, repr=False, compare=False)
     weight: float = field(init=False, repr=False, compare=False)
 
-    def start(self, params: Vector, random: CounterRandom) -> None:  # noqa: ARG002
+    def start(self, params: Vector, random: CounterRandom) -> None:
         """Nothing averaged yet."""
         self.mean, self.weight = np.zeros_like(params), 0.0
 
-    def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:  # noqa: ARG002
+    def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
         """One more weighted point."""
         if stepsize > 0:
             self.weight += stepsize
@@ -113,7 +113,7 @@ class StronglyConvexAverage(Output):
     def __post_init__(self) -> None:
         checks.positive(self.mu, "mu", "it is the strong convexity constant; for mu = 0 use StepsizeWeightedAverage")
 
-    def start(self, params: Vector, random: CounterRandom) -> None:  # noqa: ARG002
+    def start(self, params: Vector, random: CounterRandom) -> None:
         """Nothing averaged yet."""
         self.mean, self.log_weight = np.zeros_like(params), -math.inf
 
@@ -146,7 +146,7 @@ class RandomIterate(Output):
         """Nothing kept yet."""
         self.kept, self.weight, self.random = np.zeros_like(params), 0.0, random
 
-    def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:  # noqa: ARG002
+    def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
         """One more point to draw from."""
         if stepsize > 0:
             self.weight += stepsize

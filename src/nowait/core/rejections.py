@@ -48,9 +48,15 @@ class Rejections:
         """A usable gradient (or the loss of the worker) clears its record."""
         self.in_a_row.pop(worker, None)
 
-    def not_finite(self, worker: int, params: Vector, num_workers: int) -> str | None:
-        """NaN or infinity: None to go on, a reason to call the run diverged, or an error naming the worker."""
-        in_a_row = self._count(worker)
+    def bad(self, worker: int, gradient: object, params: Vector, num_workers: int) -> str | None:
+        """A bad gradient: None to go on, a reason to call the run diverged, or an error naming the worker."""
+        in_a_row = self.in_a_row[worker] = self.in_a_row.get(worker, 0) + 1
+        if _kind(gradient) != _kind(params):
+            self._wrong_kind(worker, gradient, params)
+            return None
+        return self._not_finite(worker, in_a_row, params, num_workers)
+
+    def _not_finite(self, worker: int, in_a_row: int, params: Vector, num_workers: int) -> str | None:
         num_bad = len(self.in_a_row)
         if num_bad >= max(2, (num_workers + 1) // 2):
             return f"the gradients of {num_bad} workers are not finite"
@@ -64,19 +70,13 @@ class Rejections:
             f"and params are: look at its data and its machine, or remove it",
         )
 
-    def not_fitting(self, worker: int, params: Vector, gradient: object) -> None:
-        """The wrong size or type: None to go on, or an error naming the worker."""
-        if self._count(worker) >= MOST_IN_A_ROW or len(self.in_a_row) >= 2:
+    def _wrong_kind(self, worker: int, gradient: object, params: Vector) -> None:
+        if self.in_a_row[worker] >= MOST_IN_A_ROW or len(self.in_a_row) >= 2:
             raise BadWorkerError(
                 worker,
                 f"sent {_kind(gradient)} for a gradient, but params are {_kind(params)}: "
                 f"gradient(point, sample) must return one number per param",
             )
-
-    def _count(self, worker: int) -> int:
-        in_a_row = self.in_a_row.get(worker, 0) + 1
-        self.in_a_row[worker] = in_a_row
-        return in_a_row
 
 
 def _kind(value: object) -> str:

@@ -68,7 +68,7 @@ class Server:
     array([-1.,  2.])
     """
 
-    def __init__(  # noqa: PLR0913 (the parts of a run, all but three optional)
+    def __init__(
         self,
         method: Method,
         initial: Vector,
@@ -336,11 +336,7 @@ class Server:
         self.counts.rejected += 1
         self._arrival = self._unchecked = None
         arrival.gradient_norm = math.nan
-        gradient = arrival.raw_gradient
-        if type(gradient) is Array and gradient.shape == self._shape and gradient.dtype is self._dtype:
-            reason = self._rejections.not_finite(arrival.worker, self.params, self.num_workers)
-        else:
-            reason = self._rejections.not_fitting(arrival.worker, self.params, gradient)
+        reason = self._rejections.bad(arrival.worker, arrival.raw_gradient, self.params, self.num_workers)
         if reason is not None:
             return self._stop(arrival, reason)
         commands = self._commands = []

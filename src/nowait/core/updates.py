@@ -202,7 +202,7 @@ class Box:
         if not self.lower <= self.upper:
             raise ValueError(f"lower must not exceed upper, got {self.lower} and {self.upper}: the box is empty")
 
-    def __call__(self, values: Vector, stepsize: float) -> Vector:  # noqa: ARG002 (a projection has none)
+    def __call__(self, values: Vector, stepsize: float) -> Vector:
         """The nearest point of the box."""
         clipped: Vector = np.clip(values, self.lower, self.upper)
         return clipped
@@ -218,7 +218,7 @@ class Ball:
     def __post_init__(self) -> None:
         checks.positive(self.radius, "radius", "the ball would hold one point at most")
 
-    def __call__(self, values: Vector, stepsize: float) -> Vector:  # noqa: ARG002 (a projection has none)
+    def __call__(self, values: Vector, stepsize: float) -> Vector:
         """The nearest point of the ball."""
         norm = float(np.linalg.norm(values))
         return values if norm <= self.radius else values * values.dtype.type(self.radius / norm)

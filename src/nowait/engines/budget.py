@@ -26,9 +26,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.steps is None and self.gradients is None and self.seconds is None and self.target_loss is None:
-            raise ValueError(
-                "a run needs an end: give at least one of steps=, gradients=, seconds= and target_loss="
-            )
+            raise ValueError("a run needs an end: give at least one of steps=, gradients=, seconds= and target_loss=")
         if self.steps is not None:
             checks.at_least(1, self.steps, "steps", "a run of no steps has no result")
         if self.gradients is not None:

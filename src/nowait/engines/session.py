@@ -144,8 +144,7 @@ class Session:
             self._diverge(reason)
         elif budget.target_loss is not None and loss <= budget.target_loss:
             self.finished = True
-        for hook in self._hooks.on_evaluate:
-            hook(SessionControl(self))
+        _call(self._hooks.on_evaluate, SessionControl(self))
 
     def _diverge(self, reason: str) -> None:
         self.stop(
@@ -160,18 +159,14 @@ class Session:
         control = SessionControl(self)
         if server.steps != self._steps_seen:
             self._steps_seen = server.steps
-            for hook in hooks.on_step:
-                hook(control)
+            _call(hooks.on_step, control)
         if server.counts.dropped != self._dropped_seen and isinstance(event, GradientArrived):
             self._dropped_seen = server.counts.dropped
-            for dropped_hook in hooks.on_gradient_dropped:
-                dropped_hook(control, event.ticket.worker)
+            _call(hooks.on_gradient_dropped, control, event.ticket.worker)
         if isinstance(event, WorkerJoined):
-            for join_hook in hooks.on_worker_join:
-                join_hook(control, event.worker)
+            _call(hooks.on_worker_join, control, event.worker)
         if isinstance(event, WorkerLost):
-            for lost_hook in hooks.on_worker_lost:
-                lost_hook(control, event.worker)
+            _call(hooks.on_worker_lost, control, event.worker)
 
     def add_workers(self, count: int) -> None:
         """For ``control``."""
@@ -233,6 +228,11 @@ class _Hooks:
 def _overridden(callbacks: tuple[Callback, ...], name: str) -> list[Callable[..., Any]]:
     hooks = [getattr(callback, name) for callback in callbacks]
     return [hook for hook in hooks if getattr(hook, "__func__", None) is not getattr(Callback, name)]
+
+
+def _call(hooks: list[Callable[..., Any]], *arguments: Any) -> None:
+    for hook in hooks:
+        hook(*arguments)
 
 
 @final

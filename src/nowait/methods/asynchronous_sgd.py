@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from nowait.core import Arrival, Method, Server, Stepsize, checks
+from nowait.core import Arrival, Method, Server, Stepsize
 
 
 @final
@@ -25,9 +25,6 @@ class AsynchronousSGD(Method):
     """
 
     stepsize: Stepsize
-
-    def __post_init__(self) -> None:
-        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.DelayAdaptive(0.01)")
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Apply, and go on from the new params."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core import Arrival, GradientSum, Method, Server, Stepsize
 
 
 @final
@@ -26,12 +26,15 @@ class GradientTable(Method):
     full: bool = field(init=False, repr=False, compare=False)
     replaced: int = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.Constant(0.01)")
-
     def start(self, server: Server) -> None:
         """An empty table."""
-        self.table, self.total, self.spare, self.full, self.replaced = {}, server.sum(), server.sum(), False, 0
+        self.table, self.total, self.spare, self.full, self.replaced = (
+            {},
+            server.sum(),
+            server.sum(),
+            False,
+            0,
+        )
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
@@ -43,7 +46,7 @@ class GradientTable(Method):
             server.step(self.total, self.stepsize.at(arrival, server), 1 / len(self.table))
         server.assign(arrival.worker)
 
-    def on_leave(self, server: Server, worker: int) -> None:  # noqa: ARG002
+    def on_leave(self, server: Server, worker: int) -> None:
         """Its entry leaves with it."""
         self.table.pop(worker, None)
         self._add_up()

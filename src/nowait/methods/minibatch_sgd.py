@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core import Arrival, GradientSum, Method, Server, Stepsize
 
 
 @final
@@ -20,9 +20,6 @@ class MinibatchSGD(Method):
     stepsize: Stepsize
     total: GradientSum = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.Constant(0.01)")
-
     def start(self, server: Server) -> None:
         """An empty round."""
         self.total = server.sum()
@@ -33,7 +30,7 @@ class MinibatchSGD(Method):
         self.total.add(arrival)
         self._step_when_all_are_in(server)
 
-    def on_leave(self, server: Server, worker: int) -> None:  # noqa: ARG002
+    def on_leave(self, server: Server, worker: int) -> None:
         """The round may have waited for this worker alone."""
         self._step_when_all_are_in(server)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from nowait.core import Arrival, Method, Server, Stepsize, checks
+from nowait.core import Arrival, Method, Server, Stepsize
 
 
 @final
@@ -21,15 +21,12 @@ class RandomAssignment(Method):
 
     stepsize: Stepsize
 
-    def __post_init__(self) -> None:
-        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.Constant(0.01)")
-
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Apply, and let chance choose who goes on."""
         server.apply(arrival, self.stepsize.at(arrival, server))
         server.assign(server.random.choice(server.workers))
 
-    def on_leave(self, server: Server, worker: int) -> None:  # noqa: ARG002
+    def on_leave(self, server: Server, worker: int) -> None:
         """The tickets it had queued go to others, so that as many stay in flight as there are workers."""
         while len(server.in_flight) < server.num_workers:
             server.assign(server.random.choice(server.workers))

@@ -25,7 +25,7 @@ class RennalaSGD(Method):
     total: GradientSum = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.Constant(0.01)")
+        super().__post_init__()
         checks.at_least(1, self.batch, "batch", "a step needs at least one gradient")
 
     def start(self, server: Server) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core import Arrival, GradientSum, Method, Server, Stepsize
 
 
 @final
@@ -25,9 +25,6 @@ class RingleaderASGD(Method):
     following: dict[int, GradientSum] = field(init=False, repr=False, compare=False)
     total: GradientSum = field(init=False, repr=False, compare=False)
     to_step: set[int] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.Constant(0.01)")
 
     def start(self, server: Server) -> None:
         """The first phase of an empty round."""
@@ -51,7 +48,7 @@ class RingleaderASGD(Method):
         server.assign(arrival.worker)
         self._done(arrival.worker)
 
-    def on_leave(self, server: Server, worker: int) -> None:  # noqa: ARG002
+    def on_leave(self, server: Server, worker: int) -> None:
         """Its gradients leave with it, and its turn."""
         self.current.pop(worker, None)
         self.following.pop(worker, None)

@@ -23,7 +23,7 @@ class RingmasterASGD(Method):
     cancel_stale: bool = False
 
     def __post_init__(self) -> None:
-        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.Constant(0.01)")
+        super().__post_init__()
         why = "a fresh gradient has delay 1, so every gradient would be dropped"
         checks.at_least(1, self.max_delay, "max_delay", why)
 

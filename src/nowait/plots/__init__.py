@@ -1,1 +1,5 @@
-"""Figures of runs."""
+"""Figures of runs, with matplotlib."""
+
+from nowait.plots.figures import delays, errors, race
+
+__all__ = ["delays", "errors", "race"]

@@ -29,7 +29,12 @@ class LeastSquares(LinearModel):
 
     @classmethod
     def random(
-        cls, samples: int = 10_000, dimension: int = 400, noise: float = 1e-5, batch_size: int = 1, seed: int = 0
+        cls,
+        samples: int = 10_000,
+        dimension: int = 400,
+        noise: float = 1e-5,
+        batch_size: int = 1,
+        seed: int = 0,
     ) -> Self:
         """The paper's experiment: A uniform in [0, 1] scaled by 1/√d, b = A·x + noise, x standard normal."""
         checks.at_least(1, samples, "samples", "a data set needs rows")

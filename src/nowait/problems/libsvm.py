@@ -42,9 +42,7 @@ def read_libsvm(path: str | Path, dimension: int | None = None) -> tuple[Any, Fl
     return csr_array((values, columns, ends), shape=(len(labels), width)), np.array(labels)
 
 
-def _read_line(
-    tokens: list[str], where: str, labels: list[float], columns: list[int], values: list[float]
-) -> None:
+def _read_line(tokens: list[str], where: str, labels: list[float], columns: list[int], values: list[float]) -> None:
     labels.append(_number(tokens[0], where, "a label"))
     last = -1
     for token in tokens[1:]:

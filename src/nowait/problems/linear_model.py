@@ -171,9 +171,7 @@ def _checked_data(features: Any, targets: Any) -> tuple[Any, NDArray[np.floating
     dtype = features.dtype
     targets = np.asarray(targets)
     if targets.ndim != 1 or len(targets) != features.shape[0]:
-        raise ValueError(
-            f"targets must be one number per row: got shape {targets.shape} for {features.shape[0]} rows"
-        )
+        raise ValueError(f"targets must be one number per row: got shape {targets.shape} for {features.shape[0]} rows")
     targets = targets.astype(dtype)
     if not np.isfinite(targets).all():
         raise ValueError(f"targets contain NaN or infinity, first in row {int(np.argmin(np.isfinite(targets)))}")

@@ -31,9 +31,7 @@ class LogisticRegression(LinearModel):
         super().__init__(features, _signs(labels), batch_size, l2)
 
     @classmethod
-    def from_libsvm(
-        cls, path: str | Path, batch_size: int = 1, l2: float = 0.0, dimension: int | None = None
-    ) -> Self:
+    def from_libsvm(cls, path: str | Path, batch_size: int = 1, l2: float = 0.0, dimension: int | None = None) -> Self:
         """Read a LIBSVM file (plain, .gz, .bz2 or .xz). ``dimension`` widens it to match another file."""
         features, labels = read_libsvm(path, dimension)
         return cls(features, labels, batch_size=batch_size, l2=l2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import final
 
 import numpy as np
@@ -33,7 +34,7 @@ class Shards:
         """Shards of equal size, give or take one row."""
         starts = np.array([len(order) * shard // count for shard in range(count + 1)])
         weights = np.empty(len(order))
-        for begin, end in zip(starts[:-1], starts[1:], strict=True):
+        for begin, end in pairwise(starts.tolist()):
             weights[order[begin:end]] = 1.0 / (count * (end - begin))
         return cls(order, starts, weights)
 

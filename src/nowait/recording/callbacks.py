@@ -73,7 +73,11 @@ class FunctionCallback(Callback):
     """A plain function, called after every step."""
 
     def __init__(self, function: Callable[[Control], Any]) -> None:
-        self.on_step = function  # type: ignore[method-assign]
+        self._function = function
+
+    def on_step(self, control: Control) -> None:
+        """Call it."""
+        self._function(control)
 
 
 def checked_callbacks(callbacks: Iterable[Any]) -> tuple[Callback, ...]:

@@ -14,10 +14,6 @@ LONGEST_LIST = 64
 
 def describe(value: Any) -> Any:
     """Something JSON can hold that says what the value was: dataclasses by their class and fields."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float | np.floating | np.integer):
-        return _number(value)
     if isinstance(value, np.ndarray):
         return _array(value)
     if isinstance(value, list | tuple):
@@ -27,6 +23,14 @@ def describe(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
         return {"type": type(value).__name__} | {name: describe(getattr(value, name)) for name in names}
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float | np.floating | np.integer):
+        return _number(value)
     return {"type": getattr(value, "__qualname__", type(value).__qualname__)}
 
 

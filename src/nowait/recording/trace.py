@@ -144,13 +144,10 @@ class Trace:
 
     def save(self, path: str | Path) -> None:
         """Write a compressed npz file."""
-        np.savez_compressed(
-            path,
-            format=np.int64(FORMAT),
-            initial_workers=self.initial_workers,
-            **{f"arrival_{name}": self.arrivals[name] for name in ARRIVAL_DTYPE.names or ()},
-            **{f"event_{name}": self.events[name] for name in EVENT_DTYPE.names or ()},
-        )
+        columns: dict[str, Any] = {"format": np.int64(FORMAT), "initial_workers": self.initial_workers}
+        columns |= {f"arrival_{name}": self.arrivals[name] for name in ARRIVAL_DTYPE.names or ()}
+        columns |= {f"event_{name}": self.events[name] for name in EVENT_DTYPE.names or ()}
+        np.savez_compressed(path, **columns)
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:

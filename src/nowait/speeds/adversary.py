@@ -45,6 +45,6 @@ class Adversary(Speeds):
         """An adversary has no durations."""
         raise TypeError("Adversary decides the order of arrivals, not durations: it cannot be wrapped")
 
-    def clock(self, seed: int) -> Clock:  # noqa: ARG002 (nothing is random)
+    def clock(self, seed: int) -> Clock:
         """The order."""
         return OrderClock(self._order)

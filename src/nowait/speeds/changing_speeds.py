@@ -44,7 +44,7 @@ class TimeVarying(Speeds):
         checks.positive(self.resolution, "resolution", "it is the longest time looked ahead at once")
         self.num_workers = checks.at_least(1, self.workers, "workers", WHY_WORKERS)
 
-    def timing(self, seed: int) -> Timing:  # noqa: ARG002 (nothing is random)
+    def timing(self, seed: int) -> Timing:
         """The time until the integral reaches 1."""
 
         def timing(worker: int, job: int, start: float) -> tuple[float, float]:  # noqa: ARG001

@@ -9,7 +9,6 @@ from typing import final
 
 from nowait.core import Ticket
 
-
 Finished = tuple[float, int, Ticket, float, float]
 """A ticket that reached the server: (time, ticket id, ticket, time it was started, seconds computed)."""
 

@@ -48,7 +48,9 @@ class Faults:
         last: dict[int, str] = {}
         for time, kind, worker in self.in_order():
             if last.get(worker) == kind:
-                raise ValueError(f"worker {worker} is to {kind} at {time:g}, but it did so before without a change between")
+                raise ValueError(
+                    f"worker {worker} is to {kind} at {time:g}, but it did so before without a change between"
+                )
             last[worker] = kind
 
 
@@ -56,7 +58,7 @@ def _check_change(place: int, change: object) -> None:
     if not isinstance(change, tuple | list) or len(change) != 3:
         raise TypeError(f"faults[{place}] must be (time, 'leave' or 'join', worker), got {change!r}")
     time, kind, worker = change
-    if not isinstance(time, Real) or not 0 <= time < math.inf:
+    if not isinstance(time, Real) or not 0 <= float(time) < math.inf:
         raise ValueError(f"faults[{place}] has time {time!r}: it must be a finite number of at least 0")
     if kind not in ("leave", "join"):
         raise ValueError(f"faults[{place}] is {kind!r}: it must be 'leave' or 'join'")

@@ -34,7 +34,7 @@ class Fixed(Speeds):
         self.num_workers = count_workers(self.seconds, self.workers, "seconds")
         self._seconds = per_worker(self.seconds, self.num_workers, "seconds")
 
-    def timing(self, seed: int) -> Timing:  # noqa: ARG002 (nothing is random)
+    def timing(self, seed: int) -> Timing:
         """The worker's seconds."""
         values = self._seconds.values
         length = len(values)
@@ -150,5 +150,3 @@ def _drawn(duration: Callable[[int, int], float]) -> Timing:
         return seconds, start + seconds
 
     return timing
-
-

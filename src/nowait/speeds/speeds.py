@@ -90,5 +90,3 @@ def _sequence(values: object, name: str) -> Sequence[Any]:
     if isinstance(values, list | tuple | range):
         return values
     raise TypeError(f"{name} must be a number or a list with one value per worker, got {values!r}")
-
-

@@ -1,1 +1,8 @@
-""""""
+"""Helpers for tests of methods, problems and engines: yours as well as ours."""
+
+from nowait.testing.catalogue import CATALOGUE
+from nowait.testing.contract import METHOD_CHECKS
+from nowait.testing.servers import a_server, check_invariants, gradient_from
+from nowait.testing.workers import ScriptedWorkers
+
+__all__ = ["CATALOGUE", "METHOD_CHECKS", "ScriptedWorkers", "a_server", "check_invariants", "gradient_from"]

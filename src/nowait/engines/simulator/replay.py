@@ -73,7 +73,9 @@ class _Player:
     def _in_flight(self, row: int, recorded: Ticket) -> Ticket:
         ticket = self._server.in_flight.get(recorded.id)
         if ticket is None or ticket[:4] != recorded[:4]:
-            raise ValueError(f"row {row} of the trace has {recorded[:4]}, the replay has {ticket and ticket[:4]}: {REFUSAL}")
+            raise ValueError(
+                f"row {row} of the trace has {recorded[:4]}, the replay has {ticket and ticket[:4]}: {REFUSAL}"
+            )
         return ticket
 
     def _gradient(self, row: int, ticket: Ticket) -> Any:
@@ -95,5 +97,3 @@ class _Player:
                 f"row {row} of the trace has delay {recorded[4]} and was {OUTCOMES[recorded[10]]}, "
                 f"in the replay delay {replayed[4]} and {OUTCOMES[replayed[10]]}: {REFUSAL}"
             )
-
-

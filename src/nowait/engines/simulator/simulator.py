@@ -149,7 +149,8 @@ class Simulator:
 
     def _next_alarm(self) -> GradientArrived | Alarm | None:
         if not self._alarms or self._alarms[0][0] > self._end:
-            return self._no_more_events()
+            self._end_of_events()
+            return None
         alarm = heappop(self._alarms)[2]
         self._limit = min(self._end, self._alarms[0][0]) if self._alarms else self._end
         return alarm if isinstance(alarm, TimerFired) else self._change_workers(alarm)
@@ -162,7 +163,7 @@ class Simulator:
             self._halt(change.worker)
         return change
 
-    def _no_more_events(self) -> None:
+    def _end_of_events(self) -> None:
         if self._budget.seconds is None:
             self._say_why_nothing_happens()
         self.session.stop()

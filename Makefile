@@ -1,0 +1,50 @@
+# Every target makes and uses a virtual environment of its own; only Python 3.11 or newer and make are needed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help race test check format bench-simulation clean
+
+help:
+	@echo "make race              race minibatch SGD against asynchronous SGD (simulated, about a minute)"
+	@echo "make test              run the tests"
+	@echo "make check             format, lint, types and layers"
+	@echo "make format            format and fix what can be fixed"
+	@echo "make bench-simulation  speed of the simulator, as ratios to a plain loop"
+
+race: $(VENV)/.installed
+	$(BIN)/nowait race
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench-simulation: $(VENV)/.installed
+	$(BIN)/python benchmarks/simulation.py
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "nowait needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed

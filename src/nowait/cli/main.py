@@ -1,0 +1,66 @@
+"""``nowait``: the commands and what they take."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import nowait
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback(invoke_without_command=True)
+def nowait_command(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Train with workers of any speed and never wait for the slowest one."""
+    if version:
+        typer.echo(nowait.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def race(  # noqa: PLR0917 (typer makes options of them)
+    workers: Annotated[int, typer.Option(help="How many workers.", min=2)] = 40,
+    gradients: Annotated[
+        int, typer.Option(help="How long: the time asynchronous SGD takes for so many.", min=100)
+    ] = 32_000,
+    straggler: Annotated[float, typer.Option(help="How many times slower one worker is.", min=1.0)] = 10.0,
+    batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 256,
+    seed: Annotated[int, typer.Option(help="Fixes samples and speeds.", min=0)] = 0,
+    folder: Annotated[Path, typer.Option(help="Where the figure and the runs go; it must not exist.")] = Path(
+        "runs/race"
+    ),
+    quick: Annotated[bool, typer.Option(help="A tenth of everything.")] = False,
+) -> None:
+    """Race minibatch SGD against asynchronous SGD in virtual time.
+
+    The paper's least squares problem (10,000 rows, 400 dimensions) on a simulated cluster of unequal workers, one of
+    them a straggler. Stepsizes are tuned first; then every method gets the same virtual time. Prints a table and
+    writes a figure.
+
+    Example: nowait race --workers 40 --straggler 100
+    """
+    from nowait.cli.race import Settings, run_race
+
+    if folder == Path("runs/race"):
+        folder = _free(folder)
+    settings = Settings(workers, gradients // 10 if quick else gradients, straggler, batch_size, seed, folder)
+    run_race(settings)
+
+
+def main() -> None:
+    """Run the command line; user errors are told in one line and end with status 1."""
+    try:
+        app()
+    except (ValueError, TypeError, OSError) as error:
+        typer.echo(f"nowait: {error}", err=True)
+        sys.exit(1)
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or the first one like it with a number behind that does not exist."""
+    candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(1, 1_000_000))
+    return next(candidate for candidate in candidates if not candidate.exists())

@@ -1,0 +1,77 @@
+"""Error curves and delay histograms. Every function returns a matplotlib ``Figure``; save it where you like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nowait.recording import Run
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+"""The palette of Okabe and Ito, which colour-blind readers can tell apart."""
+LINES = ("-", "--", "-.", ":")
+LABELS = {"time": "time (s)", "gradients": "gradients", "step": "steps"}
+
+
+def errors(runs: Mapping[str, Run], axis: str = "time", minimum: float = 0.0) -> Figure:
+    """Loss minus ``minimum`` against time, gradients or steps, on a logarithmic scale."""
+    figure, axes = _figure(1)
+    _draw_errors(axes[0], runs, axis, minimum)
+    return figure
+
+
+def delays(runs: Mapping[str, Run]) -> Figure:
+    """How many gradients had which delay, on logarithmic scales, with M marked."""
+    figure, axes = _figure(1)
+    _draw_delays(axes[0], runs)
+    return figure
+
+
+def race(runs: Mapping[str, Run], minimum: float = 0.0) -> Figure:
+    """Error against time, error against gradients, and delays, side by side."""
+    figure, axes = _figure(3)
+    _draw_errors(axes[0], runs, "time", minimum)
+    _draw_errors(axes[1], runs, "gradients", minimum)
+    _draw_delays(axes[2], runs)
+    return figure
+
+
+def _figure(panels: int) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(5.2 * panels, 3.8), layout="constrained")
+    return figure, list(np.atleast_1d(figure.subplots(1, panels)))
+
+
+def _draw_errors(axes: Axes, runs: Mapping[str, Run], axis: str, minimum: float) -> None:
+    if axis not in LABELS:
+        raise ValueError(f"axis must be one of {', '.join(LABELS)}, got {axis!r}")
+    for (name, run), style in zip(runs.items(), _styles(len(runs)), strict=True):
+        error = run.history.loss - minimum
+        shown = np.isfinite(error) & (error > 0)
+        axes.plot(getattr(run.history, axis)[shown], error[shown], label=name, **style)
+    axes.set(xlabel=LABELS[axis], ylabel="loss" if minimum == 0 else "loss − minimum", yscale="log")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+
+
+def _draw_delays(axes: Axes, runs: Mapping[str, Run]) -> None:
+    longest = max((int(run.trace.delay.max(initial=1)) for run in runs.values()), default=1)
+    edges = np.unique(np.geomspace(1, longest + 1, 40).round()) - 0.5
+    for (name, run), style in zip(runs.items(), _styles(len(runs)), strict=True):
+        counts, _ = np.histogram(run.trace.delay, edges)
+        axes.stairs(counts, edges, label=name, color=style["color"], linestyle=style["linestyle"], linewidth=1.5)
+    workers = max((run.trace.num_workers for run in runs.values()), default=1)
+    axes.axvline(workers, color="0.4", linestyle=":", label=f"M = {workers}")
+    axes.set(xlabel="delay (steps)", ylabel="gradients", xscale="log", yscale="log")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+
+
+def _styles(count: int) -> list[dict[str, Any]]:
+    return [
+        {"color": COLOURS[place % len(COLOURS)], "linestyle": LINES[place % len(LINES)], "linewidth": 1.6}
+        for place in range(count)
+    ]

@@ -1,0 +1,152 @@
+"""The contract of a method, as checks that run on any method. Each raises ``AssertionError``.
+
+@pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
+def test_my_method(check):
+    check(MyMethod(nw.Constant(0.1)))
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from nowait.core import Method, Server
+from nowait.engines.budget import Budget, EvaluationPlan
+from nowait.engines.session import Parts
+from nowait.engines.simulator import replay, simulate
+from nowait.problems import NoisyQuadratic
+from nowait.recording import Run, Trace, TraceRecorder
+from nowait.speeds import Exponential, Faults
+from nowait.testing.workers import ScriptedWorkers
+
+PROBLEM = NoisyQuadratic(dimension=5, L=1.0, mu=0.5, sigma=0.1)
+SPEEDS = Exponential([0.3, 1.0, 1.0, 2.0, 7.0])
+SEED = 3
+
+
+def two_runs_of_one_object_are_equal(method: Method) -> None:
+    """``start`` makes all run state anew."""
+    first, second = _run(method), _run(method)
+    assert np.array_equal(first.last, second.last)
+    assert np.array_equal(first.trace.arrivals, second.trace.arrivals)
+
+
+def params_cannot_be_written(method: Method) -> None:
+    """What a method can reach of params and points is read-only."""
+    workers = ScriptedWorkers(method, num_workers=3)
+    for _ in range(10):
+        workers.next_arrival()
+        reachable = [workers.server.point(ticket) for ticket in workers.server.in_flight.values()]
+        assert not any(point.flags.writeable for point in [*reachable, workers.server.params])
+
+
+def a_budget_ends_the_run(method: Method) -> None:
+    """Steps, gradients and seconds each end a run where they should."""
+    assert _run(method, Budget(steps=25)).stats.steps == 25
+    assert _run(method, Budget(gradients=50)).stats.gradients == 50
+    run = _run(method, Budget(seconds=20.0))
+    assert run.stats.seconds == 20.0
+    assert run.trace.time.max() <= 20.0
+
+
+def the_loss_falls(method: Method) -> None:
+    """It optimises: a quadratic's loss falls by a factor of ten."""
+    history = _run(method, Budget(steps=400)).history
+    assert history.loss[-1] < history.loss[0] / 10
+
+
+def a_replay_is_the_run(method: Method) -> None:
+    """A saved trace replays to the same params, bit for bit, joins and leaves included."""
+    run = _run(method, faults=_turmoil())
+    with tempfile.TemporaryDirectory() as folder:
+        run.trace.save(Path(folder) / "trace.npz")
+        trace = Trace.load(Path(folder) / "trace.npz")
+    parts = _parts(method, trace.initial_workers.tolist(), Budget(gradients=len(trace) + 1))
+    again = replay(parts, trace, SEED, progress=False)
+    assert np.array_equal(again.last, run.last)
+    assert np.array_equal(again.trace.arrivals, run.trace.arrivals)
+
+
+def leaves_at_any_event_are_survived(method: Method) -> None:
+    """Whoever leaves after whichever event, without a rejoin: steps go on."""
+    for events in range(12):
+        for worker in range(4):
+            workers = ScriptedWorkers(method, num_workers=4).after(events)
+            workers.lose(worker)
+            _steps_go_on(workers)
+
+
+def all_but_one_may_leave(method: Method) -> None:
+    """One worker is enough."""
+    for events in range(8):
+        workers = ScriptedWorkers(method, num_workers=4).after(events)
+        for worker in (3, 1, 0):
+            workers.lose(worker)
+        _steps_go_on(workers)
+
+
+def joins_at_any_event_are_used(method: Method) -> None:
+    """A worker that joins after whichever event gets work, also one that comes back after all have left."""
+    for events in range(12):
+        workers = ScriptedWorkers(method, num_workers=3).after(events)
+        workers.join(7)
+        _steps_go_on(workers)
+        for worker in tuple(workers.server.workers):
+            workers.lose(worker)
+        workers.join(1)
+        _steps_go_on(workers)
+
+
+def a_bad_gradient_is_as_if_it_never_came(method: Method) -> None:
+    """NaN at any event leaves the method's state alone: the gradient of the ticket issued anew takes its place."""
+    clean = ScriptedWorkers(method, num_workers=3).after(20).server.params.copy()
+    for place in range(20):
+        workers = ScriptedWorkers(method, num_workers=3).after(place)
+        workers.next_arrival(bad_first=True)
+        workers.after(19 - place)
+        assert np.array_equal(workers.server.params, clean), f"a NaN at event {place} changed the run"
+
+
+METHOD_CHECKS: list[Callable[[Method], None]] = [
+    two_runs_of_one_object_are_equal,
+    params_cannot_be_written,
+    a_budget_ends_the_run,
+    the_loss_falls,
+    a_replay_is_the_run,
+    leaves_at_any_event_are_survived,
+    all_but_one_may_leave,
+    joins_at_any_event_are_used,
+    a_bad_gradient_is_as_if_it_never_came,
+]
+
+
+# Runs in the simulator
+
+
+def _turmoil() -> Faults:
+    return Faults([(2.0, "leave", 0), (4.0, "join", 5), (6.5, "join", 0), (8.0, "leave", 3), (9.0, "leave", 1)])
+
+
+def _parts(method: Method, workers: list[int], budget: Budget) -> Parts:
+    recorder = TraceRecorder(workers)
+    server = Server(method, PROBLEM.initial(), workers, seed=SEED, log=recorder)
+    return Parts(PROBLEM, server, recorder, budget, EvaluationPlan.of(None, budget))
+
+
+def _run(method: Method, budget: Budget | None = None, faults: Faults | None = None) -> Run:
+    faults = Faults([]) if faults is None else faults
+    workers = [worker for worker in range(SPEEDS.num_workers) if worker not in faults.absent_at_start()]
+    parts = _parts(method, workers, budget or Budget(steps=60))
+    return simulate(parts, SPEEDS.clock(SEED), faults, SEED, progress=False)
+
+
+def _steps_go_on(workers: ScriptedWorkers) -> None:
+    steps = workers.server.steps
+    for _ in range(200):
+        workers.next_event()
+        if workers.server.steps >= steps + 3:
+            return
+    raise AssertionError(f"no three steps in 200 events, with workers {list(workers.server.workers)}")

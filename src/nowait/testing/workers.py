@@ -1,0 +1,80 @@
+"""Workers that follow a script: they finish when a test says so."""
+
+from __future__ import annotations
+
+import math
+from heapq import heappop, heappush
+from typing import Any, Self, final
+
+import numpy as np
+
+from nowait.core import Command, GradientArrived, Method, Server, Ticket, TimerFired, Wake, WorkerJoined, WorkerLost
+from nowait.core.randomness import CounterRandom
+from nowait.testing.servers import check_invariants
+
+
+@final
+class ScriptedWorkers:
+    """Drives a server event by event, checking its invariants after each.
+
+    Gradients are those of ½‖x − 1‖²: they depend on the point alone. ``next_arrival`` chooses whose ticket
+    finishes by a fixed random order; every event is a second after the last one.
+    """
+
+    def __init__(self, method: Method, num_workers: int, dimension: int = 2, **parts: Any) -> None:
+        self.server = Server(method, np.zeros(dimension), num_workers, **parts)
+        self._timers: list[float] = []
+        self._random = CounterRandom(0, "script")
+        self.commands: list[Command] = []
+        """The commands of the latest event."""
+        self._take(self.server.start())
+
+    def after(self, events: int) -> Self:
+        """Let this many events pass."""
+        for _ in range(events):
+            self.next_event()
+        return self
+
+    def next_event(self) -> None:
+        """An arrival; a timer if nothing is in flight."""
+        if self.server.in_flight:
+            self.next_arrival()
+        elif self._timers:
+            self._feed(TimerFired(max(self._now(), heappop(self._timers))))
+        else:
+            raise AssertionError("nothing is in flight and no timer is set: the run would hang")
+
+    def next_arrival(self, bad_first: bool = False) -> None:
+        """Somebody finishes; with ``bad_first`` after a NaN from the same worker."""
+        busy = [worker for worker in sorted(self.server.workers) if self.server.in_flight.of(worker)]
+        ticket = self.server.in_flight.of(self._random.choice(busy))[0]
+        if bad_first:
+            self._feed(GradientArrived(ticket, np.full_like(self.server.params, math.nan), self._now()))
+            ticket = self.server.in_flight.of(ticket.worker)[-1]
+        self.finish(ticket)
+
+    def finish(self, ticket: Ticket) -> None:
+        """This ticket's gradient arrives."""
+        gradient = self.server.point(ticket) - 1.0
+        self._feed(GradientArrived(ticket, gradient, self._now()))
+
+    def join(self, worker: int) -> None:
+        """A worker joins."""
+        self._feed(WorkerJoined(worker, self._now()))
+
+    def lose(self, worker: int) -> None:
+        """A worker leaves."""
+        self._feed(WorkerLost(worker, self._now()))
+
+    def _feed(self, event: Any) -> None:
+        self._take(self.server.handle(event))
+
+    def _take(self, commands: list[Command]) -> None:
+        self.commands = commands
+        for command in commands:
+            if isinstance(command, Wake):
+                heappush(self._timers, command.at)
+        check_invariants(self.server)
+
+    def _now(self) -> float:
+        return self.server.now + 1.0

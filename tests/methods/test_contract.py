@@ -1,0 +1,16 @@
+"""Every method of the catalogue keeps the contract of a method."""
+
+import pytest
+
+import nowait.methods
+from nowait.testing import CATALOGUE, METHOD_CHECKS
+
+
+@pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_contract(name, check):
+    check(CATALOGUE[name])
+
+
+def test_the_catalogue_has_every_method():
+    assert {type(method).__name__ for method in CATALOGUE.values()} == set(nowait.methods.__all__)
