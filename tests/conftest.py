@@ -1,0 +1,21 @@
+"""What the tests share."""
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=60, database=None)
+settings.load_profile("deterministic")
+
+
+@pytest.fixture
+def record():
+    """A callback that keeps a copy of every iterate."""
+    return Recorder()
+
+
+class Recorder:
+    def __init__(self):
+        self.iterates = []
+
+    def __call__(self, control):
+        self.iterates.append(control.params.copy())

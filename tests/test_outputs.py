@@ -1,0 +1,138 @@
+"""Every online output equals its offline formula."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nowait as nw
+from audit import Audit
+
+PROBLEM = nw.problems.NoisyQuadratic(dimension=3, L=1.0, mu=0.2, sigma=0.5)
+METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.3, cut=1.5))
+SOME_NEVER_RETURN = nw.speeds.Adversary([0, 0, 0, 1, 0, 2, 1, 0, 0, 0], workers=5)
+
+
+def audit_with(output, speeds=SOME_NEVER_RETURN, steps=37):
+    return Audit(PROBLEM, METHOD, speeds, steps=steps, output=output)
+
+
+def test_the_last_iterate_is_the_default():
+    audit = Audit(PROBLEM, METHOD, SOME_NEVER_RETURN, steps=37)
+    assert np.array_equal(audit.run.params, audit.iterates[-1])
+    assert np.array_equal(audit.run.params, audit.run.last)
+
+
+def test_the_uniform_average_is_the_mean_of_the_iterates_without_the_first():
+    audit = audit_with(nw.UniformAverage())
+    np.testing.assert_allclose(audit.run.params, np.mean(audit.iterates[1:], axis=0), rtol=1e-12)
+    assert not np.array_equal(audit.run.params, audit.run.last)
+
+
+def test_the_stepsize_weighted_average_uses_the_stepsize_each_iterate_gets_in_the_end():
+    audit = audit_with(nw.StepsizeWeightedAverage())
+    weights = {k: audit.gamma_hat(k) for k in range(1, audit.last + 1)}
+    np.testing.assert_allclose(audit.run.params, audit.weighted_average(weights), rtol=1e-12)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30))
+def test_the_stepsize_weighted_average_for_any_order(order):
+    audit = audit_with(nw.StepsizeWeightedAverage(), nw.speeds.Adversary(order, workers=5), steps=len(order))
+    weights = {k: audit.gamma_hat(k) for k in range(1, audit.last + 1)}
+    np.testing.assert_allclose(audit.run.params, audit.weighted_average(weights), rtol=1e-11)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.sampled_from([0.2, 5.0]))
+def test_the_strongly_convex_average_for_any_order(order, mu):
+    audit = audit_with(nw.StronglyConvexAverage(mu), nw.speeds.Adversary(order, workers=5), steps=len(order))
+    applied = np.cumsum([0.0, *audit.stepsizes[1:]])
+    weights = {k: audit.gamma_hat(k) * math.exp(mu * applied[k]) for k in range(1, audit.last + 1)}
+    np.testing.assert_allclose(audit.run.params, audit.weighted_average(weights), rtol=1e-10)
+
+
+def test_the_weights_of_the_strongly_convex_average_grow():
+    """The sign of P̂: the paper prints a minus, with which early iterates would dominate."""
+    problem = nw.problems.NoisyQuadratic(dimension=5, L=1.0, mu=0.1)
+    speeds = nw.speeds.Fixed([1.0] * 8)
+
+    def loss_of(output):
+        run = nw.simulate(problem, nw.AsynchronousSGD(nw.DelayAdaptive(1 / 64)), speeds, steps=4_000, output=output)
+        return problem.loss(run.params), problem.loss(run.last)
+
+    exponential, last = loss_of(nw.StronglyConvexAverage(0.1))
+    uniform, _ = loss_of(nw.UniformAverage())
+    assert exponential < uniform / 20
+    assert last < exponential
+
+
+def test_the_weights_of_the_strongly_convex_average_do_not_overflow():
+    problem = nw.problems.NoisyQuadratic(dimension=2, L=1.0, mu=1.0)
+    output = nw.StronglyConvexAverage(1000.0)
+    run = nw.simulate(problem, nw.AsynchronousSGD(nw.Constant(0.5)), nw.speeds.Fixed([1.0]), steps=2_000, output=output)
+    np.testing.assert_allclose(run.params, run.last, atol=1e-12)
+
+
+def test_a_random_iterate_is_one_of_the_iterates_and_the_same_for_the_same_seed():
+    audit = audit_with(nw.RandomIterate())
+    assert any(np.array_equal(audit.run.params, iterate) for iterate in audit.iterates[1:])
+    assert np.array_equal(audit.run.params, audit_with(nw.RandomIterate()).run.params)
+
+
+def test_a_random_iterate_is_chosen_in_proportion_to_its_stepsize():
+    """Frequencies over many seeds against γ̂ (exact gradients, so that iterates do not depend on the seed)."""
+    problem = nw.problems.NoisyQuadratic(dimension=2, L=1.0, mu=0.5)
+    speeds = nw.speeds.Adversary([0, 0, 1, 0, 0, 0, 1], workers=3)
+    audit = Audit(problem, METHOD, speeds, steps=7)
+    expected = np.array([audit.gamma_hat(k) for k in range(1, 8)])
+    runs = 4_000
+    counts = np.zeros(7)
+    for seed in range(runs):
+        output = nw.RandomIterate()
+        chosen = nw.simulate(problem, METHOD, speeds, steps=7, seed=seed, output=output, evaluate_every=7).params
+        counts[[np.array_equal(chosen, iterate) for iterate in audit.iterates[1:]].index(True)] += 1
+    deviation = np.sqrt(runs * 0.25)
+    assert np.abs(counts - runs * expected / expected.sum()).max() < 4 * deviation
+
+
+def test_a_worker_that_never_returned_weighs_nothing():
+    """Its gradient is at x_0. With one step made, the answer is x_1 whatever the others hold."""
+    run = nw.simulate(PROBLEM, METHOD, nw.speeds.Fixed([1.0, 50.0, 60.0]), steps=1, output=nw.StepsizeWeightedAverage())
+    assert np.array_equal(run.params, run.last)
+
+
+def test_lost_tickets_weigh_nothing():
+    """Worker 1 holds x_2 and leaves: without the loss x_2 would weigh in at the end."""
+    speeds = nw.speeds.Adversary([0, 1, 0, 0, 0], workers=2)
+    left = nw.speeds.Faults([(2.5, "leave", 1)])
+    output = nw.StepsizeWeightedAverage()
+    iterates = [PROBLEM.initial()]
+    run = nw.simulate(
+        PROBLEM,
+        nw.AsynchronousSGD(nw.Constant(0.1)),
+        speeds,
+        steps=4,
+        output=output,
+        faults=left,
+        callbacks=[lambda control: iterates.append(control.params.copy())],
+    )
+    np.testing.assert_allclose(run.params, (iterates[1] + iterates[3] + iterates[4]) / 3, rtol=1e-12)
+
+
+def test_steps_along_a_sum_weigh_the_params_before_the_step(record):
+    run = nw.simulate(
+        PROBLEM,
+        nw.MinibatchSGD(nw.Constant(0.1)),
+        nw.speeds.Fixed([1.0, 2.0, 3.0]),
+        steps=5,
+        output=nw.StepsizeWeightedAverage(),
+        callbacks=[record],
+    )
+    np.testing.assert_allclose(run.params, np.mean(record.iterates, axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("mu", [0, -1.0, math.nan])
+def test_strong_convexity_must_be_positive(mu):
+    with pytest.raises(ValueError, match="mu must be a finite number above 0"):
+        nw.StronglyConvexAverage(mu)
