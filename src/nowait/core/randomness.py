@@ -126,7 +126,7 @@ class Sample:
 
     >>> sample = Sampler(seed=0).sample(worker=2, job=5)
     >>> sample.indices(1000, size=3)
-    array([XXX])
+    array([400, 558, 235])
     """
 
     __slots__ = ("job", "key", "worker")
