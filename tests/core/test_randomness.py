@@ -39,6 +39,11 @@ def test_samples_never_change():
     assert Stream(1, "speed").uniform(worker=4, job=9) == 0.5665803143252933
 
 
+def test_numbers_of_a_trace_name_a_sample_too():
+    plain, numpys = Sampler(7).sample(3, 11), Sampler(np.int64(7)).sample(np.int64(3), np.int64(11))
+    assert plain.index(1_000) == numpys.index(np.int64(1_000))
+
+
 def test_samples_differ_by_seed_worker_and_job():
     draws = {
         (seed, worker, job): tuple(Sampler(seed).sample(worker, job).indices(2**32 - 1, size=4))

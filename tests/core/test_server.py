@@ -309,14 +309,22 @@ def test_one_worker_that_keeps_sending_the_wrong_size_is_named():
         server.handle(gradient_from(server, worker=1, gradient=np.ones(3)))
 
 
-def test_nan_from_half_the_workers_means_diverged():
+def test_nothing_but_nan_from_several_workers_means_diverged():
     server = a_server(ASYNCHRONOUS, num_workers=4)
-    server.handle(gradient_from(server, worker=0, gradient=math.nan))
+    for worker in (0, 1, 0, 1):
+        server.handle(gradient_from(server, worker, gradient=math.nan))
     assert server.diverged is None
-    assert server.handle(gradient_from(server, worker=1, gradient=math.nan)) == []
-    assert server.diverged == "the gradients of 2 workers are not finite"
+    assert server.handle(gradient_from(server, worker=0, gradient=math.nan)) == []
+    assert server.diverged == "the last 5 gradients, from 2 workers, are not finite"
     with pytest.raises(IllegalEvent, match="after the run diverged"):
         server.handle(gradient_from(server, worker=2))
+
+
+def test_nan_from_the_only_worker_means_diverged():
+    server = a_server(ASYNCHRONOUS, num_workers=1)
+    for _ in range(5):
+        server.handle(gradient_from(server, worker=0, gradient=math.nan))
+    assert server.diverged == "the last 5 gradients of worker 0 are not finite"
 
 
 def test_params_that_would_overflow_mean_diverged_and_are_never_published():

@@ -53,4 +53,5 @@ def replay(
         initial=initial,
         seed=seed,
     )
+    parts.replaying = True
     return run_replay(parts, trace, seed, progress)

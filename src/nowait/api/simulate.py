@@ -50,11 +50,10 @@ def simulate(
     checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([1.0, 1.0, 10.0])")
     faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
     seed = checked_seed(seed)
-    workers = [worker for worker in range(speeds.num_workers) if worker not in faults.absent_at_start()]
     parts = make_parts(
         problem,
         method,
-        workers,
+        faults.present_at_start(speeds.num_workers),
         Budget(steps, gradients, seconds, target_loss),
         evaluate_every=evaluate_every,
         update=update,

@@ -138,11 +138,11 @@ class Sample:
 
     def index(self, limit: int) -> int:
         """One integer in [0, limit): the first of ``indices``, without an array."""
-        return (child(self.key, 0) * limit) >> 64
+        return (child(self.key, 0) * int(limit)) >> 64
 
     def indices(self, limit: int, size: int) -> Integers:
         """``size`` integers in [0, limit), drawn with replacement."""
-        return below(children(self.key, size), limit)
+        return below(children(self.key, size), int(limit))
 
     def uniforms(self, size: int) -> Floats:
         """``size`` numbers strictly between 0 and 1."""
@@ -172,6 +172,7 @@ class Sampler:
 
     def sample(self, worker: int, job: int) -> Sample:
         """The sample of the worker's ticket number ``job``."""
+        worker, job = int(worker), int(job)  # numbers from a trace are numpy's, which overflow
         return Sample(worker, job, self._stream.key(worker, job))
 
 

@@ -37,41 +37,46 @@ class Counts:
 
 @final
 class Rejections:
-    """Remembers which workers' latest gradients were bad, and for how long."""
+    """Remembers which workers' latest gradients were bad, and the bad ones since the last good one of anybody."""
 
-    __slots__ = ("in_a_row",)
+    __slots__ = ("in_a_row", "streak")
 
     def __init__(self) -> None:
         self.in_a_row: dict[int, int] = {}
+        """How many bad gradients in a row each worker has sent."""
+        self.streak: list[int] = []
+        """The senders of the bad gradients since anybody sent a good one."""
 
     def good(self, worker: int) -> None:
-        """A usable gradient (or the loss of the worker) clears its record."""
+        """A usable gradient arrived (or the worker left)."""
         self.in_a_row.pop(worker, None)
+        self.streak.clear()
 
     def bad(self, worker: int, gradient: object, params: Vector, num_workers: int) -> str | None:
         """A bad gradient: None to go on, a reason to call the run diverged, or an error naming the worker."""
-        in_a_row = self.in_a_row[worker] = self.in_a_row.get(worker, 0) + 1
+        self.in_a_row[worker] = self.in_a_row.get(worker, 0) + 1
+        self.streak.append(worker)
         if _kind(gradient) != _kind(params):
             self._wrong_kind(worker, gradient, params)
             return None
-        return self._not_finite(worker, in_a_row, params, num_workers)
+        return self._not_finite(worker, params, num_workers)
 
-    def _not_finite(self, worker: int, in_a_row: int, params: Vector, num_workers: int) -> str | None:
-        num_bad = len(self.in_a_row)
-        if num_bad >= max(2, (num_workers + 1) // 2):
-            return f"the gradients of {num_bad} workers are not finite"
-        if in_a_row < MOST_IN_A_ROW:
+    def _not_finite(self, worker: int, params: Vector, num_workers: int) -> str | None:
+        """When a run diverges nobody's gradients are finite any more; a broken worker is alone with it."""
+        if len(self.streak) >= MOST_IN_A_ROW and len(set(self.streak)) > 1:
+            return f"the last {len(self.streak)} gradients, from {len(set(self.streak))} workers, are not finite"
+        if self.in_a_row[worker] < MOST_IN_A_ROW:
             return None
-        if num_bad >= 2 or num_workers == 1 or _has_exploded(params):
-            return f"gradients are not finite, {in_a_row} in a row from worker {worker}"
+        if num_workers == 1 or _has_exploded(params):
+            return f"the last {MOST_IN_A_ROW} gradients of worker {worker} are not finite"
         raise BadWorkerError(
             worker,
-            f"sent {in_a_row} gradients in a row with NaN or infinity, while the gradients of others are finite "
+            f"sent {MOST_IN_A_ROW} gradients in a row with NaN or infinity, while the gradients of others are finite "
             f"and params are: look at its data and its machine, or remove it",
         )
 
     def _wrong_kind(self, worker: int, gradient: object, params: Vector) -> None:
-        if self.in_a_row[worker] >= MOST_IN_A_ROW or len(self.in_a_row) >= 2:
+        if self.in_a_row[worker] >= MOST_IN_A_ROW or len(set(self.streak)) > 1:
             raise BadWorkerError(
                 worker,
                 f"sent {_kind(gradient)} for a gradient, but params are {_kind(params)}: "

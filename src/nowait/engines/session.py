@@ -40,6 +40,8 @@ class Parts:
     evaluations: EvaluationPlan
     callbacks: tuple[Callback, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
+    replaying: bool = False
+    """A replay ends where its trace does, whatever the losses are."""
 
 
 @final
@@ -116,7 +118,7 @@ class Session:
                 wall_seconds=wall_seconds,
                 work_share=work / max(1, work.sum()),
                 way=way,
-                diverged=server.diverged is not None,
+                diverged=server.diverged is not None or not math.isfinite(self._history.entries[-1][3]),
                 advice=self.advice,
             ),
             config=self._parts.config,
@@ -138,7 +140,7 @@ class Session:
         loss = self.loss = float(self._parts.problem.loss(server.params))
         self._history.add(server.steps, server.counts.gradients, server.now, loss)
         self._due.plan(server, self._parts.evaluations, budget)
-        if not math.isfinite(loss):
+        if not math.isfinite(loss) and not self._parts.replaying:
             reason = f"the loss at step {server.steps} is {loss}"
             server.declare_diverged(reason)
             self._diverge(reason)

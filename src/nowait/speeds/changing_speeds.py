@@ -13,7 +13,7 @@ from nowait.core.randomness import Stream
 from nowait.speeds.random_speeds import Values
 from nowait.speeds.speeds import WHY_WORKERS, PerWorker, Speeds, Timing, count_workers, per_worker
 
-LONGEST_REST = 1_000_000
+LONGEST_REST = 20_000
 """So many resolutions without any progress: the ticket never ends."""
 SMALLEST_PIECE = 1e-9
 
@@ -24,8 +24,9 @@ class TimeVarying(Speeds):
     """A ticket ends when the integral of ``rate(worker, time)`` since its start reaches 1.
 
     The rate is in gradients per second and may be 0 for a while. It must not change much within ``resolution``
-    seconds while a worker rests, else a short burst can be missed. The universal computation model of Tyurin,
-    "Tight Time Complexities in Parallel Stochastic Optimization with Arbitrary Computation Dynamics" (2024).
+    seconds while a worker rests, else a short burst can be missed; a rest of 20,000 resolutions never ends. The
+    universal computation model of Tyurin, "Tight Time Complexities in Parallel Stochastic Optimization with
+    Arbitrary Computation Dynamics" (2024).
 
     >>> speeds = TimeVarying(lambda worker, time: 2.0 if time < 10 else 0.5, workers=4)
     >>> seconds, finish = speeds.timing(seed=0)(0, 0, 9.75)

@@ -20,8 +20,8 @@ class Faults:
     arrival happens after it.
 
     >>> faults = Faults([(10.0, "leave", 0), (20.0, "join", 0), (5.0, "join", 3)])
-    >>> faults.absent_at_start()
-    {3}
+    >>> faults.present_at_start(5)
+    [0, 1, 2, 4]
     """
 
     changes: Sequence[tuple[float, str, int]]
@@ -37,12 +37,12 @@ class Faults:
         """The changes by time; those of one time as they were given."""
         return sorted(self.changes, key=lambda change: change[0])
 
-    def absent_at_start(self) -> set[int]:
-        """The workers whose first change is to join."""
+    def present_at_start(self, num_workers: int) -> list[int]:
+        """The workers 0 to num_workers - 1 less those whose first change is to join."""
         first: dict[int, str] = {}
         for _, kind, worker in self.in_order():
             first.setdefault(worker, kind)
-        return {worker for worker, kind in first.items() if kind == "join"}
+        return [worker for worker in range(num_workers) if first.get(worker) != "join"]
 
     def _check_alternation(self) -> None:
         last: dict[int, str] = {}

@@ -138,8 +138,7 @@ def _parts(method: Method, workers: list[int], budget: Budget) -> Parts:
 
 def _run(method: Method, budget: Budget | None = None, faults: Faults | None = None) -> Run:
     faults = Faults([]) if faults is None else faults
-    workers = [worker for worker in range(SPEEDS.num_workers) if worker not in faults.absent_at_start()]
-    parts = _parts(method, workers, budget or Budget(steps=60))
+    parts = _parts(method, faults.present_at_start(SPEEDS.num_workers), budget or Budget(steps=60))
     return simulate(parts, SPEEDS.clock(SEED), faults, SEED, progress=False)
 
 

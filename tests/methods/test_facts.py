@@ -1,0 +1,244 @@
+"""What is characteristic of each method."""
+
+import numpy as np
+import pytest
+
+import nowait as nw
+from nowait.core import Assign, Cancel
+from nowait.testing import ScriptedWorkers, a_server, gradient_from
+
+UNEVEN = nw.speeds.Exponential([0.1, 0.5, 1.0, 2.0, 12.0])
+QUADRATIC = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.3, sigma=0.3)
+
+
+# Minibatch SGD
+
+
+def test_minibatch_waits_for_everybody_and_steps_along_the_mean():
+    server = a_server(nw.MinibatchSGD(nw.Constant(0.5)), num_workers=3)
+    assert server.handle(gradient_from(server, worker=2, gradient=3.0)) == []
+    assert server.handle(gradient_from(server, worker=0, gradient=6.0)) == []
+    commands = server.handle(gradient_from(server, worker=1, gradient=0.0))
+    assert server.params.tolist() == [-1.5, -1.5]
+    assert [command.ticket.worker for command in commands] == [0, 1, 2]
+    assert {command.ticket.version for command in commands} == {1}
+
+
+def test_a_minibatch_takes_as_long_as_its_slowest_worker():
+    run = nw.simulate(QUADRATIC, nw.MinibatchSGD(nw.Constant(0.1)), nw.speeds.Fixed([1.0, 2.0, 10.0]), steps=7)
+    assert run.stats.seconds == 70.0
+    assert run.stats.gradients == 21
+    assert (run.trace.delay == 1).all()
+
+
+def test_a_minibatch_does_not_wait_for_a_worker_that_left():
+    faults = nw.speeds.Faults([(25.0, "leave", 2)])
+    method = nw.MinibatchSGD(nw.Constant(0.1))
+    run = nw.simulate(QUADRATIC, method, nw.speeds.Fixed([1.0, 2.0, 10.0]), steps=5, faults=faults)
+    assert run.stats.seconds == 29.0
+    assert run.stats.lost == 1
+    assert run.trace.weight[run.trace.step == 3].tolist() == [1 / 2, 1 / 2]
+
+
+# Rennala SGD
+
+
+def test_rennala_steps_after_a_batch_of_fresh_gradients_and_restarts_everybody():
+    server = a_server(nw.RennalaSGD(nw.Constant(1.0), batch=2), num_workers=3)
+    server.handle(gradient_from(server, worker=0, gradient=1.0))
+    commands = server.handle(gradient_from(server, worker=0, gradient=3.0))
+    assert server.params.tolist() == [-2.0, -2.0]
+    assert [type(command) for command in commands] == [Assign, Cancel, Assign, Cancel, Assign]
+    assert {ticket.version for ticket in server.in_flight.values()} == {1}
+
+
+def test_rennala_without_cancelling_drops_what_is_stale():
+    server = a_server(nw.RennalaSGD(nw.Constant(1.0), batch=1, cancel=False), num_workers=2)
+    server.handle(gradient_from(server, worker=0))
+    server.handle(gradient_from(server, worker=1))
+    assert (server.steps, server.counts.dropped, server.counts.cancelled) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+def test_every_gradient_rennala_uses_is_fresh_and_every_batch_is_whole(cancel):
+    run = nw.simulate(QUADRATIC, nw.RennalaSGD(nw.Constant(0.1), batch=6, cancel=cancel), UNEVEN, steps=40)
+    used = run.trace.outcome == "held"
+    assert (run.trace.delay[used] == 1).all()
+    _, counts = np.unique(run.trace.step[used & (run.trace.step > 0)], return_counts=True)
+    assert (counts == 6).all()
+    assert (run.stats.cancelled > 0) == cancel
+    assert (run.stats.dropped > 0) == (not cancel)
+
+
+# Ringmaster ASGD
+
+
+def test_ringmaster_applies_up_to_the_limit_and_drops_beyond():
+    run = nw.simulate(QUADRATIC, nw.RingmasterASGD(nw.Constant(0.1), max_delay=6), UNEVEN, steps=400)
+    assert run.trace.delay[run.trace.outcome == "applied"].max() == 6
+    assert run.trace.delay[run.trace.outcome == "dropped"].min() == 7
+
+
+def test_ringmaster_with_cancelling_never_has_an_older_ticket_in_flight():
+    workers = ScriptedWorkers(nw.RingmasterASGD(nw.Constant(0.1), max_delay=3, cancel_stale=True), num_workers=7)
+    for _ in range(300):
+        workers.next_arrival()
+        server = workers.server
+        assert all(server.steps + 1 - ticket.version <= 3 for ticket in server.in_flight.values())
+    assert server.counts.cancelled > 0
+    assert server.counts.dropped == 0
+
+
+def test_ringmaster_with_cancelling_keeps_every_worker_busy():
+    method = nw.RingmasterASGD(nw.Constant(0.1), max_delay=3, cancel_stale=True)
+    run = nw.simulate(QUADRATIC, method, nw.speeds.Fixed([1.0, 1.0, 50.0]), steps=200)
+    assert run.trace.delay.max() <= 3
+    assert run.stats.work_share[2] == 0
+
+
+# Gradient table
+
+
+def test_the_table_steps_along_the_mean_of_everybodys_latest_gradient():
+    server = a_server(nw.GradientTable(nw.Constant(1.0)), num_workers=2)
+    server.handle(gradient_from(server, worker=0, gradient=4.0))
+    assert server.steps == 0
+    server.handle(gradient_from(server, worker=0, gradient=2.0))
+    assert server.steps == 0
+    server.handle(gradient_from(server, worker=1, gradient=6.0))
+    assert server.params.tolist() == [-4.0, -4.0]
+    server.handle(gradient_from(server, worker=0, gradient=0.0))
+    assert server.params.tolist() == [-7.0, -7.0]
+
+
+def test_a_leaver_takes_its_entry_out_of_the_table():
+    workers = ScriptedWorkers(nw.GradientTable(nw.Constant(0.1)), num_workers=3).after(12)
+    workers.lose(1)
+    workers.after(9)
+    method = workers.server._method
+    assert set(method.table) == {0, 2}
+    np.testing.assert_allclose(method.total.vector, sum(entry.vector for entry in method.table.values()), rtol=1e-13)
+
+
+def test_rounding_errors_do_not_pile_up_in_the_total():
+    """Gradients shrink by twelve orders of magnitude; the total must still be the sum of the entries."""
+    workers = ScriptedWorkers(nw.GradientTable(nw.Constant(0.2)), num_workers=4).after(1_200)
+    method = workers.server._method
+    entries = sum(entry.vector for entry in method.table.values())
+    assert np.abs(entries).max() < 1e-12
+    np.testing.assert_allclose(method.total.vector, entries, atol=1e-13 * np.abs(entries).max() + 1e-26)
+
+
+# Ringleader ASGD
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 6])
+def test_no_delay_of_ringleader_exceeds_two_rounds_and_each_round_makes_one_step_per_worker(num_workers):
+    speeds = nw.speeds.Exponential(np.geomspace(0.1, 10.0, num_workers))
+    run = nw.simulate(QUADRATIC, nw.RingleaderASGD(nw.Constant(0.02)), speeds, steps=60 * num_workers)
+    assert run.trace.delay.max() - 1 <= 2 * num_workers - 2
+    makers = np.array([run.trace.worker[run.trace.step == step][-1] for step in range(1, run.stats.steps + 1)])
+    for steps in makers.reshape(-1, num_workers):
+        assert sorted(steps) == list(range(num_workers))
+
+
+def test_ringleader_reaches_its_largest_delay():
+    """δ = 2n − 2 is attained: the bound is the right one."""
+    order = [0, 1, 2, 1, 2, 0, 0, 1, 2]
+    run = nw.simulate(QUADRATIC, nw.RingleaderASGD(nw.Constant(0.02)), nw.speeds.Adversary(order), steps=60)
+    assert run.trace.delay.max() - 1 == 4
+
+
+def test_ringleader_discards_nothing():
+    run = nw.simulate(QUADRATIC, nw.RingleaderASGD(nw.Constant(0.02)), UNEVEN, steps=200)
+    assert set(run.trace.outcome) == {"held"}
+    not_used_yet = run.trace.step == 0
+    assert not_used_yet[: len(not_used_yet) // 2].sum() == 0
+
+
+def test_a_worker_outside_its_turn_stays_at_its_own_point():
+    server = a_server(nw.RingleaderASGD(nw.Constant(0.1)), num_workers=2)
+    server.handle(gradient_from(server, worker=0))
+    server.handle(gradient_from(server, worker=1))
+    [assign] = server.handle(gradient_from(server, worker=1))
+    assert server.steps == 1
+    assert assign.ticket.version == 1
+    server.handle(gradient_from(server, worker=0))
+    assert server.steps == 2
+
+
+# Random assignment
+
+
+def test_a_busy_worker_queues_the_ticket_with_the_params_of_then():
+    run = nw.simulate(QUADRATIC, nw.RandomAssignment(nw.Constant(0.05)), nw.speeds.Fixed([1.0, 1.0, 30.0]), steps=300)
+    slow = run.trace.worker == 2
+    started, ended = run.trace.started[slow], run.trace.time[slow]
+    assert (started[1:] >= ended[:-1]).all(), "a worker computes one ticket at a time"
+    assert (run.trace.compute_seconds[slow] == 30.0).all()
+    waiting = run.trace.started - np.concatenate([[0.0], run.trace.time])[run.trace.version]
+    assert waiting[slow].max() > 30.0, "some tickets waited for the slow worker"
+
+
+def test_random_assignment_gives_every_worker_the_same_share():
+    run = nw.simulate(QUADRATIC, nw.RandomAssignment(nw.Constant(0.01)), nw.speeds.Fixed([1.0, 2.0, 6.0]), steps=6_000)
+    assert np.abs(run.stats.work_share - 1 / 3).max() < 0.03
+
+
+# Heterogeneous data
+
+
+@pytest.fixture(scope="module")
+def heterogeneous():
+    """Three workers, ζ = 1, exact gradients, speeds 1 : 2 : 8."""
+    return nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.5).split(3, by="sorted", zeta=1.0)
+
+
+SPEEDS = np.array([1.0, 2.0, 8.0])
+
+
+def test_asynchronous_sgd_goes_to_the_frequency_weighted_point(heterogeneous):
+    run = nw.simulate(
+        heterogeneous,
+        nw.AsynchronousSGD(nw.Constant(0.002)),
+        nw.speeds.Fixed(SPEEDS),
+        steps=20_000,
+        output=nw.UniformAverage(),
+        initial=heterogeneous.minimum()[0],
+    )
+    frequencies = (1 / SPEEDS) / (1 / SPEEDS).sum()
+    weighted = heterogeneous.minimum()[0] - (frequencies @ heterogeneous.shifts) / heterogeneous.eigenvalues
+    late = run.last
+    np.testing.assert_allclose(late, weighted, atol=0.01)
+    assert np.linalg.norm(late - heterogeneous.minimum()[0]) > 0.3
+
+
+@pytest.mark.parametrize(
+    "method",
+    [nw.GradientTable(nw.Constant(0.05)), nw.RingleaderASGD(nw.Constant(0.05)), nw.MinibatchSGD(nw.Constant(0.3))],
+    ids=lambda method: type(method).__name__,
+)
+def test_methods_for_heterogeneous_data_go_to_the_true_point(heterogeneous, method):
+    run = nw.simulate(heterogeneous, method, nw.speeds.Fixed(SPEEDS), steps=3_000)
+    np.testing.assert_allclose(run.params, heterogeneous.minimum()[0], atol=1e-6)
+
+
+# Bad arguments
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nw.RennalaSGD(nw.Constant(0.1), batch=0), "batch must be an integer of at least 1, got 0"),
+        (lambda: nw.RennalaSGD(nw.Constant(0.1), batch=2.5), "batch must be an integer of at least 1, got 2.5"),
+        (lambda: nw.RingmasterASGD(nw.Constant(0.1), max_delay=0), "so every gradient would be dropped"),
+        (
+            lambda: nw.AsynchronousSGD(0.1),
+            r"stepsize must be a nowait Stepsize such as nw.DelayAdaptive\(0.01\), got 0.1",
+        ),
+        (lambda: nw.AsynchronousSGD(nw.Constant), "stepsize must be an object, got the class Constant"),
+    ],
+)
+def test_bad_arguments_of_methods(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()

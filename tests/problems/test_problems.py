@@ -1,0 +1,240 @@
+"""Problems: gradients against finite differences, minima, constants, splits."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.linear_model import LogisticRegression as SklearnLogisticRegression
+
+import nowait as nw
+from nowait.core import Sampler
+
+RNG = np.random.default_rng(0)
+
+
+def breast_cancer(**options):
+    features, labels = load_breast_cancer(return_X_y=True)
+    features = (features - features.mean(axis=0)) / features.std(axis=0)
+    return nw.problems.LogisticRegression(features, labels, **options)
+
+
+def sparse_data(rows=40, columns=8):
+    features = scipy.sparse.random_array((rows, columns), density=0.4, rng=np.random.default_rng(1), format="csr")
+    return features, np.where(RNG.uniform(size=rows) < 0.5, -1.0, 1.0)
+
+
+PROBLEMS = {
+    "least squares": nw.problems.LeastSquares.random(samples=50, dimension=6, noise=0.1, seed=3),
+    "least squares, batch, l2": nw.problems.LeastSquares(RNG.normal(size=(30, 5)), RNG.normal(size=30), 7, l2=0.3),
+    "least squares, sparse": nw.problems.LeastSquares(*sparse_data(), batch_size=3),
+    "logistic": nw.problems.LogisticRegression(RNG.normal(size=(40, 6)), RNG.integers(0, 2, 40), l2=0.01),
+    "logistic, batch": nw.problems.LogisticRegression(RNG.normal(size=(40, 6)), RNG.integers(0, 2, 40), 9),
+    "logistic, sparse": nw.problems.LogisticRegression(*sparse_data(), batch_size=4, l2=0.1),
+    "logistic, sparse, batch 1": nw.problems.LogisticRegression(*sparse_data(), l2=0.1),
+    "quadratic": nw.problems.NoisyQuadratic(dimension=6, L=2.0, mu=0.1, sigma=0.7),
+    "least squares, split": nw.problems.LeastSquares.random(samples=53, dimension=6, noise=0.1).split(4, by="sorted"),
+    "logistic, split": nw.problems.LogisticRegression(RNG.normal(size=(41, 6)), RNG.integers(0, 2, 41), 3).split(
+        3, by="label"
+    ),
+    "quadratic, split": nw.problems.NoisyQuadratic(dimension=6, sigma=0.2).split(5, by="label", zeta=2.0),
+}
+
+
+def num_workers(problem):
+    return problem.workers if isinstance(problem, nw.problems.NoisyQuadratic) else problem.shards.count
+
+
+@pytest.fixture(params=PROBLEMS, ids=PROBLEMS.keys())
+def problem(request):
+    return PROBLEMS[request.param]
+
+
+def test_the_full_gradient_is_the_slope_of_the_loss(problem):
+    point = RNG.normal(size=problem.dimension)
+    for direction in np.eye(problem.dimension):
+        slope = (problem.loss(point + 1e-6 * direction) - problem.loss(point - 1e-6 * direction)) / 2e-6
+        assert problem.full_gradient(point) @ direction == pytest.approx(slope, abs=1e-6)
+
+
+def test_gradients_are_unbiased_on_average_over_workers(problem):
+    point = RNG.normal(size=problem.dimension)
+    workers, jobs = num_workers(problem), 6_000
+    gradients = np.array(
+        [
+            problem.gradient(point, Sampler(0).sample(worker, job))
+            for worker in range(workers)
+            for job in range(jobs // workers)
+        ]
+    )
+    deviation = gradients.std(axis=0) / np.sqrt(len(gradients))
+    assert (np.abs(gradients.mean(axis=0) - problem.full_gradient(point)) < 5 * deviation + 1e-12).all()
+
+
+def test_gradient_into_is_gradient(problem):
+    point, out = RNG.normal(size=problem.dimension), np.empty(problem.dimension)
+    sample = Sampler(4).sample(2, 9)
+    problem.gradient_into(point, sample, out)
+    assert np.array_equal(out, problem.gradient(point, sample))
+
+
+def test_the_gradient_is_zero_at_the_minimum_and_the_loss_higher_around(problem):
+    if problem is PROBLEMS["logistic, batch"]:
+        pytest.skip("without regularisation the minimum is found to fewer digits")
+    solution, lowest = problem.minimum()
+    np.testing.assert_allclose(problem.full_gradient(solution), 0, atol=1e-8)
+    assert problem.loss(solution) == pytest.approx(lowest, abs=1e-15)
+    for _ in range(10):
+        assert problem.loss(solution + 0.1 * RNG.normal(size=problem.dimension)) > lowest
+
+
+def test_the_constants_hold(problem):
+    constants = problem.constants()
+    solution, lowest = problem.minimum()
+    assert pytest.approx(np.linalg.norm(problem.initial() - solution)) == constants.B
+    assert constants.Delta == pytest.approx(problem.loss(problem.initial()) - lowest)
+    for _ in range(50):
+        first, second = RNG.normal(size=(2, problem.dimension))
+        change = problem.full_gradient(first) - problem.full_gradient(second)
+        distance = np.linalg.norm(first - second)
+        assert np.linalg.norm(change) <= constants.L * distance * (1 + 1e-9)
+        assert change @ (first - second) >= constants.mu * distance**2 * (1 - 1e-9)
+
+
+def test_the_smoothness_of_least_squares_is_exact():
+    problem = PROBLEMS["least squares"]
+    hessian = problem.features.T @ problem.features / problem.samples
+    eigenvalues, vectors = np.linalg.eigh(hessian)
+    constants = problem.constants()
+    assert pytest.approx(eigenvalues[-1]) == constants.L
+    assert constants.mu == pytest.approx(eigenvalues[0])
+    change = problem.full_gradient(vectors[:, -1]) - problem.full_gradient(np.zeros(6))
+    assert np.linalg.norm(change) == pytest.approx(constants.L)
+
+
+def test_logistic_gradients_stay_within_their_lipschitz_constant_and_variance():
+    problem = PROBLEMS["logistic, batch"]
+    constants = problem.constants()
+    for job in range(200):
+        point = 3 * RNG.normal(size=problem.dimension)
+        assert np.linalg.norm(problem.gradient(point, Sampler(0).sample(0, job))) <= constants.G
+    gradients = np.array([problem.gradient(point, Sampler(0).sample(0, job)) for job in range(2_000)])
+    assert gradients.var(axis=0).sum() <= constants.sigma**2
+
+
+def test_the_noise_of_the_quadratic_has_the_variance_it_says():
+    problem = nw.problems.NoisyQuadratic(dimension=8, sigma=0.5)
+    gradients = np.array([problem.gradient(np.zeros(8), Sampler(0).sample(0, job)) for job in range(20_000)])
+    assert gradients.var(axis=0).sum() == pytest.approx(0.25, rel=0.03)
+
+
+@pytest.mark.parametrize(("dimension", "workers"), [(2, 2), (3, 3), (5, 8), (1, 4)])
+def test_heterogeneity_of_the_quadratic_is_exactly_zeta(dimension, workers):
+    problem = nw.problems.NoisyQuadratic(dimension, mu=1.0).split(workers, by="sorted", zeta=0.7)
+    point = RNG.normal(size=dimension)
+    distances = [
+        problem.gradient(point, Sampler(0).sample(m, 0)) - problem.full_gradient(point) for m in range(workers)
+    ]
+    np.testing.assert_allclose(np.linalg.norm(distances, axis=1), 0.7)
+    np.testing.assert_allclose(np.sum(distances, axis=0), 0, atol=1e-12)
+    assert problem.constants().zeta == 0.7
+
+
+def test_logistic_regression_agrees_with_scikit_learn():
+    problem = breast_cancer(l2=0.01)
+    solution, _ = problem.minimum()
+    model = SklearnLogisticRegression(C=1 / (0.01 * problem.samples), fit_intercept=False, tol=1e-10, max_iter=10_000)
+    expected = model.fit(problem.features, problem.targets).coef_[0]
+    np.testing.assert_allclose(solution, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_dense_and_sparse_data_give_the_same_gradients():
+    features, labels = sparse_data()
+    for kind in (nw.problems.LeastSquares, nw.problems.LogisticRegression):
+        for batch_size in (1, 6):
+            sparse = kind(features, labels, batch_size=batch_size)
+            dense = kind(features.toarray(), labels, batch_size=batch_size)
+            point, sample = RNG.normal(size=8), Sampler(0).sample(1, 2)
+            np.testing.assert_allclose(sparse.gradient(point, sample), dense.gradient(point, sample), atol=1e-14)
+            assert sparse.loss(point) == pytest.approx(dense.loss(point))
+            np.testing.assert_allclose(sparse.full_gradient(point), dense.full_gradient(point), atol=1e-14)
+
+
+def test_large_margins_do_not_overflow():
+    problem = nw.problems.LogisticRegression([[1.0], [1.0]], [0, 1])
+    for size in (-1e4, 1e4):
+        point = np.array([size])
+        assert np.isfinite(problem.loss(point))
+        assert np.isfinite(problem.gradient(point, Sampler(0).sample(0, 0))).all()
+
+
+def test_float32_data_give_float32_params():
+    features, targets = load_diabetes(return_X_y=True)
+    problem = nw.problems.LeastSquares(features.astype(np.float32), targets.astype(np.float32), batch_size=8)
+    run = nw.simulate(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), nw.speeds.Fixed([1.0, 2.0]), steps=500)
+    assert run.params.dtype == np.float32
+    assert run.history.loss[-1] < run.history.loss[0]
+
+
+# Splits
+
+
+def test_a_split_gives_each_worker_its_own_rows_and_every_row_to_somebody():
+    problem = nw.problems.LeastSquares(np.eye(11), np.arange(11.0)).split(3, by="sorted")
+    shards = [problem.shards.rows_of(worker).tolist() for worker in range(3)]
+    assert sorted(row for shard in shards for row in shard) == list(range(11))
+    assert [len(shard) for shard in shards] == [3, 4, 4]
+    assert shards[0] == [0, 1, 2]
+    for worker in range(6):
+        for job in range(20):
+            assert problem.shards.draw_one(Sampler(0).sample(worker, job)) in shards[worker % 3]
+
+
+def test_the_loss_of_a_split_is_the_mean_of_the_workers_losses():
+    problem = nw.problems.LeastSquares(RNG.normal(size=(11, 2)), RNG.normal(size=11)).split(3)
+    point = RNG.normal(size=2)
+    parts = [problem.shards.rows_of(worker) for worker in range(3)]
+    losses = [nw.problems.LeastSquares(problem.features[rows], problem.targets[rows]).loss(point) for rows in parts]
+    assert problem.loss(point) == pytest.approx(np.mean(losses))
+
+
+def test_splitting_by_label_separates_the_classes_and_iid_does_not():
+    labels = RNG.integers(0, 2, 200)
+    problem = nw.problems.LogisticRegression(RNG.normal(size=(200, 3)), labels)
+
+    def share(by, worker):
+        split = problem.split(2, by=by)
+        return np.mean(split.targets[split.shards.rows_of(worker)] > 0)
+
+    assert abs(share("label", 0) - share("label", 1)) > 0.9
+    assert abs(share("iid", 0) - share("iid", 1)) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nw.problems.LeastSquares([[1.0]], [1.0, 2.0]), "targets must be one number per row"),
+        (lambda: nw.problems.LeastSquares([[np.nan]], [1.0]), "features contain NaN or infinity"),
+        (lambda: nw.problems.LeastSquares([[1.0]], [np.inf]), "targets contain NaN or infinity, first in row 0"),
+        (lambda: nw.problems.LeastSquares(np.zeros((0, 3)), []), "features must be a matrix with rows and columns"),
+        (lambda: nw.problems.LeastSquares([[1.0]], [1.0], batch_size=0), "batch_size must be an integer of at least 1"),
+        (lambda: nw.problems.LeastSquares([[1.0]], [1.0], l2=-1), "l2 must be a finite number of at least 0"),
+        (
+            lambda: nw.problems.LogisticRegression([[1.0], [2.0]], [1, 1]),
+            "labels must have exactly two values, got 1: 1",
+        ),
+        (lambda: nw.problems.LogisticRegression(np.eye(3), [1, 2, 3]), "labels must have exactly two values, got 3"),
+        (lambda: nw.problems.LeastSquares.random(10, 2).split(11), "cannot split 10 rows among 11 workers"),
+        (lambda: nw.problems.LeastSquares.random(10, 2).split(2, by="magic"), "by must be 'iid', 'label' or 'sorted'"),
+        (lambda: nw.problems.LeastSquares.random(10, 2).split(2, by="label"), "use by='sorted'"),
+        (lambda: nw.problems.LeastSquares.random(10, 2, noise=-1), "noise must be a finite number of at least 0"),
+        (lambda: nw.problems.NoisyQuadratic(3, L=1.0, mu=2.0), "mu must not exceed L"),
+        (lambda: nw.problems.NoisyQuadratic(0), "dimension must be an integer of at least 1"),
+        (lambda: nw.problems.NoisyQuadratic(3, sigma=-1), "sigma must be a finite number of at least 0"),
+        (lambda: nw.problems.NoisyQuadratic(3, zeta=1.0), "cannot add up to 0"),
+        (lambda: nw.theory.Constants(L=1.0, mu=2.0), "mu must not exceed L"),
+        (lambda: nw.theory.Constants(sigma=-1.0), "sigma must be a finite number of at least 0"),
+    ],
+)
+def test_bad_arguments_of_problems(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

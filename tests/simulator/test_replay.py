@@ -1,0 +1,181 @@
+"""Traces: their columns, saving, loading and replaying."""
+
+import numpy as np
+import pytest
+
+import nowait as nw
+from nowait.core import Sampler
+
+PROBLEM = nw.problems.LeastSquares.random(samples=40, dimension=5, noise=0.1, batch_size=2, seed=1)
+METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.2))
+SPEEDS = nw.speeds.Exponential([0.3, 1.0, 1.0, 9.0])
+TURMOIL = nw.speeds.Faults(
+    [(3.0, "leave", 1), (5.0, "join", 6), (8.0, "join", 1), (12.0, "leave", 3), (13.0, "leave", 0)]
+)
+
+
+def a_run(method=METHOD, **options):
+    return nw.simulate(PROBLEM, method, SPEEDS, steps=100, seed=4, faults=TURMOIL, **options)
+
+
+def test_a_trace_explains_every_step():
+    """x_k = x_{k−1} − γ·Σ weight·g over the rows of step k, with gradients recomputed at their versions."""
+    iterates = [PROBLEM.initial()]
+    method = nw.RennalaSGD(nw.Constant(0.2), batch=3)
+    run = a_run(method, callbacks=[lambda control: iterates.append(control.params.copy())])
+    sampler = Sampler(4)
+    for step in range(1, run.stats.steps + 1):
+        rows = np.flatnonzero(run.trace.step == step)
+        direction = sum(
+            run.trace.weight[row]
+            * PROBLEM.gradient(
+                iterates[run.trace.version[row]], sampler.sample(run.trace.worker[row], run.trace.job[row])
+            )
+            for row in rows
+        )
+        assert len(rows) == 3
+        np.testing.assert_allclose(iterates[step], iterates[step - 1] - 0.2 * direction, rtol=1e-12, atol=1e-15)
+        np.testing.assert_array_equal(run.trace.stepsize[rows], 0.2)
+
+
+def test_the_columns_of_a_trace():
+    trace = a_run().trace
+    assert len(trace) == len(trace.ticket) == 100
+    assert trace.num_workers == 4
+    assert trace.step.tolist() == list(range(1, 101))
+    assert (trace.weight == 1.0).all()
+    assert (trace.outcome == "applied").all()
+    np.testing.assert_array_equal(trace.delay, trace.step - trace.version)
+    np.testing.assert_allclose(trace.time - trace.started, trace.compute_seconds)
+    np.testing.assert_allclose(trace.stepsize, 0.2 * np.minimum(1, trace.live_workers / trace.delay))
+    assert (np.diff(trace.time) >= 0).all()
+    assert len(np.unique(trace.ticket)) == 100
+
+
+def test_a_held_gradient_that_made_no_step_has_step_0():
+    trace = a_run(nw.RennalaSGD(nw.Constant(0.2), batch=3, cancel=False)).trace
+    assert set(trace.outcome) == {"held", "dropped"}
+    assert (trace.step[trace.outcome == "dropped"] == 0).all()
+    assert (trace.stepsize[trace.step == 0] == 0).all()
+    unfinished = (trace.outcome == "held") & (trace.step == 0)
+    assert unfinished.sum() == 0
+
+
+def test_a_saved_run_loads_the_same(tmp_path):
+    run = a_run(output=nw.UniformAverage())
+    run.save(tmp_path / "runs" / "first")
+    again = nw.load(tmp_path / "runs" / "first")
+    assert np.array_equal(again.params, run.params)
+    assert np.array_equal(again.last, run.last)
+    assert np.array_equal(again.trace.arrivals, run.trace.arrivals)
+    assert np.array_equal(again.trace.events, run.trace.events)
+    assert again.trace.initial_workers.tolist() == run.trace.initial_workers.tolist()
+    assert again.history.rows() == run.history.rows()
+    assert again.stats.work_share.tolist() == run.stats.work_share.tolist()
+    assert again.stats.seconds == run.stats.seconds
+    assert again.config == run.config
+    assert again.config["method"] == {
+        "type": "AsynchronousSGD",
+        "stepsize": {"type": "DelayAdaptive", "largest": 0.2, "cut": None},
+    }
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["first"]
+
+
+def test_a_loaded_trace_replays_bit_for_bit(tmp_path):
+    run = a_run(output=nw.StepsizeWeightedAverage())
+    run.save(tmp_path / "run")
+    again = nw.replay(nw.load(tmp_path / "run").trace, PROBLEM, METHOD, seed=4, output=nw.StepsizeWeightedAverage())
+    assert np.array_equal(again.params, run.params)
+    assert np.array_equal(again.last, run.last)
+    assert np.array_equal(again.trace.arrivals, run.trace.arrivals)
+    assert again.stats.way == "replay"
+
+
+def test_rejected_gradients_replay():
+    class SometimesNan:
+        dimension = 2
+
+        def initial(self):
+            return np.ones(2)
+
+        def gradient(self, point, sample):
+            return point * (np.nan if sample.index(10) == 0 else 1.0)
+
+        def loss(self, point):
+            return float(point @ point)
+
+    run = nw.simulate(SometimesNan(), METHOD, nw.speeds.Exponential(1.0, workers=8), steps=200)
+    assert run.stats.rejected > 5
+    assert not run.stats.diverged
+    again = nw.replay(run.trace, SometimesNan(), METHOD)
+    assert np.array_equal(again.last, run.last)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 5}, "row 0 of the trace has gradient norm"),
+        ({"problem": nw.problems.LeastSquares.random(40, 5, 0.1, batch_size=2, seed=2)}, "row 0 of the trace"),
+        ({"method": nw.AsynchronousSGD(nw.Constant(0.2))}, r"row \d+ of the trace has gradient norm"),
+        (
+            {"method": nw.MinibatchSGD(nw.Constant(0.2))},
+            "row 0 of the trace has delay 1 and was applied, in the replay",
+        ),
+        ({"update": nw.Momentum()}, r"row \d+ of the trace has gradient norm"),
+        ({"initial": np.ones(5)}, "row 0 of the trace has gradient norm"),
+    ],
+)
+def test_a_trace_of_something_else_is_refused_at_the_first_row_that_differs(change, message):
+    run = a_run()
+    arguments = {"trace": run.trace, "problem": PROBLEM, "method": METHOD, "seed": 4} | change
+    with pytest.raises(ValueError, match=message):
+        nw.replay(**arguments)
+
+
+def test_a_trace_of_another_method_with_other_tickets_is_refused():
+    run = a_run(nw.RennalaSGD(nw.Constant(0.2), batch=3))
+    with pytest.raises(ValueError, match=r"row \d+ of the trace has .*: the trace is of another problem, seed, method"):
+        nw.replay(run.trace, PROBLEM, nw.RennalaSGD(nw.Constant(0.2), batch=3, cancel=False), seed=4)
+
+
+def test_a_folder_that_exists_is_not_overwritten(tmp_path):
+    run = a_run()
+    run.save(tmp_path / "run")
+    with pytest.raises(FileExistsError, match="nothing is overwritten"):
+        run.save(tmp_path / "run")
+    assert np.array_equal(nw.load(tmp_path / "run").params, run.params)
+
+
+def test_a_failed_save_leaves_nothing_behind(tmp_path, monkeypatch):
+    run = a_run()
+    run.config["broken"] = object()
+    with pytest.raises(TypeError):
+        run.save(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"is not a saved run: it has no params\.safetensors, no trace\.npz"):
+        nw.load(tmp_path)
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path):
+    np.savez(tmp_path / "other.npz", numbers=np.arange(3))
+    with pytest.raises(ValueError, match="is not a nowait trace of format 1"):
+        nw.Trace.load(tmp_path / "other.npz")
+
+
+def test_no_pickle_is_loaded(tmp_path):
+    np.savez(tmp_path / "evil.npz", format=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        nw.Trace.load(tmp_path / "evil.npz")
+
+
+def test_chunks_of_a_long_trace_join_seamlessly(monkeypatch):
+    whole = a_run().trace.arrivals
+    monkeypatch.setattr("nowait.recording.trace.CHUNK_ROWS", 7)
+    assert np.array_equal(a_run().trace.arrivals, whole)
+    held = nw.RennalaSGD(nw.Constant(0.2), batch=20)
+    chunked = a_run(held).trace.arrivals
+    monkeypatch.undo()
+    assert np.array_equal(chunked, a_run(held).trace.arrivals)
