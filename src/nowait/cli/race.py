@@ -64,6 +64,8 @@ def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
 
 def run_race(settings: Settings) -> dict[str, nw.Run]:
     """The whole race: problem, tuning, runs, table, figure."""
+    if settings.folder.exists():
+        raise FileExistsError(f"{settings.folder} exists: choose another --folder")
     console = Console()
     problem = nw.problems.LeastSquares.random(batch_size=settings.batch_size, seed=42)
     medians = mixed_cluster(settings.workers, settings.straggler, settings.seed)
@@ -152,8 +154,6 @@ def _time_to(run: nw.Run, target: float) -> str:
 
 
 def _save(console: Console, runs: dict[str, nw.Run], lowest: float, folder: Path) -> None:
-    if folder.exists():
-        raise FileExistsError(f"{folder} exists: choose another --folder")
     folder.mkdir(parents=True)
     for number, run in enumerate(runs.values()):
         run.save(folder / f"run-{number}")

@@ -22,7 +22,7 @@ class NoisyQuadratic:
     ‖b_m‖ = zeta and Σ b_m = 0, so F stays the mean of the F_m and zeta² is exact.
 
     >>> NoisyQuadratic(dimension=10, L=2.0, mu=0.5, sigma=0.1).constants()
-    Constants(L=2.0, mu=0.5, sigma=0.1, B=1.0, Delta=0.5378..., zeta=0.0)
+    Constants(L=2.0, mu=0.5, sigma=0.1, B=1.0, Delta=0.5503..., zeta=0.0)
     """
 
     dimension: int

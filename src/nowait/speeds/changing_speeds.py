@@ -31,7 +31,7 @@ class TimeVarying(Speeds):
     >>> speeds = TimeVarying(lambda worker, time: 2.0 if time < 10 else 0.5, workers=4)
     >>> seconds, finish = speeds.timing(seed=0)(0, 0, 9.75)
     >>> round(finish, 6)
-    10.75
+    11.0
     """
 
     rate: Callable[[int, float], float]

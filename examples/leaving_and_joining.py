@@ -1,0 +1,24 @@
+"""Workers leave and join while a run goes on; the run is saved, loaded and replayed to the same bits."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import nowait as nw
+
+problem = nw.problems.LeastSquares.random(samples=1_000, dimension=20, noise=0.01, batch_size=8, seed=1)
+method = nw.AsynchronousSGD(nw.DelayAdaptive(0.3))
+speeds = nw.speeds.LogNormal([1.0, 1.0, 2.0, 5.0], sigma=0.5)
+faults = nw.speeds.Faults([(100.0, "leave", 0), (300.0, "join", 0), (400.0, "join", 4)])
+
+run = nw.simulate(problem, method, speeds, seconds=600, faults=faults)
+for start in range(0, 600, 100):
+    then = (run.trace.time >= start) & (run.trace.time < start + 100)
+    print(f"{start:3} s: {run.trace.live_workers[then].max()} workers, {then.sum():3} gradients")
+
+with tempfile.TemporaryDirectory() as folder:
+    run.save(Path(folder) / "run")
+    trace = nw.load(Path(folder) / "run").trace
+again = nw.replay(trace, problem, method)
+print("replayed to the same bits:", np.array_equal(again.params, run.params))

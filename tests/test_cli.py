@@ -1,0 +1,58 @@
+"""The command line, as a user calls it."""
+
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import nowait as nw
+from nowait.cli import app, main
+
+RUNNER = CliRunner()
+SMALL = ["race", "--workers", "4", "--gradients", "400", "--batch-size", "8"]
+
+
+def test_the_race_prints_a_table_and_writes_a_figure_and_its_runs(tmp_path):
+    result = RUNNER.invoke(app, [*SMALL, "--folder", str(tmp_path / "race")])
+    assert result.exit_code == 0, result.output
+    for words in ("Minibatch SGD", "Asynchronous", "the best is", "virtual time"):
+        assert words in result.output
+    assert (tmp_path / "race" / "race.png").read_bytes().startswith(b"\x89PNG")
+    for number in range(3):
+        assert nw.load(tmp_path / "race" / f"run-{number}").stats.gradients > 0
+
+
+def test_the_race_uses_a_new_folder_every_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert RUNNER.invoke(app, SMALL).exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["race-1", "race-2"]
+
+
+def run_main(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["nowait", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code, capsys.readouterr()
+
+
+def test_a_folder_that_exists_is_refused_before_the_race(tmp_path, monkeypatch, capsys):
+    code, printed = run_main(monkeypatch, capsys, "race", "--folder", str(tmp_path))
+    assert code == 1
+    assert printed.err == f"nowait: {tmp_path} exists: choose another --folder\n"
+    assert printed.out == ""
+
+
+def test_a_wrong_option_is_told_in_a_line(monkeypatch, capsys):
+    code, printed = run_main(monkeypatch, capsys, "race", "--workers", "1")
+    assert code == 2
+    assert "--workers" in printed.err
+
+
+def test_the_version(monkeypatch, capsys):
+    code, printed = run_main(monkeypatch, capsys, "--version")
+    assert (code, printed.out.strip()) == (0, nw.__version__)
+
+
+def test_help_has_an_example():
+    assert "Example: nowait race" in RUNNER.invoke(app, ["race", "--help"]).output

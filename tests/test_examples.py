@@ -1,0 +1,29 @@
+"""The examples run, and print what is written beside them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_prints_what_it_says(example, tmp_path):
+    command = [sys.executable, "-W", "error", str(example)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == example.with_suffix(".out").read_text()
+
+
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
+    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code, names)
+    assert (names["again"].params == names["run"].params).all()
+    assert (tmp_path / "runs" / "first" / "config.json").exists()

@@ -1,0 +1,45 @@
+"""Figures: what they show, not how they look."""
+
+import pytest
+
+import nowait as nw
+
+PROBLEM = nw.problems.NoisyQuadratic(dimension=4, sigma=0.1)
+SPEEDS = nw.speeds.Exponential([1.0, 1.0, 8.0])
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return {
+        "minibatch": nw.simulate(PROBLEM, nw.MinibatchSGD(nw.Constant(0.5)), SPEEDS, seconds=100.0),
+        "asynchronous": nw.simulate(PROBLEM, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), SPEEDS, seconds=100.0),
+    }
+
+
+@pytest.mark.parametrize("axis", ["time", "gradients", "step"])
+def test_errors_are_drawn_against_any_axis(runs, axis):
+    [axes] = nw.plots.errors(runs, axis=axis).axes
+    assert axes.get_yscale() == "log"
+    for line, (name, run) in zip(axes.lines, runs.items(), strict=True):
+        assert line.get_label() == name
+        assert line.get_xdata().tolist() == getattr(run.history, axis).tolist()
+        assert line.get_ydata().tolist() == run.history.loss.tolist()
+
+
+def test_delays_show_the_number_of_workers(runs):
+    [axes] = nw.plots.delays(runs).axes
+    assert "M = 3" in [text.get_text() for text in axes.get_legend().get_texts()]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+def test_the_race_has_three_panels_and_saves(runs, tmp_path):
+    figure = nw.plots.race(runs, minimum=0.0)
+    assert len(figure.axes) == 3
+    for ending in ("png", "pdf", "svg"):
+        figure.savefig(tmp_path / f"race.{ending}")
+        assert (tmp_path / f"race.{ending}").stat().st_size > 1_000
+
+
+def test_an_unknown_axis_is_refused(runs):
+    with pytest.raises(ValueError, match="axis must be one of time, gradients, step, got 'epochs'"):
+        nw.plots.errors(runs, axis="epochs")
