@@ -20,6 +20,7 @@ from nowait.core import (
     WorkerJoined,
     WorkerLost,
 )
+from nowait.recording import TraceRecorder
 from nowait.testing import a_server, check_invariants, gradient_from
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.Constant(0.5))
@@ -169,17 +170,43 @@ def test_sums_add_merge_and_clear():
     def sum_up(server, arrival):
         total, other = server.sum(), server.sum()
         total.add(arrival)
-        other.add(arrival, weight=3.0)
+        other.add(arrival, weight=1.0)
+        other.add(arrival, weight=2.0)
         total.merge(other, weight=2.0)
         server.step(total, 1.0, scale=0.5)
         seen.append(total.count)
+        total.merge(other, weight=-2.0)
+        seen.append((total.count, total.vector.tolist()))
         total.clear()
         seen.append((total.count, total.vector.tolist()))
 
     server = a_server(Handlers(on_arrival=sum_up), num_workers=1)
     server.handle(gradient_from(server, worker=0, gradient=1.0))
     assert server.params.tolist() == [-3.5, -3.5]
-    assert seen == [2, (0, [0.0, 0.0])]
+    assert seen == [3, (1, [1.0, 1.0]), (0, [0.0, 0.0])]
+
+
+def test_the_log_tells_the_coefficient_of_a_gradient_in_its_first_step():
+    sums = {}
+
+    def hold_and_step(server, arrival):
+        total = sums.setdefault("total", server.sum())
+        part = server.sum()
+        part.add(arrival, weight=2.0)
+        total.merge(part, weight=3.0)
+        if arrival.worker == 1:
+            server.step(total, 0.1, scale=0.5)
+            server.step(total, 0.7)
+
+    recorder = TraceRecorder(range(2))
+    server = a_server(Handlers(on_arrival=hold_and_step), num_workers=2, log=recorder)
+    server.handle(gradient_from(server, worker=0))
+    server.handle(gradient_from(server, worker=1))
+    trace = recorder.trace()
+    assert trace.outcome.tolist() == ["held", "held"]
+    assert trace.step.tolist() == [1, 1]
+    assert trace.weight.tolist() == [3.0, 3.0]
+    assert trace.stepsize.tolist() == [0.1, 0.1]
 
 
 def test_what_a_method_reads_is_read_only_and_gone_afterwards():
@@ -275,6 +302,27 @@ def test_a_bad_gradient_is_rejected_and_its_ticket_issued_again_at_its_own_point
     check_invariants(server)
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda server, arrival: server.assign(0),
+        lambda server, arrival: server.cancel(0),
+        lambda server, arrival: server.wake(9.0),
+        lambda server, arrival: server.step(server.sum(), 0.1),
+        lambda server, arrival: server.apply(arrival, 0.1),
+        lambda server, arrival: server.apply(arrival, 0.1, direction=np.ones(2)),
+        lambda server, arrival: server.sum().add(arrival),
+    ],
+    ids=["assign", "cancel", "wake", "step", "apply", "apply direction", "add"],
+)
+def test_no_verb_takes_effect_on_a_bad_gradient(verb):
+    server = a_server(Handlers(on_arrival=verb), num_workers=3)
+    commands = server.handle(gradient_from(server, worker=1, gradient=math.nan))
+    assert commands == [Assign(Ticket(id=3, worker=1, version=0, job=1))]
+    assert (server.steps, server.counts.cancelled, len(server.in_flight)) == (0, 0, 3)
+    check_invariants(server)
+
+
 def test_a_large_finite_gradient_whose_square_overflows_is_good():
     server = a_server(ASYNCHRONOUS, num_workers=2)
     server.handle(gradient_from(server, worker=0, gradient=1e200))
@@ -322,6 +370,14 @@ def test_nothing_but_nan_from_several_workers_means_diverged():
 
 def test_nan_from_the_only_worker_means_diverged():
     server = a_server(ASYNCHRONOUS, num_workers=1)
+    for _ in range(5):
+        server.handle(gradient_from(server, worker=0, gradient=math.nan))
+    assert server.diverged == "the last 5 gradients of worker 0 are not finite"
+
+
+def test_a_worker_alone_with_its_nans_is_not_to_blame_when_params_have_exploded():
+    server = a_server(ASYNCHRONOUS, num_workers=3)
+    server.handle(gradient_from(server, worker=0, gradient=1e100))
     for _ in range(5):
         server.handle(gradient_from(server, worker=0, gradient=math.nan))
     assert server.diverged == "the last 5 gradients of worker 0 are not finite"

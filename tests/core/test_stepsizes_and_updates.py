@@ -29,6 +29,7 @@ def test_a_stepsize_of_arrays_is_the_stepsize_of_each_entry(stepsize):
 def test_the_delay_adaptive_rule_shrinks_beyond_the_number_of_workers():
     stepsize = nw.DelayAdaptive(0.5)
     assert [stepsize(delay, 4, 1) for delay in (1, 4, 5, 8, 400)] == [0.5, 0.5, 0.4, 0.25, 0.005]
+    assert stepsize(101, 100, 1) == pytest.approx(0.5 * 100 / 101, rel=1e-15)
 
 
 @pytest.mark.parametrize("rule", [nw.Constant, nw.DelayAdaptive])

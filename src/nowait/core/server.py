@@ -267,7 +267,13 @@ class Server:
             self._method.on_arrival(self, arrival)
             if self._unchecked is not None:
                 self._check_gradient()
-            self._count_valid(arrival)
+            self.counts.gradients += 1
+            if arrival.outcome is Outcome.DROPPED:
+                self.counts.dropped += 1
+            if self._rejections.in_a_row:
+                self._rejections.good(arrival.worker)
+            self._rows += 1
+            self._log.arrived(arrival, self.num_workers)
             return commands
         except GradientRejected:
             return self._reject(arrival, version)
@@ -277,15 +283,6 @@ class Server:
         finally:
             self._arrival = self._unchecked = arrival.version_held = arrival.raw_gradient = None
             self._versions.release(version)
-
-    def _count_valid(self, arrival: Arrival) -> None:
-        self.counts.gradients += 1
-        if arrival.outcome is Outcome.DROPPED:
-            self.counts.dropped += 1
-        if self._rejections.in_a_row:
-            self._rejections.good(arrival.worker)
-        self._rows += 1
-        self._log.arrived(arrival, self.num_workers)
 
     def _on_join(self, event: WorkerJoined) -> list[Command]:
         checks.at_least(0, event.worker, "worker", "workers are numbered from 0")

@@ -29,6 +29,7 @@ class LinearModel(ABC):
         self.batch_size = checks.at_least(1, batch_size, "batch_size", "a gradient needs at least one row")
         self.l2 = checks.not_negative(l2, "l2", "it weighs ‖x‖²/2")
         self.shards = Shards.all_rows(len(self.targets))
+        self._samples = len(self.targets)
         self._dense = isinstance(self.features, np.ndarray)
         self._minimum: tuple[Vector, float] | None = None
 
@@ -42,7 +43,7 @@ class LinearModel(ABC):
     @property
     def samples(self) -> int:
         """The number of rows."""
-        return len(self.targets)
+        return self._samples
 
     def initial(self) -> Vector:
         """Zeros."""
@@ -70,7 +71,7 @@ class LinearModel(ABC):
         if not self._dense:
             self._sparse_gradient_into(point, self.shards.draw(sample, self.batch_size), out)
         elif self.batch_size == 1:
-            row = self.shards.draw_one(sample)
+            row = sample.index(self._samples) if self.shards.order is None else self.shards.draw_one(sample)
             _kernels().row_gradient(self.model, self.features, self.targets, row, point, out)
         else:
             rows = self.shards.draw(sample, self.batch_size)

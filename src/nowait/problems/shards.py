@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import final
 
@@ -38,11 +37,6 @@ class Shards:
             weights[order[begin:end]] = 1.0 / (count * (end - begin))
         return cls(order, starts, weights)
 
-    @cached_property
-    def samples(self) -> int:
-        """The number of rows."""
-        return len(self.weights)
-
     @property
     def count(self) -> int:
         """The number of shards."""
@@ -50,16 +44,16 @@ class Shards:
 
     def draw_one(self, sample: Sample) -> int:
         """One row for the sample's worker."""
-        if self.order is None:
-            return sample.index(self.samples)
         begin, end = self._bounds(sample.worker)
+        if self.order is None:
+            return sample.index(end)
         return int(self.order[begin + sample.index(end - begin)])
 
     def draw(self, sample: Sample, size: int) -> Integers:
         """Rows for the sample's worker, with replacement."""
-        if self.order is None:
-            return sample.indices(self.samples, size)
         begin, end = self._bounds(sample.worker)
+        if self.order is None:
+            return sample.indices(end, size)
         return self.order[begin + sample.indices(end - begin, size)]
 
     def mean(self, values: Floats) -> float:
