@@ -132,6 +132,42 @@ def test_steps_along_a_sum_weigh_the_params_before_the_step(record):
     np.testing.assert_allclose(run.params, np.mean(record.iterates, axis=0), rtol=1e-12)
 
 
+@pytest.mark.parametrize("output", [nw.UniformAverage(), nw.StepsizeWeightedAverage(), nw.StronglyConvexAverage(1e-9)])
+def test_long_averages_of_float32_params_keep_their_digits(output):
+    """100 for half the run, 101 for the other half: in float32 the late terms would vanish."""
+
+    class Jump:
+        dimension = 1
+
+        def initial(self):
+            return np.zeros(1, dtype=np.float32)
+
+        def gradient(self, point, sample):
+            return point - np.float32(100 if sample.job < 50_000 else 101)
+
+        def loss(self, point):
+            return 0.0
+
+    method, speeds = nw.AsynchronousSGD(nw.Constant(1.0)), nw.speeds.Fixed([1.0])
+    params = nw.simulate(Jump(), method, speeds, steps=100_000, evaluate_every=100_000, output=output).params
+    assert params.dtype == np.float32
+    assert params[0] == pytest.approx(100.5, abs=1e-4)
+
+
+def test_what_ringmaster_would_drop_weighs_nothing(record):
+    """Worker 1 holds x_2 with a delay of 4 at the end."""
+    run = nw.simulate(
+        nw.problems.NoisyQuadratic(3),
+        nw.RingmasterASGD(nw.Constant(0.1), max_delay=2),
+        nw.speeds.Adversary([0, 1] + [0] * 1_000),
+        steps=6,
+        output=nw.StepsizeWeightedAverage(),
+        callbacks=[record],
+    )
+    kept = [iterate for number, iterate in enumerate(record.iterates, start=1) if number != 2]
+    np.testing.assert_allclose(run.params, np.mean(kept, axis=0), rtol=1e-12)
+
+
 @pytest.mark.parametrize("mu", [0, -1.0, math.nan])
 def test_strong_convexity_must_be_positive(mu):
     with pytest.raises(ValueError, match="mu must be a finite number above 0"):

@@ -76,6 +76,21 @@ def test_consecutive_jobs_are_not_correlated():
     assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.05
 
 
+def test_indices_uniforms_normals_and_parts_are_independent():
+    samples = [Sampler(0).sample(0, job) for job in range(3_000)]
+    columns = [
+        [sample.index(10**9) for sample in samples],
+        [sample.uniforms(1)[0] for sample in samples],
+        [abs(sample.normals(1)[0]) for sample in samples],
+        [sample.part(0).uniforms(1)[0] for sample in samples],
+        [sample.part(1).uniforms(1)[0] for sample in samples],
+        [sample.part(0).index(10**9) for sample in samples],
+    ]
+    correlations = np.corrcoef(columns) - np.eye(len(columns))
+    assert np.abs(correlations).max() < 0.07
+    assert samples[0].part(3).index(100) == Sampler(0).sample(0, 0).part(3).index(100)
+
+
 def test_a_generator_belongs_to_its_sample():
     sample = Sampler(0).sample(0, 0)
     assert sample.rng().standard_normal() == sample.rng().standard_normal()

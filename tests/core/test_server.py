@@ -1,6 +1,7 @@
 """The server, event by event."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -209,6 +210,86 @@ def test_the_log_tells_the_coefficient_of_a_gradient_in_its_first_step():
     assert trace.stepsize.tolist() == [0.1, 0.1]
 
 
+def test_the_first_step_of_a_gradient_that_is_applied_and_added_is_the_application():
+    """As delayed Nesterov does: apply at once, step along the sum of three later."""
+    sums = {}
+
+    def apply_and_add(server, arrival):
+        total = sums.setdefault("total", server.sum())
+        server.apply(arrival, 0.05)
+        total.add(arrival)
+        if total.count == 3:
+            server.step(total, 0.01)
+            total.clear()
+        server.assign(arrival.worker)
+
+    recorder = TraceRecorder(range(1))
+    server = a_server(Handlers(on_arrival=apply_and_add), num_workers=1, log=recorder)
+    for _ in range(6):
+        server.handle(gradient_from(server, worker=0))
+    assert recorder.trace().step.tolist() == [1, 2, 3, 5, 6, 7]
+    assert set(recorder.trace().stepsize) == {0.05}
+
+
+def test_reading_a_bad_gradient_ends_the_handler():
+    seen = []
+    for read in (lambda arrival: arrival.gradient, lambda arrival: arrival.gradient_norm):
+        method = Handlers(on_arrival=lambda server, arrival, read=read: seen.append(read(arrival)))
+        server = a_server(method, num_workers=3)
+        server.handle(gradient_from(server, worker=0, gradient=math.nan))
+        assert (seen, server.counts.rejected) == ([], 1)
+        server.handle(gradient_from(server, worker=1, gradient=3.0))
+        seen.clear()
+
+
+def test_the_norm_of_a_gradient_can_be_read():
+    norms = []
+    server = a_server(Handlers(on_arrival=lambda server, arrival: norms.append(arrival.gradient_norm)), num_workers=1)
+    server.handle(gradient_from(server, worker=0, gradient=np.array([3.0, 4.0])))
+    assert norms == [5.0]
+
+
+def test_a_method_hears_of_the_ticket_that_replaces_a_rejected_one():
+    replaced = []
+
+    class Listening(Handlers):
+        def on_reissue(self, server, rejected, ticket):
+            replaced.append((rejected.id, ticket.id))
+
+    server = a_server(Listening(), num_workers=2)
+    server.handle(gradient_from(server, worker=1, gradient=math.nan))
+    assert replaced == [(1, 2)]
+
+
+def test_sums_of_another_server_are_refused():
+    other = a_server(ASYNCHRONOUS, num_workers=1, dimension=5).sum()
+    server = a_server(Handlers(on_arrival=lambda server, arrival: server.step(other, 0.1)), num_workers=1)
+    with pytest.raises(ValueError, match="a sum of another server"):
+        server.handle(gradient_from(server, worker=0))
+    with pytest.raises(ValueError, match="sums of different servers"):
+        server.sum().merge(other)
+
+
+def test_a_sum_is_scaled_by_merging_it_with_itself():
+    sums = {}
+
+    def halve(server, arrival):
+        total = sums.setdefault("total", server.sum())
+        total.add(arrival)
+        total.merge(total, weight=-0.5)
+
+    server = a_server(Handlers(on_arrival=halve), num_workers=1)
+    server.handle(gradient_from(server, worker=0, gradient=8.0))
+    assert (sums["total"].vector.tolist(), sums["total"].count) == ([4.0, 4.0], 1)
+
+
+def test_a_gradient_that_travelled_as_a_pickle_is_good():
+    server = a_server(ASYNCHRONOUS, num_workers=1)
+    gradient = pickle.loads(pickle.dumps(np.ones(2)))
+    server.handle(gradient_from(server, worker=0, gradient=gradient))
+    assert server.steps == 1
+
+
 def test_what_a_method_reads_is_read_only_and_gone_afterwards():
     kept = []
 
@@ -272,6 +353,7 @@ def test_stepsizes_use_the_live_number_of_workers():
         TimerFired(-1.0),
         WorkerJoined(7, time=math.nan),
         WorkerLost(0, time=-1.0),
+        WorkerJoined(-1, time=1.0),
     ],
 )
 def test_an_illegal_event_is_an_error_and_changes_nothing(event):
@@ -332,10 +414,12 @@ def test_a_large_finite_gradient_whose_square_overflows_is_good():
 
 def test_one_worker_that_keeps_sending_nan_is_named():
     server = a_server(ASYNCHRONOUS, num_workers=3)
-    for _ in range(4):
+    for _ in range(5):
         server.handle(gradient_from(server, worker=0))
         server.handle(gradient_from(server, worker=2, gradient=math.nan))
-    with pytest.raises(BadWorkerError, match="worker 2 sent 5 gradients in a row with NaN or infinity") as error:
+    server.handle(gradient_from(server, worker=0))
+    server.handle(gradient_from(server, worker=0))
+    with pytest.raises(BadWorkerError, match="worker 2 sent 6 gradients in a row with NaN or infinity") as error:
         server.handle(gradient_from(server, worker=2, gradient=math.nan))
     assert error.value.worker == 2
 
@@ -383,6 +467,38 @@ def test_a_worker_alone_with_its_nans_is_not_to_blame_when_params_have_exploded(
     assert server.diverged == "the last 5 gradients of worker 0 are not finite"
 
 
+def test_after_five_tries_at_its_own_point_a_worker_goes_on_at_the_current_params():
+    server = a_server(ASYNCHRONOUS, num_workers=3)
+    for _ in range(2):
+        server.handle(gradient_from(server, worker=1))
+    versions = []
+    for _ in range(5):
+        [assign] = server.handle(gradient_from(server, worker=0, gradient=math.nan))
+        versions.append(assign.ticket.version)
+    assert versions == [0, 0, 0, 0, 2]
+
+
+def test_a_worker_is_blamed_only_if_others_are_fine_at_points_as_new():
+    server = a_server(ASYNCHRONOUS, num_workers=3)
+    server.handle(gradient_from(server, worker=0))
+    for _ in range(7):
+        server.handle(gradient_from(server, worker=0, gradient=math.nan))
+    server.handle(gradient_from(server, worker=1))
+    server.handle(gradient_from(server, worker=0, gradient=math.nan))
+    assert server.diverged is None, "worker 1 was fine at version 0, which says nothing of version 1"
+    server.handle(gradient_from(server, worker=1))
+    with pytest.raises(BadWorkerError, match="worker 0 sent 9 gradients in a row"):
+        server.handle(gradient_from(server, worker=0, gradient=math.nan))
+
+
+def test_a_worker_alone_for_long_means_diverged():
+    server = a_server(ASYNCHRONOUS, num_workers=3)
+    for _ in range(50):
+        assert server.diverged is None
+        server.handle(gradient_from(server, worker=0, gradient=math.nan))
+    assert server.diverged == "the last 50 gradients of worker 0 are not finite"
+
+
 def test_params_that_would_overflow_mean_diverged_and_are_never_published():
     server = a_server(ASYNCHRONOUS, num_workers=1)
     server.handle(gradient_from(server, worker=0, gradient=-1.5e308))
@@ -390,6 +506,7 @@ def test_params_that_would_overflow_mean_diverged_and_are_never_published():
     assert server.steps == 2
     server.handle(gradient_from(server, worker=0, gradient=-1.5e308))
     assert server.diverged == "params after step 3 would not be finite"
+    assert server.counts.rejected == 1
     assert np.isfinite(server.params).all()
 
 

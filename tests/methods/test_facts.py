@@ -40,6 +40,17 @@ def test_a_minibatch_does_not_wait_for_a_worker_that_left():
     assert run.trace.weight[run.trace.step == 3].tolist() == [1 / 2, 1 / 2]
 
 
+def test_gradients_held_when_the_last_worker_leaves_wait_for_the_next_one():
+    workers = ScriptedWorkers(nw.MinibatchSGD(nw.DelayAdaptive(0.5)), num_workers=2)
+    workers.finish(workers.server.in_flight.of(0)[0])
+    workers.lose(0)
+    workers.lose(1)
+    assert workers.server.steps == 0
+    workers.join(1)
+    workers.next_arrival()
+    assert workers.server.params.tolist() == [0.5, 0.5]
+
+
 # Rennala SGD
 
 

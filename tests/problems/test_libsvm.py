@@ -51,6 +51,8 @@ def test_a_dimension_widens_the_matrix(tmp_path):
         ("1 0:1", r"line 2: index 0 in '0:1', but LIBSVM indices start at 1"),
         ("1 3:1 2:1", r"line 2: index 2 follows 3, but indices must increase along a line"),
         ("1 3:1 3:1", r"line 2: index 3 follows 3"),
+        ("1 2:1_0", r"line 2: the value of index 2 must be a number, got '1_0'"),
+        ("1 99999999999999999999:1", r"line 2: index 99999999999999999999 is larger than 2,147,483,647"),
         ("1 -3:1", r"line 2: expected index:value, got '-3:1'"),
     ],
 )
@@ -58,6 +60,13 @@ def test_a_broken_line_is_named(tmp_path, line, message):
     path = tmp_path / "data.txt"
     path.write_text(f"-1 1:1\n{line}\n+1 1:1\n")
     with pytest.raises(ValueError, match=message):
+        nw.problems.read_libsvm(path)
+
+
+def test_a_line_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "data.txt"
+    path.write_bytes(b"-1 1:1\n+1 1:\xff\n")
+    with pytest.raises(ValueError, match="line 2: the value of index 1 must be a number"):
         nw.problems.read_libsvm(path)
 
 

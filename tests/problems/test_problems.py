@@ -159,6 +159,31 @@ def test_dense_and_sparse_data_give_the_same_gradients():
             np.testing.assert_allclose(sparse.full_gradient(point), dense.full_gradient(point), atol=1e-14)
 
 
+def test_the_variance_bound_holds_for_every_shard():
+    features = np.vstack([10 * np.eye(20), 1e-3 * np.eye(20)])
+    problem = nw.problems.LogisticRegression(features, [1] * 20 + [0] * 20).split(2, by="label")
+    point = np.full(20, -5.0)
+    for worker in range(2):
+        gradients = np.array([problem.gradient(point, Sampler(0).sample(worker, job)) for job in range(2_000)])
+        assert gradients.var(axis=0).sum() <= problem.constants().sigma ** 2
+
+
+@pytest.mark.parametrize("dimension", [2, 3, 10])
+def test_a_convex_quadratic_has_the_smoothness_it_says(dimension):
+    problem = nw.problems.NoisyQuadratic(dimension, L=1.5, mu=0.0)
+    assert (problem.eigenvalues.max(), problem.eigenvalues.min()) == (1.5, 0.0)
+
+
+def test_a_point_of_the_wrong_size_or_type_is_noticed():
+    problem = nw.problems.LeastSquares.random(samples=10, dimension=4)
+    sample = Sampler(0).sample(0, 0)
+    with pytest.raises(ValueError, match="point and out must have 4 entries, got 2 and 2"):
+        problem.gradient(np.zeros(2), sample)
+    with pytest.raises(ValueError, match="got 4 and 3"):
+        problem.gradient_into(np.zeros(4), sample, np.zeros(3))
+    assert np.array_equal(problem.gradient([1, 0, 0, 1], sample), problem.gradient(np.array([1.0, 0, 0, 1]), sample))
+
+
 def test_large_margins_do_not_overflow():
     problem = nw.problems.LogisticRegression([[1.0], [1.0]], [0, 1])
     for size in (-1e4, 1e4):
@@ -231,6 +256,10 @@ def test_splitting_by_label_separates_the_classes_and_iid_does_not():
         (lambda: nw.problems.NoisyQuadratic(0), "dimension must be an integer of at least 1"),
         (lambda: nw.problems.NoisyQuadratic(3, sigma=-1), "sigma must be a finite number of at least 0"),
         (lambda: nw.problems.NoisyQuadratic(3, zeta=1.0), "cannot add up to 0"),
+        (lambda: nw.problems.LeastSquares([[1.0, 2.0], [3.0]], [1.0, 2.0]), "all rows need the same number of entries"),
+        (lambda: nw.problems.LogisticRegression(np.eye(2), ["cat", "dog"]), "labels must be numbers"),
+        (lambda: nw.problems.LeastSquares.random(10, 2, seed=-1), "seed must be an integer of at least 0"),
+        (lambda: nw.theory.Constants(L="a"), "L must be a finite number of at least 0, got 'a'"),
         (lambda: nw.theory.Constants(L=1.0, mu=2.0), "mu must not exceed L"),
         (lambda: nw.theory.Constants(sigma=-1.0), "sigma must be a finite number of at least 0"),
     ],

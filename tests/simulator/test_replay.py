@@ -132,6 +132,62 @@ def test_a_trace_of_something_else_is_refused_at_the_first_row_that_differs(chan
         nw.replay(**arguments)
 
 
+class Steady:
+    """Gradients that do not depend on the point: their norms tell nothing of the stepsize."""
+
+    dimension = 2
+
+    def initial(self):
+        return np.zeros(2)
+
+    def gradient(self, point, sample):
+        return np.array([1.0, -1.0])
+
+    def loss(self, point):
+        return float(point[0] ** 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": nw.AsynchronousSGD(nw.Constant(0.2))}, "row 0 of the trace has stepsize 0.1"),
+        ({"update": nw.Momentum()}, "the trace ends at params of norm"),
+    ],
+)
+def test_other_stepsizes_and_updates_are_refused_even_if_no_gradient_tells(change, message):
+    run = nw.simulate(Steady(), nw.AsynchronousSGD(nw.Constant(0.1)), SPEEDS, steps=20)
+    arguments = {"trace": run.trace, "problem": Steady(), "method": nw.AsynchronousSGD(nw.Constant(0.1))}
+    assert np.array_equal(nw.replay(**arguments).params, run.params)
+    with pytest.raises(ValueError, match=message):
+        nw.replay(**(arguments | change))
+
+
+def test_a_replay_took_as_long_as_its_run():
+    run = nw.simulate(PROBLEM, METHOD, SPEEDS, seconds=10.0)
+    assert nw.replay(run.trace, PROBLEM, METHOD).stats.seconds == run.stats.seconds == 10.0
+
+
+def test_a_trace_is_saved_under_the_name_given(tmp_path):
+    trace = a_run().trace
+    trace.save(tmp_path / "trace")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace"]
+    assert np.array_equal(nw.Trace.load(tmp_path / "trace").arrivals, trace.arrivals)
+
+
+def test_an_event_of_an_unknown_kind_is_refused():
+    trace = a_run().trace
+    trace.events["kind"][0] = 9
+    with pytest.raises(ValueError, match="an event of unknown kind 9"):
+        nw.replay(trace, PROBLEM, METHOD, seed=4)
+
+
+def test_long_lists_are_summed_up_in_the_configuration():
+    run = nw.simulate(PROBLEM, METHOD, nw.speeds.Fixed([1.0] * 1_000), steps=5)
+    assert run.config["speeds"]["seconds"]["array"] == [1_000]
+    run = nw.simulate(PROBLEM, METHOD, nw.speeds.Adversary(range(3)), steps=5)
+    assert run.config["speeds"]["order"] == [0, 1, 2]
+
+
 def test_a_trace_of_another_method_with_other_tickets_is_refused():
     run = a_run(nw.RennalaSGD(nw.Constant(0.2), batch=3))
     with pytest.raises(ValueError, match=r"row \d+ of the trace has .*: the trace is of another problem, seed, method"):

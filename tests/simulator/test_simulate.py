@@ -64,6 +64,23 @@ def test_without_a_word_about_a_hundred_evaluations_are_made():
     assert 80 <= len(simulate(seconds=500.0).history) <= 102
 
 
+@pytest.mark.parametrize(
+    "budget", [{"seconds": 100.0}, {"gradients": 100}, {"steps": 10}, {"seconds": 100.0, "steps": 99}]
+)
+def test_losses_carry_the_time_of_the_step_they_belong_to(budget):
+    """Minibatch steps come every 10 seconds; arrivals in between change nothing."""
+    speeds = nw.speeds.Fixed([float(seconds) for seconds in range(1, 11)])
+    history = simulate(method=nw.MinibatchSGD(nw.Constant(0.5)), speeds=speeds, **budget).history
+    assert history.step.tolist() == list(range(len(history)))
+    assert history.time.tolist() == [10.0 * step for step in range(len(history))]
+    assert history.gradients.tolist() == [10 * step for step in range(len(history))]
+
+
+def test_a_target_is_seen_however_many_steps_are_allowed():
+    run = simulate(steps=10**9, seconds=5_000.0, target_loss=0.05)
+    assert run.stats.seconds < 500.0
+
+
 def test_the_last_loss_is_that_of_the_last_params():
     run = simulate(seconds=33.3)
     assert run.history.loss[-1] == PROBLEM.loss(run.last)
@@ -184,6 +201,64 @@ def test_the_run_ends_when_everybody_has_left(caplog):
     assert run.stats.advice in caplog.text
 
 
+def test_with_a_time_budget_too_the_user_is_told_that_everybody_left():
+    run = simulate(seconds=1_000.0, faults=nw.speeds.Faults([(3.5, "leave", worker) for worker in range(3)]))
+    assert run.stats.advice == "every worker has left after 6 steps, and none will join"
+    assert run.stats.seconds == 3.5
+
+
+def test_a_timer_that_sets_itself_again_does_not_keep_an_empty_run_alive():
+    class Ticking(Method):
+        stepsize = nw.Constant(0.1)
+
+        def start(self, server):
+            super().start(server)
+            server.wake(1.5)
+
+        def on_arrival(self, server, arrival):
+            server.apply(arrival, 0.1)
+            server.assign(arrival.worker)
+
+        def on_timer(self, server):
+            server.wake(server.now + 1.5)
+
+    faults = nw.speeds.Faults([(3.5, "leave", worker) for worker in range(3)])
+    run = simulate(method=Ticking(), steps=1_000, faults=faults)
+    assert run.stats.steps == 6
+    assert "every worker has left" in run.stats.advice
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    faults = nw.speeds.Faults([(np.float32(1.5), "join", np.int64(3)), (np.float64(5.5), "leave", np.int32(0))])
+    method = nw.AsynchronousSGD(nw.DelayAdaptive(np.float64(0.1)))
+    run = simulate(
+        method=method,
+        speeds=nw.speeds.Exponential(np.array([1.0, 2.0, 3.0])),
+        seconds=np.int64(20),
+        seed=np.int64(1),
+        faults=faults,
+    )
+    assert type(method.stepsize.largest) is float
+    run.save(tmp_path / "run")
+    assert nw.load(tmp_path / "run").stats.seconds == 20.0
+    plain = nw.speeds.Faults([(1.5, "join", 3), (5.5, "leave", 0)])
+    again = simulate(speeds=nw.speeds.Exponential([1.0, 2.0, 3.0]), seconds=20.0, seed=1, faults=plain)
+    assert np.array_equal(again.params, run.params)
+
+
+def test_many_changes_asked_for_twice_are_made_once():
+    def remove_all_but_one(control):
+        if control.steps == 1:
+            for worker in control.workers[1:]:
+                control.remove_worker(worker)
+
+    count = 2_000
+    faults = nw.speeds.Faults([(5.0, "leave", worker) for worker in range(1, count)])
+    run = simulate(speeds=nw.speeds.Fixed(1.0, workers=count), steps=20, faults=faults, callbacks=[remove_all_but_one])
+    assert run.stats.lost == count - 1
+    assert run.stats.steps == 20
+
+
 def test_the_run_goes_on_when_somebody_joins_after_all_have_left():
     faults = nw.speeds.Faults([*((3.5, "leave", worker) for worker in range(3)), (50.0, "join", 1)])
     run = simulate(steps=20, faults=faults)
@@ -257,6 +332,36 @@ def test_an_error_in_a_gradient_says_whose_it_was():
     assert "while worker 1 computed its job 2 at version" in error.value.__notes__[0]
 
 
+def test_what_gradient_into_returns_does_not_matter():
+    class Chatty:
+        dimension = 4
+
+        def initial(self):
+            return np.zeros(4)
+
+        def gradient_into(self, point, sample, out):
+            PROBLEM.gradient_into(point, sample, out)
+            return 3.0
+
+        gradient = None
+
+        def loss(self, point):
+            return PROBLEM.loss(point)
+
+    assert np.array_equal(simulate(problem=Chatty(), steps=20).params, simulate(steps=20).params)
+
+
+def test_a_method_without_a_stepsize_runs_and_is_refused_only_by_an_averaging_output():
+    class Mine(Method):
+        def on_arrival(self, server, arrival):
+            server.apply(arrival, 0.1)
+            server.assign(arrival.worker)
+
+    assert simulate(method=Mine(), steps=5).stats.steps == 5
+    with pytest.raises(TypeError, match="Mine has no stepsize, by which an averaging output weighs"):
+        simulate(method=Mine(), steps=5, output=nw.StepsizeWeightedAverage())
+
+
 def test_a_gradient_that_writes_into_its_point_is_stopped():
     class Scribbler:
         dimension = 2
@@ -298,6 +403,28 @@ def test_a_diverged_run_replays():
     again = nw.replay(run.trace, problem, method)
     assert np.array_equal(again.last, run.last)
     assert again.stats.diverged
+
+
+class Root:
+    """Its gradient is NaN below 0, where too large a stepsize leads."""
+
+    dimension = 1
+
+    def initial(self):
+        return np.full(1, 0.5)
+
+    def gradient(self, point, sample):
+        return 1 - 1 / np.sqrt(point)
+
+    def loss(self, point):
+        return float(abs(point[0] - 1))
+
+
+@pytest.mark.parametrize("seconds", [[1.0, 1.0], [1.0, 3.0], [1.0, 1e6], [1e6, 1.0]])
+def test_a_fast_worker_is_not_to_blame_for_a_run_that_diverged(seconds):
+    method = nw.AsynchronousSGD(nw.Constant(8.0))
+    run = simulate(problem=Root(), method=method, speeds=nw.speeds.Fixed(seconds), steps=1_000, evaluate_every=1_000)
+    assert run.stats.diverged
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])

@@ -76,6 +76,21 @@ def test_a_rate_of_zero_never_ends(caplog):
     assert "no worker will ever finish" in caplog.text
 
 
+def test_a_rate_that_fades_never_ends():
+    fading = SPEEDS.TimeVarying(lambda worker, time: 1 / (1 + time) ** 2, workers=2)
+    assert fading.timing(0)(0, 0, 1.0)[1] == math.inf
+
+
+@pytest.mark.parametrize(
+    "speeds", [SPEEDS.Pareto(1.0, shape=0.001, workers=1), SPEEDS.LogNormal(1.0, sigma=900, workers=1)]
+)
+def test_a_tail_too_heavy_for_a_float_is_infinite(speeds):
+    timing = speeds.timing(0)
+    seconds = [timing(0, job, 0.0)[0] for job in range(200)]
+    assert math.inf in seconds
+    assert min(seconds) < 1e300
+
+
 def test_an_outage_pauses_a_ticket():
     speeds = SPEEDS.UpDown(1.0, up=2.0, down=5.0, workers=1)
     timing = speeds.timing(0)
@@ -209,8 +224,13 @@ def test_the_adversarys_order_repeats_and_passes_over_workers_without_a_ticket()
         (lambda: SPEEDS.Communication(1.0), "speeds must be a nowait Speeds"),
         (lambda: SPEEDS.Communication(SPEEDS.Fixed([1.0]), up=-1.0), r"up\[0\] must be a finite number of at least 0"),
         (lambda: SPEEDS.Faults([(1.0, "quit", 0)]), r"faults\[0\] is 'quit': it must be 'leave' or 'join'"),
-        (lambda: SPEEDS.Faults([(-1.0, "leave", 0)]), r"faults\[0\] has time -1.0"),
+        (
+            lambda: SPEEDS.Faults([(-1.0, "leave", 0)]),
+            r"the time of faults\[0\] must be a finite number of at least 0, got -1.0",
+        ),
         (lambda: SPEEDS.Faults([(1.0, "leave", -1)]), r"the worker of faults\[0\] must be an integer of at least 0"),
+        (lambda: SPEEDS.Faults([(1.0, "join", 10**12)]), "take numbers of at most 10,000,000"),
+        (lambda: SPEEDS.Adversary([0, 5], workers=2), "workers must be an integer of at least 6, got 2"),
         (lambda: SPEEDS.Faults([(1.0, "leave")]), r"faults\[0\] must be \(time, 'leave' or 'join', worker\)"),
         (lambda: SPEEDS.Faults([(1.0, "leave", 0), (2.0, "leave", 0)]), "worker 0 is to leave at 2"),
         (lambda: SPEEDS.Faults("leave"), "faults are a list"),

@@ -49,6 +49,7 @@ def simulate(
     """
     checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([1.0, 1.0, 10.0])")
     faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
+    faults.check_leavers(speeds.num_workers)
     seed = checked_seed(seed)
     parts = make_parts(
         problem,

@@ -61,6 +61,6 @@ def main() -> None:
 
 
 def _free(folder: Path) -> Path:
-    """The folder, or the first one like it with a number behind that does not exist."""
+    """The first folder like this one, with a number behind, that does not exist."""
     candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(1, 1_000_000))
     return next(candidate for candidate in candidates if not candidate.exists())

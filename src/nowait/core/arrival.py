@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 from nowait.core.log import Outcome
@@ -16,7 +17,8 @@ class Arrival:
     """A finished gradient that reached the server.
 
     ``delay`` is the index of the step this gradient would make, minus its version: 1 means fresh.
-    ``gradient`` and ``point`` are read-only and valid only inside ``on_arrival``.
+    ``gradient`` and ``point`` are read-only and valid only inside ``on_arrival``. Like a verb, reading the gradient
+    or its norm checks it first: a bad one ends ``on_arrival`` there.
     """
 
     # Defaults in the class, because one object is made per gradient.
@@ -24,11 +26,14 @@ class Arrival:
     step = 0
     weight = 0.0
     stepsize = 0.0
-    gradient_norm = 0.0
+    norm = 0.0
     held: Held | None = None
 
-    def __init__(self, event: GradientArrived, delay: int, row: int, version: Version | None) -> None:
+    def __init__(
+        self, event: GradientArrived, delay: int, row: int, version: Version | None, check: Callable[[], None]
+    ) -> None:
         self.event = event
+        self.check = check
         self.ticket, self.raw_gradient, self.time, _, _ = event
         self.worker: int = self.ticket[1]
         self.delay = delay
@@ -61,9 +66,16 @@ class Arrival:
         """The gradient, to read. Only inside ``on_arrival``."""
         if self.version_held is None:
             raise ValueError(f"the gradient of {self.ticket} is gone: use it inside on_arrival only")
+        self.check()
         view: Vector = self.raw_gradient.view()
         view.flags.writeable = False
         return view
+
+    @property
+    def gradient_norm(self) -> float:
+        """The norm of the gradient."""
+        self.check()
+        return self.norm
 
     @property
     def point(self) -> Vector:

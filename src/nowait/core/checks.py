@@ -1,39 +1,54 @@
-"""Checks of arguments, made once, where a value enters. Each error says what came and why it matters."""
+"""Checks of arguments, made once, where a value enters. Each error says what came and why it matters.
+
+They return the value as a plain int or float: keep what they return, not what came, which may be a numpy scalar
+or a fraction with other rounding and no place in a JSON file.
+"""
 
 from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 def positive(value: object, name: str, why: str) -> float:
     """A finite number above zero."""
-    if not _is_number(value) or not 0 < value < math.inf:  # type: ignore[operator]
-        raise ValueError(f"{name} must be a finite number above 0, got {value!r}: {why}")
-    return float(value)  # type: ignore[arg-type]
+    number = _float(value)
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} must be a finite number above 0, got {_shown(value)}: {why}")
+    return number
 
 
 def not_negative(value: object, name: str, why: str) -> float:
     """A finite number of at least zero."""
-    if not _is_number(value) or not 0 <= value < math.inf:  # type: ignore[operator]
-        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}: {why}")
-    return float(value)  # type: ignore[arg-type]
+    number = _float(value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} must be a finite number of at least 0, got {_shown(value)}: {why}")
+    return number
 
 
 def fraction(value: object, name: str, why: str) -> float:
     """A number in [0, 1)."""
-    if not _is_number(value) or not 0 <= value < 1:  # type: ignore[operator]
-        raise ValueError(f"{name} must be at least 0 and below 1, got {value!r}: {why}")
-    return float(value)  # type: ignore[arg-type]
+    number = _float(value)
+    if not 0 <= number < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {_shown(value)}: {why}")
+    return number
+
+
+def finite(value: object, name: str, why: str) -> float:
+    """A finite number."""
+    number = _float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, got {_shown(value)}: {why}")
+    return number
 
 
 def at_least(least: int, value: object, name: str, why: str) -> int:
     """An integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}: {why}")
+        raise ValueError(f"{name} must be an integer of at least {least}, got {_shown(value)}: {why}")
     return int(value)
 
 
@@ -43,8 +58,25 @@ def instance(value: object, kind: type[T], name: str, example: str) -> T:
         return value
     if isinstance(value, type) and issubclass(value, kind):
         raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {example}")
-    raise TypeError(f"{name} must be a nowait {kind.__name__} such as {example}, got {value!r}")
+    raise TypeError(f"{name} must be a nowait {kind.__name__} such as {example}, got {_shown(value)}")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+def store(target: Any, **values: Any) -> None:
+    """Set fields of a frozen dataclass inside its ``__post_init__``."""
+    for name, value in values.items():
+        object.__setattr__(target, name, value)
+
+
+def _float(value: object) -> float:
+    """The value as a float; NaN, which passes no check, for what is no number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from nowait.core import checks
+from nowait.core.messages import Ticket
 from nowait.core.stepsizes import Stepsize
 
 if TYPE_CHECKING:
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 class Method(ABC):
     """Decides what becomes of each gradient and what each worker does next, with the verbs of the server.
 
-    Three rules. ``start`` makes all run state anew, so one object serves many runs. Handlers use the server's
-    verbs on an arrival before they change state of their own: the first verb checks the gradient, and a bad
-    one ends ``on_arrival`` there, as if it had never come. After any leave the method still makes steps with
-    the workers that are left.
+    Three rules. ``start`` makes all run state anew, so one object serves many runs, one after the other. Handlers use
+    the server's verbs on an arrival before they change state of their own: the first verb checks the gradient, and a
+    bad one ends ``on_arrival`` there, as if it had never come. After any leave the method still makes steps with the
+    workers that are left.
     """
 
     stepsize: Stepsize
@@ -45,6 +46,15 @@ class Method(ABC):
     def on_timer(self, server: Server) -> None:  # noqa: B027 (most methods set no timer)
         """A time asked for with ``server.wake`` has come; it is ``server.now``."""
 
+    def on_reissue(self, server: Server, rejected: Ticket, ticket: Ticket) -> None:  # noqa: B027
+        """A gradient was rejected and its ticket issued anew: for methods that keep something by ticket id."""
+
     def pending_stepsize(self, server: Server, delay: int) -> float:
-        """The stepsize a gradient still in flight at the end would get, for the weights of the output."""
-        return float(self.stepsize(delay, server.num_workers, server.steps))
+        """The stepsize a gradient still in flight at the end would get, for the weights of averaging outputs."""
+        stepsize = getattr(self, "stepsize", None)
+        if not isinstance(stepsize, Stepsize):
+            raise TypeError(
+                f"{type(self).__name__} has no stepsize, by which an averaging output weighs the gradients in flight "
+                f"at the end: give it one, or override pending_stepsize"
+            )
+        return float(stepsize(delay, server.num_workers, server.steps))

@@ -18,7 +18,7 @@ import numpy as np
 from nowait.core import checks
 from nowait.core.compiled import kernels
 from nowait.core.randomness import CounterRandom
-from nowait.core.types import Vector
+from nowait.core.types import Floats, Vector
 
 
 class Output(ABC):
@@ -38,7 +38,10 @@ class Output(ABC):
 
     @abstractmethod
     def result(self, last: Vector) -> Vector:
-        """The answer, ``last`` being the final params. The server copies it."""
+        """The answer, ``last`` being the final params. The server copies it, in the dtype of params.
+
+        Averages are kept in float64: in float32 the terms of a long one would vanish.
+        """
 
 
 @final
@@ -56,12 +59,12 @@ class LastIterate(Output):
 class UniformAverage(Output):
     """The mean of x_1 … x_K (Theorem 1)."""
 
-    mean: Vector = field(init=False, repr=False, compare=False)
+    mean: Floats = field(init=False, repr=False, compare=False)
     count: int = field(init=False, repr=False, compare=False)
 
     def start(self, params: Vector, random: CounterRandom) -> None:
         """Nothing averaged yet."""
-        self.mean, self.count = np.zeros_like(params), 0
+        self.mean, self.count = np.zeros(params.shape), 0
 
     def on_iterate(self, params: Vector) -> None:
         """One more iterate."""
@@ -78,12 +81,12 @@ class UniformAverage(Output):
 class StepsizeWeightedAverage(Output):
     """Σ γ̂_k·x_k / Σ γ̂_k (Theorem 3.1)."""
 
-    mean: Vector = field(init=False, repr=False, compare=False)
+    mean: Floats = field(init=False, repr=False, compare=False)
     weight: float = field(init=False, repr=False, compare=False)
 
     def start(self, params: Vector, random: CounterRandom) -> None:
         """Nothing averaged yet."""
-        self.mean, self.weight = np.zeros_like(params), 0.0
+        self.mean, self.weight = np.zeros(params.shape), 0.0
 
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
         """One more weighted point."""
@@ -107,15 +110,16 @@ class StronglyConvexAverage(Output):
     """
 
     mu: float
-    mean: Vector = field(init=False, repr=False, compare=False)
+    mean: Floats = field(init=False, repr=False, compare=False)
     log_weight: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        checks.positive(self.mu, "mu", "it is the strong convexity constant; for mu = 0 use StepsizeWeightedAverage")
+        why = "it is the strong convexity constant; for mu = 0 use StepsizeWeightedAverage"
+        self.mu = checks.positive(self.mu, "mu", why)
 
     def start(self, params: Vector, random: CounterRandom) -> None:
         """Nothing averaged yet."""
-        self.mean, self.log_weight = np.zeros_like(params), -math.inf
+        self.mean, self.log_weight = np.zeros(params.shape), -math.inf
 
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
         """One more weighted point."""
@@ -158,5 +162,5 @@ class RandomIterate(Output):
         return self.kept if self.weight else last
 
 
-def _move(mean: Vector, point: Vector, fraction: float) -> None:
-    kernels().move_towards(mean, point, mean.dtype.type(fraction))
+def _move(mean: Floats, point: Vector, fraction: float) -> None:
+    kernels().move_towards(mean, point, fraction)

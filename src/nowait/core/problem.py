@@ -57,11 +57,14 @@ def initial_params(problem: Any, initial: Any = None) -> Vector:
     return params
 
 
-def gradient_function(problem: Any) -> GradientInto:
-    """``function(point, sample, out)``: the gradient is in ``out`` if it returns None, else what it returns."""
+def gradient_function(problem: Any) -> tuple[GradientInto, bool]:
+    """``function(point, sample, out)`` and whether it always leaves the gradient in ``out``.
+
+    If not, the gradient is in ``out`` where the function returns None, else it is what the function returns.
+    """
     into = getattr(problem, "gradient_into", None)
     if into is not None:
-        return into  # type: ignore[no-any-return]
+        return into, True
 
     def compute_and_copy(point: Vector, sample: Sample, out: Vector) -> Any:
         gradient = np.asarray(problem.gradient(point, sample))
@@ -70,4 +73,4 @@ def gradient_function(problem: Any) -> GradientInto:
         out[:] = gradient
         return None
 
-    return compute_and_copy
+    return compute_and_copy, False

@@ -21,6 +21,8 @@ GOLDEN = 0x9E3779B97F4A7C15
 FIRST_FACTOR = 0xBF58476D1CE4E5B9
 SECOND_FACTOR = 0x94D049BB133111EB
 TICKET_STRIDE = (GOLDEN << 32) & MASK
+UNIFORMS, NORMALS, PARTS = (1 << 32) - 1, (1 << 32) - 2, 1 << 31
+"""Draws of a ticket that serve as keys of their own, so that indices, uniforms, normals and parts are independent."""
 MOST_CACHED_WORKERS = 65_536
 
 Bits = NDArray[np.uint64]
@@ -122,7 +124,9 @@ class Stream:
 class Sample:
     """The randomness of one ticket: what a problem draws its data and noise from.
 
-    The same (seed, worker, job) gives the same draws, in every engine and for every method.
+    The same (seed, worker, job) gives the same draws, in every engine and for every method. Indices, uniforms and
+    normals are independent of each other; the same call again gives the same draws again. For more independent ones
+    take ``part(0)``, ``part(1)``, …
 
     >>> sample = Sampler(seed=0).sample(worker=2, job=5)
     >>> sample.indices(1000, size=3)
@@ -146,13 +150,17 @@ class Sample:
 
     def uniforms(self, size: int) -> Floats:
         """``size`` numbers strictly between 0 and 1."""
-        return units(children(self.key, size))
+        return units(children(child(self.key, UNIFORMS), size))
 
     def normals(self, size: int) -> Floats:
         """``size`` standard normal numbers (Box and Muller on two uniform numbers each)."""
-        draws = self.uniforms(2 * size)
+        draws = units(children(child(self.key, NORMALS), 2 * size))
         radius: Floats = np.sqrt(-2.0 * np.log(draws[0::2]))
         return radius * np.cos(2.0 * np.pi * draws[1::2])
+
+    def part(self, number: int) -> Sample:
+        """An independent sample of the same ticket: for several batches, or noise beside them."""
+        return Sample(self.worker, self.job, child(self.key, PARTS + int(number)))
 
     def rng(self) -> np.random.Generator:
         """A numpy generator of its own, for problems that need more than the draws above."""

@@ -8,10 +8,13 @@ from typing import final
 import numpy as np
 
 from nowait.core.errors import BadWorkerError
+from nowait.core.messages import Ticket
 from nowait.core.types import Vector
 
 MOST_IN_A_ROW = 5
-"""So many bad gradients in a row from one worker settle the question."""
+"""So many bad gradients in a row settle the question, if there is something to compare with."""
+MOST_ALONE = 50
+"""So many settle it if nobody else delivers anything."""
 
 
 class GradientRejected(Exception):  # noqa: N818 (a signal inside the server, never seen outside)
@@ -37,46 +40,69 @@ class Counts:
 
 @final
 class Rejections:
-    """Remembers which workers' latest gradients were bad, and the bad ones since the last good one of anybody."""
+    """Tells a broken worker from a run that diverged.
 
-    __slots__ = ("in_a_row", "streak")
+    When a run diverges nobody's gradients are finite any more. A broken worker is alone with its bad gradients, while
+    others deliver good ones at points as new as its own. A point may be bad by itself, so after five tries at its own
+    point a worker goes on at the current params, and only then is it blamed.
+    """
+
+    __slots__ = ("in_a_row", "newest_good", "streak", "wrong_kind")
 
     def __init__(self) -> None:
         self.in_a_row: dict[int, int] = {}
         """How many bad gradients in a row each worker has sent."""
         self.streak: list[int] = []
         """The senders of the bad gradients since anybody sent a good one."""
+        self.newest_good = -1
+        """The newest version at which a good gradient was computed, since bad ones came."""
+        self.wrong_kind: set[int] = set()
+        """The workers that sent something of the wrong size or type."""
 
-    def good(self, worker: int) -> None:
-        """A usable gradient arrived (or the worker left)."""
+    def good(self, worker: int, version: int) -> None:
+        """A usable gradient arrived."""
+        self.newest_good = max(self.newest_good, version)
+        self.forget(worker)
+
+    def forget(self, worker: int) -> None:
+        """The worker sent a good one, or left."""
         self.in_a_row.pop(worker, None)
+        self.wrong_kind.discard(worker)
         self.streak.clear()
 
-    def bad(self, worker: int, gradient: object, params: Vector, num_workers: int) -> str | None:
+    def tried_enough(self, worker: int) -> bool:
+        """Has the worker had its tries at one point?"""
+        return self.in_a_row[worker] % MOST_IN_A_ROW == 0
+
+    def bad(self, ticket: Ticket, gradient: object, params: Vector, num_workers: int) -> str | None:
         """A bad gradient: None to go on, a reason to call the run diverged, or an error naming the worker."""
+        worker = ticket.worker
         self.in_a_row[worker] = self.in_a_row.get(worker, 0) + 1
         self.streak.append(worker)
         if _kind(gradient) != _kind(params):
             self._wrong_kind(worker, gradient, params)
             return None
-        return self._not_finite(worker, params, num_workers)
+        return self._not_finite(ticket, params, num_workers)
 
-    def _not_finite(self, worker: int, params: Vector, num_workers: int) -> str | None:
-        """When a run diverges nobody's gradients are finite any more; a broken worker is alone with it."""
-        if len(self.streak) >= MOST_IN_A_ROW and len(set(self.streak)) > 1:
-            return f"the last {len(self.streak)} gradients, from {len(set(self.streak))} workers, are not finite"
-        if self.in_a_row[worker] < MOST_IN_A_ROW:
+    def _not_finite(self, ticket: Ticket, params: Vector, num_workers: int) -> str | None:
+        senders, in_a_row = len(set(self.streak)), self.in_a_row[ticket.worker]
+        if senders > 1 and len(self.streak) >= MOST_IN_A_ROW:
+            return f"the last {len(self.streak)} gradients, from {senders} workers, are not finite"
+        if in_a_row < MOST_IN_A_ROW:
             return None
-        if num_workers == 1 or _has_exploded(params):
-            return f"the last {MOST_IN_A_ROW} gradients of worker {worker} are not finite"
-        raise BadWorkerError(
-            worker,
-            f"sent {MOST_IN_A_ROW} gradients in a row with NaN or infinity, while the gradients of others are finite "
-            f"and params are: look at its data and its machine, or remove it",
-        )
+        if in_a_row > MOST_IN_A_ROW and self.newest_good >= ticket.version:
+            raise BadWorkerError(
+                ticket.worker,
+                f"sent {in_a_row} gradients in a row with NaN or infinity, while others deliver finite ones at points "
+                f"as new: look at its data and its machine, or remove it",
+            )
+        if num_workers == 1 or in_a_row >= MOST_ALONE or _has_exploded(params):
+            return f"the last {in_a_row} gradients of worker {ticket.worker} are not finite"
+        return None
 
     def _wrong_kind(self, worker: int, gradient: object, params: Vector) -> None:
-        if self.in_a_row[worker] >= MOST_IN_A_ROW or len(set(self.streak)) > 1:
+        self.wrong_kind.add(worker)
+        if self.in_a_row[worker] >= MOST_IN_A_ROW or len(self.wrong_kind) > 1:
             raise BadWorkerError(
                 worker,
                 f"sent {_kind(gradient)} for a gradient, but params are {_kind(params)}: "

@@ -4,7 +4,7 @@ The law of this file:
 
 * Only the server changes params, and only by publishing a next version.
 * A gradient is checked before the first verb of ``on_arrival`` takes effect. A bad one changes nothing but
-  the counts; its ticket is issued again at its own point.
+  the counts; its ticket is issued again at its own point (after five tries, at the current params).
 * An illegal event raises ``IllegalEvent`` and changes nothing.
 * The same events in the same order give the same params, bit for bit.
 """
@@ -17,7 +17,6 @@ from typing import final
 
 import numpy as np
 
-from nowait.core import checks
 from nowait.core.arrival import Arrival
 from nowait.core.compiled import kernels
 from nowait.core.errors import IllegalEvent
@@ -108,6 +107,8 @@ class Server:
         """How many steps were made."""
         self.now = 0.0
         """The time of the event being handled."""
+        self.stepped_at = 0.0
+        """The time of the latest step."""
         self.random = CounterRandom(seed, "server")
         """Randomness for the method; counter-based, so that a replay draws the same."""
         self.counts = Counts()
@@ -125,12 +126,14 @@ class Server:
         """Begin the run at time 0."""
         self._update.start(self.params)
         self._output.start(self.params, CounterRandom(self._seed, "output"))
+        if self._averaging:
+            self._method.pending_stepsize(self, 1)  # a method that cannot tell is told so now, not at the end
         return self._decide(self._method.start)
 
     def handle(self, event: Event) -> list[Command]:
         """Deal with one event; the commands that follow, in order."""
         if not event.time >= self.now:
-            raise IllegalEvent(f"{_brief(event)} comes after time {self.now}: time must not run backwards")
+            raise IllegalEvent(f"{_brief(event)} was handled at time {self.now}: time must not run backwards")
         if self.diverged is not None:
             raise IllegalEvent(f"{_brief(event)} comes after the run diverged")
         if type(event) is GradientArrived:
@@ -150,7 +153,7 @@ class Server:
         A method that steps along sums has no stepsize of its own for each gradient in flight: the last params
         count once, as the point its next step would start from.
         """
-        if self.diverged is None and self.steps > 0:
+        if self._averaging and self.diverged is None and self.steps > 0:
             if self._stepped_along_sum:
                 self._weigh(self._versions.current, self._method.pending_stepsize(self, 1))
             else:
@@ -158,7 +161,7 @@ class Server:
                     delay = max(1, self.steps - ticket.version)
                     version = self.in_flight.version(ticket)
                     self._weigh(version, self._method.pending_stepsize(self, delay))
-        return self._output.result(self._versions.current.point).copy()
+        return self._output.result(self.params).astype(self._dtype)
 
     def declare_diverged(self, reason: str) -> None:
         """An engine found that the run cannot go on: the loss is not finite."""
@@ -175,7 +178,7 @@ class Server:
         if arrival is not self._arrival:
             raise _not_open(arrival)
         if direction is None:
-            arrival.gradient_norm = self._step(arrival.raw_gradient, stepsize, GradientRejected)
+            arrival.norm = self._step(arrival.raw_gradient, stepsize, GradientRejected)
             self._unchecked = None
         else:
             self._check_gradient()
@@ -183,6 +186,8 @@ class Server:
         arrival.outcome = Outcome.APPLIED
         if arrival.step == 0:
             arrival.step, arrival.weight, arrival.stepsize = self.steps, 1.0, stepsize
+        if arrival.held is not None:
+            arrival.held.stepped = True
         self._stepped_along_sum = False
         if self._averaging:
             self._weigh(arrival.version_held, stepsize)
@@ -194,6 +199,8 @@ class Server:
     def step(self, total: GradientSum, stepsize: float, scale: float = 1.0) -> None:
         """One step along ``scale * total``."""
         self._check_gradient()
+        if total._server is not self:
+            raise ValueError("a sum of another server cannot make a step of this one")
         direction = total.vector
         if scale != 1.0:
             direction = self._scratch = np.multiply(direction, self._dtype.type(scale), out=self._scratch)
@@ -245,7 +252,7 @@ class Server:
             raise _not_open(arrival)
         self._check_gradient()
         if arrival.held is None:
-            arrival.held = Held(arrival.row)
+            arrival.held = Held(arrival.row, stepped=arrival.step > 0)
         if arrival.outcome is Outcome.DROPPED:
             arrival.outcome = Outcome.HELD
         return arrival.held
@@ -255,13 +262,13 @@ class Server:
     def _on_gradient(self, event: GradientArrived) -> list[Command]:
         ticket, gradient, self.now, _, _ = event
         version = self.in_flight.take(ticket)
-        arrival = Arrival(event, self.steps + 1 - ticket.version, self._rows, version)
+        arrival = Arrival(event, self.steps + 1 - ticket.version, self._rows, version, self._check_gradient)
         if version is None:
             self.counts.late += 1
             return self._record(arrival, Outcome.LATE, [])
         commands = self._commands = []
         try:
-            if type(gradient) is not Array or gradient.shape != self._shape or gradient.dtype is not self._dtype:
+            if not isinstance(gradient, Array) or gradient.shape != self._shape or gradient.dtype != self._dtype:
                 raise GradientRejected
             self._arrival = self._unchecked = arrival
             self._method.on_arrival(self, arrival)
@@ -271,21 +278,23 @@ class Server:
             if arrival.outcome is Outcome.DROPPED:
                 self.counts.dropped += 1
             if self._rejections.in_a_row:
-                self._rejections.good(arrival.worker)
+                self._rejections.good(arrival.worker, ticket.version)
             self._rows += 1
             self._log.arrived(arrival, self.num_workers)
             return commands
         except GradientRejected:
             return self._reject(arrival, version)
         except Diverged as reason:
-            arrival.gradient_norm = math.sqrt(kernels().squared_norm(gradient))
+            arrival.norm = math.sqrt(kernels().squared_norm(gradient))
+            self.counts.rejected += 1
             return self._stop(arrival, str(reason))
         finally:
             self._arrival = self._unchecked = arrival.version_held = arrival.raw_gradient = None
             self._versions.release(version)
 
     def _on_join(self, event: WorkerJoined) -> list[Command]:
-        checks.at_least(0, event.worker, "worker", "workers are numbered from 0")
+        if not isinstance(event.worker, int) or event.worker < 0:
+            raise IllegalEvent(f"{_brief(event)}: workers are numbered from 0")
         if event.worker in self.workers:
             raise IllegalEvent(f"{_brief(event)}: the worker is already there")
         self._accept(event)
@@ -300,7 +309,7 @@ class Server:
         self.workers.remove(event.worker)
         self.num_workers -= 1
         self.counts.lost += len(self._forget_tickets(event.worker))
-        self._rejections.good(event.worker)
+        self._rejections.forget(event.worker)
         return self._decide(lambda server: self._method.on_leave(server, event.worker))
 
     def _accept(self, event: WorkerJoined | WorkerLost | TimerFired) -> None:
@@ -326,18 +335,21 @@ class Server:
         squared_norm = kernels().squared_norm(arrival.raw_gradient)
         if not squared_norm < INFINITY and not np.isfinite(arrival.raw_gradient).all():
             raise GradientRejected
-        arrival.gradient_norm = math.sqrt(squared_norm)
+        arrival.norm = math.sqrt(squared_norm)
         self._unchecked = None
 
     def _reject(self, arrival: Arrival, version: Version) -> list[Command]:
         self.counts.rejected += 1
         self._arrival = self._unchecked = None
-        arrival.gradient_norm = math.nan
-        reason = self._rejections.bad(arrival.worker, arrival.raw_gradient, self.params, self.num_workers)
+        arrival.norm = math.nan
+        reason = self._rejections.bad(arrival.ticket, arrival.raw_gradient, self.params, self.num_workers)
         if reason is not None:
             return self._stop(arrival, reason)
         commands = self._commands = []
-        self._issue(arrival.worker, version)
+        if self._rejections.tried_enough(arrival.worker):
+            version = self._versions.current
+        ticket = self._issue(arrival.worker, version)
+        self._method.on_reissue(self, arrival.ticket, ticket)
         return self._record(arrival, Outcome.REJECTED, commands)
 
     def _stop(self, arrival: Arrival, reason: str) -> list[Command]:
@@ -359,6 +371,7 @@ class Server:
             raise Diverged(f"params after step {self.steps + 1} would not be finite")
         version = versions.publish(stepsize)
         self.steps += 1
+        self.stepped_at = self.now
         if self._averaging:
             self._output.on_iterate(version.point)
         return math.sqrt(squared_norm)

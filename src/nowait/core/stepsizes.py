@@ -50,7 +50,7 @@ class Constant(Stepsize):
     value: float
 
     def __post_init__(self) -> None:
-        checks.positive(self.value, "stepsize", WHY_POSITIVE)
+        checks.store(self, value=checks.positive(self.value, "stepsize", WHY_POSITIVE))
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ, in the shape of ``delay``."""
@@ -75,9 +75,10 @@ class DelayAdaptive(Stepsize):
     cut: float | None = None
 
     def __post_init__(self) -> None:
-        checks.positive(self.largest, "stepsize", WHY_POSITIVE)
+        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
         if self.cut is not None and self.cut != math.inf:
-            checks.positive(self.cut, "cut", "gradients with a delay above it get smaller steps")
+            why = "gradients with a delay above it get smaller steps"
+            checks.store(self, cut=checks.positive(self.cut, "cut", why))
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ·min(1, cut/τ)."""

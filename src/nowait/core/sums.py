@@ -19,9 +19,9 @@ class Held:
 
     __slots__ = ("row", "stepped")
 
-    def __init__(self, row: int) -> None:
+    def __init__(self, row: int, stepped: bool) -> None:
         self.row = row
-        self.stepped = False
+        self.stepped = stepped
 
 
 @final
@@ -36,6 +36,7 @@ class GradientSum:
 
     def __init__(self, server: Server, like: Vector) -> None:
         self._server = server
+        """Whose sum it is."""
         self.vector = np.zeros_like(like)
         self.coefficients: dict[Held, float] = {}
         self.count = 0
@@ -48,12 +49,15 @@ class GradientSum:
         self.count += 1
 
     def merge(self, other: GradientSum, weight: float = 1.0) -> None:
-        """Add another sum. Its gradients count unless the weight takes them away again."""
+        """Add another sum. Its gradients count; with a negative weight they are taken away again."""
+        if other._server is not self._server:
+            raise ValueError("sums of different servers cannot be merged")
         kernels().add_scaled(self.vector, other.vector, self.vector.dtype.type(weight))
         for held, coefficient in other.coefficients.items():
             if not held.stepped:
                 self.coefficients[held] = self.coefficients.get(held, 0.0) + weight * coefficient
-        self.count += other.count if weight > 0 else -other.count
+        if other is not self and weight != 0:
+            self.count += other.count if weight > 0 else -other.count
 
     def clear(self) -> None:
         """Back to zero."""

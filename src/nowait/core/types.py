@@ -12,6 +12,12 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+def norm(vector: Vector) -> float:
+    """The Euclidean norm, also of entries whose squares overflow."""
+    largest = float(np.abs(vector).max())
+    return largest * float(np.linalg.norm(vector / largest)) if largest > 0 else 0.0
+
+
 def checked_params(values: object, name: str) -> Vector:
     """Values as contiguous params, or an error that says what params are."""
     if not isinstance(values, np.ndarray) or values.dtype not in (np.float32, np.float64) or values.ndim != 1:

@@ -78,7 +78,7 @@ class Momentum(Update):
     momentum: Vector = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        checks.fraction(self.beta, "beta", "momentum would never fade")
+        self.beta = checks.fraction(self.beta, "beta", "momentum would never fade")
 
     def start(self, params: Vector) -> None:
         """Momentum begins at zero."""
@@ -100,7 +100,7 @@ class Nesterov(Update):
     momentum: Vector = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        checks.fraction(self.beta, "beta", "momentum would never fade")
+        self.beta = checks.fraction(self.beta, "beta", "momentum would never fade")
 
     def start(self, params: Vector) -> None:
         """Momentum begins at zero."""
@@ -128,7 +128,7 @@ class Adam(Update):
     steps: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_adam(self.beta1, self.beta2, self.epsilon)
+        self.beta1, self.beta2, self.epsilon = _checked_adam(self.beta1, self.beta2, self.epsilon)
 
     def start(self, params: Vector) -> None:
         """Both moments begin at zero."""
@@ -158,7 +158,7 @@ class AMSGrad(Update):
     largest_square: Vector = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_adam(self.beta1, self.beta2, self.epsilon)
+        self.beta1, self.beta2, self.epsilon = _checked_adam(self.beta1, self.beta2, self.epsilon)
 
     def start(self, params: Vector) -> None:
         """The moments and the largest square begin at zero."""
@@ -182,7 +182,7 @@ class L1:
     strength: float
 
     def __post_init__(self) -> None:
-        checks.not_negative(self.strength, "strength", "it weighs the L1 norm")
+        checks.store(self, strength=checks.not_negative(self.strength, "strength", "it weighs the L1 norm"))
 
     def __call__(self, values: Vector, stepsize: float) -> Vector:
         """Soft thresholding by stepsize·strength."""
@@ -199,6 +199,8 @@ class Box:
     upper: float
 
     def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            checks.store(self, **{name: checks.finite(getattr(self, name), name, "it bounds every param")})
         if not self.lower <= self.upper:
             raise ValueError(f"lower must not exceed upper, got {self.lower} and {self.upper}: the box is empty")
 
@@ -216,7 +218,8 @@ class Ball:
     radius: float
 
     def __post_init__(self) -> None:
-        checks.positive(self.radius, "radius", "the ball would hold one point at most")
+        why = "the ball would hold one point at most"
+        checks.store(self, radius=checks.positive(self.radius, "radius", why))
 
     def __call__(self, values: Vector, stepsize: float) -> Vector:
         """The nearest point of the ball."""
@@ -242,7 +245,10 @@ class Proximal(Update):
         """A step, then the proximal map."""
         np.multiply(direction, stepsize, out=out)
         np.subtract(params, out, out=out)
-        out[:] = self.penalty(out, stepsize)
+        proximal = self.penalty(out, stepsize)
+        if np.shape(proximal) != out.shape:
+            raise TypeError(f"penalty(values, stepsize) must return the proximal point, got {type(proximal).__name__}")
+        out[:] = proximal
 
 
 def _decay_and_add(state: Vector, decay: float, new: Vector) -> None:
@@ -259,7 +265,9 @@ def _adam_step(params: Vector, mean: Vector, stepsize: float, epsilon: float, ou
     np.subtract(params, out, out=out)
 
 
-def _check_adam(beta1: float, beta2: float, epsilon: float) -> None:
-    checks.fraction(beta1, "beta1", "the mean would never follow the gradients")
-    checks.fraction(beta2, "beta2", "the square would never follow the gradients")
-    checks.positive(epsilon, "epsilon", "it keeps the division finite")
+def _checked_adam(beta1: float, beta2: float, epsilon: float) -> tuple[float, float, float]:
+    return (
+        checks.fraction(beta1, "beta1", "the mean would never follow the gradients"),
+        checks.fraction(beta2, "beta2", "the square would never follow the gradients"),
+        checks.positive(epsilon, "epsilon", "it keeps the division finite"),
+    )

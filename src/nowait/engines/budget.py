@@ -28,13 +28,15 @@ class Budget:
         if self.steps is None and self.gradients is None and self.seconds is None and self.target_loss is None:
             raise ValueError("a run needs an end: give at least one of steps=, gradients=, seconds= and target_loss=")
         if self.steps is not None:
-            checks.at_least(1, self.steps, "steps", "a run of no steps has no result")
+            checks.store(self, steps=checks.at_least(1, self.steps, "steps", "a run of no steps has no result"))
         if self.gradients is not None:
-            checks.at_least(1, self.gradients, "gradients", "a run of no gradients has no result")
+            why = "a run of no gradients has no result"
+            checks.store(self, gradients=checks.at_least(1, self.gradients, "gradients", why))
         if self.seconds is not None:
-            checks.positive(self.seconds, "seconds", "a run of no time has no result")
-        if self.target_loss is not None and not math.isfinite(self.target_loss):
-            raise ValueError(f"target_loss must be finite, got {self.target_loss!r}: no loss would ever reach it")
+            checks.store(self, seconds=checks.positive(self.seconds, "seconds", "a run of no time has no result"))
+        if self.target_loss is not None:
+            why = "no loss would ever reach it"
+            checks.store(self, target_loss=checks.finite(self.target_loss, "target_loss", why))
 
     def exhausted(self, steps: int, gradients: int) -> bool:
         """Have the steps or the gradients been made?"""
@@ -65,10 +67,10 @@ class EvaluationPlan:
         if evaluate_every is not None:
             why = "it counts the steps between two evaluations; for none in between, give the number of steps"
             return cls(steps=checks.at_least(1, evaluate_every, "evaluate_every", why))
-        if budget.steps is not None:
-            return cls(steps=max(1, budget.steps // EVALUATIONS))
-        if budget.gradients is not None:
-            return cls(gradients=max(1, budget.gradients // EVALUATIONS))
-        if budget.seconds is not None:
-            return cls(seconds=budget.seconds / EVALUATIONS)
-        return cls(steps=STEPS_BETWEEN_EVALUATIONS)
+        if budget.steps is None and budget.gradients is None and budget.seconds is None:
+            return cls(steps=STEPS_BETWEEN_EVALUATIONS)
+        return cls(
+            steps=math.inf if budget.steps is None else max(1, budget.steps // EVALUATIONS),
+            gradients=math.inf if budget.gradients is None else max(1, budget.gradients // EVALUATIONS),
+            seconds=math.inf if budget.seconds is None else budget.seconds / EVALUATIONS,
+        )

@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from nowait.core import Command, Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
-from nowait.core.types import Vector
+from nowait.core.types import Vector, norm
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.recording import Callback, HistoryRecorder, Run, Stats, TraceRecorder
 
@@ -94,10 +94,10 @@ class Session:
 
     def result(self, seconds: float, wall_seconds: float, way: str) -> Run:
         """The finished run."""
-        if self.server.diverged is None and self._history.entries[-1][0] != self.server.steps:
+        server = self.server
+        if server.diverged is None and self._history.entries[-1][0] != server.steps:
             self._evaluate()
-        recorder, server = self._parts.recorder, self.server
-        trace = recorder.trace()
+        trace = self._parts.recorder.trace(seconds, norm(server.params))
         counts = server.counts
         valid = trace.worker[np.isin(trace.outcome, ("applied", "held", "dropped"))]
         work = np.bincount(valid, minlength=int(max(trace.initial_workers, default=-1)) + 1)
@@ -132,13 +132,14 @@ class Session:
             self._diverge(server.diverged)
             return
         self.finished = self.finished or budget.exhausted(server.steps, server.counts.gradients)
-        if self.finished or self._due.for_evaluation(server):
+        new_params = server.stepped_at == server.now and self._history.entries[-1][0] != server.steps
+        if new_params and (self.finished or self._due.for_evaluation(server)):
             self._evaluate()
 
     def _evaluate(self) -> None:
         server, budget = self.server, self._parts.budget
         loss = self.loss = float(self._parts.problem.loss(server.params))
-        self._history.add(server.steps, server.counts.gradients, server.now, loss)
+        self._history.add(server.steps, server.counts.gradients, server.stepped_at, loss)
         self._due.plan(server, self._parts.evaluations, budget)
         if not math.isfinite(loss) and not self._parts.replaying:
             reason = f"the loss at step {server.steps} is {loss}"

@@ -35,7 +35,7 @@ class MinibatchSGD(Method):
         self._step_when_all_are_in(server)
 
     def _step_when_all_are_in(self, server: Server) -> None:
-        if server.in_flight or self.total.count == 0:
+        if server.in_flight or self.total.count == 0 or not server.workers:
             return
         server.step(self.total, self.stepsize.fresh(server), 1 / self.total.count)
         self.total.clear()

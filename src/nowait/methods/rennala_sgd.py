@@ -26,7 +26,7 @@ class RennalaSGD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.at_least(1, self.batch, "batch", "a step needs at least one gradient")
+        self.batch = checks.at_least(1, self.batch, "batch", "a step needs at least one gradient")
 
     def start(self, server: Server) -> None:
         """An empty batch."""

@@ -25,7 +25,7 @@ class RingmasterASGD(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         why = "a fresh gradient has delay 1, so every gradient would be dropped"
-        checks.at_least(1, self.max_delay, "max_delay", why)
+        self.max_delay = checks.at_least(1, self.max_delay, "max_delay", why)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Apply it unless it is too old, and go on from the current params."""
@@ -34,6 +34,10 @@ class RingmasterASGD(Method):
         server.assign(arrival.worker)
         if self.cancel_stale:
             self._restart_stale_workers(server)
+
+    def pending_stepsize(self, server: Server, delay: int) -> float:
+        """What is too old would be dropped."""
+        return super().pending_stepsize(server, delay) if delay <= self.max_delay else 0.0
 
     def _restart_stale_workers(self, server: Server) -> None:
         oldest_allowed = server.steps + 1 - self.max_delay

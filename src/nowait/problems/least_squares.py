@@ -7,6 +7,7 @@ from typing import Any, Self, final
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.randomness import checked_seed
 from nowait.core.types import Vector
 from nowait.problems.linear_model import LinearModel
 from nowait.problems.shards import Shards
@@ -40,7 +41,7 @@ class LeastSquares(LinearModel):
         checks.at_least(1, samples, "samples", "a data set needs rows")
         checks.at_least(1, dimension, "dimension", "a row needs entries")
         checks.not_negative(noise, "noise", "it is a standard deviation")
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(checked_seed(seed))
         features = rng.uniform(size=(samples, dimension)) / np.sqrt(dimension)
         targets = features @ rng.standard_normal(dimension) + noise * rng.standard_normal(samples)
         return cls(features, targets, batch_size=batch_size)
@@ -75,7 +76,7 @@ class LeastSquares(LinearModel):
         solution: Vector = scipy.linalg.lstsq(matrix, targets, lapack_driver="gelsy")[0]
         return solution.astype(self.targets.dtype)
 
-    def _shuffled_copy(self, shards: Shards) -> LeastSquares:
+    def _with_shards(self, shards: Shards) -> LeastSquares:
         copy = LeastSquares(self.features, self.targets, self.batch_size, self.l2)
         copy.shards = shards
         return copy

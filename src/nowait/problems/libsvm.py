@@ -15,6 +15,7 @@ import numpy as np
 from nowait.core import checks
 from nowait.core.types import Floats
 
+LARGEST_INDEX = 2**31 - 1
 OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -30,7 +31,7 @@ def read_libsvm(path: str | Path, dimension: int | None = None) -> tuple[Any, Fl
     values: list[float] = []
     ends = [0]
     opener = OPENERS.get(Path(path).suffix, open)
-    with opener(path, mode="rt", encoding="utf-8") as file:
+    with opener(path, mode="rt", encoding="utf-8", errors="backslashreplace") as file:
         for number, line in enumerate(file, start=1):
             tokens = line.partition("#")[0].split()
             if tokens:
@@ -50,6 +51,8 @@ def _read_line(tokens: list[str], where: str, labels: list[float], columns: list
         if not colon or not index.isdecimal():
             raise ValueError(f"{where}: expected index:value, got {token!r}")
         column = int(index) - 1
+        if column >= LARGEST_INDEX:
+            raise ValueError(f"{where}: index {index} is larger than {LARGEST_INDEX:,}")
         if column < 0:
             raise ValueError(f"{where}: index 0 in {token!r}, but LIBSVM indices start at 1")
         if column <= last:
@@ -61,7 +64,7 @@ def _read_line(tokens: list[str], where: str, labels: list[float], columns: list
 
 def _number(text: str, where: str, what: str) -> float:
     try:
-        number = float(text)
+        number = float(text.replace("_", "?"))  # Python would read 1_0 as 10
     except ValueError:
         raise ValueError(f"{where}: {what} must be a number, got {text!r}") from None
     if not math.isfinite(number):

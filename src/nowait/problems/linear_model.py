@@ -29,7 +29,8 @@ class LinearModel(ABC):
         self.batch_size = checks.at_least(1, batch_size, "batch_size", "a gradient needs at least one row")
         self.l2 = checks.not_negative(l2, "l2", "it weighs ‖x‖²/2")
         self.shards = Shards.all_rows(len(self.targets))
-        self._samples = len(self.targets)
+        self._samples: int = self.features.shape[0]
+        self._dimension: int = self.features.shape[1]
         self._dense = isinstance(self.features, np.ndarray)
         self._minimum: tuple[Vector, float] | None = None
 
@@ -38,7 +39,7 @@ class LinearModel(ABC):
     @property
     def dimension(self) -> int:
         """The number of features."""
-        return int(self.features.shape[1])
+        return self._dimension
 
     @property
     def samples(self) -> int:
@@ -62,12 +63,15 @@ class LinearModel(ABC):
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
         """The gradient of a random batch."""
+        point = np.ascontiguousarray(point, dtype=self.targets.dtype)
         out = np.empty_like(point)
         self.gradient_into(point, sample, out)
         return out
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
         """The gradient of a random batch, written into ``out``."""
+        if len(point) != self._dimension or len(out) != self._dimension:  # the kernels do not check
+            raise ValueError(f"point and out must have {self._dimension} entries, got {len(point)} and {len(out)}")
         if not self._dense:
             self._sparse_gradient_into(point, self.shards.draw(sample, self.batch_size), out)
         elif self.batch_size == 1:
@@ -98,7 +102,7 @@ class LinearModel(ABC):
         """The minimiser."""
 
     @abstractmethod
-    def _shuffled_copy(self, shards: Shards) -> Self:
+    def _with_shards(self, shards: Shards) -> Self:
         """The same problem with other shards."""
 
     # Everything else a user asks for
@@ -119,7 +123,7 @@ class LinearModel(ABC):
         checks.at_least(1, workers, "workers", "every shard belongs to a worker")
         if workers > self.samples:
             raise ValueError(f"cannot split {self.samples} rows among {workers} workers: some would have none")
-        return self._shuffled_copy(Shards.split(self._order(by, seed), workers))
+        return self._with_shards(Shards.split(self._order(by, seed), workers))
 
     def _order(self, by: str, seed: int) -> Integers:
         shuffled = np.random.default_rng(seed).permutation(self.samples)
@@ -186,7 +190,7 @@ def _checked_features(features: Any) -> Any:
         features = scipy.sparse.csr_array(features)
         values = features.data
     else:
-        features = values = np.ascontiguousarray(features)
+        features = values = _as_matrix(features)
     if features.ndim != 2 or 0 in features.shape:
         raise ValueError(f"features must be a matrix with rows and columns, got shape {features.shape}")
     if values.dtype not in (np.float32, np.float64):
@@ -194,3 +198,10 @@ def _checked_features(features: Any) -> Any:
     if not np.isfinite(values.astype(np.float64, copy=False)).all():
         raise ValueError("features contain NaN or infinity: gradients would not be finite")
     return features
+
+
+def _as_matrix(features: Any) -> NDArray[Any]:
+    try:
+        return np.ascontiguousarray(features)
+    except ValueError:
+        raise ValueError("features must be a matrix: all rows need the same number of entries") from None

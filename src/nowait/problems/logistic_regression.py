@@ -47,13 +47,17 @@ class LogisticRegression(LinearModel):
         return -targets * expit(-targets * margins)
 
     def constants(self) -> Constants:
-        """L ≤ λ_max/4 + l2, mu ≥ l2, and for every x: G = max‖a_i‖ (if l2 = 0), sigma² ≤ mean‖a_i‖²/batch."""
+        """L ≤ λ_max/4 + l2, mu ≥ l2, and for every x: G = max‖a_i‖ (if l2 = 0), sigma² ≤ mean‖a_i‖²/batch.
+
+        Of several shards the one with the largest mean counts.
+        """
         solution, lowest = self.minimum()
         squared_norms = self.squared_row_norms()
+        means = [squared_norms[self.shards.rows_of(shard)].mean() for shard in range(self.shards.count)]
         return Constants(
             L=self.hessian_bound()[0] / 4 + self.l2,
             mu=self.l2,
-            sigma=float(np.sqrt(squared_norms @ self.shards.weights / self.batch_size)),
+            sigma=float(np.sqrt(max(means) / self.batch_size)),
             G=float(np.sqrt(squared_norms.max())) if self.l2 == 0 else None,
             B=float(np.linalg.norm(self.initial() - solution)),
             Delta=max(0.0, self.loss(self.initial()) - lowest),
@@ -85,14 +89,17 @@ class LogisticRegression(LinearModel):
         direction: Vector = np.linalg.lstsq(hessian, self.full_gradient(point), rcond=None)[0]
         return direction
 
-    def _shuffled_copy(self, shards: Shards) -> LogisticRegression:
+    def _with_shards(self, shards: Shards) -> LogisticRegression:
         copy = LogisticRegression(self.features, self.targets, self.batch_size, self.l2)
         copy.shards = shards
         return copy
 
 
 def _signs(labels: Any) -> Any:
-    values = np.asarray(labels, dtype=np.float64)
+    try:
+        values = np.asarray(labels, dtype=np.float64)
+    except (ValueError, TypeError):
+        raise ValueError("labels must be numbers: for names, pass labels == 'the name of one class'") from None
     classes = np.unique(values)
     if len(classes) != 2 or not np.isfinite(classes).all():
         shown = ", ".join(f"{value:g}" for value in classes[:5])

@@ -37,13 +37,13 @@ class NoisyQuadratic:
     shifts: Floats = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        checks.at_least(1, self.dimension, "dimension", "there must be something to train")
-        checks.positive(self.L, "L", "it is the largest eigenvalue")
-        checks.not_negative(self.mu, "mu", "it is the smallest eigenvalue")
-        checks.not_negative(self.sigma, "sigma", "sigma² is the variance of a gradient")
-        checks.not_negative(self.distance, "distance", "it is the distance from x_0 to x*")
-        checks.not_negative(self.zeta, "zeta", "it is how far workers' gradients are from the mean")
-        checks.at_least(1, self.workers, "workers", "every shift belongs to a worker")
+        self.dimension = checks.at_least(1, self.dimension, "dimension", "there must be something to train")
+        self.L = checks.positive(self.L, "L", "it is the largest eigenvalue")
+        self.mu = checks.not_negative(self.mu, "mu", "it is the smallest eigenvalue")
+        self.sigma = checks.not_negative(self.sigma, "sigma", "sigma² is the variance of a gradient")
+        self.distance = checks.not_negative(self.distance, "distance", "it is the distance from x_0 to x*")
+        self.zeta = checks.not_negative(self.zeta, "zeta", "it is how far workers' gradients are from the mean")
+        self.workers = checks.at_least(1, self.workers, "workers", "every shift belongs to a worker")
         if self.mu > self.L or (self.dimension == 1 and self.mu != self.L):
             raise ValueError(f"mu must not exceed L (and equal it in one dimension), got mu={self.mu}, L={self.L}")
         self.eigenvalues = _eigenvalues(self.dimension, self.mu, self.L)
@@ -92,13 +92,11 @@ class NoisyQuadratic:
             zeta=self.zeta,
         )
 
-    def split(self, workers: int, by: str = "iid", zeta: float | None = None) -> NoisyQuadratic:
+    def split(self, workers: int, by: str = "iid", zeta: float = 1.0) -> NoisyQuadratic:
         """One F_m for each worker: the same one (``by="iid"``), or ``zeta`` away from F (``"label"``, ``"sorted"``)."""
         if by not in ("iid", "label", "sorted"):
             raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
-        if zeta is None:
-            zeta = 0.0 if by == "iid" else 1.0
-        return replace(self, workers=workers, zeta=zeta)
+        return replace(self, workers=workers, zeta=0.0 if by == "iid" else zeta)
 
     def _make_shifts(self) -> Floats:
         """The corners of a regular polygon with radius zeta, in the plane of the first two coordinates."""
@@ -124,4 +122,4 @@ def _eigenvalues(dimension: int, mu: float, largest: float) -> Floats:
         return np.array([largest])
     if mu > 0:
         return np.geomspace(mu, largest, dimension)
-    return np.concatenate([[0.0], np.geomspace(largest / dimension, largest, dimension - 1)])
+    return np.concatenate([[0.0], np.geomspace(largest, largest / dimension, dimension - 1)[::-1]])

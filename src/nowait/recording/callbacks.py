@@ -50,7 +50,10 @@ class Control(Protocol):
 
 
 class Callback:
-    """Hooks that do nothing; override those you need. A plain function serves as ``on_step``."""
+    """Hooks that do nothing; override those you need. A plain function serves as ``on_step``.
+
+    They are called after each event: an event that made several steps calls ``on_step`` once.
+    """
 
     def on_step(self, control: Control) -> None:
         """Params changed."""
@@ -82,6 +85,8 @@ class FunctionCallback(Callback):
 
 def checked_callbacks(callbacks: Iterable[Any]) -> tuple[Callback, ...]:
     """Callbacks as objects, or an error that says what a callback is."""
+    if not isinstance(callbacks, Iterable):
+        raise TypeError(f"callbacks must be a list of callbacks, got {callbacks!r}: write callbacks=[...]")
     return tuple(_checked_callback(callback) for callback in callbacks)
 
 

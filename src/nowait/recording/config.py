@@ -16,8 +16,8 @@ def describe(value: Any) -> Any:
     """Something JSON can hold that says what the value was: dataclasses by their class and fields."""
     if isinstance(value, np.ndarray):
         return _array(value)
-    if isinstance(value, list | tuple):
-        return [describe(item) for item in value]
+    if isinstance(value, list | tuple | range):
+        return [describe(item) for item in value] if len(value) <= LONGEST_LIST else _array(np.asarray(value))
     if isinstance(value, dict):
         return {str(key): describe(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

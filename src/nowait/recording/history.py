@@ -38,9 +38,7 @@ class HistoryRecorder:
     entries: list[tuple[int, int, float, float]] = field(default_factory=list)
 
     def add(self, step: int, gradients: int, time: float, loss: float) -> None:
-        """One more evaluation; a second one at the same step replaces the first."""
-        if self.entries and self.entries[-1][0] == step:
-            self.entries.pop()
+        """One more evaluation."""
         self.entries.append((step, gradients, time, loss))
 
     def history(self) -> History:

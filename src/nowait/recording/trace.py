@@ -17,8 +17,7 @@ from nowait.core.types import Floats, Integers
 
 OUTCOMES = tuple(Outcome)
 OUTCOME_CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
-EVENT_KINDS = (WorkerJoined, WorkerLost, TimerFired)
-EVENT_NAMES = ("joined", "lost", "timer")
+EVENT_KINDS: tuple[Any, ...] = (WorkerJoined, WorkerLost, TimerFired)
 FORMAT = 1
 
 ARRIVAL_DTYPE = np.dtype(
@@ -62,6 +61,10 @@ class Trace:
     arrivals: NDArray[np.void]
     events: NDArray[np.void]
     initial_workers: Integers
+    seconds: float
+    """When the run ended."""
+    last_norm: float
+    """The norm of the last params, by which a replay checks that it arrived there."""
 
     @property
     def num_workers(self) -> int:
@@ -145,9 +148,11 @@ class Trace:
     def save(self, path: str | Path) -> None:
         """Write a compressed npz file."""
         columns: dict[str, Any] = {"format": np.int64(FORMAT), "initial_workers": self.initial_workers}
+        columns |= {"seconds": np.float64(self.seconds), "last_norm": np.float64(self.last_norm)}
         columns |= {f"arrival_{name}": self.arrivals[name] for name in ARRIVAL_DTYPE.names or ()}
         columns |= {f"event_{name}": self.events[name] for name in EVENT_DTYPE.names or ()}
-        np.savez_compressed(path, **columns)
+        with open(path, "wb") as file:
+            np.savez_compressed(file, **columns)
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
@@ -157,7 +162,7 @@ class Trace:
                 raise ValueError(f"{path} is not a nowait trace of format {FORMAT}")
             arrivals = _table(file, "arrival_", ARRIVAL_DTYPE)
             events = _table(file, "event_", EVENT_DTYPE)
-            return cls(arrivals, events, file["initial_workers"])
+            return cls(arrivals, events, file["initial_workers"], float(file["seconds"]), float(file["last_norm"]))
 
     def in_order(self) -> Iterator[tuple[int, WorkerJoined | WorkerLost | TimerFired | None]]:
         """Every event of the run: (row, None) for an arrival, (row, event) for one that came before that row."""
@@ -209,7 +214,7 @@ class TraceRecorder:
             started,
             time - started if compute_seconds is None else compute_seconds,
             live_workers,
-            arrival.gradient_norm,
+            arrival.norm,
             OUTCOME_CODES[arrival.outcome],
             arrival.step,
             arrival.weight,
@@ -231,17 +236,18 @@ class TraceRecorder:
         chunk, place = divmod(number, CHUNK_ROWS)
         return np.frombuffer(self._chunks[chunk], ARRIVAL_DTYPE, count=1, offset=place * ROW_BYTES)
 
-    def trace(self) -> Trace:
-        """The trace so far."""
+    def trace(self, seconds: float = 0.0, last_norm: float = 0.0) -> Trace:
+        """The trace so far, of a run that ended after ``seconds`` at params with this norm."""
         chunks = [np.frombuffer(chunk, ARRIVAL_DTYPE) for chunk in self._chunks]
         arrivals = np.concatenate(chunks)[: self._rows] if chunks else np.empty(0, ARRIVAL_DTYPE)
-        return Trace(arrivals, np.array(self._events, dtype=EVENT_DTYPE), self._initial_workers)
+        events = np.array(self._events, dtype=EVENT_DTYPE)
+        return Trace(arrivals, events, self._initial_workers, seconds, last_norm)
 
 
 def _event(kind: int, worker: int, time: float) -> WorkerJoined | WorkerLost | TimerFired:
-    if kind == 0:
-        return WorkerJoined(worker, time)
-    return WorkerLost(worker, time) if kind == 1 else TimerFired(time)
+    if kind not in range(len(EVENT_KINDS)):
+        raise ValueError(f"the trace has an event of unknown kind {kind}: was it written by a newer version?")
+    return TimerFired(time) if EVENT_KINDS[kind] is TimerFired else EVENT_KINDS[kind](worker, time)
 
 
 def _table(file: Any, prefix: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:

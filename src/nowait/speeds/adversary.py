@@ -39,7 +39,8 @@ class Adversary(Speeds):
         if self.workers is None:
             self.num_workers = least
         else:
-            self.num_workers = checks.at_least(1, self.workers, "workers", "somebody has to compute gradients")
+            why = f"the order names worker {least - 1}"
+            self.num_workers = checks.at_least(least, self.workers, "workers", why)
 
     def timing(self, seed: int) -> Timing:
         """An adversary has no durations."""

@@ -13,8 +13,8 @@ from nowait.core.randomness import Stream
 from nowait.speeds.random_speeds import Values
 from nowait.speeds.speeds import WHY_WORKERS, PerWorker, Speeds, Timing, count_workers, per_worker
 
-LONGEST_REST = 20_000
-"""So many resolutions without any progress: the ticket never ends."""
+MOST_PIECES = 20_000
+"""A ticket that is not done after so many pieces of time never ends."""
 SMALLEST_PIECE = 1e-9
 
 
@@ -24,7 +24,7 @@ class TimeVarying(Speeds):
     """A ticket ends when the integral of ``rate(worker, time)`` since its start reaches 1.
 
     The rate is in gradients per second and may be 0 for a while. It must not change much within ``resolution``
-    seconds while a worker rests, else a short burst can be missed; a rest of 20,000 resolutions never ends. The
+    seconds, else a short burst can be missed; a ticket that takes more than 20,000 resolutions never ends. The
     universal computation model of Tyurin, "Tight Time Complexities in Parallel Stochastic Optimization with
     Arbitrary Computation Dynamics" (2024).
 
@@ -56,15 +56,14 @@ class TimeVarying(Speeds):
 
     def _finish(self, worker: int, start: float) -> float:
         """Integrate piece by piece (Simpson, halving pieces until two halves agree with the whole)."""
-        left, time, idle = 1.0, start, 0
-        while idle < LONGEST_REST:
+        left, time = 1.0, start
+        for _ in range(MOST_PIECES):
             rate = self._rate(worker, time)
             piece = min(self.resolution, 0.25 / rate) if rate > 0 else self.resolution
             piece = max(piece, SMALLEST_PIECE * max(1.0, abs(time)))
             piece, done = self._work(worker, time, piece)
             if done >= left * (1 - 1e-12):
                 return self._crossing(worker, time, piece, left)
-            idle = idle + 1 if done == 0 else 0
             left, time = left - done, time + piece
         return math.inf
 

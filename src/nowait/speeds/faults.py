@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import final
 
 from nowait.core import checks
+
+HIGHEST_WORKER = 10_000_000
+"""Workers are counted by number, so that a typing error must not ask for terabytes."""
 
 
 @final
@@ -29,8 +30,7 @@ class Faults:
     def __post_init__(self) -> None:
         if not isinstance(self.changes, list | tuple):
             raise TypeError(f"faults are a list of (time, 'leave' or 'join', worker), got {self.changes!r}")
-        for place, change in enumerate(self.changes):
-            _check_change(place, change)
+        self.changes = [_checked_change(place, change) for place, change in enumerate(self.changes)]
         self._check_alternation()
 
     def in_order(self) -> list[tuple[float, str, int]]:
@@ -44,6 +44,14 @@ class Faults:
             first.setdefault(worker, kind)
         return [worker for worker in range(num_workers) if first.get(worker) != "join"]
 
+    def check_leavers(self, num_workers: int) -> None:
+        """Raise unless everybody who leaves is there by then."""
+        joined = set(range(num_workers)) if self.changes else set()
+        for time, kind, worker in self.in_order():
+            if kind == "leave" and worker not in joined:
+                raise ValueError(f"worker {worker} is to leave at {time:g}, but there are {num_workers} workers")
+            joined.add(worker)
+
     def _check_alternation(self) -> None:
         last: dict[int, str] = {}
         for time, kind, worker in self.in_order():
@@ -54,12 +62,13 @@ class Faults:
             last[worker] = kind
 
 
-def _check_change(place: int, change: object) -> None:
+def _checked_change(place: int, change: object) -> tuple[float, str, int]:
     if not isinstance(change, tuple | list) or len(change) != 3:
         raise TypeError(f"faults[{place}] must be (time, 'leave' or 'join', worker), got {change!r}")
     time, kind, worker = change
-    if not isinstance(time, Real) or not 0 <= float(time) < math.inf:
-        raise ValueError(f"faults[{place}] has time {time!r}: it must be a finite number of at least 0")
     if kind not in ("leave", "join"):
         raise ValueError(f"faults[{place}] is {kind!r}: it must be 'leave' or 'join'")
-    checks.at_least(0, worker, f"the worker of faults[{place}]", "workers are numbered from 0")
+    number = checks.at_least(0, worker, f"the worker of faults[{place}]", "workers are numbered from 0")
+    if number > HIGHEST_WORKER:
+        raise ValueError(f"the worker of faults[{place}] is {number}: take numbers of at most {HIGHEST_WORKER:,}")
+    return checks.not_negative(time, f"the time of faults[{place}]", "a run begins at 0"), kind, number

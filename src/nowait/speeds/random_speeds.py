@@ -146,7 +146,10 @@ class BySample(Speeds):
 
 def _drawn(duration: Callable[[int, int], float]) -> Timing:
     def timing(worker: int, job: int, start: float) -> tuple[float, float]:
-        seconds = duration(worker, job)
+        try:
+            seconds = duration(worker, job)
+        except OverflowError:  # a tail so heavy that the duration is no float: it never ends
+            seconds = math.inf
         return seconds, start + seconds
 
     return timing

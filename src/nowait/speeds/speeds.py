@@ -66,12 +66,12 @@ def count_workers(values: object, workers: object, name: str) -> int:
 
 
 def per_worker(values: object, num_workers: int, name: str, *, zero_allowed: bool = False) -> PerWorker:
-    """One checked value per worker."""
+    """One checked value per worker, above 0, or of at least 0."""
     items = [values] * num_workers if isinstance(values, Real) else list(_sequence(values, name))
     if len(items) != num_workers:
         raise ValueError(f"{name} has {len(items)} values for {num_workers} workers")
     check = checks.not_negative if zero_allowed else checks.positive
-    why = "a duration of a worker cannot be negative" if zero_allowed else "a worker's time must move on"
+    why = "it cannot be negative" if zero_allowed else "a worker's time must move on"
     return PerWorker([check(item, f"{name}[{worker}]", why) for worker, item in enumerate(items)])
 
 

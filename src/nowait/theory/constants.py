@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import final
+
+from nowait.core import checks
 
 
 @final
@@ -33,8 +34,7 @@ class Constants:
 
     def __post_init__(self) -> None:
         for name, value in self._known().items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+            checks.store(self, **{name: checks.not_negative(value, name, "the theorems need it finite, or None")})
         if self.L is not None and self.mu is not None and self.mu > self.L * (1 + 1e-9):
             raise ValueError(f"mu must not exceed L, got mu={self.mu} and L={self.L}: no function is both")
 

@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import GradientArrived, Outcome, Server, Ticket
+from nowait.core.types import norm
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.engines.simulator.simulator import VirtualWorker
@@ -25,7 +26,7 @@ def replay(parts: Parts, trace: Trace, seed: int, progress: bool | None) -> Run:
     player = _Player(parts, trace, seed)
     with np.errstate(over="ignore", invalid="ignore"), Progress("replaying", progress) as bar:
         player.play(bar)
-    return player.session.result(player.session.server.now, perf_counter() - began, "replay")
+    return player.session.result(trace.seconds, perf_counter() - began, "replay")
 
 
 @final
@@ -51,13 +52,14 @@ class _Player:
         self.session.start()
         for row, event in self._trace.in_order():
             if self.session.finished:
-                return
+                break
             if event is None:
                 self._play_arrival(row)
             else:
                 self.session.handle(event)
             if bar.shown:
                 bar.tick(lambda row=row: row / len(self._rows))  # type: ignore[misc]
+        self._compare_end()
 
     def _play_arrival(self, row: int) -> None:
         ticket_id, worker, job, version, _, time, started, compute_seconds = self._rows[row][:8]
@@ -96,4 +98,22 @@ class _Player:
             raise ValueError(
                 f"row {row} of the trace has delay {recorded[4]} and was {OUTCOMES[recorded[10]]}, "
                 f"in the replay delay {replayed[4]} and {OUTCOMES[replayed[10]]}: {REFUSAL}"
+            )
+
+    def _compare_end(self) -> None:
+        """Held gradients got their steps after their rows were compared; and the last params tell of the update."""
+        replayed = self._recorder.trace().arrivals
+        for column in ("step", "weight", "stepsize"):
+            recorded = self._trace.arrivals[column][: len(replayed)]
+            differs = np.flatnonzero(~np.isclose(recorded, replayed[column], rtol=NORM_TOLERANCE, atol=0))
+            if len(differs):
+                row = int(differs[0])
+                raise ValueError(
+                    f"row {row} of the trace has {column} {recorded[row]}, "
+                    f"the replay {replayed[column][row]}: {REFUSAL}"
+                )
+        recorded_norm, replayed_norm = self._trace.last_norm, norm(self._server.params)
+        if not math.isclose(recorded_norm, replayed_norm, rel_tol=1e-6, abs_tol=1e-300):
+            raise ValueError(
+                f"the trace ends at params of norm {recorded_norm}, the replay at norm {replayed_norm}: {REFUSAL}"
             )

@@ -28,7 +28,7 @@ from nowait.core.types import Vector
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.recording import Run
-from nowait.speeds import Clock, Faults
+from nowait.speeds import Clock, Faults, Finished
 
 FOREVER = sys.float_info.max
 """The last moment of virtual time; a ticket that takes infinitely long arrives after it."""
@@ -63,6 +63,8 @@ class Simulator:
         self._queued: dict[int, deque[Ticket]] = {}
         self._alarms: list[tuple[float, int, Alarm]] = []
         self._num_alarms = 0
+        self._num_changes = 0
+        """How many of the alarms are joins and leaves."""
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
         self._highest_worker = max([*parts.server.workers, *(worker for _, _, worker in faults.changes)])
         for time, kind, worker in faults.in_order():
@@ -123,16 +125,28 @@ class Simulator:
     def _set_alarm(self, alarm: Alarm) -> None:
         heappush(self._alarms, (alarm.time, self._num_alarms, alarm))
         self._num_alarms += 1
+        if not isinstance(alarm, TimerFired):
+            self._num_changes += 1
         self._limit = min(self._end, self._alarms[0][0])
 
     # Events
 
     def _next_event(self) -> GradientArrived | Alarm | None:
-        if self._requests:
-            return self._change_workers(self._requests.popleft())
-        finished = self._clock.pop(self._limit)
-        if finished is None:
-            return self._next_alarm()
+        while True:
+            if self._requests:
+                change = self._requests.popleft()
+            else:
+                finished = self._clock.pop(self._limit)
+                if finished is not None:
+                    return self._arrival(finished)
+                alarm = self._next_alarm()
+                if alarm is None or isinstance(alarm, TimerFired):
+                    return alarm
+                change = alarm
+            if self._change_workers(change):
+                return change
+
+    def _arrival(self, finished: Finished) -> GradientArrived:
         time, _, ticket, started, compute_seconds = finished
         worker = ticket[1]
         del self._running[worker]
@@ -147,27 +161,32 @@ class Simulator:
             self._running[worker] = queue.popleft()
             self._clock.start(self._running[worker], now)
 
-    def _next_alarm(self) -> GradientArrived | Alarm | None:
-        if not self._alarms or self._alarms[0][0] > self._end:
-            self._end_of_events()
+    def _next_alarm(self) -> Alarm | None:
+        nobody_left = not self._server.workers and self._num_changes == 0
+        if not self._alarms or self._alarms[0][0] > self._end or nobody_left:
+            self._end_of_events(nobody_left)
             return None
         alarm = heappop(self._alarms)[2]
         self._limit = min(self._end, self._alarms[0][0]) if self._alarms else self._end
-        return alarm if isinstance(alarm, TimerFired) else self._change_workers(alarm)
+        if not isinstance(alarm, TimerFired):
+            self._num_changes -= 1
+        return alarm
 
-    def _change_workers(self, change: WorkerJoined | WorkerLost) -> GradientArrived | Alarm | None:
-        """A join or a loss, unless a callback and the faults both asked for it."""
-        if isinstance(change, WorkerLost) == (change.worker not in self._server.workers):
-            return self._next_event()
-        if isinstance(change, WorkerLost):
+    def _change_workers(self, change: WorkerJoined | WorkerLost) -> bool:
+        """A join or a loss; False if a callback and the faults both asked for it and it has happened already."""
+        leaves = isinstance(change, WorkerLost)
+        if leaves != (change.worker in self._server.workers):
+            return False
+        if leaves:
             self._halt(change.worker)
-        return change
+        return True
 
-    def _end_of_events(self) -> None:
-        if self._budget.seconds is None:
+    def _end_of_events(self, nobody_left: bool) -> None:
+        if self._budget.seconds is None or nobody_left or not (self._server.in_flight or self._alarms):
             self._say_why_nothing_happens()
+        else:
+            self.seconds = self._budget.seconds
         self.session.stop()
-        self.seconds = self._budget.seconds
 
     def _say_why_nothing_happens(self) -> None:
         server = self._server
@@ -192,7 +211,7 @@ class VirtualWorker:
     """Computes gradients when they arrive, so that cancelled tickets cost nothing."""
 
     def __init__(self, problem: Any, seed: int, like: Vector) -> None:
-        self._gradient_into = gradient_function(problem)
+        self._gradient_into, self._in_place = gradient_function(problem)
         self._sampler = Sampler(seed)
         self._out = np.empty_like(like)
 
@@ -201,7 +220,7 @@ class VirtualWorker:
         out = self._out
         try:
             gradient = self._gradient_into(point, self._sampler.sample(ticket[1], ticket[3]), out)
-            return out if gradient is None else gradient
+            return out if self._in_place or gradient is None else gradient
         except Exception as error:
             error.add_note(f"while worker {ticket.worker} computed its job {ticket.job} at version {ticket.version}")
             raise
