@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 import nowait as nw
-from nowait.core import Sampler
+from nowait.core import sampler
 
 
 class Audit:
@@ -53,7 +53,7 @@ class Audit:
         """The gradient that worker m computes just before step k: at x_{prev(k, m)}, with its own sample."""
         version = self.prev(k, m)
         job = sum(1 for j in range(1, k) if self.workers[j] == m)
-        sample = Sampler(self.seed).sample(m, job)
+        sample = sampler(self.seed).sample(m, job)
         return self.problem.gradient(self.iterates[version], sample)
 
     def weighted_average(self, weights):

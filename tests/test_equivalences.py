@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nowait as nw
-from nowait.core import Sampler
+from nowait.core import sampler
 
 LEAST_SQUARES = nw.problems.LeastSquares.random(samples=60, dimension=7, noise=0.1, batch_size=3, seed=1)
 UNEVEN = nw.speeds.Exponential([0.2, 1.0, 1.5, 8.0])
@@ -21,7 +21,7 @@ def plain_sgd(problem, stepsize, steps, seed):
     """Written by hand, without the library's server."""
     params = problem.initial()
     for step in range(steps):
-        params = params - stepsize * problem.gradient(params, Sampler(seed).sample(0, step))
+        params = params - stepsize * problem.gradient(params, sampler(seed).sample(0, step))
     return params
 
 

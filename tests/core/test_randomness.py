@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nowait.core import Sampler
+from nowait.core import sampler
 from nowait.core.randomness import CounterRandom, Stream, below, child, children, mix
 
 KEYS = st.integers(0, 2**64 - 1)
@@ -29,24 +29,24 @@ def test_the_hash_is_splitmix64():
 
 
 def test_the_scalar_path_is_the_first_draw_of_the_block():
-    sample = Sampler(7).sample(worker=3, job=11)
+    sample = sampler(7).sample(worker=3, job=11)
     assert sample.index(1_000) == sample.indices(1_000, size=1)[0] == sample.indices(1_000, size=64)[0]
 
 
 def test_samples_never_change():
     """Golden values: a change here makes every saved trace impossible to replay."""
-    assert Sampler(0).sample(worker=2, job=5).indices(1_000, size=3).tolist() == [400, 558, 235]
+    assert sampler(0).sample(worker=2, job=5).indices(1_000, size=3).tolist() == [400, 558, 235]
     assert Stream(1, "speed").uniform(worker=4, job=9) == 0.5665803143252933
 
 
 def test_numbers_of_a_trace_name_a_sample_too():
-    plain, numpys = Sampler(7).sample(3, 11), Sampler(np.int64(7)).sample(np.int64(3), np.int64(11))
+    plain, numpys = sampler(7).sample(3, 11), sampler(np.int64(7)).sample(np.int64(3), np.int64(11))
     assert plain.index(1_000) == numpys.index(np.int64(1_000))
 
 
 def test_samples_differ_by_seed_worker_and_job():
     draws = {
-        (seed, worker, job): tuple(Sampler(seed).sample(worker, job).indices(2**32 - 1, size=4))
+        (seed, worker, job): tuple(sampler(seed).sample(worker, job).indices(2**32 - 1, size=4))
         for seed in range(4)
         for worker in range(4)
         for job in range(4)
@@ -59,25 +59,25 @@ def test_streams_of_different_names_are_independent():
 
 
 def test_draws_are_uniform_and_normal():
-    sampler = Sampler(0)
-    indices = np.concatenate([sampler.sample(worker, job).indices(10, 50) for worker in range(20) for job in range(20)])
+    samples = sampler(0)
+    indices = np.concatenate([samples.sample(worker, job).indices(10, 50) for worker in range(20) for job in range(20)])
     counts = np.bincount(indices, minlength=10)
     assert np.abs(counts - 2_000).max() < 200
-    normals = np.concatenate([sampler.sample(0, job).normals(50) for job in range(400)])
+    normals = np.concatenate([samples.sample(0, job).normals(50) for job in range(400)])
     assert abs(normals.mean()) < 0.03
     assert abs(normals.std() - 1) < 0.02
     assert abs((normals**4).mean() - 3) < 0.2
-    uniforms = sampler.sample(1, 1).uniforms(10_000)
+    uniforms = samples.sample(1, 1).uniforms(10_000)
     assert 0 < uniforms.min() < uniforms.max() < 1
 
 
 def test_consecutive_jobs_are_not_correlated():
-    first = np.array([Sampler(0).sample(0, job).uniforms(1)[0] for job in range(4_000)])
+    first = np.array([sampler(0).sample(0, job).uniforms(1)[0] for job in range(4_000)])
     assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.05
 
 
 def test_indices_uniforms_normals_and_parts_are_independent():
-    samples = [Sampler(0).sample(0, job) for job in range(3_000)]
+    samples = [sampler(0).sample(0, job) for job in range(3_000)]
     columns = [
         [sample.index(10**9) for sample in samples],
         [sample.uniforms(1)[0] for sample in samples],
@@ -88,13 +88,13 @@ def test_indices_uniforms_normals_and_parts_are_independent():
     ]
     correlations = np.corrcoef(columns) - np.eye(len(columns))
     assert np.abs(correlations).max() < 0.07
-    assert samples[0].part(3).index(100) == Sampler(0).sample(0, 0).part(3).index(100)
+    assert samples[0].part(3).index(100) == sampler(0).sample(0, 0).part(3).index(100)
 
 
 def test_a_generator_belongs_to_its_sample():
-    sample = Sampler(0).sample(0, 0)
+    sample = sampler(0).sample(0, 0)
     assert sample.rng().standard_normal() == sample.rng().standard_normal()
-    assert sample.rng().standard_normal() != Sampler(0).sample(0, 1).rng().standard_normal()
+    assert sample.rng().standard_normal() != sampler(0).sample(0, 1).rng().standard_normal()
 
 
 def test_server_randomness_counts_its_draws():
@@ -108,4 +108,4 @@ def test_server_randomness_counts_its_draws():
 @pytest.mark.parametrize("seed", [-1, 1.5, "0", None, True])
 def test_a_seed_is_a_natural_number(seed):
     with pytest.raises(ValueError, match="seed must be an integer of at least 0"):
-        Sampler(seed)
+        sampler(seed)

@@ -7,7 +7,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.linear_model import LogisticRegression as SklearnLogisticRegression
 
 import nowait as nw
-from nowait.core import Sampler
+from nowait.core import sampler
 
 RNG = np.random.default_rng(0)
 
@@ -61,7 +61,7 @@ def test_gradients_are_unbiased_on_average_over_workers(problem):
     workers, jobs = num_workers(problem), 6_000
     gradients = np.array(
         [
-            problem.gradient(point, Sampler(0).sample(worker, job))
+            problem.gradient(point, sampler(0).sample(worker, job))
             for worker in range(workers)
             for job in range(jobs // workers)
         ]
@@ -72,7 +72,7 @@ def test_gradients_are_unbiased_on_average_over_workers(problem):
 
 def test_gradient_into_is_gradient(problem):
     point, out = RNG.normal(size=problem.dimension), np.empty(problem.dimension)
-    sample = Sampler(4).sample(2, 9)
+    sample = sampler(4).sample(2, 9)
     problem.gradient_into(point, sample, out)
     assert np.array_equal(out, problem.gradient(point, sample))
 
@@ -116,14 +116,14 @@ def test_logistic_gradients_stay_within_their_lipschitz_constant_and_variance():
     constants = problem.constants()
     for job in range(200):
         point = 3 * RNG.normal(size=problem.dimension)
-        assert np.linalg.norm(problem.gradient(point, Sampler(0).sample(0, job))) <= constants.G
-    gradients = np.array([problem.gradient(point, Sampler(0).sample(0, job)) for job in range(2_000)])
+        assert np.linalg.norm(problem.gradient(point, sampler(0).sample(0, job))) <= constants.G
+    gradients = np.array([problem.gradient(point, sampler(0).sample(0, job)) for job in range(2_000)])
     assert gradients.var(axis=0).sum() <= constants.sigma**2
 
 
 def test_the_noise_of_the_quadratic_has_the_variance_it_says():
     problem = nw.problems.NoisyQuadratic(dimension=8, sigma=0.5)
-    gradients = np.array([problem.gradient(np.zeros(8), Sampler(0).sample(0, job)) for job in range(20_000)])
+    gradients = np.array([problem.gradient(np.zeros(8), sampler(0).sample(0, job)) for job in range(20_000)])
     assert gradients.var(axis=0).sum() == pytest.approx(0.25, rel=0.03)
 
 
@@ -132,7 +132,7 @@ def test_heterogeneity_of_the_quadratic_is_exactly_zeta(dimension, workers):
     problem = nw.problems.NoisyQuadratic(dimension, mu=1.0).split(workers, by="sorted", zeta=0.7)
     point = RNG.normal(size=dimension)
     distances = [
-        problem.gradient(point, Sampler(0).sample(m, 0)) - problem.full_gradient(point) for m in range(workers)
+        problem.gradient(point, sampler(0).sample(m, 0)) - problem.full_gradient(point) for m in range(workers)
     ]
     np.testing.assert_allclose(np.linalg.norm(distances, axis=1), 0.7)
     np.testing.assert_allclose(np.sum(distances, axis=0), 0, atol=1e-12)
@@ -153,7 +153,7 @@ def test_dense_and_sparse_data_give_the_same_gradients():
         for batch_size in (1, 6):
             sparse = kind(features, labels, batch_size=batch_size)
             dense = kind(features.toarray(), labels, batch_size=batch_size)
-            point, sample = RNG.normal(size=8), Sampler(0).sample(1, 2)
+            point, sample = RNG.normal(size=8), sampler(0).sample(1, 2)
             np.testing.assert_allclose(sparse.gradient(point, sample), dense.gradient(point, sample), atol=1e-14)
             assert sparse.loss(point) == pytest.approx(dense.loss(point))
             np.testing.assert_allclose(sparse.full_gradient(point), dense.full_gradient(point), atol=1e-14)
@@ -164,7 +164,7 @@ def test_the_variance_bound_holds_for_every_shard():
     problem = nw.problems.LogisticRegression(features, [1] * 20 + [0] * 20).split(2, by="label")
     point = np.full(20, -5.0)
     for worker in range(2):
-        gradients = np.array([problem.gradient(point, Sampler(0).sample(worker, job)) for job in range(2_000)])
+        gradients = np.array([problem.gradient(point, sampler(0).sample(worker, job)) for job in range(2_000)])
         assert gradients.var(axis=0).sum() <= problem.constants().sigma ** 2
 
 
@@ -176,7 +176,7 @@ def test_a_convex_quadratic_has_the_smoothness_it_says(dimension):
 
 def test_a_point_of_the_wrong_size_or_type_is_noticed():
     problem = nw.problems.LeastSquares.random(samples=10, dimension=4)
-    sample = Sampler(0).sample(0, 0)
+    sample = sampler(0).sample(0, 0)
     with pytest.raises(ValueError, match="point and out must have 4 entries, got 2 and 2"):
         problem.gradient(np.zeros(2), sample)
     with pytest.raises(ValueError, match="got 4 and 3"):
@@ -189,7 +189,7 @@ def test_large_margins_do_not_overflow():
     for size in (-1e4, 1e4):
         point = np.array([size])
         assert np.isfinite(problem.loss(point))
-        assert np.isfinite(problem.gradient(point, Sampler(0).sample(0, 0))).all()
+        assert np.isfinite(problem.gradient(point, sampler(0).sample(0, 0))).all()
 
 
 def test_float32_data_give_float32_params():
@@ -211,7 +211,7 @@ def test_a_split_gives_each_worker_its_own_rows_and_every_row_to_somebody():
     assert shards[0] == [0, 1, 2]
     for worker in range(6):
         for job in range(20):
-            assert problem.shards.draw_one(Sampler(0).sample(worker, job)) in shards[worker % 3]
+            assert problem.shards.draw_one(sampler(0).sample(worker, job)) in shards[worker % 3]
 
 
 def test_the_loss_of_a_split_is_the_mean_of_the_workers_losses():

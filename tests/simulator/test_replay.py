@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import nowait as nw
-from nowait.core import Sampler
+from nowait.core import sampler
 
 PROBLEM = nw.problems.LeastSquares.random(samples=40, dimension=5, noise=0.1, batch_size=2, seed=1)
 METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.2))
@@ -23,13 +23,13 @@ def test_a_trace_explains_every_step():
     iterates = [PROBLEM.initial()]
     method = nw.RennalaSGD(nw.Constant(0.2), batch=3)
     run = a_run(method, callbacks=[lambda control: iterates.append(control.params.copy())])
-    sampler = Sampler(4)
+    samples = sampler(4)
     for step in range(1, run.stats.steps + 1):
         rows = np.flatnonzero(run.trace.step == step)
         direction = sum(
             run.trace.weight[row]
             * PROBLEM.gradient(
-                iterates[run.trace.version[row]], sampler.sample(run.trace.worker[row], run.trace.job[row])
+                iterates[run.trace.version[row]], samples.sample(run.trace.worker[row], run.trace.job[row])
             )
             for row in rows
         )

@@ -25,7 +25,7 @@ from nowait.core.outputs import (
     UniformAverage,
 )
 from nowait.core.problem import Problem
-from nowait.core.randomness import Sample, Sampler
+from nowait.core.randomness import Sample, sampler
 from nowait.core.server import Server
 from nowait.core.stepsizes import Constant, DelayAdaptive, Stepsize
 from nowait.core.sums import GradientSum
@@ -59,7 +59,6 @@ __all__ = [
     "Proximal",
     "RandomIterate",
     "Sample",
-    "Sampler",
     "Server",
     "Sgd",
     "Stepsize",
@@ -72,4 +71,5 @@ __all__ = [
     "Wake",
     "WorkerJoined",
     "WorkerLost",
+    "sampler",
 ]

@@ -14,21 +14,18 @@ from nowait.core.versions import Version
 class InFlight(Mapping[int, Ticket]):
     """Tickets by id, in the order of issue; also by worker, and the oldest one. Methods read it."""
 
-    __slots__ = ("_by_age", "_by_worker", "_tickets", "_versions")
+    __slots__ = ("_by_age", "_by_worker", "_tickets", "versions")
 
     def __init__(self) -> None:
         self._tickets: dict[int, Ticket] = {}
-        self._versions: dict[int, Version] = {}
+        self.versions: dict[int, Version] = {}
+        """The version that each ticket is computed at, by ticket id."""
         self._by_worker: dict[int, list[Ticket]] = {}
         self._by_age: list[tuple[int, int]] | None = None
 
     def of(self, worker: int) -> tuple[Ticket, ...]:
         """The tickets of a worker: the running one, then those queued behind it."""
         return tuple(self._by_worker.get(worker, ()))
-
-    def version(self, ticket: Ticket) -> Version:
-        """The version that a ticket in flight is computed at."""
-        return self._versions[ticket.id]
 
     def oldest(self) -> Ticket | None:
         """The ticket with the smallest version (of several, the one issued first).
@@ -51,7 +48,7 @@ class InFlight(Mapping[int, Ticket]):
         ticket_id, worker = ticket[0], ticket[1]
         version.references += 1
         self._tickets[ticket_id] = ticket
-        self._versions[ticket_id] = version
+        self.versions[ticket_id] = version
         mine = self._by_worker.get(worker)
         if mine is None:
             self._by_worker[worker] = [ticket]
@@ -68,14 +65,14 @@ class InFlight(Mapping[int, Ticket]):
             return None
         del self._tickets[ticket_id]
         self._by_worker[ticket[1]].remove(ticket)
-        return self._versions.pop(ticket_id)
+        return self.versions.pop(ticket_id)
 
     def take_all_of(self, worker: int) -> list[tuple[Ticket, Version]]:
         """Take out the tickets of a worker, oldest first."""
         tickets = self._by_worker.pop(worker, [])
         for ticket in tickets:
             del self._tickets[ticket.id]
-        return [(ticket, self._versions.pop(ticket.id)) for ticket in tickets]
+        return [(ticket, self.versions.pop(ticket.id)) for ticket in tickets]
 
     # A mapping
 

@@ -98,17 +98,11 @@ class Stream:
         self._worker_keys: dict[int, int] = {}
 
     def key(self, worker: int, job: int) -> int:
-        """The key of one ticket."""
+        """The key of one ticket. (Numbers from a trace are numpy's, which would overflow.)"""
         worker_key = self._worker_keys.get(worker)
         if worker_key is None:
-            worker_key = self._new_worker_key(worker)
-        return (worker_key + job * TICKET_STRIDE) & MASK
-
-    def _new_worker_key(self, worker: int) -> int:
-        worker_key = child(self._key, worker)
-        if len(self._worker_keys) < MOST_CACHED_WORKERS:
-            self._worker_keys[worker] = worker_key
-        return worker_key
+            worker_key = self._new_worker_key(int(worker))
+        return (worker_key + int(job) * TICKET_STRIDE) & MASK
 
     def uniform(self, worker: int, job: int) -> float:
         """One number strictly between 0 and 1 for this ticket."""
@@ -120,6 +114,16 @@ class Stream:
         radius = math.sqrt(-2.0 * math.log(unit(child(key, 0))))
         return radius * math.cos(2.0 * math.pi * unit(child(key, 1)))
 
+    def sample(self, worker: int, job: int) -> Sample:
+        """The draws of one ticket as a ``Sample``."""
+        return Sample(worker, job, self.key(worker, job))
+
+    def _new_worker_key(self, worker: int) -> int:
+        worker_key = child(self._key, worker)
+        if len(self._worker_keys) < MOST_CACHED_WORKERS:
+            self._worker_keys[worker] = worker_key
+        return worker_key
+
 
 class Sample:
     """The randomness of one ticket: what a problem draws its data and noise from.
@@ -128,7 +132,7 @@ class Sample:
     normals are independent of each other; the same call again gives the same draws again. For more independent ones
     take ``part(0)``, ``part(1)``, …
 
-    >>> sample = Sampler(seed=0).sample(worker=2, job=5)
+    >>> sample = sampler(seed=0).sample(worker=2, job=5)
     >>> sample.indices(1000, size=3)
     array([400, 558, 235])
     """
@@ -142,7 +146,10 @@ class Sample:
 
     def index(self, limit: int) -> int:
         """One integer in [0, limit): the first of ``indices``, without an array."""
-        return (child(self.key, 0) * int(limit)) >> 64
+        bits = (self.key + GOLDEN) & MASK  # child(key, 0), written out: it is drawn once per gradient
+        bits = ((bits ^ (bits >> 30)) * FIRST_FACTOR) & MASK
+        bits = ((bits ^ (bits >> 27)) * SECOND_FACTOR) & MASK
+        return ((bits ^ (bits >> 31)) * int(limit)) >> 64
 
     def indices(self, limit: int, size: int) -> Integers:
         """``size`` integers in [0, limit), drawn with replacement."""
@@ -170,18 +177,9 @@ class Sample:
         return f"Sample(worker={self.worker}, job={self.job}, key={self.key:#018x})"
 
 
-class Sampler:
+def sampler(seed: int) -> Stream:
     """Makes the sample of every ticket of a run from its seed."""
-
-    __slots__ = ("_stream",)
-
-    def __init__(self, seed: int) -> None:
-        self._stream = Stream(seed, "sample")
-
-    def sample(self, worker: int, job: int) -> Sample:
-        """The sample of the worker's ticket number ``job``."""
-        worker, job = int(worker), int(job)  # numbers from a trace are numpy's, which overflow
-        return Sample(worker, job, self._stream.key(worker, job))
+    return Stream(seed, "sample")
 
 
 class CounterRandom:

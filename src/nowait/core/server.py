@@ -41,7 +41,7 @@ from nowait.core.randomness import CounterRandom
 from nowait.core.rejections import Counts, Diverged, GradientRejected, Rejections
 from nowait.core.sums import GradientSum, Held
 from nowait.core.types import Vector, checked_params
-from nowait.core.updates import Sgd, Update
+from nowait.core.updates import Sgd, Stepper, Update
 from nowait.core.versions import Version, Versions
 
 __all__ = ["Arrival", "Server"]
@@ -83,6 +83,7 @@ class Server:
         self._method = method
         self._update = Sgd() if update is None else update
         self._output = LastIterate() if output is None else output
+        self._make_step: Stepper = self._update.checked
         self._averaging = not isinstance(self._output, LastIterate)
         self._log = NoLog() if log is None else log
         self._seed = seed
@@ -125,6 +126,7 @@ class Server:
     def start(self) -> list[Command]:
         """Begin the run at time 0."""
         self._update.start(self.params)
+        self._make_step = self._update.stepper(self.params)
         self._output.start(self.params, CounterRandom(self._seed, "output"))
         if self._averaging:
             self._method.pending_stepsize(self, 1)  # a method that cannot tell is told so now, not at the end
@@ -159,7 +161,7 @@ class Server:
             else:
                 for ticket in self.in_flight.values():
                     delay = max(1, self.steps - ticket.version)
-                    version = self.in_flight.version(ticket)
+                    version = self.in_flight.versions[ticket.id]
                     self._weigh(version, self._method.pending_stepsize(self, delay))
         return self._output.result(self.params).astype(self._dtype)
 
@@ -169,7 +171,7 @@ class Server:
 
     def point(self, ticket: Ticket) -> Vector:
         """The read-only params a ticket in flight is computed at."""
-        return self.in_flight.version(ticket).point
+        return self.in_flight.versions[ticket.id].point
 
     # The verbs of a method
 
@@ -290,7 +292,9 @@ class Server:
             return self._stop(arrival, str(reason))
         finally:
             self._arrival = self._unchecked = arrival.version_held = arrival.raw_gradient = None
-            self._versions.release(version)
+            version.references -= 1
+            if version.references == 0:
+                self._versions.free.append(version)
 
     def _on_join(self, event: WorkerJoined) -> list[Command]:
         if not isinstance(event.worker, int) or event.worker < 0:
@@ -364,7 +368,7 @@ class Server:
         if not 0.0 <= stepsize < INFINITY:
             raise ValueError(f"a step needs a finite stepsize of at least 0, got {stepsize!r}")
         versions = self._versions
-        squared_norm, zero = self._update.checked(versions.current.point, direction, stepsize, versions.spare.array)
+        squared_norm, zero = self._make_step(versions.current.point, direction, stepsize, versions.spare.array)
         if not squared_norm < INFINITY and not np.isfinite(direction).all():
             raise bad(f"the direction of step {self.steps + 1} is not finite")
         if zero != 0.0:

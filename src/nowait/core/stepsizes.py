@@ -58,6 +58,10 @@ class Constant(Stepsize):
             return np.full(delay.shape, self.value)
         return self.value
 
+    def at(self, arrival: Arrival, server: Server) -> float:
+        """γ."""
+        return self.value
+
 
 @final
 @dataclass(frozen=True)
@@ -85,4 +89,9 @@ class DelayAdaptive(Stepsize):
         ratio = (num_workers if self.cut is None else self.cut) / delay
         if isinstance(ratio, np.ndarray):
             return self.largest * np.minimum(1.0, ratio)
+        return self.largest * ratio if ratio < 1.0 else self.largest
+
+    def at(self, arrival: Arrival, server: Server) -> float:
+        """γ·min(1, cut/τ) once more, for one number: it is asked for once per gradient."""
+        ratio = (server.num_workers if self.cut is None else self.cut) / arrival.delay
         return self.largest * ratio if ratio < 1.0 else self.largest

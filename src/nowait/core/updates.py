@@ -19,6 +19,7 @@ from nowait.core.compiled import kernels
 from nowait.core.types import Vector
 
 NOT_FINITE = (math.nan, math.nan)
+Stepper = Callable[[Vector, Vector, Any, Vector], tuple[float, float]]
 
 
 class Update(ABC):
@@ -30,6 +31,10 @@ class Update(ABC):
     @abstractmethod
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Write the params after a step along ``-stepsize * direction`` into ``out``."""
+
+    def stepper(self, params: Vector) -> Stepper:
+        """The function that makes checked steps from params like these: ``checked``, or something quicker."""
+        return self.checked
 
     def checked(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> tuple[float, float]:
         """``apply``, unless the direction is not finite.
@@ -45,25 +50,21 @@ class Update(ABC):
 
 
 @final
-@dataclass
+@dataclass(frozen=True)
 class Sgd(Update):
     """x ← x − γ·g, with the finite checks and the norm in the same pass over memory."""
 
-    _kernel: Callable[..., tuple[float, float]] = field(init=False, repr=False, compare=False)
-    _scalar: Callable[[float], Any] = field(init=False, repr=False, compare=False)
-
-    def start(self, params: Vector) -> None:
-        """Load the compiled pass."""
-        self._kernel = kernels().sgd_step
-        self._scalar = float if params.dtype == np.float64 else params.dtype.type
-
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """x − γ·g."""
-        self.checked(params, direction, stepsize, out)
+        self.stepper(params)(params, direction, stepsize, out)
 
-    def checked(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> tuple[float, float]:
-        """One fused pass; see ``Update.checked``."""
-        return self._kernel(params, direction, self._scalar(stepsize), out)
+    def stepper(self, params: Vector) -> Stepper:
+        """The compiled pass itself."""
+        step: Stepper = kernels().sgd_step
+        if params.dtype == np.float64:
+            return step
+        scalar = params.dtype.type
+        return lambda params, direction, stepsize, out: step(params, direction, scalar(stepsize), out)
 
 
 @final

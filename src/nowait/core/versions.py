@@ -36,11 +36,11 @@ class Versions:
     ``spare`` is the array to write the next version into; nobody uses it until ``publish``.
     """
 
-    __slots__ = ("_allocate", "_free", "current", "num_slots", "spare")
+    __slots__ = ("_allocate", "current", "free", "num_slots", "spare")
 
     def __init__(self, initial: Vector, allocate: Callable[[], Vector]) -> None:
         self._allocate = allocate
-        self._free: list[Version] = []
+        self.free: list[Version] = []
         self.num_slots = 0
         self.current = self._new()
         self.current.array[:] = initial
@@ -58,14 +58,14 @@ class Versions:
         if last.references == 0:
             self.spare = last
         else:
-            self.spare = self._free.pop() if self._free else self._new()
+            self.spare = self.free.pop() if self.free else self._new()
         return version
 
     def release(self, version: Version) -> None:
         """Give up one reference; without references the array is free again."""
         version.references -= 1
         if version.references == 0:
-            self._free.append(version)
+            self.free.append(version)
 
     def _new(self) -> Version:
         self.num_slots += 1

@@ -70,8 +70,8 @@ class LinearModel(ABC):
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
         """The gradient of a random batch, written into ``out``."""
-        if len(point) != self._dimension or len(out) != self._dimension:  # the kernels do not check
-            raise ValueError(f"point and out must have {self._dimension} entries, got {len(point)} and {len(out)}")
+        if point.size != self._dimension or out.size != self._dimension:  # the kernels do not check
+            raise ValueError(f"point and out must have {self._dimension} entries, got {point.size} and {out.size}")
         if not self._dense:
             self._sparse_gradient_into(point, self.shards.draw(sample, self.batch_size), out)
         elif self.batch_size == 1:

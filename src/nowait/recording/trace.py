@@ -194,8 +194,8 @@ class TraceRecorder:
 
     def arrived(self, arrival: Arrival, live_workers: int) -> None:
         """Append a row."""
-        place = self._rows % CHUNK_ROWS
-        if place == 0:
+        offset = self._rows % CHUNK_ROWS * ROW_BYTES
+        if offset == 0:
             self._chunks.append(bytearray(CHUNK_ROWS * ROW_BYTES))
         self._rows += 1
         ticket_id, worker, version, job, issued = arrival.ticket
@@ -204,7 +204,7 @@ class TraceRecorder:
             started = issued
         ROW.pack_into(
             self._chunks[-1],
-            place * ROW_BYTES,
+            offset,
             ticket_id,
             worker,
             job,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from nowait.core import Sample, Sampler, checks
+from nowait.core import Sample, checks, sampler
 from nowait.core.randomness import Stream
 from nowait.speeds.speeds import PerWorker, Speeds, Timing, count_workers, per_worker
 
@@ -135,10 +135,10 @@ class BySample(Speeds):
 
     def timing(self, seed: int) -> Timing:
         """seconds·factor(sample)."""
-        sampler, seconds = Sampler(seed), self._seconds
+        samples, seconds = sampler(seed), self._seconds
 
         def duration(worker: int, job: int) -> float:
-            factor = self.factor(sampler.sample(worker, job))
+            factor = self.factor(samples.sample(worker, job))
             return seconds[worker] * checks.positive(factor, "factor(sample)", "it multiplies a duration")
 
         return _drawn(duration)

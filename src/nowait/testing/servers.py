@@ -33,18 +33,18 @@ def check_invariants(server: Server) -> None:
     versions = server._versions
     holders: dict[int, int] = {id(versions.current): 1}
     for ticket in server.in_flight.values():
-        version = server.in_flight.version(ticket)
+        version = server.in_flight.versions[ticket.id]
         assert version.number == ticket.version, f"{ticket} holds version {version.number}"
         assert ticket.worker in server.workers, f"{ticket} belongs to a worker that is gone"
         assert ticket in server.in_flight.of(ticket.worker), f"{ticket} is not among its worker's tickets"
         holders[id(version)] = holders.get(id(version), 0) + 1
-    held = [server.in_flight.version(ticket) for ticket in server.in_flight.values()] + [versions.current]
+    held = [server.in_flight.versions[ticket.id] for ticket in server.in_flight.values()] + [versions.current]
     for version in held:
         assert version.references == holders[id(version)], f"version {version.number} miscounts its references"
     distinct = {id(version) for version in held}
-    assert versions.num_slots == len(distinct) + len(versions._free) + 1, "a version was lost"
+    assert versions.num_slots == len(distinct) + len(versions.free) + 1, "a version was lost"
     assert id(versions.spare) not in distinct, "the spare is in use"
-    assert not any(id(version) in distinct for version in versions._free), "a free version is in use"
+    assert not any(id(version) in distinct for version in versions.free), "a free version is in use"
     assert server.steps == versions.current.number
     assert server.num_workers == len(server.workers) == len(set(server.workers))
     assert np.isfinite(server.params).all(), "params are not finite"

@@ -15,12 +15,12 @@ from nowait.core import (
     Cancel,
     Command,
     GradientArrived,
-    Sampler,
     Ticket,
     TimerFired,
     Wake,
     WorkerJoined,
     WorkerLost,
+    sampler,
 )
 from nowait.core.problem import gradient_function
 from nowait.core.server import new
@@ -28,7 +28,7 @@ from nowait.core.types import Vector
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.recording import Run
-from nowait.speeds import Clock, Faults, Finished
+from nowait.speeds import Clock, Faults
 
 FOREVER = sys.float_info.max
 """The last moment of virtual time; a ticket that takes infinitely long arrives after it."""
@@ -133,27 +133,18 @@ class Simulator:
 
     def _next_event(self) -> GradientArrived | Alarm | None:
         while True:
-            if self._requests:
-                change = self._requests.popleft()
-            else:
-                finished = self._clock.pop(self._limit)
-                if finished is not None:
-                    return self._arrival(finished)
-                alarm = self._next_alarm()
-                if alarm is None or isinstance(alarm, TimerFired):
-                    return alarm
-                change = alarm
-            if self._change_workers(change):
-                return change
-
-    def _arrival(self, finished: Finished) -> GradientArrived:
-        time, _, ticket, started, compute_seconds = finished
-        worker = ticket[1]
-        del self._running[worker]
-        if self._queued:
-            self._start_queued(worker, time)
-        gradient = self._worker.gradient(ticket, self._server.point(ticket))
-        return new(GradientArrived, (ticket, gradient, time, started, compute_seconds))
+            finished = None if self._requests else self._clock.pop(self._limit)
+            if finished is not None:
+                time, ticket_id, ticket, started, compute_seconds = finished
+                worker = ticket[1]
+                del self._running[worker]
+                if self._queued:
+                    self._start_queued(worker, time)
+                gradient = self._worker.gradient(ticket, self._server.in_flight.versions[ticket_id].point)
+                return new(GradientArrived, (ticket, gradient, time, started, compute_seconds))
+            alarm = self._requests.popleft() if self._requests else self._next_alarm()
+            if alarm is None or isinstance(alarm, TimerFired) or self._change_workers(alarm):
+                return alarm
 
     def _start_queued(self, worker: int, now: float) -> None:
         queue = self._queued.get(worker)
@@ -212,14 +203,14 @@ class VirtualWorker:
 
     def __init__(self, problem: Any, seed: int, like: Vector) -> None:
         self._gradient_into, self._in_place = gradient_function(problem)
-        self._sampler = Sampler(seed)
+        self._samples = sampler(seed)
         self._out = np.empty_like(like)
 
     def gradient(self, ticket: Ticket, point: Vector) -> Any:
         """The gradient of a ticket, in memory that the next call uses again."""
         out = self._out
         try:
-            gradient = self._gradient_into(point, self._sampler.sample(ticket[1], ticket[3]), out)
+            gradient = self._gradient_into(point, self._samples.sample(ticket[1], ticket[3]), out)
             return out if self._in_place or gradient is None else gradient
         except Exception as error:
             error.add_note(f"while worker {ticket.worker} computed its job {ticket.job} at version {ticket.version}")
