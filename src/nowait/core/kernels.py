@@ -1,6 +1,6 @@
 """Compiled passes over memory. Importing this module imports numba, so it is imported when a run starts.
 
-None uses fastmath: the same inputs give the same bits, and ``sgd_step`` writes exactly what numpy's
+The same inputs give the same bits, and ``sgd_step`` writes exactly what numpy's
 ``params - stepsize * direction`` does. Eight partial sums break the dependency chain of a plain sum;
 ``sgd_step`` and ``squared_norm`` add in the same order, so both give the same norm of the same gradient.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from nowait.core.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def squared_norm(vector: Any) -> float:
     """The sum of squares, in float64. Not finite when an entry is not finite (or when squares overflow)."""
     s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
@@ -36,7 +36,7 @@ def squared_norm(vector: Any) -> float:
     return ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sgd_step(params: Any, direction: Any, stepsize: Any, out: Any) -> tuple[float, float]:
     """``out = params - stepsize * direction`` in one pass.
 
@@ -74,14 +74,14 @@ def sgd_step(params: Any, direction: Any, stepsize: Any, out: Any) -> tuple[floa
     return ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7)), float(zero0 + zero1)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def add_scaled(total: Any, vector: Any, weight: Any) -> None:
     """``total += weight * vector`` without a temporary."""
     for i in range(total.size):
         total[i] += weight * vector[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def move_towards(mean: Any, point: Any, fraction: Any) -> None:
     """``mean += fraction * (point - mean)`` without a temporary: one term of a running average."""
     for i in range(mean.size):

@@ -10,13 +10,14 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from nowait.core.compiled import compiled
 
 LEAST_SQUARES = 0
 LOGISTIC = 1
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled
 def slope(model: int, margin: Any, target: Any) -> Any:
     """The derivative of a row's loss by its margin."""
     if model == LEAST_SQUARES:
@@ -24,7 +25,7 @@ def slope(model: int, margin: Any, target: Any) -> Any:
     return -target / (1.0 + math.exp(target * margin))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def row_gradient(model: int, features: Any, targets: Any, row: int, point: Any, out: Any) -> None:
     """``out`` = the gradient of one row."""
     vector = features[row]
@@ -42,7 +43,7 @@ def row_gradient(model: int, features: Any, targets: Any, row: int, point: Any, 
         out[j] = scale * vector[j]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def batch_gradient(model: int, features: Any, targets: Any, rows: Any, point: Any, out: Any) -> None:
     """``out`` = the mean gradient of some rows."""
     total = np.zeros(point.size)
