@@ -9,10 +9,10 @@ from nowait.core.compiled import compiled
 def test_without_a_place_for_its_cache_a_kernel_is_compiled_anyway(monkeypatch):
     whole = numba.njit
 
-    def no_place(**options):
+    def no_place(*functions, **options):
         if options.get("cache"):
             raise RuntimeError("cannot cache function 'double': no locator available for file")
-        return whole(**options)
+        return whole(*functions, **options)
 
     monkeypatch.setattr(numba, "njit", no_place)
 
