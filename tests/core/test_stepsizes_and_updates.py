@@ -14,6 +14,14 @@ STEPSIZES = [
     nw.DelayAdaptive(0.3),
     nw.DelayAdaptive(0.3, cut=2.5),
     nw.DelayAdaptive(0.3, cut=math.inf),
+    nw.PolynomialDecay(0.3),
+    nw.PolynomialDecay(0.3, power=0.5),
+    nw.HingeDecay(0.3),
+    nw.Threshold(0.3),
+    nw.Threshold(0.3, concurrency=2, beyond=0.7),
+    nw.AdaDelay(2.0, scale=0.5),
+    nw.StepDecay(nw.DelayAdaptive(0.3), every=2),
+    nw.Cosine(nw.DelayAdaptive(0.3), steps=3, floor=0.1),
 ]
 
 
@@ -23,13 +31,61 @@ def test_a_stepsize_of_arrays_is_the_stepsize_of_each_entry(stepsize):
     expected = [
         stepsize(*arguments) for arguments in zip(delays.tolist(), workers.tolist(), steps.tolist(), strict=True)
     ]
-    assert stepsize(delays, workers, steps).tolist() == expected
+    np.testing.assert_allclose(stepsize(delays, workers, steps), expected, rtol=1e-15)
+    assert all(type(value) is float for value in expected)
 
 
 def test_the_delay_adaptive_rule_shrinks_beyond_the_number_of_workers():
     stepsize = nw.DelayAdaptive(0.5)
     assert [stepsize(delay, 4, 1) for delay in (1, 4, 5, 8, 400)] == [0.5, 0.5, 0.4, 0.25, 0.005]
     assert stepsize(101, 100, 1) == pytest.approx(0.5 * 100 / 101, rel=1e-15)
+
+
+def test_polynomial_decay():
+    assert [nw.PolynomialDecay(0.6)(delay, 9, 1) for delay in (1, 2, 3)] == pytest.approx([0.6, 0.3, 0.2])
+    assert nw.PolynomialDecay(0.6, power=0.5)(9, 1, 1) == pytest.approx(0.2)
+
+
+def test_the_hinge_holds_until_its_patience_ends():
+    hinge = nw.HingeDecay(1.0, slope=10.0, patience=6.0)
+    assert [hinge(delay, 1, 1) for delay in (1, 7, 8, 9, 12)] == pytest.approx([1.0, 1.0, 1 / 10, 1 / 20, 1 / 50])
+
+
+def test_beyond_the_threshold_gradients_count_little_or_nothing():
+    assert [nw.Threshold(0.5)(delay, 4, 1) for delay in (1, 5, 6, 50)] == [0.5, 0.5, 0.0, 0.0]
+    assert [nw.Threshold(0.5, concurrency=2, beyond=1.0)(delay, 4, 1) for delay in (3, 5)] == [0.5, 0.125]
+
+
+def test_adadelay():
+    assert nw.AdaDelay(2.0, scale=0.5)(delay=4, num_workers=1, step=13) == 1 / (2.0 + 0.5 * 4.0)
+
+
+def test_schedules_multiply_another_rule():
+    fall = nw.StepDecay(nw.DelayAdaptive(0.8), every=10, factor=0.5)
+    assert [fall(1, 4, step) for step in (1, 10, 11, 25)] == [0.8, 0.8, 0.4, 0.2]
+    assert fall(8, 4, 11) == 0.2
+    wave = nw.Cosine(nw.Constant(2.0), steps=100, floor=0.1)
+    assert [wave(1, 1, step) for step in (1, 51, 101, 500)] == pytest.approx([2.0, 1.1, 0.2, 0.2])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nw.PolynomialDecay(0.0),
+        lambda: nw.PolynomialDecay(0.1, power=-1),
+        lambda: nw.HingeDecay(0.1, slope=0),
+        lambda: nw.Threshold(0.1, concurrency=0),
+        lambda: nw.Threshold(0.1, beyond=-1),
+        lambda: nw.AdaDelay(0.0, 1.0),
+        lambda: nw.StepDecay(0.1, every=3),
+        lambda: nw.StepDecay(nw.Constant(0.1), every=0),
+        lambda: nw.Cosine(nw.Constant(0.1), steps=0),
+        lambda: nw.Cosine(nw.Constant(0.1), steps=5, floor=1.0),
+    ],
+)
+def test_bad_arguments_of_stepsizes(make):
+    with pytest.raises((ValueError, TypeError), match=r"must be .* got"):
+        make()
 
 
 @pytest.mark.parametrize("rule", [nw.Constant, nw.DelayAdaptive])

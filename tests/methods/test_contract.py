@@ -13,4 +13,5 @@ def test_the_contract(name, check):
 
 
 def test_the_catalogue_has_every_method():
-    assert {type(method).__name__ for method in CATALOGUE.values()} == set(nowait.methods.__all__)
+    exported = {name for name in nowait.methods.__all__ if issubclass(getattr(nowait.methods, name), nowait.Method)}
+    assert {type(method).__name__ for method in CATALOGUE.values()} == exported

@@ -27,13 +27,24 @@ from nowait.core.outputs import (
 from nowait.core.problem import Problem
 from nowait.core.randomness import Sample, sampler
 from nowait.core.server import Server
-from nowait.core.stepsizes import Constant, DelayAdaptive, Stepsize
+from nowait.core.stepsizes import (
+    AdaDelay,
+    Constant,
+    Cosine,
+    DelayAdaptive,
+    HingeDecay,
+    PolynomialDecay,
+    StepDecay,
+    Stepsize,
+    Threshold,
+)
 from nowait.core.sums import GradientSum
 from nowait.core.updates import L1, Adam, AMSGrad, Ball, Box, Momentum, Nesterov, Proximal, Sgd, Update
 
 __all__ = [
     "L1",
     "AMSGrad",
+    "AdaDelay",
     "Adam",
     "Arrival",
     "Assign",
@@ -43,10 +54,12 @@ __all__ = [
     "Cancel",
     "Command",
     "Constant",
+    "Cosine",
     "DelayAdaptive",
     "Event",
     "GradientArrived",
     "GradientSum",
+    "HingeDecay",
     "IllegalEvent",
     "LastIterate",
     "Log",
@@ -55,15 +68,18 @@ __all__ = [
     "Nesterov",
     "Outcome",
     "Output",
+    "PolynomialDecay",
     "Problem",
     "Proximal",
     "RandomIterate",
     "Sample",
     "Server",
     "Sgd",
+    "StepDecay",
     "Stepsize",
     "StepsizeWeightedAverage",
     "StronglyConvexAverage",
+    "Threshold",
     "Ticket",
     "TimerFired",
     "UniformAverage",

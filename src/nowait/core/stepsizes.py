@@ -95,3 +95,142 @@ class DelayAdaptive(Stepsize):
         """γ·min(1, cut/τ) once more, for one number: it is asked for once per gradient."""
         ratio = (server.num_workers if self.cut is None else self.cut) / arrival.delay
         return self.largest * ratio if ratio < 1.0 else self.largest
+
+
+@final
+@dataclass(frozen=True)
+class PolynomialDecay(Stepsize):
+    """γ·τ^(−power): power 1 is Zhang et al., "Staleness-aware Async-SGD" (2016); 1/2 is FedAsync's and FedBuff's.
+
+    >>> PolynomialDecay(0.8, power=0.5)(delay=4, num_workers=2, step=1)
+    0.4
+    """
+
+    largest: float
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, power=checks.not_negative(self.power, "power", "old gradients would make longer steps"))
+
+    def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
+        """γ·τ^(−power)."""
+        return self.largest * (delay * 1.0) ** -self.power
+
+
+@final
+@dataclass(frozen=True)
+class HingeDecay(Stepsize):
+    """γ while δ ≤ ``patience``, then γ/(slope·(δ − patience)), δ = τ − 1; never more than γ.
+
+    The hinge of Xie, Koyejo and Gupta, "Asynchronous Federated Optimization" (2019), with their constants.
+    """
+
+    largest: float
+    slope: float = 10.0
+    patience: float = 6.0
+
+    def __post_init__(self) -> None:
+        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, slope=checks.positive(self.slope, "slope", "it divides the stepsize of old gradients"))
+        checks.store(self, patience=checks.not_negative(self.patience, "patience", "it is a number of steps"))
+
+    def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
+        """γ·min(1, 1/(slope·(δ − patience)))."""
+        excess = np.maximum(np.asarray(delay) - 1 - self.patience, 0.0)
+        return _like(delay, self.largest / np.maximum(1.0, self.slope * excess))
+
+
+@final
+@dataclass(frozen=True)
+class Threshold(Stepsize):
+    """γ while δ = τ − 1 ≤ ``concurrency``, then ``beyond``·γ/δ; ``beyond=0`` gives old gradients no weight at all.
+
+    Koloskova, Stich and Jaggi, "Sharper Convergence Guarantees for Asynchronous SGD" (NeurIPS 2022), Theorem 8: beyond
+    τ_C any value below min(γ, 1/(4Lδ)) will do. ``concurrency`` None is the live number of workers.
+    """
+
+    largest: float
+    concurrency: float | None = None
+    beyond: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, beyond=checks.not_negative(self.beyond, "beyond", "it weighs old gradients"))
+        if self.concurrency is not None:
+            why = "it is a number of tickets in flight"
+            checks.store(self, concurrency=checks.positive(self.concurrency, "concurrency", why))
+
+    def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
+        """γ or min(γ, beyond·γ/δ)."""
+        limit = num_workers if self.concurrency is None else self.concurrency
+        age = np.asarray(delay) - 1.0
+        old = self.largest * np.minimum(1.0, self.beyond / np.maximum(age, 1.0))
+        return _like(delay, np.where(age <= limit, self.largest, old))
+
+
+@final
+@dataclass(frozen=True)
+class AdaDelay(Stepsize):
+    """1/(smoothness + scale·√(step + δ)), δ = τ − 1: Sra, Yu, Li and Smola, "AdaDelay" (AISTATS 2016).
+
+    The rule for a whole vector; their per-coordinate variant and the projection are not part of it (take
+    ``Proximal(Ball(...))`` as the update).
+    """
+
+    smoothness: float
+    scale: float
+
+    def __post_init__(self) -> None:
+        why = "it is L in 1/(L + scale·√(t + δ))"
+        checks.store(self, smoothness=checks.positive(self.smoothness, "smoothness", why))
+        checks.store(self, scale=checks.positive(self.scale, "scale", "the stepsize would never fall"))
+
+    def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
+        """1/(L + c·√(t + δ))."""
+        return 1.0 / (self.smoothness + self.scale * (step + delay - 1.0) ** 0.5)
+
+
+@final
+@dataclass(frozen=True)
+class StepDecay(Stepsize):
+    """Another rule times ``factor`` once for every ``every`` steps made."""
+
+    rule: Stepsize
+    every: int
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        checks.instance(self.rule, Stepsize, "rule", "nw.DelayAdaptive(0.01)")
+        checks.store(self, every=checks.at_least(1, self.every, "every", "it counts the steps between two falls"))
+        checks.store(self, factor=checks.positive(self.factor, "factor", WHY_POSITIVE))
+
+    def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
+        """rule·factor^⌊(step − 1)/every⌋."""
+        return self.rule(delay, num_workers, step) * self.factor ** ((step - 1) // self.every)
+
+
+@final
+@dataclass(frozen=True)
+class Cosine(Stepsize):
+    """Another rule times a half cosine wave that falls from 1 to ``floor`` over ``steps`` steps and stays there."""
+
+    rule: Stepsize
+    steps: int
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.instance(self.rule, Stepsize, "rule", "nw.DelayAdaptive(0.01)")
+        checks.store(self, steps=checks.at_least(1, self.steps, "steps", "it is how long the stepsize falls"))
+        checks.store(self, floor=checks.fraction(self.floor, "floor", "the stepsize would not fall"))
+
+    def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
+        """rule·(floor + (1 − floor)·(1 + cos(π·(step − 1)/steps))/2)."""
+        progress = np.minimum(1.0, (np.asarray(step) - 1.0) / self.steps)
+        wave = self.floor + (1 - self.floor) * 0.5 * (1.0 + np.cos(np.pi * progress))
+        return self.rule(delay, num_workers, step) * _like(step, wave)
+
+
+def _like(argument: Any, value: Any) -> Any:
+    """A plain float if the argument was a plain number."""
+    return value if isinstance(argument, np.ndarray) else float(value)

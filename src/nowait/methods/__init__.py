@@ -1,19 +1,34 @@
 """The methods: each a small handler on the verbs of the server, in a file of its own."""
 
 from nowait.methods.asynchronous_sgd import AsynchronousSGD
+from nowait.methods.clipped_asgd import ClippedASGD
+from nowait.methods.delay_compensated_sgd import AdaptiveStrength, DelayCompensatedSGD
+from nowait.methods.fed_buff import FedBuff
 from nowait.methods.gradient_table import GradientTable
+from nowait.methods.malenia_sgd import MaleniaSGD
 from nowait.methods.minibatch_sgd import MinibatchSGD
+from nowait.methods.picky_sgd import PickySGD
 from nowait.methods.random_assignment import RandomAssignment
 from nowait.methods.rennala_sgd import RennalaSGD
+from nowait.methods.rescaled_asgd import RescaledASGD
 from nowait.methods.ringleader_asgd import RingleaderASGD
 from nowait.methods.ringmaster_asgd import RingmasterASGD
+from nowait.methods.shuffled_assignment import ShuffledAssignment
 
 __all__ = [
+    "AdaptiveStrength",
     "AsynchronousSGD",
+    "ClippedASGD",
+    "DelayCompensatedSGD",
+    "FedBuff",
     "GradientTable",
+    "MaleniaSGD",
     "MinibatchSGD",
+    "PickySGD",
     "RandomAssignment",
     "RennalaSGD",
+    "RescaledASGD",
     "RingleaderASGD",
     "RingmasterASGD",
+    "ShuffledAssignment",
 ]

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from nowait import methods
 from nowait.core import Constant, DelayAdaptive, Method
-from nowait.methods import (
-    AsynchronousSGD,
-    GradientTable,
-    MinibatchSGD,
-    RandomAssignment,
-    RennalaSGD,
-    RingleaderASGD,
-    RingmasterASGD,
-)
 
 CATALOGUE: dict[str, Method] = {
-    "AsynchronousSGD": AsynchronousSGD(DelayAdaptive(0.05)),
-    "AsynchronousSGD, constant": AsynchronousSGD(Constant(0.05)),
-    "GradientTable": GradientTable(Constant(0.05)),
-    "MinibatchSGD": MinibatchSGD(Constant(0.1)),
-    "RandomAssignment": RandomAssignment(DelayAdaptive(0.05)),
-    "RennalaSGD": RennalaSGD(Constant(0.1), batch=4),
-    "RennalaSGD, cancel=False": RennalaSGD(Constant(0.1), batch=4, cancel=False),
-    "RingleaderASGD": RingleaderASGD(Constant(0.05)),
-    "RingmasterASGD": RingmasterASGD(Constant(0.05), max_delay=4),
-    "RingmasterASGD, cancel_stale=True": RingmasterASGD(Constant(0.05), max_delay=4, cancel_stale=True),
+    "AsynchronousSGD": methods.AsynchronousSGD(DelayAdaptive(0.05)),
+    "AsynchronousSGD, constant": methods.AsynchronousSGD(Constant(0.05)),
+    "ClippedASGD": methods.ClippedASGD(Constant(0.05), max_norm=0.3),
+    "DelayCompensatedSGD": methods.DelayCompensatedSGD(Constant(0.05)),
+    "DelayCompensatedSGD, adaptive": methods.DelayCompensatedSGD(Constant(0.05), methods.AdaptiveStrength()),
+    "FedBuff": methods.FedBuff(Constant(0.1), buffer=3),
+    "GradientTable": methods.GradientTable(Constant(0.05)),
+    "MaleniaSGD": methods.MaleniaSGD(Constant(0.1), batch=8),
+    "MinibatchSGD": methods.MinibatchSGD(Constant(0.1)),
+    "PickySGD": methods.PickySGD(Constant(0.05), radius=0.2),
+    "RandomAssignment": methods.RandomAssignment(DelayAdaptive(0.05)),
+    "RennalaSGD": methods.RennalaSGD(Constant(0.1), batch=4),
+    "RennalaSGD, cancel=False": methods.RennalaSGD(Constant(0.1), batch=4, cancel=False),
+    "RescaledASGD": methods.RescaledASGD(Constant(0.03)),
+    "RingleaderASGD": methods.RingleaderASGD(Constant(0.05)),
+    "RingmasterASGD": methods.RingmasterASGD(Constant(0.05), max_delay=4),
+    "RingmasterASGD, cancel_stale=True": methods.RingmasterASGD(Constant(0.05), max_delay=4, cancel_stale=True),
+    "ShuffledAssignment": methods.ShuffledAssignment(DelayAdaptive(0.05)),
 }

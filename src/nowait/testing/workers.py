@@ -18,7 +18,7 @@ class ScriptedWorkers:
     """Drives a server event by event, checking its invariants after each.
 
     Gradients are those of ½‖x − 1‖²: they depend on the point alone. ``next_arrival`` chooses whose ticket
-    finishes by a fixed random order; every event is a second after the last one.
+    finishes by a fixed random order; every event is a second after the last one. Worker m computes for m + 1 seconds.
     """
 
     def __init__(self, method: Method, num_workers: int, dimension: int = 2, **parts: Any) -> None:
@@ -49,14 +49,15 @@ class ScriptedWorkers:
         busy = [worker for worker in sorted(self.server.workers) if self.server.in_flight.of(worker)]
         ticket = self.server.in_flight.of(self._random.choice(busy))[0]
         if bad_first:
-            self._feed(GradientArrived(ticket, np.full_like(self.server.params, math.nan), self._now()))
+            self._feed(GradientArrived(ticket, np.full_like(self.server.params, math.nan), self.server.now))
             ticket = self.server.in_flight.of(ticket.worker)[-1]
         self.finish(ticket)
 
     def finish(self, ticket: Ticket) -> None:
         """This ticket's gradient arrives."""
         gradient = self.server.point(ticket) - 1.0
-        self._feed(GradientArrived(ticket, gradient, self._now()))
+        now = self._now()
+        self._feed(GradientArrived(ticket, gradient, now, started=now - 1.0, compute_seconds=1.0 + ticket.worker))
 
     def join(self, worker: int) -> None:
         """A worker joins."""

@@ -1,0 +1,34 @@
+"""Clipped ASGD: asynchronous SGD with a largest gradient norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from nowait.core import Arrival, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class ClippedASGD(Method):
+    """Apply every gradient at once, shortened to ``max_norm`` if it is longer.
+
+    Erickson and Johansson (2026): no step moves params further than γ·max_norm, so the virtual iterates stay near
+    whatever the delays are, as in Theorem 2 of the paper. Clipping moves the fixed point on heterogeneous data.
+    """
+
+    stepsize: Stepsize
+    max_norm: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.max_norm = checks.positive(self.max_norm, "max_norm", "every gradient would be shortened to nothing")
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Apply it, or a shorter one in its direction."""
+        stepsize = self.stepsize.at(arrival, server)
+        if arrival.gradient_norm <= self.max_norm:
+            server.apply(arrival, stepsize)
+        else:
+            server.apply(arrival, stepsize, direction=arrival.gradient * (self.max_norm / arrival.gradient_norm))
+        server.assign(arrival.worker)

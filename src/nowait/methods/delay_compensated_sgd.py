@@ -1,0 +1,65 @@
+"""Delay-compensated SGD: correct a stale gradient towards what it would be at the current params."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from nowait.core import Arrival, Method, Server, Stepsize, checks
+from nowait.core.types import Vector
+
+
+@final
+@dataclass
+class AdaptiveStrength:
+    """λ_t = largest/√(MS + 1e-7) in every coordinate, MS being the moving mean of squared gradients (DC-ASGD-a)."""
+
+    largest: float = 2.0
+    decay: float = 0.95
+
+    def __post_init__(self) -> None:
+        self.largest = checks.positive(self.largest, "largest", "it is the strength before division")
+        self.decay = checks.fraction(self.decay, "decay", "the mean would never follow the gradients")
+
+
+@final
+@dataclass
+class DelayCompensatedSGD(Method):
+    """Step along g + λ·g⊙g⊙(x − x_sent), x_sent being the point of the gradient g.
+
+    Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation" (ICML 2017): g⊙g stands for the
+    diagonal of the Hessian. ``strength`` is λ, 0.04 in their experiments, or an ``AdaptiveStrength``. Their constants
+    were not checked against the paper here.
+    """
+
+    stepsize: Stepsize
+    strength: float | AdaptiveStrength = 0.04
+    squares: Vector | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.strength, AdaptiveStrength):
+            self.strength = checks.not_negative(self.strength, "strength", "it weighs the correction")
+
+    def start(self, server: Server) -> None:
+        """No gradient squared yet."""
+        self.squares = None
+        super().start(server)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Correct it, apply it, go on from the new params."""
+        gradient = arrival.gradient
+        correction = gradient * gradient * (server.params - arrival.point)
+        direction = gradient + self._strength(gradient) * correction
+        server.apply(arrival, self.stepsize.at(arrival, server), direction=direction)
+        server.assign(arrival.worker)
+
+    def _strength(self, gradient: Vector) -> float | Vector:
+        if not isinstance(self.strength, AdaptiveStrength):
+            return self.strength
+        new = (1 - self.strength.decay) * gradient * gradient
+        self.squares = new if self.squares is None else self.strength.decay * self.squares + new
+        strength: Vector = self.strength.largest / np.sqrt(self.squares + 1e-7)
+        return strength

@@ -1,0 +1,42 @@
+"""FedBuff: buffered asynchronous aggregation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from nowait.core import Arrival, GradientSum, Method, PolynomialDecay, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class FedBuff(Method):
+    """Hold gradients, discounted by their delay, and step along the mean of every ``buffer`` of them.
+
+    Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation" (AISTATS 2022), with their discount
+    1/√(1 + δ) = τ^(−1/2) and buffer of 10. ``discount`` is any stepsize rule; it weighs each gradient inside the
+    buffer, and ``stepsize`` makes the step. The worker goes on at once from the current params.
+    """
+
+    stepsize: Stepsize
+    buffer: int = 10
+    discount: Stepsize = field(default_factory=lambda: PolynomialDecay(1.0, power=0.5))
+    total: GradientSum = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.buffer = checks.at_least(1, self.buffer, "buffer", "a step needs at least one gradient")
+        checks.instance(self.discount, Stepsize, "discount", "nw.PolynomialDecay(1.0, power=0.5)")
+
+    def start(self, server: Server) -> None:
+        """An empty buffer."""
+        self.total = server.sum()
+        super().start(server)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Hold it; the last one of the buffer makes the step."""
+        self.total.add(arrival, self.discount.at(arrival, server))
+        if self.total.count == self.buffer:
+            server.step(self.total, self.stepsize.fresh(server), 1 / self.buffer)
+            self.total.clear()
+        server.assign(arrival.worker)

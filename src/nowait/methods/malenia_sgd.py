@@ -1,0 +1,69 @@
+"""Malenia SGD: minibatches in which every worker counts the same, however many gradients it sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class MaleniaSGD(Method):
+    """Collect gradients at one point until the harmonic mean of the workers' counts is large enough, then step.
+
+    Tyurin and Richtárik, "Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a Fixed
+    Computation Model" (NeurIPS 2023), for heterogeneous data. With n workers that delivered B_i gradients summing to
+    G_i, a round ends when every B_i ≥ 1 and (1/n·Σ 1/B_i)⁻¹ ≥ batch/n; the step is along (1/n)·Σ G_i/B_i, and
+    everybody restarts. ``batch`` is their S = max(⌈σ²/ε⌉, n).
+    """
+
+    stepsize: Stepsize
+    batch: int
+    sums: dict[int, GradientSum] = field(init=False, repr=False, compare=False)
+    inverse_counts: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.batch = checks.at_least(1, self.batch, "batch", "a step needs at least one gradient")
+
+    def start(self, server: Server) -> None:
+        """An empty round."""
+        self.sums, self.inverse_counts = {}, 0.0
+        super().start(server)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Add it to its worker's sum; the one that fills the batch makes the step."""
+        total = self.sums.get(arrival.worker) or server.sum()
+        total.add(arrival)
+        self.sums[arrival.worker] = total
+        self.inverse_counts += 1 / total.count - (1 / (total.count - 1) if total.count > 1 else 0.0)
+        if self._is_enough(server):
+            self._step(server)
+        else:
+            server.assign(arrival.worker)
+
+    def on_leave(self, server: Server, worker: int) -> None:
+        """Its gradients leave with it, and nobody waits for it."""
+        gone = self.sums.pop(worker, None)
+        if gone is not None:
+            self.inverse_counts = sum(1 / total.count for total in self.sums.values())
+        if self.sums and self._is_enough(server):
+            self._step(server)
+
+    def _is_enough(self, server: Server) -> bool:
+        """(1/n·Σ 1/B_i)⁻¹ ≥ batch/n, with every B_i at least 1: n² ≥ batch·Σ 1/B_i."""
+        workers = server.num_workers
+        everybody_in = len(self.sums) == workers > 0
+        return everybody_in and workers * workers >= self.batch * self.inverse_counts * (1 - 1e-12)
+
+    def _step(self, server: Server) -> None:
+        mean = server.sum()
+        for total in self.sums.values():
+            mean.merge(total, 1 / total.count)
+        server.step(mean, self.stepsize.fresh(server), 1 / len(self.sums))
+        self.sums, self.inverse_counts = {}, 0.0
+        for worker in server.workers:
+            server.cancel(worker)
+            server.assign(worker)

@@ -1,0 +1,35 @@
+"""Picky SGD: use a gradient only if params have not moved far since."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from nowait.core import Arrival, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class PickySGD(Method):
+    """Apply a gradient if params are within ``radius`` of the point it was computed at, else drop it.
+
+    Cohen, Daniely, Drori, Koren and Schain, "Asynchronous Stochastic Optimization Robust to Arbitrary Delays" (NeurIPS
+    2021): radius = ε/(2L) for a target gradient norm ε. Needs no knowledge of the delays. Their guarantee holds with
+    probability 1/2 and is boosted by restarts, which are left to the caller.
+    """
+
+    stepsize: Stepsize
+    radius: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        why = "params move with every step, so every gradient but a fresh one would be dropped"
+        self.radius = checks.positive(self.radius, "radius", why)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Apply it if it is near, and go on from the current params."""
+        if np.linalg.norm(server.params - arrival.point) <= self.radius:
+            server.apply(arrival, self.stepsize.at(arrival, server))
+        server.assign(arrival.worker)

@@ -1,0 +1,50 @@
+"""Rescaled ASGD: slow workers make longer steps, so that everybody moves params as far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from nowait.core import Arrival, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class RescaledASGD(Method):
+    """Asynchronous SGD with γ_i = γ·s_i/mean(s), s_i being worker i's compute time.
+
+    Rescaled ASGD (2026): a worker that delivers half as often makes steps twice as long, so that heterogeneous data
+    cause no bias, without the memory of a table. Compute times are a moving average with weight ``memory`` on the past.
+    The mean is over the live workers that have delivered.
+    """
+
+    stepsize: Stepsize
+    memory: float = 0.9
+    seconds: dict[int, float] = field(init=False, repr=False, compare=False)
+    total: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.memory = checks.fraction(self.memory, "memory", "the average would never follow the times")
+
+    def start(self, server: Server) -> None:
+        """No times known yet."""
+        self.seconds, self.total = {}, 0.0
+        super().start(server)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Apply with its worker's share, and go on from the new params."""
+        known = self.seconds.get(arrival.worker)
+        mine = arrival.compute_seconds
+        if known is not None:
+            mine = self.memory * known + (1 - self.memory) * mine
+        total = self.total + mine - (known or 0.0)
+        mean = total / (len(self.seconds) + (known is None))
+        server.apply(arrival, self.stepsize.at(arrival, server) * (mine / mean if mean > 0 else 1.0))
+        self.seconds[arrival.worker], self.total = mine, total
+        server.assign(arrival.worker)
+
+    def on_leave(self, server: Server, worker: int) -> None:
+        """It is not part of the mean any more."""
+        self.seconds.pop(worker, None)
+        self.total = sum(self.seconds.values())
