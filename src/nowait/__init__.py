@@ -35,10 +35,14 @@ from nowait.core import (
     Update,
 )
 from nowait.methods import (
+    CA2FL,
+    FADAS,
+    AdaptiveRevision,
     AdaptiveStrength,
     AsynchronousSGD,
     ClippedASGD,
     DelayCompensatedSGD,
+    DelayedNesterov,
     FedBuff,
     GradientTable,
     MaleniaSGD,
@@ -57,10 +61,13 @@ if TYPE_CHECKING:
     from nowait import plots
 
 __all__ = [
+    "CA2FL",
+    "FADAS",
     "L1",
     "AMSGrad",
     "AdaDelay",
     "Adam",
+    "AdaptiveRevision",
     "AdaptiveStrength",
     "AsynchronousSGD",
     "BadWorkerError",
@@ -72,6 +79,7 @@ __all__ = [
     "Cosine",
     "DelayAdaptive",
     "DelayCompensatedSGD",
+    "DelayedNesterov",
     "FedBuff",
     "GradientTable",
     "HingeDecay",

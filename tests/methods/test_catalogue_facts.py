@@ -159,9 +159,94 @@ def test_fedbuff_steps_along_the_discounted_mean_of_a_full_buffer():
     np.testing.assert_allclose(run.trace.weight, run.trace.delay**-0.5 / 4)
 
 
+# Delayed Nesterov
+
+
+def test_delayed_nesterov_with_every_arrival_is_nesterovs_momentum():
+    one = nw.speeds.Fixed([1.0])
+    delayed = nw.simulate(QUADRATIC, nw.DelayedNesterov(nw.Constant(0.05), every=1, beta=0.8), one, steps=100)
+    update = nw.Nesterov(0.8)
+    nesterov = nw.simulate(QUADRATIC, nw.AsynchronousSGD(nw.Constant(0.05)), one, steps=100, update=update)
+    np.testing.assert_allclose(delayed.params, nesterov.params, rtol=1e-10)
+
+
+def test_momentum_moves_params_with_every_third_arrival_only():
+    server = a_server(nw.DelayedNesterov(nw.Constant(1.0), every=3, beta=0.5), num_workers=1)
+    moves = []
+    for gradient in (3.0, 6.0, 9.0, 0.0, 0.0, 0.0):
+        before = server.params[0]
+        server.handle(gradient_from(server, worker=0, gradient=gradient))
+        moves.append(before - server.params[0])
+    assert moves == pytest.approx([1.0, 2.0, 3.0 + 0.5 * 6.0, 0.0, 0.0, 0.5 * (0.5 * 6.0)])
+
+
+# CA²FL
+
+
+def test_ca2fl_steps_along_the_calibrated_mean():
+    server = a_server(nw.CA2FL(nw.Constant(1.0), buffer=2), num_workers=2)
+    for worker, gradient in [(0, 2.0), (1, 4.0)]:
+        server.handle(gradient_from(server, worker, gradient=gradient))
+    assert server.params[0] == -3.0, "an empty cache: the mean of the buffer"
+    for gradient in (8.0, 10.0):
+        server.handle(gradient_from(server, worker=0, gradient=gradient))
+    calibrated = (2.0 + 4.0) / 2 + ((8.0 - 2.0) + (10.0 - 2.0)) / 2
+    assert server.params[0] == pytest.approx(-3.0 - calibrated)
+    assert {worker: entry.vector[0] for worker, entry in server._method.cache.items()} == {0: 10.0, 1: 4.0}
+
+
+def test_ca2fl_goes_to_the_true_point_of_heterogeneous_data(heterogeneous):
+    run = nw.simulate(heterogeneous, nw.CA2FL(nw.Constant(0.02), buffer=3), nw.speeds.Fixed(SPEEDS), steps=4_000)
+    np.testing.assert_allclose(run.params, heterogeneous.minimum()[0], atol=1e-3)
+    buffered = nw.simulate(heterogeneous, nw.FedBuff(nw.Constant(0.02), buffer=3), nw.speeds.Fixed(SPEEDS), steps=4_000)
+    assert np.linalg.norm(buffered.params - heterogeneous.minimum()[0]) > 0.1, "FedBuff does not"
+
+
+# FADAS
+
+
+def test_a_stale_buffer_makes_a_smaller_step_but_never_a_longer_one():
+    run = nw.simulate(QUADRATIC, nw.FADAS(nw.Constant(0.2), buffer=2, max_delay=3), UNEVEN, steps=200)
+    for step in range(1, 201):
+        rows = run.trace.step == step
+        oldest = run.trace.delay[rows].max() - 1
+        expected = 0.2 if oldest <= 3 else min(0.2, 1 / oldest)
+        assert set(run.trace.stepsize[rows]) == {expected}
+    assert run.trace.stepsize.min() < 0.2
+
+
+# AdaptiveRevision
+
+
+def test_without_delays_adaptive_revision_is_adagrad():
+    squares, params = np.ones(2), np.zeros(2)
+    server = a_server(nw.AdaptiveRevision(nw.Constant(0.3)), num_workers=1)
+    for gradient in (np.array([1.0, -2.0]), np.array([3.0, 0.5]), np.array([-1.0, 4.0])):
+        squares = squares + gradient**2
+        params = params - 0.3 * gradient / np.sqrt(squares)
+        server.handle(gradient_from(server, worker=0, gradient=gradient))
+    np.testing.assert_allclose(server.params, params, rtol=1e-12)
+
+
+def test_adaptive_revision_revises_the_steps_that_came_between():
+    server = a_server(nw.AdaptiveRevision(nw.Constant(1.0)), num_workers=2)
+    server.handle(gradient_from(server, worker=0, gradient=2.0))
+    first = 2.0 / np.sqrt(5.0)
+    assert server.params[0] == pytest.approx(-first)
+    server.handle(gradient_from(server, worker=1, gradient=3.0))
+    square = 5.0 + 9.0 + 2 * 3.0 * 2.0
+    revised = 3.0 / np.sqrt(square) - (1 / np.sqrt(5.0) - 1 / np.sqrt(square)) * 2.0
+    assert server.params[0] == pytest.approx(-first - revised)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: nw.DelayedNesterov(nw.Constant(0.1), every=0), "every must be an integer of at least 1"),
+        (lambda: nw.DelayedNesterov(nw.Constant(0.1), every=2, beta=1.0), "beta must be at least 0 and below 1"),
+        (lambda: nw.CA2FL(nw.Constant(0.1), buffer=0), "buffer must be an integer of at least 1"),
+        (lambda: nw.FADAS(nw.Constant(0.1), max_delay=-1), "max_delay must be an integer of at least 0"),
+        (lambda: nw.AdaptiveRevision(nw.Constant(0.1), first_square=0), "first_square must be a finite number above 0"),
         (lambda: nw.MaleniaSGD(nw.Constant(0.1), batch=0), "batch must be an integer of at least 1"),
         (lambda: nw.PickySGD(nw.Constant(0.1), radius=0), "radius must be a finite number above 0"),
         (lambda: nw.ClippedASGD(nw.Constant(0.1), max_norm=-1), "max_norm must be a finite number above 0"),

@@ -1,8 +1,12 @@
 """The methods: each a small handler on the verbs of the server, in a file of its own."""
 
+from nowait.methods.adaptive_revision import AdaptiveRevision
 from nowait.methods.asynchronous_sgd import AsynchronousSGD
+from nowait.methods.ca2fl import CA2FL
 from nowait.methods.clipped_asgd import ClippedASGD
 from nowait.methods.delay_compensated_sgd import AdaptiveStrength, DelayCompensatedSGD
+from nowait.methods.delayed_nesterov import DelayedNesterov
+from nowait.methods.fadas import FADAS
 from nowait.methods.fed_buff import FedBuff
 from nowait.methods.gradient_table import GradientTable
 from nowait.methods.malenia_sgd import MaleniaSGD
@@ -16,10 +20,14 @@ from nowait.methods.ringmaster_asgd import RingmasterASGD
 from nowait.methods.shuffled_assignment import ShuffledAssignment
 
 __all__ = [
+    "CA2FL",
+    "FADAS",
+    "AdaptiveRevision",
     "AdaptiveStrength",
     "AsynchronousSGD",
     "ClippedASGD",
     "DelayCompensatedSGD",
+    "DelayedNesterov",
     "FedBuff",
     "GradientTable",
     "MaleniaSGD",

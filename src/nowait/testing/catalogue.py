@@ -6,11 +6,15 @@ from nowait import methods
 from nowait.core import Constant, DelayAdaptive, Method
 
 CATALOGUE: dict[str, Method] = {
+    "AdaptiveRevision": methods.AdaptiveRevision(Constant(0.1)),
     "AsynchronousSGD": methods.AsynchronousSGD(DelayAdaptive(0.05)),
     "AsynchronousSGD, constant": methods.AsynchronousSGD(Constant(0.05)),
+    "CA2FL": methods.CA2FL(Constant(0.1), buffer=3),
     "ClippedASGD": methods.ClippedASGD(Constant(0.05), max_norm=0.3),
     "DelayCompensatedSGD": methods.DelayCompensatedSGD(Constant(0.05)),
     "DelayCompensatedSGD, adaptive": methods.DelayCompensatedSGD(Constant(0.05), methods.AdaptiveStrength()),
+    "DelayedNesterov": methods.DelayedNesterov(Constant(0.05), every=3, beta=0.5),
+    "FADAS": methods.FADAS(Constant(0.1), buffer=3),
     "FedBuff": methods.FedBuff(Constant(0.1), buffer=3),
     "GradientTable": methods.GradientTable(Constant(0.05)),
     "MaleniaSGD": methods.MaleniaSGD(Constant(0.1), batch=8),

@@ -1,0 +1,71 @@
+"""AdaptiveRevision: AdaGrad that tolerates delays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from nowait.core import Arrival, Method, Server, Stepsize, Ticket, checks
+from nowait.core.types import Vector
+
+
+@final
+@dataclass
+class AdaptiveRevision(Method):
+    """AdaGrad whose squares know of the gradients that came between, and which revises the steps it made too long.
+
+    McMahan and Streeter, "Delay-Tolerant Algorithms for Asynchronous Distributed Online Learning" (NeurIPS 2014), in
+    every coordinate: b = Σ of the gradients applied since this one's point; Z ← Z + g² + 2·g·b; Z' ← max(Z', Z);
+    η = γ/√Z'; the step is η_new·g − (η_old − η_new)·b. Z' begins at ``first_square``, which was not checked against
+    the paper here. Memory is one vector per ticket in flight.
+    """
+
+    stepsize: Stepsize
+    first_square: float = 1.0
+    applied: Vector = field(init=False, repr=False, compare=False)
+    squares: Vector = field(init=False, repr=False, compare=False)
+    largest: Vector = field(init=False, repr=False, compare=False)
+    at_issue: dict[int, Vector] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.first_square = checks.positive(self.first_square, "first_square", "it keeps the first step finite")
+
+    def start(self, server: Server) -> None:
+        """Nothing applied yet."""
+        self.applied = np.zeros_like(server.params)
+        self.squares = np.full_like(server.params, self.first_square)
+        self.largest = self.squares.copy()
+        self.at_issue = {}
+        for worker in server.workers:
+            self._assign(server, worker)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Step, with what came between in mind, and go on from the new params."""
+        gradient = arrival.gradient
+        between = self.applied - self.at_issue.pop(arrival.ticket.id)
+        self.squares = self.squares + gradient * gradient + 2 * gradient * between
+        old, self.largest = self.largest, np.maximum(self.largest, self.squares)
+        scale_old, scale_new = 1 / np.sqrt(old), 1 / np.sqrt(self.largest)
+        direction = scale_new * gradient - (scale_old - scale_new) * between
+        self.applied = self.applied + gradient
+        server.apply(arrival, self.stepsize.at(arrival, server), direction=direction)
+        self._assign(server, arrival.worker)
+
+    def on_join(self, server: Server, worker: int) -> None:
+        """A first ticket."""
+        self._assign(server, worker)
+
+    def on_leave(self, server: Server, worker: int) -> None:
+        """Forget what its tickets began from."""
+        self.at_issue = {number: value for number, value in self.at_issue.items() if number in server.in_flight}
+
+    def on_reissue(self, server: Server, rejected: Ticket, ticket: Ticket) -> None:
+        """The new ticket begins where the rejected one did, if it is at the same point."""
+        begun = self.at_issue.pop(rejected.id)
+        self.at_issue[ticket.id] = begun if ticket.version == rejected.version else self.applied
+
+    def _assign(self, server: Server, worker: int) -> None:
+        self.at_issue[server.assign(worker).id] = self.applied

@@ -1,0 +1,64 @@
+"""CA²FL: buffered steps corrected by a cache of everybody's latest gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class CA2FL(Method):
+    """Every ``buffer`` arrivals step along h̄ + mean of (g_i − h_i), h_i being worker i's cached gradient.
+
+    Wang et al., "Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached Update Calibration"
+    (ICLR 2024). h̄ is the mean of the cache over all live workers, at first zero; after the step the arrivals of the
+    buffer become their workers' cached gradients. Every worker weighs the same however fast it is, so heterogeneous
+    data cause no bias. Memory is one vector per worker.
+    """
+
+    stepsize: Stepsize
+    buffer: int = 10
+    cache: dict[int, GradientSum] = field(init=False, repr=False, compare=False)
+    arrived: dict[int, GradientSum] = field(init=False, repr=False, compare=False)
+    differences: GradientSum = field(init=False, repr=False, compare=False)
+    held: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.buffer = checks.at_least(1, self.buffer, "buffer", "a step needs at least one gradient")
+
+    def start(self, server: Server) -> None:
+        """An empty cache and an empty buffer."""
+        self.cache, self.arrived, self.differences, self.held = {}, {}, server.sum(), 0
+        super().start(server)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Hold its difference from the cache; the last one of the buffer makes the step."""
+        latest = server.sum()
+        latest.add(arrival)
+        self.arrived[arrival.worker] = latest
+        self.differences.merge(latest)
+        if arrival.worker in self.cache:
+            self.differences.merge(self.cache[arrival.worker], -1.0)
+        self.held += 1
+        if self.held == self.buffer:
+            self._step(server, arrival)
+        server.assign(arrival.worker)
+
+    def on_leave(self, server: Server, worker: int) -> None:
+        """Its cached gradient leaves with it."""
+        self.cache.pop(worker, None)
+        self.arrived.pop(worker, None)
+
+    def _step(self, server: Server, arrival: Arrival) -> None:
+        direction = server.sum()
+        for cached in self.cache.values():
+            direction.merge(cached, 1 / server.num_workers)
+        direction.merge(self.differences, 1 / self.buffer)
+        server.step(direction, self.stepsize.at(arrival, server))
+        self.cache |= self.arrived
+        self.arrived, self.held = {}, 0
+        self.differences.clear()

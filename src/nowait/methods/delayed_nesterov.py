@@ -1,0 +1,52 @@
+"""Delayed Nesterov: the outer optimiser of asynchronous local SGD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass
+class DelayedNesterov(Method):
+    """Apply g/N at once; with every N-th arrival update the momentum and step along it too.
+
+    Liu et al., "Asynchronous Local-SGD Training for Language Modeling" (2024): with m ← β·m + mean of the last N
+    gradients, the N-th step is along g/N + β·m, the others along g/N. Momentum that every stale gradient fed would
+    overshoot. With N = 1 it is Nesterov's momentum. Their values are γ = 0.7 for local steps, β = 0.9, and N from the
+    number of workers up to 10.
+    """
+
+    stepsize: Stepsize
+    every: int
+    beta: float = 0.9
+    momentum: GradientSum = field(init=False, repr=False, compare=False)
+    recent: GradientSum = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.every = checks.at_least(1, self.every, "every", "it counts the arrivals between two updates of momentum")
+        self.beta = checks.fraction(self.beta, "beta", "momentum would never fade")
+
+    def start(self, server: Server) -> None:
+        """No momentum yet."""
+        self.momentum, self.recent = server.sum(), server.sum()
+        super().start(server)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """A step along its share, and along momentum when its time has come."""
+        self.recent.add(arrival)
+        step = server.sum()
+        step.add(arrival, 1 / self.every)
+        if self.recent.count == self.every:
+            self._update_momentum()
+            step.merge(self.momentum, self.beta)
+        server.step(step, self.stepsize.at(arrival, server))
+        server.assign(arrival.worker)
+
+    def _update_momentum(self) -> None:
+        self.momentum.merge(self.momentum, self.beta - 1)
+        self.momentum.merge(self.recent, 1 / self.every)
+        self.recent.clear()
