@@ -1,9 +1,12 @@
 """What is characteristic of the methods that came after the paper."""
 
+import math
+
 import numpy as np
 import pytest
 
 import nowait as nw
+from nowait.core.randomness import Stream
 from nowait.testing import ScriptedWorkers, a_server, gradient_from
 
 QUADRATIC = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.3, sigma=0.3)
@@ -180,6 +183,59 @@ def test_momentum_moves_params_with_every_third_arrival_only():
     assert moves == pytest.approx([1.0, 2.0, 3.0 + 0.5 * 6.0, 0.0, 0.0, 0.5 * (0.5 * 6.0)])
 
 
+# MindFlayer SGD
+
+
+class Coin(nw.speeds.Speeds):
+    """A gradient takes a second or forever, with equal chances."""
+
+    num_workers = 4
+
+    def timing(self, seed):
+        stream = Stream(seed, "speed")
+
+        def timing(worker, job, start):
+            seconds = 1.0 if stream.uniform(worker, job) < 0.5 else math.inf
+            return seconds, start + seconds
+
+        return timing
+
+
+def test_mindflayer_goes_on_where_rennala_stalls(caplog):
+    exact = nw.problems.NoisyQuadratic(dimension=3)
+    stalled = nw.simulate(exact, nw.RennalaSGD(nw.Constant(0.2), batch=4), Coin(), steps=300)
+    assert stalled.stats.steps < 20
+    assert "no worker will ever finish" in stalled.stats.advice
+    run = nw.simulate(exact, nw.MindFlayerSGD(nw.Constant(0.2), timeout_seconds=1.5, trials=2), Coin(), steps=300)
+    assert run.stats.steps == 300
+    assert run.history.loss[-1] < 1e-6
+
+
+def test_the_divisor_of_mindflayer_is_unbiased():
+    """The weights of a step add up to 1 on average, whoever was in time."""
+    method = nw.MindFlayerSGD(nw.Constant(0.01), timeout_seconds=1.0, trials=3, probability=1 - 0.1**0.7)
+    run = nw.simulate(QUADRATIC, method, nw.speeds.Pareto(0.1, shape=0.7, workers=5), steps=2_000)
+    sums = np.bincount(run.trace.step, weights=run.trace.weight)[1:]
+    assert sums.std() > 0.05
+    assert sums.mean() == pytest.approx(1.0, abs=0.01)
+    assert run.trace.compute_seconds.max() <= 1.0
+
+
+def test_a_try_that_ends_with_its_time_is_in_time():
+    method = nw.MindFlayerSGD(nw.Constant(0.1), timeout_seconds=[2.0, 1.0], trials=[1, 3])
+    run = nw.simulate(QUADRATIC, method, nw.speeds.Fixed([2.0, 1.0]), steps=3)
+    assert run.stats.cancelled == 0
+    assert run.stats.gradients == 12
+    assert run.stats.seconds == 9.0
+
+
+def test_the_share_in_time_is_learned():
+    method = nw.MindFlayerSGD(nw.Constant(0.01), timeout_seconds=1.0, trials=3)
+    run = nw.simulate(QUADRATIC, method, nw.speeds.Pareto(0.1, shape=0.7, workers=5), steps=1_000)
+    sums = np.bincount(run.trace.step, weights=run.trace.weight)[1:]
+    assert sums[200:].mean() == pytest.approx(1.0, abs=0.02)
+
+
 # CA²FL
 
 
@@ -244,6 +300,8 @@ def test_adaptive_revision_revises_the_steps_that_came_between():
     [
         (lambda: nw.DelayedNesterov(nw.Constant(0.1), every=0), "every must be an integer of at least 1"),
         (lambda: nw.DelayedNesterov(nw.Constant(0.1), every=2, beta=1.0), "beta must be at least 0 and below 1"),
+        (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 0.0, 1), "timeout_seconds must be a finite number above 0"),
+        (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 1.0, [1, 0]), "trials must be an integer of at least 1, got 0"),
         (lambda: nw.CA2FL(nw.Constant(0.1), buffer=0), "buffer must be an integer of at least 1"),
         (lambda: nw.FADAS(nw.Constant(0.1), max_delay=-1), "max_delay must be an integer of at least 0"),
         (lambda: nw.AdaptiveRevision(nw.Constant(0.1), first_square=0), "first_square must be a finite number above 0"),

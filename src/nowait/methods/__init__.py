@@ -10,6 +10,7 @@ from nowait.methods.fadas import FADAS
 from nowait.methods.fed_buff import FedBuff
 from nowait.methods.gradient_table import GradientTable
 from nowait.methods.malenia_sgd import MaleniaSGD
+from nowait.methods.mind_flayer_sgd import MindFlayerSGD
 from nowait.methods.minibatch_sgd import MinibatchSGD
 from nowait.methods.picky_sgd import PickySGD
 from nowait.methods.random_assignment import RandomAssignment
@@ -31,6 +32,7 @@ __all__ = [
     "FedBuff",
     "GradientTable",
     "MaleniaSGD",
+    "MindFlayerSGD",
     "MinibatchSGD",
     "PickySGD",
     "RandomAssignment",

@@ -18,6 +18,7 @@ CATALOGUE: dict[str, Method] = {
     "FedBuff": methods.FedBuff(Constant(0.1), buffer=3),
     "GradientTable": methods.GradientTable(Constant(0.05)),
     "MaleniaSGD": methods.MaleniaSGD(Constant(0.1), batch=8),
+    "MindFlayerSGD": methods.MindFlayerSGD(Constant(0.1), timeout_seconds=2.0, trials=2),
     "MinibatchSGD": methods.MinibatchSGD(Constant(0.1)),
     "PickySGD": methods.PickySGD(Constant(0.05), radius=0.2),
     "RandomAssignment": methods.RandomAssignment(DelayAdaptive(0.05)),

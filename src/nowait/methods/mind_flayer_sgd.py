@@ -1,0 +1,125 @@
+"""MindFlayer SGD: give up a gradient that takes too long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import final
+
+from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, Ticket, checks
+
+
+@final
+@dataclass
+class MindFlayerSGD(Method):
+    """In a round every worker has ``trials`` tries at one point; a try longer than ``timeout_seconds`` is given up.
+
+    Maranjyan, Omar Shaikh Omar and Richtárik, "MindFlayer: Efficient Asynchronous Parallel SGD in the Presence of
+    Heterogeneous and Random Worker Compute Times" (2024). The step is along (1/B)·Σ of the gradients in time, with
+    B = Σ p_i·trials_i and p_i the ``probability`` that a try of worker i is in time: unbiased, which the number that
+    happened to arrive would not be. Without ``probability`` the share of its tries in time so far is taken. For
+    heavy-tailed compute times, where waiting for a batch stalls. Times, trials and probabilities are one for all or one
+    per worker.
+    """
+
+    stepsize: Stepsize
+    timeout_seconds: float | Sequence[float]
+    trials: int | Sequence[int]
+    probability: float | Sequence[float] | None = None
+    total: GradientSum = field(init=False, repr=False, compare=False)
+    left: dict[int, int] = field(init=False, repr=False, compare=False)
+    running: dict[int, int] = field(init=False, repr=False, compare=False)
+    deadlines: list[tuple[float, int, int]] = field(init=False, repr=False, compare=False)
+    made: dict[int, list[int]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for timeout in _values(self.timeout_seconds):
+            checks.positive(timeout, "timeout_seconds", "every try would be given up at once")
+        for trials in _values(self.trials):
+            checks.at_least(1, trials, "trials", "a round without tries makes no step")
+        for probability in _values(self.probability or 1.0):
+            checks.positive(probability, "probability", "a worker that is never in time does not help")
+
+    def start(self, server: Server) -> None:
+        """The first round."""
+        self.total, self.deadlines, self.made = server.sum(), [], {}
+        self._begin_round(server)
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """In time: hold it."""
+        self.total.add(arrival)
+        self._spend(server, arrival.worker, in_time=1)
+
+    def on_timer(self, server: Server) -> None:
+        """Give up the tries whose time is over."""
+        while self.deadlines and self.deadlines[0][0] <= server.now:
+            _, worker, ticket_id = heappop(self.deadlines)
+            if self.running.get(worker) == ticket_id:
+                server.cancel(worker)
+                self._spend(server, worker, in_time=0)
+
+    def on_join(self, server: Server, worker: int) -> None:
+        """It takes part in this round."""
+        self.left[worker] = int(_of(self.trials, worker))
+        self._try(server, worker)
+
+    def on_leave(self, server: Server, worker: int) -> None:
+        """Its tries leave with it."""
+        self.left.pop(worker, None)
+        self.running.pop(worker, None)
+        self._end_round_if_all_tries_are_spent(server)
+
+    def on_reissue(self, server: Server, rejected: Ticket, ticket: Ticket) -> None:
+        """The same try goes on, with the time it has left."""
+        self.running[ticket.worker] = ticket.id
+        deadline = next(when for when, _, ticket_id in self.deadlines if ticket_id == rejected.id)
+        heappush(self.deadlines, (deadline, ticket.worker, ticket.id))
+
+    def _try(self, server: Server, worker: int) -> None:
+        deadline = server.now + float(_of(self.timeout_seconds, worker))
+        ticket = server.assign(worker)
+        self.running[worker] = ticket.id
+        heappush(self.deadlines, (deadline, worker, ticket.id))
+        server.wake(deadline)
+
+    def _spend(self, server: Server, worker: int, in_time: int) -> None:
+        made = self.made.setdefault(worker, [0, 0])
+        made[0] += in_time
+        made[1] += 1
+        self.running.pop(worker, None)
+        self.left[worker] -= 1
+        if self.left[worker] > 0:
+            self._try(server, worker)
+        else:
+            self._end_round_if_all_tries_are_spent(server)
+
+    def _end_round_if_all_tries_are_spent(self, server: Server) -> None:
+        if self.running or not server.workers:
+            return
+        if self.total.count:
+            expected = sum(self._chance(worker) * _of(self.trials, worker) for worker in server.workers)
+            server.step(self.total, self.stepsize.fresh(server), 1 / expected)
+            self.total.clear()
+        self._begin_round(server)
+
+    def _begin_round(self, server: Server) -> None:
+        self.left = {worker: int(_of(self.trials, worker)) for worker in server.workers}
+        self.running = {}
+        for worker in server.workers:
+            self._try(server, worker)
+
+    def _chance(self, worker: int) -> float:
+        if self.probability is not None:
+            return float(_of(self.probability, worker))
+        in_time, tries = self.made.get(worker, (1, 1))
+        return max(in_time, 1) / max(tries, 1)
+
+
+def _values(values: float | Sequence[float]) -> Sequence[float]:
+    return values if isinstance(values, Sequence) else (values,)
+
+
+def _of(values: float | Sequence[float], worker: int) -> float:
+    return values[worker % len(values)] if isinstance(values, Sequence) else values
