@@ -15,6 +15,8 @@ from nowait.core.compiled import compiled
 
 LEAST_SQUARES = 0
 LOGISTIC = 1
+ABSOLUTE = 2
+HINGE = 3
 
 
 @compiled
@@ -22,6 +24,10 @@ def slope(model: int, margin: Any, target: Any) -> Any:
     """The derivative of a row's loss by its margin."""
     if model == LEAST_SQUARES:
         return margin - target
+    if model == ABSOLUTE:
+        return np.sign(margin - target)
+    if model == HINGE:
+        return -target if target * margin < 1.0 else 0.0
     return -target / (1.0 + math.exp(target * margin))
 
 

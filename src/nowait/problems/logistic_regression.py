@@ -28,7 +28,7 @@ class LogisticRegression(LinearModel):
     model = 1
 
     def __init__(self, features: Any, labels: Any, batch_size: int = 1, l2: float = 0.0) -> None:
-        super().__init__(features, _signs(labels), batch_size, l2)
+        super().__init__(features, signs_of(labels), batch_size, l2)
 
     @classmethod
     def from_libsvm(cls, path: str | Path, batch_size: int = 1, l2: float = 0.0, dimension: int | None = None) -> Self:
@@ -95,7 +95,8 @@ class LogisticRegression(LinearModel):
         return copy
 
 
-def _signs(labels: Any) -> Any:
+def signs_of(labels: Any) -> Any:
+    """Two different labels as −1 and +1, the larger one as +1."""
     try:
         values = np.asarray(labels, dtype=np.float64)
     except (ValueError, TypeError):
