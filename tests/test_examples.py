@@ -4,9 +4,12 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+
+from nowait.testing import METHOD_CHECKS
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -27,3 +30,12 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     exec(code, names)
     assert (names["again"].params == names["run"].params).all()
     assert (tmp_path / "runs" / "first" / "config.json").exists()
+
+
+def test_the_method_of_the_contributing_guide_keeps_the_contract():
+    blocks = re.findall(r"( *)```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    names = {}
+    for _, code in blocks:
+        exec(textwrap.dedent(code), names)
+    for check in METHOD_CHECKS:
+        names["test_my_method"](check)

@@ -47,7 +47,9 @@ def finite(value: object, name: str, why: str) -> float:
 
 def at_least(least: int, value: object, name: str, why: str) -> int:
     """An integer of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{name} must be an integer of at least {least}, got {_shown(value)}")
+    if value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {_shown(value)}: {why}")
     return int(value)
 
@@ -57,7 +59,7 @@ def instance(value: object, kind: type[T], name: str, example: str) -> T:
     if isinstance(value, kind):
         return value
     if isinstance(value, type) and issubclass(value, kind):
-        raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {example}")
+        raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}(...)")
     raise TypeError(f"{name} must be a nowait {kind.__name__} such as {example}, got {_shown(value)}")
 
 

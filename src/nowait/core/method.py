@@ -25,7 +25,8 @@ class Method(ABC):
     stepsize: Stepsize
 
     def __post_init__(self) -> None:
-        checks.instance(self.stepsize, Stepsize, "stepsize", "nw.DelayAdaptive(0.01)")
+        if hasattr(self, "stepsize"):
+            checks.instance(self.stepsize, Stepsize, "stepsize", "nw.DelayAdaptive(0.01)")
 
     def start(self, server: Server) -> None:
         """The run begins: give every worker a ticket."""

@@ -17,6 +17,9 @@ from nowait.recording import Callback, HistoryRecorder, Run, Stats, TraceRecorde
 
 logger = logging.getLogger("nowait")
 
+HOPELESS = 1e20
+"""A loss so many times higher than at the start means that the run diverged."""
+
 
 class Workforce(Protocol):
     """The engine's side of ``control``: it lets workers join and leave."""
@@ -97,6 +100,8 @@ class Session:
         server = self.server
         if server.diverged is None and self._history.entries[-1][0] != server.steps:
             self._evaluate()
+        if server.steps == 0 and not self.advice:
+            self.stop("no step was made: the budget ended before the method had the gradients for one")
         trace = self._parts.recorder.trace(seconds, norm(server.params))
         counts = server.counts
         valid = trace.worker[np.isin(trace.outcome, ("applied", "held", "dropped"))]
@@ -118,7 +123,7 @@ class Session:
                 wall_seconds=wall_seconds,
                 work_share=work / max(1, work.sum()),
                 way=way,
-                diverged=server.diverged is not None or not math.isfinite(self._history.entries[-1][3]),
+                diverged=server.diverged is not None or not self._is_reasonable(self._history.entries[-1][3]),
                 advice=self.advice,
             ),
             config=self._parts.config,
@@ -138,22 +143,25 @@ class Session:
 
     def _evaluate(self) -> None:
         server, budget = self.server, self._parts.budget
-        loss = self.loss = float(self._parts.problem.loss(server.params))
+        loss = self.loss = _as_number(self._parts.problem.loss(server.params))
         self._history.add(server.steps, server.counts.gradients, server.stepped_at, loss)
         self._due.plan(server, self._parts.evaluations, budget)
-        if not math.isfinite(loss) and not self._parts.replaying:
-            reason = f"the loss at step {server.steps} is {loss}"
+        if not self._is_reasonable(loss) and not self._parts.replaying:
+            reason = f"the loss at step {server.steps} is {loss:.3g}"
             server.declare_diverged(reason)
             self._diverge(reason)
         elif budget.target_loss is not None and loss <= budget.target_loss:
             self.finished = True
         _call(self._hooks.on_evaluate, SessionControl(self))
 
+    def _is_reasonable(self, loss: float) -> bool:
+        """Finite, and not astronomically higher than at the start."""
+        first = abs(self._history.entries[0][3])
+        return math.isfinite(loss) and loss <= HOPELESS * max(1.0, first)
+
     def _diverge(self, reason: str) -> None:
-        self.stop(
-            f"diverged after {self.server.steps} steps: {reason}. Try a stepsize ten times smaller, or "
-            f"DelayAdaptive in place of Constant if delays are long"
-        )
+        advice = "Try a stepsize ten times smaller" if self.server.steps else "Look at the problem's gradient"
+        self.stop(f"diverged after {self.server.steps} steps: {reason}. {advice}")
 
     # Callbacks
 
@@ -231,6 +239,12 @@ class _Hooks:
 def _overridden(callbacks: tuple[Callback, ...], name: str) -> list[Callable[..., Any]]:
     hooks = [getattr(callback, name) for callback in callbacks]
     return [hook for hook in hooks if getattr(hook, "__func__", None) is not getattr(Callback, name)]
+
+
+def _as_number(loss: Any) -> float:
+    if np.ndim(loss) != 0 or loss is None:
+        raise TypeError(f"the problem's loss(point) must return a number, got {type(loss).__name__}")
+    return float(loss)
 
 
 def _call(hooks: list[Callable[..., Any]], *arguments: Any) -> None:

@@ -18,26 +18,32 @@ LABELS = {"time": "time (s)", "gradients": "gradients", "step": "steps"}
 
 
 def errors(runs: Mapping[str, Run], axis: str = "time", minimum: float = 0.0) -> Figure:
-    """Loss minus ``minimum`` against time, gradients or steps, on a logarithmic scale."""
+    """Loss minus ``minimum`` against an axis, "time", "gradients" or "step", on a logarithmic scale."""
     figure, axes = _figure(1)
-    _draw_errors(axes[0], runs, axis, minimum)
+    _draw_errors(axes[0], _checked(runs), axis, minimum)
     return figure
 
 
 def delays(runs: Mapping[str, Run]) -> Figure:
     """How many gradients had which delay, on logarithmic scales, with M marked."""
     figure, axes = _figure(1)
-    _draw_delays(axes[0], runs)
+    _draw_delays(axes[0], _checked(runs))
     return figure
 
 
 def race(runs: Mapping[str, Run], minimum: float = 0.0) -> Figure:
     """Error against time, error against gradients, and delays, side by side."""
     figure, axes = _figure(3)
-    _draw_errors(axes[0], runs, "time", minimum)
+    _draw_errors(axes[0], _checked(runs), "time", minimum)
     _draw_errors(axes[1], runs, "gradients", minimum)
     _draw_delays(axes[2], runs)
     return figure
+
+
+def _checked(runs: Mapping[str, Run]) -> Mapping[str, Run]:
+    if not isinstance(runs, Mapping) or not runs:
+        raise TypeError(f'runs must be named, {{"name": run, ...}}, got {runs!r}')
+    return runs
 
 
 def _figure(panels: int) -> tuple[Figure, list[Axes]]:
