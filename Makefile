@@ -12,7 +12,7 @@ help:
 	@echo "make test              run the tests"
 	@echo "make check             format, lint, types and layers"
 	@echo "make format            format and fix what can be fixed"
-	@echo "make bench-simulation  speed of the simulator, as ratios to a plain loop"
+	@echo "make bench-simulation  speed of the simulator, as ratios to a plain loop (two minutes)"
 
 race: $(VENV)/.installed
 	$(BIN)/nowait race

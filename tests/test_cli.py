@@ -15,11 +15,11 @@ SMALL = ["race", "--workers", "4", "--gradients", "400", "--batch-size", "8"]
 def test_the_race_prints_a_table_and_writes_a_figure_and_its_runs(tmp_path):
     result = RUNNER.invoke(app, [*SMALL, "--folder", str(tmp_path / "race")])
     assert result.exit_code == 0, result.output
-    for words in ("Minibatch SGD", "Asynchronous", "the best is", "virtual time"):
+    for words in ("Minibatch", "Async, adaptive", "the best is", "virtual time"):
         assert words in result.output
     assert (tmp_path / "race" / "race.png").read_bytes().startswith(b"\x89PNG")
-    for number in range(3):
-        assert nw.load(tmp_path / "race" / f"run-{number}").stats.gradients > 0
+    for name in ("minibatch", "async-constant", "async-adaptive"):
+        assert nw.load(tmp_path / "race" / name).stats.gradients > 0
 
 
 def test_the_race_uses_a_new_folder_every_time(tmp_path, monkeypatch):
@@ -40,6 +40,13 @@ def test_a_folder_that_exists_is_refused_before_the_race(tmp_path, monkeypatch, 
     code, printed = run_main(monkeypatch, capsys, "race", "--folder", str(tmp_path))
     assert code == 1
     assert printed.err == f"nowait: {tmp_path} exists: choose another --folder\n"
+    assert printed.out == ""
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_the_race(monkeypatch, capsys):
+    code, printed = run_main(monkeypatch, capsys, "race", "--folder", "/proc/nowhere/race")
+    assert code == 1
+    assert printed.err.startswith("nowait: cannot make the folder /proc/nowhere/race")
     assert printed.out == ""
 
 

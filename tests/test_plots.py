@@ -43,3 +43,9 @@ def test_the_race_has_three_panels_and_saves(runs, tmp_path):
 def test_an_unknown_axis_is_refused(runs):
     with pytest.raises(ValueError, match="axis must be one of time, gradients, step, got 'epochs'"):
         nw.plots.errors(runs, axis="epochs")
+
+
+def test_runs_must_be_named(runs):
+    for wrong in (runs["minibatch"], {}, [runs["minibatch"]]):
+        with pytest.raises(TypeError, match="runs must be named"):
+            nw.plots.race(wrong)

@@ -125,6 +125,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> object:
     """``nowait.plots`` is imported when it is first used: it needs matplotlib."""
     if name == "plots":

@@ -420,6 +420,44 @@ class Root:
         return float(abs(point[0] - 1))
 
 
+def test_a_loss_astronomically_above_its_start_means_diverged():
+    run = simulate(method=nw.AsynchronousSGD(nw.Constant(3.0)), speeds=nw.speeds.Fixed([1.0, 1.0]), steps=300)
+    assert run.stats.diverged
+    assert run.stats.steps < 300
+    assert "Try a stepsize ten times smaller" in run.stats.advice
+
+
+def test_a_gradient_that_is_never_finite_is_not_blamed_on_the_stepsize():
+    class Broken(Root):
+        def gradient(self, point, sample):
+            return np.full(1, math.nan)
+
+    run = simulate(problem=Broken(), steps=30)
+    assert run.stats.diverged
+    assert run.stats.advice.endswith("Look at the problem's gradient")
+
+
+def test_a_budget_too_short_for_a_step_is_told():
+    run = simulate(method=nw.MinibatchSGD(nw.Constant(0.1)), seconds=5.0)
+    assert run.stats.advice.startswith("no step was made: the budget ended before")
+
+
+@pytest.mark.parametrize("loss", [None, np.zeros(2)])
+def test_a_loss_that_is_no_number_is_named(loss):
+    class Odd(Root):
+        def loss(self, point):
+            return loss
+
+    with pytest.raises(TypeError, match=r"the problem's loss\(point\) must return a number, got"):
+        simulate(problem=Odd(), steps=3)
+
+
+def test_a_split_for_other_workers_is_warned_of(caplog):
+    split = nw.problems.LeastSquares.random(samples=40, dimension=3).split(5)
+    simulate(problem=split, steps=3)
+    assert "the problem is split for 5 workers, but there are 3" in caplog.text
+
+
 @pytest.mark.parametrize("seconds", [[1.0, 1.0], [1.0, 3.0], [1.0, 1e6], [1e6, 1.0]])
 def test_a_fast_worker_is_not_to_blame_for_a_run_that_diverged(seconds):
     method = nw.AsynchronousSGD(nw.Constant(8.0))

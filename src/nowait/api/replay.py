@@ -28,8 +28,9 @@ def replay(
 ) -> Run:
     """Make the run of a trace again: the same events, gradients recomputed, the same iterates bit for bit.
 
-    Problem, method, seed, update, output and initial params must be those of the run. A trace of others is
-    refused at the first row where a ticket, a delay, an outcome or a gradient's norm differs.
+    Problem, method, seed, update and initial params must be those of the run. A trace of others is refused at the
+    first row where a ticket, a delay, an outcome, a stepsize or a gradient's norm differs. ``output`` may be another:
+    it makes another answer of the same iterates.
 
     >>> import nowait as nw
     >>> problem, method = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1), nw.AsynchronousSGD(nw.Constant(0.1))

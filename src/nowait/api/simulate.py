@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,8 @@ from nowait.engines.budget import Budget
 from nowait.engines.simulator import simulate as run_simulation
 from nowait.recording import Run, describe
 from nowait.speeds import Faults, Speeds
+
+logger = logging.getLogger("nowait")
 
 
 def simulate(
@@ -51,6 +54,9 @@ def simulate(
     faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
     faults.check_leavers(speeds.num_workers)
     seed = checked_seed(seed)
+    num_shards = getattr(problem, "num_shards", 1)
+    if num_shards not in (1, speeds.num_workers):
+        logger.warning("the problem is split for %d workers, but there are %d", num_shards, speeds.num_workers)
     parts = make_parts(
         problem,
         method,

@@ -30,10 +30,10 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     straggler: Annotated[float, typer.Option(help="How many times slower one worker is.", min=1.0)] = 10.0,
     batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 256,
     seed: Annotated[int, typer.Option(help="Fixes samples and speeds.", min=0)] = 0,
-    folder: Annotated[Path, typer.Option(help="Where the figure and the runs go; it must not exist.")] = Path(
-        "runs/race"
-    ),
-    quick: Annotated[bool, typer.Option(help="A tenth of everything.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the figure and the runs go, a new folder.", show_default="runs/race-N")
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="A tenth of the gradients.")] = False,
 ) -> None:
     """Race minibatch SGD against asynchronous SGD in virtual time.
 
@@ -45,9 +45,9 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     """
     from nowait.cli.race import Settings, run_race
 
-    if folder == Path("runs/race"):
-        folder = _free(folder)
-    settings = Settings(workers, gradients // 10 if quick else gradients, straggler, batch_size, seed, folder)
+    folder = _free(Path("runs/race")) if folder is None else folder
+    gradients = max(100, gradients // 10) if quick else gradients
+    settings = Settings(workers, gradients, straggler, batch_size, seed, folder)
     run_race(settings)
 
 

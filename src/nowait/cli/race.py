@@ -49,9 +49,9 @@ def entrants(workers: int) -> list[Entrant]:
     whole = [2.0**power for power in range(1, -4, -1)]
     parts = [2.0**power / workers for power in range(3, -3, -1)]
     return [
-        Entrant("Minibatch SGD", lambda size: nw.MinibatchSGD(nw.Constant(size)), whole),
-        Entrant("Asynchronous, constant", lambda size: nw.AsynchronousSGD(nw.Constant(size)), parts),
-        Entrant("Asynchronous, adaptive", lambda size: nw.AsynchronousSGD(nw.DelayAdaptive(size)), parts),
+        Entrant("Minibatch", lambda size: nw.MinibatchSGD(nw.Constant(size)), whole),
+        Entrant("Async, constant", lambda size: nw.AsynchronousSGD(nw.Constant(size)), parts),
+        Entrant("Async, adaptive", lambda size: nw.AsynchronousSGD(nw.DelayAdaptive(size)), parts),
     ]
 
 
@@ -64,8 +64,7 @@ def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
 
 def run_race(settings: Settings) -> dict[str, nw.Run]:
     """The whole race: problem, tuning, runs, table, figure."""
-    if settings.folder.exists():
-        raise FileExistsError(f"{settings.folder} exists: choose another --folder")
+    _make_folder(settings.folder)
     console = Console()
     problem = nw.problems.LeastSquares.random(batch_size=settings.batch_size, seed=42)
     medians = mixed_cluster(settings.workers, settings.straggler, settings.seed)
@@ -76,7 +75,7 @@ def run_race(settings: Settings) -> dict[str, nw.Run]:
     _introduce(console, problem, medians, seconds)
     runs: dict[str, nw.Run] = {}
     field = entrants(settings.workers)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=console, transient=True) as bar:
         task = bar.add_task("racing", total=sum(len(entrant.grid) + 1 for entrant in field))
         for entrant in field:
             candidates: dict[float, nw.Run] = {}
@@ -121,16 +120,7 @@ def _show_tuning(console: Console, name: str, candidates: dict[float, nw.Run], b
 
 def _table(runs: dict[str, nw.Run], lowest: float) -> Table:
     table = Table(title="The same virtual time for every method")
-    for heading in (
-        "method",
-        "gradients",
-        "steps",
-        "error",
-        "time to minibatch's error",
-        "delay: median",
-        "mean",
-        "max",
-    ):
+    for heading in ("method", "gradients", "steps", "error", "time to first's", "delay median, mean, max"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     target = _final_loss(next(iter(runs.values())))
     for name, run in runs.items():
@@ -141,9 +131,7 @@ def _table(runs: dict[str, nw.Run], lowest: float) -> Table:
             f"{run.stats.steps:,}",
             "diverged" if run.stats.diverged else f"{run.history.loss[-1] - lowest:.3g}",
             _time_to(run, target),
-            f"{np.median(delay):.0f}",
-            f"{delay.mean():.1f}",
-            f"{delay.max()}",
+            f"{np.median(delay):.0f}, {delay.mean():.1f}, {delay.max()}" if len(delay) else "none arrived",
         )
     return table
 
@@ -153,9 +141,18 @@ def _time_to(run: nw.Run, target: float) -> str:
     return f"{run.history.time[reached[0]]:,.0f} s" if len(reached) else "not reached"
 
 
+def _make_folder(folder: Path) -> None:
+    """Before the race, so that no race is run for nothing."""
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists: choose another --folder")
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise OSError(f"cannot make the folder {folder} ({error.strerror}): choose another --folder") from error
+
+
 def _save(console: Console, runs: dict[str, nw.Run], lowest: float, folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for number, run in enumerate(runs.values()):
-        run.save(folder / f"run-{number}")
+    for name, run in runs.items():
+        run.save(folder / name.lower().replace(", ", "-"))
     nw.plots.race(runs, minimum=lowest).savefig(folder / "race.png", dpi=150)
-    console.print(f"Figure: {folder / 'race.png'}", highlight=False)
+    console.print(f"Figure: {folder / 'race.png'}, runs beside it", highlight=False)

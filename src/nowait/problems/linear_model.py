@@ -42,6 +42,11 @@ class LinearModel(ABC):
         return self._dimension
 
     @property
+    def num_shards(self) -> int:
+        """Into how many shards the rows are split; 1 if everybody draws from all of them."""
+        return self.shards.count
+
+    @property
     def samples(self) -> int:
         """The number of rows."""
         return self._samples

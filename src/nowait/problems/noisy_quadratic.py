@@ -50,6 +50,11 @@ class NoisyQuadratic:
         self.solution = np.full(self.dimension, self.distance / np.sqrt(self.dimension))
         self.shifts = self._make_shifts()
 
+    @property
+    def num_shards(self) -> int:
+        """For how many workers it is split; 1 if all have the same F."""
+        return self.workers if self.zeta else 1
+
     def initial(self) -> Vector:
         """Zeros."""
         return np.zeros(self.dimension)

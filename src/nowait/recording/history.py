@@ -13,7 +13,10 @@ from nowait.core.types import Floats, Integers
 @final
 @dataclass(frozen=True, eq=False)
 class History:
-    """One entry per evaluation: after how many steps and gradients, at which time, and the loss there."""
+    """One entry per evaluation: after how many steps and gradients, at which time, and the loss of the params then.
+
+    The loss is that of the params, x_k, whatever the output rule: for its answer ask ``problem.loss(run.params)``.
+    """
 
     step: Integers
     gradients: Integers

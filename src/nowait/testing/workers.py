@@ -47,6 +47,8 @@ class ScriptedWorkers:
     def next_arrival(self, bad_first: bool = False) -> None:
         """Somebody finishes; with ``bad_first`` after a NaN from the same worker."""
         busy = [worker for worker in sorted(self.server.workers) if self.server.in_flight.of(worker)]
+        if not busy:
+            raise AssertionError("no worker has a ticket: the method must assign one at the start and after arrivals")
         ticket = self.server.in_flight.of(self._random.choice(busy))[0]
         if bad_first:
             self._feed(GradientArrived(ticket, np.full_like(self.server.params, math.nan), self.server.now))
