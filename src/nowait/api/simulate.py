@@ -54,9 +54,6 @@ def simulate(
     faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
     faults.check_leavers(speeds.num_workers)
     seed = checked_seed(seed)
-    num_shards = getattr(problem, "num_shards", 1)
-    if num_shards not in (1, speeds.num_workers):
-        logger.warning("the problem is split for %d workers, but there are %d", num_shards, speeds.num_workers)
     parts = make_parts(
         problem,
         method,
@@ -69,5 +66,8 @@ def simulate(
         initial=initial,
         seed=seed,
     )
+    num_shards = getattr(problem, "num_shards", 1)
+    if num_shards not in (1, speeds.num_workers):
+        logger.warning("the problem is split for %d workers, but there are %d", num_shards, speeds.num_workers)
     parts.config |= {"speeds": describe(speeds), "faults": describe(faults)}
     return run_simulation(parts, speeds.clock(seed), faults, seed, progress)

@@ -121,7 +121,7 @@ def _show_tuning(console: Console, name: str, candidates: dict[float, nw.Run], b
 def _table(runs: dict[str, nw.Run], lowest: float) -> Table:
     table = Table(title="The same virtual time for every method")
     for heading in ("method", "gradients", "steps", "error", "time to first's", "delay median, mean, max"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=heading == "method")
     target = _final_loss(next(iter(runs.values())))
     for name, run in runs.items():
         delay = run.trace.delay
