@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
 def run_race(settings: Settings) -> dict[str, nw.Run]:
     """The whole race: problem, tuning, runs, table, figure."""
     _make_folder(settings.folder)
+    logging.getLogger("nowait").setLevel(logging.ERROR)  # stepsizes that diverge are part of the tuning, and shown
     console = Console()
     problem = nw.problems.LeastSquares.random(batch_size=settings.batch_size, seed=42)
     medians = mixed_cluster(settings.workers, settings.straggler, settings.seed)
