@@ -47,8 +47,8 @@ class Entrant:
 
 def entrants(workers: int) -> list[Entrant]:
     """The three of the paper's Figure 1. A single gradient of M in flight takes about 1/M of a minibatch's step."""
-    whole = [2.0**power for power in range(1, -4, -1)]
-    parts = [2.0**power / workers for power in range(3, -3, -1)]
+    whole = [2.0 ** (half / 2) for half in range(2, -3, -1)]
+    parts = [2.0 ** (half / 2) / workers for half in range(4, -3, -1)]
     return [
         Entrant("Minibatch", lambda size: nw.MinibatchSGD(nw.Constant(size)), whole),
         Entrant("Async, constant", lambda size: nw.AsynchronousSGD(nw.Constant(size)), parts),
