@@ -2,7 +2,7 @@
 
 The paper weighs the iterate x_k by γ̂_k, the stepsize that multiplies the gradient taken at x_k in the end.
 The server reports each gradient's point and stepsize when the gradient is used; gradients in flight when the
-run ends are weighed with the delay they have then (PAPER appendix: frozen counter). Gradients at x_0, and
+run ends are weighed with the delay they have then (the paper's appendix: a frozen counter). Gradients at x_0, and
 those lost or dropped, weigh nothing.
 """
 
