@@ -35,14 +35,18 @@ from nowait.core import (
     Update,
 )
 from nowait.methods import (
+    ATA,
     CA2FL,
     FADAS,
+    PIAG,
     AdaptiveRevision,
     AdaptiveStrength,
     AsynchronousSGD,
     ClippedASGD,
     DelayCompensatedSGD,
     DelayedNesterov,
+    EqualParts,
+    FedAT,
     FedBuff,
     GradientTable,
     MaleniaSGD,
@@ -54,7 +58,9 @@ from nowait.methods import (
     RescaledASGD,
     RingleaderASGD,
     RingmasterASGD,
+    ShareOfTheRest,
     ShuffledAssignment,
+    WindowRule,
 )
 from nowait.recording import Callback, History, Run, Stats, Trace, load
 
@@ -62,9 +68,11 @@ if TYPE_CHECKING:
     from nowait import plots
 
 __all__ = [
+    "ATA",
     "CA2FL",
     "FADAS",
     "L1",
+    "PIAG",
     "AMSGrad",
     "AdaDelay",
     "Adam",
@@ -81,6 +89,8 @@ __all__ = [
     "DelayAdaptive",
     "DelayCompensatedSGD",
     "DelayedNesterov",
+    "EqualParts",
+    "FedAT",
     "FedBuff",
     "GradientTable",
     "HingeDecay",
@@ -104,6 +114,7 @@ __all__ = [
     "RingmasterASGD",
     "Run",
     "Sgd",
+    "ShareOfTheRest",
     "ShuffledAssignment",
     "Stats",
     "StepDecay",
@@ -114,6 +125,7 @@ __all__ = [
     "Trace",
     "UniformAverage",
     "Update",
+    "WindowRule",
     "__version__",
     "load",
     "plots",

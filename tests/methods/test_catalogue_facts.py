@@ -295,9 +295,135 @@ def test_adaptive_revision_revises_the_steps_that_came_between():
     assert server.params[0] == pytest.approx(-first - revised)
 
 
+# PIAG
+
+
+def windows_of(run):
+    """By step: the sum of stepsizes from the oldest point in the table to this step, and the budget's share of each."""
+    stepsizes = [0.0]
+    table, sums = {}, []
+    for worker, version, step, stepsize in zip(
+        run.trace.worker, run.trace.version, run.trace.step, run.trace.stepsize, strict=True
+    ):
+        table[worker] = version
+        if step == 0 or step < len(stepsizes):
+            continue
+        stepsizes.append(stepsize)
+        sums.append(sum(stepsizes[min(table.values()) + 1 :]))
+    return np.array(stepsizes[1:]), np.array(sums)
+
+
+@pytest.mark.parametrize("rule", [nw.ShareOfTheRest(0.9), nw.EqualParts()])
+def test_the_window_sums_of_piag_never_exceed_the_budget(rule):
+    run = nw.simulate(QUADRATIC, nw.PIAG(0.8, rule), UNEVEN, gradients=3_000)
+    stepsizes, sums = windows_of(run)
+    assert len(stepsizes) == run.stats.steps > 2_000
+    assert sums.max() <= 0.8 * (1 + 1e-9)
+    assert sums.max() > 0.8 * 0.9, "and the budget is used"
+    assert stepsizes.max() > 5 * np.median(stepsizes), "stepsizes follow the delays"
+
+
+def test_the_first_rule_takes_a_share_of_the_rest_the_second_an_equal_part():
+    assert nw.ShareOfTheRest(0.5).stepsize(budget=1.0, spent=0.2, age=3) == 0.4
+    assert nw.ShareOfTheRest(0.5).stepsize(budget=1.0, spent=1.2, age=3) == 0.0
+    assert nw.EqualParts().stepsize(budget=1.0, spent=0.75, age=3) == 0.25
+    assert nw.EqualParts().stepsize(budget=1.0, spent=0.76, age=3) == 0.0
+
+
+def test_piag_goes_to_the_true_point_of_heterogeneous_data(heterogeneous):
+    run = nw.simulate(heterogeneous, nw.PIAG(0.9), nw.speeds.Fixed(SPEEDS), steps=2_000)
+    np.testing.assert_allclose(run.params, heterogeneous.minimum()[0], atol=1e-6)
+
+
+def test_piag_finds_a_sparse_point_with_the_proximal_step():
+    """½‖x − x*‖² + 0.3·‖x‖₁ has the soft threshold of x* as its minimum."""
+    problem = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=1.0, distance=1.0)
+    run = nw.simulate(problem, nw.PIAG(0.9), UNEVEN, steps=2_000, update=nw.Proximal(nw.L1(0.3)))
+    np.testing.assert_allclose(run.params, [0.2] * 4, atol=1e-6)
+
+
+# ATA
+
+
+def test_ata_learns_to_deal_so_that_a_round_ends_soonest():
+    """Of 12 gradients the best deal to workers of 1, 2, 6 and 100 s takes 8 s: 8 + 4 + 1 would do."""
+    method = nw.ATA(nw.Constant(0.01), batch=12, alpha=0.0)
+    run = nw.simulate(QUADRATIC, method, nw.speeds.Fixed([1.0, 2.0, 6.0, 100.0]), steps=50)
+    ends = np.array([run.trace.time[run.trace.step == step].max() for step in range(1, 51)])
+    assert np.diff(ends)[1:].tolist() == [8.0] * 48
+    jobs = np.bincount(run.trace.worker[run.trace.step == 50], minlength=4)
+    assert jobs.sum() == 12
+    assert jobs[3] == 0
+    assert np.bincount(run.trace.worker)[3] == 3, "worker 3 was tried in the first round only"
+
+
+def test_ata_tries_a_worker_again_while_its_time_is_uncertain():
+    cautious = nw.simulate(QUADRATIC, nw.ATA(nw.Constant(0.01), batch=12), nw.speeds.Fixed([1.0, 30.0]), steps=40)
+    assert np.bincount(cautious.trace.worker)[1] > 100
+
+
+def test_ata_computes_nothing_in_vain():
+    run = nw.simulate(QUADRATIC, nw.ATA(nw.Constant(0.01), batch=8, alpha=0.1), UNEVEN, steps=100)
+    assert run.stats.gradients == 800
+    assert run.stats.cancelled == run.stats.dropped == 0
+    assert (run.trace.delay == 1).all()
+
+
+def test_unseen_workers_get_one_job_each_first():
+    server = a_server(nw.ATA(nw.Constant(1.0), batch=3), num_workers=4)
+    assert sorted(ticket.worker for ticket in server.in_flight.values()) == [0, 1, 2]
+    for worker, gradient in enumerate((1.0, 2.0, 6.0)):
+        server.handle(gradient_from(server, worker, gradient=gradient, time=1.0 + worker))
+    assert server.params[0] == -3.0
+    assert server.in_flight.of(3)
+
+
+# FedAT
+
+
+def test_fedat_weighs_the_tiers_by_each_others_rounds():
+    server = a_server(nw.FedAT(nw.Constant(0.5), tiers=2), num_workers=4)
+
+    def deliver(time, **gradients):
+        for worker, gradient in gradients.items():
+            server.handle(gradient_from(server, int(worker[1:]), gradient=gradient, time=time))
+        return server.params[0]
+
+    deliver(1.0, w3=1.0)
+    deliver(2.0, w1=1.0)
+    deliver(9.0, w0=1.0)
+    assert server.steps == 0, "the first round is one of all workers"
+    assert deliver(10.0, w2=1.0) == -0.5
+    assert deliver(11.0, w1=2.0, w3=4.0) == -0.5, "x = 0·(−0.5 − 0.5·3) + 1·(−0.5): the slow tier has the weight"
+    assert deliver(12.0, w1=2.0, w3=2.0) == -0.5
+    assert server.steps == 3
+    assert deliver(13.0, w0=1.0, w2=1.0) == pytest.approx((1 * (-0.5 - 0.5 * 2) + 2 * (-0.5 - 0.5)) / 3)
+    assert [tier.workers for tier in server._method.groups] == [[3, 1], [0, 2]]
+
+
+def test_fedat_with_one_tier_is_minibatch_sgd():
+    one_tier = nw.simulate(QUADRATIC, nw.FedAT(nw.Constant(0.2), tiers=1), UNEVEN, steps=60)
+    minibatch = nw.simulate(QUADRATIC, nw.MinibatchSGD(nw.Constant(0.2)), UNEVEN, steps=60)
+    np.testing.assert_allclose(one_tier.params, minibatch.params, rtol=1e-10)
+
+
+def test_fedat_weighs_the_slow_tier_as_much_as_heterogeneous_data_need(heterogeneous):
+    """Local models at 1, 2 and 8 s: asynchronous SGD goes to the fast worker's point, FedAT the other way."""
+    fedat = nw.simulate(heterogeneous, nw.FedAT(nw.Constant(0.2), tiers=3), nw.speeds.Fixed(SPEEDS), steps=2_000)
+    slow_point = heterogeneous.solution - heterogeneous.shifts[2] / heterogeneous.eigenvalues
+    fast_point = heterogeneous.solution - heterogeneous.shifts[0] / heterogeneous.eigenvalues
+    assert np.linalg.norm(fedat.params - slow_point) < np.linalg.norm(fedat.params - fast_point)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: nw.ATA(nw.Constant(0.1), batch=0), "batch must be an integer of at least 1"),
+        (lambda: nw.ATA(nw.Constant(0.1), batch=2, alpha=-1), "alpha must be a finite number of at least 0"),
+        (lambda: nw.FedAT(nw.Constant(0.1), tiers=0), "tiers must be an integer of at least 1"),
+        (lambda: nw.PIAG(0.0), "budget must be a finite number above 0"),
+        (lambda: nw.PIAG(1.0, rule=0.9), "rule must be a nowait WindowRule"),
+        (lambda: nw.ShareOfTheRest(1.1), "share must be at most 1"),
         (lambda: nw.DelayedNesterov(nw.Constant(0.1), every=0), "every must be an integer of at least 1"),
         (lambda: nw.DelayedNesterov(nw.Constant(0.1), every=2, beta=1.0), "beta must be at least 0 and below 1"),
         (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 0.0, 1), "timeout_seconds must be a finite number above 0"),

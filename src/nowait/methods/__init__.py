@@ -2,16 +2,19 @@
 
 from nowait.methods.adaptive_revision import AdaptiveRevision
 from nowait.methods.asynchronous_sgd import AsynchronousSGD
+from nowait.methods.ata import ATA
 from nowait.methods.ca2fl import CA2FL
 from nowait.methods.clipped_asgd import ClippedASGD
 from nowait.methods.delay_compensated_sgd import AdaptiveStrength, DelayCompensatedSGD
 from nowait.methods.delayed_nesterov import DelayedNesterov
 from nowait.methods.fadas import FADAS
+from nowait.methods.fed_at import FedAT
 from nowait.methods.fed_buff import FedBuff
 from nowait.methods.gradient_table import GradientTable
 from nowait.methods.malenia_sgd import MaleniaSGD
 from nowait.methods.mind_flayer_sgd import MindFlayerSGD
 from nowait.methods.minibatch_sgd import MinibatchSGD
+from nowait.methods.piag import PIAG, EqualParts, ShareOfTheRest, WindowRule
 from nowait.methods.picky_sgd import PickySGD
 from nowait.methods.random_assignment import RandomAssignment
 from nowait.methods.rennala_sgd import RennalaSGD
@@ -21,14 +24,18 @@ from nowait.methods.ringmaster_asgd import RingmasterASGD
 from nowait.methods.shuffled_assignment import ShuffledAssignment
 
 __all__ = [
+    "ATA",
     "CA2FL",
     "FADAS",
+    "PIAG",
     "AdaptiveRevision",
     "AdaptiveStrength",
     "AsynchronousSGD",
     "ClippedASGD",
     "DelayCompensatedSGD",
     "DelayedNesterov",
+    "EqualParts",
+    "FedAT",
     "FedBuff",
     "GradientTable",
     "MaleniaSGD",
@@ -40,5 +47,7 @@ __all__ = [
     "RescaledASGD",
     "RingleaderASGD",
     "RingmasterASGD",
+    "ShareOfTheRest",
     "ShuffledAssignment",
+    "WindowRule",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize
+from nowait.core import Arrival, Method, Server, Stepsize
+from nowait.methods.latest_gradients import LatestGradients
 
 
 @final
@@ -20,53 +21,22 @@ class GradientTable(Method):
     """
 
     stepsize: Stepsize
-    table: dict[int, GradientSum] = field(init=False, repr=False, compare=False)
-    total: GradientSum = field(init=False, repr=False, compare=False)
-    spare: GradientSum = field(init=False, repr=False, compare=False)
+    table: LatestGradients = field(init=False, repr=False, compare=False)
     full: bool = field(init=False, repr=False, compare=False)
-    replaced: int = field(init=False, repr=False, compare=False)
 
     def start(self, server: Server) -> None:
         """An empty table."""
-        self.table, self.total, self.spare, self.full, self.replaced = (
-            {},
-            server.sum(),
-            server.sum(),
-            False,
-            0,
-        )
+        self.table, self.full = LatestGradients(server), False
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Replace the worker's entry, step along the mean, go on from the new params."""
-        self.spare.add(arrival)
-        self._replace(server, arrival.worker)
+        self.table.replace(arrival)
         self.full = self.full or len(self.table) == server.num_workers
         if self.full:
-            server.step(self.total, self.stepsize.at(arrival, server), 1 / len(self.table))
+            server.step(self.table.total, self.stepsize.at(arrival, server), 1 / len(self.table))
         server.assign(arrival.worker)
 
     def on_leave(self, server: Server, worker: int) -> None:
         """Its entry leaves with it."""
-        self.table.pop(worker, None)
-        self._add_up()
-
-    def _replace(self, server: Server, worker: int) -> None:
-        """The spare becomes the worker's entry, and its old entry the spare."""
-        old = self.table.get(worker)
-        if old is None:
-            old = server.sum()
-        self.total.merge(old, -1.0)
-        self.total.merge(self.spare)
-        self.table[worker], self.spare = self.spare, old
-        self.spare.clear()
-        self.replaced += 1
-        if self.replaced > len(self.table):
-            self._add_up()
-
-    def _add_up(self) -> None:
-        """Add the table up anew once a round, so that rounding errors do not pile up in the total."""
-        self.total.clear()
-        for entry in self.table.values():
-            self.total.merge(entry)
-        self.replaced = 0
+        self.table.remove(worker)

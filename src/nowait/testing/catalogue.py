@@ -6,6 +6,7 @@ from nowait import methods
 from nowait.core import Constant, DelayAdaptive, Method
 
 CATALOGUE: dict[str, Method] = {
+    "ATA": methods.ATA(Constant(0.1), batch=6),
     "AdaptiveRevision": methods.AdaptiveRevision(Constant(0.1)),
     "AsynchronousSGD": methods.AsynchronousSGD(DelayAdaptive(0.05)),
     "AsynchronousSGD, constant": methods.AsynchronousSGD(Constant(0.05)),
@@ -15,11 +16,14 @@ CATALOGUE: dict[str, Method] = {
     "DelayCompensatedSGD, adaptive": methods.DelayCompensatedSGD(Constant(0.05), methods.AdaptiveStrength()),
     "DelayedNesterov": methods.DelayedNesterov(Constant(0.05), every=3, beta=0.5),
     "FADAS": methods.FADAS(Constant(0.1), buffer=3),
+    "FedAT": methods.FedAT(Constant(0.5), tiers=2),
     "FedBuff": methods.FedBuff(Constant(0.1), buffer=3),
     "GradientTable": methods.GradientTable(Constant(0.05)),
     "MaleniaSGD": methods.MaleniaSGD(Constant(0.1), batch=8),
     "MindFlayerSGD": methods.MindFlayerSGD(Constant(0.1), timeout_seconds=2.0, trials=2),
     "MinibatchSGD": methods.MinibatchSGD(Constant(0.1)),
+    "PIAG": methods.PIAG(0.9),
+    "PIAG, EqualParts": methods.PIAG(0.9, methods.EqualParts()),
     "PickySGD": methods.PickySGD(Constant(0.05), radius=0.2),
     "RandomAssignment": methods.RandomAssignment(DelayAdaptive(0.05)),
     "RennalaSGD": methods.RennalaSGD(Constant(0.1), batch=4),

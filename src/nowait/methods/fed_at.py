@@ -1,0 +1,150 @@
+"""FedAT: workers of like speed keep step, tiers do not wait for each other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import final
+
+from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+
+
+@final
+@dataclass(eq=False)
+class Tier:
+    """Workers that keep step. ``model`` and ``sent`` are ways from x_0 back: the point is x_0 minus the vector."""
+
+    workers: list[int]
+    model: GradientSum
+    sent: GradientSum
+    gradients: GradientSum
+    waiting: set[int] = field(default_factory=set)
+    rounds: int = 0
+
+
+@final
+@dataclass
+class FedAT(Method):
+    """Synchronous rounds within each tier of like speed; params are a mean of the tiers' models, slow ones favoured.
+
+    Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System with Asynchronous
+    Tiers" (SC 2021). When tier m of n (1 is the fastest) ends its round number T_m, its model becomes the point it was
+    given minus γ·mean of its gradients, and params become Σ_m T_{n+1−m}/T·model_m with T = Σ T_m: the tier that made
+    the fewest rounds gets the weight of the one that made the most. Take ``nw.problems.LocalSteps`` as the worker's
+    job (with ``proximal`` for their regularised local steps) and γ = 1. Params are set to the mean, so ``update`` must
+    stay plain SGD.
+
+    The first round is one of all workers: it shows their speeds, by which they are dealt to ``tiers`` of equal size.
+    A worker that joins later goes to the slowest tier.
+    """
+
+    stepsize: Stepsize
+    tiers: int = 5
+    groups: list[Tier] = field(init=False, repr=False, compare=False)
+    seconds: dict[int, float] = field(init=False, repr=False, compare=False)
+    """The compute times that the first round shows."""
+    position: GradientSum = field(init=False, repr=False, compare=False)
+    """The way from params back to x_0."""
+    home: dict[int, Tier] = field(init=False, repr=False, compare=False)
+    """By worker: its tier."""
+    dealt: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.tiers = checks.at_least(1, self.tiers, "tiers", "every worker belongs to one")
+
+    def start(self, server: Server) -> None:
+        """One tier of everybody, to see their speeds."""
+        self.seconds, self.position, self.home, self.dealt = {}, server.sum(), {}, False
+        self.groups = [self._new_tier(server, list(server.workers))]
+        self._begin_round(server, self.groups[0])
+
+    def on_arrival(self, server: Server, arrival: Arrival) -> None:
+        """Hold it; the last one of its tier ends the tier's round."""
+        tier = self.home[arrival.worker]
+        tier.gradients.add(arrival)
+        tier.waiting.discard(arrival.worker)
+        if not self.dealt:
+            self.seconds[arrival.worker] = arrival.compute_seconds
+        self._end_round_if_all_are_in(server, tier)
+
+    def on_join(self, server: Server, worker: int) -> None:
+        """The slowest tier takes it into its next round."""
+        if not self.groups:
+            self.groups.append(self._new_tier(server, []))
+        tier = self.groups[-1]
+        tier.workers.append(worker)
+        self.home[worker] = tier
+        if not tier.waiting:
+            self._begin_round(server, tier)
+
+    def on_leave(self, server: Server, worker: int) -> None:
+        """Its tier does not wait for it; a tier without workers is no more."""
+        tier = self.home.pop(worker)
+        tier.workers.remove(worker)
+        tier.waiting.discard(worker)
+        self.seconds.pop(worker, None)
+        if tier.workers:
+            self._end_round_if_all_are_in(server, tier)
+        else:
+            self.groups.remove(tier)
+
+    def pending_stepsize(self, server: Server, delay: int) -> float:
+        """Every set of params weighs the same."""
+        return 1.0
+
+    # Rounds
+
+    def _begin_round(self, server: Server, tier: Tier) -> None:
+        tier.gradients.clear()
+        tier.sent.clear()
+        tier.sent.merge(self.position)
+        tier.waiting = set(tier.workers)
+        for worker in tier.workers:
+            server.assign(worker)
+
+    def _end_round_if_all_are_in(self, server: Server, tier: Tier) -> None:
+        if tier.waiting:
+            return
+        if tier.gradients.count:
+            self._take_into_model(tier, self.stepsize.fresh(server))
+            self._move_to_the_mean(server)
+        if tier.gradients.count and not self.dealt:
+            self._deal_out(server)
+        else:
+            self._begin_round(server, tier)
+
+    def _take_into_model(self, tier: Tier, stepsize: float) -> None:
+        tier.model.clear()
+        tier.model.merge(tier.sent)
+        tier.model.merge(tier.gradients, stepsize / tier.gradients.count)
+        tier.rounds += 1
+
+    def _move_to_the_mean(self, server: Server) -> None:
+        rounds = [tier.rounds for tier in self.groups]
+        way = server.sum()
+        for tier, weight in zip(self.groups, reversed(rounds), strict=True):
+            way.merge(tier.model, weight / sum(rounds))
+        way.merge(self.position, -1.0)
+        server.step(way, 1.0)
+        self.position.merge(way)
+
+    # Tiers
+
+    def _deal_out(self, server: Server) -> None:
+        """The first round is over: tiers of equal size by compute time."""
+        by_speed = sorted(server.workers, key=lambda worker: (self.seconds.get(worker, math.inf), worker))
+        count = min(self.tiers, len(by_speed))
+        bounds = [len(by_speed) * number // count for number in range(count + 1)]
+        self.groups = [self._new_tier(server, by_speed[begin:end]) for begin, end in pairwise(bounds)]
+        self.dealt = True
+        for tier in self.groups:
+            self._begin_round(server, tier)
+
+    def _new_tier(self, server: Server, workers: list[int]) -> Tier:
+        """A tier whose model is params."""
+        tier = Tier(workers, server.sum(), server.sum(), server.sum())
+        tier.model.merge(self.position)
+        self.home |= dict.fromkeys(workers, tier)
+        return tier
