@@ -48,7 +48,7 @@ def test_polynomial_decay():
 
 def test_the_hinge_holds_until_its_patience_ends():
     hinge = nw.HingeDecay(1.0, slope=10.0, patience=6.0)
-    assert [hinge(delay, 1, 1) for delay in (1, 7, 8, 9, 12)] == pytest.approx([1.0, 1.0, 1 / 10, 1 / 20, 1 / 50])
+    assert [hinge(delay, 1, 1) for delay in (1, 7, 8, 9, 12)] == pytest.approx([1.0, 1.0, 1 / 11, 1 / 21, 1 / 51])
 
 
 def test_beyond_the_threshold_gradients_count_little_or_nothing():

@@ -229,6 +229,13 @@ def test_a_try_that_ends_with_its_time_is_in_time():
     assert run.stats.seconds == 9.0
 
 
+def test_a_worker_without_trials_rests_unless_nobody_else_is_left():
+    workers = ScriptedWorkers(nw.MindFlayerSGD(nw.Constant(0.1), 9.0, trials=[2, 0]), num_workers=2).after(10)
+    assert {ticket.worker for ticket in workers.server.in_flight.values()} == {0}
+    workers.lose(0)
+    assert {ticket.worker for ticket in workers.server.in_flight.values()} == {1}
+
+
 def test_the_share_in_time_is_learned():
     method = nw.MindFlayerSGD(nw.Constant(0.01), timeout_seconds=1.0, trials=3)
     run = nw.simulate(QUADRATIC, method, nw.speeds.Pareto(0.1, shape=0.7, workers=5), steps=1_000)
@@ -427,7 +434,8 @@ def test_fedat_weighs_the_slow_tier_as_much_as_heterogeneous_data_need(heterogen
         (lambda: nw.DelayedNesterov(nw.Constant(0.1), every=0), "every must be an integer of at least 1"),
         (lambda: nw.DelayedNesterov(nw.Constant(0.1), every=2, beta=1.0), "beta must be at least 0 and below 1"),
         (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 0.0, 1), "timeout_seconds must be a finite number above 0"),
-        (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 1.0, [1, 0]), "trials must be an integer of at least 1, got 0"),
+        (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 1.0, [1, -1]), "trials must be an integer of at least 0, got -1"),
+        (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 1.0, [0, 0]), "trials must not all be 0"),
         (lambda: nw.CA2FL(nw.Constant(0.1), buffer=0), "buffer must be an integer of at least 1"),
         (lambda: nw.FADAS(nw.Constant(0.1), max_delay=-1), "max_delay must be an integer of at least 0"),
         (lambda: nw.AdaptiveRevision(nw.Constant(0.1), first_square=0), "first_square must be a finite number above 0"),

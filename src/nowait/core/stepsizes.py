@@ -100,7 +100,8 @@ class DelayAdaptive(Stepsize):
 @final
 @dataclass(frozen=True)
 class PolynomialDecay(Stepsize):
-    """γ·τ^(−power): power 1 is Zhang et al., "Staleness-aware Async-SGD" (2016); 1/2 is FedAsync's and FedBuff's.
+    """γ·τ^(−power): power 1 is Zhang et al., "Staleness-aware Async-SGD for Distributed Deep
+    Learning" (IJCAI 2016); 1/2 is FedAsync's and FedBuff's.
 
     >>> PolynomialDecay(0.8, power=0.5)(delay=4, num_workers=2, step=1)
     0.4
@@ -121,14 +122,15 @@ class PolynomialDecay(Stepsize):
 @final
 @dataclass(frozen=True)
 class HingeDecay(Stepsize):
-    """γ while δ ≤ ``patience``, then γ/(slope·(δ − patience)), δ = τ − 1; never more than γ.
+    """γ while δ ≤ ``patience``, then γ/(slope·(δ − patience) + 1), with δ = τ − 1.
 
-    The hinge of Xie, Koyejo and Gupta, "Asynchronous Federated Optimization" (2019), with their constants.
+    The hinge of Xie, Koyejo and Gupta, "Asynchronous Federated Optimization" (2019). The values are those that
+    published implementations of it agree on; the paper itself was not at hand.
     """
 
     largest: float
     slope: float = 10.0
-    patience: float = 6.0
+    patience: float = 4.0
 
     def __post_init__(self) -> None:
         checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
@@ -136,9 +138,9 @@ class HingeDecay(Stepsize):
         checks.store(self, patience=checks.not_negative(self.patience, "patience", "it is a number of steps"))
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
-        """γ·min(1, 1/(slope·(δ − patience)))."""
+        """γ/(slope·(δ − patience)₊ + 1)."""
         excess = np.maximum(np.asarray(delay) - 1 - self.patience, 0.0)
-        return _like(delay, self.largest / np.maximum(1.0, self.slope * excess))
+        return _like(delay, self.largest / (self.slope * excess + 1.0))
 
 
 @final
@@ -146,8 +148,9 @@ class HingeDecay(Stepsize):
 class Threshold(Stepsize):
     """γ while δ = τ − 1 ≤ ``concurrency``, then ``beyond``·γ/δ; ``beyond=0`` gives old gradients no weight at all.
 
-    Koloskova, Stich and Jaggi, "Sharper Convergence Guarantees for Asynchronous SGD" (NeurIPS 2022), Theorem 8: beyond
-    τ_C any value below min(γ, 1/(4Lδ)) will do. ``concurrency`` None is the live number of workers.
+    Koloskova, Stich and Jaggi, "Sharper Convergence Guarantees for Asynchronous SGD for Distributed and Federated
+    Learning" (NeurIPS 2022), Theorem 8: beyond τ_C any value below min(γ, 1/(4Lδ)) will do. ``concurrency`` None is the
+    live number of workers.
     """
 
     largest: float

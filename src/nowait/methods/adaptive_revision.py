@@ -18,8 +18,8 @@ class AdaptiveRevision(Method):
 
     McMahan and Streeter, "Delay-Tolerant Algorithms for Asynchronous Distributed Online Learning" (NeurIPS 2014), in
     every coordinate: b = Σ of the gradients applied since this one's point; Z ← Z + g² + 2·g·b; Z' ← max(Z', Z);
-    η = γ/√Z'; the step is η_new·g − (η_old − η_new)·b. Z' begins at ``first_square``, which was not checked against
-    the paper here. Memory is one vector per ticket in flight.
+    η = γ/√Z'; the step is η_new·g − (η_old − η_new)·b. Z and Z' begin at ``first_square``, which is 1 in Petuum's
+    implementation (the paper itself was not at hand). Memory is one vector per ticket in flight.
     """
 
     stepsize: Stepsize

@@ -16,7 +16,7 @@ class ATA(Method):
     """Rounds of ``batch`` gradients, dealt so that the round is expected to end soonest; nobody works in vain.
 
     Maranjyan, Saad, Richtárik and Orabona, "ATA: Adaptive Task Allocation for Efficient Resource Management in
-    Distributed Machine Learning" (2025). Worker i's compute time is taken as low as its observations allow,
+    Distributed Machine Learning" (ICML 2025). Worker i's compute time is taken as low as its observations allow,
 
         (mean_i − 4e·α·(√(ln(2r²)/N_i) + ln(2r²)/N_i))₊
 

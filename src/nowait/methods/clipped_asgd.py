@@ -13,8 +13,9 @@ from nowait.core import Arrival, Method, Server, Stepsize, checks
 class ClippedASGD(Method):
     """Apply every gradient at once, shortened to ``max_norm`` if it is longer.
 
-    Erickson and Johansson (2026): no step moves params further than γ·max_norm, so the virtual iterates stay near
-    whatever the delays are, as in Theorem 2 of the paper. Clipping moves the fixed point on heterogeneous data.
+    Erickson and Johansson, "Clipping Makes Distributed and Federated Asynchronous SGD Robust to Stragglers" (2026): no
+    step moves params further than γ·max_norm, so the virtual iterates stay near whatever the delays are, as in Theorem
+    2 of the paper. Clipping moves the fixed point on heterogeneous data.
     """
 
     stepsize: Stepsize

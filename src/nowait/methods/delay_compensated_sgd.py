@@ -30,8 +30,9 @@ class DelayCompensatedSGD(Method):
     """Step along g + λ·g⊙g⊙(x − x_sent), x_sent being the point of the gradient g.
 
     Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation" (ICML 2017): g⊙g stands for the
-    diagonal of the Hessian. ``strength`` is λ, 0.04 in their experiments, or an ``AdaptiveStrength``. Their constants
-    were not checked against the paper here.
+    diagonal of the Hessian. ``strength`` is λ, 0.04 in their experiments, or an ``AdaptiveStrength``. The constants are
+    those of public implementations; the paper itself was not at hand. (Some keep the mean of squares per worker; here
+    there is one.)
     """
 
     stepsize: Stepsize

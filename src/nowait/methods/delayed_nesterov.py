@@ -15,8 +15,8 @@ class DelayedNesterov(Method):
 
     Liu et al., "Asynchronous Local-SGD Training for Language Modeling" (2024): with m ← β·m + mean of the last N
     gradients, the N-th step is along g/N + β·m, the others along g/N. Momentum that every stale gradient fed would
-    overshoot. With N = 1 it is Nesterov's momentum. Their values are γ = 0.7 for local steps, β = 0.9, and N from the
-    number of workers up to 10.
+    overshoot. With N = 1 it is Nesterov's momentum. Usual values are γ = 0.7 for local steps, β = 0.9 and N
+    about the number of workers.
     """
 
     stepsize: Stepsize

@@ -29,11 +29,11 @@ class FedAT(Method):
     """Synchronous rounds within each tier of like speed; params are a mean of the tiers' models, slow ones favoured.
 
     Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System with Asynchronous
-    Tiers" (SC 2021). When tier m of n (1 is the fastest) ends its round number T_m, its model becomes the point it was
-    given minus γ·mean of its gradients, and params become Σ_m T_{n+1−m}/T·model_m with T = Σ T_m: the tier that made
-    the fewest rounds gets the weight of the one that made the most. Take ``nw.problems.LocalSteps`` as the worker's
-    job (with ``proximal`` for their regularised local steps) and γ = 1. Params are set to the mean, so ``update`` must
-    stay plain SGD.
+    Tiers" (SC 2021); the weights were checked against public implementations, the paper itself was not at hand. When
+    tier m of n (1 is the fastest) ends its round number T_m, its model becomes the point it was given minus γ·mean of
+    its gradients, and params become Σ_m T_{n+1−m}/T·model_m with T = Σ T_m: the tier that made the fewest rounds gets
+    the weight of the one that made the most. Take ``nw.problems.LocalSteps`` as the worker's job (with ``proximal`` for
+    their regularised local steps) and γ = 1. Params are set to the mean, so ``update`` must stay plain SGD.
 
     The first round is one of all workers: it shows their speeds, by which they are dealt to ``tiers`` of equal size.
     A worker that joins later goes to the slowest tier.

@@ -14,10 +14,11 @@ from nowait.methods.latest_gradients import LatestGradients
 class GradientTable(Method):
     """Keep each worker's latest gradient; every arrival replaces one and makes a step along the mean of all.
 
-    The rule of IA²SGD and DuDe-ASGD (Wang et al., "Dual-Delayed Asynchronous SGD for Arbitrarily Heterogeneous
-    Data", 2024). Every worker weighs the same however fast it is, so heterogeneous data cause no bias. Memory is
-    one vector per worker, work per arrival a few passes over memory. Steps begin when every live worker has
-    delivered once. A worker that leaves takes its entry along.
+    The rule of DuDe-ASGD (Wang, Sun, Wai and Zhang, "Dual-Delayed Asynchronous SGD for Arbitrarily Heterogeneous Data",
+    2024) and of IA²SGD ("Incremental Aggregated Asynchronous SGD for Arbitrarily Heterogeneous Data", 2025). Every
+    worker weighs the same however fast it is, so heterogeneous data cause no bias. Memory is one vector per worker,
+    work per arrival a few passes over memory. Steps begin when every live worker has delivered once. A worker that
+    leaves takes its entry along.
     """
 
     stepsize: Stepsize

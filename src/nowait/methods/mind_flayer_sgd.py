@@ -15,12 +15,12 @@ from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, Ticket, 
 class MindFlayerSGD(Method):
     """In a round every worker has ``trials`` tries at one point; a try longer than ``timeout_seconds`` is given up.
 
-    Maranjyan, Omar Shaikh Omar and Richtárik, "MindFlayer: Efficient Asynchronous Parallel SGD in the Presence of
-    Heterogeneous and Random Worker Compute Times" (2024). The step is along (1/B)·Σ of the gradients in time, with
+    Maranjyan, Omar Shaikh Omar and Richtárik, "MindFlayer SGD: Efficient Parallel SGD in the Presence of Heterogeneous
+    and Random Worker Compute Times" (UAI 2025). The step is along (1/B)·Σ of the gradients in time, with
     B = Σ p_i·trials_i and p_i the ``probability`` that a try of worker i is in time: unbiased, which the number that
     happened to arrive would not be. Without ``probability`` the share of its tries in time so far is taken. For
     heavy-tailed compute times, where waiting for a batch stalls. Times, trials and probabilities are one for all or one
-    per worker.
+    per worker; a worker with 0 trials rests (unless nobody else is left).
     """
 
     stepsize: Stepsize
@@ -28,6 +28,8 @@ class MindFlayerSGD(Method):
     trials: int | Sequence[int]
     probability: float | Sequence[float] | None = None
     total: GradientSum = field(init=False, repr=False, compare=False)
+    planned: dict[int, int] = field(init=False, repr=False, compare=False)
+    """By worker: its tries in this round."""
     left: dict[int, int] = field(init=False, repr=False, compare=False)
     running: dict[int, int] = field(init=False, repr=False, compare=False)
     deadlines: list[tuple[float, int, int]] = field(init=False, repr=False, compare=False)
@@ -38,7 +40,9 @@ class MindFlayerSGD(Method):
         for timeout in _values(self.timeout_seconds):
             checks.positive(timeout, "timeout_seconds", "every try would be given up at once")
         for trials in _values(self.trials):
-            checks.at_least(1, trials, "trials", "a round without tries makes no step")
+            checks.at_least(0, trials, "trials", "it counts a worker's tries in a round")
+        if not any(_values(self.trials)):
+            raise ValueError("trials must not all be 0: a round without tries makes no step")
         for probability in _values(self.probability or 1.0):
             checks.positive(probability, "probability", "a worker that is never in time does not help")
 
@@ -62,8 +66,11 @@ class MindFlayerSGD(Method):
 
     def on_join(self, server: Server, worker: int) -> None:
         """It takes part in this round."""
-        self.left[worker] = int(_of(self.trials, worker))
-        self._try(server, worker)
+        self.planned[worker] = self.left[worker] = int(_of(self.trials, worker))
+        if self.left[worker] > 0:
+            self._try(server, worker)
+        else:
+            self._end_round_if_all_tries_are_spent(server)
 
     def on_leave(self, server: Server, worker: int) -> None:
         """Its tries leave with it."""
@@ -98,17 +105,19 @@ class MindFlayerSGD(Method):
     def _end_round_if_all_tries_are_spent(self, server: Server) -> None:
         if self.running or not server.workers:
             return
-        if self.total.count:
-            expected = sum(self._chance(worker) * _of(self.trials, worker) for worker in server.workers)
+        expected = sum(self._chance(worker) * self.planned[worker] for worker in server.workers)
+        if self.total.count and expected > 0:
             server.step(self.total, self.stepsize.fresh(server), 1 / expected)
-            self.total.clear()
+        self.total.clear()
         self._begin_round(server)
 
     def _begin_round(self, server: Server) -> None:
-        self.left = {worker: int(_of(self.trials, worker)) for worker in server.workers}
-        self.running = {}
-        for worker in server.workers:
-            self._try(server, worker)
+        planned = {worker: int(_of(self.trials, worker)) for worker in server.workers}
+        self.planned = planned if any(planned.values()) else dict.fromkeys(server.workers, 1)
+        self.left, self.running = dict(self.planned), {}
+        for worker, tries in self.planned.items():
+            if tries > 0:
+                self._try(server, worker)
 
     def _chance(self, worker: int) -> float:
         if self.probability is not None:

@@ -52,11 +52,12 @@ class EqualParts(WindowRule):
 class PIAG(Method):
     """Step along the mean of everybody's latest gradient; the steps of any delay window add up to ``budget`` at most.
 
-    Wu, Magnússon, Feyzmahdavian and Johansson, "Delay-Adaptive Step-sizes for Asynchronous Learning" (ICML 2022).
-    The window reaches back to the oldest point in the table, so the rule needs no bound on the delays: it sees them.
-    ``budget`` is their γ′ = h/L with h < 1; ``rule`` is ``ShareOfTheRest(0.9)`` or ``EqualParts()``. Their theory is
-    for exact gradients; take ``update=nw.Proximal(...)`` for the proximal step. Memory is one vector per worker;
-    steps begin when every live worker has delivered once.
+    Wu, Magnússon, Feyzmahdavian and Johansson, "Delay-Adaptive Step-sizes for Asynchronous Learning" (ICML 2022). The
+    rules are as we know them from the literature; the paper itself was not at hand. The window reaches back to the
+    oldest point in the table, so the rule needs no bound on the delays: it sees them. ``budget`` is their γ′ = h/L with
+    h < 1; ``rule`` is ``ShareOfTheRest(0.9)`` or ``EqualParts()``. Their theory is for exact gradients; take
+    ``update=nw.Proximal(...)`` for the proximal step. Memory is one vector per worker; steps begin when every live
+    worker has delivered once.
     """
 
     budget: float

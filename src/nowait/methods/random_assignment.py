@@ -14,7 +14,7 @@ class RandomAssignment(Method):
     """Apply every gradient and give the new params to a uniformly random worker, busy or not.
 
     Koloskova, Stich and Jaggi, "Sharper Convergence Guarantees for Asynchronous SGD for Distributed and Federated
-    Learning" (NeurIPS 2022), Algorithm 1, with as many tickets in flight as workers. A busy worker queues the
+    Learning" (NeurIPS 2022), Algorithm 2, with as many tickets in flight as workers. A busy worker queues the
     ticket with the params of now. Every worker computes the same share, so heterogeneous data cause no bias, but
     the slowest worker sets the pace.
     """

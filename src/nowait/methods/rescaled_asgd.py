@@ -13,9 +13,10 @@ from nowait.core import Arrival, Method, Server, Stepsize, checks
 class RescaledASGD(Method):
     """Asynchronous SGD with γ_i = γ·s_i/mean(s), s_i being worker i's compute time.
 
-    Rescaled ASGD (2026): a worker that delivers half as often makes steps twice as long, so that heterogeneous data
-    cause no bias, without the memory of a table. Compute times are a moving average with weight ``memory`` on the past.
-    The mean is over the live workers that have delivered.
+    Mahran, Maranjyan and Richtárik, "Rescaled Asynchronous SGD: Optimal Distributed Optimization under Data and System
+    Heterogeneity" (2026): a worker that delivers half as often makes steps twice as long, so that heterogeneous data
+    cause no bias, without the memory of a table. Their times are fixed and known; here they are a moving average with
+    weight ``memory`` on the past, and the mean is over the live workers that have delivered.
     """
 
     stepsize: Stepsize

@@ -13,7 +13,8 @@ from nowait.core import Arrival, Method, Server, Stepsize, checks
 class RingmasterASGD(Method):
     """Apply every gradient up to a largest delay and drop the rest.
 
-    ``max_delay`` is R in Maranjyan, Tyurin and Richtárik, "Ringmaster ASGD" (2025), which counts δ = delay − 1 and
+    ``max_delay`` is R in Maranjyan, Tyurin and Richtárik, "Ringmaster ASGD: The First Asynchronous SGD with
+    Optimal Time Complexity" (ICML 2025), which counts δ = delay − 1 and
     applies δ < R. With ``cancel_stale`` (their Algorithm "with calculation stops") a worker whose gradient would
     be dropped restarts at the current params at once.
     """

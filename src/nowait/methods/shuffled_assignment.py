@@ -13,9 +13,9 @@ from nowait.core import Arrival, Method, Server, Stepsize
 class ShuffledAssignment(Method):
     """Apply every gradient and give the new params to the next worker of a random permutation, busy or not.
 
-    Islamov, Safaryan and Alistarh, "AsGrad: A Sharp Unified Analysis of Asynchronous-SGD Algorithms" (2024): like
-    ``RandomAssignment``, but everybody's turn comes once per pass, with a new order each pass. A busy worker queues
-    the ticket. Unbiased for heterogeneous data; the slowest worker sets the pace.
+    Islamov, Safaryan and Alistarh, "AsGrad: A Sharp Unified Analysis of Asynchronous-SGD Algorithms" (AISTATS 2024):
+    like ``RandomAssignment``, but everybody's turn comes once per pass, with a new order each pass. A busy worker
+    queues the ticket. Unbiased for heterogeneous data; the slowest worker sets the pace.
     """
 
     stepsize: Stepsize

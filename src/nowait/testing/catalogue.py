@@ -21,6 +21,7 @@ CATALOGUE: dict[str, Method] = {
     "GradientTable": methods.GradientTable(Constant(0.05)),
     "MaleniaSGD": methods.MaleniaSGD(Constant(0.1), batch=8),
     "MindFlayerSGD": methods.MindFlayerSGD(Constant(0.1), timeout_seconds=2.0, trials=2),
+    "MindFlayerSGD, some rest": methods.MindFlayerSGD(Constant(0.1), timeout_seconds=2.0, trials=[2, 0, 1]),
     "MinibatchSGD": methods.MinibatchSGD(Constant(0.1)),
     "PIAG": methods.PIAG(0.9),
     "PIAG, EqualParts": methods.PIAG(0.9, methods.EqualParts()),
