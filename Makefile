@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help race test check format bench-simulation clean
+.PHONY: help race test check format bench-simulation golden clean
 
 help:
 	@echo "make race              race minibatch SGD against asynchronous SGD (simulated, about a minute)"
 	@echo "make test              run the tests"
 	@echo "make check             format, lint, types and layers"
 	@echo "make format            format and fix what can be fixed"
+	@echo "make golden            write the golden table of all methods anew, after a change that is meant"
 	@echo "make bench-simulation  speed of the simulator, as ratios to a plain loop (two minutes)"
 
 race: $(VENV)/.installed
@@ -32,6 +33,9 @@ format: $(VENV)/.installed-dev
 
 bench-simulation: $(VENV)/.installed
 	$(BIN)/python benchmarks/simulation.py
+
+golden: $(VENV)/.installed-dev
+	$(BIN)/python tests/golden.py
 
 clean:
 	rm -rf $(VENV)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.linear_model import LogisticRegression as SklearnLogisticRegression
 
 import nowait as nw
@@ -35,6 +35,16 @@ PROBLEMS = {
     "logistic, batch": nw.problems.LogisticRegression(RNG.normal(size=(40, 6)), RNG.integers(0, 2, 40), 9),
     "logistic, sparse": nw.problems.LogisticRegression(*sparse_data(), batch_size=4, l2=0.1),
     "logistic, sparse, batch 1": nw.problems.LogisticRegression(*sparse_data(), l2=0.1),
+    "non-convex": nw.problems.NonconvexLogisticRegression(
+        RNG.normal(size=(40, 6)), RNG.integers(0, 2, 40), 3, strength=0.02
+    ),
+    "softmax": nw.problems.SoftmaxRegression(RNG.normal(size=(50, 3)), RNG.integers(0, 4, 50), l2=0.05),
+    "softmax, sparse, batch": nw.problems.SoftmaxRegression(
+        sparse_data()[0], RNG.integers(5, 8, 40), batch_size=4, l2=0.1
+    ),
+    "softmax, split": nw.problems.SoftmaxRegression(RNG.normal(size=(51, 3)), RNG.integers(0, 3, 51), 2, l2=0.02).split(
+        3, by="label"
+    ),
     "quadratic": nw.problems.NoisyQuadratic(dimension=6, L=2.0, mu=0.1, sigma=0.7),
     "least squares, split": nw.problems.LeastSquares.random(samples=53, dimension=6, noise=0.1).split(4, by="sorted"),
     "logistic, split": nw.problems.LogisticRegression(RNG.normal(size=(41, 6)), RNG.integers(0, 2, 41), 3).split(
@@ -100,7 +110,7 @@ def test_the_constants_hold(problem):
         change = problem.full_gradient(first) - problem.full_gradient(second)
         distance = np.linalg.norm(first - second)
         assert constants.L is None or np.linalg.norm(change) <= constants.L * distance * (1 + 1e-9)
-        assert change @ (first - second) >= constants.mu * distance**2 * (1 - 1e-9)
+        assert constants.mu is None or change @ (first - second) >= constants.mu * distance**2 * (1 - 1e-9)
 
 
 def test_the_smoothness_of_least_squares_is_exact():
@@ -245,7 +255,7 @@ def test_the_loss_of_a_split_is_the_mean_of_the_workers_losses():
 
 
 def test_splitting_by_label_separates_the_classes_and_iid_does_not():
-    labels = RNG.integers(0, 2, 200)
+    labels = np.arange(200) % 2
     problem = nw.problems.LogisticRegression(RNG.normal(size=(200, 3)), labels)
 
     def share(by, worker):
@@ -289,3 +299,44 @@ def test_splitting_by_label_separates_the_classes_and_iid_does_not():
 def test_bad_arguments_of_problems(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+# Softmax regression and the non-convex regulariser
+
+
+def test_softmax_regression_finds_what_scikit_learn_finds():
+    features, labels = load_iris(return_X_y=True)
+    features = (features - features.mean(axis=0)) / features.std(axis=0)
+    problem = nw.problems.SoftmaxRegression(features, labels, batch_size=10, l2=0.01)
+    theirs = SklearnLogisticRegression(C=1 / (0.01 * len(labels)), fit_intercept=False, tol=1e-10, max_iter=10_000)
+    theirs.fit(features, labels)
+    solution = problem.minimum()[0].reshape(4, 3)
+    np.testing.assert_allclose(solution - solution.mean(axis=1, keepdims=True), theirs.coef_.T, atol=1e-4)
+    assert problem.accuracy(problem.minimum()[0]) == theirs.score(features, labels)
+    method, speeds = nw.AsynchronousSGD(nw.DelayAdaptive(0.3)), nw.speeds.Exponential(1.0, workers=4)
+    run = nw.simulate(problem, method, speeds, steps=1_000)
+    assert problem.accuracy(run.params) > problem.accuracy(problem.minimum()[0]) - 0.05
+
+
+def test_softmax_regression_of_two_classes_is_logistic_regression():
+    features, labels = RNG.normal(size=(30, 3)), RNG.integers(0, 2, 30)
+    softmax = nw.problems.SoftmaxRegression(features, labels)
+    logistic = nw.problems.LogisticRegression(features, labels)
+    point = RNG.normal(size=3)
+    assert softmax.loss(np.column_stack([-point / 2, point / 2]).ravel()) == pytest.approx(logistic.loss(point))
+
+
+def test_softmax_takes_names_as_labels_and_wants_two_of_them():
+    problem = nw.problems.SoftmaxRegression(np.eye(3), ["cat", "dog", "cat"])
+    assert problem.classes.tolist() == ["cat", "dog"]
+    with pytest.raises(ValueError, match="labels must have at least two values, got 1"):
+        nw.problems.SoftmaxRegression(np.eye(3), ["cat"] * 3)
+
+
+def test_the_nonconvex_regulariser_is_bounded_and_makes_it_nonconvex():
+    problem = nw.problems.NonconvexLogisticRegression(np.eye(2), [0, 1], strength=0.5)
+    assert problem.penalty(np.array([1e9, 0.0])) == pytest.approx(0.5)
+    ends = [np.array([1.0, 0.0]), np.array([5.0, 0.0])]
+    middle = sum(map(problem.loss, ends)) / 2
+    assert problem.loss(sum(ends) / 2) > middle + 1e-3, "above the chord: not convex"
+    assert problem.constants().mu is None

@@ -17,7 +17,10 @@ GradientInto = Callable[[Vector, Sample, Vector], Any]
 class Problem(Protocol):
     """Any object with these. ``gradient_into(point, sample, out)`` beside ``gradient`` saves a copy.
 
-    ``gradient`` must depend on nothing but the point and the sample: then every run can be replayed.
+    ``gradient`` must depend on nothing but the point and the sample: then every run can be replayed. A problem whose
+    workers remember something from gradient to gradient has ``gradient_with_memory(point, sample, memory, out)``:
+    ``memory`` is a vector like params that belongs to the worker, zero when it joins. Engines keep it, and keep its
+    changes only with gradients that the server did not refuse as late.
     """
 
     @property
@@ -74,3 +77,22 @@ def gradient_function(problem: Any) -> tuple[GradientInto, bool]:
         return None
 
     return compute_and_copy, False
+
+
+def fill_with_gradient(problem: Any) -> Callable[[Vector, Sample, Vector], None]:
+    """``function(point, sample, out)`` that always leaves the gradient in ``out``, or raises: for wrappers."""
+    gradient_into, in_place = gradient_function(problem)
+    if in_place:
+        return gradient_into
+
+    def fill(point: Vector, sample: Sample, out: Vector) -> None:
+        misfit = gradient_into(point, sample, out)
+        if misfit is not None:
+            raise ValueError(f"the gradient has shape {misfit.shape}, but params {out.shape}")
+
+    return fill
+
+
+def message_bytes(problem: Any, params: Vector) -> int:
+    """How many bytes a worker sends with every gradient: those of params, unless the problem says otherwise."""
+    return int(getattr(problem, "message_bytes", params.nbytes))

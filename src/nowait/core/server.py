@@ -121,6 +121,11 @@ class Server:
         """The current params: a read-only view, overwritten some steps later."""
         return self._versions.current.point
 
+    @property
+    def num_tickets(self) -> int:
+        """How many tickets were issued."""
+        return self._next_ticket
+
     # What engines call
 
     def start(self) -> list[Command]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from nowait.core import Command, Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
+from nowait.core.problem import message_bytes
 from nowait.core.types import Vector, norm
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.recording import Callback, HistoryRecorder, Run, Stats, TraceRecorder
@@ -125,6 +126,8 @@ class Session:
                 way=way,
                 diverged=server.diverged is not None or not self._is_reasonable(self._history.entries[-1][3]),
                 advice=self.advice,
+                bytes_up=len(trace) * message_bytes(self._parts.problem, server.params),
+                bytes_down=server.num_tickets * server.params.nbytes,
             ),
             config=self._parts.config,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self, final
 
 import numpy as np
@@ -10,7 +11,6 @@ from nowait.core import checks
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Vector
 from nowait.problems.linear_model import LinearModel
-from nowait.problems.shards import Shards
 from nowait.theory import Constants
 
 
@@ -57,14 +57,7 @@ class LeastSquares(LinearModel):
     def constants(self) -> Constants:
         """L and mu by eigenvalues, B and Delta from ``minimum``. The noise of least squares has no bound."""
         largest, smallest = self.hessian_bound()
-        solution, lowest = self.minimum()
-        return Constants(
-            L=largest + self.l2,
-            mu=smallest + self.l2,
-            B=float(np.linalg.norm(self.initial() - solution)),
-            Delta=max(0.0, self.loss(self.initial()) - lowest),
-            zeta=0.0 if self.shards.count == 1 else None,
-        )
+        return replace(self.start_constants(), L=largest + self.l2, mu=smallest + self.l2)
 
     def _solve(self) -> Vector:
         import scipy.linalg
@@ -75,8 +68,3 @@ class LeastSquares(LinearModel):
         targets = np.concatenate([self.targets * scale, np.zeros(self.dimension)])
         solution: Vector = scipy.linalg.lstsq(matrix, targets, lapack_driver="gelsy")[0]
         return solution.astype(self.targets.dtype)
-
-    def _with_shards(self, shards: Shards) -> LeastSquares:
-        copy = LeastSquares(self.features, self.targets, self.batch_size, self.l2)
-        copy.shards = shards
-        return copy

@@ -1,77 +1,43 @@
-"""What least squares and logistic regression share: a loss of the margins a_i·x, over rows of data."""
+"""What linear models share: a loss of the margins a_i·x, over rows of data."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nowait.core import Sample, checks
-from nowait.core.types import Floats, Integers, Vector
-from nowait.problems.shards import Shards
+from nowait.core import Sample
+from nowait.core.types import Integers, Vector
+from nowait.problems.rows import RowModel
 
 
-class LinearModel(ABC):
-    """F(x) = mean of φ(a_i·x, b_i) over the rows, plus l2/2·‖x‖².
-
-    A gradient takes ``batch_size`` rows drawn with replacement: from all rows, or from the worker's own shard
-    after ``split``. Then F is the mean over the shards of each shard's mean.
-    """
+class LinearModel(RowModel):
+    """F(x) = mean of φ(a_i·x, b_i) over the rows, plus a regulariser."""
 
     model: int
     """Which loss φ the compiled gradients use, see ``nowait.problems.kernels``."""
 
     def __init__(self, features: Any, targets: Any, batch_size: int, l2: float) -> None:
-        self.features, self.targets = _checked_data(features, targets)
-        self.batch_size = checks.at_least(1, batch_size, "batch_size", "a gradient needs at least one row")
-        self.l2 = checks.not_negative(l2, "l2", "it weighs ‖x‖²/2")
-        self.shards = Shards.all_rows(len(self.targets))
-        self._samples: int = self.features.shape[0]
+        super().__init__(features, targets, batch_size, l2)
         self._dimension: int = self.features.shape[1]
-        self._dense = isinstance(self.features, np.ndarray)
-        self._minimum: tuple[Vector, float] | None = None
-
-    # The problem, as engines see it
 
     @property
     def dimension(self) -> int:
         """The number of features."""
         return self._dimension
 
-    @property
-    def num_shards(self) -> int:
-        """Into how many shards the rows are split; 1 if everybody draws from all of them."""
-        return self.shards.count
-
-    @property
-    def samples(self) -> int:
-        """The number of rows."""
-        return self._samples
-
-    def initial(self) -> Vector:
-        """Zeros."""
-        return np.zeros(self.dimension, dtype=self.targets.dtype)
-
     def loss(self, point: Vector) -> float:
         """F."""
-        losses = self.losses(self.features @ point, self.targets)
-        return float(self.shards.mean(losses)) + 0.5 * self.l2 * float(point @ point)
+        return float(self.shards.mean(self.losses(self.features @ point, self.targets))) + self.penalty(point)
 
     def full_gradient(self, point: Vector) -> Vector:
         """∇F."""
         slopes = self.slopes(self.features @ point, self.targets) * self.shards.weights
-        gradient: Vector = np.asarray(slopes @ self.features) + self.l2 * point
+        gradient: Vector = np.asarray(slopes @ self.features)
+        self.add_penalty_gradient(point, gradient)
         return gradient.astype(point.dtype, copy=False)
-
-    def gradient(self, point: Vector, sample: Sample) -> Vector:
-        """The gradient of a random batch."""
-        point = np.ascontiguousarray(point, dtype=self.targets.dtype)
-        out = np.empty_like(point)
-        self.gradient_into(point, sample, out)
-        return out
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
         """The gradient of a random batch, written into ``out``."""
@@ -85,14 +51,11 @@ class LinearModel(ABC):
         else:
             rows = self.shards.draw(sample, self.batch_size)
             _kernels().batch_gradient(self.model, self.features, self.targets, rows, point, out)
-        if self.l2:
-            out += self.l2 * point
+        self.add_penalty_gradient(point, out)
 
     def _sparse_gradient_into(self, point: Vector, rows: Integers, out: Vector) -> None:
         features = self.features[rows]
         out[:] = features.T @ (self.slopes(features @ point, self.targets[rows]) / self.batch_size)
-
-    # What differs from model to model
 
     @abstractmethod
     def losses(self, margins: Any, targets: Any) -> Any:
@@ -102,111 +65,9 @@ class LinearModel(ABC):
     def slopes(self, margins: Any, targets: Any) -> Any:
         """∂φ/∂margin, elementwise; of numbers or arrays."""
 
-    @abstractmethod
-    def _solve(self) -> Vector:
-        """The minimiser."""
-
-    @abstractmethod
-    def _with_shards(self, shards: Shards) -> Self:
-        """The same problem with other shards."""
-
-    # Everything else a user asks for
-
-    def minimum(self) -> tuple[Vector, float]:
-        """x* and F*, computed once."""
-        if self._minimum is None:
-            solution = self._solve()
-            self._minimum = (solution, self.loss(solution))
-        return self._minimum
-
-    def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
-        """Give every worker rows of its own: at random, or so that workers differ.
-
-        ``by="iid"`` deals shuffled rows, ``"label"`` sorts them by class first, ``"sorted"`` by target. Workers
-        with a number of ``workers`` or more take shards in turn.
-        """
-        checks.at_least(1, workers, "workers", "every shard belongs to a worker")
-        if workers > self.samples:
-            raise ValueError(f"cannot split {self.samples} rows among {workers} workers: some would have none")
-        return self._with_shards(Shards.split(self._order(by, seed), workers))
-
-    def _order(self, by: str, seed: int) -> Integers:
-        shuffled = np.random.default_rng(seed).permutation(self.samples)
-        if by == "iid":
-            return shuffled
-        if by in ("label", "sorted"):
-            if by == "label" and len(np.unique(self.targets)) > max(2, self.samples // 2):
-                raise ValueError("by='label' needs classes, but the targets are numbers: use by='sorted'")
-            return shuffled[np.argsort(self.targets[shuffled], kind="stable")]
-        raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
-
-    def hessian_bound(self) -> tuple[float, float]:
-        """The largest and smallest eigenvalue of Σ w_i·a_i·a_iᵀ (w_i = 1/n, or by shards)."""
-        weighted = self.features.T @ _scale_rows(self.features, self.shards.weights)
-        gram: Floats = np.asarray(weighted.todense() if hasattr(weighted, "todense") else weighted)
-        eigenvalues = np.linalg.eigvalsh(gram.astype(np.float64))
-        return float(eigenvalues[-1]), max(0.0, float(eigenvalues[0]))
-
-    def squared_row_norms(self) -> Floats:
-        """‖a_i‖² of every row."""
-        if isinstance(self.features, np.ndarray):
-            norms: Floats = np.einsum("ij,ij->i", self.features, self.features, dtype=np.float64)
-            return norms
-        return np.asarray(self.features.multiply(self.features).sum(axis=1), dtype=np.float64).ravel()
-
-    def __repr__(self) -> str:
-        kind = "dense" if isinstance(self.features, np.ndarray) else "sparse"
-        shards = f", {self.shards.count} shards" if self.shards.count > 1 else ""
-        return (
-            f"{type(self).__name__}({self.samples} {kind} rows, dimension {self.dimension}, "
-            f"batch_size={self.batch_size}, l2={self.l2}{shards})"
-        )
-
 
 @cache
 def _kernels() -> Any:
     from nowait.problems import kernels
 
     return kernels
-
-
-def _scale_rows(features: Any, weights: Floats) -> Any:
-    if isinstance(features, np.ndarray):
-        return features * weights[:, None]
-    return features.multiply(weights[:, None]).tocsr()
-
-
-def _checked_data(features: Any, targets: Any) -> tuple[Any, NDArray[np.floating[Any]]]:
-    features = _checked_features(features)
-    dtype = features.dtype
-    targets = np.asarray(targets)
-    if targets.ndim != 1 or len(targets) != features.shape[0]:
-        raise ValueError(f"targets must be one number per row: got shape {targets.shape} for {features.shape[0]} rows")
-    targets = targets.astype(dtype)
-    if not np.isfinite(targets).all():
-        raise ValueError(f"targets contain NaN or infinity, first in row {int(np.argmin(np.isfinite(targets)))}")
-    return features, targets
-
-
-def _checked_features(features: Any) -> Any:
-    import scipy.sparse
-
-    if scipy.sparse.issparse(features):
-        features = scipy.sparse.csr_array(features)
-        values = features.data
-    else:
-        features = values = _as_matrix(features)
-    if features.ndim != 2 or 0 in features.shape:
-        raise ValueError(f"features must be a matrix with rows and columns, got shape {features.shape}")
-    if values.dtype not in (np.float32, np.float64):
-        features = features.astype(np.float64)
-    if not np.isfinite(values.astype(np.float64, copy=False)).all():
-        raise ValueError("features contain NaN or infinity: gradients would not be finite")
-    return features
-
-
-def _as_matrix(features: Any) -> NDArray[Any]:
-    try:
-        return np.ascontiguousarray(features)
-    except ValueError:
-        raise ValueError("features must be a matrix: all rows need the same number of entries") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from nowait.core.types import Floats, Vector
 from nowait.problems.linear_model import LinearModel
 from nowait.problems.logistic_regression import signs_of
-from nowait.problems.shards import Shards
 from nowait.theory import Constants
 
 
@@ -43,11 +43,6 @@ class AbsoluteLoss(LinearModel):
         bounds = np.concatenate([self.targets, -self.targets])
         return _linear_program(self, [self.features, -self.features], bounds)
 
-    def _with_shards(self, shards: Shards) -> AbsoluteLoss:
-        copy = AbsoluteLoss(self.features, self.targets, self.batch_size)
-        copy.shards = shards
-        return copy
-
 
 @final
 class Hinge(LinearModel):
@@ -80,11 +75,6 @@ class Hinge(LinearModel):
         signed = scipy.sparse.diags_array(self.targets) @ scipy.sparse.csr_array(self.features)
         return _linear_program(self, [-signed], -np.ones(self.samples))
 
-    def _with_shards(self, shards: Shards) -> Hinge:
-        copy = Hinge(self.features, self.targets, self.batch_size)
-        copy.shards = shards
-        return copy
-
 
 def _linear_program(problem: LinearModel, blocks: list[Any], bounds: Floats) -> Vector:
     """Minimise Σ w_i·t_i over (x, t) with block·x − t ≤ bound for every block, t ≥ 0."""
@@ -107,11 +97,5 @@ def _linear_program(problem: LinearModel, blocks: list[Any], bounds: Floats) -> 
 
 
 def _lipschitz_constants(problem: AbsoluteLoss | Hinge) -> Constants:
-    solution, lowest = problem.minimum()
-    return Constants(
-        mu=0.0,
-        G=float(np.sqrt(problem.squared_row_norms().max())),
-        B=float(np.linalg.norm(problem.initial() - solution)),
-        Delta=max(0.0, problem.loss(problem.initial()) - lowest),
-        zeta=0.0 if problem.shards.count == 1 else None,
-    )
+    largest = float(np.sqrt(problem.squared_row_norms().max()))
+    return replace(problem.start_constants(), mu=0.0, G=largest)

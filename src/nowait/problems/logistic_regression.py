@@ -1,40 +1,24 @@
-"""Logistic regression."""
+"""Logistic regression, with a convex and with a non-convex regulariser."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
 
+from nowait.core import checks
 from nowait.core.types import Vector
 from nowait.problems.libsvm import read_libsvm
 from nowait.problems.linear_model import LinearModel
-from nowait.problems.shards import Shards
 from nowait.theory import Constants
 
 
-@final
-class LogisticRegression(LinearModel):
-    """F(x) = mean of ln(1 + exp(−b_i·a_i·x)) + l2/2·‖x‖², dense or sparse.
-
-    Labels are two different values; the larger one counts as +1.
-
-    >>> problem = LogisticRegression([[1.0, 0.0], [0.0, 2.0]], [0, 1], l2=0.1)
-    >>> round(problem.loss(problem.initial()), 6)
-    0.693147
-    """
+class LogisticModel(LinearModel):
+    """The mean of ln(1 + exp(−b_i·a_i·x)), plus a regulariser."""
 
     model = 1
-
-    def __init__(self, features: Any, labels: Any, batch_size: int = 1, l2: float = 0.0) -> None:
-        super().__init__(features, signs_of(labels), batch_size, l2)
-
-    @classmethod
-    def from_libsvm(cls, path: str | Path, batch_size: int = 1, l2: float = 0.0, dimension: int | None = None) -> Self:
-        """Read a LIBSVM file (plain, .gz, .bz2 or .xz). ``dimension`` widens it to match another file."""
-        features, labels = read_libsvm(path, dimension)
-        return cls(features, labels, batch_size=batch_size, l2=l2)
 
     def losses(self, margins: Any, targets: Any) -> Any:
         """ln(1 + exp(−target·margin)), without overflow."""
@@ -46,31 +30,47 @@ class LogisticRegression(LinearModel):
 
         return -targets * expit(-targets * margins)
 
+    def unregularised_constants(self) -> Constants:
+        """L ≤ λ_max/4, and for every x: G = max‖a_i‖, sigma² ≤ mean‖a_i‖²/batch."""
+        return replace(
+            self.start_constants(),
+            L=self.hessian_bound()[0] / 4,
+            G=float(np.sqrt(self.squared_row_norms().max())),
+            sigma=float(np.sqrt(self.mean_squared_row_norm() / self.batch_size)),
+        )
+
+
+@final
+class LogisticRegression(LogisticModel):
+    """F(x) = mean of ln(1 + exp(−b_i·a_i·x)) + l2/2·‖x‖², dense or sparse.
+
+    Labels are two different values; the larger one counts as +1.
+
+    >>> problem = LogisticRegression([[1.0, 0.0], [0.0, 2.0]], [0, 1], l2=0.1)
+    >>> round(problem.loss(problem.initial()), 6)
+    0.693147
+    """
+
+    def __init__(self, features: Any, labels: Any, batch_size: int = 1, l2: float = 0.0) -> None:
+        super().__init__(features, signs_of(labels), batch_size, l2)
+
+    @classmethod
+    def from_libsvm(cls, path: str | Path, batch_size: int = 1, l2: float = 0.0, dimension: int | None = None) -> Self:
+        """Read a LIBSVM file (plain, .gz, .bz2 or .xz). ``dimension`` widens it to match another file."""
+        features, labels = read_libsvm(path, dimension)
+        return cls(features, labels, batch_size=batch_size, l2=l2)
+
     def constants(self) -> Constants:
         """L ≤ λ_max/4 + l2, mu ≥ l2, and for every x: G = max‖a_i‖ (if l2 = 0), sigma² ≤ mean‖a_i‖²/batch.
 
         Of several shards the one with the largest mean counts.
         """
-        solution, lowest = self.minimum()
-        squared_norms = self.squared_row_norms()
-        means = [squared_norms[self.shards.rows_of(shard)].mean() for shard in range(self.shards.count)]
-        return Constants(
-            L=self.hessian_bound()[0] / 4 + self.l2,
-            mu=self.l2,
-            sigma=float(np.sqrt(max(means) / self.batch_size)),
-            G=float(np.sqrt(squared_norms.max())) if self.l2 == 0 else None,
-            B=float(np.linalg.norm(self.initial() - solution)),
-            Delta=max(0.0, self.loss(self.initial()) - lowest),
-            zeta=0.0 if self.shards.count == 1 else None,
-        )
+        bare = self.unregularised_constants()
+        return replace(bare, L=(bare.L or 0.0) + self.l2, mu=self.l2, G=bare.G if self.l2 == 0 else None)
 
     def _solve(self) -> Vector:
         """L-BFGS, then Newton steps, which end at the last digits where the Hessian is regular."""
-        from scipy.optimize import minimize
-
-        start = np.zeros(self.dimension)
-        options = {"maxiter": 10_000, "maxfun": 100_000, "ftol": 1e-15, "gtol": 1e-10}
-        found = minimize(self.loss, start, jac=self.full_gradient, method="L-BFGS-B", options=options).x
+        found = self.descend()
         for _ in range(5):
             better = found - self._newton_direction(found)
             if not self.loss(better) < self.loss(found):
@@ -89,10 +89,40 @@ class LogisticRegression(LinearModel):
         direction: Vector = np.linalg.lstsq(hessian, self.full_gradient(point), rcond=None)[0]
         return direction
 
-    def _with_shards(self, shards: Shards) -> LogisticRegression:
-        copy = LogisticRegression(self.features, self.targets, self.batch_size, self.l2)
-        copy.shards = shards
-        return copy
+
+@final
+class NonconvexLogisticRegression(LogisticModel):
+    """F(x) = mean of ln(1 + exp(−b_i·a_i·x)) + strength·Σ x_j²/(1 + x_j²), dense or sparse.
+
+    The regulariser is bounded, so that large entries are not pulled back; it makes F non-convex, the usual test problem
+    of the non-convex theorems. Labels as in ``LogisticRegression``. ``minimum`` is the stationary point that L-BFGS
+    reaches from zero: the lowest one known, not one proven lowest.
+    """
+
+    def __init__(self, features: Any, labels: Any, batch_size: int = 1, strength: float = 0.1) -> None:
+        super().__init__(features, signs_of(labels), batch_size, l2=0.0)
+        self.strength = checks.not_negative(strength, "strength", "it weighs the regulariser")
+
+    def penalty(self, point: Vector) -> float:
+        """strength·Σ x_j²/(1 + x_j²)."""
+        squares = point * point
+        return float(self.strength * (squares / (1 + squares)).sum())
+
+    def add_penalty_gradient(self, point: Vector, out: Vector) -> None:
+        """Add 2·strength·x_j/(1 + x_j²)² to ``out``."""
+        out += 2 * self.strength * point / (1 + point * point) ** 2
+
+    def constants(self) -> Constants:
+        """L ≤ λ_max/4 + 2·strength; the noise is that of the data. It is not convex: there is no mu."""
+        bare = self.unregularised_constants()
+        return replace(bare, L=(bare.L or 0.0) + 2 * self.strength, G=None)
+
+    def _solve(self) -> Vector:
+        solution: Vector = self.descend().astype(self.targets.dtype)
+        return solution
+
+    def _described_penalty(self) -> str:
+        return f"strength={self.strength}"
 
 
 def signs_of(labels: Any) -> Any:

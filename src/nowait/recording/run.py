@@ -37,6 +37,10 @@ class Stats:
     diverged: bool
     advice: str = ""
     """What to do about it, where the run did not go well."""
+    bytes_up: int = 0
+    """What the gradients that workers sent take, as compressed as they were."""
+    bytes_down: int = 0
+    """What the params take that workers were given, one copy per ticket."""
 
     @property
     def steps_per_second(self) -> float:

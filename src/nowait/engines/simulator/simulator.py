@@ -170,6 +170,7 @@ class Simulator:
             return False
         if leaves:
             self._halt(change.worker)
+            self._worker.forget(change.worker)
         return True
 
     def _end_of_events(self, nobody_left: bool) -> None:
@@ -203,15 +204,31 @@ class VirtualWorker:
 
     def __init__(self, problem: Any, seed: int, like: Vector) -> None:
         self._gradient_into, self._in_place = gradient_function(problem)
+        self._gradient_with_memory = getattr(problem, "gradient_with_memory", None)
+        self._memories: dict[int, Vector] = {}
         self._samples = sampler(seed)
         self._out = np.empty_like(like)
 
     def gradient(self, ticket: Ticket, point: Vector) -> Any:
         """The gradient of a ticket, in memory that the next call uses again."""
         out = self._out
+        sample = self._samples.sample(ticket[1], ticket[3])
         try:
-            gradient = self._gradient_into(point, self._samples.sample(ticket[1], ticket[3]), out)
+            if self._gradient_with_memory is not None:
+                self._gradient_with_memory(point, sample, self._memory_of(ticket[1]), out)
+                return out
+            gradient = self._gradient_into(point, sample, out)
             return out if self._in_place or gradient is None else gradient
         except Exception as error:
             error.add_note(f"while worker {ticket.worker} computed its job {ticket.job} at version {ticket.version}")
             raise
+
+    def forget(self, worker: int) -> None:
+        """The worker left, and with it what it remembered."""
+        self._memories.pop(worker, None)
+
+    def _memory_of(self, worker: int) -> Vector:
+        memory = self._memories.get(worker)
+        if memory is None:
+            memory = self._memories[worker] = np.zeros_like(self._out)
+        return memory

@@ -1,0 +1,149 @@
+"""How a worker makes its gradient small before it sends it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from nowait.core import Sample, checks
+from nowait.core.types import Vector
+
+INDEX_BYTES = 4
+
+
+class Compressor(ABC):
+    """Replaces a vector by one that takes fewer bytes."""
+
+    @property
+    @abstractmethod
+    def loses(self) -> bool:
+        """Whether the result is shorter on average than the vector: then error feedback makes up for it.
+
+        If not, it is unbiased: its mean over samples is the vector.
+        """
+
+    @abstractmethod
+    def compress(self, vector: Vector, sample: Sample) -> None:
+        """Overwrite the vector by what the server will receive."""
+
+    @abstractmethod
+    def message_bytes(self, dimension: int, itemsize: int) -> int:
+        """How many bytes the message takes."""
+
+
+@final
+@dataclass(frozen=True)
+class TopK(Compressor):
+    """The ``count`` largest entries; the others become 0.
+
+    With error feedback: Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory" (NeurIPS 2018). A message is
+    ``count`` values and as many 4-byte indices.
+    """
+
+    count: int
+    loses = True
+
+    def __post_init__(self) -> None:
+        checks.store(self, count=checks.at_least(1, self.count, "count", "nothing would be sent"))
+
+    def compress(self, vector: Vector, sample: Sample) -> None:
+        """Zero all but the largest."""
+        rest = vector.size - self.count
+        if rest > 0:
+            vector[np.argpartition(np.abs(vector), rest)[:rest]] = 0
+
+    def message_bytes(self, dimension: int, itemsize: int) -> int:
+        """Values and indices."""
+        return min(self.count, dimension) * (itemsize + INDEX_BYTES)
+
+
+@final
+@dataclass(frozen=True)
+class RandomK(Compressor):
+    """``count`` entries at random; the others become 0.
+
+    As they are, with error feedback (Stich, Cordonnier and Jaggi, 2018); with ``unbiased=True`` stretched by
+    dimension/count instead, without. A message is ``count`` values: which ones follows from the ticket's sample,
+    which the server knows.
+    """
+
+    count: int
+    unbiased: bool = False
+
+    def __post_init__(self) -> None:
+        checks.store(self, count=checks.at_least(1, self.count, "count", "nothing would be sent"))
+
+    @property
+    def loses(self) -> bool:
+        """Unless stretched."""
+        return not self.unbiased
+
+    def compress(self, vector: Vector, sample: Sample) -> None:
+        """Zero all but a few."""
+        rest = vector.size - self.count
+        if rest <= 0:
+            return
+        if self.unbiased:
+            vector *= vector.dtype.type(vector.size / self.count)
+        vector[np.argpartition(sample.uniforms(vector.size), rest)[:rest]] = 0
+
+    def message_bytes(self, dimension: int, itemsize: int) -> int:
+        """Values only."""
+        return min(self.count, dimension) * itemsize
+
+
+@final
+@dataclass(frozen=True)
+class QSGD(Compressor):
+    """Every entry rounded at random to one of ``levels`` multiples of ‖v‖/levels, with its sign; unbiased.
+
+    Alistarh, Grubic, Li, Tomioka and Vojnović, "QSGD: Communication-Efficient SGD via Gradient Quantization and
+    Encoding" (NIPS 2017): the variance grows by at most min(d/s², √d/s)·‖v‖² with s levels. A message is the norm and
+    1 + ⌈log₂(levels + 1)⌉ bits per entry; their entropy coding, which saves more, is not counted.
+    """
+
+    levels: int = 15
+    loses = False
+
+    def __post_init__(self) -> None:
+        checks.store(self, levels=checks.at_least(1, self.levels, "levels", "entries are rounded to multiples of them"))
+
+    def compress(self, vector: Vector, sample: Sample) -> None:
+        """Round at random."""
+        norm = float(np.linalg.norm(vector))
+        if norm == 0.0:
+            return
+        scaled = np.abs(vector) * (self.levels / norm)
+        rounded = np.floor(scaled + sample.uniforms(vector.size))
+        np.copysign(rounded * (norm / self.levels), vector, out=vector, casting="same_kind")
+
+    def message_bytes(self, dimension: int, itemsize: int) -> int:
+        """The norm, signs and levels."""
+        bits = dimension * (1 + math.ceil(math.log2(self.levels + 1)))
+        return itemsize + math.ceil(bits / 8)
+
+
+@final
+@dataclass(frozen=True)
+class Sign(Compressor):
+    """The signs, times the mean of the entries' sizes.
+
+    Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems" (ICML 2018), scaled as in Karimireddy,
+    Rebjock, Stich and Jaggi, "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (ICML 2019). A
+    message is one bit per entry and the scale.
+    """
+
+    loses = True
+
+    def compress(self, vector: Vector, sample: Sample) -> None:
+        """All entries become plus or minus the scale."""
+        scale = np.abs(vector).mean(dtype=np.float64)
+        np.copysign(vector.dtype.type(scale), vector, out=vector)
+
+    def message_bytes(self, dimension: int, itemsize: int) -> int:
+        """The scale and signs."""
+        return itemsize + math.ceil(dimension / 8)

@@ -1,0 +1,210 @@
+"""What problems over rows of data share: batches, shards, regularisers, minima."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nowait.core import Sample, checks
+from nowait.core.types import Floats, Integers, Vector
+from nowait.problems.shards import Shards
+from nowait.theory import Constants
+
+
+class RowModel(ABC):
+    """F(x) = mean over the rows of their losses, plus a regulariser: l2/2·‖x‖² unless a model has another.
+
+    A gradient takes ``batch_size`` rows drawn with replacement: from all rows, or from the worker's own shard
+    after ``split``. Then F is the mean over the shards of each shard's mean.
+    """
+
+    def __init__(self, features: Any, targets: Any, batch_size: int, l2: float) -> None:
+        self.features, self.targets = _checked_data(features, targets)
+        self.batch_size = checks.at_least(1, batch_size, "batch_size", "a gradient needs at least one row")
+        self.l2 = checks.not_negative(l2, "l2", "it weighs ‖x‖²/2")
+        self.shards = Shards.all_rows(len(self.targets))
+        self._samples: int = self.features.shape[0]
+        self._dense = isinstance(self.features, np.ndarray)
+        self._minimum: tuple[Vector, float] | None = None
+
+    # The problem, as engines see it
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """The number of params."""
+
+    @property
+    def num_shards(self) -> int:
+        """Into how many shards the rows are split; 1 if everybody draws from all of them."""
+        return self.shards.count
+
+    @property
+    def samples(self) -> int:
+        """The number of rows."""
+        return self._samples
+
+    def initial(self) -> Vector:
+        """Zeros."""
+        return np.zeros(self.dimension, dtype=self.targets.dtype)
+
+    @abstractmethod
+    def loss(self, point: Vector) -> float:
+        """F."""
+
+    @abstractmethod
+    def full_gradient(self, point: Vector) -> Vector:
+        """∇F."""
+
+    def gradient(self, point: Vector, sample: Sample) -> Vector:
+        """The gradient of a random batch."""
+        point = np.ascontiguousarray(point, dtype=self.targets.dtype)
+        out = np.empty_like(point)
+        self.gradient_into(point, sample, out)
+        return out
+
+    @abstractmethod
+    def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
+        """The gradient of a random batch, written into ``out``."""
+
+    # The regulariser
+
+    def penalty(self, point: Vector) -> float:
+        """l2/2·‖x‖²."""
+        return 0.5 * self.l2 * float(point @ point) if self.l2 else 0.0
+
+    def add_penalty_gradient(self, point: Vector, out: Vector) -> None:
+        """Add the gradient of ``penalty`` to ``out``."""
+        if self.l2:
+            out += self.l2 * point
+
+    # Everything else a user asks for
+
+    def minimum(self) -> tuple[Vector, float]:
+        """x* and F*, computed once."""
+        if self._minimum is None:
+            solution = self._solve()
+            self._minimum = (solution, self.loss(solution))
+        return self._minimum
+
+    @abstractmethod
+    def _solve(self) -> Vector:
+        """The minimiser."""
+
+    def descend(self) -> Floats:
+        """Where L-BFGS ends that starts at zero."""
+        from scipy.optimize import minimize
+
+        options = {"maxiter": 10_000, "maxfun": 100_000, "ftol": 1e-15, "gtol": 1e-10}
+        start = np.zeros(self.dimension)
+        found: Floats = minimize(self.loss, start, jac=self.full_gradient, method="L-BFGS-B", options=options).x
+        return found
+
+    def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
+        """Give every worker rows of its own: at random, or so that workers differ.
+
+        ``by="iid"`` deals shuffled rows, ``"label"`` sorts them by class first, ``"sorted"`` by target. Workers
+        with a number of ``workers`` or more take shards in turn.
+        """
+        checks.at_least(1, workers, "workers", "every shard belongs to a worker")
+        if workers > self.samples:
+            raise ValueError(f"cannot split {self.samples} rows among {workers} workers: some would have none")
+        twin = copy.copy(self)
+        twin.shards = Shards.split(self._order(by, seed), workers)
+        twin._minimum = None
+        return twin
+
+    def _order(self, by: str, seed: int) -> Integers:
+        shuffled = np.random.default_rng(seed).permutation(self.samples)
+        if by == "iid":
+            return shuffled
+        if by in ("label", "sorted"):
+            if by == "label" and len(np.unique(self.targets)) > max(2, self.samples // 2):
+                raise ValueError("by='label' needs classes, but the targets are numbers: use by='sorted'")
+            return shuffled[np.argsort(self.targets[shuffled], kind="stable")]
+        raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
+
+    def hessian_bound(self) -> tuple[float, float]:
+        """The largest and smallest eigenvalue of Σ w_i·a_i·a_iᵀ (w_i = 1/n, or by shards)."""
+        weighted = self.features.T @ _scale_rows(self.features, self.shards.weights)
+        gram: Floats = np.asarray(weighted.todense() if hasattr(weighted, "todense") else weighted)
+        eigenvalues = np.linalg.eigvalsh(gram.astype(np.float64))
+        return float(eigenvalues[-1]), max(0.0, float(eigenvalues[0]))
+
+    def squared_row_norms(self) -> Floats:
+        """‖a_i‖² of every row."""
+        if isinstance(self.features, np.ndarray):
+            norms: Floats = np.einsum("ij,ij->i", self.features, self.features, dtype=np.float64)
+            return norms
+        return np.asarray(self.features.multiply(self.features).sum(axis=1), dtype=np.float64).ravel()
+
+    def mean_squared_row_norm(self) -> float:
+        """The mean of ‖a_i‖²; of several shards the one with the largest mean counts."""
+        norms = self.squared_row_norms()
+        return float(max(norms[self.shards.rows_of(shard)].mean() for shard in range(self.shards.count)))
+
+    def start_constants(self) -> Constants:
+        """B, Delta and zeta: what they are depends on x_0, the minimum and the split alone."""
+        solution, lowest = self.minimum()
+        return Constants(
+            B=float(np.linalg.norm(self.initial() - solution)),
+            Delta=max(0.0, self.loss(self.initial()) - lowest),
+            zeta=0.0 if self.shards.count == 1 else None,
+        )
+
+    def __repr__(self) -> str:
+        kind = "dense" if self._dense else "sparse"
+        shards = f", {self.shards.count} shards" if self.shards.count > 1 else ""
+        return (
+            f"{type(self).__name__}({self.samples} {kind} rows, dimension {self.dimension}, "
+            f"batch_size={self.batch_size}, {self._described_penalty()}{shards})"
+        )
+
+    def _described_penalty(self) -> str:
+        return f"l2={self.l2}"
+
+
+def _scale_rows(features: Any, weights: Floats) -> Any:
+    if isinstance(features, np.ndarray):
+        return features * weights[:, None]
+    return features.multiply(weights[:, None]).tocsr()
+
+
+def _checked_data(features: Any, targets: Any) -> tuple[Any, NDArray[np.floating[Any]]]:
+    features = _checked_features(features)
+    dtype = features.dtype
+    targets = np.asarray(targets)
+    if targets.ndim != 1 or len(targets) != features.shape[0]:
+        raise ValueError(f"targets must be one number per row: got shape {targets.shape} for {features.shape[0]} rows")
+    targets = targets.astype(dtype)
+    if not np.isfinite(targets).all():
+        raise ValueError(f"targets contain NaN or infinity, first in row {int(np.argmin(np.isfinite(targets)))}")
+    return features, targets
+
+
+def _checked_features(features: Any) -> Any:
+    import scipy.sparse
+
+    if scipy.sparse.issparse(features):
+        features = scipy.sparse.csr_array(features)
+        values = features.data
+    else:
+        features = values = _as_matrix(features)
+    if features.ndim != 2 or 0 in features.shape:
+        raise ValueError(f"features must be a matrix with rows and columns, got shape {features.shape}")
+    if values.dtype not in (np.float32, np.float64):
+        features = features.astype(np.float64)
+    if not np.isfinite(values.astype(np.float64, copy=False)).all():
+        raise ValueError("features contain NaN or infinity: gradients would not be finite")
+    return features
+
+
+def _as_matrix(features: Any) -> NDArray[Any]:
+    try:
+        return np.ascontiguousarray(features)
+    except ValueError:
+        raise ValueError("features must be a matrix: all rows need the same number of entries") from None

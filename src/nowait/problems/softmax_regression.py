@@ -1,0 +1,104 @@
+"""Softmax regression: several classes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nowait.core import Sample
+from nowait.core.types import Floats, Vector
+from nowait.problems.libsvm import read_libsvm
+from nowait.problems.rows import RowModel
+from nowait.theory import Constants
+
+
+@final
+class SoftmaxRegression(RowModel):
+    """F(X) = mean of −ln softmax(a_i·X)[b_i] + l2/2·‖X‖², dense or sparse, for any number of classes.
+
+    X has a row per feature and a column per class; params are its entries row by row. Labels are numbers or
+    names; the classes are their different values in rising order.
+
+    >>> problem = SoftmaxRegression([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0, 1, 2])
+    >>> problem.dimension, round(problem.loss(problem.initial()), 6)
+    (6, 1.098612)
+    """
+
+    def __init__(self, features: Any, labels: Any, batch_size: int = 1, l2: float = 0.0) -> None:
+        self.classes, numbers = np.unique(np.asarray(labels), return_inverse=True)
+        super().__init__(features, numbers, batch_size, l2)
+        if len(self.classes) < 2:
+            raise ValueError(f"labels must have at least two values, got {len(self.classes)}")
+        self._numbers = numbers
+
+    @classmethod
+    def from_libsvm(cls, path: str | Path, batch_size: int = 1, l2: float = 0.0, dimension: int | None = None) -> Self:
+        """Read a LIBSVM file (plain, .gz, .bz2 or .xz). ``dimension`` widens it to match another file."""
+        features, labels = read_libsvm(path, dimension)
+        return cls(features, labels, batch_size=batch_size, l2=l2)
+
+    @property
+    def dimension(self) -> int:
+        """The number of features times the number of classes."""
+        return int(self.features.shape[1]) * len(self.classes)
+
+    def loss(self, point: Vector) -> float:
+        """F."""
+        from scipy.special import logsumexp
+
+        scores = self.features @ self._matrix(point)
+        losses = logsumexp(scores, axis=1) - scores[np.arange(self.samples), self._numbers]
+        return self.shards.mean(losses) + self.penalty(point)
+
+    def full_gradient(self, point: Vector) -> Vector:
+        """∇F."""
+        slopes = self._slopes(self.features, self._numbers, point) * self.shards.weights[:, None]
+        gradient: Vector = np.asarray(self.features.T @ slopes).ravel()
+        self.add_penalty_gradient(point, gradient)
+        return gradient.astype(point.dtype, copy=False)
+
+    def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
+        """The gradient of a random batch, written into ``out``."""
+        rows = self.shards.draw(sample, self.batch_size)
+        features = self.features[rows]
+        slopes = self._slopes(features, self._numbers[rows], point) / self.batch_size
+        self._matrix(out)[:] = features.T @ slopes
+        self.add_penalty_gradient(point, out)
+
+    def accuracy(self, point: Vector) -> float:
+        """The share of rows whose class has the highest score."""
+        best = np.argmax(self.features @ self._matrix(point), axis=1)
+        return float((best == self._numbers).mean())
+
+    def constants(self) -> Constants:
+        """L ≤ λ_max/2 + l2, mu ≥ l2, and for every x: G = √2·max‖a_i‖ (if l2 = 0), sigma² ≤ 2·mean‖a_i‖²/batch.
+
+        Of several shards the one with the largest mean counts.
+        """
+        return replace(
+            self.start_constants(),
+            L=self.hessian_bound()[0] / 2 + self.l2,
+            mu=self.l2,
+            sigma=float(np.sqrt(2 * self.mean_squared_row_norm() / self.batch_size)),
+            G=float(np.sqrt(2 * self.squared_row_norms().max())) if self.l2 == 0 else None,
+        )
+
+    def _solve(self) -> Vector:
+        solution: Vector = self.descend().astype(self.targets.dtype)
+        return solution
+
+    def _matrix(self, point: Vector) -> NDArray[Any]:
+        """Params as X."""
+        return point.reshape(-1, len(self.classes))
+
+    def _slopes(self, features: Any, numbers: Any, point: Vector) -> Floats:
+        """softmax(scores) − one-hot(class), of every row."""
+        from scipy.special import softmax
+
+        slopes: Floats = softmax(features @ self._matrix(point), axis=1)
+        slopes[np.arange(len(numbers)), numbers] -= 1
+        return slopes

@@ -1,0 +1,33 @@
+"""The golden table: what every method of the catalogue does on one toy problem. ``make golden`` writes it anew.
+
+Six workers that need 0.1 to 10 s for a gradient, 100 s of virtual time, a quadratic of dimension 10; once with the same
+data for everybody, once with data of their own (ζ = 1). A change of any method's behaviour shows here.
+"""
+
+from pathlib import Path
+
+import nowait as nw
+from nowait.testing import CATALOGUE
+
+TABLE = Path(__file__).with_name("golden.txt")
+SPEEDS = nw.speeds.Fixed([0.1, 0.2, 0.3, 1.0, 3.0, 10.0])
+SAME = nw.problems.NoisyQuadratic(dimension=10, L=1.0, mu=0.1, sigma=0.1)
+OWN = SAME.split(6, by="sorted", zeta=1.0)
+COLUMNS = ("steps", "gradients", "dropped", "cancelled", "same data", "own data")
+WIDTHS = (6, 9, 7, 9, 13, 13)
+HEADER = " ".join([f"{'method':34}", *(f"{name:>{width}}" for name, width in zip(COLUMNS, WIDTHS, strict=True))])
+    f"{'method':34} {'steps':>6} {'gradients':>9} {'dropped':>7} {'cancelled':>9} {'same data':>13} {'own data':>13}"
+)
+
+
+def row(name):
+    """One line of the table: counts, and the last loss with the same data and with data of their own."""
+    same = nw.simulate(SAME, CATALOGUE[name], SPEEDS, seconds=100.0, evaluate_every=10_000)
+    own = nw.simulate(OWN, CATALOGUE[name], SPEEDS, seconds=100.0, evaluate_every=10_000)
+    stats = same.stats
+    counts = f"{stats.steps:>6} {stats.gradients:>9} {stats.dropped:>7} {stats.cancelled:>9}"
+    return f"{name:34} {counts} {same.history.loss[-1]:>13.6e} {own.history.loss[-1]:>13.6e}"
+
+
+if __name__ == "__main__":
+    TABLE.write_text("\n".join([HEADER, *map(row, CATALOGUE)]) + "\n", encoding="utf-8")

@@ -1,0 +1,22 @@
+"""Every method against the golden table."""
+
+import pytest
+
+from golden import HEADER, TABLE, row
+from nowait.testing import CATALOGUE
+
+LINES = TABLE.read_text(encoding="utf-8").splitlines()
+GOLDEN = {line[:34].strip(): line[34:].split() for line in LINES[1:]}
+
+
+def test_the_golden_table_has_every_method():
+    assert LINES[0] == HEADER
+    assert list(GOLDEN) == list(CATALOGUE)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_method_behaves_as_the_golden_table_says(name):
+    """If the change is meant, ``make golden`` and look at the diff."""
+    now = row(name)[34:].split()
+    assert now[:4] == GOLDEN[name][:4]
+    assert [float(loss) for loss in now[4:]] == pytest.approx([float(loss) for loss in GOLDEN[name][4:]], rel=1e-5)
