@@ -13,11 +13,8 @@ TABLE = Path(__file__).with_name("golden.txt")
 SPEEDS = nw.speeds.Fixed([0.1, 0.2, 0.3, 1.0, 3.0, 10.0])
 SAME = nw.problems.NoisyQuadratic(dimension=10, L=1.0, mu=0.1, sigma=0.1)
 OWN = SAME.split(6, by="sorted", zeta=1.0)
-COLUMNS = ("steps", "gradients", "dropped", "cancelled", "same data", "own data")
-WIDTHS = (6, 9, 7, 9, 13, 13)
-HEADER = " ".join([f"{'method':34}", *(f"{name:>{width}}" for name, width in zip(COLUMNS, WIDTHS, strict=True))])
-    f"{'method':34} {'steps':>6} {'gradients':>9} {'dropped':>7} {'cancelled':>9} {'same data':>13} {'own data':>13}"
-)
+COLUMNS = {"steps": 6, "gradients": 9, "dropped": 7, "cancelled": 9, "same data": 13, "own data": 13}
+HEADER = " ".join([f"{'method':34}", *(f"{name:>{width}}" for name, width in COLUMNS.items())])
 
 
 def row(name):
