@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nowait as nw
+from nowait.core import WorkerLost
 from nowait.core.randomness import Stream
 from nowait.testing import ScriptedWorkers, a_server, gradient_from
 
@@ -236,6 +237,15 @@ def test_a_worker_without_trials_rests_unless_nobody_else_is_left():
     assert {ticket.worker for ticket in workers.server.in_flight.values()} == {1}
 
 
+def test_a_round_whose_only_workers_left_is_forgotten():
+    server = a_server(nw.MindFlayerSGD(nw.Constant(1.0), 9.0, trials=[2, 0]), num_workers=2)
+    server.handle(gradient_from(server, worker=0, gradient=2.0))
+    server.handle(WorkerLost(0, server.now))
+    assert server.steps == 0
+    server.handle(gradient_from(server, worker=1, gradient=3.0))
+    assert server.params[0] == -3.0
+
+
 def test_the_share_in_time_is_learned():
     method = nw.MindFlayerSGD(nw.Constant(0.01), timeout_seconds=1.0, trials=3)
     run = nw.simulate(QUADRATIC, method, nw.speeds.Pareto(0.1, shape=0.7, workers=5), steps=1_000)
@@ -342,6 +352,18 @@ def test_piag_goes_to_the_true_point_of_heterogeneous_data(heterogeneous):
     np.testing.assert_allclose(run.params, heterogeneous.minimum()[0], atol=1e-6)
 
 
+def test_the_entry_of_a_leaver_holds_no_budget():
+    """Worker 2 delivered once and left; its old point would fill the window for ever."""
+    workers = ScriptedWorkers(nw.PIAG(0.9), num_workers=3)
+    for worker in range(3):
+        workers.finish(workers.server.in_flight.of(worker)[0])
+    workers.lose(2)
+    before = workers.server.params.copy()
+    for _ in range(30):
+        workers.next_arrival()
+    assert np.linalg.norm(workers.server.params - 1.0) < np.linalg.norm(before - 1.0) / 100
+
+
 def test_piag_finds_a_sparse_point_with_the_proximal_step():
     """½‖x − x*‖² + 0.3·‖x‖₁ has the soft threshold of x* as its minimum."""
     problem = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=1.0, distance=1.0)
@@ -374,6 +396,14 @@ def test_ata_computes_nothing_in_vain():
     assert run.stats.gradients == 800
     assert run.stats.cancelled == run.stats.dropped == 0
     assert (run.trace.delay == 1).all()
+
+
+def test_a_round_that_lost_jobs_steps_along_the_mean_of_the_others():
+    server = a_server(nw.ATA(nw.Constant(1.0), batch=4), num_workers=2)
+    server.handle(gradient_from(server, worker=0, gradient=2.0))
+    server.handle(gradient_from(server, worker=0, gradient=4.0))
+    server.handle(WorkerLost(1, server.now))
+    assert server.params[0] == -3.0
 
 
 def test_unseen_workers_get_one_job_each_first():
@@ -436,6 +466,11 @@ def test_fedat_weighs_the_slow_tier_as_much_as_heterogeneous_data_need(heterogen
         (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 0.0, 1), "timeout_seconds must be a finite number above 0"),
         (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 1.0, [1, -1]), "trials must be an integer of at least 0, got -1"),
         (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 1.0, [0, 0]), "trials must not all be 0"),
+        (
+            lambda: nw.MindFlayerSGD(nw.Constant(0.1), 1.0, 2, probability=0.0),
+            "probability must be a finite number above",
+        ),
+        (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 1.0, 2, probability=[0.5, 2.0]), "probability must be at most 1"),
         (lambda: nw.CA2FL(nw.Constant(0.1), buffer=0), "buffer must be an integer of at least 1"),
         (lambda: nw.FADAS(nw.Constant(0.1), max_delay=-1), "max_delay must be an integer of at least 0"),
         (lambda: nw.AdaptiveRevision(nw.Constant(0.1), first_square=0), "first_square must be a finite number above 0"),

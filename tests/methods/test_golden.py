@@ -1,5 +1,8 @@
 """Every method against the golden table."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from golden import HEADER, TABLE, row
@@ -20,3 +23,13 @@ def test_a_method_behaves_as_the_golden_table_says(name):
     now = row(name)[34:].split()
     assert now[:4] == GOLDEN[name][:4]
     assert [float(loss) for loss in now[4:]] == pytest.approx([float(loss) for loss in GOLDEN[name][4:]], rel=1e-5)
+
+
+def test_the_docs_quote_the_golden_table():
+    page = (Path(__file__).parents[2] / "docs" / "choosing.md").read_text(encoding="utf-8")
+    quoted = [
+        [cell.strip() for cell in line.split("|")[2:-1]]
+        for line in re.findall(r"^\| `.*e[-+]\d\d \|$", page, re.MULTILINE)
+    ]
+    rounded = [[*row[:4], *(f"{float(loss):.1e}" for loss in row[4:])] for row in GOLDEN.values()]
+    assert quoted == rounded

@@ -301,6 +301,13 @@ def test_bad_arguments_of_problems(make, message):
         make()
 
 
+def test_a_split_problem_looks_for_its_own_minimum():
+    whole = nw.problems.LeastSquares(RNG.normal(size=(7, 2)), RNG.normal(size=7))
+    whole.minimum()
+    split = whole.split(2, by="sorted")
+    np.testing.assert_allclose(split.full_gradient(split.minimum()[0]), 0, atol=1e-12)
+
+
 # Softmax regression and the non-convex regulariser
 
 

@@ -101,7 +101,7 @@ class DelayAdaptive(Stepsize):
 @dataclass(frozen=True)
 class PolynomialDecay(Stepsize):
     """γ·τ^(−power): power 1 is Zhang et al., "Staleness-aware Async-SGD for Distributed Deep
-    Learning" (IJCAI 2016); 1/2 is FedAsync's and FedBuff's.
+    Learning" (IJCAI 2016); 1/2 is the discount of FedAsync and FedBuff.
 
     >>> PolynomialDecay(0.8, power=0.5)(delay=4, num_workers=2, step=1)
     0.4
@@ -146,11 +146,12 @@ class HingeDecay(Stepsize):
 @final
 @dataclass(frozen=True)
 class Threshold(Stepsize):
-    """γ while δ = τ − 1 ≤ ``concurrency``, then ``beyond``·γ/δ; ``beyond=0`` gives old gradients no weight at all.
+    """γ while δ = τ − 1 ≤ ``concurrency``, then γ·min(1, beyond/δ); ``beyond=0`` gives old gradients no weight at all.
 
     Koloskova, Stich and Jaggi, "Sharper Convergence Guarantees for Asynchronous SGD for Distributed and Federated
     Learning" (NeurIPS 2022), Theorem 8: beyond τ_C any value below min(γ, 1/(4Lδ)) will do. ``concurrency`` None is the
-    live number of workers.
+    live number of workers. A gradient of no weight still makes a step, of length
+    0; ``RingmasterASGD`` drops it instead.
     """
 
     largest: float

@@ -14,9 +14,9 @@ class CA2FL(Method):
     """Every ``buffer`` arrivals step along h̄ + mean of (g_i − h_i), h_i being worker i's cached gradient.
 
     Wang et al., "Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached Update Calibration"
-    (ICLR 2024). h̄ is the mean of the cache over all live workers, at first zero; after the step the arrivals of the
-    buffer become their workers' cached gradients. Every worker weighs the same however fast it is, so heterogeneous
-    data cause no bias. Memory is one vector per worker.
+    (ICLR 2024). h̄ is the mean of the cache over all live workers, zero for a worker that has not delivered yet; after
+    the step the arrivals of the buffer become their workers' cached gradients. Every worker weighs the same however
+    fast it is, so heterogeneous data cause no bias. Memory is one vector per worker.
     """
 
     stepsize: Stepsize

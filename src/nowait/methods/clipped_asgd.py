@@ -14,8 +14,8 @@ class ClippedASGD(Method):
     """Apply every gradient at once, shortened to ``max_norm`` if it is longer.
 
     Erickson and Johansson, "Clipping Makes Distributed and Federated Asynchronous SGD Robust to Stragglers" (2026): no
-    step moves params further than γ·max_norm, so the virtual iterates stay near whatever the delays are, as in Theorem
-    2 of the paper. Clipping moves the fixed point on heterogeneous data.
+    step of plain SGD moves params further than γ·max_norm, so the virtual iterates stay near whatever the delays are,
+    as in Theorem 2 of Mishchenko et al. (2022). Clipping moves the fixed point on heterogeneous data.
     """
 
     stepsize: Stepsize

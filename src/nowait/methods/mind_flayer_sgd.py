@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import final
 
+import numpy as np
+
 from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, Ticket, checks
 
 
@@ -16,11 +18,12 @@ class MindFlayerSGD(Method):
     """In a round every worker has ``trials`` tries at one point; a try longer than ``timeout_seconds`` is given up.
 
     Maranjyan, Omar Shaikh Omar and Richtárik, "MindFlayer SGD: Efficient Parallel SGD in the Presence of Heterogeneous
-    and Random Worker Compute Times" (UAI 2025). The step is along (1/B)·Σ of the gradients in time, with
-    B = Σ p_i·trials_i and p_i the ``probability`` that a try of worker i is in time: unbiased, which the number that
-    happened to arrive would not be. Without ``probability`` the share of its tries in time so far is taken. For
-    heavy-tailed compute times, where waiting for a batch stalls. Times, trials and probabilities are one for all or one
-    per worker; a worker with 0 trials rests (unless nobody else is left).
+    and Random Worker Compute Times" (UAI 2025). The step is along (1/B)·Σ of the gradients in time, with B = Σ
+    p_i·trials_i and p_i the ``probability`` that a try of worker i is in time: unbiased, which the number that happened
+    to arrive would not be, as long as times do not depend on the samples. Without ``probability`` the share of its
+    tries in time so far is taken (one of them at least). For heavy-tailed compute times, where waiting for a batch
+    stalls. Times, trials and probabilities are one for all or one per worker; a worker with 0 trials rests (unless
+    nobody else is left).
     """
 
     stepsize: Stepsize
@@ -43,8 +46,10 @@ class MindFlayerSGD(Method):
             checks.at_least(0, trials, "trials", "it counts a worker's tries in a round")
         if not any(_values(self.trials)):
             raise ValueError("trials must not all be 0: a round without tries makes no step")
-        for probability in _values(self.probability or 1.0):
+        for probability in () if self.probability is None else _values(self.probability):
             checks.positive(probability, "probability", "a worker that is never in time does not help")
+            if probability > 1:
+                raise ValueError(f"probability must be at most 1, got {probability!r}")
 
     def start(self, server: Server) -> None:
         """The first round."""
@@ -127,8 +132,8 @@ class MindFlayerSGD(Method):
 
 
 def _values(values: float | Sequence[float]) -> Sequence[float]:
-    return values if isinstance(values, Sequence) else (values,)
+    return values if isinstance(values, Sequence | np.ndarray) else (values,)
 
 
 def _of(values: float | Sequence[float], worker: int) -> float:
-    return values[worker % len(values)] if isinstance(values, Sequence) else values
+    return values[worker % len(values)] if isinstance(values, Sequence | np.ndarray) else values

@@ -16,7 +16,8 @@ class RescaledASGD(Method):
     Mahran, Maranjyan and Richtárik, "Rescaled Asynchronous SGD: Optimal Distributed Optimization under Data and System
     Heterogeneity" (2026): a worker that delivers half as often makes steps twice as long, so that heterogeneous data
     cause no bias, without the memory of a table. Their times are fixed and known; here they are a moving average with
-    weight ``memory`` on the past, and the mean is over the live workers that have delivered.
+    weight ``memory`` on the past, and the mean is over the live workers that have delivered. Take a stepsize that does
+    not depend on the delay: one that does would undo the rescaling.
     """
 
     stepsize: Stepsize

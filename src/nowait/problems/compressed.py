@@ -18,10 +18,10 @@ class Compressed(Wrapper):
     """Workers send compressed gradients of the problem. Goes with any method; ``run.stats.bytes_up`` counts the bytes.
 
     With error feedback a worker adds what it did not send to its next gradient: it sends C(g + e) and keeps e ← g + e −
-    C(g + e), so that nothing is lost in the long run (Seide et al., 2014; Stich, Cordonnier and Jaggi, 2018). That is
-    the published rule for a constant stepsize: the server's stepsize is applied when the rest arrives, not when it was
-    held back. None takes error feedback where the compressor needs it. The memory e is the worker's: it begins at zero
-    when a worker joins, and tickets that are cancelled leave it alone.
+    C(g + e), so that nothing the server takes is lost in the long run (Seide et al., 2014; Stich, Cordonnier and Jaggi,
+    2018). That is the published rule for a constant stepsize: the server's stepsize is applied when the rest arrives,
+    not when it was held back. None takes error feedback where the compressor needs it. The memory e is the worker's: it
+    begins at zero when a worker joins, and tickets that are cancelled leave it alone.
 
     >>> import nowait as nw
     >>> problem = nw.problems.Compressed(nw.problems.NoisyQuadratic(dimension=100, sigma=0.1), nw.problems.TopK(5))

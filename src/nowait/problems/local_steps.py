@@ -19,7 +19,8 @@ class LocalSteps(Wrapper):
 
     With γ = 1 on the server the way counts in full. The job of FedAvg's, FedBuff's and FedAT's clients and of local
     SGD (Stich, "Local SGD Converges Fast and Communicates Little", 2019). ``steps`` is one number for all or one per
-    worker: give fast workers more, so that all deliver about as often. ``proximal`` pulls local steps back towards
+    worker: give fast workers more, so that all deliver about as often (on data of their own they weigh more, then). A
+    speed model's seconds are those of the whole job. ``proximal`` pulls local steps back towards
     x_sent: it adds proximal/2·‖y − x_sent‖² to the objective (Li et al., "Federated Optimization in Heterogeneous
     Networks", 2020).
 
