@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from nowait import problems, speeds, theory
 from nowait._version import __version__
-from nowait.api import replay, simulate
+from nowait.api import replay, resume, simulate, train
 from nowait.core import (
     L1,
     AdaDelay,
@@ -33,6 +33,7 @@ from nowait.core import (
     Threshold,
     UniformAverage,
     Update,
+    WorkerFailedError,
 )
 from nowait.methods import (
     ATA,
@@ -126,14 +127,17 @@ __all__ = [
     "UniformAverage",
     "Update",
     "WindowRule",
+    "WorkerFailedError",
     "__version__",
     "load",
     "plots",
     "problems",
     "replay",
+    "resume",
     "simulate",
     "speeds",
     "theory",
+    "train",
 ]
 
 

@@ -2,5 +2,6 @@
 
 from nowait.api.replay import replay
 from nowait.api.simulate import simulate
+from nowait.api.train import resume, train
 
-__all__ = ["replay", "simulate"]
+__all__ = ["replay", "resume", "simulate", "train"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from nowait.core import LastIterate, Method, Output, Server, Sgd, Update, checks
 from nowait.core.problem import checked_problem, initial_params
+from nowait.core.types import Vector
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.session import Parts
 from nowait.recording import TraceRecorder, checked_callbacks, describe
@@ -24,8 +25,9 @@ def make_parts(
     callbacks: Iterable[Any],
     initial: Any,
     seed: int,
+    share: Callable[[Vector], Callable[[], Vector]] | None = None,
 ) -> Parts:
-    """Everything an engine needs, checked."""
+    """Everything an engine needs, checked. ``share`` makes, of params, what allocates memory for more of them."""
     checked_problem(problem)
     checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
     if not workers:
@@ -33,16 +35,18 @@ def make_parts(
     update = checks.instance(Sgd() if update is None else update, Update, "update", "nw.Momentum(0.9)")
     output = checks.instance(LastIterate() if output is None else output, Output, "output", "nw.UniformAverage()")
     recorder = TraceRecorder(workers)
+    params = initial_params(problem, initial)
     return Parts(
         problem=problem,
         server=Server(
             method,
-            initial_params(problem, initial),
+            params,
             workers,
             update=update,
             output=output,
             seed=seed,
             log=recorder,
+            allocate=None if share is None else share(params),
         ),
         recorder=recorder,
         budget=budget,

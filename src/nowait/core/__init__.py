@@ -1,7 +1,7 @@
 """The core: a server that decides, with no clock and no input or output. Everything else is built on it."""
 
 from nowait.core.arrival import Arrival
-from nowait.core.errors import BadWorkerError, IllegalEvent
+from nowait.core.errors import BadWorkerError, IllegalEvent, WorkerFailedError
 from nowait.core.log import Log, Outcome
 from nowait.core.messages import (
     Assign,
@@ -9,6 +9,7 @@ from nowait.core.messages import (
     Command,
     Event,
     GradientArrived,
+    Resumed,
     Ticket,
     TimerFired,
     Wake,
@@ -27,6 +28,7 @@ from nowait.core.outputs import (
 from nowait.core.problem import Problem
 from nowait.core.randomness import Sample, sampler
 from nowait.core.server import Server
+from nowait.core.state import ServerState
 from nowait.core.stepsizes import (
     AdaDelay,
     Constant,
@@ -72,8 +74,10 @@ __all__ = [
     "Problem",
     "Proximal",
     "RandomIterate",
+    "Resumed",
     "Sample",
     "Server",
+    "ServerState",
     "Sgd",
     "StepDecay",
     "Stepsize",
@@ -85,6 +89,7 @@ __all__ = [
     "UniformAverage",
     "Update",
     "Wake",
+    "WorkerFailedError",
     "WorkerJoined",
     "WorkerLost",
     "sampler",

@@ -5,6 +5,10 @@ class IllegalEvent(ValueError):  # noqa: N818 (an event is what is wrong)
     """An event that cannot happen in the server's state. Handling it has changed nothing."""
 
 
+class WorkerFailedError(RuntimeError):
+    """Worker processes cannot go on: the problem keeps raising, or every worker keeps dying."""
+
+
 class BadWorkerError(RuntimeError):
     """One worker keeps sending gradients that cannot be used."""
 

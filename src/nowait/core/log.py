@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, final
 
 if TYPE_CHECKING:
-    from nowait.core.messages import TimerFired, WorkerJoined, WorkerLost
+    from nowait.core.messages import Resumed, TimerFired, WorkerJoined, WorkerLost
     from nowait.core.server import Arrival
 
 
@@ -34,7 +34,7 @@ class Log(Protocol):
     def stepped(self, row: int, step: int, weight: float, stepsize: float) -> None:
         """The held gradient of an earlier row entered its first step."""
 
-    def happened(self, event: WorkerJoined | WorkerLost | TimerFired) -> None:
+    def happened(self, event: WorkerJoined | WorkerLost | TimerFired | Resumed) -> None:
         """Another event was handled."""
 
 
@@ -48,5 +48,5 @@ class NoLog:
     def stepped(self, row: int, step: int, weight: float, stepsize: float) -> None:
         """Nothing."""
 
-    def happened(self, event: WorkerJoined | WorkerLost | TimerFired) -> None:
+    def happened(self, event: WorkerJoined | WorkerLost | TimerFired | Resumed) -> None:
         """Nothing."""

@@ -51,6 +51,12 @@ class TimerFired(NamedTuple):
     time: float
 
 
+class Resumed(NamedTuple):
+    """The run goes on from a checkpoint: all tickets are lost, and the method starts afresh."""
+
+    time: float
+
+
 class Assign(NamedTuple):
     """Compute this ticket's gradient, after those the worker already has."""
 
@@ -70,5 +76,5 @@ class Wake(NamedTuple):
     at: float
 
 
-Event = GradientArrived | WorkerJoined | WorkerLost | TimerFired
+Event = GradientArrived | WorkerJoined | WorkerLost | TimerFired | Resumed
 Command = Assign | Cancel | Wake

@@ -18,6 +18,7 @@ import numpy as np
 from nowait.core import checks
 from nowait.core.compiled import kernels
 from nowait.core.randomness import CounterRandom
+from nowait.core.state import State, restore, state_of
 from nowait.core.types import Floats, Vector
 
 
@@ -35,6 +36,14 @@ class Output(ABC):
 
         ``stepsize_sum`` is the sum of the stepsizes of the steps that led to the point.
         """
+
+    def state(self) -> State:
+        """What a checkpoint keeps of it. For an output that is no dataclass, to be written with ``restore``."""
+        return state_of(self)
+
+    def restore(self, state: State) -> None:
+        """Go on from what ``state`` returned; called after ``start``."""
+        restore(self, state)
 
     @abstractmethod
     def result(self, last: Vector) -> Vector:
@@ -156,6 +165,15 @@ class RandomIterate(Output):
             self.weight += stepsize
             if self.random.uniform() * self.weight < stepsize:
                 self.kept[:] = point
+
+    def state(self) -> State:
+        """The kept point, its weight, and how many random numbers were drawn."""
+        return {"kept": self.kept, "weight": self.weight, "draws": self.random.draws}
+
+    def restore(self, state: State) -> None:
+        """Go on."""
+        self.kept[:] = state["kept"]
+        self.weight, self.random.draws = float(state["weight"]), int(state["draws"])
 
     def result(self, last: Vector) -> Vector:
         """The kept point; the last params if no gradient has a weight."""

@@ -93,6 +93,14 @@ def fill_with_gradient(problem: Any) -> Callable[[Vector, Sample, Vector], None]
     return fill
 
 
+def loss_of(problem: Any, point: Vector) -> float:
+    """The problem's loss, which must be a number."""
+    loss = problem.loss(point)
+    if np.ndim(loss) != 0 or loss is None:
+        raise TypeError(f"the problem's loss(point) must return a number, got {type(loss).__name__}")
+    return float(loss)
+
+
 def message_bytes(problem: Any, params: Vector) -> int:
     """How many bytes a worker sends with every gradient: those of params, unless the problem says otherwise."""
     return int(getattr(problem, "message_bytes", params.nbytes))

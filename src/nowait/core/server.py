@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import final
 
 import numpy as np
@@ -29,6 +30,7 @@ from nowait.core.messages import (
     Command,
     Event,
     GradientArrived,
+    Resumed,
     Ticket,
     TimerFired,
     Wake,
@@ -39,6 +41,7 @@ from nowait.core.method import Method
 from nowait.core.outputs import LastIterate, Output
 from nowait.core.randomness import CounterRandom
 from nowait.core.rejections import Counts, Diverged, GradientRejected, Rejections
+from nowait.core.state import ServerState, copies
 from nowait.core.sums import GradientSum, Held
 from nowait.core.types import Vector, checked_params
 from nowait.core.updates import Sgd, Stepper, Update
@@ -130,12 +133,11 @@ class Server:
 
     def start(self) -> list[Command]:
         """Begin the run at time 0."""
-        self._update.start(self.params)
-        self._make_step = self._update.stepper(self.params)
-        self._output.start(self.params, CounterRandom(self._seed, "output"))
+        self._begin()
+        commands = self._decide(self._method.start)
         if self._averaging:
             self._method.pending_stepsize(self, 1)  # a method that cannot tell is told so now, not at the end
-        return self._decide(self._method.start)
+        return commands
 
     def handle(self, event: Event) -> list[Command]:
         """Deal with one event; the commands that follow, in order."""
@@ -152,7 +154,42 @@ class Server:
         if type(event) is TimerFired:
             self._accept(event)
             return self._decide(self._method.on_timer)
+        if type(event) is Resumed:
+            return self._on_resume(event)
         raise TypeError(f"not an event: {event!r}")
+
+    def state(self) -> ServerState:
+        """What a checkpoint keeps, with copies of all vectors. Between events only."""
+        counts = asdict(self.counts)
+        counts["lost"] += len(self.in_flight)
+        return ServerState(
+            params=self.params.copy(),
+            steps=self.steps,
+            time=self.now,
+            stepped_at=self.stepped_at,
+            stepsize_sum=self._versions.current.stepsize_sum,
+            next_ticket=self._next_ticket,
+            rows=self._rows,
+            jobs=dict(self._jobs),
+            workers=list(self.workers),
+            draws=self.random.draws,
+            counts=counts,
+            update=copies(self._update.state()),
+            output=copies(self._output.state()),
+        )
+
+    def resume(self, state: ServerState) -> list[Command]:
+        """Begin where a checkpoint was made, instead of ``start``. The server was made with its params and workers."""
+        self._begin()
+        current = self._versions.current
+        current.number, current.stepsize_sum = state.steps, state.stepsize_sum
+        self.steps, self.now, self.stepped_at = state.steps, state.time, state.stepped_at
+        self._next_ticket, self._rows, self._jobs = state.next_ticket, state.rows, dict(state.jobs)
+        self.random.draws = state.draws
+        self.counts = Counts(**state.counts)
+        self._update.restore(state.update)
+        self._output.restore(state.output)
+        return self.handle(Resumed(state.time))
 
     def finish(self) -> Vector:
         """The answer of the output rule, gradients in flight weighed as the paper's appendix does. Once only.
@@ -177,6 +214,19 @@ class Server:
     def point(self, ticket: Ticket) -> Vector:
         """The read-only params a ticket in flight is computed at."""
         return self.in_flight.versions[ticket.id].point
+
+    def retain(self, ticket: Ticket | None = None) -> Version:
+        """Keep the version of a ticket in flight (without one, the current version) until ``release``.
+
+        For engines whose workers read the point while the ticket may be cancelled, and for snapshots.
+        """
+        version = self._versions.current if ticket is None else self.in_flight.versions[ticket.id]
+        version.references += 1
+        return version
+
+    def release(self, version: Version) -> None:
+        """Give up what ``retain`` returned."""
+        self._versions.release(version)
 
     # The verbs of a method
 
@@ -266,6 +316,18 @@ class Server:
 
     # Events
 
+    def _begin(self) -> None:
+        self._update.start(self.params)
+        self._make_step = self._update.stepper(self.params)
+        self._output.start(self.params, CounterRandom(self._seed, "output"))
+
+    def _on_resume(self, event: Resumed) -> list[Command]:
+        self._accept(event)
+        self._rejections = Rejections()
+        for worker in self.workers:
+            self.counts.lost += len(self._forget_tickets(worker))
+        return self._decide(self._method.start)
+
     def _on_gradient(self, event: GradientArrived) -> list[Command]:
         ticket, gradient, self.now, _, _ = event
         version = self.in_flight.take(ticket)
@@ -321,7 +383,7 @@ class Server:
         self._rejections.forget(event.worker)
         return self._decide(lambda server: self._method.on_leave(server, event.worker))
 
-    def _accept(self, event: WorkerJoined | WorkerLost | TimerFired) -> None:
+    def _accept(self, event: WorkerJoined | WorkerLost | TimerFired | Resumed) -> None:
         self.now = event.time
         self._log.happened(event)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from nowait.core import checks
 from nowait.core.compiled import kernels
+from nowait.core.state import State, restore, state_of
 from nowait.core.types import Vector
 
 NOT_FINITE = (math.nan, math.nan)
@@ -31,6 +32,14 @@ class Update(ABC):
     @abstractmethod
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Write the params after a step along ``-stepsize * direction`` into ``out``."""
+
+    def state(self) -> State:
+        """What a checkpoint keeps of it. For an update that is no dataclass, to be written with ``restore``."""
+        return state_of(self)
+
+    def restore(self, state: State) -> None:
+        """Go on from what ``state`` returned; called after ``start``."""
+        restore(self, state)
 
     def stepper(self, params: Vector) -> Stepper:
         """The function that makes checked steps from params like these: ``checked``, or something quicker."""

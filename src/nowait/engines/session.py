@@ -11,10 +11,12 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from nowait.core import Command, Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
-from nowait.core.problem import message_bytes
+from nowait.core.problem import loss_of, message_bytes
 from nowait.core.types import Vector, norm
 from nowait.engines.budget import Budget, EvaluationPlan
+from nowait.engines.keeper import Keeper
 from nowait.recording import Callback, HistoryRecorder, Run, Stats, TraceRecorder
+from nowait.recording.folder import Checkpoint
 
 logger = logging.getLogger("nowait")
 
@@ -32,6 +34,23 @@ class Workforce(Protocol):
         """This worker leaves."""
 
 
+class Evaluator(Protocol):
+    """Evaluates the loss beside the run. Its answers come back through ``Session.evaluated``."""
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Evaluate the params as they are now. Called again only after the answer."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """When params were evaluated."""
+
+    step: int
+    gradients: int
+    time: float
+
+
 @final
 @dataclass
 class Parts:
@@ -46,16 +65,23 @@ class Parts:
     config: dict[str, Any] = field(default_factory=dict)
     replaying: bool = False
     """A replay ends where its trace does, whatever the losses are."""
+    keeper: Keeper | None = None
+    """Who writes the run to disk while it goes on."""
+    checkpoint: Checkpoint | None = None
+    """Where the run goes on, if it is resumed."""
 
 
 @final
 class Session:
     """One run from start to end. The engine feeds it events and executes the commands it returns."""
 
-    def __init__(self, parts: Parts, workforce: Workforce) -> None:
+    def __init__(self, parts: Parts, workforce: Workforce, evaluator: Evaluator | None = None) -> None:
         self._parts = parts
         self.server = parts.server
         self._workforce = workforce
+        self._evaluator = evaluator
+        self._evaluated_step = -1
+        self._keeper = parts.keeper
         self._history = HistoryRecorder()
         self._hooks = _Hooks(parts.callbacks)
         self._steps_seen = 0
@@ -69,15 +95,35 @@ class Session:
     # What engines call
 
     def start(self) -> list[Command]:
-        """Begin the run and evaluate the initial params."""
+        """Begin the run and evaluate the initial params; or go on where it was resumed."""
+        if self._parts.checkpoint is not None:
+            return self._resume(self._parts.checkpoint)
         commands = self.server.start()
         self._evaluate()
+        self._checkpoint()
+        return commands
+
+    def _resume(self, checkpoint: Checkpoint) -> list[Command]:
+        self._parts.recorder.restore(checkpoint.arrivals, checkpoint.events)
+        commands = self.server.resume(checkpoint.state)
+        self._history = checkpoint.history
+        self._steps_seen, self._dropped_seen = self.server.steps, self.server.counts.dropped
+        if self._history.entries:
+            self._evaluated_step, self.loss = self._history.entries[-1][0], self._history.entries[-1][3]
+        if self._evaluated_step != self.server.steps:
+            self._evaluate()
+        else:
+            self._due.plan(self.server, self._parts.evaluations, self._parts.budget)
+        if self._keeper is not None:
+            self._keeper.plan(self.server)
         return commands
 
     def handle(self, event: Event) -> list[Command]:
         """Pass an event to the server, then see to evaluations, callbacks and the end of the run."""
         server, due = self.server, self._due
         commands = server.handle(event)
+        if self._keeper is not None and self._keeper.is_due(server):
+            self._checkpoint()
         if self._hooks.any:
             self._call_hooks(event)
         if (
@@ -96,10 +142,16 @@ class Session:
             self.advice = advice
             logger.warning(advice)
 
+    def _checkpoint(self) -> None:
+        if self._keeper is not None and self.server.diverged is None:
+            self._keeper.checkpoint(self.server, self._parts.recorder)
+
     def result(self, seconds: float, wall_seconds: float, way: str) -> Run:
         """The finished run."""
         server = self.server
-        if server.diverged is None and self._history.entries[-1][0] != server.steps:
+        self._checkpoint()
+        if server.diverged is None and self._evaluated_step != server.steps:
+            self._evaluator = None
             self._evaluate()
         if server.steps == 0 and not self.advice:
             self.stop("no step was made: the budget ended before the method had the gradients for one")
@@ -107,7 +159,7 @@ class Session:
         counts = server.counts
         valid = trace.worker[np.isin(trace.outcome, ("applied", "held", "dropped"))]
         work = np.bincount(valid, minlength=int(max(trace.initial_workers, default=-1)) + 1)
-        return Run(
+        run = Run(
             params=server.finish(),
             last=server.params.copy(),
             trace=trace,
@@ -124,13 +176,16 @@ class Session:
                 wall_seconds=wall_seconds,
                 work_share=work / max(1, work.sum()),
                 way=way,
-                diverged=server.diverged is not None or not self._is_reasonable(self._history.entries[-1][3]),
+                diverged=server.diverged is not None or not self._is_reasonable(self.loss or 0.0),
                 advice=self.advice,
                 bytes_up=len(trace) * message_bytes(self._parts.problem, server.params),
                 bytes_down=server.num_tickets * server.params.nbytes,
             ),
             config=self._parts.config,
         )
+        if self._keeper is not None:
+            self._keeper.folder.finish(run)
+        return run
 
     # Evaluations and the end of the run
 
@@ -140,17 +195,33 @@ class Session:
             self._diverge(server.diverged)
             return
         self.finished = self.finished or budget.exhausted(server.steps, server.counts.gradients)
-        new_params = server.stepped_at == server.now and self._history.entries[-1][0] != server.steps
+        new_params = server.stepped_at == server.now and self._evaluated_step != server.steps
+        if self._due.paused or (self.finished and self._evaluator is not None):
+            return
         if new_params and (self.finished or self._due.for_evaluation(server)):
             self._evaluate()
 
     def _evaluate(self) -> None:
+        server = self.server
+        snapshot = Snapshot(server.steps, server.counts.gradients, server.stepped_at)
+        self._evaluated_step = server.steps
+        self._due.plan(server, self._parts.evaluations, self._parts.budget)
+        if self._evaluator is None:
+            self.evaluated(snapshot, loss_of(self._parts.problem, server.params))
+        else:
+            self._due.pause()
+            self._evaluator.begin(snapshot)
+
+    def evaluated(self, snapshot: Snapshot, loss: float) -> None:
+        """The loss of the params of a snapshot."""
         server, budget = self.server, self._parts.budget
-        loss = self.loss = _as_number(self._parts.problem.loss(server.params))
-        self._history.add(server.steps, server.counts.gradients, server.stepped_at, loss)
-        self._due.plan(server, self._parts.evaluations, budget)
+        self.loss = loss
+        self._history.add(snapshot.step, snapshot.gradients, snapshot.time, loss)
+        if self._keeper is not None:
+            self._keeper.folder.evaluated(snapshot.step, snapshot.gradients, snapshot.time, loss)
+        self._due.go_on()
         if not self._is_reasonable(loss) and not self._parts.replaying:
-            reason = f"the loss at step {server.steps} is {loss:.3g}"
+            reason = f"the loss at step {snapshot.step} is {loss:.3g}"
             server.declare_diverged(reason)
             self._diverge(reason)
         elif budget.target_loss is not None and loss <= budget.target_loss:
@@ -159,7 +230,7 @@ class Session:
 
     def _is_reasonable(self, loss: float) -> bool:
         """Finite, and not astronomically higher than at the start."""
-        first = abs(self._history.entries[0][3])
+        first = abs(self._history.entries[0][3]) if self._history.entries else 0.0
         return math.isfinite(loss) and loss <= HOPELESS * max(1.0, first)
 
     def _diverge(self, reason: str) -> None:
@@ -203,23 +274,35 @@ class _Due:
     gradients: float = 0.0
     time: float = 0.0
     evaluation: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    end: tuple[float, float] = (math.inf, math.inf)
+    paused: bool = False
 
     def plan(self, server: Server, evaluations: EvaluationPlan, budget: Budget) -> None:
         """The next evaluation, counted from now, and the end of the budget."""
-        gradients = server.counts.gradients
         self.evaluation = (
             _next_multiple(server.steps, evaluations.steps),
-            _next_multiple(gradients, evaluations.gradients),
+            _next_multiple(server.counts.gradients, evaluations.gradients),
             server.now + evaluations.seconds,
         )
-        steps, gradients_due, self.time = self.evaluation
-        self.steps = min(steps, budget.steps or math.inf)
-        self.gradients = min(gradients_due, budget.gradients or math.inf)
+        self.end = (budget.steps or math.inf, budget.gradients or math.inf)
+        self.go_on()
+
+    def pause(self) -> None:
+        """An evaluation is under way: the next one has to wait for it."""
+        self.paused = True
+        self.steps, self.gradients, self.time = *self.end, math.inf
+
+    def go_on(self) -> None:
+        """Evaluate again when it is time."""
+        self.paused = False
+        steps, gradients, self.time = self.evaluation
+        self.steps, self.gradients = min(steps, self.end[0]), min(gradients, self.end[1])
 
     def for_evaluation(self, server: Server) -> bool:
         """Is an evaluation due?"""
         steps, gradients, time = self.evaluation
-        return server.steps >= steps or server.counts.gradients >= gradients or server.now >= time
+        due = server.steps >= steps or server.counts.gradients >= gradients or server.now >= time
+        return due and not self.paused
 
 
 def _next_multiple(count: int, every: float) -> float:
@@ -242,12 +325,6 @@ class _Hooks:
 def _overridden(callbacks: tuple[Callback, ...], name: str) -> list[Callable[..., Any]]:
     hooks = [getattr(callback, name) for callback in callbacks]
     return [hook for hook in hooks if getattr(hook, "__func__", None) is not getattr(Callback, name)]
-
-
-def _as_number(loss: Any) -> float:
-    if np.ndim(loss) != 0 or loss is None:
-        raise TypeError(f"the problem's loss(point) must return a number, got {type(loss).__name__}")
-    return float(loss)
 
 
 def _call(hooks: list[Callable[..., Any]], *arguments: Any) -> None:

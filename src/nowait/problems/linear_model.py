@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nowait.core import Sample
+from nowait.core import Sample, sampler
 from nowait.core.types import Integers, Vector
 from nowait.problems.rows import RowModel
 
@@ -52,6 +52,12 @@ class LinearModel(RowModel):
             rows = self.shards.draw(sample, self.batch_size)
             _kernels().batch_gradient(self.model, self.features, self.targets, rows, point, out)
         self.add_penalty_gradient(point, out)
+
+    def prepare(self) -> None:
+        """Load the compiled gradients, before workers are forked that would each load them."""
+        point = self.initial()
+        point.flags.writeable = False
+        self.gradient_into(point, sampler(0).sample(0, 0), np.empty_like(point))
 
     def _sparse_gradient_into(self, point: Vector, rows: Integers, out: Vector) -> None:
         features = self.features[rows]

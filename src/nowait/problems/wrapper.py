@@ -30,6 +30,11 @@ class Wrapper(ABC):
         """Into how many shards the problem's rows are split."""
         return int(getattr(self.problem, "num_shards", 1))
 
+    def prepare(self) -> None:
+        """What the problem does before workers are forked."""
+        if hasattr(self.problem, "prepare"):
+            self.problem.prepare()
+
     def initial(self) -> Vector:
         """x_0 of the problem."""
         initial: Vector = self.problem.initial()

@@ -71,7 +71,7 @@ class Run:
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
-            self._write(unfinished)
+            self.write(unfinished)
             unfinished.chmod(0o755)
             os.rename(unfinished, target)
         except BaseException:
@@ -79,7 +79,8 @@ class Run:
             raise
         return target
 
-    def _write(self, folder: Path) -> None:
+    def write(self, folder: Path) -> None:
+        """Write everything into a folder that is there."""
         from safetensors.numpy import save_file
 
         save_file({"params": self.params, "last": self.last}, folder / "params.safetensors")
@@ -87,8 +88,8 @@ class Run:
         lines = (json.dumps(row) + "\n" for row in self.history.rows())
         (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
         stats = asdict(self.stats) | {"work_share": self.stats.work_share.tolist()}
-        _write_json(folder / "stats.json", stats)
-        _write_json(folder / "config.json", self.config)
+        write_json(folder / "stats.json", stats)
+        write_json(folder / "config.json", self.config)
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -111,17 +112,19 @@ def load(folder: str | Path) -> Run:
         params=vectors["params"],
         last=vectors["last"],
         trace=Trace.load(source / "trace.npz"),
-        history=_read_history(source / "metrics.jsonl"),
+        history=read_history(source / "metrics.jsonl").history(),
         stats=_read_stats(source / "stats.json"),
         config=json.loads((source / "config.json").read_text(encoding="utf-8")),
     )
 
 
-def _read_history(path: Path) -> History:
+def read_history(path: Path) -> HistoryRecorder:
+    """The evaluations in a file of metrics; a last line that was cut off in a crash is left out."""
     recorder = HistoryRecorder()
-    for line in path.read_text(encoding="utf-8").splitlines():
-        recorder.add(**json.loads(line))
-    return recorder.history()
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):
+            recorder.add(**json.loads(line))
+    return recorder
 
 
 def _read_stats(path: Path) -> Stats:
@@ -133,5 +136,6 @@ def _read_stats(path: Path) -> Stats:
     return Stats(**values)
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
+    """Write a file of JSON that people can read."""
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

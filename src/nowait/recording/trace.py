@@ -12,12 +12,14 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core import Arrival, Outcome, TimerFired, WorkerJoined, WorkerLost
+from nowait.core import Arrival, Outcome, Resumed, TimerFired, WorkerJoined, WorkerLost
 from nowait.core.types import Floats, Integers
 
 OUTCOMES = tuple(Outcome)
 OUTCOME_CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
-EVENT_KINDS: tuple[Any, ...] = (WorkerJoined, WorkerLost, TimerFired)
+EVENT_KINDS: tuple[Any, ...] = (WorkerJoined, WorkerLost, TimerFired, Resumed)
+WITHOUT_WORKER = (TimerFired, Resumed)
+OtherEvent = WorkerJoined | WorkerLost | TimerFired | Resumed
 FORMAT = 1
 
 ARRIVAL_DTYPE = np.dtype(
@@ -51,11 +53,11 @@ CHUNK_ROWS = 16_384
 class Trace:
     """The event log of a run, in the order the server dealt with events.
 
-    Arrival columns, one entry per arrival: ``ticket worker job version delay time started compute_seconds
-    live_workers outcome step weight stepsize gradient_norm``. ``outcome`` is applied, held, dropped, late or
-    rejected; ``step`` is the first step made with the gradient, ``weight`` its coefficient in that step's
-    direction and ``stepsize`` that step's γ, all 0 if there is none. Joins, losses and timers are in ``events``;
-    ``after`` counts the arrivals before each.
+    Arrival columns, one entry per arrival: ``ticket worker job version delay time started compute_seconds live_workers
+    outcome step weight stepsize gradient_norm``. ``outcome`` is applied, held, dropped, late or rejected; ``step`` is
+    the first step made with the gradient, ``weight`` its coefficient in that step's direction and ``stepsize`` that
+    step's γ, all 0 if there is none. Joins, losses, timers and resumes are in ``events``; ``after`` counts the arrivals
+    before each.
     """
 
     arrivals: NDArray[np.void]
@@ -164,7 +166,7 @@ class Trace:
             events = _table(file, "event_", EVENT_DTYPE)
             return cls(arrivals, events, file["initial_workers"], float(file["seconds"]), float(file["last_norm"]))
 
-    def in_order(self) -> Iterator[tuple[int, WorkerJoined | WorkerLost | TimerFired | None]]:
+    def in_order(self) -> Iterator[tuple[int, OtherEvent | None]]:
         """Every event of the run: (row, None) for an arrival, (row, event) for one that came before that row."""
         at = 0
         for after, kind, worker, time in self.events.tolist():
@@ -190,6 +192,7 @@ class TraceRecorder:
         self._initial_workers = np.array(initial_workers, dtype=np.int64)
         self._chunks: list[bytearray] = []
         self._rows = 0
+        self._changed_from = 0
         self._events: list[tuple[int, int, int, float]] = []
 
     def arrived(self, arrival: Arrival, live_workers: int) -> None:
@@ -223,13 +226,30 @@ class TraceRecorder:
 
     def stepped(self, row: int, step: int, weight: float, stepsize: float) -> None:
         """Complete the row of a held gradient."""
+        self._changed_from = min(self._changed_from, row)
         chunk, place = divmod(row, CHUNK_ROWS)
         STEP_OF_ROW.pack_into(self._chunks[chunk], place * ROW_BYTES + STEP_OFFSET, step, weight, stepsize)
 
-    def happened(self, event: WorkerJoined | WorkerLost | TimerFired) -> None:
+    def happened(self, event: OtherEvent) -> None:
         """Append another event."""
-        worker = -1 if isinstance(event, TimerFired) else event.worker
+        worker = -1 if isinstance(event, WITHOUT_WORKER) else event.worker
         self._events.append((self._rows, EVENT_KINDS.index(type(event)), worker, event.time))
+
+    def take_changes(self) -> tuple[int, bytes, bytes]:
+        """What is new since the last call, for a file: the first changed row, the rows from there on, all events."""
+        first, self._changed_from = self._changed_from, self._rows
+        chunk, place = divmod(first, CHUNK_ROWS)
+        rows = b"".join(self._chunks[chunk:])[place * ROW_BYTES :][: (self._rows - first) * ROW_BYTES]
+        return first, rows, np.array(self._events, dtype=EVENT_DTYPE).tobytes()
+
+    def restore(self, arrivals: NDArray[np.void], events: NDArray[np.void]) -> None:
+        """Go on after these rows and events."""
+        data = arrivals.tobytes()
+        chunk_bytes = CHUNK_ROWS * ROW_BYTES
+        for offset in range(0, len(data), chunk_bytes):
+            self._chunks.append(bytearray(data[offset : offset + chunk_bytes].ljust(chunk_bytes, b"\0")))
+        self._rows = self._changed_from = len(arrivals)
+        self._events = [tuple(event) for event in events.tolist()]
 
     def row(self, number: int) -> NDArray[np.void]:
         """One row as it stands now."""
@@ -244,10 +264,13 @@ class TraceRecorder:
         return Trace(arrivals, events, self._initial_workers, seconds, last_norm)
 
 
-def _event(kind: int, worker: int, time: float) -> WorkerJoined | WorkerLost | TimerFired:
+def _event(kind: int, worker: int, time: float) -> OtherEvent:
     if kind not in range(len(EVENT_KINDS)):
         raise ValueError(f"the trace has an event of unknown kind {kind}: was it written by a newer version?")
-    return TimerFired(time) if EVENT_KINDS[kind] is TimerFired else EVENT_KINDS[kind](worker, time)
+    made: OtherEvent = (
+        EVENT_KINDS[kind](time) if EVENT_KINDS[kind] in WITHOUT_WORKER else EVENT_KINDS[kind](worker, time)
+    )
+    return made
 
 
 def _table(file: Any, prefix: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:

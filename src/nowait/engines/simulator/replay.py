@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from nowait.core import GradientArrived, Outcome, Server, Ticket, WorkerLost
+from nowait.core import GradientArrived, Outcome, Resumed, Server, Ticket, WorkerLost
 from nowait.core.types import norm
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
@@ -58,6 +58,8 @@ class _Player:
             else:
                 if isinstance(event, WorkerLost):
                     self._worker.forget(event.worker)
+                elif isinstance(event, Resumed):
+                    self._worker.forget_all()
                 self.session.handle(event)
             if bar.shown:
                 bar.tick(lambda row=row: row / len(self._rows))  # type: ignore[misc]

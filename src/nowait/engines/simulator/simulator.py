@@ -227,6 +227,10 @@ class VirtualWorker:
         """The worker left, and with it what it remembered."""
         self._memories.pop(worker, None)
 
+    def forget_all(self) -> None:
+        """All workers are new."""
+        self._memories.clear()
+
     def _memory_of(self, worker: int) -> Vector:
         memory = self._memories.get(worker)
         if memory is None:

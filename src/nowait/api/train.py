@@ -1,0 +1,271 @@
+"""``nw.train`` and ``nw.resume``: real worker processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, final
+
+from nowait.api.parts import make_parts
+from nowait.api.rebuild import rebuild
+from nowait.core import Method, Output, Update, checks, sampler
+from nowait.core.problem import checked_problem, initial_params
+from nowait.core.randomness import checked_seed
+from nowait.core.types import Vector, norm
+from nowait.engines.budget import Budget
+from nowait.engines.keeper import Keeper
+from nowait.engines.processes import ProcessOptions, SharedSlots
+from nowait.engines.processes import train as run_processes
+from nowait.recording import Run, describe
+from nowait.recording.folder import RunFolder
+from nowait.speeds import Adversary, Speeds
+
+
+def train(
+    problem: Any,
+    method: Method,
+    *,
+    workers: int | None = None,
+    steps: int | None = None,
+    gradients: int | None = None,
+    seconds: float | None = None,
+    target_loss: float | None = None,
+    evaluate_every: int | None = None,
+    update: Update | None = None,
+    output: Output | None = None,
+    callbacks: Iterable[Any] = (),
+    initial: Any = None,
+    seed: int = 0,
+    slowdown: Mapping[int, float] | None = None,
+    speeds: Speeds | None = None,
+    replace_hung: bool = False,
+    max_failures: int = 5,
+    folder: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    checkpoint_seconds: float | None = None,
+    keep_checkpoints: int = 3,
+    progress: bool | None = None,
+) -> Run:
+    """Train with real worker processes on this machine, by default one for each core.
+
+    The run ends at whichever of ``steps``, ``gradients``, ``seconds`` and ``target_loss`` comes first. Losses are
+    evaluated beside the run, on snapshots; one that is due while another is being computed waits for it.
+
+    ``slowdown={0: 100.0}`` makes worker 0 take 100 times as long; ``speeds`` makes workers take at least as long as a
+    speed model says. A worker that dies is replaced under its number, unless it dies more than ``max_failures`` times
+    without delivering a gradient in between. One that takes far longer than it used to is named in a warning, and
+    replaced with ``replace_hung=True``.
+
+    With a ``folder`` the run is written to disk as it goes on, with a checkpoint every ``checkpoint_every`` steps or
+    ``checkpoint_seconds``, of which the last ``keep_checkpoints`` stay: after a crash ``nw.resume`` goes on from there.
+    The first Ctrl-C or SIGTERM ends the run well and returns it; a second one kills it. ``progress`` None shows a live
+    view on a terminal.
+
+    >>> import nowait as nw
+    >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
+    >>> run = nw.train(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), workers=2, steps=500)
+    >>> run.stats.steps, run.stats.way, bool(run.history.loss[-1] < 0.01)
+    (500, 'processes', True)
+    """
+    plan = Plan(
+        workers=_checked_workers(workers, speeds),
+        budget=Budget(steps, gradients, seconds, target_loss),
+        evaluate_every=evaluate_every,
+        seed=checked_seed(seed),
+        slowdown=_checked_slowdown(slowdown),
+        speeds=_checked_speeds(speeds),
+        replace_hung=bool(replace_hung),
+        max_failures=checks.at_least(0, max_failures, "max_failures", "it counts deaths without a gradient"),
+        checkpoint_every=checkpoint_every,
+        checkpoint_seconds=checkpoint_seconds,
+        keep_checkpoints=checks.at_least(1, keep_checkpoints, "keep_checkpoints", "one is needed to resume"),
+    )
+    if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
+        raise ValueError("checkpoints need a place: give folder= as well")
+    return _train(
+        plan,
+        problem,
+        method,
+        update=update,
+        output=output,
+        callbacks=callbacks,
+        initial=initial,
+        folder=folder,
+        resumed=None,
+        progress=progress,
+    )
+
+
+def resume(
+    folder: str | Path,
+    problem: Any,
+    *,
+    method: Method | None = None,
+    update: Update | None = None,
+    output: Output | None = None,
+    callbacks: Iterable[Any] = (),
+    progress: bool | None = None,
+) -> Run:
+    """Go on with a run of ``nw.train`` from the last complete checkpoint in its folder.
+
+    Method, update and output are made again from ``config.json``; one of your own has to be passed again, and so has
+    the problem, which is compared with the one of the run. Gradients after the checkpoint are computed anew, those that
+    were in flight or held by the method are lost, none is applied twice. The trace goes on with a "resumed" event.
+    """
+    path = Path(folder)
+    config_path = path / "config.json"
+    if not config_path.is_file():
+        raise FileNotFoundError(f"{path} is not the folder of a run: it has no config.json")
+    config = json.loads(config_path.read_text(encoding="utf-8"))
+    plan = Plan.of(config)
+    _check_fingerprint(problem, config, path)
+    run_folder = RunFolder(path, plan.keep_checkpoints)
+    if run_folder.is_finished():
+        raise ValueError(f"the run in {path} is finished: read it with nw.load")
+    return _train(
+        plan,
+        problem,
+        rebuild(config["method"], "method") if method is None else method,
+        update=rebuild(config["update"], "update") if update is None else update,
+        output=rebuild(config["output"], "output") if output is None else output,
+        callbacks=callbacks,
+        initial=None,
+        folder=path,
+        resumed=run_folder,
+        progress=progress,
+    )
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """All that ``nw.resume`` needs to know of a run beside its parts."""
+
+    workers: int
+    budget: Budget
+    evaluate_every: int | None
+    seed: int
+    slowdown: dict[int, float]
+    speeds: Speeds | None
+    replace_hung: bool
+    max_failures: int
+    checkpoint_every: int | None
+    checkpoint_seconds: float | None
+    keep_checkpoints: int
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every is not None:
+            checks.at_least(1, self.checkpoint_every, "checkpoint_every", "it counts the steps between two of them")
+        if self.checkpoint_seconds is not None:
+            checks.positive(self.checkpoint_seconds, "checkpoint_seconds", "it is the time between two of them")
+
+    @classmethod
+    def of(cls, config: dict[str, Any]) -> Plan:
+        """The plan that is written in a ``config.json``."""
+        missing = [field.name for field in fields(cls) if field.name not in config]
+        if missing:
+            raise ValueError(f"config.json has no {', no '.join(missing)}: the run was not made by nw.train")
+        values = {field.name: config[field.name] for field in fields(cls)}
+        values["budget"] = Budget(**{name: value for name, value in config["budget"].items() if name != "type"})
+        values["slowdown"] = {int(worker): factor for worker, factor in config["slowdown"].items()}
+        values["speeds"] = rebuild(config["speeds"], "speeds")
+        return cls(**values)
+
+
+def _train(
+    plan: Plan,
+    problem: Any,
+    method: Method,
+    *,
+    update: Update | None,
+    output: Output | None,
+    callbacks: Iterable[Any],
+    initial: Any,
+    folder: str | Path | None,
+    resumed: RunFolder | None,
+    progress: bool | None,
+) -> Run:
+    checkpoint = None if resumed is None else resumed.latest()
+    slots: list[SharedSlots] = []
+
+    def share(params: Vector) -> Callable[[], Vector]:
+        slots.append(SharedSlots(params.size, params.dtype))
+        return slots[0].allocate
+
+    parts = make_parts(
+        problem,
+        method,
+        list(range(plan.workers)) if checkpoint is None else checkpoint.state.workers,
+        plan.budget,
+        evaluate_every=plan.evaluate_every,
+        update=update,
+        output=output,
+        callbacks=callbacks,
+        initial=initial if checkpoint is None else checkpoint.state.params,
+        seed=plan.seed,
+        share=share,
+    )
+    parts.checkpoint = checkpoint
+    parts.config |= {field.name: describe(getattr(plan, field.name)) for field in fields(plan)}
+    if folder is not None:
+        parts.config["fingerprint"] = _fingerprint(problem)
+        run_folder = resumed or RunFolder.create(folder, parts.config, plan.keep_checkpoints)
+        if resumed is not None and checkpoint is not None:
+            resumed.rewind(checkpoint)
+        every, seconds = plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf
+        parts.keeper = Keeper(run_folder, every, seconds)
+    log = None if folder is None else Path(folder) / "workers.log"
+    options = ProcessOptions(plan.slowdown, plan.speeds, plan.replace_hung, plan.max_failures, log, plan.workers)
+    return run_processes(parts, slots[0], options, plan.seed, progress)
+
+
+def _fingerprint(problem: Any) -> dict[str, Any]:
+    """By what a problem is known again: its shape, and the norm of one gradient."""
+    point = initial_params(problem)
+    point.flags.writeable = False
+    gradient = problem.gradient(point, sampler(0).sample(0, 0))
+    return {"problem": repr(problem)[:200], "params": [point.size, str(point.dtype)], "gradient_norm": norm(gradient)}
+
+
+def _check_fingerprint(problem: Any, config: dict[str, Any], path: Path) -> None:
+    recorded, given = config["fingerprint"], _fingerprint(checked_problem(problem))
+    close = math.isclose(recorded["gradient_norm"], given["gradient_norm"], rel_tol=1e-6, abs_tol=1e-300)
+    if recorded["params"] != given["params"] or not close:
+        raise ValueError(
+            f"{path} is a run of another problem: that was {recorded['problem']} with params {recorded['params']} and "
+            f"a first gradient of norm {recorded['gradient_norm']:.9g}; this one has params {given['params']} and "
+            f"{given['gradient_norm']:.9g}"
+        )
+
+
+def _checked_workers(workers: int | None, speeds: Speeds | None) -> int:
+    if workers is None:
+        return speeds.num_workers if isinstance(speeds, Speeds) else os.cpu_count() or 1
+    return checks.at_least(1, workers, "workers", "somebody has to compute gradients")
+
+
+def _checked_speeds(speeds: Speeds | None) -> Speeds | None:
+    if speeds is None:
+        return None
+    checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([0.01, 0.01, 0.1])")
+    if isinstance(speeds, Adversary):
+        raise TypeError("real workers cannot follow Adversary, which decides the order of arrivals itself")
+    return speeds
+
+
+def _checked_slowdown(slowdown: Mapping[int, float] | None) -> dict[int, float]:
+    if slowdown is None:
+        return {}
+    if not isinstance(slowdown, Mapping):
+        raise TypeError(f"slowdown must say which worker is slower by what, as in {{0: 100.0}}, got {slowdown!r}")
+    checked = {}
+    for worker, factor in slowdown.items():
+        number = checks.at_least(0, worker, "a worker in slowdown", "workers are numbered from 0")
+        checked[number] = checks.positive(factor, f"slowdown[{number}]", "it multiplies compute times")
+        if checked[number] < 1:
+            raise ValueError(f"slowdown[{number}] must be at least 1, got {factor!r}: no worker can be made faster")
+    return checked

@@ -1,0 +1,36 @@
+"""Keeps a run on disk while it goes on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import final
+
+from nowait.core import Server
+from nowait.recording import TraceRecorder
+from nowait.recording.folder import RunFolder
+
+
+@final
+@dataclass
+class Keeper:
+    """Makes a checkpoint every so many steps, every so many seconds, at the start and at the end."""
+
+    folder: RunFolder
+    every: float = math.inf
+    every_seconds: float = math.inf
+    next_step: float = field(init=False, default=0.0)
+    next_time: float = field(init=False, default=0.0)
+
+    def is_due(self, server: Server) -> bool:
+        """Is it time?"""
+        return server.steps >= self.next_step or server.now >= self.next_time
+
+    def checkpoint(self, server: Server, recorder: TraceRecorder) -> None:
+        """Write one, and plan the next."""
+        self.folder.checkpoint(server.state(), recorder)
+        self.plan(server)
+
+    def plan(self, server: Server) -> None:
+        """The next checkpoint is counted from now."""
+        self.next_step, self.next_time = server.steps + self.every, server.now + self.every_seconds

@@ -1,0 +1,432 @@
+"""The process engine: drives the server with real workers on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from pathlib import Path
+from time import monotonic
+from typing import final
+
+import numpy as np
+
+from nowait.core import (
+    Assign,
+    Cancel,
+    Command,
+    Event,
+    GradientArrived,
+    Ticket,
+    TimerFired,
+    Wake,
+    WorkerJoined,
+    WorkerLost,
+)
+from nowait.core.errors import WorkerFailedError
+from nowait.core.server import new
+from nowait.core.types import Vector
+from nowait.core.versions import Version
+from nowait.engines.processes.failures import Failures, Habits
+from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.staff import Staff
+from nowait.engines.processes.wire import EVALUATOR, ORDER, REPORT, Order, Report
+from nowait.engines.processes.worker import Job
+from nowait.engines.session import Parts, Session, Snapshot
+from nowait.engines.signals import Interruption
+from nowait.recording import Run
+from nowait.speeds import Speeds
+
+logger = logging.getLogger("nowait")
+
+READ_BYTES = 2048 * REPORT.size
+SECONDS_BETWEEN_LOOKS = 0.25
+"""How often the engine looks for workers that hang, and at the clock when nothing else happens."""
+
+
+@final
+@dataclass(frozen=True)
+class ProcessOptions:
+    """How the workers of a run behave, and what is done when they misbehave."""
+
+    slowdown: dict[int, float] = field(default_factory=dict)
+    speeds: Speeds | None = None
+    replace_hung: bool = False
+    max_failures: int = 5
+    log: Path | None = None
+    workers: int = 0
+    """How many there should be, if some are missing at the start."""
+
+
+def train(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int, progress: bool | None) -> Run:  # noqa: ARG001
+    """Run to the end of the budget with real workers."""
+    engine = ProcessEngine(parts, points, options, seed)
+    try:
+        with Interruption(engine.interrupt), np.errstate(over="ignore", invalid="ignore"):
+            engine.run()
+            return engine.result()
+    finally:
+        engine.close()
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Desk:
+    """A worker process, as the server sees it."""
+
+    worker: int
+    pipe: int
+    gradient: Vector
+    habits: Habits
+    running: Ticket | None = None
+    version: Version | None = None
+    """The version of the running ticket, held until the worker reports."""
+    sent: float = 0.0
+    """When the running ticket was sent."""
+    queue: deque[Ticket] = field(default_factory=deque)
+    order: int = Order.FORGET
+    """What the next order says about the worker's memory."""
+    warned: bool = False
+    gone: bool = False
+    """It was let go: its death is no news."""
+
+
+@final
+class ProcessEngine:
+    """One server, many processes. It reads reports in batches, and hands the server one event after the other."""
+
+    def __init__(self, parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int) -> None:
+        self._parts = parts
+        self._server = parts.server
+        self._options = options
+        self.session = Session(parts, self, evaluator=self)
+        self._points = points
+        self._gradients = SharedSlots(points.length, points.dtype)
+        self._desks: dict[int, _Desk] = {}
+        self._unborn: dict[int, deque[_Desk]] = {}
+        """By worker: those hired whose process is not known yet."""
+        self._processes: dict[int, _Desk] = {}
+        self._imitating = bool(options.slowdown) or options.speeds is not None
+        self._timers: list[float] = []
+        self._to_replace: list[tuple[float, int]] = []
+        self._requests: deque[WorkerJoined | WorkerLost] = deque()
+        self._highest_worker = max(parts.server.workers)
+        self._failures = Failures(options.max_failures)
+        self._snapshot: tuple[Snapshot, Version] | None = None
+        self._began = self._ended = monotonic()
+        self._next_look = 0.0
+        self._interrupted = ""
+        self._now = 0.0
+        """Seconds since the start, as of the last look at the clock."""
+        job = Job(parts.problem, seed, points.length, points.dtype.str, self._began, options.slowdown, options.speeds)
+        threads = max(1, (os.cpu_count() or 1) // len(parts.server.workers))
+        self._staff = Staff(job, points, self._gradients, threads, options.log)
+        self._poller = select.poll()
+        self._poller.register(self._staff.reports, select.POLLIN)
+        self._poller.register(self._staff.control, select.POLLIN)
+
+    def run(self) -> None:
+        """Until the session is finished."""
+        for worker in (EVALUATOR, *self._server.workers):
+            self._hire(worker)
+        self._began = monotonic() - (0.0 if self._parts.checkpoint is None else self._parts.checkpoint.state.time)
+        self._execute(self.session.start())
+        self._requests.extend(WorkerJoined(worker, 0.0) for worker in self._missing())
+        while not self.session.finished:
+            self._handle_reports(self._next_reports())
+            if self._requests and not self.session.finished:
+                self._change_workers()
+            if self._interrupted:
+                self._handle_reports(self._drain())
+                self.session.stop(f"{self._interrupted} ended the run after {self._server.steps} steps")
+        self._ended = monotonic()
+        self._await_evaluation()
+
+    def result(self) -> Run:
+        """The finished run."""
+        seconds = self._ended - self._began
+        return self.session.result(seconds, seconds, "processes")
+
+    def close(self) -> None:
+        """Nothing is left of the workers."""
+        self._staff.close()
+        self._gradients.close()
+        self._points.close()
+        for desk in self._desks.values():
+            os.close(desk.pipe)
+
+    def interrupt(self, signal: str) -> None:
+        """End the run soon, and well."""
+        self._interrupted = signal
+
+    def _missing(self) -> list[int]:
+        """Workers that were being replaced when the checkpoint was made that the run goes on from."""
+        return [worker for worker in range(self._options.workers) if worker not in self._server.workers]
+
+    # Control, and evaluation beside the run
+
+    def add_worker(self) -> None:
+        """A worker with the next number joins."""
+        self._highest_worker += 1
+        self._requests.append(WorkerJoined(self._highest_worker, 0.0))
+
+    def remove_worker(self, worker: int) -> None:
+        """This worker leaves."""
+        self._requests.append(WorkerLost(worker, 0.0))
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Have the evaluator look at the params of now."""
+        self._snapshot = (snapshot, self._server.retain())
+        self._ask_evaluator()
+
+    def _ask_evaluator(self) -> None:
+        if self._snapshot is not None:
+            with contextlib.suppress(BrokenPipeError):  # it died, which the zygote will tell
+                os.write(self._desks[EVALUATOR].pipe, ORDER.pack(0, 0, self._snapshot[1].slot, Order.KEEP))
+
+    def _evaluated(self, loss: float) -> None:
+        if self._snapshot is not None:
+            (snapshot, version), self._snapshot = self._snapshot, None
+            self._server.release(version)
+            self.session.evaluated(snapshot, loss)
+
+    def _await_evaluation(self) -> None:
+        """The run is over: let the evaluator finish, so that no loss it was asked for is lost."""
+        while self._snapshot is not None and self._server.diverged is None:
+            self._poller.poll(1000 * SECONDS_BETWEEN_LOOKS)
+            self._handle_reports(self._drain())
+
+    # Reports
+
+    def _next_reports(self) -> bytes:
+        """Reports that lie in the pipe; waits for them, or for something else to do."""
+        now = monotonic()
+        if now < self._next_look:
+            try:
+                return os.read(self._staff.reports, READ_BYTES)
+            except BlockingIOError:
+                pass
+        self._look_around(now - self._began)
+        if self.session.finished:
+            return b""
+        ready = dict(self._poller.poll(1000 * self._seconds_to_wait()))
+        if self._staff.control.fileno() in ready:
+            self._hear_news()
+        return self._read()
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._staff.reports, READ_BYTES)
+        except BlockingIOError:
+            return b""
+
+    def _drain(self) -> bytes:
+        """All reports that are there."""
+        reports = b""
+        while more := self._read():
+            reports += more
+        return reports
+
+    def _handle_reports(self, reports: bytes) -> None:
+        """The hot path: everything that happens once per gradient is here."""
+        session, desks, execute, server = self.session, self._desks, self._execute, self._server
+        began, in_flight = self._began, self._server.in_flight.versions
+        now = self._now = monotonic() - began
+        gradient = int(Report.GRADIENT)
+        troubled = self._failures.troubled
+        for ticket_id, started, seconds, worker, kind in REPORT.iter_unpack(reports):
+            if kind != gradient:
+                self._handle_other(worker, ticket_id, kind, started)
+                continue
+            desk = desks[worker]
+            ticket, version = desk.running, desk.version
+            if session.finished or ticket is None or version is None or ticket[0] != ticket_id:
+                continue
+            desk.running = None
+            desk.order = Order.KEEP if ticket_id in in_flight else Order.UNDO
+            execute(session.handle(new(GradientArrived, (ticket, desk.gradient, now, started - began, seconds))))
+            server.release(version)
+            desk.habits.took(seconds)
+            if desk.queue and desk.running is None:
+                self._send(desk, desk.queue.popleft())
+            if troubled and worker in troubled:
+                self._failures.delivered(worker)
+
+    def _execute(self, commands: list[Command]) -> None:
+        for command in commands:
+            if type(command) is Assign:
+                ticket = command[0]
+                desk = self._desks[ticket[1]]
+                if desk.running is None and not desk.queue:
+                    self._send(desk, ticket)
+                else:
+                    desk.queue.append(ticket)
+            elif isinstance(command, Cancel):
+                self._cancel(self._desks[command.worker])
+            elif isinstance(command, Wake):
+                heappush(self._timers, command.at)
+
+    def _send(self, desk: _Desk, ticket: Ticket) -> None:
+        """One ticket at a time: the next gradient would overwrite the one the server has not read."""
+        version = desk.version = self._server.retain(ticket)
+        desk.running, desk.sent, desk.warned = ticket, self._now, False
+        try:  # contextlib.suppress would take half as long as the write
+            os.write(desk.pipe, ORDER.pack(ticket[0], ticket[3], version.slot, desk.order))
+        except BrokenPipeError:
+            return  # it died, which the zygote will tell
+
+    def _cancel(self, desk: _Desk) -> None:
+        """The worker finishes what it computes; the result will be late. One that plays slow need not go on."""
+        desk.queue.clear()
+        if self._imitating and desk.running is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(desk.pipe, ORDER.pack(desk.running.id, 0, 0, Order.HURRY))
+
+    def _handle_other(self, worker: int, ticket_id: int, kind: int, value: float) -> None:
+        if kind == Report.LOSS:
+            self._evaluated(value)
+            return
+        letter = self._staff.letter(worker)
+        if worker == EVALUATOR:
+            raise WorkerFailedError(f"the problem's loss raised:\n{letter[1]}")
+        desk = self._desks[worker]
+        ticket, version = desk.running, desk.version
+        if self.session.finished or ticket is None or version is None or ticket.id != ticket_id:
+            return
+        if kind == Report.MISFIT:
+            misfit = np.broadcast_to(np.zeros((), np.dtype(letter[0])), letter[1])
+            desk.running = None
+            self._execute(self.session.handle(GradientArrived(ticket, misfit, self._now)))
+            self._server.release(version)
+        else:
+            self._on_error(desk, letter[0], letter[1])
+
+    # Workers come and go
+
+    def _hire(self, worker: int, habits: Habits | None = None) -> None:
+        gradient = self._gradients[max(worker, 0)]
+        desk = _Desk(worker, self._staff.hire(worker), gradient, habits or Habits())
+        self._desks[worker] = desk
+        self._unborn.setdefault(worker, deque()).append(desk)
+
+    def _handle(self, event: Event) -> None:
+        if not self.session.finished:
+            self._execute(self.session.handle(event))
+
+    def _change_workers(self) -> None:
+        """What callbacks asked for."""
+        self._now = monotonic() - self._began
+        while self._requests and not self.session.finished:
+            worker, joins = self._requests[0].worker, isinstance(self._requests.popleft(), WorkerJoined)
+            if joins and worker not in self._server.workers:
+                self._join(worker)
+            elif not joins and worker in self._server.workers:
+                self._staff.kill(worker)
+                self._leave(self._desks[worker])
+            self._to_replace = [entry for entry in self._to_replace if entry[1] != worker]
+
+    def _join(self, worker: int, habits: Habits | None = None) -> None:
+        self._hire(worker, habits)
+        self._handle(WorkerJoined(worker, self._now))
+
+    def _leave(self, desk: _Desk) -> None:
+        """Its process is gone, or as good as gone."""
+        del self._desks[desk.worker]
+        os.close(desk.pipe)
+        desk.gone = True
+        if desk.running is not None and desk.version is not None:
+            self._server.release(desk.version)
+        self._handle(WorkerLost(desk.worker, self._now))
+
+    def _hear_news(self) -> None:
+        """Births and deaths. What the dead had reported comes first."""
+        for news in self._staff.news():
+            if news[0] == "forked":
+                _, worker, process = news
+                self._processes[process] = self._unborn[worker].popleft()
+            elif news[0] == "died":
+                _, _, process, code = news
+                desk = self._processes.pop(process)
+                if not desk.gone:
+                    self._handle_reports(self._drain())
+                    self._on_death(desk, code)
+            else:
+                raise WorkerFailedError("the process that starts workers was killed, and all workers with it")
+
+    def _on_death(self, desk: _Desk, code: int) -> None:
+        self._now = monotonic() - self._began
+        if desk.worker == EVALUATOR:
+            os.close(desk.pipe)
+            self._hire(EVALUATOR)
+            self._ask_evaluator()
+            return
+        cause = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        pause = self._failures.died(desk.worker)
+        self._leave(desk)
+        if pause is None:
+            logger.warning("worker %d %s again and again: it is not replaced any more", desk.worker, cause)
+            self._check_that_somebody_is_left(f"worker {desk.worker}, the last one, {cause}")
+        else:
+            logger.warning("worker %d %s: it is replaced", desk.worker, cause)
+            heappush(self._to_replace, (self._now + pause, desk.worker))
+            self._replace_those_whose_time_has_come(desk.habits)
+
+    def _replace_those_whose_time_has_come(self, habits: Habits | None = None) -> None:
+        while self._to_replace and self._to_replace[0][0] <= self._now and not self.session.finished:
+            self._join(heappop(self._to_replace)[1], habits)
+
+    def _check_that_somebody_is_left(self, reason: str) -> None:
+        if not self._server.workers and not self._to_replace and not self._requests:
+            raise WorkerFailedError(f"no worker is left: {reason}")
+
+    def _on_error(self, desk: _Desk, kind: str, text: str) -> None:
+        """The problem raised. The gradient is lost; the worker goes on with another ticket."""
+        if self._failures.raised(desk.worker, kind):
+            raise WorkerFailedError(f"worker {desk.worker} raised, not for the first time:\n{text}")
+        logger.warning("worker %d raised:\n%s", desk.worker, text)
+        if desk.version is not None:
+            self._server.release(desk.version)
+        desk.running, desk.order = None, Order.FORGET
+        desk.queue.clear()
+        self._handle(WorkerLost(desk.worker, self._now))
+        self._handle(WorkerJoined(desk.worker, self._now))
+
+    # The clock
+
+    def _look_around(self, now: float) -> None:
+        """Timers, the end of the time, workers to replace; now and then, workers that hang."""
+        self._now = now
+        while self._timers and self._timers[0] <= now and not self.session.finished:
+            heappop(self._timers)
+            self._handle(TimerFired(now))
+        if self._to_replace:
+            self._replace_those_whose_time_has_come()
+        if now >= self._end():
+            self.session.stop()
+        if now + self._began >= self._next_look:
+            self._next_look = now + self._began + SECONDS_BETWEEN_LOOKS
+            self._look_for_hung_workers(now)
+
+    def _end(self) -> float:
+        return float("inf") if self._parts.budget.seconds is None else self._parts.budget.seconds
+
+    def _seconds_to_wait(self) -> float:
+        next_timer = self._timers[0] if self._timers else float("inf")
+        next_replacement = self._to_replace[0][0] if self._to_replace else float("inf")
+        until = min(next_timer, next_replacement, self._end()) - self._now
+        return max(0.0, min(SECONDS_BETWEEN_LOOKS, until))
+
+    def _look_for_hung_workers(self, now: float) -> None:
+        for desk in self._desks.values():
+            if desk.running is None or desk.warned or now - desk.sent < desk.habits.deadline():
+                continue
+            desk.warned = True
+            usual = "" if desk.habits.mean < 0 else f"; its gradients take {desk.habits.mean:.3g} s on average"
+            fate = ": it is replaced" if self._options.replace_hung else ""
+            logger.warning("worker %d has computed for %.3g s%s%s", desk.worker, now - desk.sent, usual, fate)
+            if self._options.replace_hung:
+                self._staff.kill(desk.worker)

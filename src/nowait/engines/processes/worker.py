@@ -1,0 +1,183 @@
+"""The worker process: computes one ticket after the other."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import socket
+import sys
+import traceback
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core import Sample, sampler
+from nowait.core.problem import gradient_function, loss_of
+from nowait.core.types import Vector
+from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.wire import EVALUATOR, ORDER, REPORT, Order, Report
+from nowait.speeds import Speeds, Timing
+
+LONGEST_LETTER = 60_000
+"""Longer tracebacks are cut: a letter must fit into a datagram."""
+
+
+@final
+@dataclass(frozen=True)
+class Job:
+    """What every worker of a run is told once."""
+
+    problem: Any
+    seed: int
+    length: int
+    dtype: str
+    began: float
+    """When the run began, on the clock all processes share."""
+    slowdown: dict[int, float] = field(default_factory=dict)
+    speeds: Speeds | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Desk:
+    """What a worker works with."""
+
+    orders: int
+    """The pipe its orders come through."""
+    reports: int
+    """The pipe all reports go through."""
+    letters: socket.socket
+    """For what does not fit into a report."""
+    points: SharedSlots
+    gradients: SharedSlots
+
+
+def work(worker: int, job: Job, desk: Desk) -> None:
+    """Compute until the server hangs up."""
+    if worker == EVALUATOR:
+        _evaluate(job, desk)
+    else:
+        _Worker(worker, job, desk).run()
+
+
+def _evaluate(job: Job, desk: Desk) -> None:
+    while len(order := os.read(desk.orders, ORDER.size)) == ORDER.size:
+        ticket, _, slot, _ = ORDER.unpack(order)
+        began = monotonic()
+        try:
+            loss, kind = loss_of(job.problem, desk.points[slot]), Report.LOSS
+        except Exception as error:
+            _post(desk, EVALUATOR, error)
+            loss, kind = 0.0, Report.ERROR
+        os.write(desk.reports, REPORT.pack(ticket, loss, monotonic() - began, EVALUATOR, kind))
+
+
+@final
+class _Worker:
+    def __init__(self, worker: int, job: Job, desk: Desk) -> None:
+        self._worker = worker
+        self._desk = desk
+        self._out = desk.gradients[worker]
+        self._gradient_into, self._in_place = gradient_function(job.problem)
+        self._samples = sampler(job.seed)
+        self._pace = _Pace(worker, job, desk.orders)
+        self._memory = _Memory(job.problem, self._out) if hasattr(job.problem, "gradient_with_memory") else None
+
+    def run(self) -> None:
+        """Order after order."""
+        orders, reports, points, out = self._desk.orders, self._desk.reports, self._desk.points, self._out
+        samples, worker, pace = self._samples, self._worker, self._pace
+        compute = self._gradient_into if self._in_place and self._memory is None else None
+        unpack, pack, size, gradient = ORDER.unpack, REPORT.pack, ORDER.size, int(Report.GRADIENT)
+        while len(order := os.read(orders, size)) == size:
+            ticket, job, slot, instruction = unpack(order)
+            if instruction == Order.HURRY:
+                continue
+            began = monotonic()
+            kind = gradient
+            try:
+                sample = samples.sample(worker, job)
+                if compute is not None:
+                    compute(points[slot], sample, out)
+                else:
+                    kind = self._compute(points[slot], sample, instruction)
+            except Exception as error:
+                _post(self._desk, worker, error)
+                kind = Report.ERROR
+            seconds = pace.keep(ticket, job, began, monotonic() - began) if pace.any else monotonic() - began
+            os.write(reports, pack(ticket, began, seconds, worker, kind))
+
+    def _compute(self, point: Vector, sample: Sample, instruction: int) -> int:
+        if self._memory is not None:
+            self._memory.gradient(point, sample, self._out, instruction)
+            return Report.GRADIENT
+        misfit = self._gradient_into(point, sample, self._out)
+        if misfit is None:
+            return Report.GRADIENT
+        self._desk.letters.send(pickle.dumps((self._worker, str(misfit.dtype), misfit.shape)))
+        return Report.MISFIT
+
+
+@final
+class _Memory:
+    """What the worker remembers from gradient to gradient, kept only if the server took the gradient."""
+
+    def __init__(self, problem: Any, like: Vector) -> None:
+        self._gradient_with_memory = problem.gradient_with_memory
+        self._now, self._before = np.zeros_like(like), np.zeros_like(like)
+
+    def gradient(self, point: Vector, sample: Sample, out: Vector, instruction: int) -> None:
+        """Compute with the memory that holds."""
+        if instruction == Order.FORGET:
+            self._now[:] = 0
+        elif instruction == Order.UNDO:
+            self._now[:] = self._before
+        self._before[:] = self._now
+        self._gradient_with_memory(point, sample, self._now, out)
+
+
+@final
+class _Pace:
+    """Plays slow: a worker to order."""
+
+    def __init__(self, worker: int, job: Job, orders: int) -> None:
+        self._worker = worker
+        self._began = job.began
+        self._factor = job.slowdown.get(worker, 1.0)
+        self._timing: Timing | None = None if job.speeds is None else job.speeds.timing(job.seed)
+        self._orders = orders
+        self.any = self._factor != 1.0 or self._timing is not None
+
+    def keep(self, ticket: int, job: int, began: float, seconds: float) -> float:
+        """Wait as long as a slower worker would have computed; how long it took in the end."""
+        end = began + seconds * self._factor
+        if self._timing is not None:
+            start = began - self._began
+            end = max(end, began + (self._timing(self._worker, job, start)[1] - start) * self._factor)
+        self._wait_until(end, ticket)
+        return monotonic() - began
+
+    def _wait_until(self, end: float, ticket: int) -> None:
+        """Sleep; a cancelled ticket ends it."""
+        poller = select.poll()
+        poller.register(self._orders, select.POLLIN)
+        while (left := end - monotonic()) > 0:
+            if not poller.poll(min(left, 3600.0) * 1000):
+                continue
+            order = os.read(self._orders, ORDER.size)
+            if len(order) < ORDER.size:
+                sys.exit(0)
+            if ORDER.unpack(order)[0] == ticket:
+                return
+
+
+def _post(desk: Desk, worker: int, error: BaseException) -> None:
+    """Send a traceback, and where the error is, by which two are known to be of the same kind."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    kind = f"{type(error).__name__} at {last.filename}:{last.lineno}" if last else type(error).__name__
+    text = "".join(traceback.format_exception(error))
+    desk.letters.send(pickle.dumps((worker, kind, text[-LONGEST_LETTER:])))

@@ -1,0 +1,159 @@
+"""The zygote: a small process that has everything loaded, and forks workers when asked.
+
+Forking the user's own process would copy its threads' locks in any state; starting every worker afresh would import
+everything again. The zygote has one thread, imports once, unpickles the problem once, and its children share all of it.
+It ends when its socket does, that is with the process that started it, and takes its children along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import mmap
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import Any, NoReturn, final
+
+from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.worker import Desk, Job, work
+
+LONGEST_MESSAGE = 65_536
+PR_SET_PDEATHSIG = 1
+
+
+def main(control_fd: int) -> None:
+    """Serve until the socket closes."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    control = socket.socket(fileno=control_fd)
+    try:
+        zygote = _Zygote(control)
+    except BaseException:
+        control.send(pickle.dumps(("failed", traceback.format_exc()[-LONGEST_MESSAGE // 2 :])))
+        return
+    control.send(pickle.dumps(("ready",)))
+    zygote.serve()
+
+
+@final
+class _Zygote:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        message, fds, _, _ = socket.recv_fds(control, LONGEST_MESSAGE, 5)
+        payload, points, gradients, self._reports, letters = fds
+        self._job: Job = _unpickle(payload, pickle.loads(message))
+        self._letters = socket.socket(fileno=letters)
+        self._points = SharedSlots(self._job.length, self._job.dtype, points, writeable=False)
+        self._gradients = SharedSlots(self._job.length, self._job.dtype, gradients)
+        self._children: dict[int, int] = {}
+        """Worker numbers by process id."""
+        prepare = getattr(self._job.problem, "prepare", None)
+        if prepare is not None:
+            prepare()
+        gc.freeze()  # a collection in a child would write to pages that all share
+
+    def serve(self) -> None:
+        """Fork, kill and bury, as asked."""
+        alarm, wake = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(alarm, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        poller.register(alarm, select.POLLIN)
+        while True:
+            for fd, _ in poller.poll():
+                if fd == alarm:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(alarm, 4096)
+                    self._bury()
+                elif not self._obey():
+                    self._end()
+                    return
+
+    def _obey(self) -> bool:
+        message, fds, _, _ = socket.recv_fds(self._control, LONGEST_MESSAGE, 1)
+        if not message:
+            return False
+        order, worker = pickle.loads(message)
+        if order == "fork":
+            self._fork(worker, fds[0])
+        elif order == "kill":
+            for process, number in self._children.items():
+                if number == worker:
+                    os.kill(process, signal.SIGKILL)
+        return True
+
+    def _fork(self, worker: int, orders: int) -> None:
+        zygote = os.getpid()
+        process = os.fork()
+        if process == 0:
+            self._be_worker(worker, orders, zygote)
+        os.close(orders)
+        self._children[process] = worker
+        self._say("forked", worker, process)
+
+    def _be_worker(self, worker: int, orders: int, zygote: int) -> NoReturn:
+        status = 1
+        try:
+            _die_with_parent(zygote)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._control.close()
+            desk = Desk(orders, self._reports, self._letters, self._points, self._gradients)
+            work(worker, self._job, desk)
+            status = 0
+        except BrokenPipeError:
+            status = 0  # the server is gone
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _bury(self) -> None:
+        while self._children:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if process == 0:
+                return
+            worker = self._children.pop(process)
+            self._say("died", worker, process, os.waitstatus_to_exitcode(status))
+
+    def _say(self, *message: Any) -> None:
+        with contextlib.suppress(OSError):  # the other side is gone, which the next receive will tell
+            self._control.send(pickle.dumps(message))
+
+    def _end(self) -> None:
+        for process in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _unpickle(payload: int, sizes: list[int]) -> Any:
+    """The job; its arrays are views of the payload, mapped so that a write stays in the process that makes it."""
+    memory = memoryview(mmap.mmap(payload, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE))
+    parts, offset = [], 0
+    for size in sizes:
+        parts.append(memory[offset : offset + size])
+        offset += -(-size // 64) * 64
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
