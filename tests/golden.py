@@ -1,7 +1,8 @@
 """The golden table: what every method of the catalogue does on one toy problem. ``make golden`` writes it anew.
 
 Six workers that need 0.1 to 10 s for a gradient, 100 s of virtual time, a quadratic of dimension 10; once with the same
-data for everybody, once with data of their own (ζ = 1). A change of any method's behaviour shows here.
+data for everybody, once with data of their own (ζ = 1), and once with random speeds, leaves, joins and the uniform
+average as the answer. Most changes of a method's behaviour show here.
 """
 
 from pathlib import Path
@@ -11,9 +12,18 @@ from nowait.testing import CATALOGUE
 
 TABLE = Path(__file__).with_name("golden.txt")
 SPEEDS = nw.speeds.Fixed([0.1, 0.2, 0.3, 1.0, 3.0, 10.0])
+RANDOM = nw.speeds.Exponential(SPEEDS.seconds)
+TURMOIL = [
+    (5.0, "leave", 0),
+    (9.0, "join", 7),
+    (20.0, "join", 0),
+    (30.0, "leave", 5),
+    (31.0, "leave", 2),
+    (60.0, "join", 5),
+]
 SAME = nw.problems.NoisyQuadratic(dimension=10, L=1.0, mu=0.1, sigma=0.1)
 OWN = SAME.split(6, by="sorted", zeta=1.0)
-COLUMNS = {"steps": 6, "gradients": 9, "dropped": 7, "cancelled": 9, "same data": 13, "own data": 13}
+COLUMNS = {"steps": 6, "gradients": 9, "dropped": 7, "cancelled": 9, "same data": 13, "own data": 13, "turmoil": 13}
 HEADER = " ".join([f"{'method':34}", *(f"{name:>{width}}" for name, width in COLUMNS.items())])
 
 
@@ -21,9 +31,12 @@ def row(name):
     """One line of the table: counts, and the last loss with the same data and with data of their own."""
     same = nw.simulate(SAME, CATALOGUE[name], SPEEDS, seconds=100.0, evaluate_every=10_000)
     own = nw.simulate(OWN, CATALOGUE[name], SPEEDS, seconds=100.0, evaluate_every=10_000)
+    output, faults = nw.UniformAverage(), nw.speeds.Faults(TURMOIL)
+    turmoil = nw.simulate(SAME, CATALOGUE[name], RANDOM, seconds=100.0, output=output, faults=faults)
     stats = same.stats
+    losses = [same.history.loss[-1], own.history.loss[-1], SAME.loss(turmoil.params)]
     counts = f"{stats.steps:>6} {stats.gradients:>9} {stats.dropped:>7} {stats.cancelled:>9}"
-    return f"{name:34} {counts} {same.history.loss[-1]:>13.6e} {own.history.loss[-1]:>13.6e}"
+    return " ".join([f"{name:34}", counts, *(f"{loss:>13.6e}" for loss in losses)])
 
 
 if __name__ == "__main__":

@@ -237,13 +237,22 @@ def test_a_worker_without_trials_rests_unless_nobody_else_is_left():
     assert {ticket.worker for ticket in workers.server.in_flight.values()} == {1}
 
 
-def test_a_round_whose_only_workers_left_is_forgotten():
+def test_a_round_whose_only_worker_left_steps_with_what_it_sent():
     server = a_server(nw.MindFlayerSGD(nw.Constant(1.0), 9.0, trials=[2, 0]), num_workers=2)
     server.handle(gradient_from(server, worker=0, gradient=2.0))
     server.handle(WorkerLost(0, server.now))
-    assert server.steps == 0
+    assert (server.steps, server.params[0]) == (1, -2.0)
     server.handle(gradient_from(server, worker=1, gradient=3.0))
-    assert server.params[0] == -3.0
+    assert server.params[0] == -5.0
+
+
+def test_gradients_of_a_worker_that_left_count_in_the_divisor():
+    server = a_server(nw.MindFlayerSGD(nw.Constant(1.0), 9.0, trials=[10, 1], probability=1.0), num_workers=2)
+    for _ in range(9):
+        server.handle(gradient_from(server, worker=0, gradient=1.0))
+    server.handle(WorkerLost(0, server.now))
+    server.handle(gradient_from(server, worker=1, gradient=1.0))
+    assert server.params[0] == pytest.approx(-1.0)
 
 
 def test_the_share_in_time_is_learned():
@@ -340,6 +349,14 @@ def test_the_window_sums_of_piag_never_exceed_the_budget(rule):
     assert stepsizes.max() > 5 * np.median(stepsizes), "stepsizes follow the delays"
 
 
+def test_equal_parts_stay_equal_in_a_long_run():
+    """With steady delays every window is exactly full: rounding must not tip it over."""
+    method = nw.PIAG(0.9, nw.EqualParts())
+    problem = nw.problems.NoisyQuadratic(dimension=1, L=1.0, mu=1.0)
+    run = nw.simulate(problem, method, nw.speeds.Fixed([1.0] * 3), steps=40_000, evaluate_every=40_000)
+    assert (run.trace.stepsize[100:] > 0).all()
+
+
 def test_the_first_rule_takes_a_share_of_the_rest_the_second_an_equal_part():
     assert nw.ShareOfTheRest(0.5).stepsize(budget=1.0, spent=0.2, age=3) == 0.4
     assert nw.ShareOfTheRest(0.5).stepsize(budget=1.0, spent=1.2, age=3) == 0.0
@@ -376,7 +393,7 @@ def test_piag_finds_a_sparse_point_with_the_proximal_step():
 
 def test_ata_learns_to_deal_so_that_a_round_ends_soonest():
     """Of 12 gradients the best deal to workers of 1, 2, 6 and 100 s takes 8 s: 8 + 4 + 1 would do."""
-    method = nw.ATA(nw.Constant(0.01), batch=12, alpha=0.0)
+    method = nw.ATA(nw.Constant(0.01), batch=12, spread=0.0)
     run = nw.simulate(QUADRATIC, method, nw.speeds.Fixed([1.0, 2.0, 6.0, 100.0]), steps=50)
     ends = np.array([run.trace.time[run.trace.step == step].max() for step in range(1, 51)])
     assert np.diff(ends)[1:].tolist() == [8.0] * 48
@@ -387,12 +404,29 @@ def test_ata_learns_to_deal_so_that_a_round_ends_soonest():
 
 
 def test_ata_tries_a_worker_again_while_its_time_is_uncertain():
-    cautious = nw.simulate(QUADRATIC, nw.ATA(nw.Constant(0.01), batch=12), nw.speeds.Fixed([1.0, 30.0]), steps=40)
+    speeds = nw.speeds.Fixed([1.0, 30.0])
+    cautious = nw.simulate(QUADRATIC, nw.ATA(nw.Constant(0.01), batch=12, spread=2.0), speeds, steps=40)
     assert np.bincount(cautious.trace.worker)[1] > 100
+    learned = nw.simulate(QUADRATIC, nw.ATA(nw.Constant(0.01), batch=12), speeds, steps=40)
+    assert np.bincount(learned.trace.worker)[1] < 20, "the default learns soon"
+
+
+def test_ata_gives_a_worker_that_joins_one_job_not_the_batch():
+    faults = nw.speeds.Faults([(200.0, "join", 3)])
+    method = nw.ATA(nw.Constant(0.05), batch=30)
+    run = nw.simulate(QUADRATIC, method, nw.speeds.Fixed([1, 1, 1, 100.0]), seconds=1_000, faults=faults)
+    steps = run.trace.step[run.trace.worker == 3]
+    assert np.count_nonzero(steps == steps[steps > 0].min()) == 1
+
+
+def test_ata_counts_time_on_the_network():
+    speeds = nw.speeds.Communication(nw.speeds.Fixed([1.0, 1.0]), up=[0.0, 100.0])
+    run = nw.simulate(QUADRATIC, nw.ATA(nw.Constant(0.01), batch=8), speeds, steps=60)
+    assert run.stats.work_share[1] < 0.1
 
 
 def test_ata_computes_nothing_in_vain():
-    run = nw.simulate(QUADRATIC, nw.ATA(nw.Constant(0.01), batch=8, alpha=0.1), UNEVEN, steps=100)
+    run = nw.simulate(QUADRATIC, nw.ATA(nw.Constant(0.01), batch=8), UNEVEN, steps=100)
     assert run.stats.gradients == 800
     assert run.stats.cancelled == run.stats.dropped == 0
     assert (run.trace.delay == 1).all()
@@ -431,11 +465,45 @@ def test_fedat_weighs_the_tiers_by_each_others_rounds():
     deliver(9.0, w0=1.0)
     assert server.steps == 0, "the first round is one of all workers"
     assert deliver(10.0, w2=1.0) == -0.5
-    assert deliver(11.0, w1=2.0, w3=4.0) == -0.5, "x = 0·(−0.5 − 0.5·3) + 1·(−0.5): the slow tier has the weight"
-    assert deliver(12.0, w1=2.0, w3=2.0) == -0.5
+    first = (1 * (-0.5 - 0.5 * 3) + 2 * -0.5) / 3
+    assert deliver(11.0, w1=2.0, w3=4.0) == pytest.approx(first), "2 rounds to 1: the slow tier weighs two thirds"
+    second = (1 * (first - 0.5 * 2) + 3 * -0.5) / 4
+    assert deliver(12.0, w1=2.0, w3=2.0) == pytest.approx(second)
     assert server.steps == 3
-    assert deliver(13.0, w0=1.0, w2=1.0) == pytest.approx((1 * (-0.5 - 0.5 * 2) + 2 * (-0.5 - 0.5)) / 3)
+    assert deliver(13.0, w0=1.0, w2=1.0) == pytest.approx((2 * (first - 0.5 * 2) + 3 * (-0.5 - 0.5)) / 5)
     assert [tier.workers for tier in server._method.groups] == [[3, 1], [0, 2]]
+
+
+def test_a_worker_that_comes_back_returns_to_its_tier():
+    workers = ScriptedWorkers(nw.FedAT(nw.Constant(0.1), tiers=3), num_workers=6).after(12)
+    tiers = [set(tier.workers) for tier in workers.server._method.groups]
+    for worker in range(6):
+        workers.lose(worker)
+        workers.after(2)
+        workers.join(worker)
+    assert [set(tier.workers) for tier in workers.server._method.groups] == tiers
+    workers.join(9)
+    assert 9 in workers.server._method.groups[-1].workers
+
+
+def test_tiers_of_different_size_weigh_by_it():
+    """Five workers of the same speed in two tiers: all have the same say."""
+    problem = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.5).split(5, by="sorted", zeta=1.0)
+    run = nw.simulate(problem, nw.FedAT(nw.Constant(0.1), tiers=2), nw.speeds.Fixed([1.0] * 5), steps=1_000)
+    np.testing.assert_allclose(run.params, problem.minimum()[0], atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        nw.FedAT(nw.Constant(0.1)),
+        nw.AdaptiveRevision(nw.Constant(0.1)),
+        nw.DelayedNesterov(nw.Constant(0.1), every=2),
+    ],
+)
+def test_methods_that_make_their_own_update_refuse_another(method):
+    with pytest.raises(ValueError, match="makes its own update: Momentum on top of it"):
+        nw.simulate(QUADRATIC, method, UNEVEN, steps=10, update=nw.Momentum(0.9))
 
 
 def test_fedat_with_one_tier_is_minibatch_sgd():
@@ -456,7 +524,7 @@ def test_fedat_weighs_the_slow_tier_as_much_as_heterogeneous_data_need(heterogen
     ("make", "message"),
     [
         (lambda: nw.ATA(nw.Constant(0.1), batch=0), "batch must be an integer of at least 1"),
-        (lambda: nw.ATA(nw.Constant(0.1), batch=2, alpha=-1), "alpha must be a finite number of at least 0"),
+        (lambda: nw.ATA(nw.Constant(0.1), batch=2, spread=-1), "spread must be a finite number of at least 0"),
         (lambda: nw.FedAT(nw.Constant(0.1), tiers=0), "tiers must be an integer of at least 1"),
         (lambda: nw.PIAG(0.0), "budget must be a finite number above 0"),
         (lambda: nw.PIAG(1.0, rule=0.9), "rule must be a nowait WindowRule"),
@@ -465,6 +533,7 @@ def test_fedat_weighs_the_slow_tier_as_much_as_heterogeneous_data_need(heterogen
         (lambda: nw.DelayedNesterov(nw.Constant(0.1), every=2, beta=1.0), "beta must be at least 0 and below 1"),
         (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 0.0, 1), "timeout_seconds must be a finite number above 0"),
         (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 1.0, [1, -1]), "trials must be an integer of at least 0, got -1"),
+        (lambda: nw.MindFlayerSGD(nw.Constant(0.1), [], 1), "timeout_seconds is empty"),
         (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 1.0, [0, 0]), "trials must not all be 0"),
         (
             lambda: nw.MindFlayerSGD(nw.Constant(0.1), 1.0, 2, probability=0.0),

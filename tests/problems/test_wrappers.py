@@ -1,5 +1,7 @@
 """What workers send: local steps, compression, error feedback, bytes."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -121,7 +123,7 @@ def test_what_is_sent():
 
 @pytest.mark.parametrize(
     ("compressor", "size"),
-    [(TopK(5), 5 * 12), (RandomK(5), 5 * 8), (QSGD(15), 8 + 500 // 8 + 1), (Sign(), 8 + 13), (TopK(500), 100 * 12)],
+    [(TopK(5), 5 * 12), (RandomK(5), 5 * 8), (QSGD(15), 8 + 500 // 8 + 1), (Sign(), 8 + 13), (TopK(500), 100 * 8)],
     ids=repr,
 )
 def test_bytes_are_counted_as_compressed(compressor, size):
@@ -129,6 +131,21 @@ def test_bytes_are_counted_as_compressed(compressor, size):
     run = nw.simulate(problem, nw.AsynchronousSGD(nw.Constant(0.01)), UNEVEN, steps=50)
     assert run.stats.bytes_up == 50 * size
     assert run.stats.bytes_down == (50 + 5) * 800, "every ticket brings params"
+
+
+def test_bytes_are_those_of_the_dtype_of_the_run():
+    problem = Compressed(nw.problems.NoisyQuadratic(dimension=100), TopK(5))
+    method, single = nw.AsynchronousSGD(nw.Constant(0.01)), np.zeros(100, np.float32)
+    run = nw.simulate(problem, method, UNEVEN, steps=10, initial=single)
+    assert run.stats.bytes_up == 10 * 5 * 8
+
+
+def test_params_are_not_sent_again_to_a_worker_that_has_them():
+    """Malenia's fast worker computes at one point until the slow one has delivered."""
+    run = nw.simulate(QUADRATIC, nw.MaleniaSGD(nw.Constant(0.1), batch=2), nw.speeds.Fixed([1.0, 8.5]), steps=3)
+    assert len(run.trace) == 3 * 9
+    cancelled_at_each_step, at_the_end = 3, 2
+    assert run.stats.bytes_down == (3 * 2 + cancelled_at_each_step + at_the_end) * 64
 
 
 def test_uncompressed_gradients_are_counted_too_and_saved(tmp_path):
@@ -208,6 +225,45 @@ def test_a_bad_gradient_leaves_the_memory_alone():
     np.testing.assert_allclose(run.last, [-0.1 * (2.0 + 4.0), -0.1 * 3.0])
 
 
+def test_an_overflow_does_not_spoil_the_memory():
+    class Huge(Hiccup):
+        def gradient(self, point, sample):
+            return np.full(2, 3e38 if sample.job < 3 else 1.0, dtype=np.float32)
+
+        def initial(self):
+            return np.zeros(2, np.float32)
+
+    problem = Compressed(Huge(), TopK(1))
+    memory, out = np.zeros(2, np.float32), np.zeros(2, np.float32)
+    with np.errstate(over="ignore"):
+        for job in range(5):
+            problem.gradient_with_memory(problem.initial(), sampler(0).sample(0, job), memory, out)
+    assert np.isfinite(memory).all()
+    assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e20])
+def test_qsgd_of_very_long_and_very_short_vectors(scale):
+    vector = np.array([1.0, -2.0, 3.0], dtype=np.float32) * np.float32(scale)
+    sent = compressed(QSGD(4), vector)
+    assert np.isfinite(sent).all()
+    assert len(set(np.abs(sent))) > 1
+
+
+def test_local_steps_lose_no_small_steps_in_single_precision():
+    class Slope(Hiccup):
+        def gradient(self, point, sample):
+            return np.ones(2, dtype=np.float32)
+
+    way = LocalSteps(Slope(), steps=1000, stepsize=2e-5).gradient(np.full(2, 1000, np.float32), sampler(0).sample(0, 0))
+    np.testing.assert_allclose(way, 0.02, rtol=1e-3)
+
+
+def test_wrappers_can_be_pickled():
+    problem = Compressed(LocalSteps(Hiccup(), 2, 0.1), TopK(1))
+    assert pickle.loads(pickle.dumps(problem)).dimension == 2
+
+
 def test_local_steps_go_inside_compression():
     problem = Compressed(LocalSteps(QUADRATIC, steps=3, stepsize=0.1), TopK(2))
     run = nw.simulate(problem, nw.FedBuff(nw.Constant(1.0), buffer=2), UNEVEN, steps=300)
@@ -220,6 +276,10 @@ def test_local_steps_go_inside_compression():
     [
         (lambda: LocalSteps(QUADRATIC, 0, 0.1), "steps must be an integer of at least 1"),
         (lambda: LocalSteps(QUADRATIC, [], 0.1), "entries of steps must be an integer of at least 1"),
+        (lambda: LocalSteps(QUADRATIC, 8.0, 0.1), "steps must be an integer of at least 1, got 8.0"),
+        (lambda: LocalSteps(LocalSteps(QUADRATIC, 2, 0.1), 2, 0.1), "do not go around LocalSteps"),
+        (lambda: Compressed(QUADRATIC, TopK(1), error_feedback="no"), "error_feedback must be"),
+        (lambda: RandomK(2, unbiased="no"), "unbiased must be"),
         (lambda: LocalSteps(QUADRATIC, 2, 0.0), "stepsize must be a finite number above 0"),
         (lambda: LocalSteps(QUADRATIC, 2, 0.1, proximal=-1), "proximal must be a finite number of at least 0"),
         (lambda: LocalSteps(Compressed(QUADRATIC, TopK(1)), 2, 0.1), "Compressed goes around LocalSteps"),

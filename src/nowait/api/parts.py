@@ -33,6 +33,11 @@ def make_parts(
     if not workers:
         raise ValueError("no worker is there at the start: a run needs at least one")
     update = checks.instance(Sgd() if update is None else update, Update, "update", "nw.Momentum(0.9)")
+    if method.makes_its_own_update and not isinstance(update, Sgd):
+        raise ValueError(
+            f"{type(method).__name__} makes its own update: {type(update).__name__} on top of it would spoil its "
+            f"steps; leave update= out"
+        )
     output = checks.instance(LastIterate() if output is None else output, Output, "output", "nw.UniformAverage()")
     recorder = TraceRecorder(workers)
     params = initial_params(problem, initial)

@@ -23,6 +23,8 @@ class Method(ABC):
     """
 
     stepsize: Stepsize
+    makes_its_own_update = False
+    """Whether its steps are whole updates already: then ``update`` must stay plain SGD."""
 
     def __post_init__(self) -> None:
         if hasattr(self, "stepsize"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -81,16 +82,15 @@ def gradient_function(problem: Any) -> tuple[GradientInto, bool]:
 
 def fill_with_gradient(problem: Any) -> Callable[[Vector, Sample, Vector], None]:
     """``function(point, sample, out)`` that always leaves the gradient in ``out``, or raises: for wrappers."""
-    gradient_into, in_place = gradient_function(problem)
-    if in_place:
-        return gradient_into
+    into = getattr(problem, "gradient_into", None)
+    return partial(_fill, problem) if into is None else into
 
-    def fill(point: Vector, sample: Sample, out: Vector) -> None:
-        misfit = gradient_into(point, sample, out)
-        if misfit is not None:
-            raise ValueError(f"the gradient has shape {misfit.shape}, but params {out.shape}")
 
-    return fill
+def _fill(problem: Any, point: Vector, sample: Sample, out: Vector) -> None:
+    gradient = np.asarray(problem.gradient(point, sample))
+    if gradient.shape != out.shape:
+        raise ValueError(f"the gradient has shape {gradient.shape}, but params {out.shape}")
+    out[:] = gradient
 
 
 def loss_of(problem: Any, point: Vector) -> float:
@@ -103,4 +103,5 @@ def loss_of(problem: Any, point: Vector) -> float:
 
 def message_bytes(problem: Any, params: Vector) -> int:
     """How many bytes a worker sends with every gradient: those of params, unless the problem says otherwise."""
-    return int(getattr(problem, "message_bytes", params.nbytes))
+    own = getattr(problem, "message_bytes", None)
+    return params.nbytes if own is None else int(own(params))

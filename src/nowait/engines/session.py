@@ -15,7 +15,7 @@ from nowait.core.problem import loss_of, message_bytes
 from nowait.core.types import Vector, norm
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.keeper import Keeper
-from nowait.recording import Callback, HistoryRecorder, Run, Stats, TraceRecorder
+from nowait.recording import Callback, HistoryRecorder, Run, Stats, Trace, TraceRecorder
 from nowait.recording.folder import Checkpoint
 
 logger = logging.getLogger("nowait")
@@ -179,7 +179,7 @@ class Session:
                 diverged=server.diverged is not None or not self._is_reasonable(self.loss or 0.0),
                 advice=self.advice,
                 bytes_up=len(trace) * message_bytes(self._parts.problem, server.params),
-                bytes_down=server.num_tickets * server.params.nbytes,
+                bytes_down=_copies_sent(trace, server.num_tickets) * server.params.nbytes,
             ),
             config=self._parts.config,
         )
@@ -325,6 +325,13 @@ class _Hooks:
 def _overridden(callbacks: tuple[Callback, ...], name: str) -> list[Callable[..., Any]]:
     hooks = [getattr(callback, name) for callback in callbacks]
     return [hook for hook in hooks if getattr(hook, "__func__", None) is not getattr(Callback, name)]
+
+
+def _copies_sent(trace: Trace, num_tickets: int) -> int:
+    """How often params were sent: with every ticket, but not twice in a row to a worker that has them."""
+    order = np.lexsort((trace.job, trace.worker))
+    worker, version = trace.worker[order], trace.version[order]
+    return num_tickets - int(((np.diff(worker) == 0) & (np.diff(version) == 0)).sum())
 
 
 def _call(hooks: list[Callable[..., Any]], *arguments: Any) -> None:

@@ -22,6 +22,7 @@ class AdaptiveRevision(Method):
     implementation (the paper itself was not at hand). Memory is one vector per ticket in flight.
     """
 
+    makes_its_own_update = True
     stepsize: Stepsize
     first_square: float = 1.0
     applied: Vector = field(init=False, repr=False, compare=False)

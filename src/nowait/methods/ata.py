@@ -18,42 +18,49 @@ class ATA(Method):
     Maranjyan, Saad, Richtárik and Orabona, "ATA: Adaptive Task Allocation for Efficient Resource Management in
     Distributed Machine Learning" (ICML 2025). Worker i's compute time is taken as low as its observations allow,
 
-        (mean_i − 4e·α·(√(ln(2r²)/N_i) + ln(2r²)/N_i))₊
+        (mean_i − 4e·α_i·(√(ln(2r²)/N_i) + ln(2r²)/N_i))₊,   α_i = spread·mean_i
 
     with N_i observations and r the number of the round, so that a worker that may be fast is tried again; the jobs are
     dealt one by one to the worker that would finish its jobs first. Workers not seen yet get one each before that.
-    A round's step is along the mean of its gradients. As fast as Rennala SGD in order, with less work: nothing is
-    computed and thrown away.
+    While somebody's bound is 0 such workers get all the jobs: a slow worker that joins costs one long round or two. A
+    round's step is along the mean of its gradients. As fast as Rennala SGD in order once the speeds are learned, with
+    less work: nothing is computed and thrown away. A job's time is that from the worker's last arrival (or from the
+    round's beginning), so time on the network counts.
 
-    ``alpha`` is how much a compute time scatters, in seconds (a bound of its sub-exponential norm); None takes twice
-    the worker's mean, which is safe and learns slowly. With steady workers a small value such as a hundredth of
-    the mean time learns in a few rounds.
+    ``spread`` is how much a worker's times scatter around their mean (their sub-exponential norm, relative to it). The
+    default suits steady workers, and is our judgement. The authors' code takes 2, which is safe for any scatter, but
+    leaves the bounds at 0, and all workers with the same number of jobs, for hundreds or thousands of rounds.
     """
 
     stepsize: Stepsize
     batch: int
-    alpha: float | None = None
+    spread: float = 0.01
     total: GradientSum = field(init=False, repr=False, compare=False)
     rounds: int = field(init=False, repr=False, compare=False)
     seen: dict[int, tuple[int, float]] = field(init=False, repr=False, compare=False)
-    """By worker: how many compute times were observed, and their mean."""
+    """By worker: how many times were observed, and their mean."""
+    arrived: dict[int, float] = field(init=False, repr=False, compare=False)
+    """By worker: when its last gradient arrived."""
+    began: float = field(init=False, repr=False, compare=False)
+    """When the round began."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.batch = checks.at_least(1, self.batch, "batch", "a step needs at least one gradient")
-        if self.alpha is not None:
-            self.alpha = checks.not_negative(self.alpha, "alpha", "it is how much compute times scatter")
+        self.spread = checks.not_negative(self.spread, "spread", "it is how much times scatter around their mean")
 
     def start(self, server: Server) -> None:
         """The first round; nobody was seen yet."""
-        self.total, self.rounds, self.seen = server.sum(), 0, {}
+        self.total, self.rounds, self.seen, self.arrived = server.sum(), 0, {}, {}
         self._begin_round(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Hold it and learn from its time; the last one of the round makes the step."""
         self.total.add(arrival)
         count, mean = self.seen.get(arrival.worker, (0, 0.0))
-        self.seen[arrival.worker] = (count + 1, mean + (arrival.compute_seconds - mean) / (count + 1))
+        seconds = arrival.time - max(self.began, self.arrived.get(arrival.worker, 0.0))
+        self.seen[arrival.worker] = (count + 1, mean + (seconds - mean) / (count + 1))
+        self.arrived[arrival.worker] = arrival.time
         self._step_when_all_are_in(server)
 
     def on_join(self, server: Server, worker: int) -> None:
@@ -75,6 +82,7 @@ class ATA(Method):
 
     def _begin_round(self, server: Server) -> None:
         self.rounds += 1
+        self.began = server.now
         for worker, jobs in self._allocation(list(server.workers)).items():
             for _ in range(jobs):
                 server.assign(worker)
@@ -83,8 +91,9 @@ class ATA(Method):
         """How many jobs each worker gets: the next one always goes to whom would finish it first."""
         new = [worker for worker in workers if worker not in self.seen][: self.batch]
         jobs = dict.fromkeys(new, 1)
-        bounds = {worker: self._lower_bound(worker) for worker in workers}
-        queue = [((jobs.get(worker, 0) + 1) * bounds[worker], jobs.get(worker, 0), worker) for worker in workers]
+        known = [worker for worker in workers if worker in self.seen] or workers
+        bounds = {worker: self._lower_bound(worker) for worker in known}
+        queue = [((jobs.get(worker, 0) + 1) * bounds[worker], jobs.get(worker, 0), worker) for worker in known]
         heapify(queue)
         for _ in range(self.batch - len(new)):
             _, given, worker = queue[0]
@@ -97,6 +106,5 @@ class ATA(Method):
         if worker not in self.seen:
             return 0.0
         count, mean = self.seen[worker]
-        alpha = 2 * mean if self.alpha is None else self.alpha
         logarithm = math.log(2 * self.rounds**2) / count
-        return max(0.0, mean - 4 * math.e * alpha * (math.sqrt(logarithm) + logarithm))
+        return max(0.0, mean * (1 - 4 * math.e * self.spread * (math.sqrt(logarithm) + logarithm)))

@@ -19,6 +19,7 @@ class DelayedNesterov(Method):
     about the number of workers.
     """
 
+    makes_its_own_update = True
     stepsize: Stepsize
     every: int
     beta: float = 0.9

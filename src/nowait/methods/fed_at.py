@@ -20,7 +20,9 @@ class Tier:
     sent: GradientSum
     gradients: GradientSum
     waiting: set[int] = field(default_factory=set)
-    rounds: int = 0
+    rounds: int = 1
+    began: float = 0.0
+    """When its round began."""
 
 
 @final
@@ -35,19 +37,21 @@ class FedAT(Method):
     the weight of the one that made the most. Take ``nw.problems.LocalSteps`` as the worker's job (with ``proximal`` for
     their regularised local steps) and γ = 1. Params are set to the mean, so ``update`` must stay plain SGD.
 
-    The first round is one of all workers: it shows their speeds, by which they are dealt to ``tiers`` of equal size.
-    A worker that joins later goes to the slowest tier.
+    The first round is one of all workers: it shows how long each takes, by which they are dealt to ``tiers`` of the
+    same size, give or take one worker; it counts as every tier's first round. (Where tiers differ in size, the weights
+    are multiplied by it.) A worker that comes back returns to its tier, one that is new joins the slowest.
     """
 
+    makes_its_own_update = True
     stepsize: Stepsize
     tiers: int = 5
     groups: list[Tier] = field(init=False, repr=False, compare=False)
     seconds: dict[int, float] = field(init=False, repr=False, compare=False)
-    """The compute times that the first round shows."""
+    """How long each worker took in the first round."""
     position: GradientSum = field(init=False, repr=False, compare=False)
     """The way from params back to x_0."""
     home: dict[int, Tier] = field(init=False, repr=False, compare=False)
-    """By worker: its tier."""
+    """By worker, also of those that left: its tier."""
     dealt: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -55,7 +59,7 @@ class FedAT(Method):
         self.tiers = checks.at_least(1, self.tiers, "tiers", "every worker belongs to one")
 
     def start(self, server: Server) -> None:
-        """One tier of everybody, to see their speeds."""
+        """One tier of everybody, to see how long they take."""
         self.seconds, self.position, self.home, self.dealt = {}, server.sum(), {}, False
         self.groups = [self._new_tier(server, list(server.workers))]
         self._begin_round(server, self.groups[0])
@@ -66,41 +70,33 @@ class FedAT(Method):
         tier.gradients.add(arrival)
         tier.waiting.discard(arrival.worker)
         if not self.dealt:
-            self.seconds[arrival.worker] = arrival.compute_seconds
+            self.seconds[arrival.worker] = arrival.time - tier.began
         self._end_round_if_all_are_in(server, tier)
 
     def on_join(self, server: Server, worker: int) -> None:
-        """The slowest tier takes it into its next round."""
-        if not self.groups:
-            self.groups.append(self._new_tier(server, []))
-        tier = self.groups[-1]
+        """Its tier takes it into the next round."""
+        tier = self.home.get(worker) or self._slowest()
+        if not tier.workers:
+            self._move(tier.model, self.position)
         tier.workers.append(worker)
         self.home[worker] = tier
         if not tier.waiting:
             self._begin_round(server, tier)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """Its tier does not wait for it; a tier without workers is no more."""
-        tier = self.home.pop(worker)
+        """Its tier does not wait for it."""
+        tier = self.home[worker]
         tier.workers.remove(worker)
         tier.waiting.discard(worker)
-        self.seconds.pop(worker, None)
         if tier.workers:
             self._end_round_if_all_are_in(server, tier)
-        else:
-            self.groups.remove(tier)
-
-    def pending_stepsize(self, server: Server, delay: int) -> float:
-        """Every set of params weighs the same."""
-        return 1.0
 
     # Rounds
 
     def _begin_round(self, server: Server, tier: Tier) -> None:
         tier.gradients.clear()
-        tier.sent.clear()
-        tier.sent.merge(self.position)
-        tier.waiting = set(tier.workers)
+        self._move(tier.sent, self.position)
+        tier.waiting, tier.began = set(tier.workers), server.now
         for worker in tier.workers:
             server.assign(worker)
 
@@ -108,32 +104,35 @@ class FedAT(Method):
         if tier.waiting:
             return
         if tier.gradients.count:
-            self._take_into_model(tier, self.stepsize.fresh(server))
-            self._move_to_the_mean(server)
+            stepsize = self.stepsize.fresh(server)
+            self._move(tier.model, tier.sent)
+            tier.model.merge(tier.gradients, stepsize / tier.gradients.count)
+            tier.rounds += self.dealt
+            self._move_to_the_mean(server, stepsize)
         if tier.gradients.count and not self.dealt:
             self._deal_out(server)
         else:
             self._begin_round(server, tier)
 
-    def _take_into_model(self, tier: Tier, stepsize: float) -> None:
-        tier.model.clear()
-        tier.model.merge(tier.sent)
-        tier.model.merge(tier.gradients, stepsize / tier.gradients.count)
-        tier.rounds += 1
-
-    def _move_to_the_mean(self, server: Server) -> None:
-        rounds = [tier.rounds for tier in self.groups]
+    def _move_to_the_mean(self, server: Server, stepsize: float) -> None:
+        tiers = [tier for tier in self.groups if tier.workers]
+        mirrored = [other.rounds * len(tier.workers) for tier, other in zip(tiers, reversed(tiers), strict=True)]
         way = server.sum()
-        for tier, weight in zip(self.groups, reversed(rounds), strict=True):
-            way.merge(tier.model, weight / sum(rounds))
+        for tier, weight in zip(tiers, mirrored, strict=True):
+            way.merge(tier.model, weight / sum(mirrored))
         way.merge(self.position, -1.0)
-        server.step(way, 1.0)
+        server.step(way, stepsize or 1.0, 1 / (stepsize or 1.0))
         self.position.merge(way)
+
+    @staticmethod
+    def _move(target: GradientSum, source: GradientSum) -> None:
+        target.clear()
+        target.merge(source)
 
     # Tiers
 
     def _deal_out(self, server: Server) -> None:
-        """The first round is over: tiers of equal size by compute time."""
+        """The first round is over: tiers of the same size by how long workers took."""
         by_speed = sorted(server.workers, key=lambda worker: (self.seconds.get(worker, math.inf), worker))
         count = min(self.tiers, len(by_speed))
         bounds = [len(by_speed) * number // count for number in range(count + 1)]
@@ -145,6 +144,9 @@ class FedAT(Method):
     def _new_tier(self, server: Server, workers: list[int]) -> Tier:
         """A tier whose model is params."""
         tier = Tier(workers, server.sum(), server.sum(), server.sum())
-        tier.model.merge(self.position)
+        self._move(tier.model, self.position)
         self.home |= dict.fromkeys(workers, tier)
         return tier
+
+    def _slowest(self) -> Tier:
+        return next((tier for tier in reversed(self.groups) if tier.workers), self.groups[-1])

@@ -33,6 +33,8 @@ class MindFlayerSGD(Method):
     total: GradientSum = field(init=False, repr=False, compare=False)
     planned: dict[int, int] = field(init=False, repr=False, compare=False)
     """By worker: its tries in this round."""
+    left_behind: float = field(init=False, repr=False, compare=False)
+    """What the tries of those that left in this round add to B."""
     left: dict[int, int] = field(init=False, repr=False, compare=False)
     running: dict[int, int] = field(init=False, repr=False, compare=False)
     deadlines: list[tuple[float, int, int]] = field(init=False, repr=False, compare=False)
@@ -40,6 +42,9 @@ class MindFlayerSGD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("timeout_seconds", "trials", "probability"):
+            if np.ndim(getattr(self, name)) == 1 and len(getattr(self, name)) == 0:
+                raise ValueError(f"{name} is empty: it needs a value per worker, or one for all")
         for timeout in _values(self.timeout_seconds):
             checks.positive(timeout, "timeout_seconds", "every try would be given up at once")
         for trials in _values(self.trials):
@@ -78,8 +83,9 @@ class MindFlayerSGD(Method):
             self._end_round_if_all_tries_are_spent(server)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """Its tries leave with it."""
-        self.left.pop(worker, None)
+        """Those of its tries that are not made leave with it."""
+        tries_made = self.planned.get(worker, 0) - self.left.pop(worker, 0)
+        self.left_behind += self._chance(worker) * max(0, tries_made)
         self.running.pop(worker, None)
         self._end_round_if_all_tries_are_spent(server)
 
@@ -110,7 +116,7 @@ class MindFlayerSGD(Method):
     def _end_round_if_all_tries_are_spent(self, server: Server) -> None:
         if self.running or not server.workers:
             return
-        expected = sum(self._chance(worker) * self.planned[worker] for worker in server.workers)
+        expected = sum((self._chance(worker) * self.planned[worker] for worker in server.workers), self.left_behind)
         if self.total.count and expected > 0:
             server.step(self.total, self.stepsize.fresh(server), 1 / expected)
         self.total.clear()
@@ -119,7 +125,7 @@ class MindFlayerSGD(Method):
     def _begin_round(self, server: Server) -> None:
         planned = {worker: int(_of(self.trials, worker)) for worker in server.workers}
         self.planned = planned if any(planned.values()) else dict.fromkeys(server.workers, 1)
-        self.left, self.running = dict(self.planned), {}
+        self.left, self.running, self.left_behind = dict(self.planned), {}, 0.0
         for worker, tries in self.planned.items():
             if tries > 0:
                 self._try(server, worker)

@@ -10,6 +10,11 @@ from typing import final
 from nowait.core import Arrival, Method, Server, Ticket, checks
 from nowait.methods.latest_gradients import LatestGradients
 
+ROUNDING = 1e-9
+"""By so much, relatively, a sum of stepsizes may exceed the budget for rounding alone."""
+LARGEST_SUM = 1e3
+"""In budgets: when the sum of all stepsizes has grown so large, it is counted anew from the oldest point."""
+
 
 class WindowRule(ABC):
     """How much of the budget the next step takes."""
@@ -44,7 +49,7 @@ class EqualParts(WindowRule):
     def stepsize(self, budget: float, spent: float, age: int) -> float:
         """An equal part, or nothing."""
         part = budget / (age + 1)
-        return part if spent + part <= budget * (1 + 1e-12) else 0.0
+        return part if spent + part <= budget * (1 + ROUNDING) else 0.0
 
 
 @final
@@ -65,7 +70,7 @@ class PIAG(Method):
     table: LatestGradients = field(init=False, repr=False, compare=False)
     full: bool = field(init=False, repr=False, compare=False)
     spent: float = field(init=False, repr=False, compare=False)
-    """The sum of all stepsizes so far."""
+    """The sum of all stepsizes so far, counted from some earlier point."""
     spent_before: dict[int, float] = field(init=False, repr=False, compare=False)
     """By worker: what ``spent`` was at the point its ticket is computed at."""
     points: dict[int, tuple[int, float]] = field(init=False, repr=False, compare=False)
@@ -122,11 +127,24 @@ class PIAG(Method):
         point = (arrival.version, self.spent_before[arrival.worker])
         self.points[arrival.worker] = point
         heappush(self.by_age, (*point, arrival.worker))
+        if len(self.by_age) > 2 * len(self.points) + 64:
+            self._sort_anew()
+
+    def _sort_anew(self) -> None:
+        self.by_age = sorted((*point, worker) for worker, point in self.points.items())
+
+    def _count_anew(self) -> None:
+        """Take the sum at the oldest point off all sums: differences of huge sums would be rounded too much."""
+        begin = min([*self.spent_before.values(), *(spent for _, spent in self.points.values())])
+        self.spent -= begin
+        self.spent_before = {worker: spent - begin for worker, spent in self.spent_before.items()}
+        self.points = {worker: (version, spent - begin) for worker, (version, spent) in self.points.items()}
+        self._sort_anew()
 
     def _next_stepsize(self, server: Server) -> float:
         """What the rule takes of the window from the oldest point in the table until now."""
-        if len(self.by_age) > 2 * len(self.points) + 64:
-            self.by_age = sorted((*point, worker) for worker, point in self.points.items())
+        if self.spent > LARGEST_SUM * self.budget:
+            self._count_anew()
         while (oldest := self.by_age[0])[:2] != self.points.get(oldest[2]):
             heappop(self.by_age)
         return self.rule.stepsize(self.budget, self.spent - oldest[1], server.steps - oldest[0])

@@ -36,7 +36,8 @@ class Compressed(Wrapper):
         if hasattr(problem, "gradient_with_memory"):
             raise TypeError("the problem is compressed already: compress it once")
         self.compressor = checks.instance(compressor, Compressor, "compressor", "nw.problems.TopK(100)")
-        self.error_feedback = compressor.loses if error_feedback is None else bool(error_feedback)
+        self.error_feedback = compressor.loses if error_feedback is None else error_feedback
+        checks.instance(self.error_feedback, bool, "error_feedback", "True")
         if self.error_feedback and not compressor.loses:
             raise ValueError(
                 f"{compressor} is unbiased and may make a gradient longer: error feedback would grow without bound, "
@@ -44,10 +45,9 @@ class Compressed(Wrapper):
             )
         self._fill = fill_with_gradient(problem)
 
-    @property
-    def message_bytes(self) -> int:
-        """How many bytes a worker sends with every gradient."""
-        return self.compressor.message_bytes(self.dimension, self.initial().itemsize)
+    def message_bytes(self, params: Vector) -> int:
+        """How many bytes a worker sends with every gradient of params like these."""
+        return self.compressor.message_bytes(params.size, params.itemsize)
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
         """C(g), of a worker that holds nothing back yet."""
@@ -56,13 +56,14 @@ class Compressed(Wrapper):
         return out
 
     def gradient_with_memory(self, point: Vector, sample: Sample, memory: Vector, out: Vector) -> None:
-        """C(g + e) into ``out``; ``memory`` is e. A gradient that is not finite leaves it alone."""
+        """C(g + e) into ``out``; ``memory`` is e. A sum that is not finite leaves it alone."""
         self._fill(point, sample, out)
+        if self.error_feedback:
+            out += memory
         if not np.isfinite(out).all():
             return
         if self.error_feedback:
-            memory += out
-            out[:] = memory
+            memory[:] = out
         self.compressor.compress(out, sample.part(COMPRESSION))
         if self.error_feedback:
             memory -= out

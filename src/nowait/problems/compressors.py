@@ -11,6 +11,7 @@ import numpy as np
 
 from nowait.core import Sample, checks
 from nowait.core.types import Vector
+from nowait.core.types import norm as length
 
 INDEX_BYTES = 4
 
@@ -57,8 +58,8 @@ class TopK(Compressor):
             vector[np.argpartition(np.abs(vector), rest)[:rest]] = 0
 
     def message_bytes(self, dimension: int, itemsize: int) -> int:
-        """Values and indices."""
-        return min(self.count, dimension) * (itemsize + INDEX_BYTES)
+        """Values and indices, or all values if that is less."""
+        return min(self.count * (itemsize + INDEX_BYTES), dimension * itemsize)
 
 
 @final
@@ -76,6 +77,7 @@ class RandomK(Compressor):
 
     def __post_init__(self) -> None:
         checks.store(self, count=checks.at_least(1, self.count, "count", "nothing would be sent"))
+        checks.instance(self.unbiased, bool, "unbiased", "True")
 
     @property
     def loses(self) -> bool:
@@ -114,7 +116,7 @@ class QSGD(Compressor):
 
     def compress(self, vector: Vector, sample: Sample) -> None:
         """Round at random."""
-        norm = float(np.linalg.norm(vector))
+        norm = length(vector)
         if norm == 0.0:
             return
         scaled = np.abs(vector) * (self.levels / norm)

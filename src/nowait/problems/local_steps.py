@@ -33,11 +33,13 @@ class LocalSteps(Wrapper):
 
     def __init__(self, problem: Any, steps: int | Sequence[int], stepsize: float, proximal: float = 0.0) -> None:
         super().__init__(problem)
+        if isinstance(problem, LocalSteps):
+            raise TypeError("LocalSteps do not go around LocalSteps: multiply their numbers of steps")
         if hasattr(problem, "gradient_with_memory"):
             raise TypeError(
                 f"{type(problem).__name__} goes around LocalSteps, not into it: only what a worker sends is compressed"
             )
-        counts = [steps] if isinstance(steps, int | np.integer) else list(steps)
+        counts = list(steps) if isinstance(steps, Sequence | np.ndarray) and np.ndim(steps) == 1 else [steps]
         checks.at_least(1, len(counts), "the number of entries of steps", "every worker needs one")
         self.steps = tuple(checks.at_least(1, count, "steps", "a job is at least one step") for count in counts)
         self.stepsize = checks.positive(stepsize, "stepsize", "local steps would not move")
@@ -52,14 +54,16 @@ class LocalSteps(Wrapper):
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
         """x_sent − y, written into ``out``."""
+        way = np.zeros_like(point)
         here = point.copy()
         for number in range(self.steps[sample.worker % len(self.steps)]):
             part = sample if number == 0 else sample.part(LOCAL_STEPS + number)
             self._fill(here, part, out)
             if self.proximal:
                 out += self.proximal * (here - point)
-            here -= self.stepsize * out
-        np.subtract(point, here, out=out)
+            way += self.stepsize * out
+            np.subtract(point, way, out=here)
+        out[:] = way
 
     def _around(self, problem: Any) -> Self:
         return type(self)(problem, self.steps, self.stepsize, self.proximal)

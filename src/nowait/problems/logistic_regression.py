@@ -105,17 +105,16 @@ class NonconvexLogisticRegression(LogisticModel):
 
     def penalty(self, point: Vector) -> float:
         """strength·Σ x_j²/(1 + x_j²)."""
-        squares = point * point
-        return float(self.strength * (squares / (1 + squares)).sum())
+        return float(self.strength * (1 - 1 / (1 + point * point)).sum())
 
     def add_penalty_gradient(self, point: Vector, out: Vector) -> None:
         """Add 2·strength·x_j/(1 + x_j²)² to ``out``."""
         out += 2 * self.strength * point / (1 + point * point) ** 2
 
     def constants(self) -> Constants:
-        """L ≤ λ_max/4 + 2·strength; the noise is that of the data. It is not convex: there is no mu."""
+        """L ≤ λ_max/4 + 2·strength, Delta = F(x_0) (F is at least 0), the noise of the data; no mu, and no known B."""
         bare = self.unregularised_constants()
-        return replace(bare, L=(bare.L or 0.0) + 2 * self.strength, G=None)
+        return replace(bare, L=(bare.L or 0.0) + 2 * self.strength, G=None, B=None, Delta=self.loss(self.initial()))
 
     def _solve(self) -> Vector:
         solution: Vector = self.descend().astype(self.targets.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import Sample
-from nowait.core.types import Floats, Vector
+from nowait.core.types import Floats, Integers, Vector
 from nowait.problems.libsvm import read_libsvm
 from nowait.problems.rows import RowModel
 from nowait.theory import Constants
@@ -29,7 +29,7 @@ class SoftmaxRegression(RowModel):
     """
 
     def __init__(self, features: Any, labels: Any, batch_size: int = 1, l2: float = 0.0) -> None:
-        self.classes, numbers = np.unique(np.asarray(labels), return_inverse=True)
+        self.classes, numbers = _classes(labels)
         super().__init__(features, numbers, batch_size, l2)
         if len(self.classes) < 2:
             raise ValueError(f"labels must have at least two values, got {len(self.classes)}")
@@ -87,6 +87,10 @@ class SoftmaxRegression(RowModel):
             G=float(np.sqrt(2 * self.squared_row_norms().max())) if self.l2 == 0 else None,
         )
 
+    def _order(self, by: str, seed: int) -> Integers:
+        """By label and sorted are the same: targets are class numbers."""
+        return super()._order("sorted" if by == "label" else by, seed)
+
     def _solve(self) -> Vector:
         solution: Vector = self.descend().astype(self.targets.dtype)
         return solution
@@ -102,3 +106,14 @@ class SoftmaxRegression(RowModel):
         slopes: Floats = softmax(features @ self._matrix(point), axis=1)
         slopes[np.arange(len(numbers)), numbers] -= 1
         return slopes
+
+
+def _classes(labels: Any) -> tuple[NDArray[Any], Integers]:
+    """The different labels in rising order, and every row's place among them."""
+    values = np.asarray(labels)
+    if values.dtype.kind not in "biufU":
+        raise TypeError(f"labels must be all numbers or all names, got an array of {values.dtype}")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError("labels contain NaN or infinity: every row needs a class")
+    classes, numbers = np.unique(values, return_inverse=True)
+    return classes, numbers

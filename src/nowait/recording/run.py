@@ -40,7 +40,7 @@ class Stats:
     bytes_up: int = 0
     """What the gradients that workers sent take, as compressed as they were."""
     bytes_down: int = 0
-    """What the params take that workers were given, one copy per ticket."""
+    """What the params take that workers were given: a copy per ticket, but not twice in a row of the same version."""
 
     @property
     def steps_per_second(self) -> float:

@@ -6,7 +6,7 @@ from nowait import methods
 from nowait.core import Constant, DelayAdaptive, Method
 
 CATALOGUE: dict[str, Method] = {
-    "ATA": methods.ATA(Constant(0.1), batch=6, alpha=0.01),
+    "ATA": methods.ATA(Constant(0.1), batch=6),
     "AdaptiveRevision": methods.AdaptiveRevision(Constant(0.1)),
     "AsynchronousSGD": methods.AsynchronousSGD(DelayAdaptive(0.05)),
     "AsynchronousSGD, constant": methods.AsynchronousSGD(Constant(0.05)),

@@ -7,13 +7,22 @@ def test_my_method(check):
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from nowait.core import Method, Server
+from nowait.core import (
+    Method,
+    Output,
+    RandomIterate,
+    Server,
+    StepsizeWeightedAverage,
+    StronglyConvexAverage,
+    UniformAverage,
+)
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.session import Parts
 from nowait.engines.simulator import replay, simulate
@@ -113,6 +122,15 @@ def a_bad_gradient_is_as_if_it_never_came(method: Method) -> None:
         assert np.array_equal(workers.server.params, clean), f"a NaN at event {place} changed the run"
 
 
+def every_output_can_be_asked_for(method: Method) -> None:
+    """Averages need the stepsize of gradients in flight, of a new object and of one that has run before."""
+    fresh = dataclasses.replace(method) if dataclasses.is_dataclass(method) else method
+    for output in (UniformAverage(), StepsizeWeightedAverage(), StronglyConvexAverage(0.5), RandomIterate()):
+        run = _run(fresh, Budget(steps=40), output=output)
+        assert np.isfinite(run.params).all(), f"{type(output).__name__} is not finite"
+        assert run.stats.steps == 40
+
+
 METHOD_CHECKS: list[Callable[[Method], None]] = [
     two_runs_of_one_object_are_equal,
     params_cannot_be_written,
@@ -123,6 +141,7 @@ METHOD_CHECKS: list[Callable[[Method], None]] = [
     all_but_one_may_leave,
     joins_at_any_event_are_used,
     a_bad_gradient_is_as_if_it_never_came,
+    every_output_can_be_asked_for,
 ]
 
 
@@ -133,15 +152,17 @@ def _turmoil() -> Faults:
     return Faults([(2.0, "leave", 0), (4.0, "join", 5), (6.5, "join", 0), (8.0, "leave", 3), (9.0, "leave", 1)])
 
 
-def _parts(method: Method, workers: list[int], budget: Budget) -> Parts:
+def _parts(method: Method, workers: list[int], budget: Budget, output: Output | None = None) -> Parts:
     recorder = TraceRecorder(workers)
-    server = Server(method, PROBLEM.initial(), workers, seed=SEED, log=recorder)
+    server = Server(method, PROBLEM.initial(), workers, output=output, seed=SEED, log=recorder)
     return Parts(PROBLEM, server, recorder, budget, EvaluationPlan.of(None, budget))
 
 
-def _run(method: Method, budget: Budget | None = None, faults: Faults | None = None) -> Run:
+def _run(
+    method: Method, budget: Budget | None = None, faults: Faults | None = None, output: Output | None = None
+) -> Run:
     faults = Faults([]) if faults is None else faults
-    parts = _parts(method, faults.present_at_start(SPEEDS.num_workers), budget or Budget(steps=60))
+    parts = _parts(method, faults.present_at_start(SPEEDS.num_workers), budget or Budget(steps=60), output)
     return simulate(parts, SPEEDS.clock(SEED), faults, SEED, progress=False)
 
 
