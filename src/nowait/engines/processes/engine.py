@@ -34,7 +34,7 @@ from nowait.core.versions import Version
 from nowait.engines.processes.failures import Failures, Habits
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.staff import Staff
-from nowait.engines.processes.wire import EVALUATOR, ORDER, REPORT, Order, Report
+from nowait.engines.processes.wire import EVALUATOR, ORDER, REPORT, SECONDS_BETWEEN_TICKS, Order, Report
 from nowait.engines.processes.worker import Job
 from nowait.engines.session import Parts, Session, Snapshot
 from nowait.engines.signals import Interruption
@@ -44,8 +44,6 @@ from nowait.speeds import Speeds
 logger = logging.getLogger("nowait")
 
 READ_BYTES = 2048 * REPORT.size
-SECONDS_BETWEEN_LOOKS = 0.25
-"""How often the engine looks for workers that hang, and at the clock when nothing else happens."""
 
 
 @final
@@ -82,6 +80,8 @@ class _Desk:
     pipe: int
     gradient: Vector
     habits: Habits
+    took: float = -1.0
+    """How long its latest gradient took."""
     running: Ticket | None = None
     version: Version | None = None
     """The version of the running ticket, held until the worker reports."""
@@ -118,7 +118,7 @@ class ProcessEngine:
         self._failures = Failures(options.max_failures)
         self._snapshot: tuple[Snapshot, Version] | None = None
         self._began = self._ended = monotonic()
-        self._next_look = 0.0
+        self._ends_by_time = parts.budget.seconds is not None
         self._interrupted = ""
         self._now = 0.0
         """Seconds since the start, as of the last look at the clock."""
@@ -127,7 +127,6 @@ class ProcessEngine:
         self._staff = Staff(job, points, self._gradients, threads, options.log)
         self._poller = select.poll()
         self._poller.register(self._staff.reports, select.POLLIN)
-        self._poller.register(self._staff.control, select.POLLIN)
 
     def run(self) -> None:
         """Until the session is finished."""
@@ -197,37 +196,25 @@ class ProcessEngine:
     def _await_evaluation(self) -> None:
         """The run is over: let the evaluator finish, so that no loss it was asked for is lost."""
         while self._snapshot is not None and self._server.diverged is None:
-            self._poller.poll(1000 * SECONDS_BETWEEN_LOOKS)
-            self._handle_reports(self._drain())
+            self._handle_reports(os.read(self._staff.reports, READ_BYTES))
 
     # Reports
 
     def _next_reports(self) -> bytes:
-        """Reports that lie in the pipe; waits for them, or for something else to do."""
-        now = monotonic()
-        if now < self._next_look:
-            try:
-                return os.read(self._staff.reports, READ_BYTES)
-            except BlockingIOError:
-                pass
-        self._look_around(now - self._began)
-        if self.session.finished:
-            return b""
-        ready = dict(self._poller.poll(1000 * self._seconds_to_wait()))
-        if self._staff.control.fileno() in ready:
-            self._hear_news()
-        return self._read()
-
-    def _read(self) -> bytes:
-        try:
-            return os.read(self._staff.reports, READ_BYTES)
-        except BlockingIOError:
-            return b""
+        """Waits for reports. The zygote's ticks are among them, so this ends every quarter of a second at least."""
+        if self._timers or self._to_replace or self._ends_by_time:
+            self._look_at_the_clock()
+            if self.session.finished or not self._poller.poll(1000 * self._seconds_to_wait()):
+                return b""
+        reports = os.read(self._staff.reports, READ_BYTES)
+        if not reports:
+            raise WorkerFailedError("the process that starts workers was killed, and all workers with it")
+        return reports
 
     def _drain(self) -> bytes:
         """All reports that are there."""
         reports = b""
-        while more := self._read():
+        while self._poller.poll(0) and (more := os.read(self._staff.reports, READ_BYTES)):
             reports += more
         return reports
 
@@ -250,7 +237,7 @@ class ProcessEngine:
             desk.order = Order.KEEP if ticket_id in in_flight else Order.UNDO
             execute(session.handle(new(GradientArrived, (ticket, desk.gradient, now, started - began, seconds))))
             server.release(version)
-            desk.habits.took(seconds)
+            desk.took = seconds
             if desk.queue and desk.running is None:
                 self._send(desk, desk.queue.popleft())
             if troubled and worker in troubled:
@@ -287,6 +274,9 @@ class ProcessEngine:
                 os.write(desk.pipe, ORDER.pack(desk.running.id, 0, 0, Order.HURRY))
 
     def _handle_other(self, worker: int, ticket_id: int, kind: int, value: float) -> None:
+        if kind == Report.NEWS:
+            self._look_around()
+            return
         if kind == Report.LOSS:
             self._evaluated(value)
             return
@@ -354,8 +344,6 @@ class ProcessEngine:
                 if not desk.gone:
                     self._handle_reports(self._drain())
                     self._on_death(desk, code)
-            else:
-                raise WorkerFailedError("the process that starts workers was killed, and all workers with it")
 
     def _on_death(self, desk: _Desk, code: int) -> None:
         self._now = monotonic() - self._began
@@ -397,9 +385,15 @@ class ProcessEngine:
 
     # The clock
 
-    def _look_around(self, now: float) -> None:
-        """Timers, the end of the time, workers to replace; now and then, workers that hang."""
-        self._now = now
+    def _look_around(self) -> None:
+        """Births and deaths, the clock, workers that hang."""
+        self._hear_news()
+        self._look_at_the_clock()
+        self._look_for_hung_workers(self._now)
+
+    def _look_at_the_clock(self) -> None:
+        """Timers, the end of the time, workers to replace."""
+        now = self._now = monotonic() - self._began
         while self._timers and self._timers[0] <= now and not self.session.finished:
             heappop(self._timers)
             self._handle(TimerFired(now))
@@ -407,9 +401,6 @@ class ProcessEngine:
             self._replace_those_whose_time_has_come()
         if now >= self._end():
             self.session.stop()
-        if now + self._began >= self._next_look:
-            self._next_look = now + self._began + SECONDS_BETWEEN_LOOKS
-            self._look_for_hung_workers(now)
 
     def _end(self) -> float:
         return float("inf") if self._parts.budget.seconds is None else self._parts.budget.seconds
@@ -418,10 +409,13 @@ class ProcessEngine:
         next_timer = self._timers[0] if self._timers else float("inf")
         next_replacement = self._to_replace[0][0] if self._to_replace else float("inf")
         until = min(next_timer, next_replacement, self._end()) - self._now
-        return max(0.0, min(SECONDS_BETWEEN_LOOKS, until))
+        return max(0.0, min(SECONDS_BETWEEN_TICKS, until))
 
     def _look_for_hung_workers(self, now: float) -> None:
         for desk in self._desks.values():
+            if desk.took >= 0:
+                desk.habits.took(desk.took)
+                desk.took = -1.0
             if desk.running is None or desk.warned or now - desk.sent < desk.habits.deadline():
                 continue
             desk.warned = True

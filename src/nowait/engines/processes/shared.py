@@ -33,13 +33,14 @@ class SharedSlots:
         self._writeable = writeable
         self.fd = anonymous_file("nowait") if fd is None else fd
         self._memory: mmap.mmap | None = None
-        self._views: list[Vector] = []
+        self.views: list[Vector] = []
+        """Those mapped so far; ``slots[number]`` maps more if it has to."""
         self._allocated = 0
 
     def __getitem__(self, slot: int) -> Vector:
-        if slot >= len(self._views):
+        if slot >= len(self.views):
             self._map(slot + 1)
-        return self._views[slot]
+        return self.views[slot]
 
     def allocate(self) -> Vector:
         """One more vector."""
@@ -60,6 +61,6 @@ class SharedSlots:
             os.ftruncate(self.fd, size)
         access = mmap.PROT_READ | (mmap.PROT_WRITE if self._writeable else 0)
         self._memory = mmap.mmap(self.fd, size, flags=mmap.MAP_SHARED, prot=access)
-        for slot in range(len(self._views), size // self._slot_bytes):
+        for slot in range(len(self.views), size // self._slot_bytes):
             offset = slot * self._slot_bytes
-            self._views.append(np.frombuffer(self._memory, self.dtype, count=self.length, offset=offset))
+            self.views.append(np.frombuffer(self._memory, self.dtype, count=self.length, offset=offset))

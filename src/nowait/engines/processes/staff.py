@@ -36,13 +36,13 @@ class Staff:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.letters, their_letters = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.reports, their_reports = os.pipe()
-        os.set_blocking(self.reports, False)
+        ticks = _nonblocking_twin(their_reports)
         self._letters_kept: dict[int, tuple[Any, ...]] = {}
         self._zygote = _start(theirs, threads, log)
         theirs.close()
         try:
             payload, sizes = _pickled(job)
-            fds = [payload, points.fd, gradients.fd, their_reports, their_letters.fileno()]
+            fds = [payload, points.fd, gradients.fd, their_reports, their_letters.fileno(), ticks]
             socket.send_fds(self.control, [pickle.dumps(sizes)], fds)
             os.close(payload)
             self._wait_until_ready()
@@ -51,6 +51,7 @@ class Staff:
             raise
         finally:
             os.close(their_reports)
+            os.close(ticks)
             their_letters.close()
         self.control.setblocking(False)
 
@@ -99,6 +100,13 @@ class Staff:
         answer = pickle.loads(message) if message else ("failed", "the process ended without a word")
         if answer[0] == "failed":
             raise WorkerFailedError(f"workers could not load the problem:\n{answer[1]}")
+
+
+def _nonblocking_twin(pipe: int) -> int:
+    """The same end of a pipe, opened once more, so that only this one does not block."""
+    if sys.platform != "linux":
+        return os.dup(pipe)
+    return os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _start(theirs: socket.socket, threads: int, log: Path | None) -> subprocess.Popen[bytes]:

@@ -37,3 +37,9 @@ class Report(IntEnum):
     """the problem raised; a letter has the traceback"""
     LOSS = 3
     """the evaluator's answer, in the place of the start"""
+    NEWS = 4
+    """from the zygote: somebody was born or died, or a moment has passed; look around"""
+
+
+TICK = REPORT.pack(-1, 0.0, 0.0, EVALUATOR, Report.NEWS)
+SECONDS_BETWEEN_TICKS = 0.25

@@ -89,7 +89,8 @@ class _Worker:
     def run(self) -> None:
         """Order after order."""
         orders, reports, points, out = self._desk.orders, self._desk.reports, self._desk.points, self._out
-        samples, worker, pace = self._samples, self._worker, self._pace
+        views = points.views
+        samples, worker, pace, slow = self._samples, self._worker, self._pace, self._pace.any
         compute = self._gradient_into if self._in_place and self._memory is None else None
         unpack, pack, size, gradient = ORDER.unpack, REPORT.pack, ORDER.size, int(Report.GRADIENT)
         while len(order := os.read(orders, size)) == size:
@@ -99,15 +100,18 @@ class _Worker:
             began = monotonic()
             kind = gradient
             try:
+                point = views[slot] if slot < len(views) else points[slot]
                 sample = samples.sample(worker, job)
                 if compute is not None:
-                    compute(points[slot], sample, out)
+                    compute(point, sample, out)
                 else:
-                    kind = self._compute(points[slot], sample, instruction)
+                    kind = self._compute(point, sample, instruction)
             except Exception as error:
                 _post(self._desk, worker, error)
                 kind = Report.ERROR
-            seconds = pace.keep(ticket, job, began, monotonic() - began) if pace.any else monotonic() - began
+            seconds = monotonic() - began
+            if slow:
+                seconds = pace.keep(ticket, job, began, seconds)
             os.write(reports, pack(ticket, began, seconds, worker, kind))
 
     def _compute(self, point: Vector, sample: Sample, instruction: int) -> int:

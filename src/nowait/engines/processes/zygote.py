@@ -21,6 +21,7 @@ import traceback
 from typing import Any, NoReturn, final
 
 from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.wire import SECONDS_BETWEEN_TICKS, TICK
 from nowait.engines.processes.worker import Desk, Job, work
 
 LONGEST_MESSAGE = 65_536
@@ -45,8 +46,8 @@ def main(control_fd: int) -> None:
 class _Zygote:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        message, fds, _, _ = socket.recv_fds(control, LONGEST_MESSAGE, 5)
-        payload, points, gradients, self._reports, letters = fds
+        message, fds, _, _ = socket.recv_fds(control, LONGEST_MESSAGE, 6)
+        payload, points, gradients, self._reports, letters, self._ticks = fds
         self._job: Job = _unpickle(payload, pickle.loads(message))
         self._letters = socket.socket(fileno=letters)
         self._points = SharedSlots(self._job.length, self._job.dtype, points, writeable=False)
@@ -65,11 +66,12 @@ class _Zygote:
         os.set_blocking(alarm, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self._tick()
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(alarm, select.POLLIN)
         while True:
-            for fd, _ in poller.poll():
+            for fd, _ in poller.poll(1000 * SECONDS_BETWEEN_TICKS) or self._tick():
                 if fd == alarm:
                     with contextlib.suppress(BlockingIOError):
                         os.read(alarm, 4096)
@@ -104,9 +106,11 @@ class _Zygote:
         status = 1
         try:
             _die_with_parent(zygote)
+            _let_the_server_go_first()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._control.close()
+            os.close(self._ticks)
             desk = Desk(orders, self._reports, self._letters, self._points, self._gradients)
             work(worker, self._job, desk)
             status = 0
@@ -135,6 +139,13 @@ class _Zygote:
     def _say(self, *message: Any) -> None:
         with contextlib.suppress(OSError):  # the other side is gone, which the next receive will tell
             self._control.send(pickle.dumps(message))
+            self._tick()
+
+    def _tick(self) -> tuple[()]:
+        """The server waits for reports and for nothing else: wake it. (If the pipe is full it is awake.)"""
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            os.write(self._ticks, TICK)
+        return ()
 
     def _end(self) -> None:
         for process in self._children:
@@ -150,6 +161,13 @@ def _unpickle(payload: int, sizes: list[int]) -> Any:
         parts.append(memory[offset : offset + size])
         offset += -(-size // 64) * 64
     return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def _let_the_server_go_first() -> None:
+    """A worker that is woken does not push the server, which woke it, off its core."""
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _die_with_parent(parent: int) -> None:
