@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 
 @cache
 def kernels() -> Any:
@@ -24,3 +26,13 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     except RuntimeError:  # numba finds no folder it can write to
         result = njit(nogil=True)(function)
     return result
+
+
+def warm_up(params: Any) -> None:
+    """Load the kernels that steps from params like these need, before a run counts seconds."""
+    few = np.zeros(1, dtype=params.dtype)
+    point = few.copy()
+    point.flags.writeable = False
+    kernels().squared_norm(few)
+    kernels().sgd_step(point, few, params.dtype.type(0.0) if params.dtype != np.float64 else 0.0, few.copy())
+    kernels().add_scaled(few, few, params.dtype.type(0.0))

@@ -27,6 +27,7 @@ from nowait.core import (
     WorkerJoined,
     WorkerLost,
 )
+from nowait.core.compiled import warm_up
 from nowait.core.errors import WorkerFailedError
 from nowait.core.server import new
 from nowait.core.types import Vector
@@ -122,9 +123,18 @@ class ProcessEngine:
         self._interrupted = ""
         self._now = 0.0
         """Seconds since the start, as of the last look at the clock."""
-        job = Job(parts.problem, seed, points.length, points.dtype.str, self._began, options.slowdown, options.speeds)
-        threads = max(1, (os.cpu_count() or 1) // len(parts.server.workers))
+        self._seed = seed
+        self._start_staff()
+
+    def _start_staff(self) -> None:
+        """Start the zygote, and meanwhile load what the server needs."""
+        parts, points, options = self._parts, self._points, self._options
+        dtype = points.dtype.str
+        job = Job(parts.problem, self._seed, points.length, dtype, self._began, options.slowdown, options.speeds)
+        threads = max(1, (os.cpu_count() or 1) // max(1, len(parts.server.workers)))
         self._staff = Staff(job, points, self._gradients, threads, options.log)
+        warm_up(self._server.params)
+        self._staff.wait_until_ready()
         self._poller = select.poll()
         self._poller.register(self._staff.reports, select.POLLIN)
 
@@ -208,7 +218,7 @@ class ProcessEngine:
                 return b""
         reports = os.read(self._staff.reports, READ_BYTES)
         if not reports:
-            raise WorkerFailedError("the process that starts workers was killed, and all workers with it")
+            self._replace_everybody()
         return reports
 
     def _drain(self) -> bytes:
@@ -344,6 +354,26 @@ class ProcessEngine:
                 if not desk.gone:
                     self._handle_reports(self._drain())
                     self._on_death(desk, code)
+
+    def _replace_everybody(self) -> None:
+        """The zygote was killed, and all workers died with it."""
+        logger.warning("the process that starts workers was killed, and all workers with it: they are replaced")
+        if self._failures.died(EVALUATOR) is None:
+            raise WorkerFailedError("the process that starts workers was killed again and again")
+        self._now = monotonic() - self._began
+        self._staff.close()
+        os.close(self._desks.pop(EVALUATOR).pipe)
+        desks = list(self._desks.values())
+        for desk in desks:
+            self._leave(desk)
+        self._unborn.clear()
+        self._processes.clear()
+        self._start_staff()
+        self._now = monotonic() - self._began
+        self._hire(EVALUATOR)
+        self._ask_evaluator()
+        for desk in desks:
+            self._join(desk.worker, desk.habits)
 
     def _on_death(self, desk: _Desk, code: int) -> None:
         self._now = monotonic() - self._began

@@ -45,7 +45,6 @@ class Staff:
             fds = [payload, points.fd, gradients.fd, their_reports, their_letters.fileno(), ticks]
             socket.send_fds(self.control, [pickle.dumps(sizes)], fds)
             os.close(payload)
-            self._wait_until_ready()
         except BaseException:
             self.close()
             raise
@@ -53,6 +52,14 @@ class Staff:
             os.close(their_reports)
             os.close(ticks)
             their_letters.close()
+
+    def wait_until_ready(self) -> None:
+        """Until the zygote has loaded the problem."""
+        message = self.control.recv(LONGEST_MESSAGE)
+        answer = pickle.loads(message) if message else ("failed", "the process ended without a word")
+        if answer[0] == "failed":
+            self.close()
+            raise WorkerFailedError(f"workers could not load the problem:\n{answer[1]}")
         self.control.setblocking(False)
 
     def hire(self, worker: int) -> int:
@@ -67,14 +74,13 @@ class Staff:
         self.control.send(pickle.dumps(("kill", worker)))
 
     def news(self) -> list[tuple[Any, ...]]:
-        """What the zygote said: ("forked", worker, process), ("died", worker, process, exit code), ("zygote died",)."""
+        """What the zygote said: ("forked", worker, process), ("died", worker, process, exit code)."""
         messages = []
         with contextlib.suppress(BlockingIOError):
             while True:
                 message = self.control.recv(LONGEST_MESSAGE)
                 if not message:
-                    messages.append(("zygote died",))
-                    break
+                    break  # the zygote is gone, which the end of the reports will tell
                 messages.append(pickle.loads(message))
         return messages
 
@@ -94,12 +100,6 @@ class Staff:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._zygote.pid, signal.SIGKILL)
         self._zygote.wait()
-
-    def _wait_until_ready(self) -> None:
-        message = self.control.recv(LONGEST_MESSAGE)
-        answer = pickle.loads(message) if message else ("failed", "the process ended without a word")
-        if answer[0] == "failed":
-            raise WorkerFailedError(f"workers could not load the problem:\n{answer[1]}")
 
 
 def _nonblocking_twin(pipe: int) -> int:
