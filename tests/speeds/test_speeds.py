@@ -239,3 +239,30 @@ def test_the_adversarys_order_repeats_and_passes_over_workers_without_a_ticket()
 def test_bad_arguments_of_speeds(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_recorded_times_are_those_of_the_run_in_their_order():
+    problem, method = nw.problems.NoisyQuadratic(dimension=3), nw.AsynchronousSGD(nw.Constant(0.1))
+    run = nw.simulate(problem, method, nw.speeds.Exponential([0.1, 1.0, 3.0]), steps=200)
+    last = min(run.trace.time[run.trace.worker == worker].max() for worker in range(3))
+    before_any_is_repeated = run.trace.time <= last
+    again = nw.simulate(problem, method, nw.speeds.Recorded(run.trace), seconds=last * (1 + 1e-9))
+    assert np.array_equal(again.trace.worker, run.trace.worker[before_any_is_repeated])
+    np.testing.assert_allclose(again.trace.time, run.trace.time[before_any_is_repeated])
+    longer = nw.simulate(problem, method, nw.speeds.Recorded(run.trace), steps=900)
+    mine = longer.trace.compute_seconds[longer.trace.worker == 1]
+    recorded = run.trace.compute_seconds[run.trace.worker == 1]
+    assert np.array_equal(mine, np.resize(recorded, len(mine))), "and over and over again"
+
+
+def test_workers_without_recorded_times_take_those_of_others():
+    problem, method = nw.problems.NoisyQuadratic(dimension=3), nw.AsynchronousSGD(nw.Constant(0.1))
+    run = nw.simulate(problem, method, nw.speeds.Fixed([1.0, 2.0, 100.0]), steps=20)
+    assert set(run.trace.worker) == {0, 1}
+    timing = nw.speeds.Recorded(run.trace).timing(0)
+    assert [timing(worker, 0, 10.0) for worker in (2, 3, 4)] == [(1.0, 11.0), (1.0, 11.0), (2.0, 12.0)]
+
+
+def test_recorded_wants_a_trace_with_arrivals():
+    with pytest.raises(TypeError, match=r"trace must be the trace of a run, as in Recorded\(run.trace\)"):
+        nw.speeds.Recorded([1.0, 2.0])

@@ -129,6 +129,10 @@ class Server:
         """How many tickets were issued."""
         return self._next_ticket
 
+    def jobs_of(self, worker: int) -> int:
+        """How many tickets a worker number has had."""
+        return self._jobs.get(worker, 0)
+
     # What engines call
 
     def start(self) -> list[Command]:

@@ -104,7 +104,7 @@ class Session:
         return commands
 
     def _resume(self, checkpoint: Checkpoint) -> list[Command]:
-        self._parts.recorder.restore(checkpoint.arrivals, checkpoint.events)
+        self._parts.recorder.restore(checkpoint.initial_workers, checkpoint.arrivals, checkpoint.events)
         commands = self.server.resume(checkpoint.state)
         self._history = checkpoint.history
         self._steps_seen, self._dropped_seen = self.server.steps, self.server.counts.dropped

@@ -27,6 +27,8 @@ class Checkpoint:
     """A run up to a step, as it was read back."""
 
     state: ServerState
+    initial_workers: list[int]
+    """Those the run began with; the state has those it had when the checkpoint was made."""
     arrivals: NDArray[np.void]
     events: NDArray[np.void]
     history: HistoryRecorder
@@ -60,14 +62,14 @@ class RunFolder:
 
     def checkpoint(self, state: ServerState, recorder: TraceRecorder) -> None:
         """Write everything up to now. A crash at any moment leaves the last complete checkpoint as it was."""
-        num_events = self._write_trace(recorder)
+        numbers = {"events": self._write_trace(recorder), "initial_workers": recorder.initial_workers.tolist()}
         name = f"step_{state.steps}"
         unfinished, target = self.path / "checkpoints" / f".{name}", self.path / "checkpoints" / name
         if target.exists():
             return
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
-        _write_state(unfinished, state, num_events)
+        _write_state(unfinished, state, numbers)
         _sync(unfinished)
         os.rename(unfinished, target)
         _sync(target.parent)
@@ -81,12 +83,12 @@ class RunFolder:
     def latest(self) -> Checkpoint:
         """The last complete checkpoint, with the trace and the metrics cut where it was made."""
         for _, path in self._steps():
-            state, num_events = _read_state(path)
+            state, initial_workers, num_events = _read_state(path)
             arrivals = np.fromfile(self.path / ROWS, ARRIVAL_DTYPE, count=state.rows)
             events = np.fromfile(self.path / EVENTS, EVENT_DTYPE, count=num_events)
             if len(arrivals) == state.rows and len(events) == num_events:
                 _forget_later_steps(arrivals, state.steps)
-                return Checkpoint(state, arrivals, events, self._cut_history(state.steps))
+                return Checkpoint(state, initial_workers, arrivals, events, self._cut_history(state.steps))
         raise FileNotFoundError(f"{self.path} has no complete checkpoint to resume from")
 
     def rewind(self, checkpoint: Checkpoint) -> None:
@@ -132,7 +134,7 @@ def _forget_later_steps(arrivals: NDArray[np.void], steps: int) -> None:
         arrivals[column][later] = 0
 
 
-def _write_state(folder: Path, state: ServerState, num_events: int) -> None:
+def _write_state(folder: Path, state: ServerState, more: dict[str, Any]) -> None:
     from safetensors.numpy import save_file
 
     vectors: dict[str, Any] = {"params": state.params}
@@ -142,7 +144,7 @@ def _write_state(folder: Path, state: ServerState, num_events: int) -> None:
         numbers[part] = plain
         vectors |= {f"{part}.{name}": array for name, array in arrays.items()}
     save_file(vectors, folder / "state.safetensors")
-    write_json(folder / "state.json", numbers | {"events": num_events})
+    write_json(folder / "state.json", numbers | more)
     for file in ("state.safetensors", "state.json"):
         _sync(folder / file)
 
@@ -152,19 +154,19 @@ def _divided(state: State) -> tuple[State, State]:
     return {name: value for name, value in state.items() if name not in arrays}, arrays
 
 
-def _read_state(folder: Path) -> tuple[ServerState, int]:
+def _read_state(folder: Path) -> tuple[ServerState, list[int], int]:
     from safetensors.numpy import load_file
 
     numbers = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     vectors = load_file(folder / "state.safetensors")
-    num_events = numbers.pop("events")
+    num_events, initial_workers = numbers.pop("events"), numbers.pop("initial_workers")
     numbers["jobs"] = {int(worker): jobs for worker, jobs in numbers["jobs"].items()}
     for part in ("update", "output"):
         prefix = f"{part}."
         numbers[part] |= {
             name.removeprefix(prefix): value for name, value in vectors.items() if name.startswith(prefix)
         }
-    return ServerState(params=vectors["params"], **numbers), num_events
+    return ServerState(params=vectors["params"], **numbers), initial_workers, num_events
 
 
 def _write_at(path: Path, offset: int, data: bytes) -> None:

@@ -189,7 +189,7 @@ class TraceRecorder:
     """The server's ``Log``: packs every arrival into 112 bytes of a chunk."""
 
     def __init__(self, initial_workers: Sequence[int]) -> None:
-        self._initial_workers = np.array(initial_workers, dtype=np.int64)
+        self.initial_workers = np.array(initial_workers, dtype=np.int64)
         self._chunks: list[bytearray] = []
         self._rows = 0
         self._changed_from = 0
@@ -242,8 +242,9 @@ class TraceRecorder:
         rows = b"".join(self._chunks[chunk:])[place * ROW_BYTES :][: (self._rows - first) * ROW_BYTES]
         return first, rows, np.array(self._events, dtype=EVENT_DTYPE).tobytes()
 
-    def restore(self, arrivals: NDArray[np.void], events: NDArray[np.void]) -> None:
-        """Go on after these rows and events."""
+    def restore(self, initial_workers: list[int], arrivals: NDArray[np.void], events: NDArray[np.void]) -> None:
+        """Go on after these rows and events of a run that began with these workers."""
+        self.initial_workers = np.array(initial_workers, dtype=np.int64)
         data = arrivals.tobytes()
         chunk_bytes = CHUNK_ROWS * ROW_BYTES
         for offset in range(0, len(data), chunk_bytes):
@@ -256,12 +257,20 @@ class TraceRecorder:
         chunk, place = divmod(number, CHUNK_ROWS)
         return np.frombuffer(self._chunks[chunk], ARRIVAL_DTYPE, count=1, offset=place * ROW_BYTES)
 
+    def recent(self, column: str, count: int) -> NDArray[Any]:
+        """A column of the latest rows, at most so many (and at most those of the latest chunk)."""
+        if not self._chunks:
+            return np.empty(0)
+        in_chunk = self._rows - (len(self._chunks) - 1) * CHUNK_ROWS
+        rows = np.frombuffer(self._chunks[-1], ARRIVAL_DTYPE, count=in_chunk)
+        return rows[column][-count:].copy()
+
     def trace(self, seconds: float = 0.0, last_norm: float = 0.0) -> Trace:
         """The trace so far, of a run that ended after ``seconds`` at params with this norm."""
         chunks = [np.frombuffer(chunk, ARRIVAL_DTYPE) for chunk in self._chunks]
         arrivals = np.concatenate(chunks)[: self._rows] if chunks else np.empty(0, ARRIVAL_DTYPE)
         events = np.array(self._events, dtype=EVENT_DTYPE)
-        return Trace(arrivals, events, self._initial_workers, seconds, last_norm)
+        return Trace(arrivals, events, self.initial_workers, seconds, last_norm)
 
 
 def _event(kind: int, worker: int, time: float) -> OtherEvent:

@@ -6,6 +6,7 @@ from nowait.speeds.clock import Clock, Finished
 from nowait.speeds.communication import Communication
 from nowait.speeds.faults import Faults
 from nowait.speeds.random_speeds import BySample, Exponential, Fixed, LogNormal, Pareto
+from nowait.speeds.recorded import Recorded
 from nowait.speeds.speeds import Speeds, Timing
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Fixed",
     "LogNormal",
     "Pareto",
+    "Recorded",
     "Speeds",
     "TimeVarying",
     "Timing",

@@ -32,6 +32,7 @@ from nowait.core.errors import WorkerFailedError
 from nowait.core.server import new
 from nowait.core.types import Vector
 from nowait.core.versions import Version
+from nowait.engines.live import LiveView, WorkerView
 from nowait.engines.processes.failures import Failures, Habits
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.staff import Staff
@@ -61,11 +62,12 @@ class ProcessOptions:
     """How many there should be, if some are missing at the start."""
 
 
-def train(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int, progress: bool | None) -> Run:  # noqa: ARG001
+def train(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int, progress: bool | None) -> Run:
     """Run to the end of the budget with real workers."""
-    engine = ProcessEngine(parts, points, options, seed)
+    view = LiveView(str(parts.config["method"]["type"]), parts.budget, parts.recorder, progress)
+    engine = ProcessEngine(parts, points, options, seed, view)
     try:
-        with Interruption(engine.interrupt), np.errstate(over="ignore", invalid="ignore"):
+        with Interruption(engine.interrupt), np.errstate(over="ignore", invalid="ignore"), view:
             engine.run()
             return engine.result()
     finally:
@@ -100,8 +102,9 @@ class _Desk:
 class ProcessEngine:
     """One server, many processes. It reads reports in batches, and hands the server one event after the other."""
 
-    def __init__(self, parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int) -> None:
+    def __init__(self, parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int, view: LiveView) -> None:
         self._parts = parts
+        self._view = view
         self._server = parts.server
         self._options = options
         self.session = Session(parts, self, evaluator=self)
@@ -238,11 +241,14 @@ class ProcessEngine:
         for ticket_id, started, seconds, worker, kind in REPORT.iter_unpack(reports):
             if kind != gradient:
                 self._handle_other(worker, ticket_id, kind, started)
+                now = self._now
                 continue
-            desk = desks[worker]
+            desk = desks.get(worker)
+            if desk is None or session.finished:
+                continue  # it was let go; or nobody needs it any more
             ticket, version = desk.running, desk.version
-            if session.finished or ticket is None or version is None or ticket[0] != ticket_id:
-                continue
+            if ticket is None or version is None or ticket[0] != ticket_id:
+                continue  # from a process that died since
             desk.running = None
             desk.order = Order.KEEP if ticket_id in in_flight else Order.UNDO
             execute(session.handle(new(GradientArrived, (ticket, desk.gradient, now, started - began, seconds))))
@@ -293,9 +299,11 @@ class ProcessEngine:
         letter = self._staff.letter(worker)
         if worker == EVALUATOR:
             raise WorkerFailedError(f"the problem's loss raised:\n{letter[1]}")
-        desk = self._desks[worker]
+        desk = self._desks.get(worker)
+        if desk is None or self.session.finished:
+            return
         ticket, version = desk.running, desk.version
-        if self.session.finished or ticket is None or version is None or ticket.id != ticket_id:
+        if ticket is None or version is None or ticket.id != ticket_id:
             return
         if kind == Report.MISFIT:
             misfit = np.broadcast_to(np.zeros((), np.dtype(letter[0])), letter[1])
@@ -420,6 +428,32 @@ class ProcessEngine:
         self._hear_news()
         self._look_at_the_clock()
         self._look_for_hung_workers(self._now)
+        if self._view.shown:
+            self._view.update(self._server, self.session.loss, self._views())
+
+    def _views(self) -> list[WorkerView]:
+        desks = [
+            WorkerView(desk.worker, self._delivered(desk.worker), desk.habits.mean, self._state(desk))
+            for desk in self._desks.values()
+            if desk.worker != EVALUATOR
+        ]
+        lost = [
+            WorkerView(worker, self._delivered(worker), -1.0, "lost, to be replaced") for _, worker in self._to_replace
+        ]
+        return desks + lost
+
+    def _state(self, desk: _Desk) -> str:
+        if desk.running is None:
+            return "waits"
+        for_seconds = self._now - desk.sent
+        if for_seconds < 1.0:
+            return ""
+        slow = desk.habits.mean >= 0 and for_seconds > 3 * desk.habits.mean
+        return f"{'slow: ' if slow else ''}computes for {for_seconds:.1f} s"
+
+    def _delivered(self, worker: int) -> int:
+        """How many gradients it delivered, roughly: what it was given before this one."""
+        return max(0, self._server.jobs_of(worker) - 1)
 
     def _look_at_the_clock(self) -> None:
         """Timers, the end of the time, workers to replace."""

@@ -1,0 +1,111 @@
+"""The live view of a run on a terminal: how fast, how good, how late, who works and who does not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, final
+
+import numpy as np
+
+from nowait.core import Server
+from nowait.engines.budget import Budget
+from nowait.recording import TraceRecorder
+
+MOST_WORKERS = 12
+"""More are not shown one by one: the slowest are."""
+RECENT = 2_000
+"""Delays are those of so many arrivals."""
+
+
+@final
+@dataclass(frozen=True)
+class WorkerView:
+    """One line of the table."""
+
+    worker: int
+    gradients: int
+    seconds: float
+    """How long its gradients take; negative if none came yet."""
+    state: str
+
+
+@final
+class LiveView:
+    """Shown while it is entered, if ``shown``; None means: if the standard error stream is a terminal."""
+
+    def __init__(self, title: str, budget: Budget, recorder: TraceRecorder, shown: bool | None) -> None:
+        self._title = title
+        self._budget = budget
+        self._recorder = recorder
+        self.shown = sys.stderr.isatty() if shown is None else shown
+        self._live: Any = None
+        self._last = (0.0, 0)
+
+    def __enter__(self) -> Self:
+        if self.shown:
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, server: Server, loss: float | None, workers: Iterable[WorkerView]) -> None:
+        """Show the run as it is now."""
+        if self._live is not None:
+            self._live.update(self._drawn(server, loss, list(workers)), refresh=True)
+
+    def _drawn(self, server: Server, loss: float | None, workers: list[WorkerView]) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for column in ("worker", "share", "gradients", "s per gradient", "now"):
+            table.add_column(column, justify="left" if column == "now" else "right")
+        total = max(1, sum(view.gradients for view in workers))
+        shown = sorted(workers, key=lambda view: (view.state == "", -view.seconds))[:MOST_WORKERS]
+        for view in sorted(shown, key=lambda view: view.worker):
+            seconds = "" if view.seconds < 0 else f"{view.seconds:.3g}"
+            table.add_row(
+                str(view.worker),
+                f"{view.gradients / total:.1%}",
+                f"{view.gradients:,}",
+                seconds,
+                view.state or "computes",
+            )
+        hidden = len(workers) - len(shown)
+        lines = [Text(line) for line in self.lines(server, loss)]
+        return Group(*lines, table, *([Text(f"and {hidden} workers that are faster", style="dim")] if hidden else []))
+
+    def lines(self, server: Server, loss: float | None) -> list[str]:
+        """What is said above the table."""
+        now, steps = server.now, server.steps
+        last_time, last_steps = self._last
+        rate = (steps - last_steps) / (now - last_time) if now > last_time else 0.0
+        self._last = (now, steps)
+        delays = self._recorder.recent("delay", RECENT)
+        late = f"delay median {np.median(delays):.0f}, maximum {delays.max()}" if len(delays) else "no delays yet"
+        return [
+            f"{self._title}: step {steps:,}{self._goal()}, {now:.0f} s{self._time_left(server)}",
+            f"{rate:,.0f} steps/s, loss {'not known yet' if loss is None else f'{loss:.6g}'}, {late}"
+            f" (M = {server.num_workers})",
+        ]
+
+    def _goal(self) -> str:
+        return "" if self._budget.steps is None else f" of {self._budget.steps:,}"
+
+    def _time_left(self, server: Server) -> str:
+        share = self._budget.share_used(server.steps, server.counts.gradients, server.now)
+        if not share or server.now <= 0:
+            return ""
+        return f", about {server.now * (1 / share - 1):.0f} s left"

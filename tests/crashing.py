@@ -1,0 +1,73 @@
+"""A server that is killed where a test says. Run as a script: it trains, or resumes, and kills itself."""
+
+import json
+import os
+import signal
+import sys
+
+import nowait as nw
+from faulty import Faulty
+
+METHODS = {
+    "asynchronous": nw.AsynchronousSGD(nw.DelayAdaptive(0.05)),
+    "rennala": nw.RennalaSGD(nw.Constant(0.1), batch=3),
+    "fedbuff": nw.FedBuff(nw.Constant(0.1), buffer=4),
+    "random": nw.RandomAssignment(nw.Constant(0.03)),
+}
+
+
+def problem_of(plan):
+    return Faulty({tuple(place): "kill" for place in plan.get("kills", [])})
+
+
+def options_of(plan):
+    return {"output": nw.UniformAverage(), "update": nw.Momentum(0.3)} if plan.get("parts") else {}
+
+
+class Die(nw.Callback):
+    """Kills this process when the run has made so many steps."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def on_step(self, control):
+        if control.steps >= self.steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_while_writing(number):
+    """Kills this process just before it completes its checkpoint of this number."""
+    rename, count = os.rename, 0
+
+    def dying_rename(source, target):
+        nonlocal count
+        count += "step_" in str(target)
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, target)
+
+    os.rename = dying_rename
+
+
+def main(plan):
+    if "die_while_writing" in plan:
+        die_while_writing(plan["die_while_writing"])
+    callbacks = [Die(plan["die_at"])] if "die_at" in plan else []
+    if plan.get("resume"):
+        nw.resume(plan["folder"], problem_of(plan), callbacks=callbacks)
+        return
+    nw.train(
+        problem_of(plan),
+        METHODS[plan["method"]],
+        workers=3,
+        steps=plan["steps"],
+        seed=7,
+        folder=plan["folder"],
+        checkpoint_every=plan["every"],
+        callbacks=callbacks,
+        **options_of(plan),
+    )
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,120 @@
+"""Problems whose workers fail where a test says, and wait where a test says. Imported by worker processes."""
+
+import os
+import signal
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import nowait as nw
+
+
+@dataclass
+class Faulty:
+    """A noisy quadratic; ``faults`` says what happens at which (worker, job)."""
+
+    faults: dict = field(default_factory=dict)
+    dimension: int = 5
+    sigma: float = 0.1
+
+    def __post_init__(self):
+        self.problem = nw.problems.NoisyQuadratic(dimension=self.dimension, L=1.0, mu=0.5, sigma=self.sigma)
+
+    def initial(self):
+        return self.problem.initial()
+
+    def loss(self, point):
+        return self.problem.loss(point)
+
+    def gradient(self, point, sample):
+        fault = self.faults.get((sample.worker, sample.job)) or self.faults.get(sample.worker)
+        gradient = self.problem.gradient(point, sample)
+        return gradient if fault is None else getattr(self, fault)(gradient)
+
+    def kill(self, gradient):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def leave(self, gradient):
+        os._exit(3)
+
+    def fail(self, gradient):
+        raise ArithmeticError("this sample cannot be computed")
+
+    def nan(self, gradient):
+        return gradient * np.nan
+
+    def misfit(self, gradient):
+        return np.zeros(3)
+
+    def hang(self, gradient):
+        signal.pause()
+
+
+@dataclass
+class Conducted(Faulty):
+    """Worker m finishes a gradient only when a byte comes through the named pipe ``folder/m``."""
+
+    folder: str = ""
+
+    def gradient(self, point, sample):
+        gradient = super().gradient(point, sample)
+        with open(f"{self.folder}/{sample.worker}", "rb", buffering=0) as pipe:
+            pipe.read(1)
+        return gradient
+
+
+class Conductor:
+    """Lets workers finish one after the other, in a given order."""
+
+    def __init__(self, folder, workers):
+        self.folder = str(folder)
+        self.pipes = []
+        for worker in range(workers):
+            os.mkfifo(f"{folder}/{worker}")
+            self.pipes.append(os.open(f"{folder}/{worker}", os.O_RDWR))
+
+    def let(self, worker):
+        os.write(self.pipes[worker], b".")
+
+    def close(self):
+        for pipe in self.pipes:
+            os.close(pipe)
+
+
+@dataclass
+class InOrder(nw.Method):
+    """Another method whose arrivals come in the order of an adversary: the next worker that has a ticket."""
+
+    method: nw.Method
+    order: list
+    conductor: object
+
+    def start(self, server):
+        self.place = 0
+        self.method.start(server)
+        self.go_on(server)
+
+    def on_arrival(self, server, arrival):
+        self.method.on_arrival(server, arrival)
+        self.go_on(server)
+
+    def go_on(self, server):
+        while not server.in_flight.of(self.order[self.place]):
+            self.place = (self.place + 1) % len(self.order)
+        self.conductor.let(self.order[self.place])
+        self.place = (self.place + 1) % len(self.order)
+
+
+class Waiting(Faulty):
+    """Its loss waits, from the second time on, for a byte from a pipe that the test holds."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.evaluations = folder, 0
+
+    def loss(self, point):
+        self.evaluations += 1
+        if self.evaluations == 2:
+            with open(f"{self.folder}/0", "rb", buffering=0) as pipe:
+                pipe.read(1)
+        return super().loss(point)

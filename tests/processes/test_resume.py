@@ -1,0 +1,209 @@
+"""Checkpoints: the server is killed at any moment, and the run goes on as if nothing but time was lost."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import crashing
+import nowait as nw
+from faulty import Faulty
+from nowait.core.randomness import CounterRandom
+
+ROOT = Path(__file__).parents[1]
+
+
+def crash(folder, **plan):
+    """Run the script until it kills itself."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, str(ROOT / "crashing.py"), json.dumps({"folder": str(folder)} | plan)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+
+
+def checkpoints(folder):
+    return sorted(int(path.name.removeprefix("step_")) for path in (folder / "checkpoints").glob("step_*"))
+
+
+def check_that_it_replays(run, problem, plan):
+    assert len(np.unique(run.trace.ticket)) == len(run.trace), "no gradient is applied twice"
+    steps = np.unique(run.trace.step[run.trace.step > 0])
+    assert steps.tolist() == list(range(1, run.stats.steps + 1)), "every step was made once"
+    again = nw.replay(run.trace, problem, crashing.METHODS[plan["method"]], seed=7, **crashing.options_of(plan))
+    assert np.array_equal(again.last, run.last)
+    assert np.array_equal(again.params, run.params)
+    assert again.stats.lost == run.stats.lost
+
+
+@pytest.mark.parametrize("method", crashing.METHODS)
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_killed_server_goes_on_from_its_last_checkpoint(method, parts, tmp_path):
+    plan = {"method": method, "steps": 120, "every": 25, "parts": parts}
+    crash(tmp_path / "run", die_at=90, **plan)
+    assert checkpoints(tmp_path / "run") == [25, 50, 75]
+    assert not (tmp_path / "run" / "stats.json").exists()
+    run = nw.resume(tmp_path / "run", Faulty())
+    assert run.stats.steps == 120
+    assert [event["kind"] for event in run.trace.events] == [3], "it was resumed once"
+    assert run.trace.step[run.trace.events["after"][0] - 1] <= 75
+    check_that_it_replays(run, Faulty(), plan)
+    assert run.history.step[0] == 0
+    assert (np.diff(run.history.step) > 0).all()
+    loaded = nw.load(tmp_path / "run")
+    assert np.array_equal(loaded.last, run.last)
+    assert loaded.config == run.config
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_server_killed_while_it_writes_a_checkpoint_goes_on_from_the_one_before(number, tmp_path):
+    """The first one is that of step 0, so a run killed during its second can be resumed."""
+    plan = {"method": "rennala", "steps": 60, "every": 10}
+    crash(tmp_path / "run", die_while_writing=number, **plan)
+    complete = [0, 10, 20][: number - 1]
+    assert checkpoints(tmp_path / "run") == complete
+    if not complete:
+        with pytest.raises(FileNotFoundError, match="has no complete checkpoint"):
+            nw.resume(tmp_path / "run", Faulty())
+        return
+    run = nw.resume(tmp_path / "run", Faulty())
+    assert run.stats.steps == 60
+    check_that_it_replays(run, Faulty(), plan)
+
+
+def test_a_trace_file_that_is_ahead_of_the_checkpoint_is_cut(tmp_path):
+    """Rows were written, and steps of held gradients, but the checkpoint they belong to was not completed."""
+    plan = {"method": "fedbuff", "steps": 60, "every": 10}
+    crash(tmp_path / "run", die_while_writing=4, **plan)
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step_20" / "state.json").read_text())
+    rows = np.fromfile(tmp_path / "run" / "trace.rows", nw.recording.trace.ARRIVAL_DTYPE)
+    assert len(rows) > state["rows"]
+    assert rows["step"].max() > 20
+    run = nw.resume(tmp_path / "run", Faulty())
+    check_that_it_replays(run, Faulty(), plan)
+
+
+def test_the_last_checkpoints_are_kept(tmp_path):
+    nw.train(
+        Faulty(),
+        crashing.METHODS["asynchronous"],
+        workers=2,
+        steps=100,
+        folder=tmp_path / "run",
+        checkpoint_every=10,
+        keep_checkpoints=2,
+    )
+    assert checkpoints(tmp_path / "run") == [90, 100]
+
+
+def test_checkpoints_by_time(tmp_path):
+    run = nw.train(
+        Faulty(),
+        crashing.METHODS["asynchronous"],
+        workers=2,
+        steps=300,
+        folder=tmp_path / "run",
+        checkpoint_seconds=1e-6,
+    )
+    assert len(checkpoints(tmp_path / "run")) == 3
+    assert checkpoints(tmp_path / "run")[-1] == run.stats.steps
+
+
+def test_the_folder_of_a_run(tmp_path):
+    run = nw.train(Faulty(), crashing.METHODS["asynchronous"], workers=2, steps=50, folder=tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {
+        "checkpoints",
+        "config.json",
+        "metrics.jsonl",
+        "params.safetensors",
+        "stats.json",
+        "trace.npz",
+        "workers.log",
+    }
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == run.history.step.tolist()
+    with pytest.raises(FileExistsError, match="nothing is overwritten"):
+        nw.train(Faulty(), crashing.METHODS["asynchronous"], workers=2, steps=50, folder=tmp_path / "run")
+
+
+def test_a_finished_run_is_not_resumed(tmp_path):
+    nw.train(Faulty(), crashing.METHODS["asynchronous"], workers=2, steps=20, folder=tmp_path / "run")
+    with pytest.raises(ValueError, match=r"is finished: read it with nw.load"):
+        nw.resume(tmp_path / "run", Faulty())
+
+
+def test_another_problem_is_refused(tmp_path):
+    plan = {"method": "asynchronous", "steps": 60, "every": 10}
+    crash(tmp_path / "run", die_at=30, **plan)
+    with pytest.raises(ValueError, match="is a run of another problem"):
+        nw.resume(tmp_path / "run", Faulty(sigma=0.2))
+    with pytest.raises(ValueError, match="is a run of another problem"):
+        nw.resume(tmp_path / "run", Faulty(dimension=6))
+
+
+def test_parts_of_ones_own_have_to_be_passed_again(tmp_path):
+    class Mine(nw.Stepsize):
+        def __call__(self, delay, num_workers, step):
+            return 0.05
+
+    plan = {"method": "asynchronous", "steps": 60, "every": 10}
+    crash(tmp_path / "run", die_at=30, **plan)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["method"]["stepsize"] = {"type": "Mine"}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="the method of the run is a Mine, which is not of this library: pass method="):
+        nw.resume(tmp_path / "run", Faulty())
+    run = nw.resume(tmp_path / "run", Faulty(), method=nw.AsynchronousSGD(Mine()))
+    assert run.stats.steps == 60
+
+
+def test_what_is_not_a_run_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: it has no config.json"):
+        nw.resume(tmp_path, Faulty())
+    nw.simulate(Faulty(), crashing.METHODS["asynchronous"], nw.speeds.Fixed([1.0]), steps=5).save(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"the run was not made by nw.train"):
+        nw.resume(tmp_path / "run", Faulty())
+
+
+def test_chaos(tmp_path, caplog):
+    """Workers are killed 50 times and the server 5 times in one run, at places drawn by lot."""
+    random = CounterRandom(0, "chaos")
+    kills = set()
+    while len(kills) < 50:
+        kills.add((random.integer(3), 2 + random.integer(400)))
+    plan = {"method": "asynchronous", "steps": 2_000, "every": 50, "kills": sorted(kills)}
+    folder, shared = tmp_path / "run", sorted(os.listdir("/dev/shm"))
+    deaths = sorted(100 + random.integer(1_700) for _ in range(5))
+    crash(folder, die_at=deaths[0], **plan)
+    for death in deaths[1:]:
+        crash(folder, die_at=max(death, checkpoints(folder)[-1] + 60), resume=True, **plan)
+    problem = crashing.problem_of(plan)
+    run = nw.resume(folder, problem)
+    assert run.stats.steps == 2_000
+    assert run.history.loss[-1] < 0.02 * run.history.loss[0]
+    kinds = run.trace.events["kind"].tolist()
+    assert kinds.count(3) == 5
+    assert kinds.count(1) >= 40, "some workers were being killed when the server was"
+    check_that_it_replays(run, Faulty(), plan)
+    assert sorted(os.listdir("/dev/shm")) == shared
+    assert not _zygotes()
+    shutil.rmtree(folder)
+
+
+def _zygotes():
+    """Processes of any run that are left, apart from those of tests that run at the same time."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        if b"nowait.engines.processes.zygote" in command and f"/{os.getpid()}/".encode() not in bytes(path):
+            found.append(path)
+    return found
