@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression as SklearnLogisticRegression
 
 import nowait as nw
 from nowait.core import sampler
+from nowait.problems import kernels
 
 RNG = np.random.default_rng(0)
 
@@ -357,3 +358,12 @@ def test_the_nonconvex_regulariser_is_bounded_and_makes_it_nonconvex():
     middle = sum(map(problem.loss, ends)) / 2
     assert problem.loss(sum(ends) / 2) > middle + 1e-3, "above the chord: not convex"
     assert problem.constants().mu is None
+
+
+def test_compiled_draws_are_those_of_the_sample():
+    """Keys in both halves of 64 bits, and limits up to the largest one that is compiled."""
+    for job in range(50):
+        sample = sampler(1).sample(job % 5, job)
+        for limit in (1, 7, 10_000, 2**32 - 1):
+            drawn = kernels.draw(np.uint64(sample.key), np.uint64(limit), 9)
+            assert np.array_equal(drawn, sample.indices(limit, 9))

@@ -19,12 +19,21 @@ def kernels() -> Any:
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile with numba, cached on disk where there is a place to write; no fastmath, so bits do not change."""
+    return _compile(function, fastmath=False)
+
+
+def compiled_for_sums(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but sums may be added up in any order, several terms at a time."""
+    return _compile(function, fastmath={"reassoc"})
+
+
+def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     from numba import njit
 
     try:
-        result: Callable[..., Any] = njit(cache=True, nogil=True)(function)
+        result: Callable[..., Any] = njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:  # numba finds no folder it can write to
-        result = njit(nogil=True)(function)
+        result = njit(nogil=True, **options)(function)
     return result
 
 

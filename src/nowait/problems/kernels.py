@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nowait.core.compiled import compiled
+from nowait.core.randomness import FIRST_FACTOR, GOLDEN, SECOND_FACTOR
 
 LEAST_SQUARES = 0
 LOGISTIC = 1
@@ -29,6 +30,23 @@ def slope(model: int, margin: Any, target: Any) -> Any:
     if model == HINGE:
         return -target if target * margin < 1.0 else 0.0
     return -target / (1.0 + math.exp(target * margin))
+
+
+@compiled
+def draw(key: Any, limit: Any, size: int) -> Any:
+    """What ``Sample.indices(limit, size)`` of the sample with this key gives, for limits below 2**32."""
+    rows = np.empty(size, np.int64)
+    half, low_bits = np.uint64(32), np.uint64(0xFFFFFFFF)
+    bits_to_come = key
+    for i in range(size):
+        bits_to_come += np.uint64(GOLDEN)
+        bits = bits_to_come
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(FIRST_FACTOR)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(SECOND_FACTOR)
+        bits ^= bits >> np.uint64(31)
+        low = ((bits & low_bits) * limit) >> half
+        rows[i] = ((bits >> half) * limit + low) >> half
+    return rows
 
 
 @compiled

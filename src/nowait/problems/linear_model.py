@@ -49,7 +49,7 @@ class LinearModel(RowModel):
             row = sample.index(self._samples) if self.shards.order is None else self.shards.draw_one(sample)
             _kernels().row_gradient(self.model, self.features, self.targets, row, point, out)
         else:
-            rows = self.shards.draw(sample, self.batch_size)
+            rows = self.shards.draw(sample, self.batch_size, _kernels().draw)
             _kernels().batch_gradient(self.model, self.features, self.targets, rows, point, out)
         self.add_penalty_gradient(point, out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
@@ -49,12 +50,14 @@ class Shards:
             return sample.index(end)
         return int(self.order[begin + sample.index(end - begin)])
 
-    def draw(self, sample: Sample, size: int) -> Integers:
-        """Rows for the sample's worker, with replacement."""
+    def draw(self, sample: Sample, size: int, compiled: Callable[..., Integers] | None = None) -> Integers:
+        """Rows for the sample's worker, with replacement; ``compiled`` draws the same ones, but quicker."""
         begin, end = self._bounds(sample.worker)
-        if self.order is None:
-            return sample.indices(end, size)
-        return self.order[begin + sample.indices(end - begin, size)]
+        if compiled is None or end - begin >= 1 << 32:
+            places = sample.indices(end - begin, size)
+        else:
+            places = compiled(np.uint64(sample.key), np.uint64(end - begin), size)
+        return places if self.order is None else self.order[begin + places]
 
     def mean(self, values: Floats) -> float:
         """The mean over shards of each shard's mean."""

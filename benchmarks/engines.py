@@ -1,0 +1,221 @@
+"""Speed of the process engine, as ratios to rivals measured in the same minutes.
+
+    make bench-engines
+
+1. Least squares, d = 400, batch 1, 40 workers, against a bare loop of pipes, shared memory and numpy that does the same
+   work with the same gradient code: no versions, no trace, no checks, no faults, no evaluation.
+2. The same with batch 256, against the asynchronous parameter server of Ray's documentation (an actor that holds params,
+   tasks or actors that compute gradients, ``ray.wait``), if Ray is installed.
+3. d = 10,000,000 in float32, the gradient a plain copy of the point, 2 workers: bytes of gradients and points per second,
+   against a plain copy of as many bytes.
+4. Starting 40 workers with 32 MB of data, also from a script that has imported torch, if that is installed.
+"""
+
+import importlib.util
+import mmap
+import os
+import platform
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+import nowait as nw
+from nowait.core import sampler
+
+WORKERS, STEPSIZE, ROUNDS = 40, 0.01, 7
+ORDER, REPORT = struct.Struct("<qqii"), struct.Struct("<qddii")
+
+
+def bare_loop(problem, steps):
+    """Asynchronous SGD with processes, as short as it gets; steps per second."""
+    dimension = problem.dimension
+    memory = np.frombuffer(mmap.mmap(-1, 2 * WORKERS * dimension * 8)).reshape(2, WORKERS, dimension)
+    points, gradients = memory
+    problem.prepare()
+    done, done_theirs = os.pipe()
+    pipes, processes = [], []
+    for worker in range(WORKERS):
+        theirs, ours = os.pipe()
+        process = os.fork()
+        if process == 0:
+            _bare_worker(worker, problem, points[worker], gradients[worker], theirs, done_theirs, [*pipes, ours, done])
+        os.close(theirs)
+        pipes.append(ours)
+        processes.append(process)
+    params, jobs, step = np.zeros(dimension), [1] * WORKERS, 0
+    began = time.perf_counter()
+    for pipe in pipes:
+        os.write(pipe, ORDER.pack(0, 0, 0, 0))
+    while step < steps:
+        for _, _, _, worker, _ in REPORT.iter_unpack(os.read(done, 2048 * REPORT.size)):
+            params -= STEPSIZE * gradients[worker]
+            points[worker] = params
+            os.write(pipes[worker], ORDER.pack(step, jobs[worker], 0, 0))
+            jobs[worker] += 1
+            step += 1
+    seconds = time.perf_counter() - began
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+    for pipe in [*pipes, done, done_theirs]:
+        os.close(pipe)
+    return step / seconds
+
+
+def _bare_worker(worker, problem, point, gradient, orders, done, others):
+    for pipe in others:
+        os.close(pipe)
+    samples = sampler(0)
+    point.flags.writeable = False
+    while len(order := os.read(orders, ORDER.size)) == ORDER.size:
+        ticket, job, _, _ = ORDER.unpack(order)
+        problem.gradient_into(point, samples.sample(worker, job), gradient)
+        os.write(done, REPORT.pack(ticket, 0.0, 0.0, worker, 0))
+    os._exit(0)
+
+
+def engine(problem, steps, workers=WORKERS):
+    """The same with the process engine; steps per second."""
+    method = nw.AsynchronousSGD(nw.Constant(STEPSIZE))
+    run = nw.train(problem, method, workers=workers, steps=steps, evaluate_every=steps, progress=False)
+    return run.stats.steps_per_second
+
+
+def ray_pattern(features, targets, steps):
+    """The asynchronous parameter server as Ray's documentation has it, with least squares for a model."""
+    import ray
+
+    @ray.remote(num_cpus=0)
+    class ParameterServer:
+        def __init__(self, dimension):
+            self.params = np.zeros(dimension)
+
+        def apply_gradients(self, gradient):
+            self.params -= STEPSIZE * gradient
+            return self.params
+
+        def get_weights(self):
+            return self.params
+
+    @ray.remote(num_cpus=0)
+    class DataWorker:
+        def __init__(self, features, targets, seed):
+            self.features, self.targets, self.rng = features, targets, np.random.default_rng(seed)
+
+        def compute_gradients(self, params):
+            rows = self.rng.integers(len(self.targets), size=256)
+            batch = self.features[rows]
+            return (batch @ params - self.targets[rows]) @ batch / 256
+
+    ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    shared = ray.put(features), ray.put(targets)
+    server = ParameterServer.remote(features.shape[1])
+    workers = [DataWorker.remote(*shared, seed) for seed in range(WORKERS)]
+    weights = server.get_weights.remote()
+    running = {worker.compute_gradients.remote(weights): worker for worker in workers}
+    ray.wait(list(running), num_returns=WORKERS)
+    began = time.perf_counter()
+    for _ in range(steps):
+        [ready], _ = ray.wait(list(running))
+        worker = running.pop(ready)
+        weights = server.apply_gradients.remote(ready)
+        running[worker.compute_gradients.remote(weights)] = worker
+    seconds = time.perf_counter() - began
+    ray.shutdown()
+    return steps / seconds
+
+
+class Copy:
+    """Its gradient is its point: what is measured is how bytes move."""
+
+    dimension = 10_000_000
+
+    def initial(self):
+        return np.ones(self.dimension, dtype=np.float32)
+
+    def gradient_into(self, point, sample, out):
+        np.copyto(out, point)
+
+    def gradient(self, point, sample):
+        return point.copy()
+
+    def loss(self, point):
+        return float(point[0])
+
+
+def plain_copy():
+    """Bytes per second of a plain copy."""
+    source, target = np.ones(Copy.dimension, np.float32), np.empty(Copy.dimension, np.float32)
+    np.copyto(target, source)
+    began = time.perf_counter()
+    for _ in range(20):
+        np.copyto(target, source)
+    return 20 * source.nbytes / (time.perf_counter() - began)
+
+
+def large_params():
+    """Bytes of gradients and points per second."""
+    method = nw.AsynchronousSGD(nw.Constant(1e-6))
+    run = nw.train(Copy(), method, workers=2, steps=60, evaluate_every=60, progress=False)
+    return run.stats.steps_per_second * 2 * 4 * Copy.dimension
+
+
+START = """
+{first}
+import time
+import numpy as np
+import nowait as nw
+rng = np.random.default_rng(0)
+problem = nw.problems.LeastSquares(rng.normal(size=(10_000, 400)), rng.normal(size=10_000))
+began = time.perf_counter()
+run = nw.train(problem, nw.MinibatchSGD(nw.Constant(0.01)), workers=40, steps=1, progress=False)
+print(time.perf_counter() - began)
+"""
+
+
+def start_up(first=""):
+    """Seconds of a whole call that makes one step with 40 workers."""
+    result = subprocess.run(
+        [sys.executable, "-c", START.format(first=first)], capture_output=True, text=True, check=True
+    )
+    return float(result.stdout)
+
+
+def ratios(ours, rival, rounds=ROUNDS):
+    """Medians of both, and the median of the ratios, measured in turn."""
+    pairs = [(ours(), rival()) for _ in range(rounds)]
+    ours_median, rival_median = (statistics.median(values) for values in zip(*pairs, strict=True))
+    return ours_median, rival_median, statistics.median(mine / theirs for mine, theirs in pairs)
+
+
+def main():
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores; medians of {ROUNDS} rounds in turn\n")
+    problem = nw.problems.LeastSquares.random(10_000, 400, batch_size=1)
+    ours, bare, ratio = ratios(lambda: engine(problem, 40_000), lambda: bare_loop(problem, 40_000))
+    print(f"batch 1, 40 workers:    {ours:10,.0f} steps/s   bare loop {bare:10,.0f} steps/s   ratio {ratio:.2f}")
+    large = nw.problems.LeastSquares.random(10_000, 400, batch_size=256)
+    if importlib.util.find_spec("ray") is None:
+        print(f"batch 256, 40 workers:  {engine(large, 20_000):10,.0f} steps/s   (Ray is not installed)")
+    else:
+        rival = lambda: ray_pattern(large.features, large.targets, 2_000)  # noqa: E731
+        ours, theirs, ratio = ratios(lambda: engine(large, 20_000), rival, rounds=3)
+        print(
+            f"batch 256, 40 workers:  {ours:10,.0f} steps/s   Ray's pattern {theirs:6,.0f} steps/s   ratio {ratio:.1f}"
+        )
+    ours, copy, ratio = ratios(large_params, plain_copy, rounds=5)
+    print(
+        f"d = 10^7, 2 workers:    {ours / 1e9:10.2f} GB/s      plain copy {copy / 1e9:6.2f} GB/s      ratio {ratio:.2f}"
+    )
+    print(f"start of 40 workers:    {statistics.median(start_up() for _ in range(5)):10.2f} s (32 MB of data)")
+    if importlib.util.find_spec("torch") is not None:
+        seconds = statistics.median(start_up("import torch") for _ in range(3))
+        print(f"the same, with torch:   {seconds:10.2f} s")
+
+
+if __name__ == "__main__":
+    main()
