@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help race test check format bench-simulation golden clean
+.PHONY: help race test check format bench-simulation bench-engines golden clean
 
 help:
 	@echo "make race              race minibatch SGD against asynchronous SGD (simulated, about a minute)"
 	@echo "make test              run the tests"
 	@echo "make check             format, lint, types and layers"
 	@echo "make format            format and fix what can be fixed"
+	@echo "make bench-engines     speed of the process engine, as ratios to rivals (installs Ray; five minutes)"
 	@echo "make golden            write the golden table of all methods anew, after a change that is meant"
 	@echo "make bench-simulation  speed of the simulator, as ratios to a plain loop (two minutes)"
 
@@ -34,6 +35,9 @@ format: $(VENV)/.installed-dev
 bench-simulation: $(VENV)/.installed
 	$(BIN)/python benchmarks/simulation.py
 
+bench-engines: $(VENV)/.installed-ray
+	$(BIN)/python benchmarks/engines.py
+
 golden: $(VENV)/.installed-dev
 	$(BIN)/python tests/golden.py
 
@@ -51,4 +55,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-ray: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[ray]'
 	@touch $@ $(VENV)/.installed

@@ -2,12 +2,13 @@
 
     make bench-engines
 
-1. Least squares, d = 400, batch 1, 40 workers, against a bare loop of pipes, shared memory and numpy that does the same
-   work with the same gradient code: no versions, no trace, no checks, no faults, no evaluation.
-2. The same with batch 256, against the asynchronous parameter server of Ray's documentation (an actor that holds params,
-   tasks or actors that compute gradients, ``ray.wait``), if Ray is installed.
-3. d = 10,000,000 in float32, the gradient a plain copy of the point, 2 workers: bytes of gradients and points per second,
-   against a plain copy of as many bytes.
+1. Least squares, d = 400, batch 1, 40 workers, against a bare loop of pipes, shared memory and numpy that does the
+   same work with the same gradient code: no versions, no trace, no checks, no faults, no evaluation. Two of them:
+   workers answer through pipes of their own, or all through one (which is how the engine does it).
+2. The same with batch 256, against the asynchronous parameter server of Ray's documentation (an actor that holds
+   params, actors that compute gradients, ``ray.wait``), if Ray is installed.
+3. d = 10,000,000 in float32, the gradient a plain copy of the point, 2 workers: bytes of gradients and points per
+   second, against a plain copy of as many bytes.
 4. Starting 40 workers with 32 MB of data, also from a script that has imported torch, if that is installed.
 """
 
@@ -15,12 +16,14 @@ import importlib.util
 import mmap
 import os
 import platform
+import select
 import signal
 import statistics
 import struct
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 
@@ -31,51 +34,65 @@ WORKERS, STEPSIZE, ROUNDS = 40, 0.01, 7
 ORDER, REPORT = struct.Struct("<qqii"), struct.Struct("<qddii")
 
 
-def bare_loop(problem, steps):
-    """Asynchronous SGD with processes, as short as it gets; steps per second."""
+def bare_loop(problem, steps, *, one_pipe):
+    """Asynchronous SGD with processes, as short as it gets; steps per second.
+
+    Every worker has a pipe for its orders. Its answers come through a pipe of its own, which the server polls, or
+    (``one_pipe``) all through one, which it reads in batches.
+    """
     dimension = problem.dimension
     memory = np.frombuffer(mmap.mmap(-1, 2 * WORKERS * dimension * 8)).reshape(2, WORKERS, dimension)
     points, gradients = memory
     problem.prepare()
-    done, done_theirs = os.pipe()
-    pipes, processes = [], []
+    answers = [os.pipe() for _ in range(1 if one_pipe else WORKERS)]
+    orders = [os.pipe() for _ in range(WORKERS)]
+    processes = []
     for worker in range(WORKERS):
-        theirs, ours = os.pipe()
         process = os.fork()
         if process == 0:
-            _bare_worker(worker, problem, points[worker], gradients[worker], theirs, done_theirs, [*pipes, ours, done])
-        os.close(theirs)
-        pipes.append(ours)
+            pipes = orders[worker][0], answers[worker % len(answers)][1]
+            _bare_worker(worker, problem, (points[worker], gradients[worker]), pipes)
         processes.append(process)
-    params, jobs, step = np.zeros(dimension), [1] * WORKERS, 0
-    began = time.perf_counter()
-    for pipe in pipes:
-        os.write(pipe, ORDER.pack(0, 0, 0, 0))
-    while step < steps:
-        for _, _, _, worker, _ in REPORT.iter_unpack(os.read(done, 2048 * REPORT.size)):
-            params -= STEPSIZE * gradients[worker]
-            points[worker] = params
-            os.write(pipes[worker], ORDER.pack(step, jobs[worker], 0, 0))
-            jobs[worker] += 1
-            step += 1
-    seconds = time.perf_counter() - began
+    rate = _serve(steps, points, gradients, [ours for _, ours in orders], [ours for ours, _ in answers])
     for process in processes:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-    for pipe in [*pipes, done, done_theirs]:
-        os.close(pipe)
+    for ends in [*answers, *orders]:
+        for end in ends:
+            os.close(end)
+    return rate
+
+
+def _serve(steps, points, gradients, orders, answers):
+    poller = select.epoll()
+    for answer in answers:
+        poller.register(answer, select.EPOLLIN)
+    params, jobs, step = np.zeros(points.shape[1]), [1] * WORKERS, 0
+    began = time.perf_counter()
+    for pipe in orders:
+        os.write(pipe, ORDER.pack(0, 0, 0, 0))
+    while step < steps:
+        ready = [answers[0]] if len(answers) == 1 else [answer for answer, _ in poller.poll()]
+        for answer in ready:
+            for _, _, _, worker, _ in REPORT.iter_unpack(os.read(answer, 2048 * REPORT.size)):
+                params -= STEPSIZE * gradients[worker]
+                points[worker] = params
+                os.write(orders[worker], ORDER.pack(step, jobs[worker], 0, 0))
+                jobs[worker] += 1
+                step += 1
+    seconds = time.perf_counter() - began
+    poller.close()
     return step / seconds
 
 
-def _bare_worker(worker, problem, point, gradient, orders, done, others):
-    for pipe in others:
-        os.close(pipe)
+def _bare_worker(worker, problem, vectors, pipes):
+    (point, gradient), (orders, answers) = vectors, pipes
     samples = sampler(0)
     point.flags.writeable = False
     while len(order := os.read(orders, ORDER.size)) == ORDER.size:
         ticket, job, _, _ = ORDER.unpack(order)
         problem.gradient_into(point, samples.sample(worker, job), gradient)
-        os.write(done, REPORT.pack(ticket, 0.0, 0.0, worker, 0))
+        os.write(answers, REPORT.pack(ticket, 0.0, 0.0, worker, 0))
     os._exit(0)
 
 
@@ -196,14 +213,17 @@ def ratios(ours, rival, rounds=ROUNDS):
 def main():
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores; medians of {ROUNDS} rounds in turn\n")
     problem = nw.problems.LeastSquares.random(10_000, 400, batch_size=1)
-    ours, bare, ratio = ratios(lambda: engine(problem, 40_000), lambda: bare_loop(problem, 40_000))
-    print(f"batch 1, 40 workers:    {ours:10,.0f} steps/s   bare loop {bare:10,.0f} steps/s   ratio {ratio:.2f}")
+    for name, one_pipe in (("a pipe each", False), ("one pipe", True)):
+        rival = partial(bare_loop, problem, 40_000, one_pipe=one_pipe)
+        ours, bare, ratio = ratios(partial(engine, problem, 40_000), rival)
+        rate = f"{ours:10,.0f} steps/s"
+        print(f"batch 1, 40 workers:    {rate}   bare loop, {name} {bare:10,.0f} steps/s   ratio {ratio:.2f}")
     large = nw.problems.LeastSquares.random(10_000, 400, batch_size=256)
     if importlib.util.find_spec("ray") is None:
         print(f"batch 256, 40 workers:  {engine(large, 20_000):10,.0f} steps/s   (Ray is not installed)")
     else:
-        rival = lambda: ray_pattern(large.features, large.targets, 2_000)  # noqa: E731
-        ours, theirs, ratio = ratios(lambda: engine(large, 20_000), rival, rounds=3)
+        rival = partial(ray_pattern, large.features, large.targets, 2_000)
+        ours, theirs, ratio = ratios(partial(engine, large, 20_000), rival, rounds=3)
         print(
             f"batch 256, 40 workers:  {ours:10,.0f} steps/s   Ray's pattern {theirs:6,.0f} steps/s   ratio {ratio:.1f}"
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
-from nowait.core.log import Outcome
+from nowait.core.log import DROPPED
 from nowait.core.messages import GradientArrived
 from nowait.core.sums import Held
 from nowait.core.types import Vector
@@ -22,7 +22,7 @@ class Arrival:
     """
 
     # Defaults in the class, because one object is made per gradient.
-    outcome = Outcome.DROPPED
+    outcome = DROPPED
     step = 0
     weight = 0.0
     stepsize = 0.0
@@ -34,8 +34,10 @@ class Arrival:
     ) -> None:
         self.event = event
         self.check = check
-        self.ticket, self.raw_gradient, self.time, _, _ = event
-        self.worker: int = self.ticket[1]
+        self.ticket = ticket = event[0]
+        self.raw_gradient: Any = event[1]
+        self.time = event[2]
+        self.worker = ticket[1]
         self.delay = delay
         self.row = row
         self.version_held = version

@@ -1,8 +1,8 @@
 """Compiled passes over memory. Importing this module imports numba, so it is imported when a run starts.
 
-The same inputs give the same bits, and ``sgd_step`` writes exactly what numpy's
-``params - stepsize * direction`` does. Eight partial sums break the dependency chain of a plain sum in ``squared_norm``,
-by which methods decide; the norm that ``sgd_step`` returns is for the record alone.
+The same inputs give the same bits, and ``sgd_step`` writes exactly what numpy's ``params - stepsize * direction`` does.
+Eight partial sums break the dependency chain of a plain sum in ``squared_norm``, by which methods decide; the norm that
+``sgd_step`` returns is for the record alone.
 """
 
 from __future__ import annotations

@@ -25,6 +25,10 @@ class Outcome(StrEnum):
     """it had the wrong size, or NaN or infinity in it"""
 
 
+APPLIED, HELD, DROPPED = Outcome.APPLIED, Outcome.HELD, Outcome.DROPPED
+"""Members of an enumeration take longer to look up than names of a module, and these are needed once per gradient."""
+
+
 class Log(Protocol):
     """Receives every event the server handled, in order. Arrivals are numbered 0, 1, …: their row."""
 

@@ -22,7 +22,7 @@ from nowait.core.arrival import Arrival
 from nowait.core.compiled import kernels
 from nowait.core.errors import IllegalEvent
 from nowait.core.in_flight import InFlight
-from nowait.core.log import Log, NoLog, Outcome
+from nowait.core.log import APPLIED, DROPPED, HELD, Log, NoLog, Outcome
 from nowait.core.membership import WorkerSet
 from nowait.core.messages import (
     Assign,
@@ -101,6 +101,7 @@ class Server:
         self._unchecked: Arrival | None = None
         self._stepped_along_sum = False
         self._rejections = Rejections()
+        self._check = self._check_gradient
         self.workers = WorkerSet(range(workers) if isinstance(workers, int) else workers)
         """The live workers."""
         self.num_workers = len(self.workers)
@@ -232,6 +233,11 @@ class Server:
         """Give up what ``retain`` returned."""
         self._versions.release(version)
 
+    @property
+    def free_versions(self) -> list[Version]:
+        """Where a version goes whose last reference was given up: for engines that count without a call."""
+        return self._versions.free
+
     # The verbs of a method
 
     def apply(self, arrival: Arrival, stepsize: float, direction: Vector | None = None) -> None:
@@ -244,7 +250,7 @@ class Server:
         else:
             self._check_gradient()
             self._step(self._fitting(direction), stepsize, Diverged)
-        arrival.outcome = Outcome.APPLIED
+        arrival.outcome = APPLIED
         if arrival.step == 0:
             arrival.step, arrival.weight, arrival.stepsize = self.steps, 1.0, stepsize
         if arrival.held is not None:
@@ -314,8 +320,8 @@ class Server:
         self._check_gradient()
         if arrival.held is None:
             arrival.held = Held(arrival.row, stepped=arrival.step > 0)
-        if arrival.outcome is Outcome.DROPPED:
-            arrival.outcome = Outcome.HELD
+        if arrival.outcome is DROPPED:
+            arrival.outcome = HELD
         return arrival.held
 
     # Events
@@ -335,7 +341,7 @@ class Server:
     def _on_gradient(self, event: GradientArrived) -> list[Command]:
         ticket, gradient, self.now, _, _ = event
         version = self.in_flight.take(ticket)
-        arrival = Arrival(event, self.steps + 1 - ticket.version, self._rows, version, self._check_gradient)
+        arrival = Arrival(event, self.steps + 1 - ticket[2], self._rows, version, self._check)
         if version is None:
             self.counts.late += 1
             return self._record(arrival, Outcome.LATE, [])
@@ -348,10 +354,10 @@ class Server:
             if self._unchecked is not None:
                 self._check_gradient()
             self.counts.gradients += 1
-            if arrival.outcome is Outcome.DROPPED:
+            if arrival.outcome is DROPPED:
                 self.counts.dropped += 1
             if self._rejections.in_a_row:
-                self._rejections.good(arrival.worker, ticket.version)
+                self._rejections.good(arrival.worker, ticket[2])
             self._rows += 1
             self._log.arrived(arrival, self.num_workers)
             return commands

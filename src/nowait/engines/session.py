@@ -84,6 +84,7 @@ class Session:
         self._keeper = parts.keeper
         self._history = HistoryRecorder()
         self._hooks = _Hooks(parts.callbacks)
+        self._watched = self._hooks.any or self._keeper is not None
         self._steps_seen = 0
         self._dropped_seen = 0
         self._due = _Due()
@@ -122,10 +123,8 @@ class Session:
         """Pass an event to the server, then see to evaluations, callbacks and the end of the run."""
         server, due = self.server, self._due
         commands = server.handle(event)
-        if self._keeper is not None and self._keeper.is_due(server):
-            self._checkpoint()
-        if self._hooks.any:
-            self._call_hooks(event)
+        if self._watched:
+            self._watch(event)
         if (
             server.steps >= due.steps
             or server.counts.gradients >= due.gradients
@@ -134,6 +133,12 @@ class Session:
         ):
             self._look()
         return commands
+
+    def _watch(self, event: Event) -> None:
+        if self._keeper is not None and self._keeper.is_due(self.server):
+            self._checkpoint()
+        if self._hooks.any:
+            self._call_hooks(event)
 
     def stop(self, advice: str = "") -> None:
         """End the run after this event; say why if that was not the plan."""

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import Arrival, Outcome, Resumed, TimerFired, WorkerJoined, WorkerLost
+from nowait.core.log import APPLIED
 from nowait.core.types import Floats, Integers
 
 OUTCOMES = tuple(Outcome)
 OUTCOME_CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
+CODE_OF_APPLIED = OUTCOME_CODES[APPLIED]
 EVENT_KINDS: tuple[Any, ...] = (WorkerJoined, WorkerLost, TimerFired, Resumed)
 WITHOUT_WORKER = (TimerFired, Resumed)
 OtherEvent = WorkerJoined | WorkerLost | TimerFired | Resumed
@@ -218,7 +220,7 @@ class TraceRecorder:
             time - started if compute_seconds is None else compute_seconds,
             live_workers,
             arrival.norm,
-            OUTCOME_CODES[arrival.outcome],
+            CODE_OF_APPLIED if arrival.outcome is APPLIED else OUTCOME_CODES[arrival.outcome],
             arrival.step,
             arrival.weight,
             arrival.stepsize,

@@ -46,6 +46,7 @@ from nowait.speeds import Speeds
 logger = logging.getLogger("nowait")
 
 READ_BYTES = 2048 * REPORT.size
+GRADIENT, KEEP, UNDO = int(Report.GRADIENT), int(Order.KEEP), int(Order.UNDO)
 
 
 @final
@@ -124,6 +125,8 @@ class ProcessEngine:
         self._began = self._ended = monotonic()
         self._ends_by_time = parts.budget.seconds is not None
         self._interrupted = ""
+        self._versions = parts.server.in_flight.versions
+        self._remembers = hasattr(parts.problem, "gradient_with_memory")
         self._now = 0.0
         """Seconds since the start, as of the last look at the clock."""
         self._seed = seed
@@ -233,13 +236,12 @@ class ProcessEngine:
 
     def _handle_reports(self, reports: bytes) -> None:
         """The hot path: everything that happens once per gradient is here."""
-        session, desks, execute, server = self.session, self._desks, self._execute, self._server
-        began, in_flight = self._began, self._server.in_flight.versions
+        session, desks, handle, free = self.session, self._desks, self.session.handle, self._server.free_versions
+        began, versions, remembers = self._began, self._server.in_flight.versions, self._remembers
         now = self._now = monotonic() - began
-        gradient = int(Report.GRADIENT)
         troubled = self._failures.troubled
         for ticket_id, started, seconds, worker, kind in REPORT.iter_unpack(reports):
-            if kind != gradient:
+            if kind != GRADIENT:
                 self._handle_other(worker, ticket_id, kind, started)
                 now = self._now
                 continue
@@ -250,9 +252,15 @@ class ProcessEngine:
             if ticket is None or version is None or ticket[0] != ticket_id:
                 continue  # from a process that died since
             desk.running = None
-            desk.order = Order.KEEP if ticket_id in in_flight else Order.UNDO
-            execute(session.handle(new(GradientArrived, (ticket, desk.gradient, now, started - began, seconds))))
-            server.release(version)
+            desk.order = KEEP if not remembers or ticket_id in versions else UNDO
+            commands = handle(new(GradientArrived, (ticket, desk.gradient, now, started - began, seconds)))
+            if len(commands) == 1 and type(commands[0]) is Assign and commands[0][0][1] == worker and not desk.queue:
+                self._send(desk, commands[0][0])  # by far the most frequent case
+            else:
+                self._execute(commands)
+            version.references -= 1
+            if version.references == 0:
+                free.append(version)
             desk.took = seconds
             if desk.queue and desk.running is None:
                 self._send(desk, desk.queue.popleft())
@@ -275,8 +283,11 @@ class ProcessEngine:
 
     def _send(self, desk: _Desk, ticket: Ticket) -> None:
         """One ticket at a time: the next gradient would overwrite the one the server has not read."""
-        version = desk.version = self._server.retain(ticket)
-        desk.running, desk.sent, desk.warned = ticket, self._now, False
+        version = desk.version = self._versions[ticket[0]]
+        version.references += 1  # as Server.retain does
+        desk.running = ticket
+        desk.sent = self._now
+        desk.warned = False
         try:  # contextlib.suppress would take half as long as the write
             os.write(desk.pipe, ORDER.pack(ticket[0], ticket[3], version.slot, desk.order))
         except BrokenPipeError:

@@ -92,10 +92,17 @@ class _Worker:
         views = points.views
         samples, worker, pace, slow = self._samples, self._worker, self._pace, self._pace.any
         compute = self._gradient_into if self._in_place and self._memory is None else None
-        unpack, pack, size, gradient = ORDER.unpack, REPORT.pack, ORDER.size, int(Report.GRADIENT)
-        while len(order := os.read(orders, size)) == size:
+        unpack, pack, size, gradient, hurry = (
+            ORDER.unpack,
+            REPORT.pack,
+            ORDER.size,
+            int(Report.GRADIENT),
+            int(Order.HURRY),
+        )
+        read, write = os.read, os.write
+        while len(order := read(orders, size)) == size:
             ticket, job, slot, instruction = unpack(order)
-            if instruction == Order.HURRY:
+            if instruction == hurry:
                 continue
             began = monotonic()
             kind = gradient
@@ -112,7 +119,7 @@ class _Worker:
             seconds = monotonic() - began
             if slow:
                 seconds = pace.keep(ticket, job, began, seconds)
-            os.write(reports, pack(ticket, began, seconds, worker, kind))
+            write(reports, pack(ticket, began, seconds, worker, kind))
 
     def _compute(self, point: Vector, sample: Sample, instruction: int) -> int:
         if self._memory is not None:
