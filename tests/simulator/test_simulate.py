@@ -2,6 +2,8 @@
 
 import logging
 import math
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -496,3 +498,14 @@ def test_a_hundred_thousand_workers_arrive_in_order():
     assert run.trace.worker.tolist() == list(range(10_000))
     assert run.stats.lost == 200
     assert run.trace.live_workers[-1] == count - 200
+
+
+def test_ctrl_c_ends_a_simulation_well(caplog):
+    def interrupt(control):
+        if control.steps == 50:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    problem, method = nw.problems.NoisyQuadratic(dimension=3), nw.AsynchronousSGD(nw.Constant(0.1))
+    run = nw.simulate(problem, method, nw.speeds.Fixed([1.0, 2.0]), steps=10**9, callbacks=[interrupt])
+    assert 50 <= run.stats.steps < 60
+    assert f"SIGINT ended the run after {run.stats.steps} steps" in run.stats.advice

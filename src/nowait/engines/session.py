@@ -147,6 +147,10 @@ class Session:
             self.advice = advice
             logger.warning(advice)
 
+    def interrupt(self, signal: str) -> None:
+        """A signal asks the run to end."""
+        self.stop(f"{signal} ended the run after {self.server.steps} steps")
+
     def _checkpoint(self) -> None:
         if self._keeper is not None and self.server.diverged is None:
             self._keeper.checkpoint(self.server, self._parts.recorder)

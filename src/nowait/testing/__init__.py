@@ -2,7 +2,16 @@
 
 from nowait.testing.catalogue import CATALOGUE
 from nowait.testing.contract import METHOD_CHECKS
+from nowait.testing.engines import ENGINE_CHECKS
 from nowait.testing.servers import a_server, check_invariants, gradient_from
 from nowait.testing.workers import ScriptedWorkers
 
-__all__ = ["CATALOGUE", "METHOD_CHECKS", "ScriptedWorkers", "a_server", "check_invariants", "gradient_from"]
+__all__ = [
+    "CATALOGUE",
+    "ENGINE_CHECKS",
+    "METHOD_CHECKS",
+    "ScriptedWorkers",
+    "a_server",
+    "check_invariants",
+    "gradient_from",
+]

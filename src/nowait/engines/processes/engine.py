@@ -157,7 +157,7 @@ class ProcessEngine:
                 self._change_workers()
             if self._interrupted:
                 self._handle_reports(self._drain())
-                self.session.stop(f"{self._interrupted} ended the run after {self._server.steps} steps")
+                self.session.interrupt(self._interrupted)
         self._ended = monotonic()
         self._await_evaluation()
 

@@ -27,6 +27,7 @@ from nowait.core.server import new
 from nowait.core.types import Vector
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
+from nowait.engines.signals import Interruption
 from nowait.recording import Run
 from nowait.speeds import Clock, Faults
 
@@ -39,7 +40,8 @@ def simulate(parts: Parts, clock: Clock, faults: Faults, seed: int, progress: bo
     """Run to the end of the budget."""
     began = perf_counter()
     simulator = Simulator(parts, clock, faults, seed)
-    with np.errstate(over="ignore", invalid="ignore"), Progress("simulating", progress) as bar:
+    quiet = np.errstate(over="ignore", invalid="ignore")
+    with quiet, Interruption(simulator.session.interrupt), Progress("simulating", progress) as bar:
         simulator.run(bar)
     seconds = simulator.session.server.now if simulator.seconds is None else simulator.seconds
     return simulator.session.result(seconds, perf_counter() - began, "reference")
