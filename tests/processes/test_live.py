@@ -1,0 +1,62 @@
+"""The live view: quiet where nobody looks, and what it says where somebody does."""
+
+import io
+
+import numpy as np
+import pytest
+import rich.console
+
+import nowait as nw
+from faulty import Faulty
+from nowait.engines.budget import Budget
+from nowait.engines.live import LiveView, WorkerView
+from nowait.recording import TraceRecorder
+from nowait.testing import ScriptedWorkers
+
+METHOD = nw.AsynchronousSGD(nw.Constant(0.05))
+
+
+@pytest.fixture
+def view():
+    recorder = TraceRecorder([0, 1, 2])
+    workers = ScriptedWorkers(METHOD, num_workers=3, log=recorder)
+    return LiveView("AsynchronousSGD", Budget(steps=400), recorder, shown=False), workers
+
+
+def text_of(drawn):
+    console = rich.console.Console(file=io.StringIO(), width=100)
+    console.print(drawn)
+    return console.file.getvalue()
+
+
+def test_the_first_lines_say_how_fast_how_good_and_how_late(view):
+    live, workers = view
+    assert live.lines(workers.server, loss=None)[1].endswith("loss not known yet, no delays yet (M = 3)")
+    workers.after(100)
+    first, second = live.lines(workers.server, loss=0.25)
+    assert first.startswith("AsynchronousSGD: step 100 of 400,")
+    assert first.endswith(f"about {3 * workers.server.now:.0f} s left")
+    delays = live._recorder.recent("delay", 100)
+    assert f"loss 0.25, delay median {np.median(delays):.0f}, maximum {delays.max()} (M = 3)" in second
+
+
+def test_slow_and_lost_workers_are_named_and_fast_ones_summed_up(view):
+    live, workers = view
+    views = [WorkerView(worker, 100 - worker, 0.01 + worker / 1000, "") for worker in range(20)]
+    views[3] = WorkerView(3, 2, 0.01, "slow: computes for 7.0 s")
+    views[4] = WorkerView(4, 5, -1.0, "lost, to be replaced")
+    text = text_of(live._drawn(workers.server, 0.5, views))
+    assert "slow: computes for 7.0 s" in text
+    assert "lost, to be replaced" in text
+    assert "and 8 workers that are faster" in text
+    assert "19" in text.split("and 8 workers")[0], "the slowest are shown"
+
+
+def test_nothing_is_written_when_the_stream_is_not_a_terminal(capfd):
+    nw.train(Faulty(), METHOD, workers=2, steps=50)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_it_is_shown_when_asked(capfd):
+    nw.train(Faulty(), METHOD, workers=2, seconds=0.8, progress=True)
+    assert "AsynchronousSGD: step" in capfd.readouterr().err
