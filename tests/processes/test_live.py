@@ -1,6 +1,10 @@
 """The live view: quiet where nobody looks, and what it says where somebody does."""
 
+import contextlib
 import io
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -57,6 +61,19 @@ def test_nothing_is_written_when_the_stream_is_not_a_terminal(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_it_is_shown_when_asked(capfd):
-    nw.train(Faulty(), METHOD, workers=2, seconds=0.8, progress=True)
-    assert "AsynchronousSGD: step" in capfd.readouterr().err
+def test_it_is_shown_on_a_terminal():
+    ours, theirs = os.openpty()
+    code = (
+        "import nowait as nw; problem = nw.problems.NoisyQuadratic(dimension=3); "
+        "nw.train(problem, nw.AsynchronousSGD(nw.Constant(0.01)), workers=2, seconds=1.0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env=os.environ | {"TERM": "xterm"}) as process:
+        os.close(theirs)
+        seen = b""
+        with contextlib.suppress(OSError):  # the terminal is closed when the process ends
+            while part := os.read(ours, 65_536):
+                seen += part
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"AsynchronousSGD: step" in seen
+    assert b"s per gradient" in seen
