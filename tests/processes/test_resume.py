@@ -2,7 +2,7 @@
 
 import json
 import os
-import shutil
+import select
 import signal
 import subprocess
 import sys
@@ -17,11 +17,13 @@ from faulty import Faulty
 from nowait.core.randomness import CounterRandom
 
 ROOT = Path(__file__).parents[1]
+MARK = "NOWAIT_TEST_RUN"
+"""The environment variable by which the processes of a run are known."""
 
 
 def crash(folder, **plan):
     """Run the script until it kills itself."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), MARK: str(folder)}
     command = [sys.executable, str(ROOT / "crashing.py"), json.dumps({"folder": str(folder)} | plan)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == -signal.SIGKILL, result.stderr
@@ -192,18 +194,20 @@ def test_chaos(tmp_path, caplog):
     assert kinds.count(1) >= 40, "some workers were being killed when the server was"
     check_that_it_replays(run, Faulty(), plan)
     assert sorted(os.listdir("/dev/shm")) == shared
-    assert not _zygotes()
-    shutil.rmtree(folder)
+    _wait_for_processes_of(folder)
 
 
-def _zygotes():
-    """Processes of any run that are left, apart from those of tests that run at the same time."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+def _wait_for_processes_of(folder):
+    """Every process of the crashed servers is gone, or about to be: wait for its end, not for a time."""
+    mark = f"{MARK}={folder}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            command = path.read_bytes()
+            if mark not in path.read_bytes():
+                continue
+            handle = os.pidfd_open(int(path.parent.name))
         except OSError:
-            continue
-        if b"nowait.engines.processes.zygote" in command and f"/{os.getpid()}/".encode() not in bytes(path):
-            found.append(path)
-    return found
+            continue  # it ended meanwhile
+        poller = select.poll()
+        poller.register(handle, select.POLLIN)
+        assert poller.poll(30_000), f"process {path.parent.name} of a killed server is still there"
+        os.close(handle)
