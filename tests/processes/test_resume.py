@@ -118,7 +118,7 @@ def test_checkpoints_by_time(tmp_path):
 
 def test_the_folder_of_a_run(tmp_path):
     run = nw.train(Faulty(), crashing.METHODS["asynchronous"], workers=2, steps=50, folder=tmp_path / "run")
-    names = {path.name for path in (tmp_path / "run").iterdir()}
+    names = {path.name for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")}
     assert names == {
         "checkpoints",
         "config.json",

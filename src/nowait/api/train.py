@@ -20,6 +20,7 @@ from nowait.engines.budget import Budget
 from nowait.engines.keeper import Keeper
 from nowait.engines.processes import ProcessOptions, SharedSlots
 from nowait.engines.processes import train as run_processes
+from nowait.engines.session import Parts
 from nowait.recording import Run, describe
 from nowait.recording.folder import RunFolder
 from nowait.speeds import Adversary, Speeds
@@ -89,7 +90,7 @@ def train(
     return _train(
         plan,
         problem,
-        method,
+        method=method,
         update=update,
         output=output,
         callbacks=callbacks,
@@ -107,37 +108,46 @@ def resume(
     method: Method | None = None,
     update: Update | None = None,
     output: Output | None = None,
+    speeds: Speeds | None = None,
     callbacks: Iterable[Any] = (),
     progress: bool | None = None,
 ) -> Run:
     """Go on with a run of ``nw.train`` from the last complete checkpoint in its folder.
 
-    Method, update and output are made again from ``config.json``; one of your own has to be passed again, and so has
-    the problem, which is compared with the one of the run. Gradients after the checkpoint are computed anew, those that
-    were in flight or held by the method are lost, none is applied twice. The trace goes on with a "resumed" event.
+    Method, update, output and speeds are made again from ``config.json``; one of your own has to be passed again, and
+    so has the problem, which is compared with the one of the run. A run that a signal ended can be resumed too.
+    Gradients after the checkpoint are computed anew, those that were in flight or held by the method are lost, none is
+    applied twice. The trace goes on with a "resumed" event.
     """
     path = Path(folder)
     config_path = path / "config.json"
     if not config_path.is_file():
         raise FileNotFoundError(f"{path} is not the folder of a run: it has no config.json")
     config = json.loads(config_path.read_text(encoding="utf-8"))
-    plan = Plan.of(config)
+    plan = Plan.of(config, speeds)
     _check_fingerprint(problem, config, path)
     run_folder = RunFolder(path, plan.keep_checkpoints)
     if run_folder.is_finished():
         raise ValueError(f"the run in {path} is finished: read it with nw.load")
-    return _train(
-        plan,
-        problem,
-        rebuild(config["method"], "method") if method is None else method,
-        update=rebuild(config["update"], "update") if update is None else update,
-        output=rebuild(config["output"], "output") if output is None else output,
-        callbacks=callbacks,
-        initial=None,
-        folder=path,
-        resumed=run_folder,
-        progress=progress,
-    )
+    method = rebuild(config["method"], "method") if method is None else method
+    update = rebuild(config["update"], "update") if update is None else update
+    output = rebuild(config["output"], "output") if output is None else output
+    run_folder.lock()
+    try:
+        return _train(
+            plan,
+            problem,
+            method=checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))"),
+            update=update,
+            output=output,
+            callbacks=callbacks,
+            initial=None,
+            folder=path,
+            resumed=run_folder,
+            progress=progress,
+        )
+    finally:
+        run_folder.close()
 
 
 @final
@@ -164,23 +174,30 @@ class Plan:
             checks.positive(self.checkpoint_seconds, "checkpoint_seconds", "it is the time between two of them")
 
     @classmethod
-    def of(cls, config: dict[str, Any]) -> Plan:
+    def of(cls, config: dict[str, Any], speeds: Speeds | None) -> Plan:
         """The plan that is written in a ``config.json``."""
-        missing = [field.name for field in fields(cls) if field.name not in config]
+        needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]
+        missing = [name for name in needed if name not in config]
         if missing:
             raise ValueError(f"config.json has no {', no '.join(missing)}: the run was not made by nw.train")
         values = {field.name: config[field.name] for field in fields(cls)}
-        values["budget"] = Budget(**{name: value for name, value in config["budget"].items() if name != "type"})
-        values["slowdown"] = {int(worker): factor for worker, factor in config["slowdown"].items()}
-        values["speeds"] = rebuild(config["speeds"], "speeds")
+        try:
+            values["budget"] = Budget(**{name: value for name, value in config["budget"].items() if name != "type"})
+            values["slowdown"] = _checked_slowdown({int(key): factor for key, factor in config["slowdown"].items()})
+            values["workers"] = _checked_workers(config["workers"], None)
+            values["seed"] = checked_seed(config["seed"])
+            checks.at_least(1, config["keep_checkpoints"], "keep_checkpoints", "one is needed to resume")
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"config.json was changed: {error}") from error
+        values["speeds"] = rebuild(config["speeds"], "speeds") if speeds is None else _checked_speeds(speeds)
         return cls(**values)
 
 
 def _train(
     plan: Plan,
     problem: Any,
-    method: Method,
     *,
+    method: Method,
     update: Update | None,
     output: Output | None,
     callbacks: Iterable[Any],
@@ -211,16 +228,24 @@ def _train(
     )
     parts.checkpoint = checkpoint
     parts.config |= {field.name: describe(getattr(plan, field.name)) for field in fields(plan)}
-    if folder is not None:
-        parts.config["fingerprint"] = _fingerprint(problem)
-        run_folder = resumed or RunFolder.create(folder, parts.config, plan.keep_checkpoints)
-        if resumed is not None and checkpoint is not None:
-            resumed.rewind(checkpoint)
-        every, seconds = plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf
-        parts.keeper = Keeper(run_folder, every, seconds)
-    log = None if folder is None else Path(folder) / "workers.log"
-    options = ProcessOptions(plan.slowdown, plan.speeds, plan.replace_hung, plan.max_failures, log, plan.workers)
-    return run_processes(parts, slots[0], options, plan.seed, progress)
+    try:
+        if folder is not None:
+            parts.keeper = _keeper(plan, problem, parts, folder, resumed)
+        log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
+        options = ProcessOptions(plan.slowdown, plan.speeds, plan.replace_hung, plan.max_failures, log)
+        return run_processes(parts, slots[0], options, plan.seed, progress)
+    finally:
+        slots[0].close()
+        if parts.keeper is not None:
+            parts.keeper.folder.discard()
+
+
+def _keeper(plan: Plan, problem: Any, parts: Parts, folder: str | Path, resumed: RunFolder | None) -> Keeper:
+    parts.config["fingerprint"] = _fingerprint(problem)
+    run_folder = resumed or RunFolder.create(folder, parts.config, plan.keep_checkpoints)
+    if resumed is not None and parts.checkpoint is not None:
+        resumed.rewind(parts.checkpoint)
+    return Keeper(run_folder, plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf)
 
 
 def _fingerprint(problem: Any) -> dict[str, Any]:

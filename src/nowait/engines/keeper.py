@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
@@ -19,6 +20,8 @@ class Keeper:
     folder: RunFolder
     every: float = math.inf
     every_seconds: float = math.inf
+    wanted_workers: Callable[[], list[int]] = field(init=False, default=list)
+    """The workers that the run should have when it is resumed; the engine knows."""
     next_step: float = field(init=False, default=0.0)
     next_time: float = field(init=False, default=0.0)
 
@@ -28,7 +31,7 @@ class Keeper:
 
     def checkpoint(self, server: Server, recorder: TraceRecorder) -> None:
         """Write one, and plan the next."""
-        self.folder.checkpoint(server.state(), recorder)
+        self.folder.checkpoint(server.state(), self.wanted_workers(), recorder)
         self.plan(server)
 
     def plan(self, server: Server) -> None:

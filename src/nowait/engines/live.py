@@ -40,7 +40,7 @@ class LiveView:
         self._title = title
         self._budget = budget
         self._recorder = recorder
-        self.shown = sys.stderr.isatty() if shown is None else shown
+        self.shown = (sys.stderr is not None and sys.stderr.isatty()) if shown is None else shown
         self._live: Any = None
         self._last = (0.0, 0)
 

@@ -18,7 +18,7 @@ class Progress:
 
     def __init__(self, label: str, shown: bool | None = None) -> None:
         self._label = label
-        self.shown = sys.stderr.isatty() if shown is None else shown
+        self.shown = (sys.stderr is not None and sys.stderr.isatty()) if shown is None else shown
         self._events = 0
         self._began = 0.0
         self._bar: Any = None

@@ -78,8 +78,9 @@ class Session:
     def __init__(self, parts: Parts, workforce: Workforce, evaluator: Evaluator | None = None) -> None:
         self._parts = parts
         self.server = parts.server
-        self._workforce = workforce
+        self._workforce: Workforce | None = workforce
         self._evaluator = evaluator
+        self.interrupted = False
         self._evaluated_step = -1
         self._keeper = parts.keeper
         self._history = HistoryRecorder()
@@ -117,6 +118,7 @@ class Session:
             self._due.plan(self.server, self._parts.evaluations, self._parts.budget)
         if self._keeper is not None:
             self._keeper.plan(self.server)
+        self.finished = self.finished or self._parts.budget.exhausted(self.server.steps, self.server.counts.gradients)
         return commands
 
     def handle(self, event: Event) -> list[Command]:
@@ -147,8 +149,13 @@ class Session:
             self.advice = advice
             logger.warning(advice)
 
+    def let_go(self) -> None:
+        """The run is over: the session and its engine do not hold each other any longer."""
+        self._workforce = self._evaluator = None
+
     def interrupt(self, signal: str) -> None:
         """A signal asks the run to end."""
+        self.interrupted = True
         self.stop(f"{signal} ended the run after {self.server.steps} steps")
 
     def _checkpoint(self) -> None:
@@ -159,10 +166,10 @@ class Session:
         """The finished run."""
         server = self.server
         self._checkpoint()
-        if server.diverged is None and self._evaluated_step != server.steps:
+        if server.diverged is None and self._evaluated_step != server.steps and not (self.interrupted and self.loss):
             self._evaluator = None
             self._evaluate()
-        if server.steps == 0 and not self.advice:
+        if server.steps == 0 and not self.advice and self._parts.budget.target_loss is None:
             self.stop("no step was made: the budget ended before the method had the gradients for one")
         trace = self._parts.recorder.trace(seconds, norm(server.params))
         counts = server.counts
@@ -188,6 +195,7 @@ class Session:
                 diverged=server.diverged is not None or not self._is_reasonable(self.loss or 0.0),
                 advice=self.advice,
                 bytes_up=len(trace) * message_bytes(self._parts.problem, server.params),
+                interrupted=self.interrupted,
                 bytes_down=_copies_sent(trace, server.num_tickets) * server.params.nbytes,
             ),
             config=self._parts.config,
@@ -265,13 +273,18 @@ class Session:
     def add_workers(self, count: int) -> None:
         """For ``control``."""
         for _ in range(checks.at_least(1, count, "count", "it is the number of workers to add")):
-            self._workforce.add_worker()
+            self._the_workforce().add_worker()
 
     def remove_worker(self, worker: int) -> None:
         """For ``control``."""
         if worker not in self.server.workers:
             raise ValueError(f"cannot remove worker {worker!r}: the live workers are {list(self.server.workers)}")
-        self._workforce.remove_worker(worker)
+        self._the_workforce().remove_worker(worker)
+
+    def _the_workforce(self) -> Workforce:
+        if self._workforce is None:
+            raise RuntimeError("the run is over: workers cannot be added or removed any more")
+        return self._workforce
 
 
 @final

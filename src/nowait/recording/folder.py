@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, final
+from typing import IO, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core.state import ServerState, State
 from nowait.recording.history import HistoryRecorder
-from nowait.recording.run import Run, read_history, write_json
+from nowait.recording.run import Run, read_history, replace_file, write_json
 from nowait.recording.trace import ARRIVAL_DTYPE, EVENT_DTYPE, TraceRecorder
 
 ROWS, EVENTS = "trace.rows", "trace.events"
@@ -29,6 +30,8 @@ class Checkpoint:
     state: ServerState
     initial_workers: list[int]
     """Those the run began with; the state has those it had when the checkpoint was made."""
+    wanted: list[int]
+    """Those it should have: also those that were being replaced."""
     arrivals: NDArray[np.void]
     events: NDArray[np.void]
     history: HistoryRecorder
@@ -38,21 +41,44 @@ class Checkpoint:
 class RunFolder:
     """Writes a run into its folder as it goes on: metrics at once, checkpoints when asked, the rest at the end."""
 
-    def __init__(self, path: Path, keep: int) -> None:
-        self.path = path
+    def __init__(self, path: str | Path, keep: int) -> None:
+        self.path = Path(path).absolute()
         self._keep = keep
+        self._lock: IO[bytes] | None = None
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any], keep: int) -> RunFolder:
         """A new folder. One that exists is refused."""
-        folder = Path(path)
-        if folder.exists():
+        folder = cls(path, keep)
+        if folder.path.exists():
             raise FileExistsError(
-                f"{folder} exists: nothing is overwritten; choose another folder, or nw.resume it if it is a run"
+                f"{folder.path} exists: nothing is overwritten; choose another folder, or nw.resume it if it is a run"
             )
-        (folder / "checkpoints").mkdir(parents=True)
-        write_json(folder / "config.json", config)
-        return cls(folder, keep)
+        (folder.path / "checkpoints").mkdir(parents=True)
+        folder.lock()
+        write_json(folder.path / "config.json", config)
+        return folder
+
+    def lock(self) -> None:
+        """Keep other processes from writing the same run. The lock goes with this process, however it ends."""
+        self._lock = open(self.path / ".lock", "wb")  # noqa: SIM115 (it is closed by ``close``)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise ValueError(f"{self.path} is being written by a run that goes on: wait for it, or end it") from None
+
+    def close(self) -> None:
+        """Let others write it."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def discard(self) -> None:
+        """The run never began: take the folder away, so that it can be tried again."""
+        self.close()
+        if not self._steps():
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def evaluated(self, step: int, gradients: int, time: float, loss: float) -> None:
         """One more line of metrics."""
@@ -60,9 +86,13 @@ class RunFolder:
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def checkpoint(self, state: ServerState, recorder: TraceRecorder) -> None:
+    def checkpoint(self, state: ServerState, wanted: list[int], recorder: TraceRecorder) -> None:
         """Write everything up to now. A crash at any moment leaves the last complete checkpoint as it was."""
-        numbers = {"events": self._write_trace(recorder), "initial_workers": recorder.initial_workers.tolist()}
+        numbers = {
+            "events": self._write_trace(recorder),
+            "initial_workers": recorder.initial_workers.tolist(),
+            "wanted_workers": wanted or state.workers,
+        }
         name = f"step_{state.steps}"
         unfinished, target = self.path / "checkpoints" / f".{name}", self.path / "checkpoints" / name
         if target.exists():
@@ -77,35 +107,39 @@ class RunFolder:
             shutil.rmtree(old, ignore_errors=True)
 
     def is_finished(self) -> bool:
-        """Did the run come to its end?"""
-        return (self.path / "stats.json").is_file()
+        """Did the run come to the end of its budget? One that a signal ended did not."""
+        path = self.path / "stats.json"
+        return path.is_file() and not json.loads(path.read_text(encoding="utf-8")).get("interrupted", False)
 
     def latest(self) -> Checkpoint:
         """The last complete checkpoint, with the trace and the metrics cut where it was made."""
         for _, path in self._steps():
-            state, initial_workers, num_events = _read_state(path)
+            state, more = _read_state(path)
             arrivals = np.fromfile(self.path / ROWS, ARRIVAL_DTYPE, count=state.rows)
-            events = np.fromfile(self.path / EVENTS, EVENT_DTYPE, count=num_events)
-            if len(arrivals) == state.rows and len(events) == num_events:
+            events = np.fromfile(self.path / EVENTS, EVENT_DTYPE, count=more["events"])
+            if len(arrivals) == state.rows and len(events) == more["events"] and more["wanted_workers"]:
                 _forget_later_steps(arrivals, state.steps)
-                return Checkpoint(state, initial_workers, arrivals, events, self._cut_history(state.steps))
+                history = self._cut_history(state.steps)
+                return Checkpoint(state, more["initial_workers"], more["wanted_workers"], arrivals, events, history)
         raise FileNotFoundError(f"{self.path} has no complete checkpoint to resume from")
 
     def rewind(self, checkpoint: Checkpoint) -> None:
-        """Cut the files where the run is resumed, and take away what is newer."""
+        """Cut the files where the run is resumed, and take away what is newer. A crash leaves it as resumable."""
+        replace_file(self.path / ROWS, checkpoint.arrivals.tobytes())
+        replace_file(self.path / EVENTS, checkpoint.events.tobytes())
+        rows = "".join(json.dumps(row) + "\n" for row in checkpoint.history.history().rows())
+        replace_file(self.path / "metrics.jsonl", rows.encode())
+        (self.path / "stats.json").unlink(missing_ok=True)
         for steps, path in self._steps():
             if steps > checkpoint.state.steps:
                 shutil.rmtree(path)
-        (self.path / ROWS).write_bytes(checkpoint.arrivals.tobytes())
-        (self.path / EVENTS).write_bytes(checkpoint.events.tobytes())
-        rows = [json.dumps(row) + "\n" for row in checkpoint.history.history().rows()]
-        (self.path / "metrics.jsonl").write_text("".join(rows), encoding="utf-8")
 
     def finish(self, run: Run) -> None:
         """The run is over: what ``nw.load`` reads."""
         run.write(self.path)
-        for name in (ROWS, EVENTS):
+        for name in () if run.stats.interrupted else (ROWS, EVENTS):
             (self.path / name).unlink(missing_ok=True)
+        self.close()
 
     def _write_trace(self, recorder: TraceRecorder) -> int:
         first, rows, events = recorder.take_changes()
@@ -154,19 +188,19 @@ def _divided(state: State) -> tuple[State, State]:
     return {name: value for name, value in state.items() if name not in arrays}, arrays
 
 
-def _read_state(folder: Path) -> tuple[ServerState, list[int], int]:
+def _read_state(folder: Path) -> tuple[ServerState, dict[str, Any]]:
     from safetensors.numpy import load_file
 
     numbers = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     vectors = load_file(folder / "state.safetensors")
-    num_events, initial_workers = numbers.pop("events"), numbers.pop("initial_workers")
+    more = {name: numbers.pop(name) for name in ("events", "initial_workers", "wanted_workers")}
     numbers["jobs"] = {int(worker): jobs for worker, jobs in numbers["jobs"].items()}
     for part in ("update", "output"):
         prefix = f"{part}."
         numbers[part] |= {
             name.removeprefix(prefix): value for name, value in vectors.items() if name.startswith(prefix)
         }
-    return ServerState(params=vectors["params"], **numbers), initial_workers, num_events
+    return ServerState(params=vectors["params"], **numbers), more
 
 
 def _write_at(path: Path, offset: int, data: bytes) -> None:

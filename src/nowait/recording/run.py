@@ -37,6 +37,8 @@ class Stats:
     diverged: bool
     advice: str = ""
     """What to do about it, where the run did not go well."""
+    interrupted: bool = False
+    """Whether a signal ended it; such a run can be resumed."""
     bytes_up: int = 0
     """What the gradients that workers sent take, as compressed as they were."""
     bytes_down: int = 0
@@ -80,16 +82,16 @@ class Run:
         return target
 
     def write(self, folder: Path) -> None:
-        """Write everything into a folder that is there."""
-        from safetensors.numpy import save_file
+        """Write everything into a folder that is there; ``stats.json`` comes last, and says that it is complete."""
+        from safetensors.numpy import save
 
-        save_file({"params": self.params, "last": self.last}, folder / "params.safetensors")
+        replace_file(folder / "params.safetensors", save({"params": self.params, "last": self.last}))
         self.trace.save(folder / "trace.npz")
-        lines = (json.dumps(row) + "\n" for row in self.history.rows())
-        (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+        lines = "".join(json.dumps(row) + "\n" for row in self.history.rows())
+        replace_file(folder / "metrics.jsonl", lines.encode())
+        write_json(folder / "config.json", self.config)
         stats = asdict(self.stats) | {"work_share": self.stats.work_share.tolist()}
         write_json(folder / "stats.json", stats)
-        write_json(folder / "config.json", self.config)
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -138,4 +140,14 @@ def _read_stats(path: Path) -> Stats:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a file of JSON that people can read."""
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    replace_file(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: a crash leaves what was there before."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with open(unfinished, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)

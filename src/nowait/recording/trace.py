@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -155,8 +156,10 @@ class Trace:
         columns |= {"seconds": np.float64(self.seconds), "last_norm": np.float64(self.last_norm)}
         columns |= {f"arrival_{name}": self.arrivals[name] for name in ARRIVAL_DTYPE.names or ()}
         columns |= {f"event_{name}": self.events[name] for name in EVENT_DTYPE.names or ()}
-        with open(path, "wb") as file:
+        unfinished = Path(path).with_name(f".{Path(path).name}.unfinished")
+        with open(unfinished, "wb") as file:
             np.savez_compressed(file, **columns)
+        os.replace(unfinished, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:

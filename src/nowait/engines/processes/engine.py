@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
 from time import monotonic
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -46,6 +46,8 @@ from nowait.speeds import Speeds
 logger = logging.getLogger("nowait")
 
 READ_BYTES = 2048 * REPORT.size
+ZYGOTE = -2
+"""The zygote's number among those whose failures are counted."""
 GRADIENT, KEEP, UNDO = int(Report.GRADIENT), int(Order.KEEP), int(Order.UNDO)
 
 
@@ -59,8 +61,6 @@ class ProcessOptions:
     replace_hung: bool = False
     max_failures: int = 5
     log: Path | None = None
-    workers: int = 0
-    """How many there should be, if some are missing at the start."""
 
 
 def train(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int, progress: bool | None) -> Run:
@@ -68,6 +68,7 @@ def train(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int,
     view = LiveView(str(parts.config["method"]["type"]), parts.budget, parts.recorder, progress)
     engine = ProcessEngine(parts, points, options, seed, view)
     try:
+        engine.start_staff()
         with Interruption(engine.interrupt), np.errstate(over="ignore", invalid="ignore"), view:
             engine.run()
             return engine.result()
@@ -95,6 +96,7 @@ class _Desk:
     order: int = Order.FORGET
     """What the next order says about the worker's memory."""
     warned: bool = False
+    hurried: bool = False
     gone: bool = False
     """It was let go: its death is no news."""
 
@@ -119,36 +121,45 @@ class ProcessEngine:
         self._timers: list[float] = []
         self._to_replace: list[tuple[float, int]] = []
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
-        self._highest_worker = max(parts.server.workers)
+        everybody = [*parts.server.workers, *([] if parts.checkpoint is None else parts.checkpoint.wanted)]
+        self._highest_worker = max([*everybody, *parts.server.worker_numbers()])
         self._failures = Failures(options.max_failures)
         self._snapshot: tuple[Snapshot, Version] | None = None
         self._began = self._ended = monotonic()
         self._ends_by_time = parts.budget.seconds is not None
         self._interrupted = ""
+        self._leaving: list[int] = []
+        """A worker that has left the server and is not yet on the list of those to be replaced."""
+        if parts.keeper is not None:
+            parts.keeper.wanted_workers = self.wanted_workers
         self._versions = parts.server.in_flight.versions
         self._remembers = hasattr(parts.problem, "gradient_with_memory")
         self._now = 0.0
         """Seconds since the start, as of the last look at the clock."""
         self._seed = seed
-        self._start_staff()
+        self._staff: Staff | None = None
+        self._news: deque[tuple[Any, ...]] = deque()
+        self._hearing = False
 
-    def _start_staff(self) -> None:
+    def start_staff(self) -> None:
         """Start the zygote, and meanwhile load what the server needs."""
         parts, points, options = self._parts, self._points, self._options
         dtype = points.dtype.str
-        job = Job(parts.problem, self._seed, points.length, dtype, self._began, options.slowdown, options.speeds)
+        job = Job(parts.problem, self._seed, points.length, dtype, options.slowdown, options.speeds)
         threads = max(1, (os.cpu_count() or 1) // max(1, len(parts.server.workers)))
-        self._staff = Staff(job, points, self._gradients, threads, options.log)
+        staff = self._staff = Staff(job, points, self._gradients, threads, options.log)
         warm_up(self._server.params)
-        self._staff.wait_until_ready()
+        staff.wait_until_ready()
+        self._reports = staff.reports
         self._poller = select.poll()
-        self._poller.register(self._staff.reports, select.POLLIN)
+        self._poller.register(staff.reports, select.POLLIN)
+        self._poller.register(staff.control, select.POLLIN)
 
     def run(self) -> None:
         """Until the session is finished."""
+        self._began = monotonic() - (0.0 if self._parts.checkpoint is None else self._parts.checkpoint.state.time)
         for worker in (EVALUATOR, *self._server.workers):
             self._hire(worker)
-        self._began = monotonic() - (0.0 if self._parts.checkpoint is None else self._parts.checkpoint.state.time)
         self._execute(self.session.start())
         self._requests.extend(WorkerJoined(worker, 0.0) for worker in self._missing())
         while not self.session.finished:
@@ -168,11 +179,14 @@ class ProcessEngine:
 
     def close(self) -> None:
         """Nothing is left of the workers."""
-        self._staff.close()
+        if self._staff is not None:
+            self._staff.close()
         self._gradients.close()
         self._points.close()
         for desk in self._desks.values():
             os.close(desk.pipe)
+        self._desks.clear()
+        self.session.let_go()
 
     def interrupt(self, signal: str) -> None:
         """End the run soon, and well."""
@@ -180,7 +194,14 @@ class ProcessEngine:
 
     def _missing(self) -> list[int]:
         """Workers that were being replaced when the checkpoint was made that the run goes on from."""
-        return [worker for worker in range(self._options.workers) if worker not in self._server.workers]
+        checkpoint = self._parts.checkpoint
+        return (
+            [] if checkpoint is None else [worker for worker in checkpoint.wanted if worker not in self._server.workers]
+        )
+
+    def wanted_workers(self) -> list[int]:
+        """The live workers and those that are about to be replaced: what a run that is resumed should have."""
+        return sorted({*self._server.workers, *(worker for _, worker in self._to_replace), *self._leaving})
 
     # Control, and evaluation beside the run
 
@@ -200,37 +221,42 @@ class ProcessEngine:
 
     def _ask_evaluator(self) -> None:
         if self._snapshot is not None:
+            snapshot, version = self._snapshot
             with contextlib.suppress(BrokenPipeError):  # it died, which the zygote will tell
-                os.write(self._desks[EVALUATOR].pipe, ORDER.pack(0, 0, self._snapshot[1].slot, Order.KEEP))
+                os.write(self._desks[EVALUATOR].pipe, ORDER.pack(snapshot.step, 0, version.slot, Order.KEEP))
 
-    def _evaluated(self, loss: float) -> None:
-        if self._snapshot is not None:
+    def _evaluated(self, step: int, loss: float) -> None:
+        if self._snapshot is not None and self._snapshot[0].step == step:
+            self._failures.delivered(EVALUATOR)
             (snapshot, version), self._snapshot = self._snapshot, None
             self._server.release(version)
             self.session.evaluated(snapshot, loss)
 
     def _await_evaluation(self) -> None:
         """The run is over: let the evaluator finish, so that no loss it was asked for is lost."""
-        while self._snapshot is not None and self._server.diverged is None:
-            self._handle_reports(os.read(self._staff.reports, READ_BYTES))
+        while self._snapshot is not None and self._server.diverged is None and not self._interrupted:
+            self._handle_reports(self._next_reports())
+        if self._interrupted and not self.session.interrupted:
+            self.session.interrupt(self._interrupted)
 
     # Reports
 
     def _next_reports(self) -> bytes:
-        """Waits for reports. The zygote's ticks are among them, so this ends every quarter of a second at least."""
+        """Reports that are there; waits for them, or until there is something else to do."""
         if self._timers or self._to_replace or self._ends_by_time:
             self._look_at_the_clock()
-            if self.session.finished or not self._poller.poll(1000 * self._seconds_to_wait()):
-                return b""
-        reports = os.read(self._staff.reports, READ_BYTES)
-        if not reports:
-            self._replace_everybody()
-        return reports
+        ready = self._poller.poll(1000 * self._seconds_to_wait())
+        if not ready:
+            return b""
+        if len(ready) > 1 or ready[0][0] != self._reports:
+            self._hear_news()
+            return self._drain()
+        return os.read(self._reports, READ_BYTES)
 
     def _drain(self) -> bytes:
         """All reports that are there."""
         reports = b""
-        while self._poller.poll(0) and (more := os.read(self._staff.reports, READ_BYTES)):
+        while select.select([self._reports], [], [], 0)[0] and (more := os.read(self._reports, READ_BYTES)):
             reports += more
         return reports
 
@@ -264,8 +290,9 @@ class ProcessEngine:
             desk.took = seconds
             if desk.queue and desk.running is None:
                 self._send(desk, desk.queue.popleft())
-            if troubled and worker in troubled:
+            if troubled and (worker in troubled or ZYGOTE in troubled):
                 self._failures.delivered(worker)
+                self._failures.delivered(ZYGOTE)
 
     def _execute(self, commands: list[Command]) -> None:
         for command in commands:
@@ -287,7 +314,7 @@ class ProcessEngine:
         version.references += 1  # as Server.retain does
         desk.running = ticket
         desk.sent = self._now
-        desk.warned = False
+        desk.warned = desk.hurried = False
         try:  # contextlib.suppress would take half as long as the write
             os.write(desk.pipe, ORDER.pack(ticket[0], ticket[3], version.slot, desk.order))
         except BrokenPipeError:
@@ -296,7 +323,8 @@ class ProcessEngine:
     def _cancel(self, desk: _Desk) -> None:
         """The worker finishes what it computes; the result will be late. One that plays slow need not go on."""
         desk.queue.clear()
-        if self._imitating and desk.running is not None:
+        if self._imitating and desk.running is not None and not desk.hurried:
+            desk.hurried = True
             with contextlib.suppress(BrokenPipeError):
                 os.write(desk.pipe, ORDER.pack(desk.running.id, 0, 0, Order.HURRY))
 
@@ -305,9 +333,9 @@ class ProcessEngine:
             self._look_around()
             return
         if kind == Report.LOSS:
-            self._evaluated(value)
+            self._evaluated(ticket_id, value)
             return
-        letter = self._staff.letter(worker)
+        letter = self._the_staff().letter(worker)
         if worker == EVALUATOR:
             raise WorkerFailedError(f"the problem's loss raised:\n{letter[1]}")
         desk = self._desks.get(worker)
@@ -321,6 +349,8 @@ class ProcessEngine:
             desk.running = None
             self._execute(self.session.handle(GradientArrived(ticket, misfit, self._now)))
             self._server.release(version)
+            if desk.queue and desk.running is None:
+                self._send(desk, desk.queue.popleft())
         else:
             self._on_error(desk, letter[0], letter[1])
 
@@ -328,7 +358,7 @@ class ProcessEngine:
 
     def _hire(self, worker: int, habits: Habits | None = None) -> None:
         gradient = self._gradients[max(worker, 0)]
-        desk = _Desk(worker, self._staff.hire(worker), gradient, habits or Habits())
+        desk = _Desk(worker, self._the_staff().hire(worker, self._began), gradient, habits or Habits())
         self._desks[worker] = desk
         self._unborn.setdefault(worker, deque()).append(desk)
 
@@ -344,9 +374,11 @@ class ProcessEngine:
             if joins and worker not in self._server.workers:
                 self._join(worker)
             elif not joins and worker in self._server.workers:
-                self._staff.kill(worker)
+                self._the_staff().kill(worker)
                 self._leave(self._desks[worker])
-            self._to_replace = [entry for entry in self._to_replace if entry[1] != worker]
+            self._to_replace = sorted(entry for entry in self._to_replace if entry[1] != worker)
+        if not self.session.finished and not self._server.workers and not self._to_replace:
+            self.session.stop(f"every worker was removed after {self._server.steps} steps")
 
     def _join(self, worker: int, habits: Habits | None = None) -> None:
         self._hire(worker, habits)
@@ -362,32 +394,47 @@ class ProcessEngine:
         self._handle(WorkerLost(desk.worker, self._now))
 
     def _hear_news(self) -> None:
-        """Births and deaths. What the dead had reported comes first."""
-        for news in self._staff.news():
-            if news[0] == "forked":
-                _, worker, process = news
-                self._processes[process] = self._unborn[worker].popleft()
-            elif news[0] == "died":
-                _, _, process, code = news
-                desk = self._processes.pop(process)
-                if not desk.gone:
-                    self._handle_reports(self._drain())
-                    self._on_death(desk, code)
+        """Births and deaths, in order. What the dead had reported comes first."""
+        self._news.extend(self._the_staff().news())
+        if self._hearing:
+            return  # called from below: the loop there goes on with them
+        self._hearing = True
+        try:
+            while self._news:
+                self._hear(*self._news.popleft())
+        finally:
+            self._hearing = False
+
+    def _hear(self, kind: str, worker: int = 0, process: int = 0, code: int = 0) -> None:
+        if kind == "forked":
+            self._processes[process] = self._unborn[worker].popleft()
+        elif kind == "gone":
+            self._handle_reports(self._drain())
+            self._replace_everybody()
+        elif not (desk := self._processes.pop(process)).gone:
+            self._handle_reports(self._drain())
+            self._on_death(desk, code)
+
+    def _the_staff(self) -> Staff:
+        if self._staff is None:
+            raise RuntimeError("the engine has no zygote: it was not started, or is closed")
+        return self._staff
 
     def _replace_everybody(self) -> None:
         """The zygote was killed, and all workers died with it."""
         logger.warning("the process that starts workers was killed, and all workers with it: they are replaced")
-        if self._failures.died(EVALUATOR) is None:
+        if self._failures.died(ZYGOTE) is None:
             raise WorkerFailedError("the process that starts workers was killed again and again")
         self._now = monotonic() - self._began
-        self._staff.close()
+        self._the_staff().close()
+        self._news.clear()
         os.close(self._desks.pop(EVALUATOR).pipe)
         desks = list(self._desks.values())
         for desk in desks:
             self._leave(desk)
         self._unborn.clear()
         self._processes.clear()
-        self._start_staff()
+        self.start_staff()
         self._now = monotonic() - self._began
         self._hire(EVALUATOR)
         self._ask_evaluator()
@@ -396,25 +443,38 @@ class ProcessEngine:
 
     def _on_death(self, desk: _Desk, code: int) -> None:
         self._now = monotonic() - self._began
-        if desk.worker == EVALUATOR:
-            os.close(desk.pipe)
-            self._hire(EVALUATOR)
-            self._ask_evaluator()
-            return
         cause = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         pause = self._failures.died(desk.worker)
+        if desk.worker == EVALUATOR:
+            self._replace_evaluator(desk, cause, give_up=pause is None)
+            return
+        self._leaving = [desk.worker] if pause is not None else []
         self._leave(desk)
+        self._leaving = []
         if pause is None:
             logger.warning("worker %d %s again and again: it is not replaced any more", desk.worker, cause)
             self._check_that_somebody_is_left(f"worker {desk.worker}, the last one, {cause}")
         else:
             logger.warning("worker %d %s: it is replaced", desk.worker, cause)
             heappush(self._to_replace, (self._now + pause, desk.worker))
-            self._replace_those_whose_time_has_come(desk.habits)
+            self._replace_those_whose_time_has_come()
+
+    def _replace_evaluator(self, desk: _Desk, cause: str, *, give_up: bool) -> None:
+        if give_up:
+            raise WorkerFailedError(
+                f"the process that computes losses {cause} again and again: look at the problem's loss"
+            )
+        logger.warning("the process that computes losses %s: it is replaced", cause)
+        os.close(desk.pipe)
+        self._hire(EVALUATOR)
+        self._ask_evaluator()
 
     def _replace_those_whose_time_has_come(self, habits: Habits | None = None) -> None:
         while self._to_replace and self._to_replace[0][0] <= self._now and not self.session.finished:
-            self._join(heappop(self._to_replace)[1], habits)
+            worker = heappop(self._to_replace)[1]
+            self._leaving = [worker]
+            self._join(worker, habits)
+            self._leaving = []
 
     def _check_that_somebody_is_left(self, reason: str) -> None:
         if not self._server.workers and not self._to_replace and not self._requests:
@@ -474,7 +534,7 @@ class ProcessEngine:
             self._handle(TimerFired(now))
         if self._to_replace:
             self._replace_those_whose_time_has_come()
-        if now >= self._end():
+        if now >= self._end() and not self.session.finished:
             self.session.stop()
 
     def _end(self) -> float:
@@ -487,6 +547,8 @@ class ProcessEngine:
         return max(0.0, min(SECONDS_BETWEEN_TICKS, until))
 
     def _look_for_hung_workers(self, now: float) -> None:
+        if self.session.finished:
+            return
         for desk in self._desks.values():
             if desk.took >= 0:
                 desk.habits.took(desk.took)
@@ -498,4 +560,4 @@ class ProcessEngine:
             fate = ": it is replaced" if self._options.replace_hung else ""
             logger.warning("worker %d has computed for %.3g s%s%s", desk.worker, now - desk.sent, usual, fate)
             if self._options.replace_hung:
-                self._staff.kill(desk.worker)
+                self._the_staff().kill(desk.worker)

@@ -48,7 +48,8 @@ class SharedSlots:
         return self[self._allocated - 1]
 
     def close(self) -> None:
-        """Give the file up; vectors stay valid as long as somebody uses them."""
+        """Give the file and the memory up; vectors stay valid as long as somebody uses them."""
+        self.views, self._memory = [], None
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -37,6 +38,7 @@ class Staff:
         self.letters, their_letters = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.reports, their_reports = os.pipe()
         ticks = _nonblocking_twin(their_reports)
+        self._news: list[tuple[Any, ...]] = []
         self._letters_kept: dict[int, tuple[Any, ...]] = {}
         self._zygote = _start(theirs, threads, log)
         theirs.close()
@@ -55,34 +57,59 @@ class Staff:
 
     def wait_until_ready(self) -> None:
         """Until the zygote has loaded the problem."""
-        message = self.control.recv(LONGEST_MESSAGE)
-        answer = pickle.loads(message) if message else ("failed", "the process ended without a word")
+        try:
+            message = self.control.recv(LONGEST_MESSAGE)
+        except ConnectionResetError:
+            message = b""
+        answer = pickle.loads(message) if message else ("failed", "the process that starts them was killed")
         if answer[0] == "failed":
             self.close()
             raise WorkerFailedError(f"workers could not load the problem:\n{answer[1]}")
         self.control.setblocking(False)
 
-    def hire(self, worker: int) -> int:
-        """Have a worker forked; the pipe its orders are written to."""
+    def hire(self, worker: int, began: float) -> int:
+        """Have a worker forked, which counts time from ``began``; the pipe its orders are written to."""
         theirs, ours = os.pipe()
-        socket.send_fds(self.control, [pickle.dumps(("fork", worker))], [theirs])
+        os.set_blocking(ours, False)
+        self._send(("fork", worker, began), [theirs])
         os.close(theirs)
         return ours
 
     def kill(self, worker: int) -> None:
         """Have a worker killed; its death will be told like any other."""
-        self.control.send(pickle.dumps(("kill", worker)))
+        self._send(("kill", worker, 0.0), [])
+
+    def _send(self, message: tuple[Any, ...], fds: list[int]) -> None:
+        """Say something to the zygote, and hear what it says meanwhile: both may have a lot to say at once."""
+        while True:
+            try:
+                socket.send_fds(self.control, [pickle.dumps(message)], fds)
+            except BlockingIOError:
+                self._collect_news()
+                select.select([self.control], [self.control], [], 1.0)
+            except (BrokenPipeError, ConnectionResetError):
+                return  # the zygote is gone, which the end of its socket will tell
+            else:
+                return
 
     def news(self) -> list[tuple[Any, ...]]:
-        """What the zygote said: ("forked", worker, process), ("died", worker, process, exit code)."""
-        messages = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                message = self.control.recv(LONGEST_MESSAGE)
-                if not message:
-                    break  # the zygote is gone, which the end of the reports will tell
-                messages.append(pickle.loads(message))
+        """What the zygote said: ("forked", worker, process), ("died", worker, process, exit code), or ("gone",)."""
+        self._collect_news()
+        messages, self._news = self._news, []
         return messages
+
+    def _collect_news(self) -> None:
+        while True:
+            try:
+                message = self.control.recv(LONGEST_MESSAGE)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                message = b""
+            if not message:
+                self._news.append(("gone",))
+                return
+            self._news.append(pickle.loads(message))
 
     def letter(self, worker: int) -> tuple[Any, ...]:
         """The letter that a report of this worker announced."""
@@ -111,7 +138,7 @@ def _nonblocking_twin(pipe: int) -> int:
 
 def _start(theirs: socket.socket, threads: int, log: Path | None) -> subprocess.Popen[bytes]:
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}; "
+        f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}; "
         f"from nowait.engines.processes.zygote import main; main({theirs.fileno()})"
     )
     environment = os.environ | {name: os.environ.get(name, str(threads)) for name in THREAD_VARIABLES}

@@ -22,7 +22,7 @@ from nowait.engines.processes.wire import EVALUATOR, ORDER, REPORT, Order, Repor
 from nowait.speeds import Speeds, Timing
 
 LONGEST_LETTER = 60_000
-"""Longer tracebacks are cut: a letter must fit into a datagram."""
+"""In bytes. Longer tracebacks are cut: a letter must fit into a datagram."""
 
 
 @final
@@ -34,8 +34,6 @@ class Job:
     seed: int
     length: int
     dtype: str
-    began: float
-    """When the run began, on the clock all processes share."""
     slowdown: dict[int, float] = field(default_factory=dict)
     speeds: Speeds | None = None
 
@@ -53,6 +51,8 @@ class Desk:
     """For what does not fit into a report."""
     points: SharedSlots
     gradients: SharedSlots
+    began: float
+    """When the run began, on the clock all processes share."""
 
 
 def work(worker: int, job: Job, desk: Desk) -> None:
@@ -83,7 +83,7 @@ class _Worker:
         self._out = desk.gradients[worker]
         self._gradient_into, self._in_place = gradient_function(job.problem)
         self._samples = sampler(job.seed)
-        self._pace = _Pace(worker, job, desk.orders)
+        self._pace = _Pace(worker, job, desk)
         self._memory = _Memory(job.problem, self._out) if hasattr(job.problem, "gradient_with_memory") else None
 
     def run(self) -> None:
@@ -154,12 +154,12 @@ class _Memory:
 class _Pace:
     """Plays slow: a worker to order."""
 
-    def __init__(self, worker: int, job: Job, orders: int) -> None:
+    def __init__(self, worker: int, job: Job, desk: Desk) -> None:
         self._worker = worker
-        self._began = job.began
+        self._began = desk.began
         self._factor = job.slowdown.get(worker, 1.0)
         self._timing: Timing | None = None if job.speeds is None else job.speeds.timing(job.seed)
-        self._orders = orders
+        self._orders = desk.orders
         self.any = self._factor != 1.0 or self._timing is not None
 
     def keep(self, ticket: int, job: int, began: float, seconds: float) -> float:
@@ -190,5 +190,5 @@ def _post(desk: Desk, worker: int, error: BaseException) -> None:
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     kind = f"{type(error).__name__} at {last.filename}:{last.lineno}" if last else type(error).__name__
-    text = "".join(traceback.format_exception(error))
-    desk.letters.send(pickle.dumps((worker, kind, text[-LONGEST_LETTER:])))
+    text = "".join(traceback.format_exception(error)).encode("utf-8", "replace")[-LONGEST_LETTER:]
+    desk.letters.send(pickle.dumps((worker, kind[:1_000], text.decode("utf-8", "replace"))))

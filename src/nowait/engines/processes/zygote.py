@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import io
 import mmap
 import os
 import pickle
@@ -25,14 +26,20 @@ from nowait.engines.processes.wire import SECONDS_BETWEEN_TICKS, TICK
 from nowait.engines.processes.worker import Desk, Job, work
 
 LONGEST_MESSAGE = 65_536
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
 
 
 def main(control_fd: int) -> None:
     """Serve until the socket closes."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in STOPPING:
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that workers start would inherit
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # a worker that is killed has said what it printed
     control = socket.socket(fileno=control_fd)
+    control.set_inheritable(False)
     try:
         zygote = _Zygote(control)
     except BaseException:
@@ -48,6 +55,9 @@ class _Zygote:
         self._control = control
         message, fds, _, _ = socket.recv_fds(control, LONGEST_MESSAGE, 6)
         payload, points, gradients, self._reports, letters, self._ticks = fds
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        self._parent = os.getppid()
         self._job: Job = _unpickle(payload, pickle.loads(message))
         self._letters = socket.socket(fileno=letters)
         self._points = SharedSlots(self._job.length, self._job.dtype, points, writeable=False)
@@ -70,48 +80,53 @@ class _Zygote:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(alarm, select.POLLIN)
-        while True:
+        while os.getppid() == self._parent:
             for fd, _ in poller.poll(1000 * SECONDS_BETWEEN_TICKS) or self._tick():
                 if fd == alarm:
                     with contextlib.suppress(BlockingIOError):
                         os.read(alarm, 4096)
                     self._bury()
                 elif not self._obey():
-                    self._end()
-                    return
+                    _kill_the_group()
+        _kill_the_group()
 
     def _obey(self) -> bool:
-        message, fds, _, _ = socket.recv_fds(self._control, LONGEST_MESSAGE, 1)
+        try:
+            message, fds, _, _ = socket.recv_fds(self._control, LONGEST_MESSAGE, 1)
+        except OSError:
+            return False
         if not message:
             return False
-        order, worker = pickle.loads(message)
+        order, worker, began = pickle.loads(message)
         if order == "fork":
-            self._fork(worker, fds[0])
+            os.set_inheritable(fds[0], False)
+            self._fork(worker, fds[0], began)
         elif order == "kill":
             for process, number in self._children.items():
                 if number == worker:
                     os.kill(process, signal.SIGKILL)
         return True
 
-    def _fork(self, worker: int, orders: int) -> None:
+    def _fork(self, worker: int, orders: int, began: float) -> None:
         zygote = os.getpid()
         process = os.fork()
         if process == 0:
-            self._be_worker(worker, orders, zygote)
+            self._be_worker(worker, orders, zygote, began)
         os.close(orders)
         self._children[process] = worker
         self._say("forked", worker, process)
 
-    def _be_worker(self, worker: int, orders: int, zygote: int) -> NoReturn:
+    def _be_worker(self, worker: int, orders: int, zygote: int, began: float) -> NoReturn:
         status = 1
         try:
             _die_with_parent(zygote)
             _let_the_server_go_first()
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, *STOPPING):
+                signal.signal(number, signal.SIG_DFL)
             self._control.close()
             os.close(self._ticks)
-            desk = Desk(orders, self._reports, self._letters, self._points, self._gradients)
+            desk = Desk(orders, self._reports, self._letters, self._points, self._gradients, began)
             work(worker, self._job, desk)
             status = 0
         except BrokenPipeError:
@@ -133,24 +148,25 @@ class _Zygote:
                 return
             if process == 0:
                 return
-            worker = self._children.pop(process)
-            self._say("died", worker, process, os.waitstatus_to_exitcode(status))
+            worker = self._children.pop(process, None)
+            if worker is not None:  # the problem may have started processes of its own
+                self._say("died", worker, process, os.waitstatus_to_exitcode(status))
 
     def _say(self, *message: Any) -> None:
         with contextlib.suppress(OSError):  # the other side is gone, which the next receive will tell
             self._control.send(pickle.dumps(message))
-            self._tick()
 
     def _tick(self) -> tuple[()]:
         """The server waits for reports and for nothing else: wake it. (If the pipe is full it is awake.)"""
+        self._bury()
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self._ticks, TICK)
         return ()
 
-    def _end(self) -> None:
-        for process in self._children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+
+def _kill_the_group() -> None:
+    """The server is gone: so are all, those too that workers started."""
+    os.killpg(0, signal.SIGKILL)
 
 
 def _unpickle(payload: int, sizes: list[int]) -> Any:
