@@ -173,6 +173,126 @@ def test_what_is_not_a_run_is_refused(tmp_path):
         nw.resume(tmp_path / "run", Faulty())
 
 
+def test_a_run_that_a_signal_ended_can_be_resumed(tmp_path, caplog):
+    def interrupt(control):
+        if control.steps == 30:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    method = crashing.METHODS["fedbuff"]
+    options = {"workers": 3, "steps": 100, "seed": 7, "folder": tmp_path / "run", "checkpoint_every": 20}
+    first = nw.train(Faulty(), method, callbacks=[interrupt], **options)
+    assert first.stats.interrupted
+    assert nw.load(tmp_path / "run").stats.steps == first.stats.steps < 100
+    run = nw.resume(tmp_path / "run", Faulty())
+    assert run.stats.steps == 100
+    assert not run.stats.interrupted
+    check_that_it_replays(run, Faulty(), {"method": "fedbuff"})
+
+
+def test_a_folder_that_is_being_written_is_refused(tmp_path):
+    def resume(control):
+        if control.steps == 20:
+            nw.resume(tmp_path / "run", Faulty())
+
+    with pytest.raises(ValueError, match="is being written by a run that goes on"):
+        nw.train(
+            Faulty(),
+            crashing.METHODS["asynchronous"],
+            workers=2,
+            steps=100,
+            folder=tmp_path / "run",
+            callbacks=[resume],
+        )
+
+
+def test_a_crash_while_resuming_leaves_the_run_as_resumable(tmp_path, monkeypatch):
+    plan = {"method": "rennala", "steps": 60, "every": 10}
+    crash(tmp_path / "run", die_at=35, **plan)
+    for name in ("trace.rows", "trace.events", "metrics.jsonl"):
+
+        def fail(source, target, name=name):
+            if str(target).endswith(name):
+                raise KeyboardInterrupt
+            os.rename(source, target)
+
+        monkeypatch.setattr(os, "replace", fail)
+        with pytest.raises(KeyboardInterrupt):
+            nw.resume(tmp_path / "run", Faulty())
+        monkeypatch.undo()
+    run = nw.resume(tmp_path / "run", Faulty())
+    assert run.stats.steps == 60
+    check_that_it_replays(run, Faulty(), plan)
+
+
+def test_workers_that_were_removed_do_not_come_back(tmp_path):
+    class Remove(nw.Callback):
+        def on_step(self, control):
+            if control.steps == 10:
+                control.remove_worker(0)
+            if control.steps == 60:
+                raise RuntimeError("imagine a power cut")
+
+    method = crashing.METHODS["asynchronous"]
+    with pytest.raises(RuntimeError, match="power cut"):
+        nw.train(
+            Faulty(), method, workers=3, steps=200, folder=tmp_path / "run", checkpoint_every=20, callbacks=[Remove()]
+        )
+    run = nw.resume(tmp_path / "run", Faulty())
+    assert run.trace.live_workers[-1] == 2
+    assert 0 not in run.trace.worker[run.trace.step > 60]
+
+
+def test_a_worker_that_was_being_replaced_when_the_server_died_comes_back(tmp_path, caplog):
+    """The checkpoint is made by the very event that the worker is lost."""
+
+    class Die(nw.Callback):
+        def on_worker_lost(self, control, worker):
+            raise RuntimeError("imagine a power cut")
+
+    method = crashing.METHODS["asynchronous"]
+    options = {"folder": tmp_path / "run", "checkpoint_seconds": 1e-9}
+    with pytest.raises(RuntimeError, match="power cut"):
+        nw.train(Faulty({(0, 20): "kill"}), method, workers=1, steps=200, callbacks=[Die()], **options)
+    state = json.loads((max((tmp_path / "run" / "checkpoints").iterdir()) / "state.json").read_text())
+    assert state["wanted_workers"] == [0]
+    run = nw.resume(tmp_path / "run", Faulty())
+    assert run.stats.steps == 200
+
+
+def test_averages_with_weights_go_on(tmp_path):
+    """The strongly convex average weighs by the sum of all stepsizes so far."""
+    method = crashing.METHODS["asynchronous"]
+
+    def die(control):
+        if control.steps == 55:
+            raise RuntimeError("imagine a power cut")
+
+    output = nw.StronglyConvexAverage(0.5)
+    options = {"workers": 2, "steps": 100, "folder": tmp_path / "run", "checkpoint_every": 20, "output": output}
+    with pytest.raises(RuntimeError, match="power cut"):
+        nw.train(Faulty(), method, callbacks=[die], **options)
+    run = nw.resume(tmp_path / "run", Faulty())
+    again = nw.replay(run.trace, Faulty(), method, output=nw.StronglyConvexAverage(0.5))
+    assert np.array_equal(again.params, run.params)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("workers", 0, "config.json was changed: workers must be an integer of at least 1"),
+        ("keep_checkpoints", 0, "config.json was changed: keep_checkpoints must be"),
+        ("budget", 3, "config.json was changed"),
+    ],
+)
+def test_a_changed_config_is_checked(key, value, message, tmp_path):
+    plan = {"method": "asynchronous", "steps": 60, "every": 10}
+    crash(tmp_path / "run", die_at=30, **plan)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config | {key: value}))
+    with pytest.raises(ValueError, match=message):
+        nw.resume(tmp_path / "run", Faulty())
+
+
 def test_chaos(tmp_path, caplog):
     """Workers are killed 50 times and the server 5 times in one run, at places drawn by lot."""
     random = CounterRandom(0, "chaos")

@@ -180,6 +180,97 @@ def test_all_workers_are_replaced_if_the_zygote_is_killed(caplog, tmp_path):
     assert np.array_equal(nw.replay(run.trace, Faulty(), ASYNCHRONOUS).last, run.last)
 
 
+def test_a_worker_goes_on_with_its_queue_after_a_gradient_of_the_wrong_shape():
+    faults = {(0, job): "misfit" for job in range(9, 400, 10)}
+    run = nw.train(Faulty(faults), nw.RandomAssignment(nw.Constant(0.01)), workers=2, gradients=300)
+    assert run.stats.rejected > 5
+    assert run.trace.job[run.trace.worker == 0].max() > 60
+
+
+def test_a_loss_that_kills_its_process_stops_the_run(caplog):
+    class Deadly(Faulty):
+        def loss(self, point):
+            os._exit(3)
+
+    with pytest.raises(nw.WorkerFailedError, match="the process that computes losses ended with exit code 3 again"):
+        nw.train(Deadly(), ASYNCHRONOUS, workers=2, steps=50, max_failures=2)
+
+
+def test_the_zygote_is_killed_while_the_last_loss_is_computed(caplog, tmp_path):
+    """The evaluator kills its parent once, and is asked again."""
+
+    class Once(Faulty):
+        folder = str(tmp_path)
+
+        def loss(self, point):
+            if os.getppid() > 1 and multiprocessing_child() and not os.path.exists(f"{self.folder}/done"):
+                open(f"{self.folder}/done", "w").close()
+                os.kill(os.getppid(), signal.SIGKILL)
+                signal.pause()
+            return super().loss(point)
+
+    server = os.getpid()
+    multiprocessing_child = lambda: os.getpid() != server  # noqa: E731
+    run = nw.train(Once(), ASYNCHRONOUS, workers=2, steps=50)
+    assert run.stats.steps == 50
+    assert run.history.step[-1] == 50
+    assert "they are replaced" in caplog.text
+
+
+def test_workers_are_added_and_removed_although_the_zygote_was_just_killed(caplog):
+    def change(control):
+        if control.steps == 20:
+            [zygote] = _children()
+            os.kill(int(zygote), signal.SIGKILL)
+            control.add_workers(1)
+            control.remove_worker(0)
+
+    run = nw.train(Faulty(), ASYNCHRONOUS, workers=2, steps=3_000, callbacks=[change])
+    assert run.stats.steps == 3_000
+    assert run.trace.live_workers[-1] == 2
+
+
+def test_removing_every_worker_ends_the_run(caplog):
+    def remove(control):
+        for worker in control.workers:
+            control.remove_worker(worker)
+
+    run = nw.train(Faulty(), ASYNCHRONOUS, workers=2, steps=10**9, callbacks=[remove])
+    assert "every worker was removed after" in run.stats.advice
+
+
+def test_many_workers_can_be_asked_for_at_once():
+    run = nw.train(Faulty(), nw.MinibatchSGD(nw.Constant(0.1)), workers=200, steps=2)
+    assert run.stats.gradients == 400
+
+
+def test_what_workers_print_is_not_lost(tmp_path):
+    class Talking(Faulty):
+        def gradient(self, point, sample):
+            print(f"worker {sample.worker} at job {sample.job}")  # noqa: T201
+            return super().gradient(point, sample)
+
+    nw.train(Talking(), ASYNCHRONOUS, workers=2, steps=30, folder=tmp_path / "run")
+    assert "worker 1 at job 0\n" in (tmp_path / "run" / "workers.log").read_text()
+
+
+def test_long_errors_in_any_script_are_shown():
+    class Long(Faulty):
+        def gradient(self, point, sample):
+            raise ArithmeticError("ж" * 60_000)
+
+    with pytest.raises(nw.WorkerFailedError, match="жжж"):
+        nw.train(Long(), ASYNCHRONOUS, workers=2, steps=50)
+
+
+def test_speeds_that_depend_on_time_count_from_the_beginning_of_the_run():
+    """Its only worker is down from 0.05 s on: only what began before can arrive."""
+    speeds = nw.speeds.TimeVarying(lambda worker, time: 100.0 if time < 0.2 else 1e-6, workers=1, resolution=0.01)
+    run = nw.train(Faulty(), ASYNCHRONOUS, speeds=speeds, seconds=0.6)
+    assert run.stats.steps > 0
+    assert run.trace.time.max() < 0.5
+
+
 # Workers to order, joins and leaves
 
 
@@ -324,6 +415,23 @@ def test_nothing_is_left_of_a_run(ending, caplog):
     assert _children() == []
     assert len(os.listdir("/proc/self/fd")) == descriptors
     assert sorted(os.listdir("/dev/shm")) == shared
+
+
+@pytest.mark.parametrize("arguments", [{"folder": "taken"}, {"evaluate_every": 0}, {"problem": "cannot be sent"}])
+def test_a_run_that_does_not_begin_leaves_nothing(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").mkdir()
+    problem = Faulty()
+    if "problem" in arguments:
+        problem.lock, arguments = threading.Lock(), {"folder": "new"}
+    gc.collect()
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises((OSError, ValueError, TypeError)):
+        nw.train(problem, ASYNCHRONOUS, **({"workers": 2, "steps": 10} | arguments))
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert os.listdir(tmp_path) == ["taken"], "a folder is not left for a run that never began"
+    assert _children() == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pidfd_open is Linux's")

@@ -39,8 +39,9 @@ def make_parts(
             f"steps; leave update= out"
         )
     output = checks.instance(LastIterate() if output is None else output, Output, "output", "nw.UniformAverage()")
+    evaluations, checked = EvaluationPlan.of(evaluate_every, budget), checked_callbacks(callbacks)
     recorder = TraceRecorder(workers)
-    params = initial_params(problem, initial)
+    params = initial_params(problem, initial)  # the last check: memory is shared next
     return Parts(
         problem=problem,
         server=Server(
@@ -55,8 +56,8 @@ def make_parts(
         ),
         recorder=recorder,
         budget=budget,
-        evaluations=EvaluationPlan.of(evaluate_every, budget),
-        callbacks=checked_callbacks(callbacks),
+        evaluations=evaluations,
+        callbacks=checked,
         config={
             "problem": repr(problem),
             "method": describe(method),
