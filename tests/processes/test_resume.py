@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,11 @@ import crashing
 import nowait as nw
 from faulty import Faulty
 from nowait.core.randomness import CounterRandom
+from nowait.engines.processes import failures
+from nowait.recording import TraceRecorder
+from nowait.recording.folder import RunFolder
+from nowait.recording.trace import ARRIVAL_DTYPE
+from nowait.testing import ScriptedWorkers
 
 ROOT = Path(__file__).parents[1]
 MARK = "NOWAIT_TEST_RUN"
@@ -242,21 +248,45 @@ def test_workers_that_were_removed_do_not_come_back(tmp_path):
     assert 0 not in run.trace.worker[run.trace.step > 60]
 
 
-def test_a_worker_that_was_being_replaced_when_the_server_died_comes_back(tmp_path, caplog):
-    """The checkpoint is made by the very event that the worker is lost."""
+def test_workers_that_were_being_replaced_when_the_server_died_come_back(tmp_path, caplog, monkeypatch):
+    """Worker 0 died twice, and would be replaced in an hour."""
+    monkeypatch.setattr(failures, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(failures, "LONGEST_PAUSE", 3600.0)
 
-    class Die(nw.Callback):
-        def on_worker_lost(self, control, worker):
+    def die(control):
+        if control.steps >= 300 and control.num_workers == 1:
             raise RuntimeError("imagine a power cut")
 
-    method = crashing.METHODS["asynchronous"]
-    options = {"folder": tmp_path / "run", "checkpoint_seconds": 1e-9}
+    method, folder = crashing.METHODS["asynchronous"], tmp_path / "run"
+    problem = Faulty({(0, 1): "kill", (0, 2): "kill"})
     with pytest.raises(RuntimeError, match="power cut"):
-        nw.train(Faulty({(0, 20): "kill"}), method, workers=1, steps=200, callbacks=[Die()], **options)
-    state = json.loads((max((tmp_path / "run" / "checkpoints").iterdir()) / "state.json").read_text())
-    assert state["wanted_workers"] == [0]
-    run = nw.resume(tmp_path / "run", Faulty())
-    assert run.stats.steps == 200
+        nw.train(problem, method, workers=2, steps=10**6, folder=folder, checkpoint_every=1, callbacks=[die])
+    config = json.loads((folder / "config.json").read_text())
+    config["budget"]["steps"], config["checkpoint_every"] = checkpoints(folder)[-1] + 3_000, 1_000
+    (folder / "config.json").write_text(json.dumps(config))
+    run = nw.resume(folder, Faulty())
+    [resumed] = run.trace.events["after"][run.trace.events["kind"] == 3]
+    assert 0 in run.trace.worker[resumed:]
+    assert run.trace.live_workers[-1] == 2
+
+
+def test_rows_of_held_gradients_are_written_again_when_they_are_stepped_and_reset_when_they_are_cut(tmp_path):
+    recorder = TraceRecorder([0, 1, 2])
+    workers = ScriptedWorkers(nw.FedBuff(nw.Constant(0.1), buffer=4), num_workers=3, log=recorder)
+    folder = RunFolder.create(tmp_path / "run", {}, keep=3)
+    workers.after(6)
+    folder.checkpoint(workers.server.state(), [0, 1, 2], recorder)
+    rows = np.fromfile(folder.path / "trace.rows", ARRIVAL_DTYPE)
+    assert rows["step"].tolist() == [1, 1, 1, 1, 0, 0]
+    workers.after(3)
+    folder.checkpoint(workers.server.state(), [0, 1, 2], recorder)
+    rows = np.fromfile(folder.path / "trace.rows", ARRIVAL_DTYPE)
+    assert rows["step"].tolist() == [1, 1, 1, 1, 2, 2, 2, 2, 0]
+    shutil.rmtree(folder.path / "checkpoints" / "step_2")
+    cut = folder.latest()
+    assert cut.arrivals["step"].tolist() == [1, 1, 1, 1, 0, 0]
+    assert cut.arrivals["weight"][4:].tolist() == [0.0, 0.0]
+    folder.close()
 
 
 def test_averages_with_weights_go_on(tmp_path):

@@ -25,12 +25,13 @@ def make_parts(
     callbacks: Iterable[Any],
     initial: Any,
     seed: int,
+    resumed: bool = False,
     share: Callable[[Vector], Callable[[], Vector]] | None = None,
 ) -> Parts:
     """Everything an engine needs, checked. ``share`` makes, of params, what allocates memory for more of them."""
     checked_problem(problem)
     checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
-    if not workers:
+    if not workers and not resumed:
         raise ValueError("no worker is there at the start: a run needs at least one")
     update = checks.instance(Sgd() if update is None else update, Update, "update", "nw.Momentum(0.9)")
     if method.makes_its_own_update and not isinstance(update, Sgd):

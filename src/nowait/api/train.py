@@ -224,6 +224,7 @@ def _train(
         callbacks=callbacks,
         initial=initial if checkpoint is None else checkpoint.state.params,
         seed=plan.seed,
+        resumed=checkpoint is not None,
         share=share,
     )
     parts.checkpoint = checkpoint

@@ -325,7 +325,7 @@ class ProcessEngine:
         desk.queue.clear()
         if self._imitating and desk.running is not None and not desk.hurried:
             desk.hurried = True
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(desk.pipe, ORDER.pack(desk.running.id, 0, 0, Order.HURRY))
 
     def _handle_other(self, worker: int, ticket_id: int, kind: int, value: float) -> None:
