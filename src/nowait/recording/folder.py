@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -61,6 +60,8 @@ class RunFolder:
 
     def lock(self) -> None:
         """Keep other processes from writing the same run. The lock goes with this process, however it ends."""
+        import fcntl  # not everywhere; and where it is not, real workers are not either
+
         self._lock = open(self.path / ".lock", "wb")  # noqa: SIM115 (it is closed by ``close``)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
