@@ -1,5 +1,6 @@
 """The command line, as a user calls it."""
 
+import logging
 import sys
 
 import pytest
@@ -7,6 +8,16 @@ from typer.testing import CliRunner
 
 import nowait as nw
 from nowait.cli import app, main
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    """The command silences warnings, which is for its own process; tests share theirs."""
+    logger = logging.getLogger("nowait")
+    level = logger.level
+    yield
+    logger.setLevel(level)
+
 
 RUNNER = CliRunner()
 SMALL = ["race", "--workers", "4", "--gradients", "400", "--batch-size", "8"]
