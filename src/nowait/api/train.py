@@ -238,7 +238,7 @@ def _train(
     finally:
         slots[0].close()
         if parts.keeper is not None:
-            parts.keeper.folder.discard()
+            parts.keeper.folder.leave()
 
 
 def _keeper(plan: Plan, problem: Any, parts: Parts, folder: str | Path, resumed: RunFolder | None) -> Keeper:

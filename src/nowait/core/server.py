@@ -130,10 +130,6 @@ class Server:
         """How many tickets were issued."""
         return self._next_ticket
 
-    def worker_numbers(self) -> list[int]:
-        """All that ever had a ticket."""
-        return list(self._jobs)
-
     def jobs_of(self, worker: int) -> int:
         """How many tickets a worker number has had."""
         return self._jobs.get(worker, 0)

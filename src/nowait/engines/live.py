@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -12,6 +11,7 @@ import numpy as np
 
 from nowait.core import Server
 from nowait.engines.budget import Budget
+from nowait.engines.progress import somebody_looks
 from nowait.recording import TraceRecorder
 
 MOST_WORKERS = 12
@@ -40,7 +40,7 @@ class LiveView:
         self._title = title
         self._budget = budget
         self._recorder = recorder
-        self.shown = (sys.stderr is not None and sys.stderr.isatty()) if shown is None else shown
+        self.shown = somebody_looks() if shown is None else shown
         self._live: Any = None
         self._last = (0.0, 0)
 

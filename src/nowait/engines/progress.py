@@ -12,13 +12,18 @@ EVENTS_BETWEEN_LOOKS = 256
 SECONDS_BEFORE_SHOWING = 1.0
 
 
+def somebody_looks() -> bool:
+    """Is the standard error stream a terminal?"""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 @final
 class Progress:
     """``tick`` after every event. ``shown`` None means: if the standard error stream is a terminal."""
 
     def __init__(self, label: str, shown: bool | None = None) -> None:
         self._label = label
-        self.shown = (sys.stderr is not None and sys.stderr.isatty()) if shown is None else shown
+        self.shown = somebody_looks() if shown is None else shown
         self._events = 0
         self._began = 0.0
         self._bar: Any = None

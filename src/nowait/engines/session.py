@@ -150,7 +150,7 @@ class Session:
             logger.warning(advice)
 
     def let_go(self) -> None:
-        """The run is over: the session and its engine do not hold each other any longer."""
+        """The run is over: its engine and this do not hold each other any longer."""
         self._workforce = self._evaluator = None
 
     def interrupt(self, signal: str) -> None:
@@ -166,7 +166,7 @@ class Session:
         """The finished run."""
         server = self.server
         self._checkpoint()
-        if server.diverged is None and self._evaluated_step != server.steps and not (self.interrupted and self.loss):
+        if server.diverged is None and self._evaluated_step != server.steps and not self._may_skip_the_last_loss():
             self._evaluator = None
             self._evaluate()
         if server.steps == 0 and not self.advice and self._parts.budget.target_loss is None:
@@ -205,6 +205,10 @@ class Session:
         return run
 
     # Evaluations and the end of the run
+
+    def _may_skip_the_last_loss(self) -> bool:
+        """Somebody who ended the run by a signal does not want to wait for it, if there is an earlier one."""
+        return self.interrupted and self.loss is not None
 
     def _look(self) -> None:
         server, budget = self.server, self._parts.budget

@@ -75,8 +75,8 @@ class RunFolder:
             self._lock.close()
             self._lock = None
 
-    def discard(self) -> None:
-        """The run never began: take the folder away, so that it can be tried again."""
+    def leave(self) -> None:
+        """Let others write it. If the run never began, take it away, so that it can be tried again."""
         self.close()
         if not self._steps():
             shutil.rmtree(self.path, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import select
 from collections import deque
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
 from time import monotonic
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -30,13 +31,13 @@ from nowait.core import (
 from nowait.core.compiled import warm_up
 from nowait.core.errors import WorkerFailedError
 from nowait.core.server import new
-from nowait.core.types import Vector
 from nowait.core.versions import Version
 from nowait.engines.live import LiveView, WorkerView
+from nowait.engines.processes.desk import Desk
 from nowait.engines.processes.failures import Failures, Habits
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.staff import Staff
-from nowait.engines.processes.wire import EVALUATOR, ORDER, REPORT, SECONDS_BETWEEN_TICKS, Order, Report
+from nowait.engines.processes.wire import EVALUATOR, ORDER, REPORT, ZYGOTE, Order, Report
 from nowait.engines.processes.worker import Job
 from nowait.engines.session import Parts, Session, Snapshot
 from nowait.engines.signals import Interruption
@@ -46,8 +47,8 @@ from nowait.speeds import Speeds
 logger = logging.getLogger("nowait")
 
 READ_BYTES = 2048 * REPORT.size
-ZYGOTE = -2
-"""The zygote's number among those whose failures are counted."""
+SECONDS_BETWEEN_LOOKS = 0.25
+"""How often the engine looks for workers that hang, and the view is drawn."""
 GRADIENT, KEEP, UNDO = int(Report.GRADIENT), int(Order.KEEP), int(Order.UNDO)
 
 
@@ -77,31 +78,6 @@ def train(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int,
 
 
 @final
-@dataclass(slots=True, eq=False)
-class _Desk:
-    """A worker process, as the server sees it."""
-
-    worker: int
-    pipe: int
-    gradient: Vector
-    habits: Habits
-    took: float = -1.0
-    """How long its latest gradient took."""
-    running: Ticket | None = None
-    version: Version | None = None
-    """The version of the running ticket, held until the worker reports."""
-    sent: float = 0.0
-    """When the running ticket was sent."""
-    queue: deque[Ticket] = field(default_factory=deque)
-    order: int = Order.FORGET
-    """What the next order says about the worker's memory."""
-    warned: bool = False
-    hurried: bool = False
-    gone: bool = False
-    """It was let go: its death is no news."""
-
-
-@final
 class ProcessEngine:
     """One server, many processes. It reads reports in batches, and hands the server one event after the other."""
 
@@ -113,23 +89,21 @@ class ProcessEngine:
         self.session = Session(parts, self, evaluator=self)
         self._points = points
         self._gradients = SharedSlots(points.length, points.dtype)
-        self._desks: dict[int, _Desk] = {}
-        self._unborn: dict[int, deque[_Desk]] = {}
+        self._desks: dict[int, Desk] = {}
+        self._unborn: dict[int, deque[Desk]] = {}
         """By worker: those hired whose process is not known yet."""
-        self._processes: dict[int, _Desk] = {}
+        self._processes: dict[int, Desk] = {}
         self._imitating = bool(options.slowdown) or options.speeds is not None
         self._timers: list[float] = []
         self._to_replace: list[tuple[float, int]] = []
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
-        everybody = [*parts.server.workers, *([] if parts.checkpoint is None else parts.checkpoint.wanted)]
-        self._highest_worker = max([*everybody, *parts.server.worker_numbers()])
+        self._highest_worker = max([*parts.server.workers, *self._numbers_used()], default=-1)
         self._failures = Failures(options.max_failures)
         self._snapshot: tuple[Snapshot, Version] | None = None
         self._began = self._ended = monotonic()
-        self._ends_by_time = parts.budget.seconds is not None
+        self._end = math.inf if parts.budget.seconds is None else parts.budget.seconds
+        self._next_look = 0.0
         self._interrupted = ""
-        self._leaving: list[int] = []
-        """A worker that has left the server and is not yet on the list of those to be replaced."""
         if parts.keeper is not None:
             parts.keeper.wanted_workers = self.wanted_workers
         self._versions = parts.server.in_flight.versions
@@ -138,8 +112,7 @@ class ProcessEngine:
         """Seconds since the start, as of the last look at the clock."""
         self._seed = seed
         self._staff: Staff | None = None
-        self._news: deque[tuple[Any, ...]] = deque()
-        self._hearing = False
+        self._habits: dict[int, Habits] = {}
 
     def start_staff(self) -> None:
         """Start the zygote, and meanwhile load what the server needs."""
@@ -156,7 +129,7 @@ class ProcessEngine:
         self._poller.register(staff.control, select.POLLIN)
 
     def run(self) -> None:
-        """Until the session is finished."""
+        """Until the budget ends, or something else ends it."""
         self._began = monotonic() - (0.0 if self._parts.checkpoint is None else self._parts.checkpoint.state.time)
         for worker in (EVALUATOR, *self._server.workers):
             self._hire(worker)
@@ -195,13 +168,17 @@ class ProcessEngine:
     def _missing(self) -> list[int]:
         """Workers that were being replaced when the checkpoint was made that the run goes on from."""
         checkpoint = self._parts.checkpoint
-        return (
-            [] if checkpoint is None else [worker for worker in checkpoint.wanted if worker not in self._server.workers]
-        )
+        wanted = [] if checkpoint is None else checkpoint.wanted
+        return [worker for worker in wanted if worker not in self._server.workers]
+
+    def _numbers_used(self) -> list[int]:
+        """The workers that had tickets before the checkpoint, also those that are gone: new ones get new numbers."""
+        checkpoint = self._parts.checkpoint
+        return [] if checkpoint is None else [*checkpoint.wanted, *checkpoint.state.jobs]
 
     def wanted_workers(self) -> list[int]:
         """The live workers and those that are about to be replaced: what a run that is resumed should have."""
-        return sorted({*self._server.workers, *(worker for _, worker in self._to_replace), *self._leaving})
+        return sorted({*self._server.workers, *(worker for _, worker in self._to_replace)})
 
     # Control, and evaluation beside the run
 
@@ -243,7 +220,9 @@ class ProcessEngine:
 
     def _next_reports(self) -> bytes:
         """Reports that are there; waits for them, or until there is something else to do."""
-        if self._timers or self._to_replace or self._ends_by_time:
+        if self._now >= self._next_look:
+            self._look_around()
+        if self._timers or self._to_replace or self._end < math.inf:
             self._look_at_the_clock()
         ready = self._poller.poll(1000 * self._seconds_to_wait())
         if not ready:
@@ -308,7 +287,7 @@ class ProcessEngine:
             elif isinstance(command, Wake):
                 heappush(self._timers, command.at)
 
-    def _send(self, desk: _Desk, ticket: Ticket) -> None:
+    def _send(self, desk: Desk, ticket: Ticket) -> None:
         """One ticket at a time: the next gradient would overwrite the one the server has not read."""
         version = desk.version = self._versions[ticket[0]]
         version.references += 1  # as Server.retain does
@@ -320,7 +299,7 @@ class ProcessEngine:
         except BrokenPipeError:
             return  # it died, which the zygote will tell
 
-    def _cancel(self, desk: _Desk) -> None:
+    def _cancel(self, desk: Desk) -> None:
         """The worker finishes what it computes; the result will be late. One that plays slow need not go on."""
         desk.queue.clear()
         if self._imitating and desk.running is not None and not desk.hurried:
@@ -329,9 +308,6 @@ class ProcessEngine:
                 os.write(desk.pipe, ORDER.pack(desk.running.id, 0, 0, Order.HURRY))
 
     def _handle_other(self, worker: int, ticket_id: int, kind: int, value: float) -> None:
-        if kind == Report.NEWS:
-            self._look_around()
-            return
         if kind == Report.LOSS:
             self._evaluated(ticket_id, value)
             return
@@ -356,9 +332,9 @@ class ProcessEngine:
 
     # Workers come and go
 
-    def _hire(self, worker: int, habits: Habits | None = None) -> None:
-        gradient = self._gradients[max(worker, 0)]
-        desk = _Desk(worker, self._the_staff().hire(worker, self._began), gradient, habits or Habits())
+    def _hire(self, worker: int) -> None:
+        pipe = self._the_staff().hire(worker, self._began)
+        desk = Desk(worker, pipe, self._gradients[max(worker, 0)], self._habits.setdefault(worker, Habits()))
         self._desks[worker] = desk
         self._unborn.setdefault(worker, deque()).append(desk)
 
@@ -380,11 +356,11 @@ class ProcessEngine:
         if not self.session.finished and not self._server.workers and not self._to_replace:
             self.session.stop(f"every worker was removed after {self._server.steps} steps")
 
-    def _join(self, worker: int, habits: Habits | None = None) -> None:
-        self._hire(worker, habits)
+    def _join(self, worker: int) -> None:
+        self._hire(worker)
         self._handle(WorkerJoined(worker, self._now))
 
-    def _leave(self, desk: _Desk) -> None:
+    def _leave(self, desk: Desk) -> None:
         """Its process is gone, or as good as gone."""
         del self._desks[desk.worker]
         os.close(desk.pipe)
@@ -395,15 +371,8 @@ class ProcessEngine:
 
     def _hear_news(self) -> None:
         """Births and deaths, in order. What the dead had reported comes first."""
-        self._news.extend(self._the_staff().news())
-        if self._hearing:
-            return  # called from below: the loop there goes on with them
-        self._hearing = True
-        try:
-            while self._news:
-                self._hear(*self._news.popleft())
-        finally:
-            self._hearing = False
+        for news in self._the_staff().news():
+            self._hear(*news)
 
     def _hear(self, kind: str, worker: int = 0, process: int = 0, code: int = 0) -> None:
         if kind == "forked":
@@ -427,39 +396,37 @@ class ProcessEngine:
             raise WorkerFailedError("the process that starts workers was killed again and again")
         self._now = monotonic() - self._began
         self._the_staff().close()
-        self._news.clear()
         os.close(self._desks.pop(EVALUATOR).pipe)
         desks = list(self._desks.values())
+        for desk in desks:
+            heappush(self._to_replace, (self._now, desk.worker))
         for desk in desks:
             self._leave(desk)
         self._unborn.clear()
         self._processes.clear()
         self.start_staff()
-        self._now = monotonic() - self._began
         self._hire(EVALUATOR)
         self._ask_evaluator()
-        for desk in desks:
-            self._join(desk.worker, desk.habits)
+        self._look_at_the_clock()
 
-    def _on_death(self, desk: _Desk, code: int) -> None:
+    def _on_death(self, desk: Desk, code: int) -> None:
         self._now = monotonic() - self._began
         cause = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         pause = self._failures.died(desk.worker)
         if desk.worker == EVALUATOR:
             self._replace_evaluator(desk, cause, give_up=pause is None)
             return
-        self._leaving = [desk.worker] if pause is not None else []
-        self._leave(desk)
-        self._leaving = []
-        if pause is None:
-            logger.warning("worker %d %s again and again: it is not replaced any more", desk.worker, cause)
-            self._check_that_somebody_is_left(f"worker {desk.worker}, the last one, {cause}")
-        else:
+        if pause is not None:
             logger.warning("worker %d %s: it is replaced", desk.worker, cause)
             heappush(self._to_replace, (self._now + pause, desk.worker))
+            self._leave(desk)
             self._replace_those_whose_time_has_come()
+        else:
+            logger.warning("worker %d %s again and again: it is not replaced any more", desk.worker, cause)
+            self._leave(desk)
+            self._check_that_somebody_is_left(f"worker {desk.worker}, the last one, {cause}")
 
-    def _replace_evaluator(self, desk: _Desk, cause: str, *, give_up: bool) -> None:
+    def _replace_evaluator(self, desk: Desk, cause: str, *, give_up: bool) -> None:
         if give_up:
             raise WorkerFailedError(
                 f"the process that computes losses {cause} again and again: look at the problem's loss"
@@ -469,18 +436,15 @@ class ProcessEngine:
         self._hire(EVALUATOR)
         self._ask_evaluator()
 
-    def _replace_those_whose_time_has_come(self, habits: Habits | None = None) -> None:
+    def _replace_those_whose_time_has_come(self) -> None:
         while self._to_replace and self._to_replace[0][0] <= self._now and not self.session.finished:
-            worker = heappop(self._to_replace)[1]
-            self._leaving = [worker]
-            self._join(worker, habits)
-            self._leaving = []
+            self._join(heappop(self._to_replace)[1])
 
     def _check_that_somebody_is_left(self, reason: str) -> None:
         if not self._server.workers and not self._to_replace and not self._requests:
             raise WorkerFailedError(f"no worker is left: {reason}")
 
-    def _on_error(self, desk: _Desk, kind: str, text: str) -> None:
+    def _on_error(self, desk: Desk, kind: str, text: str) -> None:
         """The problem raised. The gradient is lost; the worker goes on with another ticket."""
         if self._failures.raised(desk.worker, kind):
             raise WorkerFailedError(f"worker {desk.worker} raised, not for the first time:\n{text}")
@@ -495,36 +459,31 @@ class ProcessEngine:
     # The clock
 
     def _look_around(self) -> None:
-        """Births and deaths, the clock, workers that hang."""
-        self._hear_news()
-        self._look_at_the_clock()
-        self._look_for_hung_workers(self._now)
+        """Now and then: workers that hang, and the view."""
+        self._next_look = self._now + SECONDS_BETWEEN_LOOKS
+        if not self.session.finished:
+            for desk in self._desks.values():
+                if desk.seems_to_hang(self._now):
+                    self._on_hang(desk)
         if self._view.shown:
             self._view.update(self._server, self.session.loss, self._views())
 
+    def _on_hang(self, desk: Desk) -> None:
+        usual = "" if desk.habits.mean < 0 else f"; its gradients take {desk.habits.mean:.3g} s on average"
+        fate = ": it is replaced" if self._options.replace_hung else ""
+        logger.warning("worker %d has computed for %.3g s%s%s", desk.worker, self._now - desk.sent, usual, fate)
+        if self._options.replace_hung:
+            self._the_staff().kill(desk.worker)
+
     def _views(self) -> list[WorkerView]:
-        desks = [
-            WorkerView(desk.worker, self._delivered(desk.worker), desk.habits.mean, self._state(desk))
-            for desk in self._desks.values()
-            if desk.worker != EVALUATOR
+        """What the view shows of each worker; ``gradients`` is what it was given before its present ticket."""
+        states = {worker: (desk.habits.mean, desk.state(self._now)) for worker, desk in self._desks.items()}
+        states |= {worker: (-1.0, "lost, to be replaced") for _, worker in self._to_replace}
+        del states[EVALUATOR]
+        return [
+            WorkerView(worker, max(0, self._server.jobs_of(worker) - 1), seconds, state)
+            for worker, (seconds, state) in states.items()
         ]
-        lost = [
-            WorkerView(worker, self._delivered(worker), -1.0, "lost, to be replaced") for _, worker in self._to_replace
-        ]
-        return desks + lost
-
-    def _state(self, desk: _Desk) -> str:
-        if desk.running is None:
-            return "waits"
-        for_seconds = self._now - desk.sent
-        if for_seconds < 1.0:
-            return ""
-        slow = desk.habits.mean >= 0 and for_seconds > 3 * desk.habits.mean
-        return f"{'slow: ' if slow else ''}computes for {for_seconds:.1f} s"
-
-    def _delivered(self, worker: int) -> int:
-        """How many gradients it delivered, roughly: what it was given before this one."""
-        return max(0, self._server.jobs_of(worker) - 1)
 
     def _look_at_the_clock(self) -> None:
         """Timers, the end of the time, workers to replace."""
@@ -534,30 +493,9 @@ class ProcessEngine:
             self._handle(TimerFired(now))
         if self._to_replace:
             self._replace_those_whose_time_has_come()
-        if now >= self._end() and not self.session.finished:
+        if now >= self._end and not self.session.finished:
             self.session.stop()
 
-    def _end(self) -> float:
-        return float("inf") if self._parts.budget.seconds is None else self._parts.budget.seconds
-
     def _seconds_to_wait(self) -> float:
-        next_timer = self._timers[0] if self._timers else float("inf")
-        next_replacement = self._to_replace[0][0] if self._to_replace else float("inf")
-        until = min(next_timer, next_replacement, self._end()) - self._now
-        return max(0.0, min(SECONDS_BETWEEN_TICKS, until))
-
-    def _look_for_hung_workers(self, now: float) -> None:
-        if self.session.finished:
-            return
-        for desk in self._desks.values():
-            if desk.took >= 0:
-                desk.habits.took(desk.took)
-                desk.took = -1.0
-            if desk.running is None or desk.warned or now - desk.sent < desk.habits.deadline():
-                continue
-            desk.warned = True
-            usual = "" if desk.habits.mean < 0 else f"; its gradients take {desk.habits.mean:.3g} s on average"
-            fate = ": it is replaced" if self._options.replace_hung else ""
-            logger.warning("worker %d has computed for %.3g s%s%s", desk.worker, now - desk.sent, usual, fate)
-            if self._options.replace_hung:
-                self._the_staff().kill(desk.worker)
+        moments = [self._end, self._next_look, *self._timers[:1], *(time for time, _ in self._to_replace[:1])]
+        return max(0.0, min(moments) - self._now)

@@ -22,7 +22,7 @@ class Failures:
     def __init__(self, most: int) -> None:
         self._most = most
         self._deaths: dict[int, int] = {}
-        self._errors: dict[int, str] = {}
+        self._errors: dict[int, list[str]] = {}
         self.troubled: set[int] = set()
         """The workers with a failure that is not made good."""
 
@@ -30,7 +30,7 @@ class Failures:
         """A gradient of a troubled worker arrived: all is forgiven."""
         self.troubled.discard(worker)
         self._deaths.pop(worker, None)
-        self._errors = {key: kind for key, kind in self._errors.items() if key // SAME_KIND != worker}
+        self._errors.pop(worker, None)
 
     def died(self, worker: int) -> float | None:
         """After how many seconds to replace a worker that died; None to give it up."""
@@ -43,9 +43,8 @@ class Failures:
     def raised(self, worker: int, kind: str) -> bool:
         """A worker raised an error of this kind: is it enough?"""
         self.troubled.add(worker)
-        mine = [key for key in self._errors if key // SAME_KIND == worker]
-        self._errors[worker * SAME_KIND + len(mine) % SAME_KIND] = kind
-        return sum(other == kind for other in self._errors.values()) >= SAME_KIND
+        self._errors.setdefault(worker, []).append(kind)
+        return sum(kinds.count(kind) for kinds in self._errors.values()) >= SAME_KIND
 
 
 @final

@@ -15,9 +15,9 @@ from typing import IO, Any, final
 
 from nowait.core.errors import WorkerFailedError
 from nowait.engines.processes.shared import SharedSlots, anonymous_file
+from nowait.engines.processes.wire import LONGEST_MESSAGE
 from nowait.engines.processes.worker import Job
 
-LONGEST_MESSAGE = 65_536
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -26,7 +26,8 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-BUFFER_SIZE = 1 << 20
+PIECE = 1 << 26
+"""So many bytes of the job are written at a time."""
 
 
 @final
@@ -37,14 +38,13 @@ class Staff:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.letters, their_letters = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.reports, their_reports = os.pipe()
-        ticks = _nonblocking_twin(their_reports)
         self._news: list[tuple[Any, ...]] = []
         self._letters_kept: dict[int, tuple[Any, ...]] = {}
         self._zygote = _start(theirs, threads, log)
         theirs.close()
         try:
             payload, sizes = _pickled(job)
-            fds = [payload, points.fd, gradients.fd, their_reports, their_letters.fileno(), ticks]
+            fds = [payload, points.fd, gradients.fd, their_reports, their_letters.fileno()]
             socket.send_fds(self.control, [pickle.dumps(sizes)], fds)
             os.close(payload)
         except BaseException:
@@ -52,7 +52,6 @@ class Staff:
             raise
         finally:
             os.close(their_reports)
-            os.close(ticks)
             their_letters.close()
 
     def wait_until_ready(self) -> None:
@@ -129,13 +128,6 @@ class Staff:
         self._zygote.wait()
 
 
-def _nonblocking_twin(pipe: int) -> int:
-    """The same end of a pipe, opened once more, so that only this one does not block."""
-    if sys.platform != "linux":
-        return os.dup(pipe)
-    return os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
 def _start(theirs: socket.socket, threads: int, log: Path | None) -> subprocess.Popen[bytes]:
     code = (
         f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}; "
@@ -173,7 +165,7 @@ def _pickled(job: Job) -> tuple[int, list[int]]:
     for part in parts:
         written = 0
         while written < part.nbytes:
-            written += os.pwrite(fd, part[written : written + (BUFFER_SIZE << 6)], offset + written)
+            written += os.pwrite(fd, part[written : written + PIECE], offset + written)
         offset += -(-part.nbytes // 64) * 64
     os.ftruncate(fd, max(offset, 1))
     return fd, [part.nbytes for part in parts]

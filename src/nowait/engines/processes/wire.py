@@ -9,8 +9,10 @@ ORDER = struct.Struct("<qqii")
 """To a worker: ticket id, job, slot of the point, ``Order``."""
 REPORT = struct.Struct("<qddii")
 """From a worker: ticket id, when it started, how long it computed, worker, ``Report``."""
-EVALUATOR = -1
-"""The evaluator's number among the workers."""
+EVALUATOR, ZYGOTE = -1, -2
+"""Their numbers, where workers are counted."""
+LONGEST_MESSAGE = 65_536
+"""Of the server and its zygote, in bytes."""
 
 
 class Order(IntEnum):
@@ -37,9 +39,3 @@ class Report(IntEnum):
     """the problem raised; a letter has the traceback"""
     LOSS = 3
     """the evaluator's answer, in the place of the start"""
-    NEWS = 4
-    """from the zygote: somebody was born or died, or a moment has passed; look around"""
-
-
-TICK = REPORT.pack(-1, 0.0, 0.0, EVALUATOR, Report.NEWS)
-SECONDS_BETWEEN_TICKS = 0.25

@@ -22,10 +22,11 @@ import traceback
 from typing import Any, NoReturn, final
 
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.processes.wire import SECONDS_BETWEEN_TICKS, TICK
+from nowait.engines.processes.wire import LONGEST_MESSAGE
 from nowait.engines.processes.worker import Desk, Job, work
 
-LONGEST_MESSAGE = 65_536
+SECONDS_BETWEEN_LOOKS = 0.25
+"""How often it makes sure that the process is there that started it."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
 
@@ -53,8 +54,8 @@ def main(control_fd: int) -> None:
 class _Zygote:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        message, fds, _, _ = socket.recv_fds(control, LONGEST_MESSAGE, 6)
-        payload, points, gradients, self._reports, letters, self._ticks = fds
+        message, fds, _, _ = socket.recv_fds(control, LONGEST_MESSAGE, 5)
+        payload, points, gradients, self._reports, letters = fds
         for fd in fds:
             os.set_inheritable(fd, False)
         self._parent = os.getppid()
@@ -76,12 +77,11 @@ class _Zygote:
         os.set_blocking(alarm, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        self._tick()
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(alarm, select.POLLIN)
         while os.getppid() == self._parent:
-            for fd, _ in poller.poll(1000 * SECONDS_BETWEEN_TICKS) or self._tick():
+            for fd, _ in poller.poll(1000 * SECONDS_BETWEEN_LOOKS):
                 if fd == alarm:
                     with contextlib.suppress(BlockingIOError):
                         os.read(alarm, 4096)
@@ -125,7 +125,6 @@ class _Zygote:
             for number in (signal.SIGCHLD, *STOPPING):
                 signal.signal(number, signal.SIG_DFL)
             self._control.close()
-            os.close(self._ticks)
             desk = Desk(orders, self._reports, self._letters, self._points, self._gradients, began)
             work(worker, self._job, desk)
             status = 0
@@ -155,13 +154,6 @@ class _Zygote:
     def _say(self, *message: Any) -> None:
         with contextlib.suppress(OSError):  # the other side is gone, which the next receive will tell
             self._control.send(pickle.dumps(message))
-
-    def _tick(self) -> tuple[()]:
-        """The server waits for reports and for nothing else: wake it. (If the pipe is full it is awake.)"""
-        self._bury()
-        with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            os.write(self._ticks, TICK)
-        return ()
 
 
 def _kill_the_group() -> None:
