@@ -105,6 +105,40 @@ class InOrder(nw.Method):
         self.place = (self.place + 1) % len(self.order)
 
 
+class Watched(nw.Method, nw.Callback):
+    """Another method, in a run that ends when ``enough`` says so: however the machine shares its time, that comes.
+
+    ``jobs`` is the latest job that each worker delivered.
+    """
+
+    def __init__(self, method, enough):
+        self.method, self.enough = method, enough
+        self.on_join, self.on_leave = method.on_join, method.on_leave
+        self.on_timer, self.on_reissue, self.pending_stepsize = (
+            method.on_timer,
+            method.on_reissue,
+            method.pending_stepsize,
+        )
+        self.jobs = {}
+
+    def start(self, server):
+        self.method.start(server)
+
+    def on_arrival(self, server, arrival):
+        self.method.on_arrival(server, arrival)
+        self.jobs[arrival.ticket.worker] = arrival.ticket.job
+
+    def on_step(self, control):
+        if self.enough(self.jobs):
+            control.stop()
+
+
+def train_until(enough, problem, method, callbacks=(), **options):
+    """Train until ``enough(jobs)``, where ``jobs`` is the latest job that each worker delivered."""
+    watched = Watched(method, enough)
+    return nw.train(problem, watched, steps=10**9, callbacks=[watched, *callbacks], **options)
+
+
 class Waiting(Faulty):
     """Its loss waits, from the second time on, for a byte from a pipe that the test holds."""
 
