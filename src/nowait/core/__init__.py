@@ -27,6 +27,7 @@ from nowait.core.outputs import (
 )
 from nowait.core.problem import Problem
 from nowait.core.randomness import Sample, sampler
+from nowait.core.schedule import ApplyAtOnce
 from nowait.core.server import Server
 from nowait.core.state import ServerState
 from nowait.core.stepsizes import (
@@ -48,6 +49,7 @@ __all__ = [
     "AMSGrad",
     "AdaDelay",
     "Adam",
+    "ApplyAtOnce",
     "Arrival",
     "Assign",
     "BadWorkerError",

@@ -19,7 +19,21 @@ from nowait.core import checks
 from nowait.core.compiled import kernels
 from nowait.core.randomness import CounterRandom
 from nowait.core.state import State, restore, state_of
-from nowait.core.types import Floats, Vector
+from nowait.core.types import Floats, Integers, Vector
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Uses:
+    """The gradients of a whole run in the order in which ``Output.on_gradient`` would hear of them."""
+
+    version: Integers
+    """Which x_k they were taken at."""
+    stepsize: Floats
+    stepsize_sum: Floats
+    """The sum of the stepsizes of the steps that led to the point."""
+    steps: int
+    """How many steps the run made: K."""
 
 
 class Output(ABC):
@@ -45,6 +59,14 @@ class Output(ABC):
         """Go on from what ``state`` returned; called after ``start``."""
         restore(self, state)
 
+    def shares(self, uses: Uses, random: CounterRandom) -> Floats | None:
+        """The share of each of x_0 … x_K in the answer, which sum to 1; None if they depend on more than the uses.
+
+        For compiled runs, which know every stepsize before they compute the first gradient. ``random`` is that of
+        ``start``.
+        """
+        return None
+
     @abstractmethod
     def result(self, last: Vector) -> Vector:
         """The answer, ``last`` being the final params. The server copies it, in the dtype of params.
@@ -57,6 +79,10 @@ class Output(ABC):
 @dataclass(frozen=True)
 class LastIterate(Output):
     """x_K, the params after the last step."""
+
+    def shares(self, uses: Uses, random: CounterRandom) -> Floats:
+        """All of it is x_K."""
+        return _only(uses.steps, uses.steps)
 
     def result(self, last: Vector) -> Vector:
         """x_K."""
@@ -80,6 +106,12 @@ class UniformAverage(Output):
         self.count += 1
         _move(self.mean, params, 1.0 / self.count)
 
+    def shares(self, uses: Uses, random: CounterRandom) -> Floats:
+        """1/K each but for x_0."""
+        shares = np.full(uses.steps + 1, 1.0 / max(1, uses.steps))
+        shares[0] = uses.steps == 0
+        return shares
+
     def result(self, last: Vector) -> Vector:
         """The mean; the initial params if no step was made."""
         return self.mean if self.count else last
@@ -102,6 +134,10 @@ class StepsizeWeightedAverage(Output):
         if stepsize > 0:
             self.weight += stepsize
             _move(self.mean, point, stepsize / self.weight)
+
+    def shares(self, uses: Uses, random: CounterRandom) -> Floats:
+        """γ̂_k each."""
+        return _in_proportion(uses, uses.stepsize)
 
     def result(self, last: Vector) -> Vector:
         """The mean; the last params if no gradient has a weight."""
@@ -136,6 +172,13 @@ class StronglyConvexAverage(Output):
             log_weight = math.log(stepsize) + self.mu * stepsize_sum
             self.log_weight = float(np.logaddexp(self.log_weight, log_weight))
             _move(self.mean, point, math.exp(log_weight - self.log_weight))
+
+    def shares(self, uses: Uses, random: CounterRandom) -> Floats:
+        """γ̂_k·exp(μ·Σ γ_i) each, relative to the largest of them."""
+        used = uses.stepsize > 0
+        exponents = np.full(len(used), -math.inf)
+        exponents[used] = np.log(uses.stepsize[used]) + self.mu * uses.stepsize_sum[used]
+        return _in_proportion(uses, np.exp(exponents - exponents.max()) if used.any() else uses.stepsize)
 
     def result(self, last: Vector) -> Vector:
         """The mean; the last params if no gradient has a weight."""
@@ -175,9 +218,28 @@ class RandomIterate(Output):
         self.kept[:] = state["kept"]
         self.weight, self.random.draws = float(state["weight"]), int(state["draws"])
 
+    def shares(self, uses: Uses, random: CounterRandom) -> Floats:
+        """All of it is the one that chance chose last."""
+        used = uses.stepsize > 0
+        stepsizes, versions = uses.stepsize[used], uses.version[used]
+        chosen = np.flatnonzero(random.uniforms(len(stepsizes)) * np.cumsum(stepsizes) < stepsizes)
+        return _only(int(versions[chosen[-1]]) if len(chosen) else uses.steps, uses.steps)
+
     def result(self, last: Vector) -> Vector:
         """The kept point; the last params if no gradient has a weight."""
         return self.kept if self.weight else last
+
+
+def _only(version: int, steps: int) -> Floats:
+    shares = np.zeros(steps + 1)
+    shares[version] = 1.0
+    return shares
+
+
+def _in_proportion(uses: Uses, weights: Floats) -> Floats:
+    """Shares in proportion to the weights of the uses; x_K alone if none has a weight."""
+    total = np.bincount(uses.version, weights, minlength=uses.steps + 1)
+    return total / total.sum() if total.sum() > 0 else _only(uses.steps, uses.steps)
 
 
 def _move(mean: Floats, point: Vector, fraction: float) -> None:

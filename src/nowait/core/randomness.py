@@ -88,13 +88,14 @@ def checked_seed(seed: object) -> int:
 class Stream:
     """Random draws for tickets: one independent key per (seed, name, worker, job)."""
 
-    __slots__ = ("_key", "_worker_keys")
+    __slots__ = ("_worker_keys", "own_key")
 
     def __init__(self, seed: int, name: str) -> None:
         key = mix((checked_seed(seed) + GOLDEN) & MASK)
         for letter in name.encode():
             key = child(key, letter)
-        self._key = key
+        self.own_key = key
+        """What the keys of all workers are drawn from."""
         self._worker_keys: dict[int, int] = {}
 
     def key(self, worker: int, job: int) -> int:
@@ -119,7 +120,7 @@ class Stream:
         return Sample(worker, job, self.key(worker, job))
 
     def _new_worker_key(self, worker: int) -> int:
-        worker_key = child(self._key, worker)
+        worker_key = child(self.own_key, worker)
         if len(self._worker_keys) < MOST_CACHED_WORKERS:
             self._worker_keys[worker] = worker_key
         return worker_key
@@ -198,6 +199,11 @@ class CounterRandom:
     def uniform(self) -> float:
         """A number strictly between 0 and 1."""
         return unit(self._next())
+
+    def uniforms(self, size: int) -> Floats:
+        """The next ``size`` numbers that ``uniform`` would give."""
+        self.draws += size
+        return units(children(self._key, self.draws)[self.draws - size :])
 
     def choice(self, items: Any) -> Any:
         """One item of a sequence, each equally likely."""

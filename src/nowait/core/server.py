@@ -462,16 +462,12 @@ class Server:
             self._output.on_gradient(version.point, stepsize, version.stepsize_sum)
 
     def _log_first_steps(self, total: GradientSum, stepsize: float, scale: float) -> None:
-        for held, coefficient in total.coefficients.items():
-            if held.stepped or coefficient == 0.0:
-                continue
-            held.stepped = True
-            if self._arrival is not None and held is self._arrival.held:
-                arrival = self._arrival
-                arrival.step, arrival.weight, arrival.stepsize = self.steps, coefficient * scale, stepsize
+        arrival = self._arrival
+        for held, weight in total.take_first_steps(scale):
+            if arrival is not None and held is arrival.held:
+                arrival.step, arrival.weight, arrival.stepsize = self.steps, weight, stepsize
             else:
-                self._log.stepped(held.row, self.steps, coefficient * scale, stepsize)
-        total.coefficients.clear()
+                self._log.stepped(held.row, self.steps, weight, stepsize)
 
     def _issue(self, worker: int, version: Version) -> Ticket:
         job = self._jobs.get(worker, 0)

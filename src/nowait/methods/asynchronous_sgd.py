@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from nowait.core import Arrival, Method, Server, Stepsize
+from nowait.core import ApplyAtOnce, Arrival, Method, Server, Stepsize
 
 
 @final
@@ -30,3 +30,7 @@ class AsynchronousSGD(Method):
         """Apply, and go on from the new params."""
         server.apply(arrival, self.stepsize.at(arrival, server))
         server.assign(arrival.worker)
+
+    def schedule(self) -> ApplyAtOnce:
+        """All that it does."""
+        return ApplyAtOnce(self.stepsize)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from nowait.core import Arrival, Method, Server, Stepsize, checks
+from nowait.core import ApplyAtOnce, Arrival, Method, Server, Stepsize, checks
 
 
 @final
@@ -39,6 +39,10 @@ class RingmasterASGD(Method):
     def pending_stepsize(self, server: Server, delay: int) -> float:
         """What is too old would be dropped."""
         return super().pending_stepsize(server, delay) if delay <= self.max_delay else 0.0
+
+    def schedule(self) -> ApplyAtOnce | None:
+        """All that it does, unless it restarts workers."""
+        return None if self.cancel_stale else ApplyAtOnce(self.stepsize, self.max_delay)
 
     def _restart_stale_workers(self, server: Server) -> None:
         oldest_allowed = server.steps + 1 - self.max_delay

@@ -1,7 +1,10 @@
-"""Compiled gradients of linear models, for dense data. Imported at the first gradient: it imports numba.
+"""Compiled gradients of the built-in problems. Imported at the first gradient: it imports numba.
 
-A batch is worked through in blocks of eight rows, so that the point and the gradient are read from cache once per
-block, every row is used twice while it is there, and rows come from memory several at a time.
+Everything exists in two halves, the slopes φ'(a_i·x, b_i) of the rows of a batch at a point, and the sum of rows times
+slopes: for a linear model the slopes are all that the second half needs to know of the point. A batch is worked through
+in blocks of eight rows, so that the point and the gradient are read from cache once per block, every row is used twice
+while it is there, and rows come from memory several at a time. The terms of a dot product may be added up in any order;
+nothing else may.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from nowait.core.compiled import compiled
-from nowait.core.randomness import FIRST_FACTOR, GOLDEN, SECOND_FACTOR
+from nowait.core.compiled import compiled, compiled_for_sums
+from nowait.core.random_kernels import below, child, normal, normals_key
 
 LEAST_SQUARES = 0
 LOGISTIC = 1
@@ -36,33 +39,84 @@ def slope(model: int, margin: Any, target: Any) -> Any:
 def draw(key: Any, limit: Any, size: int) -> Any:
     """What ``Sample.indices(limit, size)`` of the sample with this key gives, for limits below 2**32."""
     rows = np.empty(size, np.int64)
-    half, low_bits = np.uint64(32), np.uint64(0xFFFFFFFF)
-    bits_to_come = key
     for i in range(size):
-        bits_to_come += np.uint64(GOLDEN)
-        bits = bits_to_come
-        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(FIRST_FACTOR)
-        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(SECOND_FACTOR)
-        bits ^= bits >> np.uint64(31)
-        low = ((bits & low_bits) * limit) >> half
-        rows[i] = ((bits >> half) * limit + low) >> half
+        rows[i] = below(child(key, i), limit)
     return rows
+
+
+# Dense rows
+
+
+@compiled_for_sums
+def margin_of(row: Any, point: Any) -> Any:
+    """a·x."""
+    margin = 0.0
+    for j in range(row.size):
+        margin += float(row[j]) * float(point[j])
+    return margin
+
+
+@compiled_for_sums
+def margins_of_eight(features: Any, rows: Any, i: int, point: Any, margins: Any) -> None:
+    """``margins[i:i + 8]`` = those of eight rows of the batch."""
+    a, b, c, d = features[rows[i]], features[rows[i + 1]], features[rows[i + 2]], features[rows[i + 3]]
+    e, f, g, h = features[rows[i + 4]], features[rows[i + 5]], features[rows[i + 6]], features[rows[i + 7]]
+    m0 = m1 = m2 = m3 = m4 = m5 = m6 = m7 = 0.0
+    for j in range(point.size):
+        x = float(point[j])
+        m0 += float(a[j]) * x
+        m1 += float(b[j]) * x
+        m2 += float(c[j]) * x
+        m3 += float(d[j]) * x
+        m4 += float(e[j]) * x
+        m5 += float(f[j]) * x
+        m6 += float(g[j]) * x
+        m7 += float(h[j]) * x
+    margins[i], margins[i + 1], margins[i + 2], margins[i + 3] = m0, m1, m2, m3
+    margins[i + 4], margins[i + 5], margins[i + 6], margins[i + 7] = m4, m5, m6, m7
+
+
+@compiled
+def add_eight(features: Any, rows: Any, i: int, slopes: Any, total: Any) -> None:
+    """``total`` += eight rows of the batch times their slopes."""
+    a, b, c, d = features[rows[i]], features[rows[i + 1]], features[rows[i + 2]], features[rows[i + 3]]
+    e, f, g, h = features[rows[i + 4]], features[rows[i + 5]], features[rows[i + 6]], features[rows[i + 7]]
+    s0, s1, s2, s3 = slopes[i], slopes[i + 1], slopes[i + 2], slopes[i + 3]
+    s4, s5, s6, s7 = slopes[i + 4], slopes[i + 5], slopes[i + 6], slopes[i + 7]
+    for j in range(total.size):
+        first = (s0 * a[j] + s1 * b[j]) + (s2 * c[j] + s3 * d[j])
+        total[j] += first + ((s4 * e[j] + s5 * f[j]) + (s6 * g[j] + s7 * h[j]))
+
+
+@compiled
+def slopes_from(model: int, features: Any, targets: Any, rows: Any, i: int, point: Any, slopes: Any) -> int:
+    """The slopes of eight rows from place i on, or of one if fewer are left; the place after them."""
+    if i + 8 > rows.size:
+        slopes[i] = slope(model, margin_of(features[rows[i]], point), float(targets[rows[i]]))
+        return i + 1
+    margins_of_eight(features, rows, i, point, slopes)
+    for k in range(i, i + 8):
+        slopes[k] = slope(model, slopes[k], float(targets[rows[k]]))
+    return i + 8
+
+
+@compiled
+def add_from(features: Any, rows: Any, i: int, slopes: Any, total: Any) -> int:
+    """Add what ``slopes_from`` computed; the place after it."""
+    if i + 8 > rows.size:
+        row = features[rows[i]]
+        for j in range(total.size):
+            total[j] += slopes[i] * row[j]
+        return i + 1
+    add_eight(features, rows, i, slopes, total)
+    return i + 8
 
 
 @compiled
 def row_gradient(model: int, features: Any, targets: Any, row: int, point: Any, out: Any) -> None:
     """``out`` = the gradient of one row."""
     vector = features[row]
-    m0 = m1 = m2 = m3 = 0.0
-    blocked = vector.size - vector.size % 4
-    for j in range(0, blocked, 4):
-        m0 += vector[j] * point[j]
-        m1 += vector[j + 1] * point[j + 1]
-        m2 += vector[j + 2] * point[j + 2]
-        m3 += vector[j + 3] * point[j + 3]
-    for j in range(blocked, vector.size):
-        m0 += vector[j] * point[j]
-    scale = slope(model, (m0 + m1) + (m2 + m3), float(targets[row]))
+    scale = slope(model, margin_of(vector, point), float(targets[row]))
     for j in range(vector.size):
         out[j] = scale * vector[j]
 
@@ -71,35 +125,55 @@ def row_gradient(model: int, features: Any, targets: Any, row: int, point: Any, 
 def batch_gradient(model: int, features: Any, targets: Any, rows: Any, point: Any, out: Any) -> None:
     """``out`` = the mean gradient of some rows."""
     total = np.zeros(point.size)
-    blocked = rows.size - rows.size % 8
-    for i in range(0, blocked, 8):
-        a, b, c, d = features[rows[i]], features[rows[i + 1]], features[rows[i + 2]], features[rows[i + 3]]
-        e, f, g, h = features[rows[i + 4]], features[rows[i + 5]], features[rows[i + 6]], features[rows[i + 7]]
-        m0 = m1 = m2 = m3 = m4 = m5 = m6 = m7 = 0.0
-        for j in range(point.size):
-            x = float(point[j])
-            m0 += a[j] * x
-            m1 += b[j] * x
-            m2 += c[j] * x
-            m3 += d[j] * x
-            m4 += e[j] * x
-            m5 += f[j] * x
-            m6 += g[j] * x
-            m7 += h[j] * x
-        s0, s1 = slope(model, m0, float(targets[rows[i]])), slope(model, m1, float(targets[rows[i + 1]]))
-        s2, s3 = slope(model, m2, float(targets[rows[i + 2]])), slope(model, m3, float(targets[rows[i + 3]]))
-        s4, s5 = slope(model, m4, float(targets[rows[i + 4]])), slope(model, m5, float(targets[rows[i + 5]]))
-        s6, s7 = slope(model, m6, float(targets[rows[i + 6]])), slope(model, m7, float(targets[rows[i + 7]]))
-        for j in range(point.size):
-            first = (s0 * a[j] + s1 * b[j]) + (s2 * c[j] + s3 * d[j])
-            total[j] += first + ((s4 * e[j] + s5 * f[j]) + (s6 * g[j] + s7 * h[j]))
-    for i in range(blocked, rows.size):
-        a = features[rows[i]]
-        m0 = 0.0
-        for j in range(point.size):
-            m0 += a[j] * float(point[j])
-        s0 = slope(model, m0, float(targets[rows[i]]))
-        for j in range(point.size):
-            total[j] += s0 * a[j]
+    slopes = np.empty(rows.size)
+    i = 0
+    while i < rows.size:
+        after = slopes_from(model, features, targets, rows, i, point, slopes)
+        add_from(features, rows, i, slopes, total)
+        i = after
     for j in range(point.size):
         out[j] = total[j] / rows.size
+
+
+# Sparse rows
+
+
+@compiled
+def sparse_margin(values: Any, columns: Any, starts: Any, row: int, point: Any) -> Any:
+    """a·x."""
+    margin = 0.0
+    for place in range(starts[row], starts[row + 1]):
+        margin += float(values[place]) * float(point[columns[place]])
+    return margin
+
+
+@compiled
+def sparse_gradient(
+    model: int, values: Any, columns: Any, starts: Any, targets: Any, rows: Any, point: Any, out: Any
+) -> None:
+    """``out`` = the mean gradient of some rows."""
+    out[:] = 0.0
+    for i in range(rows.size):
+        row = rows[i]
+        scale = slope(model, sparse_margin(values, columns, starts, row, point), float(targets[row])) / rows.size
+        for place in range(starts[row], starts[row + 1]):
+            out[columns[place]] += scale * values[place]
+
+
+# The noisy quadratic
+
+
+@compiled
+def quadratic_gradient(
+    eigenvalues: Any, solution: Any, shift: Any, noise: float, key: Any, point: Any, out: Any
+) -> None:
+    """``out`` = λ·(x − x*) + shift + noise·normals; an empty shift is none."""
+    for j in range(point.size):
+        out[j] = eigenvalues[j] * (point[j] - solution[j])
+    if shift.size:
+        for j in range(point.size):
+            out[j] += shift[j]
+    if noise > 0.0:
+        draws = normals_key(key)
+        for j in range(point.size):
+            out[j] += noise * normal(child(draws, 2 * j), child(draws, 2 * j + 1))

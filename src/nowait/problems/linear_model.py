@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nowait.core import Sample, sampler
-from nowait.core.types import Integers, Vector
+from nowait.core.types import Vector
 from nowait.problems.rows import RowModel
 
 
@@ -44,7 +44,10 @@ class LinearModel(RowModel):
         if point.size != self._dimension or out.size != self._dimension:  # the kernels do not check
             raise ValueError(f"point and out must have {self._dimension} entries, got {point.size} and {out.size}")
         if not self._dense:
-            self._sparse_gradient_into(point, self.shards.draw(sample, self.batch_size), out)
+            rows, matrix = self.shards.draw(sample, self.batch_size, _kernels().draw), self.features
+            _kernels().sparse_gradient(
+                self.model, matrix.data, matrix.indices, matrix.indptr, self.targets, rows, point, out
+            )
         elif self.batch_size == 1:
             row = sample.index(self._samples) if self.shards.order is None else self.shards.draw_one(sample)
             _kernels().row_gradient(self.model, self.features, self.targets, row, point, out)
@@ -58,10 +61,6 @@ class LinearModel(RowModel):
         point = self.initial()
         point.flags.writeable = False
         self.gradient_into(point, sampler(0).sample(0, 0), np.empty_like(point))
-
-    def _sparse_gradient_into(self, point: Vector, rows: Integers, out: Vector) -> None:
-        features = self.features[rows]
-        out[:] = features.T @ (self.slopes(features @ point, self.targets[rows]) / self.batch_size)
 
     @abstractmethod
     def losses(self, margins: Any, targets: Any) -> Any:

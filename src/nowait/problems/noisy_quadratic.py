@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import final
+from functools import cache
+from typing import Any, final
 
 import numpy as np
 
 from nowait.core import Sample, checks
 from nowait.core.types import Floats, Vector
 from nowait.theory import Constants
+
+NO_SHIFT = np.empty(0)
 
 
 @final
@@ -75,12 +78,17 @@ class NoisyQuadratic:
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
         """∇F_m plus noise, written into ``out``."""
-        np.subtract(point, self.solution, out=out)
-        out *= self.eigenvalues
-        if self.zeta:
-            out += self.shifts[sample.worker % self.workers]
-        if self.sigma:
-            out += self.sigma / np.sqrt(self.dimension) * sample.normals(self.dimension)
+        if point.size != self.dimension or out.size != self.dimension:  # the kernel does not check
+            raise ValueError(f"point and out must have {self.dimension} entries, got {point.size} and {out.size}")
+        shift = self.shifts[sample.worker % self.workers] if self.zeta else NO_SHIFT
+        _kernels().quadratic_gradient(
+            self.eigenvalues, self.solution, shift, self.noise, np.uint64(sample.key), point, out
+        )
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of every entry of a gradient."""
+        return float(self.sigma / np.sqrt(self.dimension))
 
     def minimum(self) -> tuple[Vector, float]:
         """x* and F* = 0."""
@@ -128,3 +136,10 @@ def _eigenvalues(dimension: int, mu: float, largest: float) -> Floats:
     if mu > 0:
         return np.geomspace(mu, largest, dimension)
     return np.concatenate([[0.0], np.geomspace(largest, largest / dimension, dimension - 1)[::-1]])
+
+
+@cache
+def _kernels() -> Any:
+    from nowait.problems import kernels
+
+    return kernels

@@ -8,6 +8,7 @@ from typing import final
 
 from nowait.core import checks
 from nowait.speeds.adversary import Adversary
+from nowait.speeds.formula import NOTHING, Formula
 from nowait.speeds.speeds import PerWorker, Speeds, Timing, per_worker
 
 
@@ -45,3 +46,10 @@ class Communication(Speeds):
             return seconds, finish + up[worker]
 
         return timing
+
+    def formula(self, seed: int) -> Formula | None:
+        """That of the speeds, with time on the network around it."""
+        formula = self.speeds.formula(seed)
+        if formula is None or formula.down is not NOTHING:
+            return None
+        return formula._replace(down=self._down.array, up=self._up.array)

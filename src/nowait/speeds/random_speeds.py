@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
 from nowait.core import Sample, checks, sampler
 from nowait.core.randomness import Stream
+from nowait.speeds.formula import (
+    EXPONENTIAL,
+    FIXED,
+    LOG_NORMAL,
+    PARETO,
+    Formula,
+    FormulaTiming,
+    stream_key,
+)
 from nowait.speeds.speeds import PerWorker, Speeds, Timing, count_workers, per_worker
 
 Values = float | Sequence[float]
@@ -45,6 +53,10 @@ class Fixed(Speeds):
 
         return fixed
 
+    def formula(self, seed: int) -> Formula:
+        """The worker's seconds."""
+        return Formula(FIXED, stream_key(Stream(seed, "speed")), self._seconds.array)
+
 
 @final
 @dataclass
@@ -62,8 +74,11 @@ class Exponential(Speeds):
 
     def timing(self, seed: int) -> Timing:
         """−mean·ln(u)."""
-        stream, means = Stream(seed, "speed"), self._means
-        return _drawn(lambda worker, job: -means[worker] * math.log(stream.uniform(worker, job)))
+        return FormulaTiming(self.formula(seed))
+
+    def formula(self, seed: int) -> Formula:
+        """The means."""
+        return Formula(EXPONENTIAL, stream_key(Stream(seed, "speed")), self._means.array)
 
 
 @final
@@ -85,8 +100,11 @@ class LogNormal(Speeds):
 
     def timing(self, seed: int) -> Timing:
         """median·exp(sigma·z)."""
-        stream, medians, sigma = Stream(seed, "speed"), self._medians, self._sigma
-        return _drawn(lambda worker, job: medians[worker] * math.exp(sigma[worker] * stream.normal(worker, job)))
+        return FormulaTiming(self.formula(seed))
+
+    def formula(self, seed: int) -> Formula:
+        """Medians and sigmas."""
+        return Formula(LOG_NORMAL, stream_key(Stream(seed, "speed")), self._medians.array, self._sigma.array)
 
 
 @final
@@ -108,8 +126,11 @@ class Pareto(Speeds):
 
     def timing(self, seed: int) -> Timing:
         """minimum·u^(−1/shape)."""
-        stream, minimum, shape = Stream(seed, "speed"), self._minimum, self._shape
-        return _drawn(lambda worker, job: minimum[worker] * stream.uniform(worker, job) ** (-1.0 / shape[worker]))
+        return FormulaTiming(self.formula(seed))
+
+    def formula(self, seed: int) -> Formula:
+        """Minima and shapes."""
+        return Formula(PARETO, stream_key(Stream(seed, "speed")), self._minimum.array, self._shape.array)
 
 
 @final
@@ -137,19 +158,9 @@ class BySample(Speeds):
         """seconds·factor(sample)."""
         samples, seconds = sampler(seed), self._seconds
 
-        def duration(worker: int, job: int) -> float:
+        def timing(worker: int, job: int, start: float) -> tuple[float, float]:
             factor = self.factor(samples.sample(worker, job))
-            return seconds[worker] * checks.positive(factor, "factor(sample)", "it multiplies a duration")
+            took = seconds[worker] * checks.positive(factor, "factor(sample)", "it multiplies a duration")
+            return took, start + took
 
-        return _drawn(duration)
-
-
-def _drawn(duration: Callable[[int, int], float]) -> Timing:
-    def timing(worker: int, job: int, start: float) -> tuple[float, float]:
-        try:
-            seconds = duration(worker, job)
-        except OverflowError:  # a tail so heavy that the duration is no float: it never ends
-            seconds = math.inf
-        return seconds, start + seconds
-
-    return timing
+        return timing

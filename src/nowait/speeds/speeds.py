@@ -10,7 +10,9 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.types import Floats
 from nowait.speeds.clock import Clock, HeapClock
+from nowait.speeds.formula import Formula
 
 Timing = Callable[[int, int, float], tuple[float, float]]
 """``timing(worker, job, start)`` returns how long the worker computes and when its gradient arrives."""
@@ -32,6 +34,10 @@ class Speeds(ABC):
     def timing(self, seed: int) -> Timing:
         """The durations of one run; state of the run lives in the function returned."""
 
+    def formula(self, seed: int) -> Formula | None:
+        """The same durations for compiled code; None if they are more than a formula."""
+        return None
+
     def clock(self, seed: int) -> Clock:
         """What decides who arrives next."""
         return HeapClock(self.timing(seed))
@@ -39,12 +45,13 @@ class Speeds(ABC):
 
 @final
 class PerWorker:
-    """One value for each worker, from a list of values or from one value for all."""
+    """One value for each worker, in turn: worker w has the value at place w modulo their number."""
 
-    __slots__ = ("values",)
+    __slots__ = ("array", "values")
 
-    def __init__(self, values: list[float]) -> None:
-        self.values = values
+    def __init__(self, array: Floats) -> None:
+        self.array = array
+        self.values: list[float] = array.tolist()
 
     def __getitem__(self, worker: int) -> float:
         return self.values[worker % len(self.values)]
@@ -67,12 +74,17 @@ def count_workers(values: object, workers: object, name: str) -> int:
 
 def per_worker(values: object, num_workers: int, name: str, *, zero_allowed: bool = False) -> PerWorker:
     """One checked value per worker, above 0, or of at least 0."""
-    items = [values] * num_workers if isinstance(values, Real) else list(_sequence(values, name))
-    if len(items) != num_workers:
-        raise ValueError(f"{name} has {len(items)} values for {num_workers} workers")
     check = checks.not_negative if zero_allowed else checks.positive
     why = "it cannot be negative" if zero_allowed else "a worker's time must move on"
-    return PerWorker([check(item, f"{name}[{worker}]", why) for worker, item in enumerate(items)])
+    if isinstance(values, Real):
+        return PerWorker(np.array([check(values, name, why)]))
+    items = _sequence(values, name)
+    if len(items) != num_workers:
+        raise ValueError(f"{name} has {len(items)} values for {num_workers} workers")
+    array = np.array(items)
+    if array.dtype.kind not in "iuf" or not (np.isfinite(array) & (array >= 0 if zero_allowed else array > 0)).all():
+        array = np.array([check(item, f"{name}[{worker}]", why) for worker, item in enumerate(items)])
+    return PerWorker(array.astype(np.float64))
 
 
 def worker_numbers(values: object, name: str) -> list[int]:

@@ -1,0 +1,56 @@
+"""The draws of ``nowait.core.randomness``, compiled: the same integers, bit for bit. It imports numba."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nowait.core.compiled import compiled
+from nowait.core.randomness import FIRST_FACTOR, GOLDEN, NORMALS, SECOND_FACTOR, TICKET_STRIDE
+
+
+@compiled
+def mix(value: Any) -> Any:
+    """The SplitMix64 finaliser."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(FIRST_FACTOR)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(SECOND_FACTOR)
+    return value ^ (value >> np.uint64(31))
+
+
+@compiled
+def child(key: Any, counter: Any) -> Any:
+    """Draw number ``counter`` of a key."""
+    return mix(key + (np.uint64(counter) + np.uint64(1)) * np.uint64(GOLDEN))
+
+
+@compiled
+def ticket_key(stream: Any, worker: int, job: int) -> Any:
+    """What ``Stream.key(worker, job)`` is of the stream with this key."""
+    return child(stream, worker) + np.uint64(job) * np.uint64(TICKET_STRIDE)
+
+
+@compiled
+def below(bits: Any, limit: Any) -> Any:
+    """Random bits as an integer in [0, limit), for limits below 2**32."""
+    half, low_bits = np.uint64(32), np.uint64(0xFFFFFFFF)
+    low = ((bits & low_bits) * np.uint64(limit)) >> half
+    return np.int64(((bits >> half) * np.uint64(limit) + low) >> half)
+
+
+@compiled
+def unit(bits: Any) -> Any:
+    """Random bits as a float strictly between 0 and 1."""
+    return (np.float64(bits >> np.uint64(12)) + 0.5) * 2.0**-52
+
+
+@compiled
+def normal(first: Any, second: Any) -> Any:
+    """A standard normal number from the bits of two draws (Box and Muller)."""
+    return np.sqrt(-2.0 * np.log(unit(first))) * np.cos(2.0 * np.pi * unit(second))
+
+
+@compiled
+def normals_key(key: Any) -> Any:
+    """The key of the draws behind ``Sample.normals``."""
+    return child(key, NORMALS)

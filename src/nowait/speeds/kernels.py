@@ -1,0 +1,43 @@
+"""Compiled durations. It imports numba, so it is imported when a run starts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nowait.core.compiled import compiled
+from nowait.core.random_kernels import child, normal, ticket_key, unit
+from nowait.speeds.formula import EXPONENTIAL, FIXED, LOG_NORMAL
+
+
+@compiled
+def seconds_of(formula: Any, worker: int, job: int) -> Any:
+    """How long a worker computes its job."""
+    first = formula.first[worker % formula.first.size]
+    if formula.kind == FIXED:
+        return first
+    key = ticket_key(formula.stream, worker, job)
+    if formula.kind == EXPONENTIAL:
+        return -first * math.log(unit(child(key, 0)))
+    second = formula.second[worker % formula.second.size]
+    if formula.kind == LOG_NORMAL:
+        return first * math.exp(second * normal(child(key, 0), child(key, 1)))
+    return first * unit(child(key, 0)) ** (-1.0 / second)
+
+
+@compiled
+def finish_of(formula: Any, worker: int, seconds: float, start: float) -> Any:
+    """When the gradient arrives of a worker that began at ``start`` and computes so long."""
+    down, up = formula.down[worker % formula.down.size], formula.up[worker % formula.up.size]
+    return ((start + down) + seconds) + up
+
+
+@compiled
+def draw_block(formula: Any, worker: int, job: int, size: int) -> Any:
+    """How long a worker computes its jobs from this one on."""
+    seconds = np.empty(size)
+    for i in range(size):
+        seconds[i] = seconds_of(formula, worker, job + i)
+    return seconds
