@@ -274,7 +274,7 @@ def test_ca2fl_steps_along_the_calibrated_mean():
         server.handle(gradient_from(server, worker=0, gradient=gradient))
     calibrated = (2.0 + 4.0) / 2 + ((8.0 - 2.0) + (10.0 - 2.0)) / 2
     assert server.params[0] == pytest.approx(-3.0 - calibrated)
-    assert {worker: entry.vector[0] for worker, entry in server._method.cache.items()} == {0: 10.0, 1: 4.0}
+    assert {worker: entry.vector[0] for worker, entry in server.method.cache.items()} == {0: 10.0, 1: 4.0}
 
 
 def test_ca2fl_goes_to_the_true_point_of_heterogeneous_data(heterogeneous):
@@ -471,19 +471,19 @@ def test_fedat_weighs_the_tiers_by_each_others_rounds():
     assert deliver(12.0, w1=2.0, w3=2.0) == pytest.approx(second)
     assert server.steps == 3
     assert deliver(13.0, w0=1.0, w2=1.0) == pytest.approx((2 * (first - 0.5 * 2) + 3 * (-0.5 - 0.5)) / 5)
-    assert [tier.workers for tier in server._method.groups] == [[3, 1], [0, 2]]
+    assert [tier.workers for tier in server.method.groups] == [[3, 1], [0, 2]]
 
 
 def test_a_worker_that_comes_back_returns_to_its_tier():
     workers = ScriptedWorkers(nw.FedAT(nw.Constant(0.1), tiers=3), num_workers=6).after(12)
-    tiers = [set(tier.workers) for tier in workers.server._method.groups]
+    tiers = [set(tier.workers) for tier in workers.server.method.groups]
     for worker in range(6):
         workers.lose(worker)
         workers.after(2)
         workers.join(worker)
-    assert [set(tier.workers) for tier in workers.server._method.groups] == tiers
+    assert [set(tier.workers) for tier in workers.server.method.groups] == tiers
     workers.join(9)
-    assert 9 in workers.server._method.groups[-1].workers
+    assert 9 in workers.server.method.groups[-1].workers
 
 
 def test_tiers_of_different_size_weigh_by_it():

@@ -126,7 +126,7 @@ def test_a_leaver_takes_its_entry_out_of_the_table():
     workers = ScriptedWorkers(nw.GradientTable(nw.Constant(0.1)), num_workers=3).after(12)
     workers.lose(1)
     workers.after(9)
-    table = workers.server._method.table
+    table = workers.server.method.table
     assert set(table.entries) == {0, 2}
     np.testing.assert_allclose(table.total.vector, sum(entry.vector for entry in table.entries.values()), rtol=1e-13)
 
@@ -137,7 +137,7 @@ def test_rounding_errors_do_not_pile_up_in_the_total():
     for size in (1e16, 0.3, 7e15, 1.0, 1.0, 1.0):
         for worker in range(3):
             server.handle(gradient_from(server, worker, gradient=size + worker * (size > 2)))
-    np.testing.assert_allclose(server._method.table.total.vector, 3.0, rtol=1e-15)
+    np.testing.assert_allclose(server.method.table.total.vector, 3.0, rtol=1e-15)
 
 
 def test_the_table_logs_the_first_step_of_every_gradient():

@@ -11,6 +11,7 @@ from nowait.core import Method, Output, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
 from nowait.engines.simulator import simulate as run_simulation
+from nowait.engines.simulator import simulate_compiled
 from nowait.recording import Run, describe
 from nowait.speeds import Faults, Speeds
 
@@ -33,6 +34,7 @@ def simulate(
     initial: Any = None,
     seed: int = 0,
     faults: Faults | None = None,
+    way: str | None = None,
     progress: bool | None = None,
 ) -> Run:
     """Train in virtual time with workers of any speed.
@@ -41,6 +43,10 @@ def simulate(
     The loss is evaluated before the first step, every ``evaluate_every`` steps and at the end; None spreads about
     a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
     ``nw.Callback`` objects. ``faults`` lets workers leave and join. ``progress`` None shows a bar on a terminal.
+
+    Linear models and ``NoisyQuadratic`` with plain SGD and a method that does not look at gradients run compiled, which
+    changes nothing but the speed (and, by rounding, averages of iterates); ``run.stats.way`` says which way it was.
+    ``way="reference"`` asks for the other way.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
@@ -54,6 +60,8 @@ def simulate(
     faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
     faults.check_leavers(speeds.num_workers)
     seed = checked_seed(seed)
+    if way not in (None, "reference"):
+        raise ValueError(f"way must be None or 'reference', got {way!r}: a run is compiled wherever that is possible")
     parts = make_parts(
         problem,
         method,
@@ -70,4 +78,5 @@ def simulate(
     if num_shards not in (1, speeds.num_workers):
         logger.warning("the problem is split for %d workers, but there are %d", num_shards, speeds.num_workers)
     parts.config |= {"speeds": describe(speeds), "faults": describe(faults)}
-    return run_simulation(parts, speeds.clock(seed), faults, seed, progress)
+    run = None if way == "reference" else simulate_compiled(parts, speeds, faults, seed, progress)
+    return run_simulation(parts, speeds.clock(seed), faults, seed, progress) if run is None else run

@@ -14,18 +14,19 @@ from nowait.core.versions import Version
 class InFlight(Mapping[int, Ticket]):
     """Tickets by id, in the order of issue; also by worker, and the oldest one. Methods read it."""
 
-    __slots__ = ("_by_age", "_by_worker", "_tickets", "versions")
+    __slots__ = ("_by_age", "_tickets", "by_worker", "versions")
 
     def __init__(self) -> None:
         self._tickets: dict[int, Ticket] = {}
         self.versions: dict[int, Version] = {}
         """The version that each ticket is computed at, by ticket id."""
-        self._by_worker: dict[int, list[Ticket]] = {}
+        self.by_worker: dict[int, list[Ticket]] = {}
+        """The tickets of each worker: the running one, then those queued behind it."""
         self._by_age: list[tuple[int, int]] | None = None
 
     def of(self, worker: int) -> tuple[Ticket, ...]:
         """The tickets of a worker: the running one, then those queued behind it."""
-        return tuple(self._by_worker.get(worker, ()))
+        return tuple(self.by_worker.get(worker, ()))
 
     def oldest(self) -> Ticket | None:
         """The ticket with the smallest version (of several, the one issued first).
@@ -49,9 +50,9 @@ class InFlight(Mapping[int, Ticket]):
         version.references += 1
         self._tickets[ticket_id] = ticket
         self.versions[ticket_id] = version
-        mine = self._by_worker.get(worker)
+        mine = self.by_worker.get(worker)
         if mine is None:
-            self._by_worker[worker] = [ticket]
+            self.by_worker[worker] = [ticket]
         else:
             mine.append(ticket)
         if self._by_age is not None:
@@ -64,12 +65,12 @@ class InFlight(Mapping[int, Ticket]):
         if known is not ticket and known != ticket:
             return None
         del self._tickets[ticket_id]
-        self._by_worker[ticket[1]].remove(ticket)
+        self.by_worker[ticket[1]].remove(ticket)
         return self.versions.pop(ticket_id)
 
     def take_all_of(self, worker: int) -> list[tuple[Ticket, Version]]:
         """Take out the tickets of a worker, oldest first."""
-        tickets = self._by_worker.pop(worker, [])
+        tickets = self.by_worker.pop(worker, [])
         for ticket in tickets:
             del self._tickets[ticket.id]
         return [(ticket, self.versions.pop(ticket.id)) for ticket in tickets]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from nowait.core.compiled import compiled, compiled_for_sums
 
 
@@ -67,3 +69,17 @@ def move_towards(mean: Any, point: Any, fraction: Any) -> None:
     """``mean += fraction * (point - mean)`` without a temporary: one term of a running average."""
     for i in range(mean.size):
         mean[i] += fraction * (point[i] - mean[i])
+
+
+@compiled
+def count_repeats(keys: Any, values: Any) -> int:
+    """How often a key (an integer of at least 0) comes with the same value as when it came before."""
+    highest = -1
+    for key in keys:
+        highest = max(highest, key)
+    latest = np.full(highest + 1, -1, np.int64)
+    repeats = 0
+    for i in range(keys.size):
+        repeats += latest[keys[i]] == values[i]
+        latest[keys[i]] = values[i]
+    return repeats

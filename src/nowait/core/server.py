@@ -83,11 +83,11 @@ class Server:
         allocate: Callable[[], Vector] | None = None,
     ) -> None:
         initial = checked_params(initial, "initial")
-        self._method = method
-        self._update = Sgd() if update is None else update
-        self._output = LastIterate() if output is None else output
-        self._make_step: Stepper = self._update.checked
-        self._averaging = not isinstance(self._output, LastIterate)
+        self.method = method
+        self.update = Sgd() if update is None else update
+        self.output = LastIterate() if output is None else output
+        self._make_step: Stepper = self.update.checked
+        self._averaging = not isinstance(self.output, LastIterate)
         self._log = NoLog() if log is None else log
         self._seed = seed
         self._shape, self._dtype = initial.shape, initial.dtype
@@ -139,9 +139,9 @@ class Server:
     def start(self) -> list[Command]:
         """Begin the run at time 0."""
         self._begin()
-        commands = self._decide(self._method.start)
+        commands = self._decide(self.method.start)
         if self._averaging:
-            self._method.pending_stepsize(self, 1)  # a method that cannot tell is told so now, not at the end
+            self.method.pending_stepsize(self, 1)  # a method that cannot tell is told so now, not at the end
         return commands
 
     def handle(self, event: Event) -> list[Command]:
@@ -158,7 +158,7 @@ class Server:
             return self._on_loss(event)
         if type(event) is TimerFired:
             self._accept(event)
-            return self._decide(self._method.on_timer)
+            return self._decide(self.method.on_timer)
         if type(event) is Resumed:
             return self._on_resume(event)
         raise TypeError(f"not an event: {event!r}")
@@ -179,8 +179,8 @@ class Server:
             workers=list(self.workers),
             draws=self.random.draws,
             counts=counts,
-            update=copies(self._update.state()),
-            output=copies(self._output.state()),
+            update=copies(self.update.state()),
+            output=copies(self.output.state()),
         )
 
     def resume(self, state: ServerState) -> list[Command]:
@@ -192,8 +192,8 @@ class Server:
         self._next_ticket, self._rows, self._jobs = state.next_ticket, state.rows, dict(state.jobs)
         self.random.draws = state.draws
         self.counts = Counts(**state.counts)
-        self._update.restore(state.update)
-        self._output.restore(state.output)
+        self.update.restore(state.update)
+        self.output.restore(state.output)
         return self.handle(Resumed(state.time))
 
     def finish(self) -> Vector:
@@ -204,13 +204,13 @@ class Server:
         """
         if self._averaging and self.diverged is None and self.steps > 0:
             if self._stepped_along_sum:
-                self._weigh(self._versions.current, self._method.pending_stepsize(self, 1))
+                self._weigh(self._versions.current, self.method.pending_stepsize(self, 1))
             else:
                 for ticket in self.in_flight.values():
                     delay = max(1, self.steps - ticket.version)
                     version = self.in_flight.versions[ticket.id]
-                    self._weigh(version, self._method.pending_stepsize(self, delay))
-        return self._output.result(self.params).astype(self._dtype)
+                    self._weigh(version, self.method.pending_stepsize(self, delay))
+        return self.output.result(self.params).astype(self._dtype)
 
     def declare_diverged(self, reason: str) -> None:
         """An engine found that the run cannot go on: the loss is not finite."""
@@ -327,16 +327,16 @@ class Server:
     # Events
 
     def _begin(self) -> None:
-        self._update.start(self.params)
-        self._make_step = self._update.stepper(self.params)
-        self._output.start(self.params, CounterRandom(self._seed, "output"))
+        self.update.start(self.params)
+        self._make_step = self.update.stepper(self.params)
+        self.output.start(self.params, CounterRandom(self._seed, "output"))
 
     def _on_resume(self, event: Resumed) -> list[Command]:
         self._accept(event)
         self._rejections = Rejections()
         for worker in self.workers:
             self.counts.lost += len(self._forget_tickets(worker))
-        return self._decide(self._method.start)
+        return self._decide(self.method.start)
 
     def _on_gradient(self, event: GradientArrived) -> list[Command]:
         ticket, gradient, self.now, _, _ = event
@@ -350,7 +350,7 @@ class Server:
             if not isinstance(gradient, Array) or gradient.shape != self._shape or gradient.dtype != self._dtype:
                 raise GradientRejected
             self._arrival = self._unchecked = arrival
-            self._method.on_arrival(self, arrival)
+            self.method.on_arrival(self, arrival)
             if self._unchecked is not None:
                 self._check_gradient()
             self.counts.gradients += 1
@@ -381,7 +381,7 @@ class Server:
         self._accept(event)
         self.workers.add(event.worker)
         self.num_workers += 1
-        return self._decide(lambda server: self._method.on_join(server, event.worker))
+        return self._decide(lambda server: self.method.on_join(server, event.worker))
 
     def _on_loss(self, event: WorkerLost) -> list[Command]:
         if event.worker not in self.workers:
@@ -391,7 +391,7 @@ class Server:
         self.num_workers -= 1
         self.counts.lost += len(self._forget_tickets(event.worker))
         self._rejections.forget(event.worker)
-        return self._decide(lambda server: self._method.on_leave(server, event.worker))
+        return self._decide(lambda server: self.method.on_leave(server, event.worker))
 
     def _accept(self, event: WorkerJoined | WorkerLost | TimerFired | Resumed) -> None:
         self.now = event.time
@@ -430,7 +430,7 @@ class Server:
         if self._rejections.tried_enough(arrival.worker):
             version = self._versions.current
         ticket = self._issue(arrival.worker, version)
-        self._method.on_reissue(self, arrival.ticket, ticket)
+        self.method.on_reissue(self, arrival.ticket, ticket)
         return self._record(arrival, Outcome.REJECTED, commands)
 
     def _stop(self, arrival: Arrival, reason: str) -> list[Command]:
@@ -454,12 +454,12 @@ class Server:
         self.steps += 1
         self.stepped_at = self.now
         if self._averaging:
-            self._output.on_iterate(version.point)
+            self.output.on_iterate(version.point)
         return math.sqrt(squared_norm)
 
     def _weigh(self, version: Version | None, stepsize: float) -> None:
         if version is not None and version.number > 0:
-            self._output.on_gradient(version.point, stepsize, version.stepsize_sum)
+            self.output.on_gradient(version.point, stepsize, version.stepsize_sum)
 
     def _log_first_steps(self, total: GradientSum, stepsize: float, scale: float) -> None:
         arrival = self._arrival

@@ -25,7 +25,7 @@ class Budget:
     target_loss: float | None = None
 
     def __post_init__(self) -> None:
-        if self.steps is None and self.gradients is None and self.seconds is None and self.target_loss is None:
+        if self.only_a_loss_ends_it and self.target_loss is None:
             raise ValueError("a run needs an end: give at least one of steps=, gradients=, seconds= and target_loss=")
         if self.steps is not None:
             checks.store(self, steps=checks.at_least(1, self.steps, "steps", "a run of no steps has no result"))
@@ -37,6 +37,11 @@ class Budget:
         if self.target_loss is not None:
             why = "no loss would ever reach it"
             checks.store(self, target_loss=checks.finite(self.target_loss, "target_loss", why))
+
+    @property
+    def only_a_loss_ends_it(self) -> bool:
+        """Is there no number of steps, gradients or seconds?"""
+        return self.steps is None and self.gradients is None and self.seconds is None
 
     def exhausted(self, steps: int, gradients: int) -> bool:
         """Have the steps or the gradients been made?"""
@@ -67,7 +72,7 @@ class EvaluationPlan:
         if evaluate_every is not None:
             why = "it counts the steps between two evaluations; for none in between, give the number of steps"
             return cls(steps=checks.at_least(1, evaluate_every, "evaluate_every", why))
-        if budget.steps is None and budget.gradients is None and budget.seconds is None:
+        if budget.only_a_loss_ends_it:
             return cls(steps=STEPS_BETWEEN_EVALUATIONS)
         return cls(
             steps=math.inf if budget.steps is None else max(1, budget.steps // EVALUATIONS),

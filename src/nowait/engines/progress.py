@@ -43,9 +43,12 @@ class Progress:
         """One more event; ``share_done`` tells how much of the work is behind, if that is known."""
         self._events += 1
         if self._events % EVENTS_BETWEEN_LOOKS == 0:
-            self._show(share_done())
+            self.show(share_done())
 
-    def _show(self, share: float | None) -> None:
+    def show(self, share: float | None) -> None:
+        """So much of the work is behind; None if that is not known."""
+        if not self.shown:
+            return
         if self._bar is None:
             if monotonic() - self._began < SECONDS_BEFORE_SHOWING:
                 return

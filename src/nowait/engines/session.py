@@ -10,16 +10,19 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from nowait.core import Command, Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
+from nowait.core import Command, Event, GradientArrived, Outcome, Server, WorkerJoined, WorkerLost, checks
+from nowait.core.compiled import kernels
 from nowait.core.problem import loss_of, message_bytes
 from nowait.core.types import Vector, norm
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.keeper import Keeper
 from nowait.recording import Callback, HistoryRecorder, Run, Stats, Trace, TraceRecorder
 from nowait.recording.folder import Checkpoint
+from nowait.recording.trace import OUTCOME_CODES
 
 logger = logging.getLogger("nowait")
 
+CODES_OF_VALID = [OUTCOME_CODES[outcome] for outcome in (Outcome.APPLIED, Outcome.HELD, Outcome.DROPPED)]
 HOPELESS = 1e20
 """A loss so many times higher than at the start means that the run diverged."""
 
@@ -149,6 +152,11 @@ class Session:
             self.advice = advice
             logger.warning(advice)
 
+    @property
+    def due(self) -> tuple[float, float, float]:
+        """How many steps, gradients and seconds may pass until something has to be looked at."""
+        return self._due.steps, self._due.gradients, self._due.time
+
     def let_go(self) -> None:
         """The run is over: its engine and this do not hold each other any longer."""
         self._workforce = self._evaluator = None
@@ -173,7 +181,7 @@ class Session:
             self.stop("no step was made: the budget ended before the method had the gradients for one")
         trace = self._parts.recorder.trace(seconds, norm(server.params))
         counts = server.counts
-        valid = trace.worker[np.isin(trace.outcome, ("applied", "held", "dropped"))]
+        valid = trace.worker[np.isin(trace.arrivals["outcome"], CODES_OF_VALID)]
         work = np.bincount(valid, minlength=int(max(trace.initial_workers, default=-1)) + 1)
         run = Run(
             params=server.finish(),
@@ -355,9 +363,7 @@ def _overridden(callbacks: tuple[Callback, ...], name: str) -> list[Callable[...
 
 def _copies_sent(trace: Trace, num_tickets: int) -> int:
     """How often params were sent: with every ticket, but not twice in a row to a worker that has them."""
-    order = np.lexsort((trace.job, trace.worker))
-    worker, version = trace.worker[order], trace.version[order]
-    return num_tickets - int(((np.diff(worker) == 0) & (np.diff(version) == 0)).sum())
+    return num_tickets - int(kernels().count_repeats(trace.worker, trace.version))
 
 
 def _call(hooks: list[Callable[..., Any]], *arguments: Any) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from nowait.core.compiled import compiled, compiled_for_sums
 from nowait.core.random_kernels import below, child, normal, normals_key
+from nowait.problems.compiled_data import DENSE, QUADRATIC
 
 LEAST_SQUARES = 0
 LOGISTIC = 1
@@ -177,3 +178,92 @@ def quadratic_gradient(
         draws = normals_key(key)
         for j in range(point.size):
             out[j] += noise * normal(child(draws, 2 * j), child(draws, 2 * j + 1))
+
+
+# The gradient of a ticket, for compiled simulations. ``data`` is a ``ProblemData``, ``key`` the key of the sample.
+
+
+@compiled
+def draw_row(data: Any, key: Any, worker: int, number: int) -> Any:
+    """Row ``number`` of the batch."""
+    shard = worker % (data.starts.size - 1)
+    place = data.starts[shard] + below(child(key, number), data.starts[shard + 1] - data.starts[shard])
+    return data.order[place] if data.order.size else place
+
+
+@compiled
+def draw_rows(data: Any, key: Any, worker: int, rows: Any) -> None:
+    """The rows of the batch."""
+    for i in range(rows.size):
+        rows[i] = draw_row(data, key, worker, i)
+
+
+@compiled
+def slope_of_row(data: Any, row: int, point: Any) -> Any:
+    """The slope of one row."""
+    if data.kind == DENSE:
+        margin = margin_of(data.features[row], point)
+    else:
+        margin = sparse_margin(data.values, data.columns, data.row_starts, row, point)
+    return slope(data.model, margin, float(data.targets[row]))
+
+
+@compiled
+def subtract_row(data: Any, row: int, slope: float, stepsize: float, point: Any) -> None:
+    """``point -= stepsize * (slope * row)``."""
+    if data.kind == DENSE:
+        vector = data.features[row]
+        for j in range(point.size):
+            point[j] -= stepsize * (slope * vector[j])
+    else:
+        for place in range(data.row_starts[row], data.row_starts[row + 1]):
+            point[data.columns[place]] -= stepsize * (slope * data.values[place])
+
+
+@compiled
+def fill_slopes(data: Any, rows: Any, point: Any, slopes: Any) -> None:
+    """The slopes of a batch."""
+    i = 0
+    while i < rows.size:
+        if data.kind == DENSE:
+            i = slopes_from(data.model, data.features, data.targets, rows, i, point, slopes)
+        else:
+            slopes[i] = slope_of_row(data, rows[i], point)
+            i += 1
+
+
+@compiled
+def gradient_of_slopes(data: Any, rows: Any, slopes: Any, out: Any) -> None:
+    """The gradient of a batch with these slopes."""
+    out[:] = 0.0
+    i = 0
+    while i < rows.size:
+        if data.kind == DENSE:
+            i = add_from(data.features, rows, i, slopes, out)
+        else:
+            subtract_row(data, rows[i], slopes[i] / rows.size, -1.0, out)
+            i += 1
+    if data.kind == DENSE:
+        for j in range(out.size):
+            out[j] = out[j] / rows.size
+
+
+@compiled
+def fill_gradient(data: Any, rows: Any, key: Any, worker: int, point: Any, out: Any) -> None:
+    """The gradient of a ticket at a point; ``rows`` is its batch."""
+    if data.kind == QUADRATIC:
+        workers = data.shifts.shape[0]
+        shift = data.shifts[worker % workers] if workers else data.solution[:0]
+        quadratic_gradient(data.eigenvalues, data.solution, shift, data.noise, key, point, out)
+        return
+    if data.kind != DENSE:
+        sparse_gradient(data.model, data.values, data.columns, data.row_starts, data.targets, rows, point, out)
+    elif rows.size == 1:
+        row_gradient(data.model, data.features, data.targets, rows[0], point, out)
+    else:
+        batch_gradient(data.model, data.features, data.targets, rows, point, out)
+    if data.l2 > 0.0:
+        strength = np.empty(1, point.dtype)
+        strength[0] = data.l2
+        for j in range(point.size):
+            out[j] += strength[0] * point[j]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from nowait.core import Sample, sampler
-from nowait.core.types import Vector
+from nowait.core.types import Floats, Vector
+from nowait.problems.compiled_data import DENSE, NO_INTEGERS, SPARSE, ProblemData
 from nowait.problems.rows import RowModel
 
 
@@ -61,6 +62,37 @@ class LinearModel(RowModel):
         point = self.initial()
         point.flags.writeable = False
         self.gradient_into(point, sampler(0).sample(0, 0), np.empty_like(point))
+
+    def compiled_data(self) -> ProblemData | None:
+        """What compiled simulations need; None if a class has changed what a gradient is."""
+        kind = type(self)
+        changed = kind.gradient_into is not LinearModel.gradient_into
+        if changed or kind.add_penalty_gradient is not RowModel.add_penalty_gradient:
+            return None
+        data = ProblemData(
+            DENSE if self._dense else SPARSE,
+            model=self.model,
+            targets=self.targets,
+            order=NO_INTEGERS if self.shards.order is None else self.shards.order,
+            starts=self.shards.starts,
+            batch=self.batch_size,
+            l2=self.l2,
+            norms=np.sqrt(self.squared_row_norms()),
+        )
+        matrix = self.features
+        if self._dense:
+            return data._replace(features=matrix, values=np.empty(0, matrix.dtype))
+        empty = np.empty((0, 0), matrix.dtype)
+        return data._replace(features=empty, values=matrix.data, columns=matrix.indices, row_starts=matrix.indptr)
+
+    def losses_at(self, points: Any) -> Floats:
+        """``loss`` of every row of ``points``, in one matrix product."""
+        margins = np.asarray(self.features @ points.T)
+        losses = self.losses(margins, self.targets[:, None])
+        means = losses.mean(axis=0) if self.shards.order is None else self.shards.weights @ losses
+        penalties = np.array([self.penalty(point) for point in points])
+        result: Floats = np.asarray(means, dtype=np.float64) + penalties
+        return result
 
     @abstractmethod
     def losses(self, margins: Any, targets: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from nowait.core import Sample, checks
 from nowait.core.types import Floats, Vector
+from nowait.problems.compiled_data import QUADRATIC, ProblemData
 from nowait.theory import Constants
 
 NO_SHIFT = np.empty(0)
@@ -89,6 +90,16 @@ class NoisyQuadratic:
     def noise(self) -> float:
         """The standard deviation of every entry of a gradient."""
         return float(self.sigma / np.sqrt(self.dimension))
+
+    def compiled_data(self) -> ProblemData:
+        """What compiled simulations need."""
+        return ProblemData(
+            QUADRATIC,
+            eigenvalues=self.eigenvalues,
+            solution=self.solution,
+            shifts=self.shifts if self.zeta else np.empty((0, 0)),
+            noise=self.noise,
+        )
 
     def minimum(self) -> tuple[Vector, float]:
         """x* and F* = 0."""

@@ -229,6 +229,14 @@ class TraceRecorder:
             arrival.stepsize,
         )
 
+    def add_row(self, *values: Any) -> None:
+        """Append a row, given as the values of all columns."""
+        offset = self._rows % CHUNK_ROWS * ROW_BYTES
+        if offset == 0:
+            self._chunks.append(bytearray(CHUNK_ROWS * ROW_BYTES))
+        self._rows += 1
+        ROW.pack_into(self._chunks[-1], offset, *values)
+
     def stepped(self, row: int, step: int, weight: float, stepsize: float) -> None:
         """Complete the row of a held gradient."""
         self._changed_from = min(self._changed_from, row)

@@ -34,13 +34,13 @@ class HeapClock(Clock):
     """Tickets ordered by (time, ticket id). Starting, cancelling and popping cost O(log M) amortised."""
 
     def __init__(self, timing: Callable[[int, int, float], tuple[float, float]]) -> None:
-        self._timing = timing
+        self.timing = timing
         self._heap: list[Finished] = []
         self._cancelled: set[int] = set()
 
     def start(self, ticket: Ticket, now: float) -> None:
         """Draw its duration."""
-        compute_seconds, finish = self._timing(ticket.worker, ticket.job, now)
+        compute_seconds, finish = self.timing(ticket.worker, ticket.job, now)
         heappush(self._heap, (finish, ticket.id, ticket, now, compute_seconds))
 
     def cancel(self, ticket: Ticket) -> None:

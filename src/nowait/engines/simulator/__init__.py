@@ -1,6 +1,7 @@
 """The simulator: virtual time, any speeds."""
 
+from nowait.engines.simulator.compiled import simulate_compiled
 from nowait.engines.simulator.replay import replay
 from nowait.engines.simulator.simulator import simulate
 
-__all__ = ["replay", "simulate"]
+__all__ = ["replay", "simulate", "simulate_compiled"]

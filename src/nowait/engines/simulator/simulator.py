@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
-from heapq import heappop, heappush
 from time import perf_counter
 from typing import Any, final
 
@@ -28,12 +26,9 @@ from nowait.core.types import Vector
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.engines.signals import Interruption
+from nowait.engines.simulator.alarms import Alarm, Alarms, why_nothing_happens
 from nowait.recording import Run
 from nowait.speeds import Clock, Faults
-
-FOREVER = sys.float_info.max
-"""The last moment of virtual time; a ticket that takes infinitely long arrives after it."""
-Alarm = TimerFired | WorkerJoined | WorkerLost
 
 
 def simulate(parts: Parts, clock: Clock, faults: Faults, seed: int, progress: bool | None) -> Run:
@@ -55,22 +50,15 @@ class Simulator:
         self.session = Session(parts, self)
         self._server = parts.server
         self._budget = parts.budget
-        self._end = FOREVER if parts.budget.seconds is None else parts.budget.seconds
-        self._limit = self._end
         self.seconds: float | None = None
         """How much virtual time the run took, if it was the time that ran out."""
         self._clock = clock
         self._worker = VirtualWorker(parts.problem, seed, like=parts.server.params)
         self._running: dict[int, Ticket] = {}
         self._queued: dict[int, deque[Ticket]] = {}
-        self._alarms: list[tuple[float, int, Alarm]] = []
-        self._num_alarms = 0
-        self._num_changes = 0
-        """How many of the alarms are joins and leaves."""
+        self._alarms = Alarms(faults, parts.budget.seconds)
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
         self._highest_worker = max([*parts.server.workers, *(worker for _, _, worker in faults.changes)])
-        for time, kind, worker in faults.in_order():
-            self._set_alarm(WorkerJoined(worker, time) if kind == "join" else WorkerLost(worker, time))
 
     def run(self, bar: Progress) -> None:
         """Event after event."""
@@ -116,7 +104,7 @@ class Simulator:
         if isinstance(command, Cancel):
             self._halt(command.worker)
         elif isinstance(command, Wake):
-            self._set_alarm(TimerFired(command.at))
+            self._alarms.add(TimerFired(command.at))
 
     def _halt(self, worker: int) -> None:
         running = self._running.pop(worker, None)
@@ -124,18 +112,11 @@ class Simulator:
             self._clock.cancel(running)
         self._queued.pop(worker, None)
 
-    def _set_alarm(self, alarm: Alarm) -> None:
-        heappush(self._alarms, (alarm.time, self._num_alarms, alarm))
-        self._num_alarms += 1
-        if not isinstance(alarm, TimerFired):
-            self._num_changes += 1
-        self._limit = min(self._end, self._alarms[0][0])
-
     # Events
 
     def _next_event(self) -> GradientArrived | Alarm | None:
         while True:
-            finished = None if self._requests else self._clock.pop(self._limit)
+            finished = None if self._requests else self._clock.pop(self._alarms.limit)
             if finished is not None:
                 time, ticket_id, ticket, started, compute_seconds = finished
                 worker = ticket[1]
@@ -155,14 +136,10 @@ class Simulator:
             self._clock.start(self._running[worker], now)
 
     def _next_alarm(self) -> Alarm | None:
-        nobody_left = not self._server.workers and self._num_changes == 0
-        if not self._alarms or self._alarms[0][0] > self._end or nobody_left:
+        nobody_left = not self._server.workers and not self._alarms.changes_to_come()
+        alarm = None if nobody_left else self._alarms.pop()
+        if alarm is None:
             self._end_of_events(nobody_left)
-            return None
-        alarm = heappop(self._alarms)[2]
-        self._limit = min(self._end, self._alarms[0][0]) if self._alarms else self._end
-        if not isinstance(alarm, TimerFired):
-            self._num_changes -= 1
         return alarm
 
     def _change_workers(self, change: WorkerJoined | WorkerLost) -> bool:
@@ -177,23 +154,10 @@ class Simulator:
 
     def _end_of_events(self, nobody_left: bool) -> None:
         if self._budget.seconds is None or nobody_left or not (self._server.in_flight or self._alarms):
-            self._say_why_nothing_happens()
+            self.session.stop(why_nothing_happens(self._server))
         else:
             self.seconds = self._budget.seconds
-        self.session.stop()
-
-    def _say_why_nothing_happens(self) -> None:
-        server = self._server
-        if not server.workers:
-            self.session.stop(f"every worker has left after {server.steps} steps, and none will join")
-        elif server.in_flight:
-            self.session.stop(
-                f"no worker will ever finish: {len(server.in_flight)} tickets are in flight after {server.steps} steps"
-            )
-        else:
-            raise RuntimeError(
-                f"the method left every worker idle after {server.steps} steps: it must assign tickets or set a timer"
-            )
+            self.session.stop()
 
     def _share_used(self) -> float | None:
         server = self._server

@@ -1,0 +1,308 @@
+"""The compiled way: a plan of the whole run, then its execution, with the results of the reference way."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from time import perf_counter
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core import LastIterate, Method, Sgd
+from nowait.core.randomness import CounterRandom
+from nowait.core.rejections import Counts
+from nowait.core.types import Floats, Vector
+from nowait.engines.budget import Budget
+from nowait.engines.progress import Progress
+from nowait.engines.session import Parts, Session
+from nowait.engines.signals import Interruption
+from nowait.engines.simulator.execution import Execution
+from nowait.engines.simulator.plan import NotPlannable, Plan
+from nowait.engines.simulator.planner import Planner
+from nowait.engines.simulator.schedule import scheduled_plan
+from nowait.problems.compiled_data import ProblemData
+from nowait.recording import Run, Trace
+from nowait.speeds import Faults, Speeds
+
+EVENTS_AT_A_TIME = 1 << 17
+"""Between two looks at signals and the progress bar."""
+FIRST_STEPS = 1 << 16
+"""How long the first plan is of a run that only a loss can end; every next one is four times as long."""
+
+
+def simulate_compiled(parts: Parts, speeds: Speeds, faults: Faults, seed: int, progress: bool | None) -> Run | None:
+    """The run, or None if it has to be made the reference way."""
+    data = _data_of(parts)
+    if data is None:
+        return None
+    try:
+        return _CompiledRun(parts, data, Blueprint(parts, speeds, faults, seed), progress).run()
+    except NotPlannable:
+        return None
+
+
+def _data_of(parts: Parts) -> ProblemData | None:
+    """What compiled code needs of the problem; None if something else about the run is beyond it."""
+    beyond = parts.callbacks or not isinstance(parts.server.update, Sgd) or parts.keeper is not None
+    own_data = getattr(parts.problem, "compiled_data", None)
+    if beyond or own_data is None:
+        return None
+    data: ProblemData | None = own_data()
+    return data
+
+
+@final
+class Blueprint:
+    """Makes the plans of a run, of any length."""
+
+    def __init__(self, parts: Parts, speeds: Speeds, faults: Faults, seed: int) -> None:
+        self.method: Method = parts.server.method
+        self.workers = list(parts.server.workers)
+        self.output = parts.server.output
+        self.averaging = not isinstance(self.output, LastIterate)
+        self.seed = seed
+        self._speeds = speeds
+        self._faults = faults
+        self._planner: Planner | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the plan that is being made."""
+        self._stopped = True
+        if self._planner is not None:
+            self._planner.stopped = True
+
+    def plan(
+        self, budget: Budget, bar: Progress, *, most_events: float = math.inf, weigh_in_flight: bool = True
+    ) -> Plan:
+        """The plan of the whole budget, or of so many events."""
+        self._stopped = False
+        declared, formula = self.method.schedule(), self._speeds.formula(self.seed)
+        if declared is None or formula is None or self._faults.changes:
+            return self._planned_by_the_method(budget, bar, most_events, weigh_in_flight)
+        try:
+            return scheduled_plan(
+                declared,
+                formula,
+                self.workers,
+                budget,
+                averaging=self.averaging,
+                weigh_in_flight=weigh_in_flight,
+                most_events=most_events,
+                go_on=lambda: not self._stopped,
+            )
+        except NotPlannable:
+            return self._planned_by_the_method(budget, bar, most_events, weigh_in_flight)
+
+    def _planned_by_the_method(self, budget: Budget, bar: Progress, most_events: float, weigh_in_flight: bool) -> Plan:
+        clock = self._speeds.clock(self.seed)
+        planner = self._planner = Planner(
+            self.method, self.workers, clock, self._faults, budget, seed=self.seed, averaging=self.averaging
+        )
+        try:
+            return planner.plan(bar, most_events, weigh_in_flight=weigh_in_flight)
+        except Exception as error:  # a method that fails fails the reference way too, and says why
+            raise NotPlannable from error
+
+    def shares(self, plan: Plan) -> Floats | None:
+        """The share of every iterate in the answer; None if the answer is the last one."""
+        if plan.uses is None:
+            return None
+        shares = self.output.shares(plan.uses, CounterRandom(self.seed, "output"))
+        if shares is None:
+            raise NotPlannable
+        return shares
+
+
+@final
+class _CompiledRun:
+    def __init__(self, parts: Parts, data: ProblemData, blueprint: Blueprint, progress: bool | None) -> None:
+        self._parts = parts
+        self._budget = parts.budget
+        self._blueprint = blueprint
+        self._data = data
+        self._progress = progress
+        self._session: Session | None = None
+        self._signal = ""
+
+    def run(self) -> Run:
+        """To the end of the budget."""
+        began = perf_counter()
+        quiet = np.errstate(over="ignore", invalid="ignore")
+        with quiet, Interruption(self._interrupt), Progress("simulating", self._progress) as bar:
+            if self._budget.only_a_loss_ends_it:
+                self._budget = dataclasses.replace(self._budget, steps=FIRST_STEPS)
+            plan = self._blueprint.plan(self._budget, bar)
+            playback = Playback(self._data, self._blueprint, plan, self._parts.server.params.copy())
+            server: Any = playback
+            session = self._session = Session(
+                dataclasses.replace(self._parts, server=server, recorder=server), _NoWorkforce()
+            )
+            self._play(session, playback, bar)
+            if playback.is_ahead:
+                plan = self._blueprint.plan(
+                    self._budget,
+                    bar,
+                    most_events=playback.num_events,
+                    weigh_in_flight=playback.diverged is None,
+                )
+                playback.end_with(plan)
+        seconds = playback.now if playback.plan.seconds is None else playback.plan.seconds
+        return session.result(seconds, perf_counter() - began, "compiled")
+
+    def _interrupt(self, signal: str) -> None:
+        self._signal = signal
+        if self._session is None:
+            self._blueprint.stop()  # what is planned is executed
+        else:
+            self._session.interrupt(signal)
+
+    def _play(self, session: Session, playback: Playback, bar: Progress) -> None:
+        """Event after event, many at a time."""
+        session.start()
+        while not session.finished:
+            if playback.num_events == len(playback.plan.moments):
+                self._end_of_plan(session, playback, bar)
+            else:
+                session.handle(playback.next_stretch(session))  # type: ignore[arg-type]
+                bar.show(self._parts.budget.share_used(playback.steps, playback.counts.gradients, playback.now))
+
+    def _end_of_plan(self, session: Session, playback: Playback, bar: Progress) -> None:
+        """The plan ended before the run: by a signal, by time, by nobody's arriving, or because it was too short."""
+        if self._signal:
+            session.interrupt(self._signal)
+        elif playback.plan.seconds is not None or playback.plan.advice:
+            session.stop(playback.plan.advice)
+        else:
+            self._budget = dataclasses.replace(self._budget, steps=4 * (self._budget.steps or FIRST_STEPS))
+            playback.go_on_with(self._blueprint.plan(self._budget, bar))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """Several events of a plan, up to this one, which pass as one event."""
+
+    last: int
+    time: float
+
+
+@final
+class Playback:
+    """To a session it is the server and its log. Its events are stretches of a plan."""
+
+    def __init__(self, data: ProblemData, blueprint: Blueprint, plan: Plan, initial: Vector) -> None:
+        self._data = data
+        self._blueprint = blueprint
+        self._initial = initial
+        self.plan = plan
+        self._execution = self._new_execution()
+        self.num_events = 0
+        """How many events have passed."""
+        self.diverged: str | None = None
+
+    def _new_execution(self) -> Execution:
+        shares = self._blueprint.shares(self.plan)
+        return Execution(self._data, self.plan, self._blueprint.seed, self._initial, np.ones(1), shares)
+
+    # Where the run stands
+
+    @property
+    def is_ahead(self) -> bool:
+        """Does the plan know of more events than have passed?"""
+        return self.num_events < len(self.plan.moments)
+
+    @property
+    def steps(self) -> int:
+        """As the server's."""
+        return self.plan.moments.steps_after(self.num_events - 1)
+
+    @property
+    def now(self) -> float:
+        """As the server's."""
+        return float(self.plan.moments.time[self.num_events - 1]) if self.num_events else 0.0
+
+    @property
+    def stepped_at(self) -> float:
+        """As the server's."""
+        return self.plan.moments.stepped_at(self.num_events - 1)
+
+    @property
+    def counts(self) -> Counts:
+        """As the server's; before the end of the plan only the gradients are counted."""
+        if not self.is_ahead:
+            return self.plan.counts
+        return Counts(gradients=int(self.plan.moments.gradients[self.num_events - 1]) if self.num_events else 0)
+
+    @property
+    def num_tickets(self) -> int:
+        """As the server's, at the end of the plan."""
+        return self.plan.num_tickets
+
+    @property
+    def params(self) -> Vector:
+        """As the server's."""
+        params: Vector = self._execution.points[0]
+        return params
+
+    # What a session calls
+
+    def start(self) -> list[Any]:
+        """Nothing to do."""
+        return []
+
+    def next_stretch(self, session: Session) -> Stretch:
+        """Up to the event after which the session will look at the run, or not quite so far."""
+        moments = self.plan.moments
+        last = min(moments.first_due(self.num_events, *session.due), self.num_events + EVENTS_AT_A_TIME - 1)
+        return Stretch(last, float(moments.time[last]))
+
+    def handle(self, stretch: Stretch) -> list[Any]:
+        """Execute it. If numbers stop being finite, the reference way has to say what follows."""
+        self._execution.run_to(int(self.plan.moments.codes[stretch.last]))
+        self.num_events = stretch.last + 1
+        if not self._execution.finite()[0]:
+            raise NotPlannable
+        return []
+
+    def declare_diverged(self, reason: str) -> None:
+        """As the server's."""
+        self.diverged = reason
+
+    def finish(self) -> Vector:
+        """As the server's."""
+        answer: Vector = self.params if self.plan.uses is None else self._execution.averages[0]
+        return answer.astype(self.params.dtype)
+
+    def trace(self, seconds: float, last_norm: float) -> Trace:
+        """As a recorder's."""
+        workers = np.array(self._blueprint.workers, dtype=np.int64)
+        return Trace(self.plan.arrivals, self.plan.events, workers, seconds, last_norm)
+
+    # Other plans
+
+    def go_on_with(self, plan: Plan) -> None:
+        """Take a longer plan, whose first events are those that have passed, and execute those again."""
+        self.plan = plan
+        self._execution = self._new_execution()
+        self._execution.run_to(int(plan.moments.codes[self.num_events - 1]))
+
+    def end_with(self, plan: Plan) -> None:
+        """Take the plan of a run that ends here. What has been computed stays, but for the weights of an average."""
+        norms = self.plan.arrivals["gradient_norm"][: len(plan.arrivals)]
+        self.plan = plan
+        if plan.uses is None:
+            plan.arrivals["gradient_norm"] = norms
+        else:
+            self._execution = self._new_execution()
+            self._execution.run_to(len(plan.codes))
+
+
+@final
+class _NoWorkforce:
+    def add_worker(self) -> None:
+        raise RuntimeError("a planned run has no callbacks that could add workers")
+
+    def remove_worker(self, worker: int) -> None:
+        raise RuntimeError(f"a planned run has no callbacks that could remove worker {worker}")

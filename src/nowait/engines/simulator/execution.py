@@ -1,0 +1,85 @@
+"""The execution of a plan by compiled code."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core import sampler
+from nowait.core.types import Floats, Vector
+from nowait.engines.simulator.plan import Plan
+from nowait.problems.compiled_data import QUADRATIC, ProblemData
+
+MOST_BYTES_OF_GRADIENTS = 1 << 28
+"""Gradients of more than one row are kept whole while they are pending, unless that takes more memory than this."""
+
+
+@final
+class Execution:
+    """One or several runs of a plan, which differ in the factor of their stepsizes."""
+
+    def __init__(
+        self, data: ProblemData, plan: Plan, seed: int, initial: Vector, factors: Floats, shares: Floats | None
+    ) -> None:
+        compiled = kernels()
+        versions = np.ascontiguousarray(plan.arrivals["version"])
+        order, starts = compiled.order_by_version(versions, plan.num_steps)
+        slots = int(compiled.most_pending(plan.codes, starts))
+        runs, dimension = len(factors), len(initial)
+        slopes_only = _keeps_slopes(data, initial, runs * slots)
+        shape, dtype = (data.batch, np.dtype(np.float64)) if slopes_only else (dimension, initial.dtype)
+        self.points = np.tile(initial, (runs, 1))
+        """The current params of each run."""
+        self.averages = np.zeros((runs, dimension))
+        """What an averaging output has added up."""
+        self.alive = np.ones(runs, dtype=np.bool_)
+        """Whether the gradients of each run have been finite so far."""
+        self._work = compiled.Work(
+            data=data,
+            slopes_only=slopes_only,
+            stream=np.uint64(sampler(seed).own_key),
+            arrivals=plan.arrivals,
+            codes=plan.codes,
+            numbers=plan.numbers,
+            order=order,
+            starts=starts,
+            slots=np.empty(len(plan.arrivals), np.int32),
+            free=np.arange(slots, dtype=np.int32),
+            state=np.array([0, 0, -1, 0, -1, slots]),
+            factors=factors,
+            alive=self.alive,
+            points=self.points,
+            pending=np.empty((runs, slots, shape), dtype),
+            sums=np.zeros((runs, plan.num_sums, dimension), initial.dtype),
+            gradients=np.empty((runs, dimension), initial.dtype),
+            shares=np.empty(0) if shares is None else shares,
+            averages=self.averages,
+            rows=np.empty(data.batch, np.int64),
+            new_rows=np.empty(data.batch, np.int64),
+            cell=np.empty(2, initial.dtype),
+        )
+        compiled.reach_version(self._work)
+
+    def run_to(self, end: int) -> None:
+        """Execute the instructions before this place of the plan's codes."""
+        kernels().execute(self._work, end)
+
+    def finite(self) -> Any:
+        """Whether the gradients and the params of each run are finite."""
+        return self.alive & np.isfinite(self.points).all(axis=1)
+
+
+def _keeps_slopes(data: ProblemData, initial: Vector, entries: int) -> bool:
+    """Is a pending gradient kept as the slopes of its rows? Only if it depends on the point by them alone."""
+    plain = data.kind != QUADRATIC and data.l2 == 0.0 and initial.dtype == data.targets.dtype == np.float64
+    return plain and (data.batch == 1 or entries * initial.nbytes > MOST_BYTES_OF_GRADIENTS)
+
+
+@cache
+def kernels() -> Any:
+    """The compiled code, loaded at its first use."""
+    from nowait.engines.simulator import kernels as module
+
+    return module

@@ -1,0 +1,102 @@
+"""A plan: what a method does with every gradient of a run, written down before any gradient is computed.
+
+Who arrives when does not depend on the values of gradients. So a run whose method never looks at them splits into the
+plan, which is made by the method itself, and its execution, which is arithmetic alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nowait.core.outputs import Uses
+from nowait.core.rejections import Counts
+from nowait.core.types import Floats, Integers
+
+ARRIVE, EVENT, APPLY, STEP, ADD, MERGE, CLEAR, FIRST_SUM = range(8)
+"""The instructions. ARRIVE begins those of an arrival and EVENT those of another event. In ``codes``, ADD, CLEAR and
+STEP are followed by a sum and MERGE by two: the one numbered n is FIRST_SUM + n. In ``numbers``, APPLY has a stepsize,
+ADD and MERGE a weight, STEP a stepsize and a scale."""
+
+
+class NotPlannable(Exception):  # noqa: N818 (a signal: the run falls back to the reference way)
+    """The method asked for something that no plan can know: the value of a gradient, or params."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The arrivals of a run and the instructions of its method."""
+
+    arrivals: NDArray[np.void]
+    """The rows of the trace, in which only the norms of the gradients are missing."""
+    events: NDArray[np.void]
+    """The other events of the trace."""
+    codes: NDArray[np.int32]
+    numbers: Floats
+    num_sums: int
+    moments: Moments
+    counts: Counts
+    num_tickets: int
+    uses: Uses | None
+    """What an averaging output needs; None if it was not asked for."""
+    seconds: float | None = None
+    """How much time the run took, if it was the time that ran out."""
+    advice: str = ""
+    """Why nothing happens any more, if that ended the run."""
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps it makes."""
+        return self.moments.steps_after(len(self.moments) - 1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Where the run stands after each event."""
+
+    time: Floats
+    steps: Integers
+    gradients: Integers
+    codes: Integers
+    """How many entries of ``codes`` are done."""
+
+    @classmethod
+    def of(cls, codes: NDArray[np.int32], arrivals: NDArray[np.void], events: NDArray[np.void]) -> Moments:
+        """Those of a plan with these instructions."""
+        begins = np.flatnonzero((codes == ARRIVE) | (codes == EVENT))
+        ends = np.append(begins[1:], len(codes)) if len(begins) else begins
+        is_arrival = codes[begins] == ARRIVE
+        time = np.empty(len(begins))
+        time[is_arrival], time[~is_arrival] = arrivals["time"], events["time"]
+        steps = np.cumsum((codes == APPLY) | (codes == STEP))[ends - 1]
+        return cls(time, steps, np.cumsum(is_arrival), ends)
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def steps_after(self, event: int) -> int:
+        """How many steps were made by then; ``event`` -1 is the beginning."""
+        return int(self.steps[event]) if event >= 0 else 0
+
+    def stepped_at(self, event: int) -> float:
+        """When the latest step was made."""
+        steps = self.steps_after(event)
+        return float(self.time[np.searchsorted(self.steps, steps)]) if steps else 0.0
+
+    def first_due(self, start: int, steps: float, gradients: float, time: float) -> int:
+        """The first event from ``start`` on after which one of these is reached; the last one if there is none."""
+        places = [
+            int(np.searchsorted(column[start:], value))
+            for column, value in ((self.steps, steps), (self.gradients, gradients), (self.time, time))
+        ]
+        return min(start + min(places), len(self) - 1)
+
+
+def as_array(values: Any, dtype: Any) -> NDArray[Any]:
+    """A Python array as numpy's, without a copy of every entry."""
+    return np.frombuffer(values, dtype=dtype) if len(values) else np.empty(0, dtype)

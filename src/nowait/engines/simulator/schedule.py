@@ -1,0 +1,154 @@
+"""Plans of methods that declare what they do with every arrival, made by compiled code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nowait.core import ApplyAtOnce, Constant, DelayAdaptive, Outcome, Stepsize
+from nowait.core.outputs import Uses
+from nowait.core.rejections import Counts
+from nowait.core.types import Floats, Integers
+from nowait.engines.budget import Budget
+from nowait.engines.simulator.alarms import FOREVER
+from nowait.engines.simulator.execution import kernels
+from nowait.engines.simulator.plan import APPLY, ARRIVE, Moments, NotPlannable, Plan
+from nowait.recording.trace import ARRIVAL_DTYPE, EVENT_DTYPE, OUTCOME_CODES
+from nowait.speeds.formula import Formula
+
+ROWS_AT_A_TIME = 1 << 18
+MOST = np.iinfo(np.int64).max
+CHECKED = 64
+"""At so many places a stepsize rule's answers for arrays are compared with those for numbers."""
+KNOWN_AT = (Stepsize.at, Constant.at, DelayAdaptive.at)
+"""The ``at`` of stepsizes that say the same as the rule itself."""
+
+
+def scheduled_plan(
+    declared: ApplyAtOnce,
+    formula: Formula,
+    workers: list[int],
+    budget: Budget,
+    *,
+    averaging: bool,
+    weigh_in_flight: bool = True,
+    most_events: float = math.inf,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Plan:
+    """The plan that the method itself would make. ``go_on`` is asked now and then."""
+    schedule = _start(formula, workers)
+    arrivals, complete = _arrivals(schedule, declared, budget, most_events, go_on)
+    if not complete and schedule.times[0] > FOREVER and budget.seconds is None:
+        raise NotPlannable  # nobody will ever finish: the method itself has to say so
+    applied = arrivals["outcome"] == OUTCOME_CODES[Outcome.APPLIED]
+    stepsizes = stepsizes_of(declared.stepsize, arrivals["delay"][applied], len(workers), arrivals["step"][applied])
+    arrivals["stepsize"][applied] = stepsizes
+    num_arrivals, num_steps = len(arrivals), int(schedule.counts[0])
+    return Plan(
+        arrivals=arrivals,
+        events=np.empty(0, EVENT_DTYPE),
+        codes=_codes(applied),
+        numbers=stepsizes,
+        num_sums=0,
+        moments=Moments(
+            np.ascontiguousarray(arrivals["time"]),
+            np.cumsum(applied),
+            np.arange(1, num_arrivals + 1),
+            np.arange(1, num_arrivals + 1) + np.cumsum(applied),
+        ),
+        counts=Counts(gradients=num_arrivals, dropped=num_arrivals - num_steps),
+        num_tickets=num_arrivals + len(workers),
+        uses=_uses(arrivals[applied], stepsizes, schedule, declared, weigh_in_flight) if averaging else None,
+        seconds=None if complete else budget.seconds,
+    )
+
+
+def _start(formula: Formula, workers: list[int]) -> Any:
+    compiled, size = kernels(), len(workers)
+    schedule = compiled.Schedule(
+        formula=formula,
+        workers=np.array(workers, np.int64),
+        times=np.empty(size),
+        tickets=np.empty(size, np.int64),
+        places=np.empty(size, np.int32),
+        seconds=np.empty(size),
+        started=np.zeros(size),
+        jobs=np.zeros(size, np.int64),
+        versions=np.zeros(size, np.int64),
+        counts=np.zeros(2, np.int64),
+    )
+    compiled.start_schedule(schedule)
+    return schedule
+
+
+def _arrivals(
+    schedule: Any, declared: ApplyAtOnce, budget: Budget, most_events: float, go_on: Callable[[], bool]
+) -> tuple[NDArray[np.void], bool]:
+    """All arrivals, and whether the steps or gradients of the budget were made (or the time ran out)."""
+    most_rows = int(min(most_events, budget.gradients or MOST))
+    most_steps = budget.steps or MOST
+    end = FOREVER if budget.seconds is None else budget.seconds
+    pieces: list[NDArray[np.void]] = []
+    rows, piece_size = 0, min(most_rows, most_steps, ROWS_AT_A_TIME)
+    while rows < most_rows and schedule.counts[0] < most_steps and schedule.times[0] <= end:
+        piece = np.empty(min(piece_size, most_rows - rows), ARRIVAL_DTYPE)
+        written = kernels().write_arrivals(
+            schedule,
+            piece,
+            MOST if declared.max_delay is None else declared.max_delay,
+            most_steps,
+            end,
+            OUTCOME_CODES[Outcome.APPLIED],
+            OUTCOME_CODES[Outcome.DROPPED],
+        )
+        pieces.append(piece[:written])
+        rows += written
+        if not go_on():
+            return np.concatenate(pieces), True
+    complete = rows >= most_rows or schedule.counts[0] >= most_steps
+    return (pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, ARRIVAL_DTYPE), *pieces])), complete
+
+
+def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Integers) -> Floats:
+    """The rule for all arrivals at once, where it can do that; the same numbers as one by one, or ``NotPlannable``."""
+    if type(rule).at not in KNOWN_AT:
+        raise NotPlannable
+    stepsizes = np.asarray(rule(delays, num_workers, steps), dtype=np.float64)
+    if stepsizes.shape != delays.shape or not ((stepsizes >= 0) & (stepsizes < math.inf)).all():
+        raise NotPlannable
+    for place in range(0, len(delays), max(1, len(delays) // CHECKED)):
+        alone = float(rule(int(delays[place]), num_workers, int(steps[place])))
+        if not math.isclose(alone, stepsizes[place], rel_tol=1e-12):
+            raise NotPlannable
+    return np.ascontiguousarray(stepsizes)
+
+
+def _codes(applied: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """ARRIVE for every arrival, and APPLY after those that make a step."""
+    if applied.all():
+        return np.tile(np.array([ARRIVE, APPLY], np.int32), len(applied))
+    codes = np.full(len(applied) + int(applied.sum()), ARRIVE, np.int32)
+    codes[(np.arange(len(applied)) + np.cumsum(applied))[applied]] = APPLY
+    return codes
+
+
+def _uses(
+    applied: NDArray[np.void], stepsizes: Floats, schedule: Any, declared: ApplyAtOnce, weigh_in_flight: bool
+) -> Uses:
+    """The gradients applied, then those in flight by ticket, weighed as ``Method.pending_stepsize`` does."""
+    steps, versions, weights = len(applied), applied["version"], stepsizes
+    if steps and weigh_in_flight:
+        by_ticket = schedule.places[np.argsort(schedule.tickets)]
+        in_flight = schedule.versions[by_ticket]
+        delays = np.maximum(1, steps - in_flight)
+        pending = stepsizes_of(declared.stepsize, delays, len(in_flight), np.full(len(in_flight), steps))
+        if declared.max_delay is not None:
+            pending = np.where(delays <= declared.max_delay, pending, 0.0)
+        versions, weights = np.concatenate([versions, in_flight]), np.concatenate([weights, pending])
+    later = versions > 0
+    sums = np.concatenate([[0.0], np.cumsum(stepsizes)])
+    return Uses(versions[later], weights[later], sums[versions[later]], steps)
