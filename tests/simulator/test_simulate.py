@@ -31,7 +31,7 @@ def test_the_issue_of_the_paper_in_small():
     assert run.stats.seconds == 100.0
     assert run.stats.steps_per_second == 2.1
     np.testing.assert_allclose(run.stats.work_share, [100 / 210, 100 / 210, 10 / 210])
-    assert run.stats.way == "reference"
+    assert run.stats.way == "compiled"
 
 
 def test_whichever_budget_comes_first_ends_the_run():

@@ -22,6 +22,11 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return _compile(function, fastmath=False)
 
 
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, for a part of other compiled functions: it becomes part of them."""
+    return _compile(function, fastmath=False, forceinline=True)
+
+
 def compiled_for_sums(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same, but sums may be added up in any order, several terms at a time."""
     return _compile(function, fastmath={"reassoc"})

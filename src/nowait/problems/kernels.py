@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nowait.core.compiled import compiled, compiled_for_sums
+from nowait.core.compiled import compiled, compiled_for_sums, inlined
 from nowait.core.random_kernels import below, child, normal, normals_key
 from nowait.problems.compiled_data import DENSE, QUADRATIC
 
@@ -180,44 +180,40 @@ def quadratic_gradient(
             out[j] += noise * normal(child(draws, 2 * j), child(draws, 2 * j + 1))
 
 
-# The gradient of a ticket, for compiled simulations. ``data`` is a ``ProblemData``, ``key`` the key of the sample.
+# For compiled simulations, which keep the points of several runs in the rows of a matrix
+
+
+@inlined
+def draw_row(order: Any, starts: Any, key: Any, worker: int, number: int) -> Any:
+    """Row ``number`` of the batch of the sample with this key, for shards as ``Shards`` has them."""
+    shard = worker % (starts.size - 1)
+    place = starts[shard] + below(child(key, number), starts[shard + 1] - starts[shard])
+    return order[place] if order.size else place
+
+
+@compiled_for_sums
+def margin_at(features: Any, row: int, points: Any, run: int) -> Any:
+    """``margin_of`` a row at the point of a run."""
+    margin = 0.0
+    for j in range(points.shape[1]):
+        margin += float(features[row, j]) * float(points[run, j])
+    return margin
 
 
 @compiled
-def draw_row(data: Any, key: Any, worker: int, number: int) -> Any:
-    """Row ``number`` of the batch."""
-    shard = worker % (data.starts.size - 1)
-    place = data.starts[shard] + below(child(key, number), data.starts[shard + 1] - data.starts[shard])
-    return data.order[place] if data.order.size else place
+def subtract_row(features: Any, row: int, slope: float, stepsize: float, points: Any, run: int) -> None:
+    """``points[run] -= stepsize * (slope * features[row])``."""
+    for j in range(points.shape[1]):
+        points[run, j] -= stepsize * (slope * features[row, j])
 
 
 @compiled
-def draw_rows(data: Any, key: Any, worker: int, rows: Any) -> None:
-    """The rows of the batch."""
-    for i in range(rows.size):
-        rows[i] = draw_row(data, key, worker, i)
-
-
-@compiled
-def slope_of_row(data: Any, row: int, point: Any) -> Any:
-    """The slope of one row."""
-    if data.kind == DENSE:
-        margin = margin_of(data.features[row], point)
-    else:
-        margin = sparse_margin(data.values, data.columns, data.row_starts, row, point)
-    return slope(data.model, margin, float(data.targets[row]))
-
-
-@compiled
-def subtract_row(data: Any, row: int, slope: float, stepsize: float, point: Any) -> None:
-    """``point -= stepsize * (slope * row)``."""
-    if data.kind == DENSE:
-        vector = data.features[row]
-        for j in range(point.size):
-            point[j] -= stepsize * (slope * vector[j])
-    else:
-        for place in range(data.row_starts[row], data.row_starts[row + 1]):
-            point[data.columns[place]] -= stepsize * (slope * data.values[place])
+def subtract_sparse_row(
+    values: Any, columns: Any, starts: Any, row: int, slope: float, stepsize: float, points: Any, run: int
+) -> None:
+    """The same for a sparse row."""
+    for place in range(starts[row], starts[row + 1]):
+        points[run, columns[place]] -= stepsize * (slope * values[place])
 
 
 @compiled
@@ -228,7 +224,8 @@ def fill_slopes(data: Any, rows: Any, point: Any, slopes: Any) -> None:
         if data.kind == DENSE:
             i = slopes_from(data.model, data.features, data.targets, rows, i, point, slopes)
         else:
-            slopes[i] = slope_of_row(data, rows[i], point)
+            margin = sparse_margin(data.values, data.columns, data.row_starts, rows[i], point)
+            slopes[i] = slope(data.model, margin, float(data.targets[rows[i]]))
             i += 1
 
 
@@ -241,7 +238,9 @@ def gradient_of_slopes(data: Any, rows: Any, slopes: Any, out: Any) -> None:
         if data.kind == DENSE:
             i = add_from(data.features, rows, i, slopes, out)
         else:
-            subtract_row(data, rows[i], slopes[i] / rows.size, -1.0, out)
+            scale = slopes[i] / rows.size
+            for place in range(data.row_starts[rows[i]], data.row_starts[rows[i] + 1]):
+                out[data.columns[place]] += scale * data.values[place]
             i += 1
     if data.kind == DENSE:
         for j in range(out.size):
@@ -250,7 +249,7 @@ def gradient_of_slopes(data: Any, rows: Any, slopes: Any, out: Any) -> None:
 
 @compiled
 def fill_gradient(data: Any, rows: Any, key: Any, worker: int, point: Any, out: Any) -> None:
-    """The gradient of a ticket at a point; ``rows`` is its batch."""
+    """The gradient of a ticket; ``rows`` is its batch."""
     if data.kind == QUADRATIC:
         workers = data.shifts.shape[0]
         shift = data.shifts[worker % workers] if workers else data.solution[:0]

@@ -277,6 +277,7 @@ class Playback:
 
     def trace(self, seconds: float, last_norm: float) -> Trace:
         """As a recorder's."""
+        self.plan.arrivals["gradient_norm"] = self._execution.gradient_norms[: len(self.plan.arrivals)]
         workers = np.array(self._blueprint.workers, dtype=np.int64)
         return Trace(self.plan.arrivals, self.plan.events, workers, seconds, last_norm)
 
@@ -290,11 +291,8 @@ class Playback:
 
     def end_with(self, plan: Plan) -> None:
         """Take the plan of a run that ends here. What has been computed stays, but for the weights of an average."""
-        norms = self.plan.arrivals["gradient_norm"][: len(plan.arrivals)]
         self.plan = plan
-        if plan.uses is None:
-            plan.arrivals["gradient_norm"] = norms
-        else:
+        if plan.uses is not None:
             self._execution = self._new_execution()
             self._execution.run_to(len(plan.codes))
 

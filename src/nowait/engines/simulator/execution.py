@@ -36,18 +36,22 @@ class Execution:
         """What an averaging output has added up."""
         self.alive = np.ones(runs, dtype=np.bool_)
         """Whether the gradients of each run have been finite so far."""
+        self.gradient_norms = np.zeros(len(plan.arrivals))
+        """Of the first run, by arrival."""
         self._work = compiled.Work(
             data=data,
             slopes_only=slopes_only,
             stream=np.uint64(sampler(seed).own_key),
-            arrivals=plan.arrivals,
+            workers=np.ascontiguousarray(plan.arrivals["worker"]),
+            jobs=np.ascontiguousarray(plan.arrivals["job"]),
+            gradient_norms=self.gradient_norms,
             codes=plan.codes,
             numbers=plan.numbers,
             order=order,
             starts=starts,
             slots=np.empty(len(plan.arrivals), np.int32),
             free=np.arange(slots, dtype=np.int32),
-            state=np.array([0, 0, -1, 0, -1, slots]),
+            state=np.array([0, 0, -1, -1, -1, slots]),
             factors=factors,
             alive=self.alive,
             points=self.points,
@@ -57,14 +61,13 @@ class Execution:
             shares=np.empty(0) if shares is None else shares,
             averages=self.averages,
             rows=np.empty(data.batch, np.int64),
-            new_rows=np.empty(data.batch, np.int64),
             cell=np.empty(2, initial.dtype),
         )
-        compiled.reach_version(self._work)
+        self._execute = compiled.execute_rows if slopes_only and data.batch == 1 else compiled.execute_vectors
 
     def run_to(self, end: int) -> None:
         """Execute the instructions before this place of the plan's codes."""
-        kernels().execute(self._work, end)
+        self._execute(self._work, end)
 
     def finite(self) -> Any:
         """Whether the gradients and the params of each run are finite."""

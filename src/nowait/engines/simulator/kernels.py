@@ -13,24 +13,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nowait.core.compiled import compiled
+from nowait.core.compiled import compiled, inlined
 from nowait.core.kernels import add_scaled, squared_norm
 from nowait.core.random_kernels import ticket_key
-from nowait.engines.simulator.plan import ADD, APPLY, ARRIVE, CLEAR, FIRST_SUM, MERGE, STEP
-from nowait.problems.compiled_data import ProblemData
+from nowait.engines.simulator.plan import ADD, APPLY, ARRIVE, CLEAR, EVENT, FIRST_SUM, STEP
+from nowait.problems.compiled_data import DENSE, ProblemData
 from nowait.problems.kernels import (
-    draw_rows,
+    draw_row,
     fill_gradient,
     fill_slopes,
     gradient_of_slopes,
-    slope_of_row,
+    margin_at,
+    slope,
+    sparse_margin,
     subtract_row,
+    subtract_sparse_row,
 )
 from nowait.speeds.formula import Formula
 from nowait.speeds.kernels import finish_of, seconds_of
 
-NEXT_CODE, NEXT_NUMBER, ROW, VERSION, SLOT, NUM_FREE = range(6)
-"""What ``Work.state`` holds: where the execution stands."""
+NEXT_CODE, NEXT_NUMBER, ARRIVAL, VERSION, SLOT, NUM_FREE = range(6)
+"""What ``Work.state`` holds: where the execution stands. Before it begins, the version is -1."""
+BEGIN = -1
+"""Stands for the instruction that reaches version 0."""
 
 
 class Work(NamedTuple):
@@ -40,7 +45,10 @@ class Work(NamedTuple):
     slopes_only: bool
     stream: np.uint64
     """The key of the stream of samples."""
-    arrivals: Any
+    workers: Any
+    """By arrival, as the trace has it."""
+    jobs: Any
+    gradient_norms: Any
     codes: Any
     numbers: Any
     order: Any
@@ -59,13 +67,12 @@ class Work(NamedTuple):
     pending: Any
     sums: Any
     gradients: Any
-    """By run: the gradient being handled, where ``single`` is false."""
+    """By run: the gradient being handled, where it is not the slope of one row."""
     shares: Any
     """By version: its share in the answer; empty if the answer is the last point."""
     averages: Any
     rows: Any
-    """The batch of the gradient being handled."""
-    new_rows: Any
+    """Room for a batch."""
     cell: Any
     """Two numbers in the precision of the points."""
 
@@ -103,67 +110,6 @@ def most_pending(codes: Any, starts: Any) -> Any:
 
 
 @compiled
-def reach_version(work: Any) -> None:
-    """The points are those of the next version: the gradients taken at them become pending."""
-    version = work.state[VERSION]
-    if work.shares.size and work.shares[version] > 0.0:
-        for run in range(work.points.shape[0]):
-            for j in range(work.points.shape[1]):
-                work.averages[run, j] += work.shares[version] * work.points[run, j]
-    rows = work.new_rows
-    for place in range(work.starts[version], work.starts[version + 1]):
-        row = work.order[place]
-        worker = work.arrivals[row].worker
-        key = ticket_key(work.stream, worker, work.arrivals[row].job)
-        draw_rows(work.data, key, worker, rows)
-        work.state[NUM_FREE] -= 1
-        slot = work.slots[row] = work.free[work.state[NUM_FREE]]
-        for run in range(work.points.shape[0]):
-            if not work.alive[run]:
-                continue
-            if not work.slopes_only:
-                fill_gradient(work.data, rows, key, worker, work.points[run], work.pending[run, slot])
-            elif rows.size == 1:
-                work.pending[run, slot, 0] = slope_of_row(work.data, rows[0], work.points[run])
-            else:
-                fill_slopes(work.data, rows, work.points[run], work.pending[run, slot])
-
-
-@compiled
-def is_single(work: Any) -> Any:
-    """Is a pending gradient the slope of one row, so that it need not be written out?"""
-    return work.slopes_only and work.rows.size == 1
-
-
-@compiled
-def arrive(work: Any) -> None:
-    """The next arrival is handled from now on. Its norm is recorded, and tells whether it is finite."""
-    state = work.state
-    if state[SLOT] >= 0:
-        work.free[state[NUM_FREE]] = state[SLOT]
-        state[NUM_FREE] += 1
-    state[ROW] += 1
-    row = state[ROW]
-    slot = state[SLOT] = work.slots[row]
-    worker = work.arrivals[row].worker
-    draw_rows(work.data, ticket_key(work.stream, worker, work.arrivals[row].job), worker, work.rows)
-    for run in range(work.points.shape[0]):
-        if not work.alive[run]:
-            continue
-        if is_single(work):
-            norm = abs(work.pending[run, slot, 0]) * work.data.norms[work.rows[0]]
-        else:
-            if work.slopes_only:
-                gradient_of_slopes(work.data, work.rows, work.pending[run, slot], work.gradients[run])
-            else:
-                work.gradients[run, :] = work.pending[run, slot]
-            norm = math.sqrt(squared_norm(work.gradients[run]))
-        if run == 0:
-            work.arrivals[row].gradient_norm = norm
-        work.alive[run] = norm < np.inf
-
-
-@compiled
 def subtract(point: Any, direction: Any, stepsize: float, scale: float, cell: Any) -> None:
     """``point -= stepsize * (scale * direction)``, in the precision of the point (which ``cell`` has)."""
     cell[0], cell[1] = stepsize, scale
@@ -177,82 +123,197 @@ def subtract(point: Any, direction: Any, stepsize: float, scale: float, cell: An
 
 
 @compiled
-def apply(work: Any, stepsize: float) -> None:
-    """A step along the gradient being handled."""
-    for run in range(work.points.shape[0]):
-        gamma, point = stepsize * work.factors[run], work.points[run]
-        if not work.alive[run]:
-            continue
-        if is_single(work):
-            subtract_row(work.data, work.rows[0], work.pending[run, work.state[SLOT], 0], gamma, point)
-        else:
-            subtract(point, work.gradients[run], gamma, 1.0, work.cell)
-    work.state[VERSION] += 1
-    reach_version(work)
+def use_sums(
+    codes: Any, numbers: Any, at: int, number: int, factors: Any, alive: Any, points: Any, sums: Any, cell: Any
+) -> Any:
+    """An instruction that needs no gradient; where the next one and its numbers are."""
+    code = codes[at]
+    if code == EVENT:
+        return at + 1, number
+    total = codes[at + 1] - FIRST_SUM
+    if code == CLEAR:
+        sums[:, total] = 0.0
+        return at + 2, number
+    if code == STEP:
+        for run in range(alive.size):
+            if alive[run]:
+                stepsize = numbers[number] * factors[run]
+                subtract(points[run], sums[run, total], stepsize, numbers[number + 1], cell)
+        return at + 2, number + 2
+    cell[0] = numbers[number]  # MERGE
+    for run in range(alive.size):
+        if alive[run]:
+            add_scaled(sums[run, total], sums[run, codes[at + 2] - FIRST_SUM], cell[0])
+    return at + 3, number + 1
 
 
 @compiled
-def step(work: Any, total: int, stepsize: float, scale: float) -> None:
-    """A step along a sum."""
-    for run in range(work.points.shape[0]):
-        if work.alive[run]:
-            subtract(work.points[run], work.sums[run, total], stepsize * work.factors[run], scale, work.cell)
-    work.state[VERSION] += 1
-    reach_version(work)
+def add_share(share: float, points: Any, averages: Any) -> None:
+    """The share of the current version in the answers."""
+    for run in range(points.shape[0]):
+        for j in range(points.shape[1]):
+            averages[run, j] += share * points[run, j]
 
 
 @compiled
-def add(work: Any, total: int, weight: float) -> None:
-    """Add the gradient being handled to a sum."""
-    work.cell[0] = weight
-    for run in range(work.points.shape[0]):
-        if not work.alive[run]:
-            continue
-        if is_single(work):
-            subtract_row(
-                work.data, work.rows[0], work.pending[run, work.state[SLOT], 0], -weight, work.sums[run, total]
-            )
-        else:
-            add_scaled(work.sums[run, total], work.gradients[run], work.cell[0])
+def execute_rows(work: Any, end: int) -> None:
+    """The instructions before place ``end`` of ``codes``, where a pending gradient is the slope of one row.
 
-
-@compiled
-def merge(work: Any, total: int, other: int, weight: float) -> None:
-    """Add one sum to another."""
-    work.cell[0] = weight
-    for run in range(work.points.shape[0]):
-        if work.alive[run]:
-            add_scaled(work.sums[run, total], work.sums[run, other], work.cell[0])
-
-
-@compiled
-def execute(work: Any, end: int) -> None:
-    """The instructions up to place ``end`` of ``codes``."""
-    codes, numbers = work.codes, work.numbers
-    at, number = work.state[NEXT_CODE], work.state[NEXT_NUMBER]
-    while at < end:
-        code = codes[at]
+    Arrays are taken out of their tuples once, and what is done for every arrival is written out here: a call that
+    passes them all on costs more than a step.
+    """
+    data, state, alive, points, pending, sums = work.data, work.state, work.alive, work.points, work.pending, work.sums
+    kind, features, values, columns, row_starts = data.kind, data.features, data.values, data.columns, data.row_starts
+    model, targets, norms, row_order, shard_starts = data.model, data.targets, data.norms, data.order, data.starts
+    codes, numbers, order, starts, gradient_norms = (
+        work.codes,
+        work.numbers,
+        work.order,
+        work.starts,
+        work.gradient_norms,
+    )
+    stream, workers, jobs, slots, free = work.stream, work.workers, work.jobs, work.slots, work.free
+    factors, cell = work.factors, work.cell
+    at, number, arrival = state[NEXT_CODE], state[NEXT_NUMBER], state[ARRIVAL]
+    version, slot, num_free, row = state[VERSION], state[SLOT], state[NUM_FREE], 0
+    if slot >= 0:
+        row = drawn_row(row_order, shard_starts, stream, workers[arrival], jobs[arrival])
+    while at < end or version < 0:
+        code = BEGIN if version < 0 else codes[at]
         if code == ARRIVE:
-            arrive(work)
-            at += 1
+            if slot >= 0:
+                free[num_free] = slot
+                num_free += 1
+            at, arrival = at + 1, arrival + 1
+            slot = slots[arrival]
+            row = drawn_row(row_order, shard_starts, stream, workers[arrival], jobs[arrival])
+            for run in range(alive.size):
+                if alive[run]:
+                    norm = abs(pending[run, slot, 0]) * norms[row]
+                    alive[run] = norm < np.inf
+                    if run == 0:
+                        gradient_norms[arrival] = norm
         elif code == APPLY:
-            apply(work, numbers[number])
+            for run in range(alive.size):
+                if alive[run]:
+                    gamma, scale = numbers[number] * factors[run], pending[run, slot, 0]
+                    if kind == DENSE:
+                        subtract_row(features, row, scale, gamma, points, run)
+                    else:
+                        subtract_sparse_row(values, columns, row_starts, row, scale, gamma, points, run)
             at, number = at + 1, number + 1
-        elif code == STEP:
-            step(work, codes[at + 1] - FIRST_SUM, numbers[number], numbers[number + 1])
-            at, number = at + 2, number + 2
         elif code == ADD:
-            add(work, codes[at + 1] - FIRST_SUM, numbers[number])
+            total = codes[at + 1] - FIRST_SUM
+            for run in range(alive.size):
+                if alive[run]:
+                    weight, scale = -numbers[number], pending[run, slot, 0]
+                    if kind == DENSE:
+                        subtract_row(features, row, scale, weight, sums[run], total)
+                    else:
+                        subtract_sparse_row(values, columns, row_starts, row, scale, weight, sums[run], total)
             at, number = at + 2, number + 1
-        elif code == MERGE:
-            merge(work, codes[at + 1] - FIRST_SUM, codes[at + 2] - FIRST_SUM, numbers[number])
-            at, number = at + 3, number + 1
-        elif code == CLEAR:
-            work.sums[:, codes[at + 1] - FIRST_SUM] = 0.0
-            at += 2
-        else:  # EVENT
-            at += 1
-    work.state[NEXT_CODE], work.state[NEXT_NUMBER] = at, number
+        elif code != BEGIN:
+            at, number = use_sums(codes, numbers, at, number, factors, alive, points, sums, cell)
+        if code in (APPLY, STEP, BEGIN):
+            version += 1
+            if work.shares.size and work.shares[version] > 0.0:
+                add_share(work.shares[version], points, work.averages)
+            for place in range(starts[version], starts[version + 1]):
+                new_row = drawn_row(row_order, shard_starts, stream, workers[order[place]], jobs[order[place]])
+                num_free -= 1
+                new_slot = slots[order[place]] = free[num_free]
+                for run in range(alive.size):
+                    if alive[run]:
+                        if kind == DENSE:
+                            margin = margin_at(features, new_row, points, run)
+                        else:
+                            margin = sparse_margin(values, columns, row_starts, new_row, points[run])
+                        pending[run, new_slot, 0] = slope(model, margin, float(targets[new_row]))
+    state[NEXT_CODE], state[NEXT_NUMBER], state[ARRIVAL] = at, number, arrival
+    state[VERSION], state[SLOT], state[NUM_FREE] = version, slot, num_free
+
+
+@inlined
+def drawn_row(row_order: Any, shard_starts: Any, stream: Any, worker: int, job: int) -> Any:
+    """The row of a ticket whose batch is one row."""
+    return draw_row(row_order, shard_starts, ticket_key(stream, worker, job), worker, 0)
+
+
+@compiled
+def execute_vectors(work: Any, end: int) -> None:
+    """The instructions before place ``end`` of ``codes``, where gradients are written out when they are used."""
+    data, state, alive, points, pending, sums = work.data, work.state, work.alive, work.points, work.pending, work.sums
+    codes, numbers, order, starts, gradient_norms = (
+        work.codes,
+        work.numbers,
+        work.order,
+        work.starts,
+        work.gradient_norms,
+    )
+    stream, workers, jobs, slots, free = work.stream, work.workers, work.jobs, work.slots, work.free
+    factors, cell = work.factors, work.cell
+    gradients, rows = work.gradients, work.rows
+    at, number, arrival = state[NEXT_CODE], state[NEXT_NUMBER], state[ARRIVAL]
+    version, slot, num_free = state[VERSION], state[SLOT], state[NUM_FREE]
+    while at < end or version < 0:
+        code = BEGIN if version < 0 else codes[at]
+        if code == ARRIVE:
+            if slot >= 0:
+                free[num_free] = slot
+                num_free += 1
+            at, arrival = at + 1, arrival + 1
+            slot = slots[arrival]
+            if work.slopes_only:
+                draw_rows(data, stream, workers[arrival], jobs[arrival], rows)
+            for run in range(alive.size):
+                if alive[run]:
+                    if work.slopes_only:
+                        gradient_of_slopes(data, rows, pending[run, slot], gradients[run])
+                    else:
+                        gradients[run, :] = pending[run, slot]
+                    norm = math.sqrt(squared_norm(gradients[run]))
+                    alive[run] = norm < np.inf
+                    if run == 0:
+                        gradient_norms[arrival] = norm
+        elif code == APPLY:
+            for run in range(alive.size):
+                if alive[run]:
+                    subtract(points[run], gradients[run], numbers[number] * factors[run], 1.0, cell)
+            at, number = at + 1, number + 1
+        elif code == ADD:
+            cell[0] = numbers[number]
+            for run in range(alive.size):
+                if alive[run]:
+                    add_scaled(sums[run, codes[at + 1] - FIRST_SUM], gradients[run], cell[0])
+            at, number = at + 2, number + 1
+        elif code != BEGIN:
+            at, number = use_sums(codes, numbers, at, number, factors, alive, points, sums, cell)
+        if code in (APPLY, STEP, BEGIN):
+            version += 1
+            if work.shares.size and work.shares[version] > 0.0:
+                add_share(work.shares[version], points, work.averages)
+            for place in range(starts[version], starts[version + 1]):
+                worker = workers[order[place]]
+                key = draw_rows(data, stream, worker, jobs[order[place]], rows)
+                num_free -= 1
+                new_slot = slots[order[place]] = free[num_free]
+                for run in range(alive.size):
+                    if alive[run]:
+                        if work.slopes_only:
+                            fill_slopes(data, rows, points[run], pending[run, new_slot])
+                        else:
+                            fill_gradient(data, rows, key, worker, points[run], pending[run, new_slot])
+    state[NEXT_CODE], state[NEXT_NUMBER], state[ARRIVAL] = at, number, arrival
+    state[VERSION], state[SLOT], state[NUM_FREE] = version, slot, num_free
+
+
+@compiled
+def draw_rows(data: Any, stream: Any, worker: int, job: int, rows: Any) -> Any:
+    """The batch of a ticket, written into ``rows``; the key of its sample."""
+    key = ticket_key(stream, worker, job)
+    for i in range(rows.size):
+        rows[i] = draw_row(data.order, data.starts, key, worker, i)
+    return key
 
 
 # The schedule of methods that apply every arrival at once

@@ -21,6 +21,8 @@ from nowait.recording.trace import ARRIVAL_DTYPE, EVENT_DTYPE, OUTCOME_CODES
 from nowait.speeds.formula import Formula
 
 ROWS_AT_A_TIME = 1 << 18
+FIRST_ROWS = 1 << 21
+"""Room for so many arrivals is made at once, and doubled when it is full."""
 MOST = np.iinfo(np.int64).max
 CHECKED = 64
 """At so many places a stepsize rule's answers for arrays are compared with those for numbers."""
@@ -41,8 +43,8 @@ def scheduled_plan(
 ) -> Plan:
     """The plan that the method itself would make. ``go_on`` is asked now and then."""
     schedule = _start(formula, workers)
-    arrivals, complete = _arrivals(schedule, declared, budget, most_events, go_on)
-    if not complete and schedule.times[0] > FOREVER and budget.seconds is None:
+    arrivals, out_of_time = _arrivals(schedule, declared, budget, most_events, go_on)
+    if out_of_time and budget.seconds is None:
         raise NotPlannable  # nobody will ever finish: the method itself has to say so
     applied = arrivals["outcome"] == OUTCOME_CODES[Outcome.APPLIED]
     stepsizes = stepsizes_of(declared.stepsize, arrivals["delay"][applied], len(workers), arrivals["step"][applied])
@@ -63,7 +65,7 @@ def scheduled_plan(
         counts=Counts(gradients=num_arrivals, dropped=num_arrivals - num_steps),
         num_tickets=num_arrivals + len(workers),
         uses=_uses(arrivals[applied], stepsizes, schedule, declared, weigh_in_flight) if averaging else None,
-        seconds=None if complete else budget.seconds,
+        seconds=budget.seconds if out_of_time else None,
     )
 
 
@@ -88,29 +90,26 @@ def _start(formula: Formula, workers: list[int]) -> Any:
 def _arrivals(
     schedule: Any, declared: ApplyAtOnce, budget: Budget, most_events: float, go_on: Callable[[], bool]
 ) -> tuple[NDArray[np.void], bool]:
-    """All arrivals, and whether the steps or gradients of the budget were made (or the time ran out)."""
+    """All arrivals, and whether it was the time that ran out."""
     most_rows = int(min(most_events, budget.gradients or MOST))
     most_steps = budget.steps or MOST
     end = FOREVER if budget.seconds is None else budget.seconds
-    pieces: list[NDArray[np.void]] = []
-    rows, piece_size = 0, min(most_rows, most_steps, ROWS_AT_A_TIME)
-    while rows < most_rows and schedule.counts[0] < most_steps and schedule.times[0] <= end:
-        piece = np.empty(min(piece_size, most_rows - rows), ARRIVAL_DTYPE)
-        written = kernels().write_arrivals(
+    arrivals = np.empty(min(most_rows, most_steps, FIRST_ROWS), ARRIVAL_DTYPE)
+    rows = 0
+    while rows < most_rows and schedule.counts[0] < most_steps and schedule.times[0] <= end and go_on():
+        if rows == len(arrivals):
+            arrivals = np.concatenate([arrivals, np.empty(min(len(arrivals), most_rows - rows), ARRIVAL_DTYPE)])
+        rows += kernels().write_arrivals(
             schedule,
-            piece,
+            arrivals[rows : rows + ROWS_AT_A_TIME],
             MOST if declared.max_delay is None else declared.max_delay,
             most_steps,
             end,
             OUTCOME_CODES[Outcome.APPLIED],
             OUTCOME_CODES[Outcome.DROPPED],
         )
-        pieces.append(piece[:written])
-        rows += written
-        if not go_on():
-            return np.concatenate(pieces), True
-    complete = rows >= most_rows or schedule.counts[0] >= most_steps
-    return (pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, ARRIVAL_DTYPE), *pieces])), complete
+    out_of_time = rows < most_rows and schedule.counts[0] < most_steps and schedule.times[0] > end
+    return arrivals[:rows], bool(out_of_time)
 
 
 def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Integers) -> Floats:
