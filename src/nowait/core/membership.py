@@ -17,7 +17,7 @@ class WorkerSet(Sequence[int]):
     def __init__(self, workers: Iterable[int]) -> None:
         self._numbers = list(workers)
         """The numbers in order; ``places`` says where in it each one stands."""
-        self.places = {worker: place for place, worker in enumerate(self._numbers)}
+        self.places = dict(zip(self._numbers, range(len(self._numbers)), strict=True))
 
     def add(self, worker: int) -> None:
         """Append a worker that is not there."""

@@ -18,11 +18,12 @@ from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.keeper import Keeper
 from nowait.recording import Callback, HistoryRecorder, Run, Stats, Trace, TraceRecorder
 from nowait.recording.folder import Checkpoint
-from nowait.recording.trace import OUTCOME_CODES
+from nowait.recording.trace import OUTCOMES
 
 logger = logging.getLogger("nowait")
 
-CODES_OF_VALID = [OUTCOME_CODES[outcome] for outcome in (Outcome.APPLIED, Outcome.HELD, Outcome.DROPPED)]
+IS_VALID = np.array([outcome in (Outcome.APPLIED, Outcome.HELD, Outcome.DROPPED) for outcome in OUTCOMES])
+"""By the code of an outcome."""
 HOPELESS = 1e20
 """A loss so many times higher than at the start means that the run diverged."""
 
@@ -181,7 +182,7 @@ class Session:
             self.stop("no step was made: the budget ended before the method had the gradients for one")
         trace = self._parts.recorder.trace(seconds, norm(server.params))
         counts = server.counts
-        valid = trace.worker[np.isin(trace.arrivals["outcome"], CODES_OF_VALID)]
+        valid = trace.worker[IS_VALID[trace.arrivals["outcome"]]]
         work = np.bincount(valid, minlength=int(max(trace.initial_workers, default=-1)) + 1)
         run = Run(
             params=server.finish(),

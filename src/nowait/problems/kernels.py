@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nowait.core.compiled import compiled, compiled_for_sums, inlined
+from nowait.core.lanes import dot
 from nowait.core.random_kernels import below, child, normal, normals_key
 from nowait.problems.compiled_data import DENSE, QUADRATIC
 
@@ -46,15 +47,6 @@ def draw(key: Any, limit: Any, size: int) -> Any:
 
 
 # Dense rows
-
-
-@compiled_for_sums
-def margin_of(row: Any, point: Any) -> Any:
-    """a·x."""
-    margin = 0.0
-    for j in range(row.size):
-        margin += float(row[j]) * float(point[j])
-    return margin
 
 
 @compiled_for_sums
@@ -93,7 +85,7 @@ def add_eight(features: Any, rows: Any, i: int, slopes: Any, total: Any) -> None
 def slopes_from(model: int, features: Any, targets: Any, rows: Any, i: int, point: Any, slopes: Any) -> int:
     """The slopes of eight rows from place i on, or of one if fewer are left; the place after them."""
     if i + 8 > rows.size:
-        slopes[i] = slope(model, margin_of(features[rows[i]], point), float(targets[rows[i]]))
+        slopes[i] = slope(model, dot(features[rows[i]], point), float(targets[rows[i]]))
         return i + 1
     margins_of_eight(features, rows, i, point, slopes)
     for k in range(i, i + 8):
@@ -117,7 +109,7 @@ def add_from(features: Any, rows: Any, i: int, slopes: Any, total: Any) -> int:
 def row_gradient(model: int, features: Any, targets: Any, row: int, point: Any, out: Any) -> None:
     """``out`` = the gradient of one row."""
     vector = features[row]
-    scale = slope(model, margin_of(vector, point), float(targets[row]))
+    scale = slope(model, dot(vector, point), float(targets[row]))
     for j in range(vector.size):
         out[j] = scale * vector[j]
 
@@ -189,15 +181,6 @@ def draw_row(order: Any, starts: Any, key: Any, worker: int, number: int) -> Any
     shard = worker % (starts.size - 1)
     place = starts[shard] + below(child(key, number), starts[shard + 1] - starts[shard])
     return order[place] if order.size else place
-
-
-@compiled_for_sums
-def margin_at(features: Any, row: int, points: Any, run: int) -> Any:
-    """``margin_of`` a row at the point of a run."""
-    margin = 0.0
-    for j in range(points.shape[1]):
-        margin += float(features[row, j]) * float(points[run, j])
-    return margin
 
 
 @compiled

@@ -39,6 +39,8 @@ class Faults:
 
     def present_at_start(self, num_workers: int) -> list[int]:
         """The workers 0 to num_workers - 1 less those whose first change is to join."""
+        if not self.changes:
+            return list(range(num_workers))
         first: dict[int, str] = {}
         for _, kind, worker in self.in_order():
             first.setdefault(worker, kind)

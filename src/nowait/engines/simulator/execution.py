@@ -29,6 +29,7 @@ class Execution:
         slots = int(compiled.most_pending(plan.codes, starts))
         runs, dimension = len(factors), len(initial)
         slopes_only = _keeps_slopes(data, initial, runs * slots)
+        single = slopes_only and data.batch == 1
         shape, dtype = (data.batch, np.dtype(np.float64)) if slopes_only else (dimension, initial.dtype)
         self.points = np.tile(initial, (runs, 1))
         """The current params of each run."""
@@ -60,10 +61,10 @@ class Execution:
             gradients=np.empty((runs, dimension), initial.dtype),
             shares=np.empty(0) if shares is None else shares,
             averages=self.averages,
-            rows=np.empty(data.batch, np.int64),
+            rows=np.empty(slots if single else data.batch, np.int64),
             cell=np.empty(2, initial.dtype),
         )
-        self._execute = compiled.execute_rows if slopes_only and data.batch == 1 else compiled.execute_vectors
+        self._execute = compiled.execute_rows if single else compiled.execute_vectors
 
     def run_to(self, end: int) -> None:
         """Execute the instructions before this place of the plan's codes."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from nowait.core.compiled import compiled, inlined
 from nowait.core.kernels import add_scaled, squared_norm
+from nowait.core.lanes import dot_of_rows, step_and_dot
 from nowait.core.random_kernels import ticket_key
 from nowait.engines.simulator.plan import ADD, APPLY, ARRIVE, CLEAR, EVENT, FIRST_SUM, STEP
 from nowait.problems.compiled_data import DENSE, ProblemData
@@ -23,7 +24,6 @@ from nowait.problems.kernels import (
     fill_gradient,
     fill_slopes,
     gradient_of_slopes,
-    margin_at,
     slope,
     sparse_margin,
     subtract_row,
@@ -67,12 +67,12 @@ class Work(NamedTuple):
     pending: Any
     sums: Any
     gradients: Any
-    """By run: the gradient being handled, where it is not the slope of one row."""
+    """By run: the gradient being handled, where it is written out."""
     shares: Any
     """By version: its share in the answer; empty if the answer is the last point."""
     averages: Any
     rows: Any
-    """Room for a batch."""
+    """Room for a batch; where gradients are slopes of one row, that row by slot."""
     cell: Any
     """Two numbers in the precision of the points."""
 
@@ -173,20 +173,22 @@ def execute_rows(work: Any, end: int) -> None:
         work.gradient_norms,
     )
     stream, workers, jobs, slots, free = work.stream, work.workers, work.jobs, work.slots, work.free
-    factors, cell = work.factors, work.cell
+    factors, cell, rows = work.factors, work.cell, work.rows
     at, number, arrival = state[NEXT_CODE], state[NEXT_NUMBER], state[ARRIVAL]
     version, slot, num_free, row = state[VERSION], state[SLOT], state[NUM_FREE], 0
+    at_once, new_row, new_slot = False, 0, 0
     if slot >= 0:
-        row = drawn_row(row_order, shard_starts, stream, workers[arrival], jobs[arrival])
+        row = rows[slot]
     while at < end or version < 0:
         code = BEGIN if version < 0 else codes[at]
+        at_once = False
         if code == ARRIVE:
             if slot >= 0:
                 free[num_free] = slot
                 num_free += 1
             at, arrival = at + 1, arrival + 1
             slot = slots[arrival]
-            row = drawn_row(row_order, shard_starts, stream, workers[arrival], jobs[arrival])
+            row = rows[slot]
             for run in range(alive.size):
                 if alive[run]:
                     norm = abs(pending[run, slot, 0]) * norms[row]
@@ -194,10 +196,20 @@ def execute_rows(work: Any, end: int) -> None:
                     if run == 0:
                         gradient_norms[arrival] = norm
         elif code == APPLY:
+            at_once = kind == DENSE and starts[version + 2] - starts[version + 1] == 1
+            if at_once:
+                new_arrival = order[starts[version + 1]]
+                new_row = drawn_row(row_order, shard_starts, stream, workers[new_arrival], jobs[new_arrival])
+                num_free -= 1
+                new_slot = slots[new_arrival] = free[num_free]
+                rows[new_slot] = new_row
             for run in range(alive.size):
                 if alive[run]:
                     gamma, scale = numbers[number] * factors[run], pending[run, slot, 0]
-                    if kind == DENSE:
+                    if at_once:
+                        margin = step_and_dot(points, run, features, row, new_row, scale, gamma)
+                        pending[run, new_slot, 0] = slope(model, margin, float(targets[new_row]))
+                    elif kind == DENSE:
                         subtract_row(features, row, scale, gamma, points, run)
                     else:
                         subtract_sparse_row(values, columns, row_starts, row, scale, gamma, points, run)
@@ -218,14 +230,15 @@ def execute_rows(work: Any, end: int) -> None:
             version += 1
             if work.shares.size and work.shares[version] > 0.0:
                 add_share(work.shares[version], points, work.averages)
-            for place in range(starts[version], starts[version + 1]):
+            for place in range(starts[version], starts[version] if at_once else starts[version + 1]):
                 new_row = drawn_row(row_order, shard_starts, stream, workers[order[place]], jobs[order[place]])
                 num_free -= 1
                 new_slot = slots[order[place]] = free[num_free]
+                rows[new_slot] = new_row
                 for run in range(alive.size):
                     if alive[run]:
                         if kind == DENSE:
-                            margin = margin_at(features, new_row, points, run)
+                            margin = dot_of_rows(features, new_row, points, run)
                         else:
                             margin = sparse_margin(values, columns, row_starts, new_row, points[run])
                         pending[run, new_slot, 0] = slope(model, margin, float(targets[new_row]))
@@ -324,66 +337,52 @@ class Schedule(NamedTuple):
 
     formula: Formula
     workers: Any
-    """Their numbers. The arrays that follow are by place in this one, but for those of the heap."""
+    """Their numbers."""
     times: Any
-    """The heap: when tickets arrive, which ones they are, and at which place their workers are."""
-    tickets: Any
+    """The heap: when tickets arrive, and at which place of ``workers`` theirs is."""
     places: Any
-    seconds: Any
-    started: Any
-    jobs: Any
-    versions: Any
+    desks: Any
+    """By place: the ticket being computed (see ``DESK``)."""
     counts: Any
     """How many steps and how many gradients there were."""
 
 
+DESK = np.dtype([("ticket", "i8"), ("job", "i8"), ("version", "i8"), ("started", "f8"), ("seconds", "f8")])
+
+
 @compiled
-def sift_down(schedule: Any, place: int) -> None:
-    """Restore the order of the heap (four children per entry) below ``place``."""
-    times, tickets, places = schedule.times, schedule.tickets, schedule.places
-    time, ticket, own = times[place], tickets[place], places[place]
+def sift_down(times: Any, places: Any, desks: Any, at: int) -> None:
+    """Restore the order of the heap (four children per entry) below an entry. Of equal times, older tickets first."""
+    time, place = times[at], places[at]
     while True:
-        first = 4 * place + 1
+        first = 4 * at + 1
         if first >= times.size:
             break
         best = first
         for other in range(first + 1, min(first + 4, times.size)):
-            if times[other] < times[best] or (times[other] == times[best] and tickets[other] < tickets[best]):
+            if times[other] < times[best] or (
+                times[other] == times[best] and desks[places[other]].ticket < desks[places[best]].ticket
+            ):
                 best = other
-        if not (times[best] < time or (times[best] == time and tickets[best] < ticket)):
+        if not (times[best] < time or (times[best] == time and desks[places[best]].ticket < desks[place].ticket)):
             break
-        times[place], tickets[place], places[place] = times[best], tickets[best], places[best]
-        place = best
-    times[place], tickets[place], places[place] = time, ticket, own
+        times[at], places[at] = times[best], places[best]
+        at = best
+    times[at], places[at] = time, place
 
 
 @compiled
 def start_schedule(schedule: Any) -> None:
     """Everybody begins with a first ticket."""
+    times, places, desks = schedule.times, schedule.places, schedule.desks
     for place in range(schedule.workers.size):
-        worker = schedule.workers[place]
-        schedule.seconds[place] = seconds_of(schedule.formula, worker, 0)
-        schedule.times[place] = finish_of(schedule.formula, worker, schedule.seconds[place], 0.0)
-        schedule.tickets[place] = schedule.places[place] = place
-    for place in range((schedule.workers.size - 2) // 4, -1, -1):
-        sift_down(schedule, place)
-
-
-@compiled
-def write_arrival(schedule: Any, row: Any, max_delay: int, applied: int, dropped: int) -> None:
-    """The ticket on top of the heap has arrived: write its row, which makes a step or is dropped."""
-    counts, place = schedule.counts, schedule.places[0]
-    delay = counts[0] + 1 - schedule.versions[place]
-    row.ticket, row.worker = schedule.tickets[0], schedule.workers[place]
-    row.job, row.version, row.delay = schedule.jobs[place], schedule.versions[place], delay
-    row.time, row.started, row.compute_seconds = schedule.times[0], schedule.started[place], schedule.seconds[place]
-    row.live_workers, row.gradient_norm, row.stepsize = schedule.workers.size, 0.0, 0.0
-    if delay <= max_delay:
-        counts[0] += 1
-        row.outcome, row.step, row.weight = applied, counts[0], 1.0
-    else:
-        row.outcome, row.step, row.weight = dropped, 0, 0.0
-    counts[1] += 1
+        worker, desk = schedule.workers[place], desks[place]
+        desk.seconds = seconds_of(schedule.formula, worker, 0)
+        desk.ticket, desk.job, desk.version, desk.started = place, 0, 0, 0.0
+        times[place] = finish_of(schedule.formula, worker, desk.seconds, 0.0)
+        places[place] = place
+    for at in range((times.size - 2) // 4, -1, -1):
+        sift_down(times, places, desks, at)
 
 
 @compiled
@@ -391,15 +390,31 @@ def write_arrivals(
     schedule: Any, arrivals: Any, max_delay: int, most_steps: int, end: float, applied: int, dropped: int
 ) -> Any:
     """Write the next arrivals, until ``arrivals`` is full or the run ends; how many were written."""
+    formula, workers, times, places, desks = (
+        schedule.formula,
+        schedule.workers,
+        schedule.times,
+        schedule.places,
+        schedule.desks,
+    )
+    steps, gradients = schedule.counts[0], schedule.counts[1]
     written = 0
-    while written < arrivals.size and schedule.counts[0] < most_steps and schedule.times[0] <= end:
-        time, place = schedule.times[0], schedule.places[0]
-        write_arrival(schedule, arrivals[written], max_delay, applied, dropped)
-        written += 1
-        worker, job = schedule.workers[place], schedule.jobs[place] + 1
-        schedule.jobs[place], schedule.versions[place], schedule.started[place] = job, schedule.counts[0], time
-        schedule.seconds[place] = seconds_of(schedule.formula, worker, job)
-        schedule.times[0] = finish_of(schedule.formula, worker, schedule.seconds[place], time)
-        schedule.tickets[0] = schedule.workers.size + schedule.counts[1] - 1
-        sift_down(schedule, 0)
+    while written < arrivals.size and steps < most_steps and times[0] <= end:
+        time, place = times[0], places[0]
+        row, desk, worker = arrivals[written], desks[place], workers[place]
+        delay = steps + 1 - desk.version
+        row.ticket, row.worker, row.job, row.version, row.delay = desk.ticket, worker, desk.job, desk.version, delay
+        row.time, row.started, row.compute_seconds = time, desk.started, desk.seconds
+        row.live_workers, row.gradient_norm, row.stepsize = workers.size, 0.0, 0.0
+        if delay <= max_delay:
+            steps += 1
+            row.outcome, row.step, row.weight = applied, steps, 1.0
+        else:
+            row.outcome, row.step, row.weight = dropped, 0, 0.0
+        desk.ticket, desk.job, desk.version, desk.started = workers.size + gradients, desk.job + 1, steps, time
+        desk.seconds = seconds_of(formula, worker, desk.job)
+        times[0] = finish_of(formula, worker, desk.seconds, time)
+        sift_down(times, places, desks, 0)
+        written, gradients = written + 1, gradients + 1
+    schedule.counts[0], schedule.counts[1] = steps, gradients
     return written

@@ -21,7 +21,7 @@ from nowait.recording.trace import ARRIVAL_DTYPE, EVENT_DTYPE, OUTCOME_CODES
 from nowait.speeds.formula import Formula
 
 ROWS_AT_A_TIME = 1 << 18
-FIRST_ROWS = 1 << 21
+FIRST_ROWS = 1 << 24
 """Room for so many arrivals is made at once, and doubled when it is full."""
 MOST = np.iinfo(np.int64).max
 CHECKED = 64
@@ -75,12 +75,8 @@ def _start(formula: Formula, workers: list[int]) -> Any:
         formula=formula,
         workers=np.array(workers, np.int64),
         times=np.empty(size),
-        tickets=np.empty(size, np.int64),
         places=np.empty(size, np.int32),
-        seconds=np.empty(size),
-        started=np.zeros(size),
-        jobs=np.zeros(size, np.int64),
-        versions=np.zeros(size, np.int64),
+        desks=np.empty(size, compiled.DESK),
         counts=np.zeros(2, np.int64),
     )
     compiled.start_schedule(schedule)
@@ -141,8 +137,7 @@ def _uses(
     """The gradients applied, then those in flight by ticket, weighed as ``Method.pending_stepsize`` does."""
     steps, versions, weights = len(applied), applied["version"], stepsizes
     if steps and weigh_in_flight:
-        by_ticket = schedule.places[np.argsort(schedule.tickets)]
-        in_flight = schedule.versions[by_ticket]
+        in_flight = schedule.desks["version"][np.argsort(schedule.desks["ticket"])]
         delays = np.maximum(1, steps - in_flight)
         pending = stepsizes_of(declared.stepsize, delays, len(in_flight), np.full(len(in_flight), steps))
         if declared.max_delay is not None:
