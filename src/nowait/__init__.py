@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from nowait import problems, speeds, theory
 from nowait._version import __version__
-from nowait.api import replay, resume, simulate, train
+from nowait.api import replay, resume, simulate, sweep, train
 from nowait.core import (
     L1,
     AdaDelay,
@@ -63,7 +63,7 @@ from nowait.methods import (
     ShuffledAssignment,
     WindowRule,
 )
-from nowait.recording import Callback, History, Run, Stats, Trace, load
+from nowait.recording import Callback, History, Run, Stats, Sweep, Trace, load
 
 if TYPE_CHECKING:
     from nowait import plots
@@ -122,6 +122,7 @@ __all__ = [
     "Stepsize",
     "StepsizeWeightedAverage",
     "StronglyConvexAverage",
+    "Sweep",
     "Threshold",
     "Trace",
     "UniformAverage",
@@ -136,6 +137,7 @@ __all__ = [
     "resume",
     "simulate",
     "speeds",
+    "sweep",
     "theory",
     "train",
 ]

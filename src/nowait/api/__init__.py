@@ -2,6 +2,7 @@
 
 from nowait.api.replay import replay
 from nowait.api.simulate import simulate
+from nowait.api.sweep import sweep
 from nowait.api.train import resume, train
 
-__all__ = ["replay", "resume", "simulate", "train"]
+__all__ = ["replay", "resume", "simulate", "sweep", "train"]

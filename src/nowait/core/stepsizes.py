@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -27,6 +27,12 @@ class Stepsize(ABC):
     @abstractmethod
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """The stepsize, elementwise."""
+
+    def with_size(self, size: float) -> Stepsize:
+        """The same rule with another size, for sweeps over sizes."""
+        raise TypeError(
+            f"{type(self).__name__} has no single size to sweep over: pass a function of the size that makes the method"
+        )
 
     def at(self, arrival: Arrival, server: Server) -> float:
         """The stepsize for this arrival, with the live number of workers."""
@@ -51,6 +57,10 @@ class Constant(Stepsize):
 
     def __post_init__(self) -> None:
         checks.store(self, value=checks.positive(self.value, "stepsize", WHY_POSITIVE))
+
+    def with_size(self, size: float) -> Constant:
+        """Another γ."""
+        return Constant(size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ, in the shape of ``delay``."""
@@ -84,6 +94,10 @@ class DelayAdaptive(Stepsize):
             why = "gradients with a delay above it get smaller steps"
             checks.store(self, cut=checks.positive(self.cut, "cut", why))
 
+    def with_size(self, size: float) -> DelayAdaptive:
+        """Another γ."""
+        return replace(self, largest=size)
+
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ·min(1, cut/τ)."""
         ratio = (num_workers if self.cut is None else self.cut) / delay
@@ -114,6 +128,10 @@ class PolynomialDecay(Stepsize):
         checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
         checks.store(self, power=checks.not_negative(self.power, "power", "old gradients would make longer steps"))
 
+    def with_size(self, size: float) -> PolynomialDecay:
+        """Another γ."""
+        return replace(self, largest=size)
+
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ·τ^(−power)."""
         return self.largest * (delay * 1.0) ** -self.power
@@ -136,6 +154,10 @@ class HingeDecay(Stepsize):
         checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
         checks.store(self, slope=checks.positive(self.slope, "slope", "it divides the stepsize of old gradients"))
         checks.store(self, patience=checks.not_negative(self.patience, "patience", "it is a number of steps"))
+
+    def with_size(self, size: float) -> HingeDecay:
+        """Another γ."""
+        return replace(self, largest=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ/(slope·(δ − patience)₊ + 1)."""
@@ -164,6 +186,10 @@ class Threshold(Stepsize):
         if self.concurrency is not None:
             why = "it is a number of tickets in flight"
             checks.store(self, concurrency=checks.positive(self.concurrency, "concurrency", why))
+
+    def with_size(self, size: float) -> Threshold:
+        """Another γ."""
+        return replace(self, largest=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ or min(γ, beyond·γ/δ)."""
@@ -209,6 +235,10 @@ class StepDecay(Stepsize):
         checks.store(self, every=checks.at_least(1, self.every, "every", "it counts the steps between two falls"))
         checks.store(self, factor=checks.positive(self.factor, "factor", WHY_POSITIVE))
 
+    def with_size(self, size: float) -> StepDecay:
+        """Another size of the rule."""
+        return replace(self, rule=self.rule.with_size(size))
+
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """rule·factor^⌊(step − 1)/every⌋."""
         return self.rule(delay, num_workers, step) * self.factor ** ((step - 1) // self.every)
@@ -227,6 +257,10 @@ class Cosine(Stepsize):
         checks.instance(self.rule, Stepsize, "rule", "nw.DelayAdaptive(0.01)")
         checks.store(self, steps=checks.at_least(1, self.steps, "steps", "it is how long the stepsize falls"))
         checks.store(self, floor=checks.fraction(self.floor, "floor", "the stepsize would not fall"))
+
+    def with_size(self, size: float) -> Cosine:
+        """Another size of the rule."""
+        return replace(self, rule=self.rule.with_size(size))
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """rule·(floor + (1 − floor)·(1 + cos(π·(step − 1)/steps))/2)."""

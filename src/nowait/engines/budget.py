@@ -67,15 +67,15 @@ class EvaluationPlan:
     seconds: float = math.inf
 
     @classmethod
-    def of(cls, evaluate_every: int | None, budget: Budget) -> EvaluationPlan:
-        """Every ``evaluate_every`` steps; None spreads about a hundred evaluations over the budget."""
+    def of(cls, evaluate_every: int | None, budget: Budget, evaluations: int = EVALUATIONS) -> EvaluationPlan:
+        """Every ``evaluate_every`` steps; None spreads about so many evaluations over the budget."""
         if evaluate_every is not None:
             why = "it counts the steps between two evaluations; for none in between, give the number of steps"
             return cls(steps=checks.at_least(1, evaluate_every, "evaluate_every", why))
         if budget.only_a_loss_ends_it:
             return cls(steps=STEPS_BETWEEN_EVALUATIONS)
         return cls(
-            steps=math.inf if budget.steps is None else max(1, budget.steps // EVALUATIONS),
-            gradients=math.inf if budget.gradients is None else max(1, budget.gradients // EVALUATIONS),
-            seconds=math.inf if budget.seconds is None else budget.seconds / EVALUATIONS,
+            steps=math.inf if budget.steps is None else max(1, budget.steps // evaluations),
+            gradients=math.inf if budget.gradients is None else max(1, budget.gradients // evaluations),
+            seconds=math.inf if budget.seconds is None else budget.seconds / evaluations,
         )

@@ -13,6 +13,7 @@ import numpy as np
 from nowait.core import Command, Event, GradientArrived, Outcome, Server, WorkerJoined, WorkerLost, checks
 from nowait.core.compiled import kernels
 from nowait.core.problem import loss_of, message_bytes
+from nowait.core.rejections import Counts
 from nowait.core.types import Vector, norm
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.keeper import Keeper
@@ -26,6 +27,11 @@ IS_VALID = np.array([outcome in (Outcome.APPLIED, Outcome.HELD, Outcome.DROPPED)
 """By the code of an outcome."""
 HOPELESS = 1e20
 """A loss so many times higher than at the start means that the run diverged."""
+
+
+def is_reasonable(loss: float, first: float) -> bool:
+    """Is a loss finite, and not astronomically higher than the first one?"""
+    return math.isfinite(loss) and loss <= HOPELESS * max(1.0, abs(first))
 
 
 class Workforce(Protocol):
@@ -69,6 +75,8 @@ class Parts:
     config: dict[str, Any] = field(default_factory=dict)
     replaying: bool = False
     """A replay ends where its trace does, whatever the losses are."""
+    quiet: bool = False
+    """Advice is not logged: the run is one of many."""
     keeper: Keeper | None = None
     """Who writes the run to disk while it goes on."""
     checkpoint: Checkpoint | None = None
@@ -92,7 +100,7 @@ class Session:
         self._watched = self._hooks.any or self._keeper is not None
         self._steps_seen = 0
         self._dropped_seen = 0
-        self._due = _Due()
+        self._due = Due()
         self.loss: float | None = None
         """The latest loss evaluated."""
         self.finished = False
@@ -151,7 +159,8 @@ class Session:
         self.finished = True
         if advice and not self.advice:
             self.advice = advice
-            logger.warning(advice)
+            if not self._parts.quiet:
+                logger.warning(advice)
 
     @property
     def due(self) -> tuple[float, float, float]:
@@ -259,9 +268,7 @@ class Session:
         _call(self._hooks.on_evaluate, SessionControl(self))
 
     def _is_reasonable(self, loss: float) -> bool:
-        """Finite, and not astronomically higher than at the start."""
-        first = abs(self._history.entries[0][3]) if self._history.entries else 0.0
-        return math.isfinite(loss) and loss <= HOPELESS * max(1.0, first)
+        return is_reasonable(loss, self._history.entries[0][3] if self._history.entries else 0.0)
 
     def _diverge(self, reason: str) -> None:
         advice = "Try a stepsize ten times smaller" if self.server.steps else "Look at the problem's gradient"
@@ -300,9 +307,25 @@ class Session:
         return self._workforce
 
 
+class Standing(Protocol):
+    """How far a run has come."""
+
+    @property
+    def steps(self) -> int:
+        """Steps made."""
+
+    @property
+    def counts(self) -> Counts:
+        """Among them the gradients."""
+
+    @property
+    def now(self) -> float:
+        """The time of the latest event."""
+
+
 @final
 @dataclass(slots=True)
-class _Due:
+class Due:
     """Up to which counts nothing needs to be looked at."""
 
     steps: float = 0.0
@@ -312,7 +335,7 @@ class _Due:
     end: tuple[float, float] = (math.inf, math.inf)
     paused: bool = False
 
-    def plan(self, server: Server, evaluations: EvaluationPlan, budget: Budget) -> None:
+    def plan(self, server: Standing, evaluations: EvaluationPlan, budget: Budget) -> None:
         """The next evaluation, counted from now, and the end of the budget."""
         self.evaluation = (
             _next_multiple(server.steps, evaluations.steps),
@@ -333,7 +356,7 @@ class _Due:
         steps, gradients, self.time = self.evaluation
         self.steps, self.gradients = min(steps, self.end[0]), min(gradients, self.end[1])
 
-    def for_evaluation(self, server: Server) -> bool:
+    def for_evaluation(self, server: Standing) -> bool:
         """Is an evaluation due?"""
         steps, gradients, time = self.evaluation
         due = server.steps >= steps or server.counts.gradients >= gradients or server.now >= time

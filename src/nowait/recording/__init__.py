@@ -4,6 +4,7 @@ from nowait.recording.callbacks import Callback, Control, checked_callbacks
 from nowait.recording.config import describe
 from nowait.recording.history import History, HistoryRecorder
 from nowait.recording.run import Run, Stats, load
+from nowait.recording.sweep import Sweep
 from nowait.recording.trace import Trace, TraceRecorder
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "HistoryRecorder",
     "Run",
     "Stats",
+    "Sweep",
     "Trace",
     "TraceRecorder",
     "checked_callbacks",

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from nowait.core import LastIterate, Method, Sgd
+from nowait.core import LastIterate, Method, Output, Sgd
 from nowait.core.randomness import CounterRandom
 from nowait.core.rejections import Counts
 from nowait.core.types import Floats, Vector
@@ -37,7 +37,10 @@ def simulate_compiled(parts: Parts, speeds: Speeds, faults: Faults, seed: int, p
     if data is None:
         return None
     try:
-        return _CompiledRun(parts, data, Blueprint(parts, speeds, faults, seed), progress).run()
+        blueprint = Blueprint(
+            parts.server.method, list(parts.server.workers), speeds, faults, seed, parts.server.output
+        )
+        return _CompiledRun(parts, data, blueprint, progress).run()
     except NotPlannable:
         return None
 
@@ -56,10 +59,18 @@ def _data_of(parts: Parts) -> ProblemData | None:
 class Blueprint:
     """Makes the plans of a run, of any length."""
 
-    def __init__(self, parts: Parts, speeds: Speeds, faults: Faults, seed: int) -> None:
-        self.method: Method = parts.server.method
-        self.workers = list(parts.server.workers)
-        self.output = parts.server.output
+    def __init__(
+        self,
+        method: Method,
+        workers: list[int],
+        speeds: Speeds,
+        faults: Faults,
+        seed: int,
+        output: Output | None = None,
+    ) -> None:
+        self.method = method
+        self.workers = workers
+        self.output = LastIterate() if output is None else output
         self.averaging = not isinstance(self.output, LastIterate)
         self.seed = seed
         self._speeds = speeds
@@ -188,25 +199,13 @@ class Stretch:
     time: float
 
 
-@final
-class Playback:
-    """To a session it is the server and its log. Its events are stretches of a plan."""
+class Position:
+    """A place in a plan: how far the run has come after so many events."""
 
-    def __init__(self, data: ProblemData, blueprint: Blueprint, plan: Plan, initial: Vector) -> None:
-        self._data = data
-        self._blueprint = blueprint
-        self._initial = initial
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._execution = self._new_execution()
         self.num_events = 0
         """How many events have passed."""
-        self.diverged: str | None = None
-
-    def _new_execution(self) -> Execution:
-        shares = self._blueprint.shares(self.plan)
-        return Execution(self._data, self.plan, self._blueprint.seed, self._initial, np.ones(1), shares)
-
-    # Where the run stands
 
     @property
     def is_ahead(self) -> bool:
@@ -230,10 +229,27 @@ class Playback:
 
     @property
     def counts(self) -> Counts:
-        """As the server's; before the end of the plan only the gradients are counted."""
+        """As the server's; before the end of the plan only the gradients."""
         if not self.is_ahead:
             return self.plan.counts
         return Counts(gradients=int(self.plan.moments.gradients[self.num_events - 1]) if self.num_events else 0)
+
+
+@final
+class Playback(Position):
+    """To a session it is the server and its log. Its events are stretches of a plan."""
+
+    def __init__(self, data: ProblemData, blueprint: Blueprint, plan: Plan, initial: Vector) -> None:
+        super().__init__(plan)
+        self._data = data
+        self._blueprint = blueprint
+        self._initial = initial
+        self._execution = self._new_execution()
+        self.diverged: str | None = None
+
+    def _new_execution(self) -> Execution:
+        shares = self._blueprint.shares(self.plan)
+        return Execution(self._data, self.plan, self._blueprint.seed, self._initial, np.ones(1), shares)
 
     @property
     def num_tickets(self) -> int:

@@ -1,0 +1,198 @@
+"""Sweeps: one plan for every seed, executed for all stepsizes at a time, on all cores."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nowait.core import Method
+from nowait.core.problem import loss_of
+from nowait.core.types import Floats, Vector
+from nowait.engines.budget import Budget, EvaluationPlan
+from nowait.engines.progress import Progress
+from nowait.engines.session import Due, is_reasonable
+from nowait.engines.simulator.compiled import Blueprint, Position
+from nowait.engines.simulator.execution import Execution
+from nowait.engines.simulator.plan import NotPlannable, Plan
+from nowait.problems.compiled_data import ProblemData
+from nowait.speeds import Faults, Speeds
+
+EVENTS_COMPARED = 2_000
+"""Plans for different stepsizes are compared over so many events."""
+
+
+@final
+@dataclass(frozen=True)
+class SweepParts:
+    """What all runs of a sweep share."""
+
+    problem: Any
+    data: ProblemData | None
+    make: Callable[[float], Method]
+    speeds: Speeds
+    faults: Faults
+    budget: Budget
+    evaluations: EvaluationPlan
+    initial: Vector
+
+    def blueprint(self, stepsize: float, seed: int) -> Blueprint:
+        """Makes the plans of the runs with a stepsize and a seed."""
+        workers = self.faults.present_at_start(self.speeds.num_workers)
+        return Blueprint(self.make(stepsize), workers, self.speeds, self.faults, seed)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """The runs of one seed: their losses, [stepsize, evaluation], and when they were evaluated."""
+
+    losses: Floats
+    step: list[int]
+    gradients: list[int]
+    time: list[float]
+
+
+def sweep_compiled(
+    parts: SweepParts, stepsizes: Floats, seeds: list[int], threads: int | None, bar: Progress
+) -> list[Curves]:
+    """The curves of every seed. ``NotPlannable`` if the method looks at gradients."""
+    if parts.data is None:
+        raise NotPlannable
+    cores = threads or num_cores()
+    scales = _plans_scale(parts, stepsizes, seeds[0])
+    work = _Work(parts, stepsizes, bar, len(seeds))
+    if not scales:
+        return [work.of_seed_with_own_plans(seed) for seed in seeds]
+    at_once = min(cores, len(seeds))
+    blocks = np.array_split(np.arange(len(stepsizes)), min(len(stepsizes), max(1, cores // at_once)))
+    with ThreadPoolExecutor(cores) as pool, ThreadPoolExecutor(at_once) as seed_pool:
+        return list(seed_pool.map(lambda seed: work.of_seed(seed, blocks, pool), seeds))
+
+
+def num_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _plans_scale(parts: SweepParts, stepsizes: Floats, seed: int) -> bool:
+    """Do the plans differ in nothing but a factor of all stepsizes?"""
+    quiet = Progress("", shown=False)
+    unit = parts.blueprint(1.0, seed).plan(parts.budget, quiet, most_events=EVENTS_COMPARED)
+    extremes = (
+        (size, parts.blueprint(size, seed).plan(parts.budget, quiet, most_events=EVENTS_COMPARED))
+        for size in (float(stepsizes.min()), float(stepsizes.max()))
+    )
+    return all(_is_scaled(plan, unit, size) for size, plan in extremes)
+
+
+def _is_scaled(plan: Plan, unit: Plan, size: float) -> bool:
+    if not np.array_equal(plan.codes, unit.codes) or len(plan.numbers) != len(unit.numbers):
+        return False
+    columns = [name for name in plan.arrivals.dtype.names or () if name != "stepsize"]
+    same = all(np.array_equal(plan.arrivals[name], unit.arrivals[name]) for name in columns)
+    scaled = np.isclose(plan.arrivals["stepsize"], size * unit.arrivals["stepsize"], rtol=1e-12, atol=0.0).all()
+    kept = np.isclose(plan.numbers, unit.numbers, rtol=1e-12, atol=0.0)
+    moved = np.isclose(plan.numbers, size * unit.numbers, rtol=1e-12, atol=0.0)
+    return bool(same and scaled and (kept | moved).all())
+
+
+@final
+class _Work:
+    def __init__(self, parts: SweepParts, stepsizes: Floats, bar: Progress, num_seeds: int) -> None:
+        self._parts = parts
+        self._stepsizes = stepsizes
+        self._bar = bar
+        self._to_do = num_seeds * len(stepsizes)
+        self._done = 0.0
+
+    def of_seed(self, seed: int, blocks: list[NDArray[Any]], pool: ThreadPoolExecutor) -> Curves:
+        """One plan for all stepsizes, some of them in each thread."""
+        plan = self._parts.blueprint(1.0, seed).plan(self._parts.budget, Progress("", shown=False))
+        events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
+        results = pool.map(lambda block: self._execute(plan, events, seed, self._stepsizes[block]), blocks)
+        return _curves(plan, events, np.concatenate(list(results)))
+
+    def of_seed_with_own_plans(self, seed: int) -> Curves:
+        """A plan for every stepsize."""
+        losses = []
+        for size in self._stepsizes.tolist():
+            plan = self._parts.blueprint(size, seed).plan(self._parts.budget, Progress("", shown=False))
+            events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
+            losses.append(self._execute(plan, events, seed, np.ones(1))[0])
+            curves = _curves(plan, events, losses[-1])
+        longest = max(map(len, losses))
+        padded = [np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in losses]
+        return Curves(np.stack(padded), curves.step, curves.gradients, curves.time)
+
+    def _execute(self, plan: Plan, events: list[int], seed: int, factors: Floats) -> Floats:
+        """The losses at the beginning and after these events, [run, evaluation]."""
+        parts = self._parts
+        with np.errstate(over="ignore", invalid="ignore"):
+            assert parts.data is not None
+            execution = Execution(parts.data, plan, seed, parts.initial, np.ascontiguousarray(factors), None)
+            losses = np.full((len(factors), len(events) + 1), math.inf)
+            losses[:, 0] = loss_of(parts.problem, parts.initial)
+            for place, event in enumerate(events, start=1):
+                execution.run_to(int(plan.moments.codes[event]))
+                execution.alive &= execution.finite()
+                alive = np.flatnonzero(execution.alive)
+                losses[alive, place] = losses_at(parts.problem, execution.points[alive])
+                for run in alive:
+                    execution.alive[run] = is_reasonable(float(losses[run, place]), float(losses[run, 0]))
+                losses[~execution.alive, place] = math.inf
+                self._progress(len(factors) / len(events))
+                if not execution.alive.any():
+                    break
+        return losses
+
+    def _progress(self, runs: float) -> None:
+        self._done += runs
+        self._bar.show(min(1.0, self._done / self._to_do))
+
+
+def losses_at(problem: Any, points: Any) -> Any:
+    """The loss of every row of ``points``."""
+    together = getattr(problem, "losses_at", None)
+    if together is not None and len(points) > 1:
+        return together(points)
+    return [loss_of(problem, point) for point in points]
+
+
+def evaluation_events(plan: Plan, evaluations: EvaluationPlan, budget: Budget) -> list[int]:
+    """After which events a session would evaluate the loss, the last one included."""
+    events: list[int] = []
+    position, due, evaluated = Position(plan), Due(), 0
+    due.plan(position, evaluations, budget)
+    while position.is_ahead:
+        last = plan.moments.first_due(position.num_events, due.steps, due.gradients, due.time)
+        position.num_events = last + 1
+        new_params = position.stepped_at == position.now and position.steps != evaluated
+        if new_params and (due.for_evaluation(position) or not position.is_ahead):
+            events.append(last)
+            evaluated = position.steps
+            due.plan(position, evaluations, budget)
+    if position.steps != evaluated:
+        events.append(position.num_events - 1)
+    return events
+
+
+def _curves(plan: Plan, events: list[int], losses: Floats) -> Curves:
+    moments = plan.moments
+    return Curves(
+        losses,
+        [0, *(moments.steps_after(event) for event in events)],
+        [0, *(int(moments.gradients[event]) for event in events)],
+        [0.0, *(moments.stepped_at(event) for event in events)],
+    )
+
+
+__all__ = ["Curves", "NotPlannable", "SweepParts", "sweep_compiled"]
