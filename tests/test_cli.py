@@ -74,3 +74,49 @@ def test_the_version(monkeypatch, capsys):
 
 def test_help_has_an_example():
     assert "Example: nowait race" in RUNNER.invoke(app, ["race", "--help"]).output
+
+
+SMALL_SWEEP = ["sweep", "--workers", "4", "--gradients", "300", "--seeds", "2"]
+
+
+def test_the_sweep_prints_a_table_and_draws_a_figure(tmp_path):
+    options = ["--stepsizes", "0.01,0.1,1e6", "--folder", str(tmp_path / "sweep")]
+    result = RUNNER.invoke(app, [*SMALL_SWEEP, *options])
+    assert result.exit_code == 0, result.output
+    rows = [line for line in result.output.splitlines() if "│" in line]
+    assert [("best" in row, "2 of 2" in row) for row in rows] == [(False, False), (True, False), (False, True)]
+    assert (tmp_path / "sweep" / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_sweep_takes_any_method_and_data_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.libsvm").write_text("".join(f"{sign} 1:{value} 3:1\n" for sign, value in [(1, 2), (-1, -1)] * 9))
+    options = ["--problem", "data.libsvm", "--loss", "logistic", "--method", "ringmaster:max_delay=3,stepsize=constant"]
+    result = RUNNER.invoke(app, [*SMALL_SWEEP, *options])
+    assert result.exit_code == 0, result.output
+    assert "LogisticRegression(18 sparse rows, dimension 3" in result.output.replace("\n", " ")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["sweep-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--method", "nope"], "there is no method 'nope': choose one of adaptiverevision, asynchronous"),
+        (["--method", "ringmaster"], "ringmaster needs max_delay: write ringmaster:max_delay=..."),
+        (["--method", "ringmaster:depth=3"], "ringmaster has no parameter 'depth'; it has max_delay, cancel_stale"),
+        (["--method", "ringmaster:max_delay"], "'max_delay' is not a parameter: write name=value"),
+        (["--method", "ringmaster:max_delay=x"], "'x' is neither a number nor true or false"),
+        (["--method", "asynchronous:stepsize=odd"], "stepsize must be one of adaptive, constant, got 'odd'"),
+        (["--stepsizes", "a,b"], "--stepsizes must be numbers with commas between them, got 'a,b'"),
+        (["--stepsizes", "0"], "stepsize must be a finite number above 0"),
+        (["--loss", "odd"], "--loss must be one of least-squares, logistic, got 'odd'"),
+        (["--loss", "logistic"], "the built-in problem is least squares: give --problem FILE for another loss"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_sweep_is_told_in_a_line(options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, printed = run_main(monkeypatch, capsys, "sweep", *options)
+    assert code == 1
+    assert message in printed.err
+    assert list(tmp_path.iterdir()) == []

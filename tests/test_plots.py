@@ -49,3 +49,27 @@ def test_runs_must_be_named(runs):
     for wrong in (runs["minibatch"], {}, [runs["minibatch"]]):
         with pytest.raises(TypeError, match="runs must be named"):
             nw.plots.race(wrong)
+
+
+def test_a_sweep_shows_the_median_and_what_diverged(tmp_path, caplog):
+    sizes = [0.01, 0.1, 1.0, 100.0]
+    result = nw.sweep(
+        PROBLEM, nw.AsynchronousSGD(nw.Constant(1.0)), SPEEDS, stepsizes=sizes[::-1], seeds=range(3), steps=200
+    )
+    final, curves = nw.plots.sweep(result).axes
+    steady = [size for size, diverged in zip(sizes[::-1], result.diverged.any(axis=1), strict=True) if not diverged]
+    assert final.lines[0].get_xdata().tolist() == steady[::-1]
+    assert len(final.lines) == 1 + len(sizes) - len(steady)
+    assert len(curves.lines) == 3
+    assert curves.lines[0].get_ydata().tolist() == result.curves[result.best_place, 0].tolist()
+
+
+def test_a_sweep_that_only_diverged_can_be_drawn(caplog):
+    method = nw.AsynchronousSGD(nw.Constant(1.0))
+    result = nw.sweep(PROBLEM, method, SPEEDS, stepsizes=[1e3, 1e4], steps=200)
+    assert [len(axes.lines) for axes in nw.plots.sweep(result).axes] == [3, 0]
+
+
+def test_a_sweep_draws_a_sweep_alone(runs):
+    with pytest.raises(TypeError, match=r"sweep draws what nw.sweep returned"):
+        nw.plots.sweep(runs)

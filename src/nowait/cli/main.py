@@ -51,6 +51,40 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     run_race(settings)
 
 
+@app.command()
+def sweep(  # noqa: PLR0917 (typer makes options of them)
+    method: Annotated[
+        str, typer.Option(help="A method and its parameters, such as ringmaster:max_delay=80.")
+    ] = "asynchronous",
+    stepsizes: Annotated[
+        str | None, typer.Option(help="Numbers with commas between them.", show_default="nine around 1/L")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
+    gradients: Annotated[int, typer.Option(help="How many gradients each run gets.", min=1)] = 32_000,
+    workers: Annotated[int, typer.Option(help="How many workers.", min=1)] = 40,
+    straggler: Annotated[float, typer.Option(help="How many times slower one worker is.", min=1.0)] = 10.0,
+    problem: Annotated[
+        Path | None, typer.Option(help="A LIBSVM file.", show_default="the paper's least squares")
+    ] = None,
+    loss: Annotated[str, typer.Option(help="least-squares or logistic.")] = "least-squares",
+    batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 1,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the figure goes, a new folder.", show_default="runs/sweep-N")
+    ] = None,
+) -> None:
+    """Try stepsizes: every one with every seed, in virtual time, on all cores.
+
+    Prints the final losses and which stepsize is best (the lowest median over the seeds among those that never
+    diverged), and draws them.
+
+    Example: nowait sweep --method asynchronous:stepsize=constant --stepsizes 0.01,0.03,0.1,0.3
+    """
+    from nowait.cli.sweep import SweepSettings, run_sweep
+
+    folder = _free(Path("runs/sweep")) if folder is None else folder
+    run_sweep(SweepSettings(method, problem, loss, batch_size, workers, straggler, gradients, stepsizes, seeds, folder))
+
+
 def main() -> None:
     """Run the command line; user errors are told in one line and end with status 1."""
     try:

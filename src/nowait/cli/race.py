@@ -15,6 +15,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import nowait as nw
+from nowait.cli.cluster import make_folder, mixed_cluster
 from nowait.core.types import Floats
 
 TUNING_SHARE = 0.2
@@ -56,16 +57,9 @@ def entrants(workers: int) -> list[Entrant]:
     ]
 
 
-def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
-    """Seconds per gradient: lognormal around 1, and one straggler."""
-    seconds = np.exp(0.5 * np.random.default_rng(seed).standard_normal(workers))
-    seconds[-1] = straggler * float(np.median(seconds))
-    return seconds
-
-
 def run_race(settings: Settings) -> dict[str, nw.Run]:
     """The whole race: problem, tuning, runs, table, figure."""
-    _make_folder(settings.folder)
+    make_folder(settings.folder)
     logging.getLogger("nowait").setLevel(logging.ERROR)  # stepsizes that diverge are part of the tuning, and shown
     console = Console()
     problem = nw.problems.LeastSquares.random(batch_size=settings.batch_size, seed=42)
@@ -78,26 +72,27 @@ def run_race(settings: Settings) -> dict[str, nw.Run]:
     runs: dict[str, nw.Run] = {}
     field = entrants(settings.workers)
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("racing", total=sum(len(entrant.grid) + 1 for entrant in field))
+        task = bar.add_task("racing", total=2 * len(field))
         for entrant in field:
-            candidates: dict[float, nw.Run] = {}
-            for size in (multiple / smoothness for multiple in entrant.grid):
-                candidates[size] = _run(problem, entrant.make(size), speeds, seconds * TUNING_SHARE, settings.seed)
-                bar.advance(task)
-            best = min(candidates, key=lambda size: _final_loss(candidates[size]))
-            _show_tuning(console, entrant.name, candidates, best)
-            runs[entrant.name] = _run(problem, entrant.make(best), speeds, seconds, settings.seed)
+            tuning = nw.sweep(
+                problem,
+                entrant.make,
+                speeds,
+                stepsizes=[multiple / smoothness for multiple in entrant.grid],
+                seeds=[settings.seed],
+                seconds=seconds * TUNING_SHARE,
+                progress=False,
+            )
+            bar.advance(task)
+            _show_tuning(console, entrant.name, tuning)
+            runs[entrant.name] = nw.simulate(
+                problem, entrant.make(tuning.best), speeds, seconds=seconds, seed=settings.seed, progress=False
+            )
             bar.advance(task)
     lowest = problem.minimum()[1]
     console.print(_table(runs, lowest))
     _save(console, runs, lowest, settings.folder)
     return runs
-
-
-def _run(
-    problem: nw.problems.LeastSquares, method: nw.Method, speeds: nw.speeds.Speeds, seconds: float, seed: int
-) -> nw.Run:
-    return nw.simulate(problem, method, speeds, seconds=seconds, seed=seed, progress=False)
 
 
 def _final_loss(run: nw.Run) -> float:
@@ -113,11 +108,14 @@ def _introduce(console: Console, problem: nw.problems.LeastSquares, medians: Flo
     )
 
 
-def _show_tuning(console: Console, name: str, candidates: dict[float, nw.Run], best: float) -> None:
-    shown = ", ".join(f"{size:.3g}" + (" (diverged)" if run.stats.diverged else "") for size, run in candidates.items())
-    console.print(f"{name}: of the stepsizes {shown} the best is {best:.3g}", highlight=False)
-    if best in (min(candidates), max(candidates)):
-        console.print("  the best lies on the edge of the grid: a wider grid may do better", style="yellow")
+def _show_tuning(console: Console, name: str, tuning: nw.Sweep) -> None:
+    shown = ", ".join(
+        f"{size:.3g}" + (" (diverged)" if diverged else "")
+        for size, diverged in zip(tuning.stepsizes, tuning.diverged[:, 0], strict=True)
+    )
+    console.print(f"{name}: of the stepsizes {shown} the best is {tuning.best:.3g}", highlight=False)
+    if tuning.advice:
+        console.print(f"  {tuning.advice}", style="yellow", highlight=False)
 
 
 def _table(runs: dict[str, nw.Run], lowest: float) -> Table:
@@ -141,16 +139,6 @@ def _table(runs: dict[str, nw.Run], lowest: float) -> Table:
 def _time_to(run: nw.Run, target: float) -> str:
     reached = np.flatnonzero(run.history.loss <= target)
     return f"{run.history.time[reached[0]]:,.0f} s" if len(reached) else "not reached"
-
-
-def _make_folder(folder: Path) -> None:
-    """Before the race, so that no race is run for nothing."""
-    if folder.exists():
-        raise FileExistsError(f"{folder} exists: choose another --folder")
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise OSError(f"cannot make the folder {folder} ({error.strerror}): choose another --folder") from error
 
 
 def _save(console: Console, runs: dict[str, nw.Run], lowest: float, folder: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nowait.recording import Run
+from nowait.recording import Run, Sweep
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 """The palette of Okabe and Ito, which colour-blind readers can tell apart."""
@@ -38,6 +38,41 @@ def race(runs: Mapping[str, Run], minimum: float = 0.0) -> Figure:
     _draw_errors(axes[1], runs, "gradients", minimum)
     _draw_delays(axes[2], runs)
     return figure
+
+
+def sweep(result: Sweep) -> Figure:
+    """Final loss against stepsize (median and range over the seeds), and the curves of the best stepsize."""
+    if not isinstance(result, Sweep):
+        raise TypeError(f"sweep draws what nw.sweep returned, got {result!r}")
+    figure, axes = _figure(2)
+    _draw_final_losses(axes[0], result)
+    _draw_curves(axes[1], result)
+    return figure
+
+
+def _draw_final_losses(axes: Axes, result: Sweep) -> None:
+    order = np.argsort(result.stepsizes)
+    sizes, final = result.stepsizes[order], result.final[order]
+    steady = ~result.diverged[order].any(axis=1)
+    axes.fill_between(sizes[steady], final[steady].min(axis=1), final[steady].max(axis=1), color=COLOURS[0], alpha=0.2)
+    axes.plot(sizes[steady], np.median(final[steady], axis=1), "o-", color=COLOURS[0], label="median over seeds")
+    for size in sizes[~steady]:
+        axes.axvline(size, color=COLOURS[1], linestyle=":", label="diverged")
+    axes.set(xlabel="stepsize", ylabel="final loss", xscale="log", yscale="log")
+    axes.grid(alpha=0.3)
+    handles, labels = axes.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    axes.legend(unique.values(), unique.keys(), fontsize="small")
+
+
+def _draw_curves(axes: Axes, result: Sweep) -> None:
+    if not result.diverged.any(axis=1).all():
+        for seed in range(len(result.seeds)):
+            label = f"stepsize {result.best:.3g}, one line per seed" if seed == 0 else None
+            axes.plot(result.time[seed], result.curves[result.best_place, seed], color=COLOURS[0], label=label)
+        axes.legend(fontsize="small")
+    axes.set(xlabel=LABELS["time"], ylabel="loss", yscale="log")
+    axes.grid(alpha=0.3)
 
 
 def _checked(runs: Mapping[str, Run]) -> Mapping[str, Run]:

@@ -24,8 +24,11 @@ from nowait.core import (
     UniformAverage,
 )
 from nowait.engines.budget import Budget, EvaluationPlan
+from nowait.engines.progress import Progress
 from nowait.engines.session import Parts
-from nowait.engines.simulator import replay, simulate
+from nowait.engines.simulator import replay, simulate, simulate_compiled
+from nowait.engines.simulator.planner import Planner
+from nowait.engines.simulator.schedule import scheduled_plan
 from nowait.problems import NoisyQuadratic
 from nowait.recording import Run, Trace, TraceRecorder
 from nowait.speeds import Exponential, Faults
@@ -131,6 +134,43 @@ def every_output_can_be_asked_for(method: Method) -> None:
         assert run.stats.steps == 40
 
 
+def compiled_runs_are_the_reference_runs(method: Method) -> None:
+    """A run made from a plan has the same trace, params and losses; methods that look at gradients have no plan."""
+    for faults in (Faults([]), _turmoil()):
+        parts = _parts(method, faults.present_at_start(SPEEDS.num_workers), Budget(steps=60))
+        compiled, reference = simulate_compiled(parts, SPEEDS, faults, SEED, progress=False), _run(method, None, faults)
+        if compiled is None:
+            return
+        columns = [name for name in reference.trace.arrivals.dtype.names or () if name != "gradient_norm"]
+        same = all(np.array_equal(compiled.trace.arrivals[name], reference.trace.arrivals[name]) for name in columns)
+        assert same, "the plan has another trace: a method must act on the server's verbs and answers alone"
+        assert np.array_equal(compiled.trace.events, reference.trace.events), "the plan has other events"
+        np.testing.assert_allclose(compiled.last, reference.last, rtol=1e-10)
+        np.testing.assert_allclose(compiled.history.loss, reference.history.loss, rtol=1e-10)
+
+
+def the_schedule_is_what_the_method_does(method: Method) -> None:
+    """A declared schedule gives the plan that the method itself makes, stepsizes and instructions included."""
+    declared = method.schedule()
+    if declared is None:
+        return
+    workers, budget = list(range(SPEEDS.num_workers)), Budget(gradients=300)
+    planner = Planner(method, workers, SPEEDS.clock(SEED), Faults([]), budget, seed=SEED, averaging=True)
+    made, scheduled = (
+        planner.plan(Progress("", shown=False)),
+        scheduled_plan(declared, SPEEDS.formula(SEED), workers, budget, averaging=True),
+    )
+    assert np.array_equal(made.arrivals, scheduled.arrivals), "the schedule has other arrivals than the method"
+    assert np.array_equal(made.codes, scheduled.codes), "the schedule has other instructions than the method"
+    assert np.array_equal(made.numbers, scheduled.numbers), "the schedule has other stepsizes than the method"
+    assert made.counts == scheduled.counts, "the schedule counts otherwise than the method"
+    assert made.uses is not None
+    assert scheduled.uses is not None
+    for name in ("version", "stepsize", "stepsize_sum"):
+        same = np.allclose(getattr(made.uses, name), getattr(scheduled.uses, name), rtol=1e-12, atol=0.0)
+        assert same, f"the schedule tells outputs another {name} than the method"
+
+
 METHOD_CHECKS: list[Callable[[Method], None]] = [
     two_runs_of_one_object_are_equal,
     params_cannot_be_written,
@@ -142,6 +182,8 @@ METHOD_CHECKS: list[Callable[[Method], None]] = [
     joins_at_any_event_are_used,
     a_bad_gradient_is_as_if_it_never_came,
     every_output_can_be_asked_for,
+    compiled_runs_are_the_reference_runs,
+    the_schedule_is_what_the_method_does,
 ]
 
 

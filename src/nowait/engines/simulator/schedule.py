@@ -112,7 +112,10 @@ def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Inte
     """The rule for all arrivals at once, where it can do that; the same numbers as one by one, or ``NotPlannable``."""
     if type(rule).at not in KNOWN_AT:
         raise NotPlannable
-    stepsizes = np.asarray(rule(delays, num_workers, steps), dtype=np.float64)
+    try:
+        stepsizes = np.asarray(rule(delays, num_workers, steps), dtype=np.float64)
+    except Exception as error:  # a rule of the user's, for numbers only
+        raise NotPlannable from error
     if stepsizes.shape != delays.shape or not ((stepsizes >= 0) & (stepsizes < math.inf)).all():
         raise NotPlannable
     for place in range(0, len(delays), max(1, len(delays) // CHECKED)):

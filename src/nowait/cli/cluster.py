@@ -1,0 +1,26 @@
+"""What the commands share: a simulated cluster, a folder for results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from nowait.core.types import Floats
+
+
+def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
+    """Seconds per gradient: lognormal around 1, and one straggler."""
+    seconds = np.exp(0.5 * np.random.default_rng(seed).standard_normal(workers))
+    seconds[-1] = straggler * float(np.median(seconds))
+    return seconds
+
+
+def make_folder(folder: Path) -> None:
+    """Before the work, so that nothing is computed in vain."""
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists: choose another --folder")
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise OSError(f"cannot make the folder {folder} ({error.strerror}): choose another --folder") from error

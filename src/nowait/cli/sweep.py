@@ -1,0 +1,97 @@
+"""The sweep command: a grid of stepsizes, a table, a figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import nowait as nw
+from nowait.cli.cluster import make_folder, mixed_cluster
+from nowait.cli.methods import parse_method
+from nowait.core.types import Floats
+
+LOSSES = {"least-squares": nw.problems.LeastSquares, "logistic": nw.problems.LogisticRegression}
+
+
+@final
+@dataclass(frozen=True)
+class SweepSettings:
+    """What the command line asked for."""
+
+    method: str
+    problem: Path | None
+    loss: str
+    batch_size: int
+    workers: int
+    straggler: float
+    gradients: int
+    stepsizes: str | None
+    seeds: int
+    folder: Path
+
+
+def run_sweep(settings: SweepSettings) -> nw.Sweep:
+    """The whole sweep: problem, runs, table, figure."""
+    make = parse_method(settings.method)
+    problem = _problem(settings)
+    medians = mixed_cluster(settings.workers, settings.straggler, seed=0)
+    speeds = nw.speeds.LogNormal(medians.tolist(), sigma=0.2)
+    stepsizes = _stepsizes(settings.stepsizes, problem)
+    make(float(stepsizes[0]))
+    make_folder(settings.folder)
+    console = Console()
+    console.print(
+        f"{problem!r}; {settings.method} with {settings.workers} simulated workers, {medians.min():.2f} to "
+        f"{medians.max():.2f} s per gradient; {len(stepsizes)} stepsizes, {settings.seeds} seeds, "
+        f"{settings.gradients:,} gradients each.",
+        highlight=False,
+    )
+    sweep = nw.sweep(
+        problem, make, speeds, stepsizes=stepsizes, seeds=range(settings.seeds), gradients=settings.gradients
+    )
+    console.print(_table(sweep))
+    figure = settings.folder / "sweep.png"
+    nw.plots.sweep(sweep).savefig(figure, dpi=150)
+    console.print(f"Figure: {figure}", highlight=False)
+    return sweep
+
+
+def _problem(settings: SweepSettings) -> Any:
+    if settings.loss not in LOSSES:
+        raise ValueError(f"--loss must be one of {', '.join(LOSSES)}, got {settings.loss!r}")
+    if settings.problem is None:
+        if settings.loss != "least-squares":
+            raise ValueError("the built-in problem is least squares: give --problem FILE for another loss")
+        return nw.problems.LeastSquares.random(batch_size=settings.batch_size, seed=42)
+    features, targets = nw.problems.read_libsvm(settings.problem)
+    return LOSSES[settings.loss](features, targets, batch_size=settings.batch_size)
+
+
+def _stepsizes(text: str | None, problem: Any) -> Floats:
+    """Those given, or a grid around 1/L."""
+    if text is None:
+        return np.asarray(np.geomspace(1e-3, 1.0, 9) / problem.constants().L)
+    try:
+        return np.array([float(part) for part in text.split(",")])
+    except ValueError:
+        raise ValueError(f"--stepsizes must be numbers with commas between them, got {text!r}") from None
+
+
+def _table(sweep: nw.Sweep) -> Table:
+    table = Table(title="Final loss over the seeds")
+    for heading in ("stepsize", "median", "lowest", "highest", "diverged", ""):
+        table.add_column(heading, justify="right" if heading else "left")
+    some_best = not sweep.diverged.any(axis=1).all()
+    for place, size in enumerate(sweep.stepsizes):
+        final, diverged = sweep.final[place], int(sweep.diverged[place].sum())
+        shown = [
+            f"{value:.4g}" if np.isfinite(value) else "–" for value in (np.median(final), final.min(), final.max())
+        ]
+        best = "best" if some_best and place == sweep.best_place else ""
+        table.add_row(f"{size:.3g}", *shown, f"{diverged} of {len(sweep.seeds)}" if diverged else "", best)
+    return table
