@@ -74,7 +74,11 @@ class Planner:
         self._recorder = TraceRecorder(workers)
         self._jobs = dict.fromkeys(workers, 0)
         self._next_ticket = 0
-        self._num_rows = 0
+        self._num_gradients = 0
+        self._num_dropped = 0
+        self._num_cancelled = 0
+        self._num_lost = 0
+        self._first_steps = _FirstSteps()
         self._arrival: PlannedArrival | None = None
         self._stepped_along_sum = False
         self._codes, self._numbers = array("i"), array("d")
@@ -92,26 +96,25 @@ class Planner:
         self.steps = 0
         self.now = 0.0
         self.random = CounterRandom(seed, "server")
-        self.counts = Counts()
 
     def plan(self, bar: Progress, most_events: float = INFINITY, *, weigh_in_flight: bool = True) -> Plan:
         """The whole run, up to the end of the budget or so many events."""
         seconds, advice = None, ""
-        method, alarms, counts = self._method, self._alarms, self.counts
+        method, next_finished = self._method, self._next_finished
         most_steps, most_gradients = self._budget.steps or INFINITY, self._budget.gradients or INFINITY
         method.start(self)
         if self._averaging:
             method.pending_stepsize(self, 1)
         num_events = 0
         while num_events < most_events and not self.stopped:
-            finished = self._next_finished(alarms.limit)
+            finished = next_finished()
             if finished is not None:
-                self._on_gradient(*finished)
+                self._on_gradient(finished)
             elif not self._on_alarm():
                 seconds, advice = self._end_of_events()
                 break
             num_events += 1
-            if self.steps >= most_steps or counts.gradients >= most_gradients:
+            if self.steps >= most_steps or self._num_gradients >= most_gradients:
                 break
             if bar.shown:
                 bar.tick(self._share_used)
@@ -165,13 +168,7 @@ class Planner:
         self.steps = step = self.steps + 1
         if self._averaging:
             self._weigh_step(step - 1, stepsize, along_sum=True)
-        held_now = None if self._arrival is None else self._arrival.held
-        for held, weight in total.take_first_steps(scale):
-            if held is held_now:
-                arrival: Any = self._arrival
-                arrival.step, arrival.weight, arrival.stepsize = step, weight, stepsize
-            else:
-                self._recorder.stepped(held.row, step, weight, stepsize)
+        self._first_steps.add(total.take_first_steps(scale), step, stepsize)
 
     def assign(self, worker: int, at: PlannedArrival | None = None) -> Ticket:
         """As the server's."""
@@ -185,15 +182,18 @@ class Planner:
         self._tickets[number] = ticket
         if worker in self._running:
             self.in_flight.queue(ticket)
+        elif self._timing is None:
+            self._running[worker] = ticket
+            self._clock.start(ticket, self.now)
         else:
             self._running[worker] = ticket
-            self._start(ticket)
+            seconds, finish = self._timing(worker, job, self.now)
+            heappush(self._heap, (finish, number, ticket, self.now, seconds))
         return ticket
 
     def cancel(self, worker: int) -> None:
         """As the server's."""
-        if worker in self._running:
-            self.counts.cancelled += self._forget_tickets(worker)
+        self._num_cancelled += self._forget_tickets(worker)
 
     def wake(self, at: float) -> None:
         """As the server's."""
@@ -205,19 +205,22 @@ class Planner:
 
     # For sums
 
-    def hold(self, arrival: PlannedArrival) -> Held:
-        """The arrival's gradient is about to enter a sum."""
+    def add(self, number: int, arrival: PlannedArrival, weight: float) -> Held:
+        """The arrival's gradient enters a sum."""
         if arrival is not self._arrival:
             raise NotPlannable
-        if arrival.held is None:
-            arrival.held = Held(arrival.row, arrival.step > 0)
+        self._codes.extend((ADD, FIRST_SUM + number))
+        self._numbers.append(weight)
+        held = arrival.held
+        if held is None:
+            held = arrival.held = Held(arrival.row, arrival.step > 0)
         if arrival.outcome == CODE_OF_DROPPED:
             arrival.outcome = CODE_OF_HELD
-        return arrival.held
+        return held
 
-    def write(self, codes: tuple[int, ...], weight: float) -> None:
-        """Write an instruction of a sum down."""
-        self._codes.extend(codes)
+    def merge(self, number: int, other: int, weight: float) -> None:
+        """One sum enters another."""
+        self._codes.extend((MERGE, FIRST_SUM + number, FIRST_SUM + other))
         self._numbers.append(weight)
 
     def clear(self, number: int) -> None:
@@ -230,8 +233,9 @@ class Planner:
 
     # Events
 
-    def _next_finished(self, limit: float) -> Finished | None:
-        """The next ticket to arrive, if that is not after ``limit``. Those not running any more were cancelled."""
+    def _next_finished(self) -> Finished | None:
+        """The next ticket to arrive, if that is before the next alarm. Those that do not run any more were cancelled."""
+        limit = self._alarms.limit
         if self._timing is None:
             return self._clock.pop(limit)
         heap, running = self._heap, self._running
@@ -241,20 +245,21 @@ class Planner:
                 return finished
         return None
 
-    def _on_gradient(self, time: float, number: int, ticket: Ticket, started: float, seconds: float) -> None:
-        self.now = time
+    def _on_gradient(self, finished: Finished) -> None:
+        time, number, ticket, started, seconds = finished
         _, worker, version, job, _ = ticket
+        self.now = time
         del self._tickets[number], self._running[worker]
         if self.in_flight.queued:
             self._start_queued(worker)
         self._codes.append(ARRIVE)
-        arrival = self._arrival = PlannedArrival(ticket, self.steps + 1 - version, self.counts.gradients, time)
-        arrival.started, arrival.compute_seconds = started, seconds
+        row = self._num_gradients
+        arrival = self._arrival = PlannedArrival(finished, ticket, self.steps + 1 - version, row)
         self._method.on_arrival(self, arrival)
         self._arrival = None
-        self.counts.gradients += 1
+        self._num_gradients = row + 1
         if arrival.outcome == CODE_OF_DROPPED:
-            self.counts.dropped += 1
+            self._num_dropped += 1
         self._recorder.add_row(
             number,
             worker,
@@ -295,7 +300,7 @@ class Planner:
     def _on_loss(self, alarm: WorkerLost) -> None:
         self.workers.remove(alarm.worker)
         self.num_workers -= 1
-        self.counts.lost += self._forget_tickets(alarm.worker)
+        self._num_lost += self._forget_tickets(alarm.worker)
         self._method.on_leave(self, alarm.worker)
 
     def _end_of_events(self) -> tuple[float | None, str]:
@@ -329,7 +334,7 @@ class Planner:
             self._clock.cancel(running)
         elif len(self._heap) > 2 * len(self._running) + 64:
             self._forget_cancelled()
-        return 1 + self.in_flight.forget_queue(worker)
+        return 1 + self.in_flight.forget_queue(worker) if self.in_flight.queued else 1
 
     def _forget_cancelled(self) -> None:
         """Slow tickets that were cancelled must not pile up."""
@@ -350,10 +355,11 @@ class Planner:
             self._uses.append((version, stepsize, self._stepsize_sums[version]))
 
     def _share_used(self) -> float | None:
-        return self._budget.share_used(self.steps, self.counts.gradients, self.now)
+        return self._budget.share_used(self.steps, self._num_gradients, self.now)
 
     def _plan(self, seconds: float | None, advice: str) -> Plan:
         trace = self._recorder.trace()
+        self._first_steps.write(trace.arrivals)
         codes = as_array(self._codes, np.int32)
         return Plan(
             arrivals=trace.arrivals,
@@ -362,7 +368,12 @@ class Planner:
             numbers=as_array(self._numbers, np.float64),
             num_sums=self._num_sums,
             moments=Moments.of(codes, trace.arrivals, trace.events),
-            counts=self.counts,
+            counts=Counts(
+                gradients=self._num_gradients,
+                dropped=self._num_dropped,
+                lost=self._num_lost,
+                cancelled=self._num_cancelled,
+            ),
             num_tickets=self._next_ticket,
             uses=self._all_uses() if self._averaging else None,
             seconds=seconds,
@@ -386,9 +397,12 @@ class Planner:
 class PlannedInFlight(Mapping[int, Ticket]):
     """The tickets of a plan, to a method as ``InFlight``: the running one of each worker, and those queued."""
 
-    __slots__ = ("queued", "running", "tickets")
+    __slots__ = ("_by_age", "_newest", "queued", "running", "tickets")
 
     def __init__(self) -> None:
+        self._by_age: list[tuple[int, int]] | None = None
+        self._newest = -1
+        """The newest ticket that ``_by_age`` knows of."""
         self.tickets: dict[int, Ticket] = {}
         self.running: dict[int, Ticket] = {}
         self.queued: dict[int, deque[Ticket]] = {}
@@ -399,8 +413,23 @@ class PlannedInFlight(Mapping[int, Ticket]):
         return () if running is None else (running, *self.queued.get(worker, ()))
 
     def oldest(self) -> Ticket | None:
-        """The ticket with the smallest version (of several, the one issued first)."""
-        return min(self.tickets.values(), key=lambda ticket: (ticket.version, ticket.id), default=None)
+        """The ticket with the smallest version (of several, the one issued first).
+
+        Kept in a heap from the first call on; what has left flight is taken off lazily.
+        """
+        tickets = self.tickets
+        newest = next(reversed(tickets), -1)
+        if self._by_age is None or len(self._by_age) > 2 * len(tickets) + 64:
+            self._by_age = [(ticket.version, ticket.id) for ticket in tickets.values()]
+            heapify(self._by_age)
+        else:
+            for number in range(self._newest + 1, newest + 1):
+                if number in tickets:
+                    heappush(self._by_age, (tickets[number].version, number))
+        self._newest = max(self._newest, newest)
+        while self._by_age and self._by_age[0][1] not in tickets:
+            heappop(self._by_age)
+        return tickets[self._by_age[0][1]] if self._by_age else None
 
     # For the planner
 
@@ -433,6 +462,31 @@ class PlannedInFlight(Mapping[int, Ticket]):
 
 
 @final
+class _FirstSteps:
+    """Which step each held gradient first entered, and with which weight: completed in the trace at the end."""
+
+    def __init__(self) -> None:
+        self._rows: list[int] = []
+        self._weights: list[float] = []
+        self._steps: list[tuple[int, int, float]] = []
+
+    def add(self, gradients: list[tuple[Held, float]], step: int, stepsize: float) -> None:
+        """These gradients, with these weights, entered this step."""
+        self._rows += [held.row for held, _ in gradients]
+        self._weights += [weight for _, weight in gradients]
+        self._steps.append((len(gradients), step, stepsize))
+
+    def write(self, arrivals: Any) -> None:
+        """Complete their rows."""
+        if self._rows:
+            rows, steps = np.array(self._rows), np.array(self._steps)
+            counts = steps[:, 0].astype(np.int64)
+            arrivals["step"][rows] = np.repeat(steps[:, 1].astype(np.int64), counts)
+            arrivals["weight"][rows] = self._weights
+            arrivals["stepsize"][rows] = np.repeat(steps[:, 2], counts)
+
+
+@final
 class PlannedArrival:
     """An arrival whose gradient is not computed, to a method as ``Arrival``."""
 
@@ -442,15 +496,28 @@ class PlannedArrival:
     weight = 0.0
     stepsize = 0.0
     held: Held | None = None
-    started: float
-    compute_seconds: float
 
-    def __init__(self, ticket: Ticket, delay: int, row: int, time: float) -> None:
+    def __init__(self, finished: Finished, ticket: Ticket, delay: int, row: int) -> None:
+        self._finished = finished
         self.ticket = ticket
         self.worker = ticket[1]
         self.delay = delay
         self.row = row
-        self.time = time
+
+    @property
+    def time(self) -> float:
+        """When it arrived."""
+        return self._finished[0]
+
+    @property
+    def started(self) -> float:
+        """When the worker began with it."""
+        return self._finished[3]
+
+    @property
+    def compute_seconds(self) -> float:
+        """How long the worker computed."""
+        return self._finished[4]
 
     @property
     def version(self) -> int:
@@ -487,16 +554,13 @@ class PlannedSum(Coefficients):
 
     def add(self, arrival: PlannedArrival, weight: float = 1.0) -> None:
         """As the server's."""
-        planner = self.planner
-        held = planner.hold(arrival)
-        planner.write((ADD, FIRST_SUM + self.number), weight)
-        self.note_add(held, weight)
+        self.note_add(self.planner.add(self.number, arrival, weight), weight)
 
     def merge(self, other: PlannedSum, weight: float = 1.0) -> None:
         """As the server's."""
         if other.planner is not self.planner:
             raise NotPlannable
-        self.planner.write((MERGE, FIRST_SUM + self.number, FIRST_SUM + other.number), weight)
+        self.planner.merge(self.number, other.number, weight)
         self.note_merge(other, weight)
 
     def clear(self) -> None:
