@@ -34,6 +34,7 @@ format: $(VENV)/.installed-dev
 
 bench-simulation: $(VENV)/.installed
 	$(BIN)/python benchmarks/simulation.py
+	$(BIN)/python benchmarks/simulation.py huge
 
 bench-engines: $(VENV)/.installed-ray
 	$(BIN)/python benchmarks/engines.py

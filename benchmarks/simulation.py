@@ -1,29 +1,53 @@
-"""Speed of the simulator, as ratios to a plain numpy heap loop measured in the same minute.
+"""Speed of simulations, as ratios to rivals and limits measured in the same minute.
 
     make bench-simulation
 
-The problem is least squares with 400 dimensions, batch 1, 40 workers with fixed speeds. The plain loop is what
-one would write by hand for this one method and problem: no queues, no trace, no checks, no joins. The second table
-shows that the work per arrival does not grow with the number of workers (least squares with 10 dimensions).
+The problem is least squares with 10,000 rows and 400 dimensions, 40 workers with fixed speeds, as in the paper's
+experiment but for the batch of 1. The *plain loop* is what one would write by hand with numpy and a heap for this one
+method and problem: no queues, no trace, no checks, no joins. The *bare kernel* is a compiled loop over arrays that say
+beforehand who arrives when with which row and stepsize: the same arithmetic and nothing else. Every figure of ours is
+that of a whole call, without evaluations of the full loss in between. Rounds are made in turn; medians are shown.
 """
 
 import heapq
 import platform
+import resource
 import statistics
+import sys
 import time
+from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 
 import nowait as nw
 
-WORKERS, STEPS, ROUNDS, STEPSIZE = 40, 40_000, 9, 0.01
+WORKERS, ROUNDS, STEPSIZE = 40, 7, 0.01
+PLAIN_STEPS, REFERENCE_STEPS, PLANNED_STEPS, STEPS = 40_000, 20_000, 60_000, 1_000_000
 SECONDS = np.linspace(1.0, 4.0, WORKERS).tolist()
-PLAIN = "plain numpy heap loop"
-METHODS = {
-    "AsynchronousSGD": nw.AsynchronousSGD(nw.DelayAdaptive(STEPSIZE)),
+SPEEDS = nw.speeds.Fixed(SECONDS)
+METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(STEPSIZE))
+SWEPT = np.geomspace(STEPSIZE / 100, STEPSIZE, 16)
+
+
+@dataclass
+class Undeclared(nw.Method):
+    """Asynchronous SGD that does not declare its schedule: its plan is made in Python, call by call."""
+
+    stepsize: nw.Stepsize
+
+    def on_arrival(self, server, arrival):
+        server.apply(arrival, self.stepsize.at(arrival, server))
+        server.assign(arrival.worker)
+
+
+PLANNED = {
+    "asynchronous, not declared": Undeclared(nw.DelayAdaptive(STEPSIZE)),
+    "MinibatchSGD": nw.MinibatchSGD(nw.Constant(STEPSIZE)),
+    "RandomAssignment": nw.RandomAssignment(nw.Constant(STEPSIZE / 10)),
     "RingmasterASGD, cancelling": nw.RingmasterASGD(nw.Constant(STEPSIZE), max_delay=60, cancel_stale=True),
     "RennalaSGD, batch 40": nw.RennalaSGD(nw.Constant(STEPSIZE), batch=40),
-    "GradientTable": nw.GradientTable(nw.Constant(STEPSIZE)),
+    "GradientTable": nw.GradientTable(nw.Constant(STEPSIZE / 10)),
 }
 
 
@@ -35,7 +59,7 @@ def plain_loop(features, targets):
     points, versions = [params] * WORKERS, [0] * WORKERS
     heap = [(seconds, worker) for worker, seconds in enumerate(SECONDS)]
     heapq.heapify(heap)
-    for step in range(1, STEPS + 1):
+    for step in range(1, PLAIN_STEPS + 1):
         now, worker = heapq.heappop(heap)
         row = rng.integers(samples)
         features_row = features[row]
@@ -47,46 +71,155 @@ def plain_loop(features, targets):
     return params
 
 
-def simulate(problem, method, speeds, gradients=STEPS):
-    """One run; evaluations of the full loss are left out of what is measured."""
-    return nw.simulate(problem, method, speeds, gradients=gradients, evaluate_every=10**9, progress=False)
+@njit(fastmath=True, nogil=True)
+def bare_kernel(features, targets, rows, workers, stepsizes, params, slopes, pending):
+    """The arithmetic of asynchronous SGD, fused into one pass over the params per step."""
+    for step in range(rows.size):
+        worker = workers[step]
+        old, new = features[pending[worker]], features[rows[step]]
+        factor = slopes[worker] * stepsizes[step]
+        margin = 0.0
+        for j in range(params.size):
+            x = params[j] - factor * old[j]
+            params[j] = x
+            margin += new[j] * x
+        slopes[worker], pending[worker] = margin - targets[rows[step]], rows[step]
 
 
-def seconds_of(function, *arguments):
+def simulate(problem, method, speeds=SPEEDS, **options):
+    return nw.simulate(problem, method, speeds, evaluate_every=10**9, progress=False, **options)
+
+
+def rate_of(work, function):
     began = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - began
+    function()
+    return work / (time.perf_counter() - began)
 
 
-def compare_methods():
-    problem = nw.problems.LeastSquares.random(samples=10_000, dimension=400, noise=1e-5, batch_size=1, seed=42)
-    speeds = nw.speeds.Fixed(SECONDS)
-    rates = {name: [] for name in (PLAIN, *METHODS)}
-    for method in METHODS.values():
-        simulate(problem, method, speeds, 100)
-    for _ in range(ROUNDS):
-        rates[PLAIN].append(STEPS / seconds_of(plain_loop, problem.features, problem.targets))
-        for name, method in METHODS.items():
-            rates[name].append(STEPS / seconds_of(simulate, problem, method, speeds))
-    print(f"{'arrivals per second, median of ' + str(ROUNDS):40} {'':>12} of the plain loop")
+def compare(title, rivals, rounds=ROUNDS, unit="steps per second"):
+    """Run every rival in turn, several times; print medians and ratios to the first one."""
+    for _, function in rivals.values():
+        function()
+    rates = {name: [] for name in rivals}
+    for _ in range(rounds):
+        for name, (work, function) in rivals.items():
+            rates[name].append(rate_of(work, function))
+    first = next(iter(rates))
+    print(f"\n{title:46} {unit:>18} {'of the first':>14}")
     for name, values in rates.items():
-        ratio = statistics.median(value / base for value, base in zip(values, rates[PLAIN], strict=True))
-        print(f"{name:40} {statistics.median(values):12,.0f} {ratio:10.2f}")
+        ratio = statistics.median(value / base for value, base in zip(values, rates[first], strict=True))
+        print(f"{name:46} {statistics.median(values):18,.0f} {ratio:14.2f}", flush=True)
+    return rates
+
+
+def compare_ways(problem):
+    trace = simulate(problem, METHOD, steps=STEPS).trace
+    workers, stepsizes = trace.worker.copy(), trace.stepsize.copy()
+    rows = np.random.default_rng(0).integers(problem.samples, size=STEPS)
+    del trace
+
+    def bare():
+        params, slopes = np.zeros(problem.dimension), -problem.targets[:WORKERS]
+        bare_kernel(problem.features, problem.targets, rows, workers, stepsizes, params, slopes, np.arange(WORKERS))
+
+    rates = compare(
+        "d = 400, batch 1, 40 workers",
+        {
+            "plain numpy heap loop": (PLAIN_STEPS, lambda: plain_loop(problem.features, problem.targets)),
+            "reference way": (
+                REFERENCE_STEPS,
+                lambda: simulate(problem, METHOD, steps=REFERENCE_STEPS, way="reference"),
+            ),
+            "compiled way": (STEPS, lambda: simulate(problem, METHOD, steps=STEPS)),
+            "bare kernel": (STEPS, bare),
+            "sweep of 16 stepsizes and 2 seeds, all cores": (
+                32 * STEPS // 5,
+                lambda: nw.sweep(
+                    problem,
+                    METHOD,
+                    SPEEDS,
+                    stepsizes=SWEPT,
+                    seeds=range(2),
+                    steps=STEPS // 5,
+                    evaluate_every=STEPS // 5,
+                    progress=False,
+                ),
+            ),
+        },
+    )
+    pairs = zip(rates["bare kernel"], rates["compiled way"], strict=True)
+    print(
+        f"the bare kernel is {statistics.median(bare / ours for bare, ours in pairs):.2f} times as fast as the compiled way"
+    )
+
+
+def compare_planned(problem):
+    rivals = {"plain numpy heap loop": (PLAIN_STEPS, lambda: plain_loop(problem.features, problem.targets))}
+    for name, method in PLANNED.items():
+        run = lambda method=method: simulate(problem, method, gradients=PLANNED_STEPS)  # noqa: E731
+        assert run().stats.way == "compiled"
+        rivals[name] = (PLANNED_STEPS, run)
+    compare("plans made in Python, method by method", rivals, unit="arrivals per second")
+
+
+def compare_batches(problem):
+    """The paper's batch of 256, against the two matrix products of its gradients on rows that lie in order."""
+    gradients = 32_000 // 4
+    batches = [problem.features[start : start + 256] for start in range(0, problem.samples - 256, 256)]
+    point = np.ones(problem.dimension)
+
+    def products():
+        for number in range(gradients):
+            batch = batches[number % len(batches)]
+            (batch @ point) @ batch
+
+    rivals = {
+        "the matrix products alone": (gradients, products),
+        "compiled way": (gradients, lambda: simulate(problem, METHOD, gradients=gradients)),
+    }
+    compare("d = 400, batch 256, 40 workers", rivals, unit="gradients per second")
 
 
 def growth():
-    problem = nw.problems.LeastSquares.random(samples=1_000, dimension=10, seed=0)
-    print(f"\n{'workers':>10} {'start, s':>10} {'arrivals per second after it':>30}")
+    print(f"\n{'workers':>12} {'dimension':>12} {'steps per second':>18}")
+    small = nw.problems.LeastSquares.random(samples=1_000, dimension=10, seed=0)
     for workers in (10, 1_000, 100_000, 1_000_000):
-        speeds = nw.speeds.LogNormal(1.0, sigma=0.5, workers=workers)
-        start = seconds_of(simulate, problem, METHODS["AsynchronousSGD"], speeds, 1)
-        whole = seconds_of(simulate, problem, METHODS["AsynchronousSGD"], speeds, 200_001)
-        print(f"{workers:10,} {start:10.2f} {200_000 / max(whole - start, 1e-9):30,.0f}")
+        speeds = nw.speeds.LogNormal(1.0, sigma=1.0, workers=workers)
+        show_growth(small, speeds, 2_000_000)
+    for dimension, steps in ((10, 2_000_000), (100, 2_000_000), (1_000, 500_000), (10_000, 50_000), (100_000, 5_000)):
+        problem = nw.problems.LeastSquares.random(samples=300, dimension=dimension, seed=0)
+        show_growth(problem, SPEEDS, steps)
+
+
+def show_growth(problem, speeds, steps):
+    method = nw.AsynchronousSGD(nw.DelayAdaptive(1e-6))
+    run = lambda: simulate(problem, method, speeds, steps=steps)  # noqa: E731
+    run()
+    rate = statistics.median(rate_of(steps, run) for _ in range(3))
+    print(f"{speeds.num_workers:12,} {problem.dimension:12,} {rate:18,.0f}", flush=True)
+
+
+def huge_cluster():
+    """In a process of its own, whose memory is counted."""
+    problem = nw.problems.LeastSquares.random(samples=2_000, dimension=1_000, seed=0)
+    method = nw.AsynchronousSGD(nw.DelayAdaptive(1e-6))
+    steps, rates = 3_000_000, []
+    for _ in range(3):
+        speeds = nw.speeds.LogNormal(1.0, sigma=1.0, workers=1_000_000)
+        rates.append(rate_of(steps, lambda: simulate(problem, method, speeds, steps=steps)))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"\na million workers, d = 1,000: {statistics.median(rates):,.0f} steps per second, {memory:.2f} GB in all")
 
 
 def main():
-    print(f"{platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}\n")
-    compare_methods()
+    if sys.argv[1:] == ["huge"]:
+        huge_cluster()
+        return
+    print(f"{platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}")
+    problem = nw.problems.LeastSquares.random(samples=10_000, dimension=400, noise=1e-5, batch_size=1, seed=42)
+    compare_ways(problem)
+    compare_planned(problem)
+    compare_batches(nw.problems.LeastSquares.random(samples=10_000, dimension=400, batch_size=256, seed=42))
     growth()
 
 

@@ -276,7 +276,7 @@ class Playback(Position):
 
     def handle(self, stretch: Stretch) -> list[Any]:
         """Execute it. If numbers stop being finite, the reference way has to say what follows."""
-        self._execution.run_to(int(self.plan.moments.codes[stretch.last]))
+        self._execution.run_to(self.plan.moments.codes_after(stretch.last))
         self.num_events = stretch.last + 1
         if not self._execution.finite()[0]:
             raise NotPlannable
@@ -303,7 +303,7 @@ class Playback(Position):
         """Take a longer plan, whose first events are those that have passed, and execute those again."""
         self.plan = plan
         self._execution = self._new_execution()
-        self._execution.run_to(int(plan.moments.codes[self.num_events - 1]))
+        self._execution.run_to(plan.moments.codes_after(self.num_events - 1))
 
     def end_with(self, plan: Plan) -> None:
         """Take the plan of a run that ends here. What has been computed stays, but for the weights of an average."""

@@ -16,6 +16,7 @@ import numpy as np
 from nowait.core.compiled import compiled, inlined
 from nowait.core.kernels import add_scaled, squared_norm
 from nowait.core.lanes import dot_of_rows, step_and_dot
+from nowait.core.prefetch import prefetch_row
 from nowait.core.random_kernels import ticket_key
 from nowait.engines.simulator.plan import ADD, APPLY, ARRIVE, CLEAR, EVENT, FIRST_SUM, STEP
 from nowait.problems.compiled_data import DENSE, ProblemData
@@ -176,7 +177,7 @@ def execute_rows(work: Any, end: int) -> None:
     factors, cell, rows = work.factors, work.cell, work.rows
     at, number, arrival = state[NEXT_CODE], state[NEXT_NUMBER], state[ARRIVAL]
     version, slot, num_free, row = state[VERSION], state[SLOT], state[NUM_FREE], 0
-    at_once, new_row, new_slot = False, 0, 0
+    at_once, new_row, new_slot, expected, expected_row = False, 0, 0, np.int64(-1), 0
     if slot >= 0:
         row = rows[slot]
     while at < end or version < 0:
@@ -199,7 +200,14 @@ def execute_rows(work: Any, end: int) -> None:
             at_once = kind == DENSE and starts[version + 2] - starts[version + 1] == 1
             if at_once:
                 new_arrival = order[starts[version + 1]]
-                new_row = drawn_row(row_order, shard_starts, stream, workers[new_arrival], jobs[new_arrival])
+                if new_arrival == expected:
+                    new_row = expected_row
+                else:
+                    new_row = drawn_row(row_order, shard_starts, stream, workers[new_arrival], jobs[new_arrival])
+                if version + 3 < starts.size and starts[version + 2] < starts[version + 3]:
+                    expected = order[starts[version + 2]]
+                    expected_row = drawn_row(row_order, shard_starts, stream, workers[expected], jobs[expected])
+                    prefetch_row(features, expected_row)
                 num_free -= 1
                 new_slot = slots[new_arrival] = free[num_free]
                 rows[new_slot] = new_row

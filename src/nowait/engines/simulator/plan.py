@@ -62,8 +62,8 @@ class Moments:
     time: Floats
     steps: Integers
     gradients: Integers
-    codes: Integers
-    """How many entries of ``codes`` are done."""
+    codes: Integers | None = None
+    """How many entries of the plan's codes are done. None: one for every event, and one for every step."""
 
     @classmethod
     def of(cls, codes: NDArray[np.int32], arrivals: NDArray[np.void], events: NDArray[np.void]) -> Moments:
@@ -82,6 +82,10 @@ class Moments:
     def steps_after(self, event: int) -> int:
         """How many steps were made by then; ``event`` -1 is the beginning."""
         return int(self.steps[event]) if event >= 0 else 0
+
+    def codes_after(self, event: int) -> int:
+        """How many entries of the plan's codes are done by then."""
+        return event + 1 + self.steps_after(event) if self.codes is None else int(self.codes[event])
 
     def stepped_at(self, event: int) -> float:
         """When the latest step was made."""

@@ -234,7 +234,7 @@ class Planner:
     # Events
 
     def _next_finished(self) -> Finished | None:
-        """The next ticket to arrive, if that is before the next alarm. Those that do not run any more were cancelled."""
+        """The next ticket to arrive, if that is before the next alarm. Those that run no more were cancelled."""
         limit = self._alarms.limit
         if self._timing is None:
             return self._clock.pop(limit)

@@ -46,25 +46,23 @@ def scheduled_plan(
     arrivals, out_of_time = _arrivals(schedule, declared, budget, most_events, go_on)
     if out_of_time and budget.seconds is None:
         raise NotPlannable  # nobody will ever finish: the method itself has to say so
-    applied = arrivals["outcome"] == OUTCOME_CODES[Outcome.APPLIED]
-    stepsizes = stepsizes_of(declared.stepsize, arrivals["delay"][applied], len(workers), arrivals["step"][applied])
-    arrivals["stepsize"][applied] = stepsizes
     num_arrivals, num_steps = len(arrivals), int(schedule.counts[0])
+    applied: Any = slice(None) if num_arrivals == num_steps else arrivals["step"] > 0
+    made_steps = arrivals[applied]
+    stepsizes = stepsizes_of(declared.stepsize, made_steps["delay"], len(workers), made_steps["step"])
+    arrivals["stepsize"][applied] = stepsizes
+    counted = np.arange(1, num_arrivals + 1)
+    steps = counted if num_arrivals == num_steps else np.cumsum(applied)
     return Plan(
         arrivals=arrivals,
         events=np.empty(0, EVENT_DTYPE),
-        codes=_codes(applied),
+        codes=_codes(steps),
         numbers=stepsizes,
         num_sums=0,
-        moments=Moments(
-            np.ascontiguousarray(arrivals["time"]),
-            np.cumsum(applied),
-            np.arange(1, num_arrivals + 1),
-            np.arange(1, num_arrivals + 1) + np.cumsum(applied),
-        ),
+        moments=Moments(np.ascontiguousarray(arrivals["time"]), steps, counted),
         counts=Counts(gradients=num_arrivals, dropped=num_arrivals - num_steps),
         num_tickets=num_arrivals + len(workers),
-        uses=_uses(arrivals[applied], stepsizes, schedule, declared, weigh_in_flight) if averaging else None,
+        uses=_uses(made_steps, stepsizes, schedule, declared, weigh_in_flight) if averaging else None,
         seconds=budget.seconds if out_of_time else None,
     )
 
@@ -125,12 +123,14 @@ def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Inte
     return np.ascontiguousarray(stepsizes)
 
 
-def _codes(applied: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """ARRIVE for every arrival, and APPLY after those that make a step."""
-    if applied.all():
-        return np.tile(np.array([ARRIVE, APPLY], np.int32), len(applied))
-    codes = np.full(len(applied) + int(applied.sum()), ARRIVE, np.int32)
-    codes[(np.arange(len(applied)) + np.cumsum(applied))[applied]] = APPLY
+def _codes(steps: Integers) -> NDArray[np.int32]:
+    """ARRIVE for every arrival, and APPLY after those that make a step; ``steps`` counts the steps after each."""
+    num_steps = int(steps[-1]) if len(steps) else 0
+    if num_steps == len(steps):
+        return np.tile(np.array([ARRIVE, APPLY], np.int32), num_steps)
+    codes = np.full(len(steps) + num_steps, ARRIVE, np.int32)
+    makes_step = np.diff(steps, prepend=0) > 0
+    codes[(np.arange(len(steps)) + steps)[makes_step]] = APPLY
     return codes
 
 

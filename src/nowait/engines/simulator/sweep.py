@@ -142,7 +142,7 @@ class _Work:
             losses = np.full((len(factors), len(events) + 1), math.inf)
             losses[:, 0] = loss_of(parts.problem, parts.initial)
             for place, event in enumerate(events, start=1):
-                execution.run_to(int(plan.moments.codes[event]))
+                execution.run_to(plan.moments.codes_after(event))
                 execution.alive &= execution.finite()
                 alive = np.flatnonzero(execution.alive)
                 losses[alive, place] = losses_at(parts.problem, execution.points[alive])
