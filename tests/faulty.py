@@ -10,6 +10,28 @@ import nowait as nw
 
 
 @dataclass
+class Quadratic:
+    """``nw.problems.NoisyQuadratic`` with L = 1 and mu = 0.5 in plain numpy: its workers need not load numba."""
+
+    dimension: int
+    sigma: float
+
+    def __post_init__(self):
+        self.eigenvalues = np.geomspace(0.5, 1.0, self.dimension)
+        self.solution = np.full(self.dimension, 1 / np.sqrt(self.dimension))
+
+    def initial(self):
+        return np.zeros(self.dimension)
+
+    def loss(self, point):
+        return float(0.5 * self.eigenvalues @ (point - self.solution) ** 2)
+
+    def gradient(self, point, sample):
+        noise = self.sigma / np.sqrt(self.dimension) * sample.normals(self.dimension)
+        return self.eigenvalues * (point - self.solution) + noise
+
+
+@dataclass
 class Faulty:
     """A noisy quadratic; ``faults`` says what happens at which (worker, job)."""
 
@@ -18,7 +40,7 @@ class Faulty:
     sigma: float = 0.1
 
     def __post_init__(self):
-        self.problem = nw.problems.NoisyQuadratic(dimension=self.dimension, L=1.0, mu=0.5, sigma=self.sigma)
+        self.problem = Quadratic(self.dimension, self.sigma)
 
     def initial(self):
         return self.problem.initial()

@@ -93,6 +93,18 @@ def _fill(problem: Any, point: Vector, sample: Sample, out: Vector) -> None:
     out[:] = gradient
 
 
+def prepare(problem: Any) -> None:
+    """Load the compiled gradients of a problem, and of the problems it holds, before processes are forked.
+
+    What a problem's own ``prepare()`` does is up to it.
+    """
+    held = [part for part in getattr(problem, "__dict__", {}).values() if isinstance(part, Problem)]
+    for part in (problem, *held):
+        own = getattr(part, "prepare", None)
+        if own is not None:
+            own()
+
+
 def loss_of(problem: Any, point: Vector) -> float:
     """The problem's loss, which must be a number."""
     loss = problem.loss(point)

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from nowait.core import Sample, checks
+from nowait.core import Sample, checks, sampler
 from nowait.core.types import Floats, Vector
 from nowait.problems.compiled_data import QUADRATIC, ProblemData
 from nowait.theory import Constants
@@ -90,6 +90,12 @@ class NoisyQuadratic:
     def noise(self) -> float:
         """The standard deviation of every entry of a gradient."""
         return float(self.sigma / np.sqrt(self.dimension))
+
+    def prepare(self) -> None:
+        """Load the compiled gradient, before workers are forked that would each load it."""
+        point = self.initial()
+        point.flags.writeable = False
+        self.gradient(point, sampler(0).sample(0, 0))
 
     def compiled_data(self) -> ProblemData:
         """What compiled simulations need."""

@@ -21,6 +21,7 @@ import sys
 import traceback
 from typing import Any, NoReturn, final
 
+from nowait.core.problem import prepare
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.wire import LONGEST_MESSAGE
 from nowait.engines.processes.worker import Desk, Job, work
@@ -65,9 +66,9 @@ class _Zygote:
         self._gradients = SharedSlots(self._job.length, self._job.dtype, gradients)
         self._children: dict[int, int] = {}
         """Worker numbers by process id."""
-        prepare = getattr(self._job.problem, "prepare", None)
-        if prepare is not None:
-            prepare()
+        prepare(self._job.problem)
+        if self._job.speeds is not None:
+            self._job.speeds.timing(self._job.seed)(0, 0, 0.0)  # loads what is compiled
         gc.freeze()  # a collection in a child would write to pages that all share
 
     def serve(self) -> None:
