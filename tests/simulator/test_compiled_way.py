@@ -131,7 +131,7 @@ def test_every_speed_model_gives_the_reference_results(speeds, method):
 )
 @pytest.mark.parametrize("name", ["AsynchronousSGD", "RingmasterASGD", "RennalaSGD", "MindFlayerSGD"])
 def test_every_budget_ends_the_run_where_the_reference_way_does(name, budget, caplog, monkeypatch):
-    monkeypatch.setattr(compiled, "FIRST_STEPS", 8)
+    monkeypatch.setattr(compiled, "FIRST_EVENTS_TO_A_LOSS", 8)
     check_that_they_agree(*both_ways(method=CATALOGUE[name], **budget))
     average = nw.StepsizeWeightedAverage()
     check_that_they_agree(*both_ways(method=CATALOGUE[name], output=average, **budget))
@@ -140,6 +140,21 @@ def test_every_budget_ends_the_run_where_the_reference_way_does(name, budget, ca
 def test_ten_thousand_steps():
     problem = nw.problems.LogisticRegression(DENSE, LABELS)
     check_that_they_agree(*both_ways(problem, steps=10_000, output=nw.UniformAverage(), evaluate_every=1_000))
+
+
+@pytest.mark.parametrize("name", ["AsynchronousSGD", "FedBuff"])
+def test_long_runs_are_planned_piece_by_piece(name, monkeypatch):
+    monkeypatch.setattr(compiled, "FIRST_EVENTS", 10)
+    for budget in ({"steps": 100}, {"gradients": 160}, {"seconds": 50.0}, {"steps": 40}):
+        check_that_they_agree(*both_ways(method=CATALOGUE[name], **budget))
+        check_that_they_agree(*both_ways(method=CATALOGUE[name], output=nw.UniformAverage(), **budget))
+
+
+def test_a_cap_far_away_costs_nothing():
+    """A plan of so many steps would take 112 GB."""
+    run = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=10**9, target_loss=2.0, evaluate_every=7)
+    assert run.stats.way == "compiled"
+    assert run.stats.steps < 10_000
 
 
 def test_the_arrays_of_a_schedule_grow(monkeypatch):

@@ -27,8 +27,8 @@ from nowait.speeds import Faults, Speeds
 
 EVENTS_AT_A_TIME = 1 << 17
 """Between two looks at signals and the progress bar."""
-FIRST_STEPS = 1 << 16
-"""How long the first plan is of a run that only a loss can end; every next one is four times as long."""
+FIRST_EVENTS, FIRST_EVENTS_TO_A_LOSS = 1 << 24, 1 << 16
+"""How long the first plan is at most, without and with a loss that may end the run; the next are four times as long."""
 
 
 def simulate_compiled(parts: Parts, speeds: Speeds, faults: Faults, seed: int, progress: bool | None) -> Run | None:
@@ -130,7 +130,8 @@ class Blueprint:
 class _CompiledRun:
     def __init__(self, parts: Parts, data: ProblemData, blueprint: Blueprint, progress: bool | None) -> None:
         self._parts = parts
-        self._budget = parts.budget
+        to_a_loss = parts.budget.target_loss is not None
+        self._most_events = FIRST_EVENTS_TO_A_LOSS if to_a_loss else FIRST_EVENTS
         self._blueprint = blueprint
         self._data = data
         self._progress = progress
@@ -142,9 +143,7 @@ class _CompiledRun:
         began = perf_counter()
         quiet = np.errstate(over="ignore", invalid="ignore")
         with quiet, Interruption(self._interrupt), Progress("simulating", self._progress) as bar:
-            if self._budget.only_a_loss_ends_it:
-                self._budget = dataclasses.replace(self._budget, steps=FIRST_STEPS)
-            plan = self._blueprint.plan(self._budget, bar)
+            plan = self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events)
             playback = Playback(self._data, self._blueprint, plan, self._parts.server.params.copy())
             server: Any = playback
             session = self._session = Session(
@@ -153,7 +152,7 @@ class _CompiledRun:
             self._play(session, playback, bar)
             if playback.is_ahead:
                 plan = self._blueprint.plan(
-                    self._budget,
+                    self._parts.budget,
                     bar,
                     most_events=playback.num_events,
                     weigh_in_flight=playback.diverged is None,
@@ -183,11 +182,11 @@ class _CompiledRun:
         """The plan ended before the run: by a signal, by time, by nobody's arriving, or because it was too short."""
         if self._signal:
             session.interrupt(self._signal)
-        elif playback.plan.seconds is not None or playback.plan.advice:
+        elif playback.num_events < self._most_events:
             session.stop(playback.plan.advice)
         else:
-            self._budget = dataclasses.replace(self._budget, steps=4 * (self._budget.steps or FIRST_STEPS))
-            playback.go_on_with(self._blueprint.plan(self._budget, bar))
+            self._most_events *= 4
+            playback.go_on_with(self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events))
 
 
 @final

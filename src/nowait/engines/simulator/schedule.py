@@ -21,8 +21,8 @@ from nowait.recording.trace import ARRIVAL_DTYPE, EVENT_DTYPE, OUTCOME_CODES
 from nowait.speeds.formula import Formula
 
 ROWS_AT_A_TIME = 1 << 18
-FIRST_ROWS = 1 << 24
-"""Room for so many arrivals is made at once, and doubled when it is full."""
+FIRST_ROWS = 1 << 16
+"""Room for so many arrivals is made first where their number is not known, and doubled when it is full."""
 MOST = np.iinfo(np.int64).max
 CHECKED = 64
 """At so many places a stepsize rule's answers for arrays are compared with those for numbers."""
@@ -88,7 +88,8 @@ def _arrivals(
     most_rows = int(min(most_events, budget.gradients or MOST))
     most_steps = budget.steps or MOST
     end = FOREVER if budget.seconds is None else budget.seconds
-    arrivals = np.empty(min(most_rows, most_steps, FIRST_ROWS), ARRIVAL_DTYPE)
+    known = budget.steps is not None or budget.gradients is not None
+    arrivals = np.empty(min(most_rows, most_steps if known else FIRST_ROWS), ARRIVAL_DTYPE)
     rows = 0
     while rows < most_rows and schedule.counts[0] < most_steps and schedule.times[0] <= end and go_on():
         if rows == len(arrivals):
