@@ -111,6 +111,27 @@ def test_one_plan_serves_all_stepsizes(monkeypatch):
     assert plans.count(None) == 2, "one for each seed, beside the short ones that are compared"
 
 
+def test_a_function_may_return_the_same_method_every_time(caplog):
+    method = nw.RennalaSGD(nw.Constant(0.5), batch=3)
+    result = nw.sweep(PROBLEM, lambda size: method, SPEEDS, stepsizes=[0.5, 1.0], seeds=range(6), steps=50, threads=4)
+    assert np.array_equal(result.final[0], result.final[1])
+    check_against_single_runs(result, PROBLEM, lambda size: method, steps=50, evaluate_every=2)
+
+
+def test_an_interrupted_sweep_ends_at_once(monkeypatch):
+    """The first evaluation is interrupted; the runs that are left are not made."""
+    evaluated = []
+
+    def interrupt(problem, points):
+        evaluated.append(len(points))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeps, "losses_at", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        nw.sweep(PROBLEM, METHOD, SPEEDS, stepsizes=SIZES, seeds=range(200), steps=500, threads=2)
+    assert len(evaluated) < 20
+
+
 # The best stepsize
 
 

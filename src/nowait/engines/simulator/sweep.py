@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, final
 
 import numpy as np
@@ -73,7 +74,13 @@ def sweep_compiled(
     at_once = min(cores, len(seeds))
     blocks = np.array_split(np.arange(len(stepsizes)), min(len(stepsizes), max(1, cores // at_once)))
     with ThreadPoolExecutor(cores) as pool, ThreadPoolExecutor(at_once) as seed_pool:
-        return list(seed_pool.map(lambda seed: work.of_seed(seed, blocks, pool), seeds))
+        try:
+            return list(seed_pool.map(lambda seed: work.of_seed(seed, blocks, pool), seeds))
+        except BaseException:  # Ctrl-C, above all: nobody waits for runs that nobody wants
+            work.stop()
+            seed_pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def num_cores() -> int:
@@ -113,10 +120,27 @@ class _Work:
         self._bar = bar
         self._to_do = num_seeds * len(stepsizes)
         self._done = 0.0
+        self._stopped = False
+        self._planning = Lock()
+        """One plan at a time: a function may return the same method object again and again."""
+        self._blueprint: Blueprint | None = None
+
+    def stop(self) -> None:
+        """End what is going on."""
+        self._stopped = True
+        if self._blueprint is not None:
+            self._blueprint.stop()
+
+    def _plan(self, stepsize: float, seed: int) -> Plan:
+        with self._planning:
+            if self._stopped:
+                raise NotPlannable
+            self._blueprint = self._parts.blueprint(stepsize, seed)
+            return self._blueprint.plan(self._parts.budget, Progress("", shown=False))
 
     def of_seed(self, seed: int, blocks: list[NDArray[Any]], pool: ThreadPoolExecutor) -> Curves:
         """One plan for all stepsizes, some of them in each thread."""
-        plan = self._parts.blueprint(1.0, seed).plan(self._parts.budget, Progress("", shown=False))
+        plan = self._plan(1.0, seed)
         events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
         results = pool.map(lambda block: self._execute(plan, events, seed, self._stepsizes[block]), blocks)
         return _curves(plan, events, np.concatenate(list(results)))
@@ -125,7 +149,7 @@ class _Work:
         """A plan for every stepsize."""
         losses = []
         for size in self._stepsizes.tolist():
-            plan = self._parts.blueprint(size, seed).plan(self._parts.budget, Progress("", shown=False))
+            plan = self._plan(size, seed)
             events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
             losses.append(self._execute(plan, events, seed, np.ones(1))[0])
             curves = _curves(plan, events, losses[-1])
@@ -150,7 +174,7 @@ class _Work:
                     execution.alive[run] = is_reasonable(float(losses[run, place]), float(losses[run, 0]))
                 losses[~execution.alive, place] = math.inf
                 self._progress(len(factors) / len(events))
-                if not execution.alive.any():
+                if self._stopped or not execution.alive.any():
                     break
         return losses
 
