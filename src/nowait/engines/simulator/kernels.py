@@ -355,19 +355,21 @@ class Schedule(NamedTuple):
     """How many steps and how many gradients there were."""
 
 
+CHILDREN = 4
+"""Of an entry of the heap."""
 DESK = np.dtype([("ticket", "i8"), ("job", "i8"), ("version", "i8"), ("started", "f8"), ("seconds", "f8")])
 
 
 @compiled
 def sift_down(times: Any, places: Any, desks: Any, at: int) -> None:
-    """Restore the order of the heap (four children per entry) below an entry. Of equal times, older tickets first."""
+    """Restore the order of the heap (``CHILDREN`` per entry) below an entry. Of equal times, older tickets first."""
     time, place = times[at], places[at]
     while True:
-        first = 4 * at + 1
+        first = CHILDREN * at + 1
         if first >= times.size:
             break
         best = first
-        for other in range(first + 1, min(first + 4, times.size)):
+        for other in range(first + 1, min(first + CHILDREN, times.size)):
             if times[other] < times[best] or (
                 times[other] == times[best] and desks[places[other]].ticket < desks[places[best]].ticket
             ):
@@ -389,7 +391,7 @@ def start_schedule(schedule: Any) -> None:
         desk.ticket, desk.job, desk.version, desk.started = place, 0, 0, 0.0
         times[place] = finish_of(schedule.formula, worker, desk.seconds, 0.0)
         places[place] = place
-    for at in range((times.size - 2) // 4, -1, -1):
+    for at in range((times.size - 2) // CHILDREN, -1, -1):
         sift_down(times, places, desks, at)
 
 
