@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+SOURCES = (
+    "**/*kernels.py",
+    "core/lanes.py",
+    "core/prefetch.py",
+    "core/randomness.py",
+    "engines/simulator/plan.py",
+    "problems/compiled_data.py",
+    "speeds/formula.py",
+)
+"""The files with compiled functions, and with constants that are compiled into them."""
 
 
 @cache
@@ -36,10 +48,27 @@ def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     from numba import njit
 
     try:
-        result: Callable[..., Any] = njit(cache=True, nogil=True, **options)(function)
+        result: Any = njit(cache=True, nogil=True, **options)(function)
+        result._cache._cache_file._source_stamp = source_stamp()
     except RuntimeError:  # numba finds no folder it can write to
         result = njit(nogil=True, **options)(function)
-    return result
+    except (
+        AttributeError
+    ):  # another numba keeps its stamp elsewhere: then only changes of the function's own file count
+        pass
+    made: Callable[..., Any] = result
+    return made
+
+
+@cache
+def source_stamp() -> tuple[tuple[str, int, int], ...]:
+    """What tells whether compiled code on disk is out of date: all files that go into it.
+
+    Numba looks at the file of a function alone, but functions of other files are compiled into it.
+    """
+    package = Path(__file__).parents[1]
+    files = [file for pattern in SOURCES for file in package.glob(pattern)]
+    return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in sorted(files))
 
 
 def warm_up(params: Any) -> None:
