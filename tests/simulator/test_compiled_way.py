@@ -131,7 +131,7 @@ def test_every_speed_model_gives_the_reference_results(speeds, method):
 )
 @pytest.mark.parametrize("name", ["AsynchronousSGD", "RingmasterASGD", "RennalaSGD", "MindFlayerSGD"])
 def test_every_budget_ends_the_run_where_the_reference_way_does(name, budget, caplog, monkeypatch):
-    monkeypatch.setattr(compiled, "FIRST_EVENTS_TO_A_LOSS", 8)
+    monkeypatch.setattr(compiled, "SHORT", 8)
     check_that_they_agree(*both_ways(method=CATALOGUE[name], **budget))
     average = nw.StepsizeWeightedAverage()
     check_that_they_agree(*both_ways(method=CATALOGUE[name], output=average, **budget))
@@ -144,7 +144,9 @@ def test_ten_thousand_steps():
 
 @pytest.mark.parametrize("name", ["AsynchronousSGD", "FedBuff"])
 def test_long_runs_are_planned_piece_by_piece(name, monkeypatch):
-    monkeypatch.setattr(compiled, "FIRST_EVENTS", 10)
+    monkeypatch.setattr(compiled, "LONG", 10)
+    monkeypatch.setattr(compiled, "SHORT", 10)
+    monkeypatch.setattr(compiled, "GROWTH", 3)
     for budget in ({"steps": 100}, {"gradients": 160}, {"seconds": 50.0}, {"steps": 40}):
         check_that_they_agree(*both_ways(method=CATALOGUE[name], **budget))
         check_that_they_agree(*both_ways(method=CATALOGUE[name], output=nw.UniformAverage(), **budget))
@@ -277,6 +279,118 @@ class OtherAt(nw.Stepsize):
 @pytest.mark.parametrize("rule", [AgeOnly(), OtherAt()])
 def test_rules_that_cannot_be_scheduled_are_planned_by_the_method(rule):
     check_that_they_agree(*both_ways(method=nw.AsynchronousSGD(rule), steps=60))
+
+
+class Own(nw.AsynchronousSGD):
+    def on_arrival(self, server, arrival):
+        if arrival.delay < 3:
+            server.apply(arrival, self.stepsize.at(arrival, server))
+        server.assign(arrival.worker)
+
+
+class OwnSpeeds(nw.speeds.Exponential):
+    def timing(self, seed):
+        return lambda worker, job, start: (1.0 + worker, start + 1.0 + worker)
+
+
+class OwnGradient(nw.problems.LeastSquares):
+    def gradient_into(self, point, sample, out):
+        super().gradient_into(point, sample, out)
+        out *= 2
+
+
+class Proxy:
+    def __init__(self, problem):
+        self.problem = problem
+
+    def __getattr__(self, name):
+        return getattr(self.problem, name)
+
+    def gradient_into(self, point, sample, out):
+        self.problem.gradient_into(point, sample, out)
+        out *= 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "way"),
+    [
+        ({"method": Own(nw.Constant(0.01))}, "compiled"),
+        ({"speeds": OwnSpeeds(1.0, workers=4)}, "compiled"),
+        ({"speeds": nw.speeds.Communication(OwnSpeeds(1.0, workers=4), up=0.5)}, "compiled"),
+        ({"problem": OwnGradient(DENSE, TARGETS)}, "reference"),
+        ({"problem": Proxy(PROBLEM)}, "reference"),
+    ],
+    ids=["method", "speeds", "speeds inside", "problem", "proxy"],
+)
+def test_what_a_subclass_changes_counts(changed, way):
+    check_that_they_agree(*both_ways(steps=60, **changed), way)
+
+
+@dataclass
+class Odd(nw.Method):
+    """A method that does something odd."""
+
+    what: str
+
+    def start(self, server):
+        super().start(server)
+        if self.what == "wakes at nan":
+            server.wake(float("nan"))
+        if self.what == "steps at the start":
+            server.step(server.sum(), 0.1)
+
+    def pending_stepsize(self, server, delay):
+        return 0.01
+
+    def on_arrival(self, server, arrival):
+        size = 0.01
+        if self.what == "catches everything":
+            try:
+                size = 0.01 / (1 + float(np.linalg.norm(arrival.gradient)))
+            except Exception:
+                size = 1.0
+        server.apply(arrival, size)
+        if self.what == "reads the outcome" and arrival.outcome == "applied":
+            server.apply(arrival, 0.005)
+        server.assign(arrival.worker)
+
+
+@pytest.mark.parametrize("what", ["steps at the start", "catches everything", "reads the outcome"])
+def test_odd_methods_run_the_reference_way(what):
+    check_that_they_agree(*both_ways(method=Odd(what), gradients=30), "reference")
+
+
+def test_odd_methods_raise_what_they_did():
+    with pytest.raises(ValueError, match="cannot wake at time nan"):
+        nw.simulate(PROBLEM, Odd("wakes at nan"), SPEEDS, steps=5)
+
+
+def test_duplicates_in_sparse_rows_are_added_up():
+    entries = (np.arange(1.0, 9.0) / 7, np.array([0, 0, 3, 3, 1, 2, 4, 4]), np.array([0, 2, 4, 4, 8]))
+    matrix = scipy.sparse.csr_array(entries, shape=(4, 5))
+    problem = nw.problems.LeastSquares(matrix, [1.0, 2.0, 3.0, 4.0])
+    check_that_they_agree(*both_ways(problem, steps=200))
+    assert matrix.nnz == 8, "what the user gave is left alone"
+
+
+def test_gradients_that_would_take_too_much_memory_are_not_compiled(monkeypatch):
+    monkeypatch.setattr(execution, "MOST_BYTES_IN_ALL", 100)
+    check_that_they_agree(*both_ways(PROBLEMS["quadratic"], steps=30), "reference")
+    check_that_they_agree(*both_ways(steps=30))
+
+
+def test_a_method_that_diverges_early_is_not_planned_to_the_end(caplog, monkeypatch):
+    planned = []
+    original = Planner.plan
+
+    def plan(self, bar, most_events, **options):
+        planned.append(most_events)
+        return original(self, bar, most_events, **options)
+
+    monkeypatch.setattr(Planner, "plan", plan)
+    run = nw.simulate(PROBLEM, nw.RennalaSGD(nw.Constant(100.0), batch=2), SPEEDS, steps=10**7)
+    assert run.stats.diverged
+    assert planned == [compiled.SHORT]
 
 
 def test_errors_of_a_method_are_those_of_the_reference_way():

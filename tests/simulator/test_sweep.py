@@ -26,9 +26,9 @@ def check_against_single_runs(result, problem, make, speeds=SPEEDS, **budget):
             length = len(run.history.step)
             np.testing.assert_allclose(result.curves[row, column, :length], run.history.loss, rtol=1e-9)
             assert np.isnan(result.curves[row, column, length:]).all()
-            assert result.step[column, :length].tolist() == run.history.step.tolist()
-            assert result.gradients[column, :length].tolist() == run.history.gradients.tolist()
-            assert result.time[column, :length].tolist() == run.history.time.tolist()
+            assert result.step[row, column, :length].tolist() == run.history.step.tolist()
+            assert result.gradients[row, column, :length].tolist() == run.history.gradients.tolist()
+            assert result.time[row, column, :length].tolist() == run.history.time.tolist()
             assert math.isclose(result.final[row, column], run.history.loss[-1], rel_tol=1e-9)
             assert math.isclose(result.lowest[row, column], run.history.loss.min(), rel_tol=1e-9)
 
@@ -98,6 +98,74 @@ def test_rules_whose_size_is_no_factor_have_a_plan_for_every_size(caplog):
     check_against_single_runs(result, PROBLEM, make, steps=100, evaluate_every=10)
 
 
+@dataclasses.dataclass
+class SecondStep(nw.Method):
+    """Each gradient is applied, and a sum of ten of them once more."""
+
+    stepsize: nw.Stepsize
+    second: float
+    weight: float = 1.0
+
+    def start(self, server):
+        self.total = server.sum()
+        super().start(server)
+
+    def on_arrival(self, server, arrival):
+        server.apply(arrival, self.stepsize.value)
+        self.total.add(arrival, self.weight)
+        if self.total.count == 10:
+            server.step(self.total, self.second, 0.1)
+            self.total.clear()
+        server.assign(arrival.worker)
+
+
+@dataclasses.dataclass
+class CappedLater(nw.Method):
+    """Its stepsize is capped after 2,500 steps."""
+
+    stepsize: nw.Stepsize
+
+    def on_arrival(self, server, arrival):
+        size = self.stepsize.value
+        server.apply(arrival, size if server.steps < 2_500 else min(size, 0.01))
+        server.assign(arrival.worker)
+
+
+def in_the_middle(size):
+    return nw.RennalaSGD(nw.Constant(size), batch=5) if 0.005 < size < 0.05 else nw.AsynchronousSGD(nw.Constant(size))
+
+
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [
+        (lambda size: SecondStep(nw.Constant(size), second=0.05), 300),
+        (lambda size: SecondStep(nw.Constant(size), second=size, weight=size), 300),
+        (lambda size: SecondStep(nw.Constant(size), second=2 * size, weight=3.0), 300),
+        (lambda size: CappedLater(nw.Constant(size)), 3_000),
+        (in_the_middle, 300),
+        ({0.001: METHOD, 0.01: METHOD, 0.1: METHOD}.get, 100),
+    ],
+    ids=[
+        "constant second step",
+        "weights",
+        "all scaled",
+        "capped later",
+        "in the middle",
+        "sizes that were given alone",
+    ],
+)
+def test_plans_are_shared_only_if_a_factor_is_all_they_differ_in(make, steps, caplog):
+    result = nw.sweep(PROBLEM, make, SPEEDS, stepsizes=[0.001, 0.01, 0.1], steps=steps, evaluate_every=50)
+    assert result.way == "compiled"
+    check_against_single_runs(result, PROBLEM, make, steps=steps, evaluate_every=50)
+
+
+def test_plans_of_different_lengths_have_times_of_their_own(caplog):
+    make = lambda size: nw.RennalaSGD(nw.Constant(size), batch=int(100 * size))  # noqa: E731
+    result = nw.sweep(PROBLEM, make, SPEEDS, stepsizes=[0.01, 0.1, 0.5], gradients=500, evaluate_every=10)
+    check_against_single_runs(result, PROBLEM, make, gradients=500, evaluate_every=10)
+
+
 def test_one_plan_serves_all_stepsizes(monkeypatch):
     plans = []
     original = sweeps.Blueprint.plan
@@ -108,7 +176,8 @@ def test_one_plan_serves_all_stepsizes(monkeypatch):
 
     monkeypatch.setattr(sweeps.Blueprint, "plan", plan)
     nw.sweep(PROBLEM, METHOD, SPEEDS, stepsizes=np.geomspace(0.01, 1, 20), seeds=range(2), steps=5_000)
-    assert plans.count(None) == 2, "one for each seed, beside the short ones that are compared"
+    assert plans.count(None) == 2, "one for each seed, beside those that are compared"
+    assert plans.count(math.inf) == 2, "the smallest, which is the first, and the largest, whole"
 
 
 def test_a_function_may_return_the_same_method_every_time(caplog):
@@ -139,7 +208,7 @@ def a_sweep(final, diverged=None):
     final = np.array(final, dtype=float)
     curves = np.stack([np.ones_like(final), final], axis=2)
     sizes, seeds = np.geomspace(0.1, 10, len(final)), np.arange(final.shape[1])
-    moments = np.tile([0.0, 1.0], (final.shape[1], 1))
+    moments = np.tile([0.0, 1.0], (*final.shape, 1))
     diverged = np.isinf(final) if diverged is None else np.array(diverged)
     return nw.Sweep(sizes, seeds, curves, moments, moments, moments, diverged, "compiled")
 
@@ -195,7 +264,17 @@ def test_advice_is_logged_once_and_divergence_is_not_told_run_by_run(caplog):
         ({"stepsizes": []}, ValueError, "stepsizes is empty"),
         ({"stepsizes": [0.1, -1.0]}, ValueError, r"stepsizes\[1\] must be a finite number above 0, got -1.0"),
         ({"stepsizes": [0.1, 0.1]}, ValueError, "stepsizes has one of them twice"),
-        ({"stepsizes": 0.1}, TypeError, "stepsizes and seeds are lists"),
+        ({"stepsizes": 0.1}, TypeError, "stepsizes must be a list of numbers, got 0.1"),
+        ({"stepsizes": "0.1"}, TypeError, "stepsizes must be a list of numbers, got '0.1'"),
+        ({"stepsizes": [[0.1], 0.2]}, ValueError, r"stepsizes\[0\] must be a finite number above 0"),
+        ({"seeds": [0, True]}, ValueError, "seed must be an integer of at least 0, got True"),
+        ({"seeds": [0, 0]}, ValueError, "seeds has one of them twice"),
+        ({"seeds": [1 << 63]}, ValueError, r"seeds must be below 2\*\*63"),
+        (
+            {"stepsizes": [0.1, 0.2], "method": lambda size: METHOD if size < 0.15 else None},
+            TypeError,
+            "method must be",
+        ),
         ({"seeds": []}, ValueError, "seeds is empty"),
         ({"seeds": [-1]}, ValueError, "seed must be an integer of at least 0"),
         ({"threads": 0}, ValueError, "threads must be an integer of at least 1"),

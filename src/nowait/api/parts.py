@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,6 +12,9 @@ from nowait.core.types import Vector
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.session import Parts
 from nowait.recording import TraceRecorder, checked_callbacks, describe
+from nowait.speeds import Speeds
+
+logger = logging.getLogger("nowait")
 
 
 def make_parts(
@@ -68,3 +72,10 @@ def make_parts(
             "seed": seed,
         },
     )
+
+
+def warn_of_split(problem: Any, speeds: Speeds) -> None:
+    """Say so if the data are split for another number of workers."""
+    num_shards = getattr(problem, "num_shards", 1)
+    if num_shards not in (1, speeds.num_workers):
+        logger.warning("the problem is split for %d workers, but there are %d", num_shards, speeds.num_workers)

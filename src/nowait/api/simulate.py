@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
-from nowait.api.parts import make_parts
+from nowait.api.parts import make_parts, warn_of_split
 from nowait.core import Method, Output, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
@@ -14,8 +13,6 @@ from nowait.engines.simulator import simulate as run_simulation
 from nowait.engines.simulator import simulate_compiled
 from nowait.recording import Run, describe
 from nowait.speeds import Faults, Speeds
-
-logger = logging.getLogger("nowait")
 
 
 def simulate(
@@ -74,9 +71,7 @@ def simulate(
         initial=initial,
         seed=seed,
     )
-    num_shards = getattr(problem, "num_shards", 1)
-    if num_shards not in (1, speeds.num_workers):
-        logger.warning("the problem is split for %d workers, but there are %d", num_shards, speeds.num_workers)
+    warn_of_split(problem, speeds)
     parts.config |= {"speeds": describe(speeds), "faults": describe(faults)}
     run = None if way == "reference" else simulate_compiled(parts, speeds, faults, seed, progress)
     return run_simulation(parts, speeds.clock(seed), faults, seed, progress) if run is None else run

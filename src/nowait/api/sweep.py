@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nowait.api.parts import make_parts
+from nowait.api.parts import make_parts, warn_of_split
 from nowait.core import Method, checks
 from nowait.core.problem import checked_problem, initial_params
 from nowait.core.randomness import checked_seed
@@ -17,8 +17,9 @@ from nowait.core.types import Floats
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.progress import Progress
 from nowait.engines.simulator import simulate
+from nowait.engines.simulator.compiled import data_of
 from nowait.engines.simulator.sweep import Curves, NotPlannable, SweepParts, sweep_compiled
-from nowait.recording import Sweep
+from nowait.recording import Run, Sweep
 from nowait.speeds import Faults, Speeds
 
 logger = logging.getLogger("nowait")
@@ -73,9 +74,8 @@ def sweep(
     params = initial_params(checked_problem(problem), initial)
     budget = Budget(steps, gradients, seconds)
     evaluations = EvaluationPlan.of(evaluate_every, budget, EVALUATIONS)
-    own_data = getattr(problem, "compiled_data", None)
-    data = None if own_data is None else own_data()
-    parts = SweepParts(problem, data, make, speeds, faults, budget, evaluations, params)
+    warn_of_split(problem, speeds)
+    parts = SweepParts(problem, data_of(problem), make, speeds, faults, budget, evaluations, params)
     with Progress("sweeping", progress) as bar:
         try:
             result = _result(sizes, seed_list, sweep_compiled(parts, sizes, seed_list, threads, bar), "compiled")
@@ -122,50 +122,61 @@ def _one_by_one(parts: SweepParts, sizes: Floats, seed: int, bar: Progress, done
         run_parts.evaluations, run_parts.quiet = parts.evaluations, True
         runs.append(simulate(run_parts, parts.speeds.clock(seed), parts.faults, seed, progress=False))
         bar.show(done)
-    longest = max(runs, key=lambda run: len(run.history.step))
-    length = len(longest.history.step)
-    losses = np.full((len(runs), length), np.nan)
-    for row, run in zip(losses, runs, strict=True):
-        row[: len(run.history.loss)] = run.history.loss
+    rows = []
+    for run in runs:
+        losses = run.history.loss.copy()
         if run.stats.diverged:
-            row[len(run.history.loss) - 1 :] = np.inf
-    history = longest.history
-    return Curves(losses, history.step.tolist(), history.gradients.tolist(), history.time.tolist())
+            losses[-1] = np.inf
+        rows.append([losses, *(column.astype(np.float64) for column in _moments_of(run))])
+    curves = Curves.of(rows)
+    return dataclasses.replace(curves, losses=_infinite_after_divergence(curves.losses))
+
+
+def _moments_of(run: Run) -> tuple[Any, Any, Any]:
+    return run.history.step, run.history.gradients, run.history.time
+
+
+def _infinite_after_divergence(losses: Floats) -> Floats:
+    """A run that diverged has infinite losses to the end."""
+    diverged = np.isinf(losses).any(axis=1, keepdims=True)
+    losses[diverged & np.isnan(losses)] = np.inf
+    return losses
 
 
 def _result(sizes: Floats, seeds: list[int], curves: list[Curves], way: str) -> Sweep:
     length = max(one.losses.shape[1] for one in curves)
-    losses = np.full((len(sizes), len(seeds), length), np.nan)
-    step, gradients, time = (np.full((len(seeds), length), np.nan) for _ in range(3))
+    tables = [np.full((len(sizes), len(seeds), length), np.nan) for _ in range(4)]
     for place, one in enumerate(curves):
-        losses[:, place, : one.losses.shape[1]] = one.losses
-        step[place, : len(one.step)] = one.step
-        gradients[place, : len(one.step)] = one.gradients
-        time[place, : len(one.step)] = one.time
-    diverged = np.asarray(np.isinf(losses).any(axis=2))
+        for table, values in zip(tables, (one.losses, one.step, one.gradients, one.time), strict=True):
+            table[:, place, : values.shape[1]] = values
+    diverged = np.asarray(np.isinf(tables[0]).any(axis=2))
+    losses, step, gradients, time = tables
     return Sweep(sizes, np.array(seeds, dtype=np.int64), losses, step, gradients, time, diverged, way)
 
 
 def _checked_sizes(stepsizes: Iterable[float]) -> Floats:
     sizes = [
-        checks.positive(size, f"stepsizes[{place}]", "params would not move") for place, size in _listed(stepsizes)
+        checks.positive(size, f"stepsizes[{place}]", "params would not move")
+        for place, size in enumerate(_listed(stepsizes, "stepsizes"))
     ]
-    if not sizes:
-        raise ValueError("stepsizes is empty: give at least one")
     if len(set(sizes)) < len(sizes):
         raise ValueError("stepsizes has one of them twice")
     return np.array(sizes)
 
 
 def _checked_seeds(seeds: Iterable[int]) -> list[int]:
-    checked = [checked_seed(seed) for _, seed in _listed(seeds)]
-    if not checked:
-        raise ValueError("seeds is empty: give at least one")
+    checked = [checked_seed(seed) for seed in _listed(seeds, "seeds")]
+    if len(set(checked)) < len(checked):
+        raise ValueError("seeds has one of them twice: it would count twice")
+    if max(checked) >= 1 << 63:
+        raise ValueError(f"seeds must be below 2**63, got {max(checked)}")
     return checked
 
 
-def _listed(values: Any) -> list[tuple[int, Any]]:
-    try:
-        return list(enumerate(np.asarray(list(values)).tolist()))
-    except TypeError:
-        raise TypeError(f"stepsizes and seeds are lists, got {values!r}") from None
+def _listed(values: Any, name: str) -> list[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a list of numbers, got {values!r}")
+    listed = list(values)
+    if not listed:
+        raise ValueError(f"{name} is empty: give at least one")
+    return listed

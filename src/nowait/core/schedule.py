@@ -18,3 +18,12 @@ class ApplyAtOnce:
 
     stepsize: Stepsize
     max_delay: int | None = None
+
+
+def speaks_for(kind: type, declaration: str, behaviour: tuple[str, ...]) -> bool:
+    """Is what a class declares still true of it, or has a subclass changed what the declaration is about?"""
+
+    def place(name: str) -> int:
+        return next((number for number, base in enumerate(kind.__mro__) if name in vars(base)), len(kind.__mro__))
+
+    return all(place(name) >= place(declaration) for name in behaviour)

@@ -69,7 +69,8 @@ def _draw_curves(axes: Axes, result: Sweep) -> None:
     if not result.diverged.any(axis=1).all():
         for seed in range(len(result.seeds)):
             label = f"stepsize {result.best:.3g}, one line per seed" if seed == 0 else None
-            axes.plot(result.time[seed], result.curves[result.best_place, seed], color=COLOURS[0], label=label)
+            best = result.best_place
+            axes.plot(result.time[best, seed], result.curves[best, seed], color=COLOURS[0], label=label)
         axes.legend(fontsize="small")
     axes.set(xlabel=LABELS["time"], ylabel="loss", yscale="log")
     axes.grid(alpha=0.3)

@@ -191,6 +191,9 @@ def _checked_features(features: Any) -> Any:
 
     if scipy.sparse.issparse(features):
         features = scipy.sparse.csr_array(features)
+        if not features.has_canonical_format:
+            features = features.copy()
+            features.sum_duplicates()
         values = features.data
     else:
         features = values = _as_matrix(features)

@@ -14,10 +14,10 @@ from nowait.core.types import Floats, Integers
 @final
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """What ``nw.sweep`` returns. The first axis of every array of losses is the stepsize, the second the seed.
+    """What ``nw.sweep`` returns. The first axis of every array is the stepsize, the second the seed.
 
-    Losses of a run that diverged are infinite from there on. Where runs of one seed have fewer evaluations than those
-    of another, the rest of their row is NaN.
+    Losses of a run that diverged are infinite from there on. Where a run has fewer evaluations than another, the rest
+    of its row is NaN.
     """
 
     stepsizes: Floats
@@ -25,7 +25,7 @@ class Sweep:
     curves: Floats
     """The loss at every evaluation, x_0 first: [stepsize, seed, evaluation]."""
     step: Floats
-    """After how many steps: [seed, evaluation]; ``gradients`` and ``time`` (virtual seconds) alike."""
+    """After how many steps that was, in the same shape; ``gradients`` and ``time`` (virtual seconds) alike."""
     gradients: Floats
     time: Floats
     diverged: NDArray[np.bool_]

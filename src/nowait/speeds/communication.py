@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from nowait.core import checks
+from nowait.core.schedule import speaks_for
 from nowait.speeds.adversary import Adversary
 from nowait.speeds.formula import NOTHING, Formula
 from nowait.speeds.speeds import PerWorker, Speeds, Timing, per_worker
@@ -49,7 +50,8 @@ class Communication(Speeds):
 
     def formula(self, seed: int) -> Formula | None:
         """That of the speeds, with time on the network around it."""
-        formula = self.speeds.formula(seed)
+        declared = speaks_for(type(self.speeds), "formula", ("timing", "clock"))
+        formula = self.speeds.formula(seed) if declared else None
         if formula is None or formula.down is not NOTHING:
             return None
         return formula._replace(down=self._down.array, up=self._up.array)

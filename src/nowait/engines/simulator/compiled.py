@@ -9,9 +9,10 @@ from typing import Any, final
 
 import numpy as np
 
-from nowait.core import LastIterate, Method, Output, Sgd
+from nowait.core import ApplyAtOnce, LastIterate, Method, Output, Sgd
 from nowait.core.randomness import CounterRandom
 from nowait.core.rejections import Counts
+from nowait.core.schedule import speaks_for
 from nowait.core.types import Floats, Vector
 from nowait.engines.budget import Budget
 from nowait.engines.progress import Progress
@@ -24,11 +25,18 @@ from nowait.engines.simulator.schedule import scheduled_plan
 from nowait.problems.compiled_data import ProblemData
 from nowait.recording import Run, Trace
 from nowait.speeds import Faults, Speeds
+from nowait.speeds.formula import Formula
 
 EVENTS_AT_A_TIME = 1 << 17
 """Between two looks at signals and the progress bar."""
-FIRST_EVENTS, FIRST_EVENTS_TO_A_LOSS = 1 << 24, 1 << 16
-"""How long the first plan is at most, without and with a loss that may end the run; the next are four times as long."""
+LONG, SHORT = 1 << 24, 1 << 16
+"""How many events the first plan has at most: few if it costs much, or if a loss may end the run soon."""
+GROWTH = 16
+"""So many times longer is the next one, if the first was too short."""
+METHOD_BEHAVIOUR = ("start", "on_arrival", "on_timer", "on_join", "on_leave", "on_reissue", "pending_stepsize")
+SPEEDS_BEHAVIOUR = ("timing", "clock")
+PROBLEM_BEHAVIOUR = ("gradient", "gradient_into", "gradient_with_memory", "add_penalty_gradient")
+"""What declarations are about: ``Method.schedule``, ``Speeds.formula`` and ``compiled_data`` of a problem."""
 
 
 def simulate_compiled(parts: Parts, speeds: Speeds, faults: Faults, seed: int, progress: bool | None) -> Run | None:
@@ -48,10 +56,15 @@ def simulate_compiled(parts: Parts, speeds: Speeds, faults: Faults, seed: int, p
 def _data_of(parts: Parts) -> ProblemData | None:
     """What compiled code needs of the problem; None if something else about the run is beyond it."""
     beyond = parts.callbacks or not isinstance(parts.server.update, Sgd) or parts.keeper is not None
-    own_data = getattr(parts.problem, "compiled_data", None)
-    if beyond or own_data is None:
+    return None if beyond else data_of(parts.problem)
+
+
+def data_of(problem: Any) -> ProblemData | None:
+    """What compiled code needs of a problem, if its class says that, and if that is still true of it."""
+    kind = type(problem)
+    if not hasattr(kind, "compiled_data") or not speaks_for(kind, "compiled_data", PROBLEM_BEHAVIOUR):
         return None
-    data: ProblemData | None = own_data()
+    data: ProblemData | None = problem.compiled_data()
     return data
 
 
@@ -77,6 +90,17 @@ class Blueprint:
         self._faults = faults
         self._planner: Planner | None = None
         self._stopped = False
+        self._declared: ApplyAtOnce | None = None
+        self._formula: Formula | None = None
+        if not faults.changes and speaks_for(type(method), "schedule", METHOD_BEHAVIOUR):
+            self._declared = method.schedule()
+        if speaks_for(type(speeds), "formula", SPEEDS_BEHAVIOUR):
+            self._formula = speeds.formula(seed)
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Are plans made by compiled code?"""
+        return self._declared is not None and self._formula is not None
 
     def stop(self) -> None:
         """End the plan that is being made."""
@@ -89,8 +113,8 @@ class Blueprint:
     ) -> Plan:
         """The plan of the whole budget, or of so many events."""
         self._stopped = False
-        declared, formula = self.method.schedule(), self._speeds.formula(self.seed)
-        if declared is None or formula is None or self._faults.changes:
+        declared, formula = self._declared, self._formula
+        if declared is None or formula is None:
             return self._planned_by_the_method(budget, bar, most_events, weigh_in_flight)
         try:
             return scheduled_plan(
@@ -130,8 +154,8 @@ class Blueprint:
 class _CompiledRun:
     def __init__(self, parts: Parts, data: ProblemData, blueprint: Blueprint, progress: bool | None) -> None:
         self._parts = parts
-        to_a_loss = parts.budget.target_loss is not None
-        self._most_events = FIRST_EVENTS_TO_A_LOSS if to_a_loss else FIRST_EVENTS
+        soon = parts.budget.target_loss is not None or not blueprint.is_scheduled
+        self._most_events = SHORT if soon else LONG
         self._blueprint = blueprint
         self._data = data
         self._progress = progress
@@ -185,7 +209,7 @@ class _CompiledRun:
         elif playback.num_events < self._most_events:
             session.stop(playback.plan.advice)
         else:
-            self._most_events *= 4
+            self._most_events *= GROWTH
             playback.go_on_with(self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events))
 
 

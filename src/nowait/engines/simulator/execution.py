@@ -9,11 +9,13 @@ import numpy as np
 
 from nowait.core import sampler
 from nowait.core.types import Floats, Vector
-from nowait.engines.simulator.plan import Plan
+from nowait.engines.simulator.plan import NotPlannable, Plan
 from nowait.problems.compiled_data import QUADRATIC, ProblemData
 
 MOST_BYTES_OF_GRADIENTS = 1 << 28
 """Gradients of more than one row are kept whole while they are pending, unless that takes more memory than this."""
+MOST_BYTES_IN_ALL = 1 << 29
+"""Runs whose pending gradients, kept whole, would take more are not compiled."""
 
 
 @final
@@ -29,6 +31,8 @@ class Execution:
         slots = int(compiled.most_pending(plan.codes, starts))
         runs, dimension = len(factors), len(initial)
         slopes_only = _keeps_slopes(data, initial, runs * slots)
+        if not slopes_only and runs * slots * initial.nbytes > MOST_BYTES_IN_ALL:
+            raise NotPlannable  # the reference way keeps one point for all gradients of a version
         single = slopes_only and data.batch == 1
         shape, dtype = (data.batch, np.dtype(np.float64)) if slopes_only else (dimension, initial.dtype)
         self.points = np.tile(initial, (runs, 1))

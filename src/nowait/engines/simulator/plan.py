@@ -22,7 +22,7 @@ STEP are followed by a sum and MERGE by two: the one numbered n is FIRST_SUM + n
 ADD and MERGE a weight, STEP a stepsize and a scale."""
 
 
-class NotPlannable(Exception):  # noqa: N818 (a signal: the run falls back to the reference way)
+class NotPlannable(BaseException):
     """The method asked for something that no plan can know: the value of a gradient, or params."""
 
 

@@ -103,6 +103,8 @@ class Planner:
         method, next_finished = self._method, self._next_finished
         most_steps, most_gradients = self._budget.steps or INFINITY, self._budget.gradients or INFINITY
         method.start(self)
+        if self.steps > 0:
+            raise NotPlannable  # a step before the first event
         if self._averaging:
             method.pending_stepsize(self, 1)
         num_events = 0
@@ -141,11 +143,11 @@ class Planner:
         self._codes.append(APPLY)
         self._numbers.append(stepsize)
         self.steps = step = self.steps + 1
-        arrival.outcome = CODE_OF_APPLIED
-        if arrival.step == 0:
-            arrival.step, arrival.weight, arrival.stepsize = step, 1.0, stepsize
-        if arrival.held is not None:
-            arrival.held.stepped = True
+        arrival.code = CODE_OF_APPLIED
+        if arrival.row_step == 0:
+            arrival.row_step, arrival.row_weight, arrival.row_stepsize = step, 1.0, stepsize
+        if arrival.held_as is not None:
+            arrival.held_as.stepped = True
         if self._averaging:
             self._weigh_step(arrival.ticket[2], stepsize, along_sum=False)
 
@@ -197,6 +199,8 @@ class Planner:
 
     def wake(self, at: float) -> None:
         """As the server's."""
+        if math.isnan(at):
+            raise NotPlannable
         self._alarms.add(TimerFired(max(at, self.now)))
 
     def jobs_of(self, worker: int) -> int:
@@ -211,11 +215,11 @@ class Planner:
             raise NotPlannable
         self._codes.extend((ADD, FIRST_SUM + number))
         self._numbers.append(weight)
-        held = arrival.held
+        held = arrival.held_as
         if held is None:
-            held = arrival.held = Held(arrival.row, arrival.step > 0)
-        if arrival.outcome == CODE_OF_DROPPED:
-            arrival.outcome = CODE_OF_HELD
+            held = arrival.held_as = Held(arrival.number, arrival.row_step > 0)
+        if arrival.code == CODE_OF_DROPPED:
+            arrival.code = CODE_OF_HELD
         return held
 
     def merge(self, number: int, other: int, weight: float) -> None:
@@ -258,7 +262,7 @@ class Planner:
         self._method.on_arrival(self, arrival)
         self._arrival = None
         self._num_gradients = row + 1
-        if arrival.outcome == CODE_OF_DROPPED:
+        if arrival.code == CODE_OF_DROPPED:
             self._num_dropped += 1
         self._recorder.add_row(
             number,
@@ -271,10 +275,10 @@ class Planner:
             seconds,
             self.num_workers,
             0.0,
-            arrival.outcome,
-            arrival.step,
-            arrival.weight,
-            arrival.stepsize,
+            arrival.code,
+            arrival.row_step,
+            arrival.row_weight,
+            arrival.row_stepsize,
         )
 
     def _on_alarm(self) -> bool:
@@ -490,19 +494,19 @@ class _FirstSteps:
 class PlannedArrival:
     """An arrival whose gradient is not computed, to a method as ``Arrival``."""
 
-    outcome = CODE_OF_DROPPED
+    code = CODE_OF_DROPPED
     """The code of its outcome in the trace."""
-    step = 0
-    weight = 0.0
-    stepsize = 0.0
-    held: Held | None = None
+    row_step = 0
+    row_weight = 0.0
+    row_stepsize = 0.0
+    held_as: Held | None = None
 
     def __init__(self, finished: Finished, ticket: Ticket, delay: int, row: int) -> None:
         self._finished = finished
         self.ticket = ticket
         self.worker = ticket[1]
         self.delay = delay
-        self.row = row
+        self.number = row
 
     @property
     def time(self) -> float:

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core import Method
+from nowait.core import Method, checks
 from nowait.core.problem import loss_of
 from nowait.core.types import Floats, Vector
 from nowait.engines.budget import Budget, EvaluationPlan
@@ -21,7 +21,7 @@ from nowait.engines.progress import Progress
 from nowait.engines.session import Due, is_reasonable
 from nowait.engines.simulator.compiled import Blueprint, Position
 from nowait.engines.simulator.execution import Execution
-from nowait.engines.simulator.plan import NotPlannable, Plan
+from nowait.engines.simulator.plan import ADD, APPLY, MERGE, STEP, NotPlannable, Plan
 from nowait.problems.compiled_data import ProblemData
 from nowait.speeds import Faults, Speeds
 
@@ -45,19 +45,30 @@ class SweepParts:
 
     def blueprint(self, stepsize: float, seed: int) -> Blueprint:
         """Makes the plans of the runs with a stepsize and a seed."""
+        method = checks.instance(self.make(stepsize), Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
         workers = self.faults.present_at_start(self.speeds.num_workers)
-        return Blueprint(self.make(stepsize), workers, self.speeds, self.faults, seed)
+        return Blueprint(method, workers, self.speeds, self.faults, seed)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """The runs of one seed: their losses, [stepsize, evaluation], and when they were evaluated."""
+    """The runs of one seed, [stepsize, evaluation]: their losses, and when they were evaluated."""
 
     losses: Floats
-    step: list[int]
-    gradients: list[int]
-    time: list[float]
+    step: Floats
+    gradients: Floats
+    time: Floats
+
+    @classmethod
+    def of(cls, rows: list[list[Floats]]) -> Curves:
+        """From the four rows of every stepsize; shorter ones are filled up with NaN."""
+        longest = max(len(row[0]) for row in rows)
+        tables = [
+            np.stack([np.pad(row[place], (0, longest - len(row[place])), constant_values=np.nan) for row in rows])
+            for place in range(4)
+        ]
+        return cls(*tables)
 
 
 def sweep_compiled(
@@ -91,25 +102,43 @@ def num_cores() -> int:
 
 
 def _plans_scale(parts: SweepParts, stepsizes: Floats, seed: int) -> bool:
-    """Do the plans differ in nothing but a factor of all stepsizes?"""
-    quiet = Progress("", shown=False)
-    unit = parts.blueprint(1.0, seed).plan(parts.budget, quiet, most_events=EVENTS_COMPARED)
-    extremes = (
-        (size, parts.blueprint(size, seed).plan(parts.budget, quiet, most_events=EVENTS_COMPARED))
-        for size in (float(stepsizes.min()), float(stepsizes.max()))
-    )
-    return all(_is_scaled(plan, unit, size) for size, plan in extremes)
+    """Do the plans differ in nothing but a factor of all stepsizes?
+
+    All stepsizes are compared over the first events; the smallest and the largest over the whole run.
+    """
+    quiet, unit = Progress("", shown=False), float(stepsizes[0])
+
+    def plan(size: float, most_events: float) -> Plan:
+        return parts.blueprint(size, seed).plan(parts.budget, quiet, most_events=most_events)
+
+    first = plan(unit, EVENTS_COMPARED)
+    if not all(_is_scaled(plan(size, EVENTS_COMPARED), first, size / unit) for size in stepsizes[1:].tolist()):
+        return False
+    if len(first.moments) < EVENTS_COMPARED or len(stepsizes) == 1:
+        return True
+    whole = plan(unit, math.inf)
+    extremes = {float(stepsizes.min()), float(stepsizes.max())} - {unit}
+    return all(_is_scaled(plan(size, math.inf), whole, size / unit) for size in extremes)
 
 
-def _is_scaled(plan: Plan, unit: Plan, size: float) -> bool:
+def _is_scaled(plan: Plan, unit: Plan, factor: float) -> bool:
+    """Are the instructions the same, with stepsizes that are ``factor`` times as large?"""
     if not np.array_equal(plan.codes, unit.codes) or len(plan.numbers) != len(unit.numbers):
         return False
     columns = [name for name in plan.arrivals.dtype.names or () if name != "stepsize"]
     same = all(np.array_equal(plan.arrivals[name], unit.arrivals[name]) for name in columns)
-    scaled = np.isclose(plan.arrivals["stepsize"], size * unit.arrivals["stepsize"], rtol=1e-12, atol=0.0).all()
-    kept = np.isclose(plan.numbers, unit.numbers, rtol=1e-12, atol=0.0)
-    moved = np.isclose(plan.numbers, size * unit.numbers, rtol=1e-12, atol=0.0)
-    return bool(same and scaled and (kept | moved).all())
+    expected = np.where(_are_stepsizes(plan.codes), factor, 1.0) * unit.numbers
+    return same and bool(np.allclose(plan.numbers, expected, rtol=1e-12, atol=0.0))
+
+
+def _are_stepsizes(codes: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Which of the numbers of a plan are stepsizes."""
+    marks = np.zeros((len(codes), 2), np.int8)  # by instruction: 1 for a stepsize, 2 for another number
+    marks[(codes == APPLY) | (codes == STEP), 0] = 1
+    marks[codes == STEP, 1] = 2
+    marks[(codes == ADD) | (codes == MERGE), 0] = 2
+    numbers = marks[marks > 0]
+    return np.asarray(numbers == 1)
 
 
 @final
@@ -140,22 +169,22 @@ class _Work:
 
     def of_seed(self, seed: int, blocks: list[NDArray[Any]], pool: ThreadPoolExecutor) -> Curves:
         """One plan for all stepsizes, some of them in each thread."""
-        plan = self._plan(1.0, seed)
+        plan = self._plan(float(self._stepsizes[0]), seed)
         events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
-        results = pool.map(lambda block: self._execute(plan, events, seed, self._stepsizes[block]), blocks)
-        return _curves(plan, events, np.concatenate(list(results)))
+        factors = self._stepsizes / self._stepsizes[0]
+        results = pool.map(lambda block: self._execute(plan, events, seed, factors[block]), blocks)
+        losses = np.concatenate(list(results))
+        moments = _moments(plan, events)
+        return Curves(losses, *(np.tile(row, (len(losses), 1)) for row in moments))
 
     def of_seed_with_own_plans(self, seed: int) -> Curves:
         """A plan for every stepsize."""
-        losses = []
+        rows: list[list[Floats]] = []
         for size in self._stepsizes.tolist():
             plan = self._plan(size, seed)
             events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
-            losses.append(self._execute(plan, events, seed, np.ones(1))[0])
-            curves = _curves(plan, events, losses[-1])
-        longest = max(map(len, losses))
-        padded = [np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in losses]
-        return Curves(np.stack(padded), curves.step, curves.gradients, curves.time)
+            rows.append([self._execute(plan, events, seed, np.ones(1))[0], *_moments(plan, events)])
+        return Curves.of(rows)
 
     def _execute(self, plan: Plan, events: list[int], seed: int, factors: Floats) -> Floats:
         """The losses at the beginning and after these events, [run, evaluation]."""
@@ -209,14 +238,14 @@ def evaluation_events(plan: Plan, evaluations: EvaluationPlan, budget: Budget) -
     return events
 
 
-def _curves(plan: Plan, events: list[int], losses: Floats) -> Curves:
+def _moments(plan: Plan, events: list[int]) -> list[Floats]:
+    """Steps, gradients and times of the beginning and of these events."""
     moments = plan.moments
-    return Curves(
-        losses,
-        [0, *(moments.steps_after(event) for event in events)],
-        [0, *(int(moments.gradients[event]) for event in events)],
-        [0.0, *(moments.stepped_at(event) for event in events)],
-    )
+    return [
+        np.array([0.0, *(moments.steps_after(event) for event in events)]),
+        np.array([0.0, *(float(moments.gradients[event]) for event in events)]),
+        np.array([0.0, *(moments.stepped_at(event) for event in events)]),
+    ]
 
 
 __all__ = ["Curves", "NotPlannable", "SweepParts", "sweep_compiled"]
