@@ -14,7 +14,7 @@ help:
 	@echo "make format            format and fix what can be fixed"
 	@echo "make bench-engines     speed of the process engine, as ratios to rivals (installs Ray; five minutes)"
 	@echo "make golden            write the golden table of all methods anew, after a change that is meant"
-	@echo "make bench-simulation  speed of the simulator, as ratios to a plain loop (two minutes)"
+	@echo "make bench-simulation  speed of simulations, as ratios to a plain loop (three minutes)"
 
 race: $(VENV)/.installed
 	$(BIN)/nowait race
