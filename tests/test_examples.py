@@ -37,9 +37,11 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda path: path.stem)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    """From top to bottom, as a reader would type it."""
     monkeypatch.chdir(tmp_path)
+    names = {}
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):
-        exec(code, {})
+        exec(code, names)
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda path: path.stem)
