@@ -471,3 +471,26 @@ def test_many_workers_take_little_memory():
         problem, nw.AsynchronousSGD(nw.DelayAdaptive(1e-3)), speeds, steps=2_000, evaluate_every=2_000, way="reference"
     )
     check_that_they_agree(run, reference)
+
+
+def test_outputs_weigh_what_is_in_flight_and_leave_the_start_out():
+    """From a start that is not zero, with stepsizes that depend on the delay, along sums."""
+    initial = np.linspace(1.0, 2.0, DIMENSION)
+    for method in (nw.FedBuff(nw.PolynomialDecay(0.01), buffer=3), nw.AsynchronousSGD(nw.PolynomialDecay(0.01))):
+        for output in (nw.UniformAverage(), nw.StepsizeWeightedAverage()):
+            check_that_they_agree(*both_ways(method=method, output=output, initial=initial, steps=9))
+
+
+def test_an_average_of_a_run_that_diverged_leaves_out_what_is_in_flight(caplog):
+    method = nw.AsynchronousSGD(nw.Constant(0.2))
+    first, second = both_ways(method=method, output=nw.StepsizeWeightedAverage(), steps=10_000, evaluate_every=5)
+    assert second.stats.diverged
+    check_that_they_agree(first, second)
+
+
+def test_queued_tickets_are_lost_with_their_worker():
+    speeds = nw.speeds.Fixed([1.0, 50.0])
+    faults = nw.speeds.Faults([(20.0, "leave", 1)])
+    first, second = both_ways(method=nw.RandomAssignment(nw.Constant(0.01)), speeds=speeds, faults=faults, gradients=20)
+    assert second.stats.lost > 1
+    check_that_they_agree(first, second)
