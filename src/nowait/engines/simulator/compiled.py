@@ -292,7 +292,7 @@ class Playback(Position):
         return []
 
     def next_stretch(self, session: Session) -> Stretch:
-        """Up to the event after which the session will look at the run, or not quite so far."""
+        """Up to the event after which something is due, or not quite so far."""
         moments = self.plan.moments
         last = min(moments.first_due(self.num_events, *session.due), self.num_events + EVENTS_AT_A_TIME - 1)
         return Stretch(last, float(moments.time[last]))
