@@ -109,6 +109,7 @@ def test_the_sweep_takes_any_method_and_data_of_ones_own(tmp_path, monkeypatch):
         (["--method", "asynchronous:stepsize=odd"], "stepsize must be one of adaptive, constant, got 'odd'"),
         (["--stepsizes", "a,b"], "--stepsizes must be numbers with commas between them, got 'a,b'"),
         (["--stepsizes", "0"], "stepsize must be a finite number above 0"),
+        (["--stepsizes", "0.1,0.1"], "--stepsizes has one of them twice: 0.1,0.1"),
         (["--loss", "odd"], "--loss must be one of least-squares, logistic, got 'odd'"),
         (["--loss", "logistic"], "the built-in problem is least squares: give --problem FILE for another loss"),
     ],

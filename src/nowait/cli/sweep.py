@@ -77,9 +77,12 @@ def _stepsizes(text: str | None, problem: Any) -> Floats:
     if text is None:
         return np.asarray(np.geomspace(1e-3, 1.0, 9) / problem.constants().L)
     try:
-        return np.array([float(part) for part in text.split(",")])
+        sizes = [float(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"--stepsizes must be numbers with commas between them, got {text!r}") from None
+    if len(set(sizes)) < len(sizes):
+        raise ValueError(f"--stepsizes has one of them twice: {text}")
+    return np.array(sizes)
 
 
 def _table(sweep: nw.Sweep) -> Table:
