@@ -113,6 +113,38 @@ class DelayAdaptive(Stepsize):
 
 @final
 @dataclass(frozen=True)
+class ExponentialDelayAdaptive(Stepsize):
+    """γ·min(1, cut·exp(−rate·τ)/τ): the stepsize for strongly convex functions.
+
+    Mishchenko, Bach, Even and Woodworth (2022), Theorem 3.2, with γ = min{1/(8ML), …}, cut = 1/(4Lγ) and
+    rate = μ/(4ML); ``nw.theory.prescribe("strongly-convex", …)`` makes it.
+
+    >>> ExponentialDelayAdaptive(0.1, cut=4.0, rate=0.0)(delay=8, num_workers=4, step=1)
+    0.05
+    """
+
+    largest: float
+    cut: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        why = "gradients with a delay above it get smaller steps"
+        checks.store(self, cut=checks.positive(self.cut, "cut", why))
+        checks.store(self, rate=checks.not_negative(self.rate, "rate", "old gradients would make longer steps"))
+
+    def with_size(self, size: float) -> ExponentialDelayAdaptive:
+        """Another γ."""
+        return replace(self, largest=size)
+
+    def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
+        """γ·min(1, cut·exp(−rate·τ)/τ)."""
+        ratio = np.minimum(1.0, self.cut * np.exp(-self.rate * np.asarray(delay, dtype=np.float64)) / delay)
+        return _like(delay, self.largest * ratio)
+
+
+@final
+@dataclass(frozen=True)
 class PolynomialDecay(Stepsize):
     """γ·τ^(−power): power 1 is Zhang et al., "Staleness-aware Async-SGD for Distributed Deep
     Learning" (IJCAI 2016); 1/2 is the discount of FedAsync and FedBuff.

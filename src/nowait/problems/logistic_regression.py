@@ -14,6 +14,9 @@ from nowait.problems.libsvm import read_libsvm
 from nowait.problems.linear_model import LinearModel
 from nowait.theory import Constants
 
+STEEPEST = 3 * 3**0.5 / 8
+"""The largest derivative of t²/(1 + t²), at t = 1/√3."""
+
 
 class LogisticModel(LinearModel):
     """The mean of ln(1 + exp(−b_i·a_i·x)), plus a regulariser."""
@@ -31,12 +34,13 @@ class LogisticModel(LinearModel):
         return -targets * expit(-targets * margins)
 
     def unregularised_constants(self) -> Constants:
-        """L ≤ λ_max/4, and for every x: G = max‖a_i‖, sigma² ≤ mean‖a_i‖²/batch."""
+        """L ≤ λ_max/4, and for every x: G = max‖a_i‖, sigma² ≤ mean‖a_i‖²/batch, zeta by the norms of rows."""
         return replace(
             self.start_constants(),
             L=self.hessian_bound()[0] / 4,
             G=float(np.sqrt(self.squared_row_norms().max())),
             sigma=float(np.sqrt(self.mean_squared_row_norm() / self.batch_size)),
+            zeta=self.shards_apart(1.0),
         )
 
 
@@ -112,9 +116,18 @@ class NonconvexLogisticRegression(LogisticModel):
         out += 2 * self.strength * point / (1 + point * point) ** 2
 
     def constants(self) -> Constants:
-        """L ≤ λ_max/4 + 2·strength, Delta = F(x_0) (F is at least 0), the noise of the data; no mu, and no known B."""
+        """L ≤ λ_max/4 + 2·strength, G = max‖a_i‖ + strength·√d·(the steepest slope of t²/(1 + t²)), Delta = F(x_0).
+
+        (F is at least 0.) The noise is that of the data; there is no mu, and no known B.
+        """
         bare = self.unregularised_constants()
-        return replace(bare, L=(bare.L or 0.0) + 2 * self.strength, G=None, B=None, Delta=self.loss(self.initial()))
+        return replace(
+            bare,
+            L=(bare.L or 0.0) + 2 * self.strength,
+            G=(bare.G or 0.0) + self.strength * STEEPEST * float(np.sqrt(self.dimension)),
+            B=None,
+            Delta=self.loss(self.initial()),
+        )
 
     def _solve(self) -> Vector:
         solution: Vector = self.descend().astype(self.targets.dtype)

@@ -147,6 +147,14 @@ class RowModel(ABC):
         norms = self.squared_row_norms()
         return float(max(norms[self.shards.rows_of(shard)].mean() for shard in range(self.shards.count)))
 
+    def shards_apart(self, steepest: float) -> float:
+        """A bound of ‖∇F_m − ∇F‖ for losses whose slopes are at most ``steepest``: by the means of row norms."""
+        if self.shards.count == 1:
+            return 0.0
+        norms = np.sqrt(self.squared_row_norms())
+        own = max(float(norms[self.shards.rows_of(shard)].mean()) for shard in range(self.shards.count))
+        return steepest * (own + float(norms @ self.shards.weights))
+
     def start_constants(self) -> Constants:
         """B, Delta and zeta: what they are depends on x_0, the minimum and the split alone."""
         solution, lowest = self.minimum()

@@ -1,5 +1,29 @@
-"""The paper's theory as code."""
+"""The paper's theory as code: stepsizes, guarantees, speedups, estimates of constants, and the lemmas on a trace."""
 
 from nowait.theory.constants import Constants
+from nowait.theory.estimate import Estimate, Uncertain, estimate
+from nowait.theory.guarantee import Guarantee, Prescription
+from nowait.theory.lemmas import LemmaCheck, check_lemmas
+from nowait.theory.rates import Rate
+from nowait.theory.rivals import prescribe_constant, prescribe_minibatch
+from nowait.theory.speedup import Speedup, malenia_time, rennala_time, speedup
+from nowait.theory.theorems import prescribe
 
-__all__ = ["Constants"]
+__all__ = [
+    "Constants",
+    "Estimate",
+    "Guarantee",
+    "LemmaCheck",
+    "Prescription",
+    "Rate",
+    "Speedup",
+    "Uncertain",
+    "check_lemmas",
+    "estimate",
+    "malenia_time",
+    "prescribe",
+    "prescribe_constant",
+    "prescribe_minibatch",
+    "rennala_time",
+    "speedup",
+]

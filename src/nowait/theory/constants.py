@@ -7,6 +7,23 @@ from typing import final
 
 from nowait.core import checks
 
+MEANINGS = {
+    "L": "F is L-smooth",
+    "mu": "F is mu-strongly convex",
+    "sigma": "sigma² bounds the variance of a stochastic gradient",
+    "G": "every f(·; ξ) is G-Lipschitz",
+    "B": "B bounds the distance from x_0 to the minimiser",
+    "Delta": "Delta bounds F(x_0) − F*",
+    "zeta": "zeta bounds how far a worker's expected gradient is from that of all",
+}
+REMEDIES = {
+    "mu": "write mu=…, such as the factor of an l2 term; for a function that is just convex take 'convex'",
+    "sigma": "nw.theory.estimate(problem) samples it, or write sigma=…, 0 for exact gradients",
+    "G": "only Lipschitz losses have one: AbsoluteLoss, Hinge, LogisticRegression without l2",
+    "zeta": "write zeta=…, 0 if all workers draw from the same data",
+}
+USUAL_REMEDY = "problem.constants() of a built-in problem has it, nw.theory.estimate(problem) estimates it"
+
 
 @final
 @dataclass(frozen=True)
@@ -33,15 +50,39 @@ class Constants:
     """‖∇F_m(x) − ∇F(x)‖ ≤ zeta for every worker m and every x; 0 if all draw from the same data."""
 
     def __post_init__(self) -> None:
-        for name, value in self._known().items():
+        for name, value in self.known().items():
             checks.store(self, **{name: checks.not_negative(value, name, "the theorems need it finite, or None")})
         if self.L is not None and self.mu is not None and self.mu > self.L * (1 + 1e-9):
             raise ValueError(f"mu must not exceed L, got mu={self.mu} and L={self.L}: no function is both")
 
     def __repr__(self) -> str:
-        known = ", ".join(f"{name}={value!r}" for name, value in self._known().items())
+        known = ", ".join(f"{name}={value!r}" for name, value in self.known().items())
         return f"Constants({known})"
 
-    def _known(self) -> dict[str, float]:
+    def known(self) -> dict[str, float]:
+        """Those that are not None."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
+
+    def need(self, name: str, by: str) -> float:
+        """The constant of this name, or an error that says what it is, who needs it and how to get it."""
+        value: float | None = getattr(self, name)
+        if value is None:
+            remedy = REMEDIES.get(name, USUAL_REMEDY)
+            raise ValueError(f"{by} needs {name} ({MEANINGS[name]}), which these constants lack: {remedy}")
+        return value
+
+    def need_positive(self, name: str, by: str) -> float:
+        """The same, for a constant by which stepsizes are multiplied or divided."""
+        value = self.need(name, by)
+        if value == 0:
+            raise ValueError(f"{by} needs {name} above 0 ({MEANINGS[name]}), got 0: {_why_positive(name)}")
+        return value
+
+
+def _why_positive(name: str) -> str:
+    if name == "mu":
+        return "for a function that is just convex take 'convex'"
+    if name in ("B", "Delta"):
+        return "x_0 is a minimiser already"
+    return "the function would be constant or linear"

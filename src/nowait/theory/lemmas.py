@@ -1,0 +1,154 @@
+"""The paper's lemmas, checked on the trace of a run of asynchronous SGD.
+
+They hold for every order of arrivals and all stepsizes, so a run that breaks one has a fault in its bookkeeping.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core import Constant, DelayAdaptive, Stepsize, sampler
+from nowait.core.problem import fill_with_gradient
+from nowait.core.types import Floats, Integers
+from nowait.theory.theorems import sum_share
+
+TOLERANCE = 1e-9
+
+
+@final
+@dataclass(frozen=True)
+class LemmaCheck:
+    """One lemma on one run: how far its two sides are apart (0 where an inequality holds), and whether it holds."""
+
+    lemma: str
+    deviation: float
+    holds: bool
+
+
+def check_lemmas(trace: Any, stepsize: Stepsize, problem: Any, seed: int = 0) -> list[LemmaCheck]:
+    """Check the delay identity, the sum of the stepsizes and Lemma 1 on ``run.trace``.
+
+    ``stepsize``, ``problem`` and ``seed`` are those of the run. The gradients are computed again, and the run with
+    them. The sum is known for ``Constant`` and ``DelayAdaptive``, and left out for other rules.
+
+    >>> import nowait as nw
+    >>> problem, stepsize = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1), nw.DelayAdaptive(0.1)
+    >>> run = nw.simulate(problem, nw.AsynchronousSGD(stepsize), nw.speeds.Pareto(1.0, 1.1, workers=5), steps=100)
+    >>> [(check.lemma, check.holds) for check in check_lemmas(run.trace, stepsize, problem)]
+    [('delay identity', True), ('Lemma 1', True), ('sum of the stepsizes', True)]
+    """
+    order = Order(trace)
+    checks = [check_delays(order, trace), check_lemma_1(order, trace, problem, seed)]
+    if isinstance(stepsize, Constant | DelayAdaptive):
+        checks.append(check_stepsize_sum(order, stepsize))
+    return checks
+
+
+class Order:
+    """Who arrived when: m_k, prev and next of the paper (erratum E3: prev is 0 and next is ∞ where there is none).
+
+    Gradients are numbered by the step they make, from 1 to K; those in flight at the end are K + 1 + m.
+    """
+
+    def __init__(self, trace: Any) -> None:
+        self.K, self.M = len(trace.worker), trace.num_workers
+        if self.K == 0 or not np.array_equal(trace.step, np.arange(1, self.K + 1)) or len(trace.events):
+            raise ValueError(
+                "the lemmas are about runs that apply every arrival at once with workers that stay: "
+                "take the trace of a run of AsynchronousSGD without faults, with at least one step"
+            )
+        numbers = {worker: place for place, worker in enumerate(np.sort(trace.initial_workers).tolist())}
+        self.worker: Integers = np.array([-1, *(numbers[worker] for worker in trace.worker.tolist())])
+        """m_k as a number from 0 to M − 1, for k = 1 … K; entry 0 means nothing."""
+        self.next = np.empty((self.K + 2, self.M), np.int64)
+        """next(k, m): the first gradient of worker m at k or later."""
+        self.next[self.K + 1] = self.K + 1 + np.arange(self.M)
+        for k in range(self.K, 0, -1):
+            self.next[k] = self.next[k + 1]
+            self.next[k, self.worker[k]] = k
+        self.previous = np.zeros(self.K + 1 + self.M, np.int64)
+        """prev of every gradient: the version of its point."""
+        latest = np.zeros(self.M, np.int64)
+        for k in range(1, self.K + 1):
+            self.previous[k] = latest[self.worker[k]]
+            latest[self.worker[k]] = k
+        self.previous[0], self.previous[self.K + 1 :] = 0, latest
+
+    def final_stepsizes(self, rule: Stepsize) -> Floats:
+        """The stepsize of every gradient; of those in flight at the end with the delay max(1, K − prev)."""
+        k = np.arange(self.K + 1 + self.M)
+        in_flight = k > self.K
+        delays = np.where(in_flight, np.maximum(1, self.K - self.previous), k - self.previous)
+        stepsizes = np.zeros(len(k))
+        stepsizes[1:] = rule(delays[1:], self.M, np.minimum(k, self.K)[1:])
+        return stepsizes
+
+    def of_points(self, stepsizes: Floats) -> Floats:
+        """γ̂_1 … γ̂_K: the stepsize of the gradient taken at x_k, which is next(k + 1, m_k)."""
+        k = np.arange(1, self.K + 1)
+        return stepsizes[self.next[k + 1, self.worker[1:]]]
+
+
+def check_delays(order: Order, trace: Any) -> LemmaCheck:
+    """The recorded delays are τ(k) = k − prev, and Σ_{k<K} τ(k) + Σ_m τ(K, m) = K·M, with equality (erratum E25)."""
+    k = np.arange(1, order.K + 1)
+    delays = k - order.previous[1 : order.K + 1]
+    wrong = int((delays != trace.delay).sum())
+    at_the_end = sum(order.K - order.previous[order.next[order.K, worker]] for worker in range(order.M))
+    apart = abs(int(delays[:-1].sum()) + int(at_the_end) - order.K * order.M)
+    return LemmaCheck("delay identity", float(wrong + apart), wrong + apart == 0)
+
+
+def check_stepsize_sum(order: Order, rule: Constant | DelayAdaptive) -> LemmaCheck:
+    """Σ γ̂_k ≥ γ_max·K·(1 − M/(4·cut)), whatever the delays (for ``Constant`` the cut is ∞, and both sides equal)."""
+    if isinstance(rule, Constant):
+        largest, cut = rule.value, math.inf
+    else:
+        largest, cut = rule.largest, float(order.M) if rule.cut is None else rule.cut
+    total = float(order.of_points(order.final_stepsizes(rule)).sum())
+    missing = largest * order.K * sum_share(order.M, cut) - total
+    return LemmaCheck("sum of the stepsizes", max(0.0, missing), missing <= TOLERANCE * largest * order.K)
+
+
+def check_lemma_1(order: Order, trace: Any, problem: Any, seed: int) -> LemmaCheck:
+    """x_k − x̂_k = Σ_{m≠m_k} γ_{next(k,m)}·∇f(x_{prev(k,m)}; ξ): the gradients in flight just after step k.
+
+    x̂_1 = x_0 − Σ_m γ_{next(1,m)}·∇f(x_0; ξ_m) and x̂_{k+1} = x̂_k − γ̂_k·∇f(x_k; ξ_k). The stepsizes are those of the
+    trace; those of gradients that never arrived stand on both sides, and are taken as the last step's.
+    """
+    iterates, moves = _run_again(order, trace, problem, seed)
+    k = np.arange(1, order.K + 1)
+    in_flight = moves[order.next[1 : order.K + 1]].sum(axis=1) - moves[1 : order.K + 1]
+    virtual = np.empty_like(iterates)
+    virtual[1] = iterates[0] - moves[order.next[1]].sum(axis=0)
+    of_points = moves[order.next[k + 1, order.worker[1:]]]
+    virtual[2:] = virtual[1] - np.cumsum(of_points[:-1], axis=0)
+    apart = float(np.abs(iterates[1:] - virtual[1:] - in_flight).max())
+    arrived = abs(float(np.linalg.norm(iterates[-1])) - trace.last_norm)
+    deviation = max(apart, arrived) / max(1.0, float(np.abs(iterates).max()))
+    return LemmaCheck("Lemma 1", deviation, bool(deviation <= TOLERANCE))
+
+
+def _run_again(order: Order, trace: Any, problem: Any, seed: int) -> tuple[Floats, Floats]:
+    """x_0 … x_K, and γ·∇f of every gradient by its number, computed from the trace alone."""
+    fill, samples = fill_with_gradient(problem), sampler(seed)
+    workers, jobs, stepsizes = trace.worker.tolist(), trace.job.tolist(), trace.stepsize.tolist()
+    iterates = np.empty((order.K + 1, problem.dimension))
+    moves = np.zeros((order.K + 1 + order.M, problem.dimension))
+    iterates[0] = problem.initial()
+    gradient = np.empty(problem.dimension)
+    for k in range(1, order.K + 1):
+        fill(iterates[order.previous[k]], samples.sample(workers[k - 1], jobs[k - 1]), gradient)
+        moves[k] = stepsizes[k - 1] * gradient
+        iterates[k] = iterates[k - 1] - moves[k]
+    given = dict.fromkeys(np.sort(trace.initial_workers).tolist(), 0)
+    given |= {worker: job + 1 for worker, job in zip(workers, jobs, strict=True)}
+    for place, (worker, job) in enumerate(sorted(given.items())):
+        number = order.K + 1 + place
+        fill(iterates[order.previous[number]], samples.sample(worker, job), gradient)
+        moves[number] = stepsizes[-1] * gradient
+    return iterates, moves

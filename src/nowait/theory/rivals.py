@@ -1,0 +1,158 @@
+"""What theory says of the rivals of delay-adaptive asynchronous SGD: minibatch SGD, and constant stepsizes by τ_max.
+
+The rates are those that the paper compares itself with (its Table 1). It names no constants for them; those here come
+from proofs short enough to be told in the docstrings, so that the guarantees can be computed, compared and checked.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from nowait.core import Constant, RandomIterate, StronglyConvexAverage, UniformAverage, checks
+from nowait.theory.constants import Constants
+from nowait.theory.guarantee import SQUARED_GRADIENT, SUBOPTIMALITY, Guarantee, Prescription
+from nowait.theory.theorems import Case, checked_case, known_case, noise_stepsize
+
+
+def prescribe_minibatch(setting: str, constants: Constants, *, workers: int, steps: int) -> Prescription:
+    """Minibatch SGD: ``steps`` rounds of M = ``workers`` gradients each, in the settings of ``prescribe``.
+
+    R steps of SGD whose gradients have the variance σ²/M. Different data of the workers do no harm. The textbook
+    proofs, with answers made of x_1 … x_R (x_1 has one step's noise more than x_0):
+
+    * convex, γ ≤ 1/(2L): B²/(γR) + 2γσ²/M;
+    * strongly convex, γ ≤ 1/(2L), weights exp(μγt): (B²/γ)·exp(−μγR) + 2γσ²/M;
+    * non-convex, γ ≤ 1/L: 2Δ/(γR) + 2Lγσ²/M;
+    * convex, G-Lipschitz: (B² + γ²G²)/(2γR) + γG²/2.
+
+    >>> p = prescribe_minibatch("convex", Constants(L=1.0, sigma=0.0, B=1.0), workers=8, steps=100)
+    >>> float(p.guarantee)
+    0.02
+    """
+    case = known_case(setting, constants, workers, steps)
+    if setting == "convex-lipschitz":
+        return _minibatch_lipschitz(case)
+    if setting == "convex":
+        return _minibatch_convex(case)
+    if setting == "strongly-convex":
+        return _minibatch_strongly_convex(case)
+    return _minibatch_nonconvex(case)
+
+
+def prescribe_constant(
+    setting: str, constants: Constants, *, workers: int, steps: int, max_delay: float
+) -> Prescription:
+    """Asynchronous SGD with a constant stepsize, for delays of at most ``max_delay`` = τ_max.
+
+    The rates with τ_max in the place of M are those of Stich and Karimireddy, "The Error-Feedback Framework" (2020),
+    and of those before them. The constants here: a constant γ ≤ 1/(4L·max(M, τ_max)) is at most what Theorems 3 and 4
+    allow for every gradient, so their proofs hold, and the stepsizes add up to K·γ. (8 in the place of 4 for strongly
+    convex and heterogeneous problems. For Lipschitz losses Theorems 1 and 2 need no τ_max; this is what was known
+    before them.)
+
+    >>> c = Constants(L=1.0, sigma=0.0, B=1.0)
+    >>> short, long = (prescribe_constant("convex", c, workers=8, steps=10_000, max_delay=d) for d in (8, 8_000))
+    >>> float(long.guarantee) / float(short.guarantee)
+    1000.0
+    """
+    case = checked_case(setting, constants, workers, steps)
+    longest = checks.positive(max_delay, "max_delay", "it is the longest delay, in steps; a fresh gradient has delay 1")
+    make = _constant_lipschitz if setting.endswith("lipschitz") else _constant_smooth
+    return make(case, max(case.M, longest))
+
+
+def _minibatch_lipschitz(case: Case) -> Prescription:
+    R, G, B = case.K, case.need_positive("G"), case.need_positive("B")
+    gamma = B / (G * math.sqrt(R))
+    bound = Guarantee(SUBOPTIMALITY, (B**2 + (gamma * G) ** 2) / (2 * gamma * R) + gamma * G**2 / 2)
+    return _minibatch(case, gamma, UniformAverage(), bound)
+
+
+def _minibatch_convex(case: Case) -> Prescription:
+    R, L, B, sigma = case.K, case.need_positive("L"), case.need_positive("B"), case.need("sigma")
+    variance = sigma**2 / case.M
+    gamma = min(1 / (2 * L), B / math.sqrt(2 * R * variance) if sigma else math.inf)
+    bound = Guarantee(SUBOPTIMALITY, B**2 / (gamma * R), 2 * gamma * variance)
+    return _minibatch(case, gamma, UniformAverage(), bound)
+
+
+def _minibatch_strongly_convex(case: Case) -> Prescription:
+    R, L, mu = case.K, case.need_positive("L"), case.need_positive("mu")
+    B, sigma = case.need_positive("B"), case.need("sigma")
+    variance = sigma**2 / case.M
+    gamma = 1 / (2 * L)
+    if sigma:
+        gamma = min(gamma, math.log(math.e + (mu * R * B) ** 2 / variance) / (mu * R))
+    bound = Guarantee(SUBOPTIMALITY, B**2 / gamma * math.exp(-mu * gamma * R), 2 * gamma * variance)
+    return _minibatch(case, gamma, StronglyConvexAverage(mu), bound)
+
+
+def _minibatch_nonconvex(case: Case) -> Prescription:
+    R, L, Delta, sigma = case.K, case.need_positive("L"), case.need_positive("Delta"), case.need("sigma")
+    variance = sigma**2 / case.M
+    gamma = min(1 / L, math.sqrt(Delta / (L * R * variance)) if sigma else math.inf)
+    bound = Guarantee(SQUARED_GRADIENT, 2 * Delta / (gamma * R), 2 * L * gamma * variance)
+    return _minibatch(case, gamma, RandomIterate(), bound)
+
+
+def _minibatch(case: Case, gamma: float, output: Any, bound: Guarantee) -> Prescription:
+    return case.prescription("Minibatch SGD", Constant(gamma), output, bound)
+
+
+def _constant_lipschitz(case: Case, longest: float) -> Prescription:
+    """Theorems 1 and 2 with τ_max in the place of M."""
+    K, G = case.K, case.need_positive("G")
+    if case.setting == "convex-lipschitz":
+        B = case.need_positive("B")
+        bound = Guarantee(SUBOPTIMALITY, 3 * G * B * math.sqrt(longest / K))
+        return _constant(case, B / (G * math.sqrt(K * longest)), UniformAverage(), bound)
+    L, Delta, sigma = case.need_positive("L"), case.need_positive("Delta"), case.need("sigma")
+    gamma = min(1 / (2 * longest * L), noise_stepsize(case), (Delta / ((L * longest * G) ** 2 * K)) ** (1 / 3))
+    bound = Guarantee(
+        SQUARED_GRADIENT,
+        4 * Delta / (gamma * K) + 2 * (gamma * L * longest * G) ** 2,
+        4 * gamma * L * sigma**2,
+    )
+    return _constant(case, gamma, RandomIterate(), bound)
+
+
+def _constant_smooth(case: Case, longest: float) -> Prescription:
+    """Theorems 3 and 4 with a stepsize that is small enough for every delay."""
+    if case.setting == "strongly-convex":
+        return _constant_strongly_convex(case, longest)
+    M, K, L, sigma = case.M, case.K, case.need_positive("L"), case.need("sigma")
+    if case.setting == "convex":
+        B = case.need_positive("B")
+        gamma = min(1 / (4 * longest * L), B / (sigma * math.sqrt(K)) if sigma else math.inf)
+        noise = 2 * gamma * sigma**2 * (1 + M / K)
+        return _constant(case, gamma, UniformAverage(), Guarantee(SUBOPTIMALITY, 2.125 * B**2 / (K * gamma), noise))
+    Delta = case.need_positive("Delta")
+    if case.setting == "nonconvex":
+        gamma = min(1 / (4 * longest * L), noise_stepsize(case))
+        noise = 6 * L * gamma * sigma**2 * (1 + M / K)
+        return _constant(case, gamma, RandomIterate(), Guarantee(SQUARED_GRADIENT, 9 * Delta / (K * gamma), noise))
+    zeta = case.need("zeta")
+    gamma = min(1 / (8 * longest * L), noise_stepsize(case))
+    bound = Guarantee(
+        SQUARED_GRADIENT,
+        33.25 * Delta / (K * gamma),
+        12 * L * gamma * sigma**2 * (1 + M / K),
+        zeta**2 * (40 * L * M**2 * gamma / K + 21),
+    )
+    return _constant(case, gamma, RandomIterate(), bound)
+
+
+def _constant_strongly_convex(case: Case, longest: float) -> Prescription:
+    """As Theorem 3.2, but all weights are known: Σ γP̂ ≥ γ·exp(Kμγ/2)."""
+    K, L, mu = case.K, case.need_positive("L"), case.need_positive("mu")
+    B, sigma = case.need_positive("B"), case.need("sigma")
+    gamma = 1 / (8 * longest * L)
+    if sigma:
+        gamma = min(gamma, 2 * math.log(math.e + (mu * K * B / sigma) ** 2) / (mu * K))
+    bound = Guarantee(SUBOPTIMALITY, 2.75 * B**2 / gamma * math.exp(-K * mu * gamma / 2), 30 * sigma**2 * gamma)
+    return _constant(case, gamma, StronglyConvexAverage(mu / 2), bound)
+
+
+def _constant(case: Case, gamma: float, output: Any, bound: Guarantee) -> Prescription:
+    return case.prescription("constant stepsize, by the longest delay", Constant(gamma), output, bound)

@@ -1,0 +1,201 @@
+"""Speeds of workers and what follows from them: the paper's Section 1.2 and Table 2, and times to an accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core import checks
+from nowait.core.types import Floats
+from nowait.theory.constants import Constants
+from nowait.theory.rates import Rate
+
+OLD = "Asynchronous SGD, constant stepsize (by the longest delay)"
+ASYNCHRONOUS = "Asynchronous SGD, delay-adaptive"
+MINIBATCH = "Minibatch SGD"
+
+
+def speedup(seconds: Iterable[float]) -> Speedup:
+    """What asynchrony gains with workers that take so many seconds for a gradient.
+
+    >>> gain = speedup([1.0, 1.0, 1.0, 10.0])
+    >>> gain.speedup, gain.max_delay
+    (7.75, 31.0)
+    >>> gain.async_steps(100), gain.minibatch_steps(100)
+    (310, 10)
+    >>> gain.worth_removing
+    [3]
+    """
+    return Speedup(_checked_seconds(seconds))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Speedup:
+    """The numbers of Section 1.2 and Table 2, for fixed seconds s_m per gradient."""
+
+    seconds: Floats
+
+    @property
+    def workers(self) -> int:
+        """M."""
+        return len(self.seconds)
+
+    @property
+    def rate(self) -> float:
+        """Gradients per second of all workers together: Σ 1/s_m."""
+        return float((1 / self.seconds).sum())
+
+    @property
+    def harmonic_mean(self) -> float:
+        """HM(s) = M/Σ(1/s_m)."""
+        return self.workers / self.rate
+
+    @property
+    def max_delay(self) -> float:
+        """τ_max ≈ Σ s_max/s_m: how many steps are made while the slowest worker computes once."""
+        return float(self.seconds.max() * self.rate)
+
+    @property
+    def speedup(self) -> float:
+        """s_max/HM(s), at least 1: the factor in time over minibatch SGD, by the optimisation terms (Table 2)."""
+        return float(self.seconds.max() / self.harmonic_mean)
+
+    @property
+    def delays(self) -> Floats:
+        """The delay that each worker's gradients have in the steady state: s_m·Σ 1/s. Their mean over steps is M."""
+        return self.seconds * self.rate
+
+    def async_steps(self, budget_seconds: float) -> int:
+        """K_async: Σ ⌊S/s_m⌋ steps in S seconds."""
+        budget = checks.not_negative(budget_seconds, "budget_seconds", "time does not run backwards")
+        return int(_whole(budget / self.seconds).sum())
+
+    def minibatch_steps(self, budget_seconds: float) -> int:
+        """K_mini: ⌊S/s_max⌋ steps in S seconds."""
+        budget = checks.not_negative(budget_seconds, "budget_seconds", "time does not run backwards")
+        return int(_whole(budget / self.seconds.max()))
+
+    def worth_adding(self, seconds: float) -> bool:
+        """Whether one more worker makes M/K smaller: if and only if its seconds are at most HM(s) (erratum E9).
+
+        That is the optimisation term alone. The noise term gains from every worker: see ``best_subset``.
+        """
+        return checks.positive(seconds, "seconds", "it is how long a gradient takes") <= self.harmonic_mean * (
+            1 + 1e-12
+        )
+
+    @property
+    def worth_removing(self) -> list[int]:
+        """Workers without any of which M/K would be smaller: those with more seconds than the others' harmonic mean.
+
+        One at a time: after a removal the mean is another one. With equal workers nobody.
+        """
+        return np.flatnonzero(self.seconds > self.harmonic_mean * (1 + 1e-12)).tolist() if self.workers > 1 else []
+
+    def fastest(self, count: int) -> list[int]:
+        """The ``count`` fastest workers, in their order."""
+        return sorted(np.argsort(self.seconds, kind="stable")[:count].tolist())
+
+    def best_subset(self, setting: str, constants: Constants, accuracy: float) -> list[int]:
+        """The workers with which delay-adaptive asynchronous SGD is predicted to be fastest to the accuracy.
+
+        Of the m fastest, for every m, those with the least time by the rates of Table 1: "Naive Optimal ASGD" of
+        Maranjyan, Tyurin and Richtárik, "Ringmaster ASGD" (2025), in the non-convex setting.
+        """
+        times = np.array(self._times_of_fastest(Rate.of(setting, constants), accuracy))
+        return self.fastest(1 + int(np.flatnonzero(times <= times.min() * (1 + 1e-9))[-1]))
+
+    def times(self, setting: str, constants: Constants, accuracy: float) -> dict[str, float]:
+        """Seconds to the accuracy per method, up to one constant factor: rates without constants and logarithms.
+
+        The accuracy is that of ``prescribe``'s guarantee: F − F*, or ‖∇F‖² in non-convex settings. Optimal time
+        complexities (Rennala, Ringmaster, Malenia, Ringleader) are known for the non-convex ones.
+        """
+        rate = Rate.of(setting, constants)
+        apart = rate.case.need("zeta") ** 2 if setting == "heterogeneous" else 0.0
+        times = {
+            MINIBATCH: rate.steps_to(accuracy, self.workers) / self.workers * float(self.seconds.max()),
+            OLD: _unless_biased(rate, accuracy - apart, self.max_delay) / self.rate,
+            ASYNCHRONOUS: _unless_biased(rate, accuracy - apart, self.workers) / self.rate,
+        }
+        if setting == "nonconvex":
+            times[f"{ASYNCHRONOUS}, best subset"] = min(self._times_of_fastest(rate, accuracy))
+            times["Rennala SGD"] = times["Ringmaster ASGD"] = rennala_time(self.seconds, constants, accuracy)
+        if setting == "heterogeneous":
+            times["Malenia SGD"] = times["Ringleader ASGD"] = malenia_time(self.seconds, constants, accuracy)
+        return times
+
+    def _times_of_fastest(self, rate: Rate, accuracy: float) -> list[float]:
+        rates = np.cumsum(1 / np.sort(self.seconds))
+        return [rate.steps_to(accuracy, count) / float(rates[count - 1]) for count in range(1, self.workers + 1)]
+
+    def __repr__(self) -> str:
+        return (
+            f"Speedup({self.workers} workers, {self.seconds.min():g} to {self.seconds.max():g} s per gradient: "
+            f"{self.speedup:.3g} x, longest delay {self.max_delay:.4g})"
+        )
+
+
+def rennala_time(seconds: Iterable[float], constants: Constants, accuracy: float) -> float:
+    """min over m of (1/m·Σ_{i≤m} 1/s_i)^{−1}·(LΔ/ε + σ²LΔ/(mε²)): optimal when all workers have the same data.
+
+    For E‖∇F‖² ≤ ε and L-smooth F, up to a constant: Tyurin and Richtárik, "Optimal Time Complexities of Parallel
+    Stochastic Optimization Methods" (2023), attained by Rennala SGD, and by Ringmaster ASGD (Maranjyan, Tyurin and
+    Richtárik 2025) without knowing the speeds.
+
+    >>> rennala_time([1.0, 100.0], Constants(L=1.0, sigma=0.0, Delta=1.0), accuracy=0.1)
+    10.0
+    """
+    slow_last = np.sort(_checked_seconds(seconds))
+    first, noise = _terms(constants, accuracy, "the time of Rennala and Ringmaster")
+    counts = np.arange(1, len(slow_last) + 1)
+    means = counts / np.cumsum(1 / slow_last)
+    return float((means * (first + noise / counts)).min())
+
+
+def malenia_time(seconds: Iterable[float], constants: Constants, accuracy: float) -> float:
+    """s_max·LΔ/ε + mean(s)·σ²LΔ/(M·ε²): optimal when workers have data of their own.
+
+    For E‖∇F‖² ≤ ε and L-smooth F, up to a constant: Tyurin and Richtárik (2023) for Malenia SGD; Ringleader ASGD
+    (Maranjyan and Richtárik 2025) attains it asynchronously.
+
+    >>> malenia_time([1.0, 100.0], Constants(L=1.0, sigma=0.0, Delta=1.0), accuracy=0.1)
+    1000.0
+    """
+    checked = _checked_seconds(seconds)
+    first, noise = _terms(constants, accuracy, "the time of Malenia and Ringleader")
+    return float(checked.max() * first + checked.mean() * noise / len(checked))
+
+
+def _terms(constants: Constants, accuracy: float, by: str) -> tuple[float, float]:
+    """LΔ/ε and σ²LΔ/ε²."""
+    accuracy = checks.positive(accuracy, "accuracy", "it is the error to reach")
+    first = constants.need_positive("L", by) * constants.need_positive("Delta", by) / accuracy
+    return first, first * constants.need("sigma", by) ** 2 / accuracy
+
+
+def _unless_biased(rate: Rate, accuracy: float, width: float) -> float:
+    """The steps; ∞ where different data keep the error above the accuracy for ever."""
+    return rate.steps_to(accuracy, width) if accuracy > 0 else math.inf
+
+
+def _whole(number: Any) -> Any:
+    """⌊·⌋ that takes 0.3/0.1 for 3."""
+    return np.floor(number * (1 + 1e-12))
+
+
+def _checked_seconds(seconds: Any) -> Floats:
+    if isinstance(seconds, str) or not isinstance(seconds, Iterable):
+        raise TypeError(f"seconds must be a list of numbers, one for each worker, got {seconds!r}")
+    checked = [
+        checks.positive(value, f"seconds[{worker}]", "it is how long a gradient takes")
+        for worker, value in enumerate(seconds)
+    ]
+    if not checked:
+        raise ValueError("seconds is empty: give the time of at least one worker")
+    return np.array(checked)
