@@ -65,6 +65,7 @@ from nowait.methods import (
     WindowRule,
 )
 from nowait.recording import Callback, History, Run, Stats, Sweep, Trace, load
+from nowait.studies import certify, plan
 
 if TYPE_CHECKING:
     from nowait import plots
@@ -132,7 +133,9 @@ __all__ = [
     "WindowRule",
     "WorkerFailedError",
     "__version__",
+    "certify",
     "load",
+    "plan",
     "plots",
     "problems",
     "replay",

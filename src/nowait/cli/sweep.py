@@ -13,9 +13,8 @@ from rich.table import Table
 import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
 from nowait.cli.methods import parse_method
+from nowait.cli.problems import load_problem, smoothness_of
 from nowait.core.types import Floats
-
-LOSSES = {"least-squares": nw.problems.LeastSquares, "logistic": nw.problems.LogisticRegression}
 
 
 @final
@@ -24,7 +23,7 @@ class SweepSettings:
     """What the command line asked for."""
 
     method: str
-    problem: Path | None
+    problem: str | None
     loss: str
     batch_size: int
     workers: int
@@ -38,7 +37,7 @@ class SweepSettings:
 def run_sweep(settings: SweepSettings) -> nw.Sweep:
     """The whole sweep: problem, runs, table, figure."""
     make = parse_method(settings.method)
-    problem = _problem(settings)
+    problem = load_problem(settings.problem, settings.loss, settings.batch_size)
     medians = mixed_cluster(settings.workers, settings.straggler, seed=0)
     speeds = nw.speeds.LogNormal(medians.tolist(), sigma=0.2)
     stepsizes = _stepsizes(settings.stepsizes, problem)
@@ -61,21 +60,10 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     return sweep
 
 
-def _problem(settings: SweepSettings) -> Any:
-    if settings.loss not in LOSSES:
-        raise ValueError(f"--loss must be one of {', '.join(LOSSES)}, got {settings.loss!r}")
-    if settings.problem is None:
-        if settings.loss != "least-squares":
-            raise ValueError("the built-in problem is least squares: give --problem FILE for another loss")
-        return nw.problems.LeastSquares.random(batch_size=settings.batch_size, seed=42)
-    features, targets = nw.problems.read_libsvm(settings.problem)
-    return LOSSES[settings.loss](features, targets, batch_size=settings.batch_size)
-
-
 def _stepsizes(text: str | None, problem: Any) -> Floats:
     """Those given, or a grid around 1/L."""
     if text is None:
-        return np.asarray(np.geomspace(1e-3, 1.0, 9) / problem.constants().L)
+        return np.asarray(np.geomspace(1e-3, 1.0, 9) / smoothness_of(problem))
     try:
         sizes = [float(part) for part in text.split(",")]
     except ValueError:

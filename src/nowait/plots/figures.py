@@ -50,6 +50,21 @@ def sweep(result: Sweep) -> Figure:
     return figure
 
 
+def longest_delay(study: Any) -> Figure:
+    """Errors, and guarantees, against the longest delay, of ``nowait.studies.longest_delay()``."""
+    figure, axes = _figure(2)
+    for panel, curves, label in (
+        (axes[0], study.errors, f"largest F(x) − F*, steps {study.steps // 2:,} to {study.steps:,}"),
+        (axes[1], study.guarantees, f"guarantee for F(x̃) − F*, {study.steps:,} steps"),
+    ):
+        for (name, values), style in zip(curves.items(), _styles(len(curves)), strict=True):
+            panel.plot(study.max_delay, values, marker="o", label=name, **style)
+        panel.set(xlabel=f"longest delay τ_max (steps), M = {study.workers}", ylabel=label, xscale="log", yscale="log")
+        panel.grid(alpha=0.3)
+        panel.legend(fontsize="small")
+    return figure
+
+
 def _draw_final_losses(axes: Axes, result: Sweep) -> None:
     order = np.argsort(result.stepsizes)
     sizes, final = result.stepsizes[order], result.final[order]

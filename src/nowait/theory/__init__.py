@@ -7,6 +7,7 @@ from nowait.theory.lemmas import LemmaCheck, check_lemmas
 from nowait.theory.rates import Rate
 from nowait.theory.rivals import prescribe_constant, prescribe_minibatch
 from nowait.theory.speedup import Speedup, malenia_time, rennala_time, speedup
+from nowait.theory.tables import Table1Row, Table2Row, table_1, table_2
 from nowait.theory.theorems import prescribe
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "Prescription",
     "Rate",
     "Speedup",
+    "Table1Row",
+    "Table2Row",
     "Uncertain",
     "check_lemmas",
     "estimate",
@@ -26,4 +29,6 @@ __all__ = [
     "prescribe_minibatch",
     "rennala_time",
     "speedup",
+    "table_1",
+    "table_2",
 ]

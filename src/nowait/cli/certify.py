@@ -1,0 +1,118 @@
+"""The certify command: the theorems against measurements, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import final
+
+from rich.console import Console
+from rich.table import Table
+
+import nowait as nw
+from nowait.cli.results import print_json
+from nowait.studies import Certificate, CertifiedRow, certify, longest_delay
+
+
+@final
+@dataclass(frozen=True)
+class CertifySettings:
+    """What the command line asked for."""
+
+    settings: Sequence[str] | None
+    patterns: Sequence[str] | None
+    workers: int
+    steps: int
+    seeds: int
+    seed: int
+    figure: Path | None
+    as_json: bool
+
+
+def run_certify(asked: CertifySettings) -> bool:
+    """Certify, print, and say whether everything holds."""
+    if asked.figure is not None and not asked.figure.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {asked.figure.parent} for the figure")
+    found = certify(
+        settings=asked.settings,
+        patterns=asked.patterns,
+        workers=asked.workers,
+        steps=asked.steps,
+        seeds=asked.seeds,
+        seed=asked.seed,
+    )
+    if asked.as_json:
+        print_json(_as_dictionary(found))
+    else:
+        _print(Console(), found)
+    if asked.figure is not None:
+        nw.plots.longest_delay(longest_delay()).savefig(asked.figure, dpi=150)
+        if not asked.as_json:
+            Console().print(f"Figure: {asked.figure}", highlight=False)
+    return found.holds
+
+
+def _as_dictionary(found: Certificate) -> dict[str, object]:
+    rows = [asdict(row) | {"ratio": row.ratio, "verdict": row.verdict} for row in found.rows]
+    return {"holds": found.holds, "rows": rows, "bias": found.bias, "workers": found.workers, "steps": found.steps}
+
+
+def _print(console: Console, found: Certificate) -> None:
+    console.print(_table(found))
+    console.print(_lemmas(found), highlight=False)
+    console.print(_bias_table(found))
+    verdict = "Everything holds." if found.holds else "VIOLATED: see the rows above."
+    console.print(verdict, style="bold" if found.holds else "bold red", highlight=False)
+
+
+def _table(found: Certificate) -> Table:
+    table = Table(
+        title=f"Theorems and measurements: {found.workers} workers, {found.steps:,} steps, {found.seeds} seeds"
+    )
+    headings = ("theorem", "problem", "delays", "longest", "error (99 % interval)", "guarantee", "sharper", "ratio", "")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("theorem", "problem", "delays", "") else "right")
+    for number, row in enumerate(found.rows):
+        last = number + 1 == len(found.rows) or _group(found.rows[number + 1]) != _group(row)
+        table.add_row(*_cells(row), end_section=last)
+    return table
+
+
+def _group(row: CertifiedRow) -> tuple[str, str]:
+    return row.theorem, row.problem
+
+
+def _cells(row: CertifiedRow) -> list[str]:
+    verdict = row.verdict if not row.lemmas_broken else f"{row.verdict}, broken: {', '.join(row.lemmas_broken)}"
+    return [
+        row.theorem.removeprefix("Theorem "),
+        row.problem,
+        row.pattern,
+        f"{row.longest_delay:,}",
+        f"{row.mean:.2e} ({row.low:.1e} to {row.high:.1e})",
+        f"{row.guarantee:.2e}",
+        f"{row.sharpened:.2e}",
+        f"{row.ratio:.1e}",
+        verdict,
+    ]
+
+
+def _lemmas(found: Certificate) -> str:
+    runs = len(found.rows) * found.seeds
+    broken = sum(bool(row.lemmas_broken) for row in found.rows)
+    if broken:
+        return f"Lemma 1, the delay identity or the sum of the stepsizes broke in {broken} rows."
+    return f"Lemma 1, the delay identity and the sum of the stepsizes: checked on all {runs:,} runs, none broken."
+
+
+def _bias_table(found: Certificate) -> Table:
+    table = Table(
+        title="Without Assumption 1: F(x) = E ½(x − ξ)², ξ = ±1, and samples of +1 take a hundred times longer",
+        caption="The minimiser is 0. What weighs old gradients less, weighs +1 less.",
+    )
+    table.add_column("asynchronous SGD")
+    table.add_column("x on average", justify="right")
+    for row in found.bias:
+        table.add_row(row.method, f"{row.mean:+.3f}")
+    return table

@@ -1,0 +1,116 @@
+"""The plan command: what asynchrony would gain here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from rich.console import Console
+from rich.table import Table
+
+import nowait as nw
+from nowait.cli.problems import load_problem
+from nowait.cli.results import plain, print_json
+from nowait.cli.tables import numbers
+from nowait.studies import Advice, plan
+
+
+@final
+@dataclass(frozen=True)
+class PlanSettings:
+    """What the command line asked for."""
+
+    seconds: str | None
+    trace: Path | None
+    workers: int | None
+    probe: float
+    problem: str | None
+    loss: str
+    batch_size: int
+    target_loss: float | None
+    gradients: int | None
+    seeds: int
+    seed: int
+    as_json: bool
+
+
+def run_plan(asked: PlanSettings) -> Advice:
+    """Plan and print."""
+    given = [name for name in ("seconds", "trace", "workers") if getattr(asked, name) is not None]
+    if len(given) != 1:
+        raise ValueError(
+            "give the speeds by one of --seconds 1,1,1,10, --trace FOLDER (of a run) and --workers N (a probe of this "
+            "machine)"
+        )
+    wants_problem = asked.problem is not None or asked.workers is not None
+    advice = plan(
+        load_problem(asked.problem, asked.loss, asked.batch_size) if wants_problem else None,
+        seconds=None if asked.seconds is None else numbers(asked.seconds, "--seconds"),
+        trace=None if asked.trace is None else nw.load(asked.trace).trace,
+        workers=asked.workers,
+        probe_seconds=asked.probe,
+        target_loss=asked.target_loss,
+        gradients=asked.gradients,
+        seeds=asked.seeds,
+        seed=asked.seed,
+    )
+    if asked.as_json:
+        print_json(as_dictionary(advice))
+    else:
+        _print(Console(), advice)
+    return advice
+
+
+def as_dictionary(advice: Advice) -> dict[str, Any]:
+    """The advice in plain words and numbers."""
+    found: dict[str, Any] = plain(advice)
+    found |= {
+        "fastest": advice.fastest.method,
+        "gain": advice.gain,
+        "asynchrony_pays": advice.asynchrony_pays,
+        "synchronous_is_better": advice.synchronous_is_better,
+        "drop": advice.drop,
+        "advice": advice.sentences,
+        "formulas": {
+            "speedup": advice.speedup.speedup,
+            "harmonic_mean": advice.speedup.harmonic_mean,
+            "max_delay": advice.speedup.max_delay,
+            "worth_removing": advice.speedup.worth_removing,
+        },
+    }
+    return found
+
+
+def _print(console: Console, advice: Advice) -> None:
+    console.print(f"From {advice.source}; simulated on {advice.problem}.", highlight=False)
+    console.print(_table(advice))
+    if advice.predicted:
+        console.print(_predictions(advice))
+    for sentence in advice.sentences:
+        console.print(f"• {sentence}", highlight=False)
+
+
+def _table(advice: Advice) -> Table:
+    table = Table(title=f"Simulated with tuned stepsizes, to a loss of {advice.target_loss:.4g}")
+    for heading in ("method", "stepsize", "seconds", "gradients", "sooner than minibatch"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for one in advice.simulated:
+        if math.isinf(one.seconds):
+            table.add_row(one.method, "–", f"over {advice.budget_seconds:.4g}", "–", "–")
+            continue
+        gain = advice.minibatch.seconds / one.seconds
+        shown = f"{gain:.3g} x" if math.isfinite(gain) else "minibatch is not there"
+        table.add_row(one.method, f"{one.stepsize:.3g}", f"{one.seconds:.4g}", f"{one.gradients:,.0f}", shown)
+    return table
+
+
+def _predictions(advice: Advice) -> Table:
+    table = Table(title="Predicted by the rates of the paper's Table 1 (convex), constants left out")
+    table.add_column("method")
+    table.add_column("sooner than minibatch", justify="right")
+    first = next(iter(advice.predicted.values()))
+    for name, seconds in advice.predicted.items():
+        table.add_row(name, f"{first / seconds:.3g} x")
+    return table

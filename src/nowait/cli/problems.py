@@ -1,0 +1,68 @@
+"""Problems as the command line names them: a LIBSVM file, or a function in a Python file or module."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import nowait as nw
+from nowait.core.problem import checked_problem
+
+LOSSES = {"least-squares": nw.problems.LeastSquares, "logistic": nw.problems.LogisticRegression}
+BUILT_IN_LOSS = "least-squares"
+
+
+def load_problem(text: str | None, loss: str, batch_size: int) -> Any:
+    """The problem that ``--problem`` names: ``file.libsvm``, ``module:function`` or ``file.py:function``.
+
+    None is the paper's least squares problem.
+    """
+    if loss not in LOSSES:
+        raise ValueError(f"--loss must be one of {', '.join(LOSSES)}, got {loss!r}")
+    if text is None:
+        if loss != BUILT_IN_LOSS:
+            raise ValueError("the built-in problem is least squares: give --problem FILE for another loss")
+        return nw.problems.LeastSquares.random(batch_size=batch_size, seed=42)
+    place, colon, function = text.rpartition(":")
+    if colon and function.isidentifier() and not Path(text).exists():
+        return _made_by(place, function)
+    features, targets = nw.problems.read_libsvm(Path(text))
+    return LOSSES[loss](features, targets, batch_size=batch_size)
+
+
+def smoothness_of(problem: Any) -> float:
+    """L: exact for built-in problems, else estimated."""
+    known = problem.constants().L if hasattr(problem, "constants") else None
+    return float(nw.theory.estimate(problem).L) if known is None else float(known)
+
+
+def _made_by(place: str, function: str) -> Any:
+    """What a user's function without arguments returns."""
+    make = getattr(_module(place), function, None)
+    if not callable(make):
+        raise ValueError(f"{place} has no function {function}: --problem {place}:{function} calls it")
+    return checked_problem(make())
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py"):
+        sys.path.insert(0, "")
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"--problem: there is no module {error.name}; for a file write {place}.py:…") from error
+        finally:
+            sys.path.remove("")
+    if not Path(place).is_file():
+        raise ValueError(f"--problem: there is no file {place}")
+    name = Path(place).stem
+    spec = importlib.util.spec_from_file_location(name, place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

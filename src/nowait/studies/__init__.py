@@ -1,0 +1,19 @@
+"""Studies made of many runs: the theorems against measurements, and what they advise."""
+
+from nowait.studies.advice import Advice, Simulated
+from nowait.studies.bias import BiasRow
+from nowait.studies.certify import Certificate, CertifiedRow, certify
+from nowait.studies.longest_delay import LongestDelay, longest_delay
+from nowait.studies.plan import plan
+
+__all__ = [
+    "Advice",
+    "BiasRow",
+    "Certificate",
+    "CertifiedRow",
+    "LongestDelay",
+    "Simulated",
+    "certify",
+    "longest_delay",
+    "plan",
+]

@@ -1,0 +1,76 @@
+"""The failure that the paper warns of: delays that depend on the data (Assumption 1 does not hold)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from nowait.api.simulate import simulate
+from nowait.core import Constant, DelayAdaptive, Method, Sample
+from nowait.core.types import Vector
+from nowait.methods import AsynchronousSGD, RingmasterASGD
+from nowait.speeds import BySample
+
+WORKERS = 4
+STEPS = 40_000
+SETTLING = 5_000
+FACTOR = 100.0
+STEPSIZE = 0.02
+METHODS: dict[str, Method] = {
+    "constant stepsize": AsynchronousSGD(Constant(STEPSIZE)),
+    "delay-adaptive stepsize": AsynchronousSGD(DelayAdaptive(STEPSIZE)),
+    f"delays above {WORKERS} dropped": RingmasterASGD(Constant(STEPSIZE), max_delay=WORKERS),
+}
+
+
+@final
+@dataclass(frozen=True)
+class BiasRow:
+    """Where a method stays on average when delays depend on the data; the minimiser is 0."""
+
+    method: str
+    mean: float
+
+
+class Coin:
+    """F(x) = E ½(x − ξ)² with ξ = ±1: the minimiser is 0."""
+
+    dimension = 1
+
+    def initial(self) -> Vector:
+        """0, the minimiser itself."""
+        return np.zeros(1)
+
+    def gradient(self, point: Vector, sample: Sample) -> Vector:
+        """x − ξ."""
+        return point - (1.0 if is_heads(sample) else -1.0)
+
+    def loss(self, point: Vector) -> float:
+        """F."""
+        return float(0.5 * (point[0] ** 2 + 1.0))
+
+
+def is_heads(sample: Sample) -> bool:
+    """Is ξ = +1?"""
+    return sample.index(2) == 1
+
+
+def data_dependent_delays(seed: int = 0) -> list[BiasRow]:
+    """The mean of x over a long run in which a sample of +1 takes a hundred times longer than one of −1.
+
+    What weighs old gradients less, weighs +1 less.
+    """
+    speeds = BySample(1.0, lambda sample: FACTOR if is_heads(sample) else 1.0, workers=WORKERS)
+    return [BiasRow(name, _mean(method, speeds, seed)) for name, method in METHODS.items()]
+
+
+def _mean(method: Method, speeds: BySample, seed: int) -> float:
+    values: list[float] = []
+
+    def keep(control: Any) -> None:
+        values.append(float(control.params[0]))
+
+    simulate(Coin(), method, speeds, steps=STEPS, callbacks=[keep], seed=seed, progress=False)
+    return float(np.mean(values[SETTLING:]))

@@ -1,0 +1,181 @@
+"""``nw.certify``: the theorems against measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from nowait.api.simulate import simulate
+from nowait.core import checks
+from nowait.core.randomness import checked_seed
+from nowait.core.types import Floats, Vector
+from nowait.engines.progress import Progress
+from nowait.methods import AsynchronousSGD
+from nowait.studies.assumptions import PROBLEMS
+from nowait.studies.bias import BiasRow, data_dependent_delays
+from nowait.studies.patterns import PATTERNS
+from nowait.theory import Prescription, check_lemmas, prescribe
+from nowait.theory.guarantee import SUBOPTIMALITY
+
+HOLDS, OPEN, VIOLATED = "holds", "open", "violated"
+CONFIDENCE = 0.99
+
+
+@final
+@dataclass(frozen=True)
+class CertifiedRow:
+    """One theorem on one problem under one delay pattern."""
+
+    theorem: str
+    setting: str
+    problem: str
+    pattern: str
+    longest_delay: int
+    mean: float
+    """The mean error over the seeds."""
+    low: float
+    high: float
+    """The ends of its confidence interval (99 %)."""
+    guarantee: float
+    sharpened: float
+    lemmas_broken: tuple[str, ...]
+    """Which of the lemmas broke on some run; none should."""
+
+    @property
+    def ratio(self) -> float:
+        """Measured error over the printed guarantee."""
+        return self.mean / self.guarantee
+
+    @property
+    def verdict(self) -> str:
+        """Against the sharper bound: "holds", "violated", or "open" where the interval has the bound in it."""
+        if self.high <= self.sharpened:
+            return HOLDS
+        return VIOLATED if self.low > self.sharpened else OPEN
+
+
+@final
+@dataclass(frozen=True)
+class Certificate:
+    """What ``nw.certify`` found."""
+
+    rows: list[CertifiedRow]
+    bias: list[BiasRow]
+    """Without Assumption 1: delays that depend on the data."""
+    workers: int
+    steps: int
+    seeds: int
+
+    @property
+    def holds(self) -> bool:
+        """No guarantee is violated, no lemma broken."""
+        return not any(row.verdict == VIOLATED or row.lemmas_broken for row in self.rows)
+
+
+def certify(
+    *,
+    settings: Iterable[str] | None = None,
+    patterns: Iterable[str] | None = None,
+    workers: int = 8,
+    steps: int = 2_000,
+    seeds: int = 16,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Certificate:
+    """Run every theorem on problems that satisfy its assumptions, under every delay pattern, and compare.
+
+    ``settings`` are those of ``nw.theory.prescribe``, ``patterns`` equal, straggler, pareto, time-varying and
+    adversarial; None is all. Every row is a mean over ``seeds`` runs of ``steps`` steps, with the seeds from ``seed``
+    on. Lemma 1, the delay identity and the lemma on the sum of the stepsizes are checked on every run. ``bias`` shows
+    what happens without Assumption 1.
+
+    >>> found = certify(settings=["convex"], patterns=["straggler"], steps=500, seeds=3, progress=False)
+    >>> [row.verdict for row in found.rows]
+    ['holds', 'holds']
+    """
+    under = _chosen(patterns, PATTERNS, "pattern")
+    workers = checks.at_least(2, workers, "workers", "delays need several")
+    seeds = checks.at_least(2, seeds, "seeds", "a confidence interval needs two")
+    first = checked_seed(seed)
+    cases = []
+    for setting in _chosen(settings, PROBLEMS, "setting"):
+        for make in PROBLEMS[setting]:
+            problem = make().split(workers, by="label") if setting == "heterogeneous" else make()
+            constants = problem.constants()
+            cases.append((make.__name__, problem, prescribe(setting, constants, workers=workers, steps=steps)))
+    rows = []
+    with Progress("certifying", progress) as bar:
+        for name, problem, prescription in cases:
+            for pattern in under:
+                rows.append(_row(name, problem, prescription, pattern, range(first, first + seeds)))
+                bar.show(len(rows) / (len(cases) * len(under) + 1))
+        bias = data_dependent_delays(first)
+    return Certificate(rows, bias, workers, steps, seeds)
+
+
+def _row(name: str, problem: Any, prescription: Prescription, pattern: str, seeds: range) -> CertifiedRow:
+    """The runs of a row."""
+    method = AsynchronousSGD(prescription.stepsize)
+    lowest = problem.minimum()[1] if prescription.guarantee.measure == SUBOPTIMALITY else math.nan
+    errors, longest, broken = [], 0, set()
+    speeds = PATTERNS[pattern](prescription.workers)
+    for seed in seeds:
+        run = simulate(
+            problem,
+            method,
+            speeds,
+            steps=prescription.steps,
+            evaluate_every=prescription.steps,
+            output=prescription.output,
+            seed=seed,
+            progress=False,
+        )
+        errors.append(_error(problem, run.params, lowest))
+        longest = max(longest, int(run.trace.delay.max()))
+        checked = check_lemmas(run.trace, prescription.stepsize, problem, seed)
+        broken |= {check.lemma for check in checked if not check.holds}
+    mean, half = _interval(np.array(errors))
+    return CertifiedRow(
+        theorem=prescription.theorem,
+        setting=prescription.setting,
+        problem=name.replace("_", " "),
+        pattern=pattern,
+        longest_delay=longest,
+        mean=mean,
+        low=max(0.0, mean - half),
+        high=mean + half,
+        guarantee=float(prescription.guarantee),
+        sharpened=float(prescription.guarantee.sharpened or prescription.guarantee),
+        lemmas_broken=tuple(sorted(broken)),
+    )
+
+
+def _error(problem: Any, params: Vector, lowest: float) -> float:
+    """F − F* where F* is given, else ‖∇F‖²."""
+    if math.isnan(lowest):
+        return float((problem.full_gradient(params) ** 2).sum())
+    return float(problem.loss(params) - lowest)
+
+
+def _interval(errors: Floats) -> tuple[float, float]:
+    """The mean and half the width of its confidence interval (Student)."""
+    from scipy.stats import t
+
+    spread = float(errors.std(ddof=1)) / math.sqrt(len(errors))
+    return float(errors.mean()), float(t.ppf((1 + CONFIDENCE) / 2, len(errors) - 1)) * spread
+
+
+def _chosen(names: Iterable[str] | None, known: dict[str, Any], what: str) -> list[str]:
+    if names is None:
+        return list(known)
+    chosen = [names] if isinstance(names, str) else list(names)
+    for name in chosen:
+        if name not in known:
+            raise ValueError(f"there is no {what} {name!r}: choose among {', '.join(known)}")
+    if not chosen:
+        raise ValueError(f"{what}s is empty: choose among {', '.join(known)}")
+    return chosen

@@ -1,0 +1,88 @@
+"""The paper's two tables with one's own numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+from nowait.core import checks
+from nowait.theory.constants import Constants
+from nowait.theory.rates import Rate
+from nowait.theory.speedup import speedup
+
+MINIBATCH = "Minibatch SGD"
+PRIOR = "Asynchronous SGD, prior work"
+OURS = "Asynchronous SGD, the paper"
+SETTINGS = ("convex", "strongly-convex", "nonconvex")
+
+
+@final
+@dataclass(frozen=True)
+class Table1Row:
+    """Rates after K gradients, constants and logarithms left out; NaN where a constant is not known."""
+
+    method: str
+    convex: float
+    strongly_convex: float
+    nonconvex: float
+
+
+@final
+@dataclass(frozen=True)
+class Table2Row:
+    """Updates in a given time, the optimisation term they leave, and the speedup over minibatch SGD."""
+
+    method: str
+    updates: int
+    optimisation: float
+    speedup: float
+
+
+def table_1(constants: Constants, *, workers: int, steps: int, max_delay: float) -> list[Table1Row]:
+    """Table 1: convergence rates in terms of K, the number of stochastic gradients used.
+
+    Minibatch SGD makes K/M steps. The bounds are on F − F*, or on ‖∇F‖² in the non-convex case. Coefficients in front
+    of the exponentials are the same for all; the paper leaves them out, and with them a factor M (erratum E35).
+
+    >>> rows = table_1(Constants(L=1.0, sigma=0.0, B=1.0), workers=10, steps=1_000, max_delay=100)
+    >>> [(row.method, row.convex) for row in rows]  # doctest: +NORMALIZE_WHITESPACE
+    [('Minibatch SGD', 0.01), ('Asynchronous SGD, prior work', 0.1), ('Asynchronous SGD, the paper', 0.01)]
+    """
+    M = checks.at_least(1, workers, "workers", "somebody has to compute")
+    K = checks.at_least(1, steps, "steps", "it is the number of gradients used")
+    longest = checks.positive(max_delay, "max_delay", "it is the longest delay, in steps")
+    widths = {MINIBATCH: float(M), PRIOR: longest, OURS: float(M)}
+    return [
+        Table1Row(name, *(_bound(setting, constants, K, width) for setting in SETTINGS))
+        for name, width in widths.items()
+    ]
+
+
+def table_2(seconds: Iterable[float], *, budget_seconds: float) -> list[Table2Row]:
+    """Table 2: how many updates workers with these seconds per gradient make in ``budget_seconds``, and what follows.
+
+    >>> [(row.updates, row.optimisation, row.speedup) for row in table_2([1, 1, 1, 10], budget_seconds=100)]
+    [(10, 0.1, 1.0), (310, 0.1, 1.0), (310, 0.012903225806451613, 7.75)]
+    """
+    gain = speedup(seconds)
+    rounds, steps = gain.minibatch_steps(budget_seconds), gain.async_steps(budget_seconds)
+    if rounds == 0:
+        raise ValueError(
+            f"in budget_seconds={budget_seconds:g} the slowest worker, {gain.seconds.max():g} s, computes nothing: "
+            f"give more"
+        )
+    return [
+        Table2Row(MINIBATCH, rounds, 1 / rounds, 1.0),
+        Table2Row(PRIOR, steps, gain.max_delay / steps, 1.0),
+        Table2Row(OURS, steps, gain.workers / steps, gain.speedup),
+    ]
+
+
+def _bound(setting: str, constants: Constants, steps: int, width: float) -> float:
+    needed = {"convex": ("L", "B", "sigma"), "strongly-convex": ("L", "B", "mu", "sigma")}
+    if any(getattr(constants, name) is None for name in needed.get(setting, ("L", "Delta", "sigma"))):
+        return math.nan
+    rate = Rate.of(setting, constants)
+    return rate.optimisation(steps, width) + rate.noise(steps)
