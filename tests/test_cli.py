@@ -1,5 +1,6 @@
 """The command line, as a user calls it."""
 
+import json
 import logging
 import sys
 
@@ -72,10 +73,6 @@ def test_the_version(monkeypatch, capsys):
     assert (code, printed.out.strip()) == (0, nw.__version__)
 
 
-def test_help_has_an_example():
-    assert "Example: nowait race" in RUNNER.invoke(app, ["race", "--help"]).output
-
-
 SMALL_SWEEP = ["sweep", "--workers", "4", "--gradients", "300", "--seeds", "2"]
 
 
@@ -121,3 +118,48 @@ def test_what_is_wrong_with_a_sweep_is_told_in_a_line(options, message, tmp_path
     assert code == 1
     assert message in printed.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_tables_are_printed_with_the_users_numbers():
+    result = RUNNER.invoke(app, ["tables", "--seconds", "1,1,1,10", "--mu", "0.01"], env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    for words in ("Table 1", "Table 2", "7.75", "3,100", "at most 1.29 s", "smaller without worker 3"):
+        assert words in result.output
+
+
+def test_the_tables_for_machines():
+    result = RUNNER.invoke(app, ["tables", "--seconds", "1,3", "--json"])
+    found = json.loads(result.output)
+    assert [row["updates"] for row in found["table_2"]] == [333, 1333, 1333]
+    assert found["table_1"][0]["strongly_convex"] is None, "mu is not known"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tables", "--seconds", "1,x"], "--seconds must be numbers with commas between them, got '1,x'"),
+        (["tables", "--mu", "2"], "mu must not exceed L, got mu=2.0 and L=1.0"),
+        (["tables", "--sigma", "-1"], "sigma must be a finite number of at least 0"),
+        (["tables", "--budget", "1"], "the slowest worker, 10 s, computes nothing"),
+        (["plan"], "give the speeds by one of --seconds 1,1,1,10, --trace FOLDER (of a run) and --workers N"),
+        (["plan", "--seconds", "1", "--workers", "2"], "give the speeds by one of"),
+        (["plan", "--seconds", "1", "--problem", "nowhere.py:make"], "--problem: there is no file nowhere.py"),
+        (["plan", "--seconds", "1", "--problem", "nowhere:make"], "--problem: there is no module nowhere"),
+        (["plan", "--seconds", "1", "--problem", "json:make"], "json has no function make"),
+        (["plan", "--seconds", "1", "--problem", "json:dumps"], "called without arguments, but needs some"),
+        (["plan", "--trace", "nowhere"], "nowhere is not a saved run"),
+        (["certify", "--setting", "odd"], "there is no setting 'odd'"),
+        (["certify", "--figure", "nowhere/figure.png"], "there is no folder nowhere for the figure"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_question_of_theory_is_told_in_a_line(arguments, message, monkeypatch, capsys):
+    code, printed = run_main(monkeypatch, capsys, *arguments)
+    assert code == 1
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["race", "sweep", "plan", "tables", "certify"])
+def test_every_command_has_an_example(command):
+    assert f"Example: nowait {command}" in RUNNER.invoke(app, [command, "--help"]).output

@@ -14,6 +14,7 @@ STEPSIZES = [
     nw.DelayAdaptive(0.3),
     nw.DelayAdaptive(0.3, cut=2.5),
     nw.DelayAdaptive(0.3, cut=math.inf),
+    nw.ExponentialDelayAdaptive(0.3, cut=2.5, rate=0.1),
     nw.PolynomialDecay(0.3),
     nw.PolynomialDecay(0.3, power=0.5),
     nw.HingeDecay(0.3),

@@ -115,6 +115,7 @@ def test_the_constants_hold(problem):
         distance = np.linalg.norm(first - second)
         assert constants.L is None or np.linalg.norm(change) <= constants.L * distance * (1 + 1e-9)
         assert constants.mu is None or change @ (first - second) >= constants.mu * distance**2 * (1 - 1e-9)
+        assert constants.G is None or np.linalg.norm(problem.full_gradient(first)) <= constants.G * (1 + 1e-9)
 
 
 def test_the_smoothness_of_least_squares_is_exact():
@@ -173,6 +174,27 @@ def test_heterogeneity_of_the_quadratic_is_exactly_zeta(dimension, workers):
     np.testing.assert_allclose(np.linalg.norm(distances, axis=1), 0.7)
     np.testing.assert_allclose(np.sum(distances, axis=0), 0, atol=1e-12)
     assert problem.constants().zeta == 0.7
+
+
+@pytest.mark.parametrize("kind", ["LogisticRegression", "NonconvexLogisticRegression", "SoftmaxRegression"])
+def test_the_data_of_shards_are_as_far_apart_as_zeta_says_at_most(kind):
+    features = np.vstack([3 * np.eye(6), RNG.normal(size=(6, 6))])
+    problem = getattr(nw.problems, kind)(features, [0] * 6 + [1] * 6)
+    assert problem.constants().zeta == 0
+    apart = problem.split(2, by="label")
+    zeta = apart.constants().zeta
+    for _ in range(20):
+        point = 5 * RNG.normal(size=problem.dimension)
+        both = [
+            np.mean([apart.gradient(point, sampler(0).sample(m, job)) for job in range(600)], axis=0) for m in (0, 1)
+        ]
+        assert 0 < np.linalg.norm(both[0] - both[1]) / 2 <= zeta
+
+
+def test_the_nonconvex_regulariser_is_lipschitz_with_the_constant_named():
+    problem = nw.problems.NonconvexLogisticRegression(1e-9 * np.eye(3), [0, 1, 1], strength=2.0)
+    steepest = problem.full_gradient(np.full(3, 1 / np.sqrt(3)))
+    assert np.linalg.norm(steepest) == pytest.approx(problem.constants().G)
 
 
 def test_logistic_regression_agrees_with_scikit_learn():

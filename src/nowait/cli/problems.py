@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,25 +44,25 @@ def _made_by(place: str, function: str) -> Any:
     make = getattr(_module(place), function, None)
     if not callable(make):
         raise ValueError(f"{place} has no function {function}: --problem {place}:{function} calls it")
+    try:
+        inspect.signature(make).bind()
+    except TypeError:
+        raise ValueError(f"--problem {place}:{function}: it is called without arguments, but needs some") from None
     return checked_problem(make())
 
 
 def _module(place: str) -> Any:
-    if not place.endswith(".py"):
-        sys.path.insert(0, "")
-        try:
-            return importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            raise ValueError(f"--problem: there is no module {error.name}; for a file write {place}.py:…") from error
-        finally:
-            sys.path.remove("")
-    if not Path(place).is_file():
-        raise ValueError(f"--problem: there is no file {place}")
-    name = Path(place).stem
-    spec = importlib.util.spec_from_file_location(name, place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    """The module of this name, or in this file; its folder stays on the path, for worker processes."""
+    path = Path(place)
+    if place.endswith(".py"):
+        if not path.is_file():
+            raise ValueError(f"--problem: there is no file {place}")
+        folder, name = str(path.resolve().parent), path.stem
+    else:
+        folder, name = str(Path.cwd()), place
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"--problem: there is no module {error.name}, which {place} needs") from error

@@ -10,7 +10,7 @@ from nowait.theory import Speedup
 
 MINIBATCH = "Minibatch SGD"
 CLOSE = 1.05
-"""Times within so small a factor are called equal."""
+"""Times within so small a factor are called equal, and so are those within two standard errors."""
 
 
 @final
@@ -27,6 +27,15 @@ class Simulated:
     """Virtual seconds to the target (mean over the seeds); infinite if it was not reached."""
     gradients: float
     """Gradients to the target."""
+    error: float = 0.0
+    """The standard error of ``seconds``; 0 if there was one seed."""
+
+    def clearly_before(self, other: Simulated) -> bool:
+        """Is it there sooner by more than chance and a trifle?"""
+        if math.isinf(other.seconds):
+            return math.isfinite(self.seconds)
+        ahead = other.seconds - self.seconds
+        return self.seconds * CLOSE < other.seconds and ahead > 2 * math.hypot(self.error, other.error)
 
 
 @final
@@ -79,19 +88,19 @@ class Advice:
     @property
     def synchronous_is_better(self) -> bool:
         """Is a synchronous method, perhaps without slow workers, clearly sooner there than every asynchronous one?"""
-        return self.best_synchronous.seconds * CLOSE < self.best_asynchronous.seconds
+        return self.best_synchronous.clearly_before(self.best_asynchronous)
 
     @property
     def asynchrony_pays(self) -> bool:
         """Is an asynchronous method there clearly sooner than minibatch SGD, and no synchronous one sooner still?"""
-        return self.gain > CLOSE and not self.synchronous_is_better
+        return self.best_asynchronous.clearly_before(self.minibatch) and not self.synchronous_is_better
 
     @property
     def drop(self) -> list[int]:
         """The workers that the fastest method does without; none if a method with everybody is as fast."""
         everybody = range(self.speedup.workers)
-        best = min(one.seconds for one in self.simulated if len(one.workers) == len(everybody))
-        return sorted(set(everybody) - set(self.fastest.workers)) if self.fastest.seconds * CLOSE < best else []
+        best = next(one for one in self.simulated if len(one.workers) == len(everybody))
+        return sorted(set(everybody) - set(self.fastest.workers)) if self.fastest.clearly_before(best) else []
 
     @property
     def sentences(self) -> list[str]:
@@ -126,11 +135,13 @@ class Advice:
         if self.synchronous_is_better:
             return f"Synchronous is better here: {waits.method} {_sooner(waits, goes_on)} {goes_on.method}."
         if not self.asynchrony_pays:
-            return f"Asynchrony makes no clear difference: {waits.method} and {goes_on.method} are there within 5 %."
+            return (
+                f"Asynchrony makes no clear difference: {waits.method} and {goes_on.method} are there about together."
+            )
         verdict = f"Asynchrony pays: {goes_on.method} {_sooner(goes_on, self.minibatch)} {MINIBATCH} with everybody"
         if waits is self.minibatch:
             return f"{verdict}."
-        if waits.seconds < CLOSE * goes_on.seconds:
+        if not goes_on.clearly_before(waits):
             return f"{verdict}; {waits.method}, is as fast."
         return f"{verdict}, and {_sooner(goes_on, waits)} {waits.method}."
 

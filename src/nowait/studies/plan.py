@@ -46,7 +46,7 @@ def plan(
     slowdown: Any = None,
     target_loss: float | None = None,
     gradients: int | None = None,
-    seeds: int = 2,
+    seeds: int = 3,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Advice:

@@ -69,9 +69,16 @@ class Track:
             best, (place, expected) = finer, found
             if not early:
                 break
-        size = float(best.stepsizes[place])
-        gradients = _mean_until(best.gradients[place], best.curves[place], target)
-        return Simulated(candidate.name, candidate.workers, candidate.kind, size, expected, gradients)
+        times = _until(best.time[place], best.curves[place], target)
+        return Simulated(
+            candidate.name,
+            candidate.workers,
+            candidate.kind,
+            stepsize=float(best.stepsizes[place]),
+            seconds=expected,
+            gradients=float(_until(best.gradients[place], best.curves[place], target).mean()),
+            error=float(times.std(ddof=1) / math.sqrt(len(times))) if len(times) > 1 else 0.0,
+        )
 
     def _sweep(self, candidate: Candidate, sizes: Floats, seconds: float) -> Sweep:
         others = sorted(set(range(self.speeds.num_workers)) - set(candidate.workers))
@@ -94,7 +101,7 @@ def grid(scale: float, smoothness: float) -> Floats:
 
 def first_at(tuned: Sweep, target: float) -> tuple[int, float]:
     """Which stepsize is first at the target, and when (the mean over the seeds); ∞ if none is."""
-    times = [_mean_until(tuned.time[place], tuned.curves[place], target) for place in range(len(tuned.stepsizes))]
+    times = [float(_until(*curves, target).mean()) for curves in zip(tuned.time, tuned.curves, strict=True)]
     place = int(np.argmin(times))
     return place, times[place]
 
@@ -114,5 +121,6 @@ def until(times: Floats, losses: Floats, target: float) -> float:
     return float(times[place - 1] + share * (times[place] - times[place - 1]))
 
 
-def _mean_until(times: Floats, curves: Floats, target: float) -> float:
-    return float(np.mean([until(*of_seed, target) for of_seed in zip(times, curves, strict=True)]))
+def _until(times: Floats, curves: Floats, target: float) -> Floats:
+    """The same for every seed."""
+    return np.array([until(*of_seed, target) for of_seed in zip(times, curves, strict=True)])

@@ -1,0 +1,260 @@
+"""Plans: what they advise for workers of which the answer is known, and where speeds come from."""
+
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import nowait as nw
+from nowait.cli import app
+from nowait.studies.advice import Advice, Simulated
+from nowait.studies.candidates import candidates, smaller_groups
+from nowait.studies.track import first_at, until
+
+RUNNER = CliRunner()
+QUIET = nw.problems.NoisyQuadratic(dimension=20, sigma=0.0, mu=0.01)
+NOISY = nw.problems.NoisyQuadratic(dimension=20, sigma=0.3, mu=0.05)
+
+
+def planned(problem=NOISY, gradients=1_500, **options):
+    return nw.plan(problem, gradients=gradients, seeds=1, progress=False, **options)
+
+
+def test_with_very_unequal_workers_asynchrony_pays():
+    seconds = [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 40.0]
+    advice = planned(seconds=seconds)
+    assert advice.asynchrony_pays
+    assert advice.gain > 5
+    assert advice.speedup.speedup == nw.theory.speedup(seconds).speedup
+    assert "Asynchrony pays" in str(advice)
+    assert advice.simulated == sorted(advice.simulated, key=lambda one: one.seconds)
+    assert advice.predicted["Minibatch SGD"] > 2 * advice.predicted["Asynchronous SGD, delay-adaptive"]
+
+
+def test_with_equal_workers_and_no_noise_synchronous_is_better_and_the_plan_says_so():
+    advice = planned(QUIET, seconds=[1.0] * 8)
+    assert advice.synchronous_is_better
+    assert not advice.asynchrony_pays
+    assert advice.drop == []
+    text = str(advice)
+    assert "nobody waits, nothing to gain" in text
+    assert "Synchronous is better here: Minibatch SGD" in text
+    assert "Per gradient asynchrony is worse" in text
+
+
+def test_workers_with_data_of_their_own_get_other_methods_and_nobody_is_left_out():
+    problem = NOISY.split(4, by="sorted", zeta=0.5)
+    advice = planned(problem, seconds=[1.0, 1.0, 1.0, 5.0])
+    names = {one.method for one in advice.simulated}
+    assert "Gradient table" in names
+    assert not any(name.startswith("Asynchronous SGD") for name in names)
+    assert all(len(one.workers) == 4 for one in advice.simulated)
+    with pytest.raises(ValueError, match="the problem is split for 4 workers, but the speeds are those of 3"):
+        planned(problem, seconds=[1.0] * 3)
+
+
+def test_a_recorded_run_gives_its_speeds():
+    speeds = nw.speeds.Fixed([1.0, 2.0, 30.0])
+    run = nw.simulate(NOISY, nw.AsynchronousSGD(nw.Constant(0.01)), speeds, steps=200)
+    advice = planned(trace=run.trace)
+    assert advice.speedup.seconds.tolist() == [1.0, 2.0, 30.0]
+    assert "a recorded run: 3 workers, 200 gradients" in advice.source
+    given = planned(seconds=[1.0, 2.0, 30.0])
+    assert advice.fastest == given.fastest
+
+
+def test_any_speeds_are_measured_by_their_means():
+    advice = planned(speeds=nw.speeds.Exponential([1.0, 4.0]))
+    assert advice.speedup.seconds == pytest.approx([1.0, 4.0], rel=0.2)
+
+
+def test_a_probe_measures_this_machine(tmp_path):
+    advice = planned(workers=2, probe_seconds=0.3, slowdown={1: 8.0})
+    assert "a probe of this machine for 0.3 s: 2 workers" in advice.source
+    assert advice.speedup.seconds[1] > 2 * advice.speedup.seconds[0] > 0
+
+
+class Slow:
+    """A user's problem, not compiled."""
+
+    dimension = 2
+
+    def initial(self):
+        return np.zeros(2)
+
+    def gradient(self, point, sample):
+        return point - 1.0 + 0.1 * sample.normals(2)
+
+    def loss(self, point):
+        return float(((point - 1.0) ** 2).sum() / 2)
+
+
+def test_a_problem_of_ones_own_with_a_target_of_ones_own():
+    advice = planned(Slow(), gradients=300, seconds=[1.0, 9.0], target_loss=0.1)
+    assert advice.target_loss == 0.1
+    assert advice.asynchrony_pays
+
+
+def test_a_target_out_of_reach_is_told():
+    advice = planned(seconds=[1.0, 2.0], target_loss=-1.0)
+    assert math.isinf(advice.fastest.seconds)
+    assert "No method reached the loss -1" in str(advice)
+    assert math.isnan(advice.gain)
+
+
+def test_the_same_question_has_the_same_answer():
+    first, second = (planned(seconds=[1.0, 3.0]) for _ in range(2))
+    assert first.simulated == second.simulated
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give the speeds by one of seconds=, speeds=, trace= and workers= .*got none"),
+        ({"seconds": [1.0], "workers": 2}, "got seconds and workers"),
+        ({"seconds": [1.0, -1.0]}, r"seconds\[1\] must be a finite number above 0"),
+        ({"trace": "run"}, "trace must be a nowait Trace such as run.trace"),
+        ({"speeds": [1.0, 2.0]}, "speeds must be a nowait Speeds"),
+        ({"seconds": [1.0], "gradients": 5}, "gradients must be an integer of at least 100"),
+        ({"seconds": [1.0], "seeds": 0}, "seeds must be an integer of at least 1"),
+        ({"seconds": [1.0], "problem": 3}, "problem must have dimension"),
+        ({"workers": 2}, "a probe measures your problem's gradients: pass the problem"),
+        ({"workers": 2, "problem": QUIET, "probe_seconds": 0}, "probe_seconds must be a finite number above 0"),
+    ],
+    ids=str,
+)
+def test_wrong_questions_are_refused(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        nw.plan(**options)
+
+
+def test_the_fast_groups_that_are_tried():
+    assert smaller_groups(nw.theory.speedup([1.0, 1.0, 10.0, 1.0])) == [(0, 1, 3)]
+    assert smaller_groups(nw.theory.speedup([1.0] * 4)) == []
+    assert smaller_groups(nw.theory.speedup([5.0])) == []
+    names = [candidate.name for candidate in candidates(nw.theory.speedup([1.0, 9.0]), heterogeneous=False)]
+    assert names[0] == "Minibatch SGD"
+    assert names[-1] == "Asynchronous SGD, delay-adaptive, the 1 fastest of 2"
+
+
+def test_when_a_curve_reaches_a_target():
+    times, losses = np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 0.1, 0.01, np.nan])
+    assert until(times, losses, 0.1) == pytest.approx(1.0)
+    assert until(times, losses, 10**-1.5) == pytest.approx(1.5)
+    assert until(times, losses, 2.0) == 0.0
+    assert until(times, losses, 0.001) == math.inf
+    assert until(times, np.array([1.0, np.inf, 0.5, 0.1]), 0.5) == 2.0
+
+
+def test_the_first_stepsize_at_the_target_must_get_there_with_every_seed():
+    sweep = nw.sweep(
+        NOISY,
+        nw.AsynchronousSGD(nw.Constant(1.0)),
+        nw.speeds.Fixed([1.0]),
+        stepsizes=[0.1, 1e9],
+        seeds=[0, 1],
+        steps=100,
+    )
+    place, seconds = first_at(sweep, target=0.05)
+    assert place == 0
+    assert 0 < seconds < 100
+
+
+def advice_of(sync, sync_subset, asynchronous, subset):
+    return Advice(
+        "s", "p", nw.theory.speedup([1, 1, 9]), 0.1, 100.0,
+        sorted(
+            [
+                Simulated("Minibatch SGD", (0, 1, 2), "synchronous", 0.1, sync, 10 * sync),
+                Simulated("Minibatch SGD, the 2 fastest of 3", (0, 1), "synchronous", 0.1, sync_subset, 20 * sync_subset),
+                Simulated("A", (0, 1, 2), "asynchronous", 0.1, asynchronous, 30 * asynchronous),
+                Simulated("A, the 2 fastest of 3", (0, 1), "asynchronous", 0.1, subset, 20 * subset),
+            ],
+            key=lambda one: one.seconds,
+        ),
+        {},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("times", "pays", "better", "drop", "words"),
+    [
+        ((90, 50, 10, 20), True, False, [], "9 x sooner than Minibatch SGD with everybody, and is there 5 x sooner"),
+        ((90, 10, 10.2, 20), True, False, [], "the 2 fastest of 3, is as fast"),
+        (
+            (90, 5, 10, 20),
+            False,
+            True,
+            [2],
+            "Synchronous is better here: Minibatch SGD, the 2 fastest of 3 is there 2 x",
+        ),
+        ((90, 50, 20, 10), True, False, [2], "Asynchrony pays: A, the 2 fastest of 3"),
+        ((10, 50, 20, 30), False, True, [], "Synchronous is better here: Minibatch SGD is there 2 x sooner than A."),
+        ((10, 50, 10.1, 30), False, False, [], "no clear difference"),
+        ((math.inf, math.inf, 10, 30), True, False, [], "gets there, and not Minibatch SGD with everybody"),
+    ],
+    ids=str,
+)
+def test_the_words_follow_the_numbers(times, pays, better, drop, words):
+    advice = advice_of(*times)
+    assert (advice.asynchrony_pays, advice.synchronous_is_better, advice.drop) == (pays, better, drop)
+    assert words in str(advice)
+
+
+SMALL = ["plan", "--gradients", "600", "--seeds", "1"]
+
+
+def test_the_command_prints_the_tables_and_the_advice():
+    result = RUNNER.invoke(app, [*SMALL, "--seconds", "1,1,1,10"], env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    for words in ("Ringmaster ASGD, delays to 8", "Predicted by the rates", "7.75 x", "Asynchrony pays"):
+        assert words in result.output
+
+
+def test_the_command_plans_from_a_recorded_run_and_prints_json(tmp_path):
+    method = nw.AsynchronousSGD(nw.Constant(0.01))
+    nw.simulate(NOISY, method, nw.speeds.Fixed([1.0, 20.0]), steps=100).save(tmp_path / "run")
+    result = RUNNER.invoke(app, [*SMALL, "--trace", str(tmp_path / "run"), "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    assert found["asynchrony_pays"] is True
+    assert found["formulas"]["speedup"] == pytest.approx(10.5)
+    assert found["advice"]
+
+
+MINE = """
+import numpy as np
+
+class Mine:
+    dimension = 2
+    def initial(self): return np.zeros(2)
+    def gradient(self, point, sample): return point - 1.0
+    def loss(self, point): return float(((point - 1.0) ** 2).sum())
+
+def make(): return Mine()
+"""
+
+
+def test_the_command_takes_a_function_of_the_users_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*os.sys.path])
+    (tmp_path / "my_own_problem.py").write_text(MINE)
+    for place in ("my_own_problem.py:make", "my_own_problem:make"):
+        result = RUNNER.invoke(
+            app, ["plan", "--gradients", "100", "--seeds", "1", "--seconds", "1,5", "--problem", place]
+        )
+        assert result.exit_code == 0, result.output
+        assert "Mine" in result.output
+
+
+def test_a_difference_within_two_standard_errors_is_none():
+    first, second = (
+        Simulated("A", (0,), "asynchronous", 0.1, 10.0, 1, error=1.0),
+        Simulated("B", (0,), "synchronous", 0.1, 12.0, 1, error=1.0),
+    )
+    assert not first.clearly_before(second)
+    assert Simulated("A", (0,), "asynchronous", 0.1, 10.0, 1).clearly_before(second) is False
+    assert Simulated("A", (0,), "asynchronous", 0.1, 9.0, 1).clearly_before(second)

@@ -1,0 +1,159 @@
+"""Speeds of workers: the paper's Section 1.2 and its two tables."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nowait as nw
+from nowait.theory import Constants, Rate, malenia_time, rennala_time, speedup, table_1, table_2
+
+SECONDS = st.lists(st.floats(0.01, 1e3), min_size=1, max_size=12)
+CONSTANTS = Constants(L=1.0, mu=0.1, sigma=0.5, B=2.0, Delta=1.0, G=1.0, zeta=0.0)
+
+
+def test_the_numbers_of_table_2():
+    gain = speedup([1, 2, 4, 40])
+    assert gain.rate == pytest.approx(1 + 1 / 2 + 1 / 4 + 1 / 40)
+    assert gain.harmonic_mean == pytest.approx(4 / gain.rate)
+    assert gain.max_delay == pytest.approx(40 + 20 + 10 + 1)
+    assert gain.speedup == pytest.approx(71 / 4)
+    assert gain.delays.tolist() == pytest.approx([1.775, 3.55, 7.1, 71])
+    assert gain.async_steps(80) == 80 + 40 + 20 + 2
+    assert gain.minibatch_steps(80) == 2
+    assert (gain.async_steps(79.99), gain.minibatch_steps(79.99)) == (79 + 39 + 19 + 1, 1)
+
+
+def test_counts_are_not_spoilt_by_rounding():
+    assert speedup([0.1] * 3).async_steps(0.3) == 9
+
+
+@given(SECONDS, st.floats(0, 1e4))
+def test_asynchronous_sgd_makes_at_least_m_times_the_steps(seconds, budget):
+    gain = speedup(seconds)
+    assert gain.async_steps(budget) >= gain.workers * gain.minibatch_steps(budget)
+    assert gain.speedup >= 1 - 1e-12
+
+
+@given(SECONDS, st.floats(0.01, 1e3))
+def test_a_worker_is_worth_adding_exactly_if_m_over_k_falls(seconds, new):
+    """Erratum E9: the paper prints one direction of the equivalence."""
+    before, after = speedup(seconds), speedup([*seconds, new])
+    ratio = (after.workers / after.rate) / (before.workers / before.rate)
+    if abs(ratio - 1) > 1e-9:
+        assert before.worth_adding(new) == (ratio < 1)
+
+
+@given(SECONDS)
+def test_a_worker_is_worth_removing_exactly_if_m_over_k_falls_without_it(seconds):
+    gain = speedup(seconds)
+    for worker in range(gain.workers if gain.workers > 1 else 0):
+        others = speedup([s for number, s in enumerate(seconds) if number != worker])
+        ratio = others.harmonic_mean / gain.harmonic_mean
+        if abs(ratio - 1) > 1e-9:
+            assert (worker in gain.worth_removing) == (ratio < 1)
+
+
+@pytest.mark.parametrize("setting", ["convex", "strongly-convex", "nonconvex", "convex-lipschitz"])
+def test_the_best_subset_is_the_best_of_all_subsets(setting):
+    seconds = [3.0, 1.0, 30.0, 1.5, 4.0]
+    gain, rate = speedup(seconds), Rate.of(setting, CONSTANTS)
+
+    def time(workers):
+        return rate.steps_to(0.01, len(workers)) / sum(1 / seconds[worker] for worker in workers)
+
+    subsets = [some for size in range(1, 6) for some in itertools.combinations(range(5), size)]
+    assert time(gain.best_subset(setting, CONSTANTS, 0.01)) == pytest.approx(min(map(time, subsets)))
+
+
+def test_much_noise_makes_slow_workers_worth_keeping():
+    gain = speedup([1.0, 1.0, 1.0, 5.0])
+    quiet, noisy = (Constants(L=1.0, Delta=1.0, sigma=sigma) for sigma in (0.0, 100.0))
+    assert gain.best_subset("nonconvex", quiet, 0.1) == [0, 1, 2]
+    assert gain.best_subset("nonconvex", noisy, 0.1) == [0, 1, 2, 3]
+
+
+@given(st.sampled_from(["convex", "strongly-convex", "nonconvex", "nonconvex-lipschitz"]), st.floats(1e-6, 1e-1))
+def test_steps_to_an_accuracy_are_where_the_rate_is_that_accurate(setting, accuracy):
+    rate = Rate.of(setting, CONSTANTS)
+    steps = rate.steps_to(accuracy, width=7)
+    assert rate.optimisation(steps, 7) + rate.noise(steps) == pytest.approx(accuracy, rel=1e-6) or steps == 1
+
+
+def test_times_without_noise_are_in_the_ratio_of_the_speedup():
+    gain, quiet = speedup([1.0, 1.0, 1.0, 10.0]), Constants(L=1.0, sigma=0.0, B=1.0, Delta=1.0)
+    times = gain.times("convex", quiet, 1e-3)
+    minibatch, old, new = times.values()
+    assert minibatch / new == pytest.approx(gain.speedup)
+    assert minibatch == pytest.approx(old), "by the longest delay there is no speedup: Table 2"
+
+
+def test_optimal_times_are_never_above_the_others():
+    gain = speedup([1.0, 2.0, 3.0, 50.0])
+    times = gain.times("nonconvex", CONSTANTS, 1e-3)
+    assert times["Rennala SGD"] == times["Ringmaster ASGD"] <= min(times.values())
+    assert times["Asynchronous SGD, delay-adaptive, best subset"] <= times["Asynchronous SGD, delay-adaptive"]
+
+
+def test_the_formulas_of_rennala_and_malenia():
+    seconds, constants = [4.0, 1.0, 2.0], Constants(L=2.0, sigma=3.0, Delta=0.5)
+    first, noise = 2.0 * 0.5 / 0.1, 9.0 * 2.0 * 0.5 / 0.01
+    by_hand = min(m / sum(1 / s for s in sorted(seconds)[:m]) * (first + noise / m) for m in (1, 2, 3))
+    assert rennala_time(seconds, constants, 0.1) == pytest.approx(by_hand)
+    assert malenia_time(seconds, constants, 0.1) == pytest.approx(4.0 * first + 7 / 3 * noise / 3)
+
+
+def test_different_data_keep_asynchronous_sgd_away_from_small_errors():
+    gain, apart = speedup([1.0, 2.0]), Constants(L=1.0, sigma=0.1, Delta=1.0, zeta=0.5)
+    times = gain.times("heterogeneous", apart, 0.1)
+    assert times["Asynchronous SGD, delay-adaptive"] == math.inf
+    assert math.isfinite(times["Minibatch SGD"])
+    assert math.isfinite(times["Malenia SGD"])
+
+
+def test_table_1_leaves_open_what_is_not_known():
+    rows = table_1(Constants(L=1.0, sigma=1.0, B=1.0), workers=4, steps=1_000, max_delay=31)
+    assert rows[0].convex == rows[2].convex < rows[1].convex
+    assert all(math.isnan(row.strongly_convex) and math.isnan(row.nonconvex) for row in rows)
+
+
+def test_table_2_needs_time_for_a_step():
+    with pytest.raises(ValueError, match="the slowest worker, 10 s, computes nothing"):
+        table_2([1, 10], budget_seconds=9)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "message"),
+    [
+        ([], "seconds is empty"),
+        ([1, 0], r"seconds\[1\] must be a finite number above 0, got 0"),
+        ([1, math.nan], r"seconds\[1\] must be a finite number"),
+        (3.0, "seconds must be a list of numbers, one for each worker"),
+        ("1,2", "seconds must be a list of numbers"),
+    ],
+    ids=str,
+)
+def test_wrong_seconds_are_refused(seconds, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        speedup(seconds)
+
+
+def test_the_simulated_speedup_is_the_predicted_one():
+    """Without noise, in the time to a target: the formula is about optimisation terms, so it is met roughly."""
+    seconds = [1.0, 1.0, 1.0, 1.0, 40.0]
+    problem = nw.problems.NoisyQuadratic(dimension=5, L=1.0, mu=0.05)
+    speeds = nw.speeds.Fixed(seconds)
+    asynchronous = nw.AsynchronousSGD(nw.DelayAdaptive(1 / 5))
+    minibatch = nw.MinibatchSGD(nw.Constant(1.0))
+    times = [
+        nw.simulate(problem, method, speeds, seconds=5_000, target_loss=1e-4, evaluate_every=1).stats.seconds
+        for method in (minibatch, asynchronous)
+    ]
+    assert times[0] / times[1] == pytest.approx(speedup(seconds).speedup, rel=0.3)
+
+
+def test_array_seconds_are_taken():
+    assert speedup(np.array([1.0, 3.0])).workers == 2
