@@ -169,7 +169,7 @@ def advice_of(sync, sync_subset, asynchronous, subset):
         sorted(
             [
                 Simulated("Minibatch SGD", (0, 1, 2), "synchronous", 0.1, sync, 10 * sync),
-                Simulated("Minibatch SGD, the 2 fastest of 3", (0, 1), "synchronous", 0.1, sync_subset, 20 * sync_subset),
+                Simulated("Minibatch SGD, the 2 fastest of 3", (0, 1), "synchronous", 0.1, sync_subset, 20.0),
                 Simulated("A", (0, 1, 2), "asynchronous", 0.1, asynchronous, 30 * asynchronous),
                 Simulated("A, the 2 fastest of 3", (0, 1), "asynchronous", 0.1, subset, 20 * subset),
             ],
