@@ -63,7 +63,7 @@ def sweep(
     """
     if device != "cpu":
         raise ValueError(f"device must be 'cpu', got {device!r}: there is no other way to sweep yet")
-    sizes, seed_list = _checked_sizes(stepsizes), _checked_seeds(seeds)
+    sizes, seed_list = _checked_sizes(stepsizes), checked_seeds(seeds)
     make = maker(method)
     checks.instance(make(float(sizes[0])), Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
     checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([1.0, 1.0, 10.0])")
@@ -164,7 +164,8 @@ def _checked_sizes(stepsizes: Iterable[float]) -> Floats:
     return np.array(sizes)
 
 
-def _checked_seeds(seeds: Iterable[int]) -> list[int]:
+def checked_seeds(seeds: Iterable[int]) -> list[int]:
+    """Seeds as a list, each once."""
     checked = [checked_seed(seed) for seed in _listed(seeds, "seeds")]
     if len(set(checked)) < len(checked):
         raise ValueError("seeds has one of them twice: it would count twice")

@@ -2,41 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from nowait.core.types import Floats
 from nowait.recording import Run, Sweep
 
+Runs = Mapping[str, Run | Sequence[Run]]
+"""Runs by name; several runs of one name are seeds, drawn as their median and their range."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 """The palette of Okabe and Ito, which colour-blind readers can tell apart."""
 LINES = ("-", "--", "-.", ":")
 LABELS = {"time": "time (s)", "gradients": "gradients", "step": "steps"}
+POINTS_OF_BANDS = 200
+OUTCOME_COLOURS = {
+    "applied": COLOURS[0],
+    "held": COLOURS[5],
+    "dropped": COLOURS[1],
+    "late": COLOURS[4],
+    "rejected": "0.2",
+}
+MOST_LANES = 40
 
 
-def errors(runs: Mapping[str, Run], axis: str = "time", minimum: float = 0.0) -> Figure:
+def errors(runs: Runs, axis: str = "time", minimum: float = 0.0) -> Figure:
     """Loss minus ``minimum`` against an axis, "time", "gradients" or "step", on a logarithmic scale."""
     figure, axes = _figure(1)
     _draw_errors(axes[0], _checked(runs), axis, minimum)
     return figure
 
 
-def delays(runs: Mapping[str, Run]) -> Figure:
+def delays(runs: Runs) -> Figure:
     """How many gradients had which delay, on logarithmic scales, with M marked."""
     figure, axes = _figure(1)
     _draw_delays(axes[0], _checked(runs))
     return figure
 
 
-def race(runs: Mapping[str, Run], minimum: float = 0.0) -> Figure:
+def race(runs: Runs, minimum: float = 0.0) -> Figure:
     """Error against time, error against gradients, and delays, side by side."""
     figure, axes = _figure(3)
-    _draw_errors(axes[0], _checked(runs), "time", minimum)
-    _draw_errors(axes[1], runs, "gradients", minimum)
-    _draw_delays(axes[2], runs)
+    checked = _checked(runs)
+    _draw_errors(axes[0], checked, "time", minimum)
+    _draw_errors(axes[1], checked, "gradients", minimum)
+    _draw_delays(axes[2], checked)
+    return figure
+
+
+def work_share(runs: Runs) -> Figure:
+    """The share of the gradients that each worker computed, and its fair share 1/M."""
+    figure, axes = _figure(1)
+    for (name, group), style in zip(_checked(runs).items(), _styles(len(runs)), strict=True):
+        share = group[0].stats.work_share
+        axes[0].plot(np.arange(len(share)), share, marker="o", markersize=3, label=name, **style)
+    workers = max(group[0].trace.num_workers for group in _checked(runs).values())
+    axes[0].axhline(1 / max(1, workers), color="0.4", linestyle=":", label="fair share, 1/M")
+    axes[0].set(xlabel="worker", ylabel="share of the gradients")
+    axes[0].grid(alpha=0.3)
+    axes[0].legend(fontsize="small")
+    return figure
+
+
+def timeline(run: Run, jobs: int = 300) -> Figure:
+    """Who computed what when: a bar for each of the first ``jobs`` gradients, coloured by what became of it."""
+    if not isinstance(run, Run):
+        raise TypeError(f"timeline draws one run, got {run!r}")
+    figure = Figure(figsize=(10.4, 4.6), layout="constrained")
+    axes = [figure.subplots()]
+    trace = run.trace
+    count = min(jobs, len(trace))
+    lanes = {worker: lane for lane, worker in enumerate(sorted(set(trace.worker[:count].tolist()))[:MOST_LANES])}
+    outcomes = np.array([str(outcome) for outcome in trace.outcome[:count]])
+    for outcome, colour in OUTCOME_COLOURS.items():
+        rows = [row for row in np.flatnonzero(outcomes == outcome) if int(trace.worker[row]) in lanes]
+        if rows:
+            starts = np.array([trace.started[row] for row in rows])
+            widths = np.array([trace.time[row] for row in rows]) - starts
+            places = [lanes[int(trace.worker[row])] for row in rows]
+            axes[0].barh(places, widths, left=starts, height=0.8, color=colour, edgecolor="white", label=outcome)
+    axes[0].set(xlabel=LABELS["time"], ylabel="worker", yticks=list(lanes.values()), yticklabels=list(lanes))
+    axes[0].invert_yaxis()
+    axes[0].legend(fontsize="small")
     return figure
 
 
@@ -91,10 +141,14 @@ def _draw_curves(axes: Axes, result: Sweep) -> None:
     axes.grid(alpha=0.3)
 
 
-def _checked(runs: Mapping[str, Run]) -> Mapping[str, Run]:
+def _checked(runs: Runs) -> dict[str, list[Run]]:
     if not isinstance(runs, Mapping) or not runs:
         raise TypeError(f'runs must be named, {{"name": run, ...}}, got {runs!r}')
-    return runs
+    groups = {name: [group] if isinstance(group, Run) else list(group) for name, group in runs.items()}
+    for name, group in groups.items():
+        if not group or not all(isinstance(run, Run) for run in group):
+            raise TypeError(f"{name!r} must be a run, or a list of runs with several seeds, got {runs[name]!r}")
+    return groups
 
 
 def _figure(panels: int) -> tuple[Figure, list[Axes]]:
@@ -102,26 +156,47 @@ def _figure(panels: int) -> tuple[Figure, list[Axes]]:
     return figure, list(np.atleast_1d(figure.subplots(1, panels)))
 
 
-def _draw_errors(axes: Axes, runs: Mapping[str, Run], axis: str, minimum: float) -> None:
+def _draw_errors(axes: Axes, runs: dict[str, list[Run]], axis: str, minimum: float) -> None:
     if axis not in LABELS:
         raise ValueError(f"axis must be one of {', '.join(LABELS)}, got {axis!r}")
-    for (name, run), style in zip(runs.items(), _styles(len(runs)), strict=True):
-        error = run.history.loss - minimum
-        shown = np.isfinite(error) & (error > 0)
-        axes.plot(getattr(run.history, axis)[shown], error[shown], label=name, **style)
+    for (name, group), style in zip(runs.items(), _styles(len(runs)), strict=True):
+        curves = [_curve(run, axis, minimum) for run in group]
+        if len(curves) == 1:
+            axes.plot(*curves[0], label=name, **style)
+        elif all(len(curve[0]) for curve in curves):
+            places, low, middle, high = _band(curves)
+            axes.plot(places, middle, label=f"{name}, median of {len(group)}", **style)
+            axes.fill_between(places, low, high, color=style["color"], alpha=0.15)
     axes.set(xlabel=LABELS[axis], ylabel="loss" if minimum == 0 else "loss − minimum", yscale="log")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
 
 
-def _draw_delays(axes: Axes, runs: Mapping[str, Run]) -> None:
-    longest = max((int(run.trace.delay.max(initial=1)) for run in runs.values()), default=1)
+def _curve(run: Run, axis: str, minimum: float) -> tuple[Floats, Floats]:
+    """What a logarithmic axis can show of a run's errors."""
+    error = run.history.loss - minimum
+    shown = np.isfinite(error) & (error > 0)
+    return getattr(run.history, axis)[shown], error[shown]
+
+
+def _band(curves: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats, Floats, Floats]:
+    """Lowest, median and highest error over the runs, as long as all of them go on."""
+    begin, end = max(places[0] for places, _ in curves), min(places[-1] for places, _ in curves)
+    places = np.linspace(begin, end, POINTS_OF_BANDS)
+    logs = np.array([np.interp(places, x, np.log(y)) for x, y in curves])
+    return places, np.exp(logs.min(axis=0)), np.exp(np.median(logs, axis=0)), np.exp(logs.max(axis=0))
+
+
+def _draw_delays(axes: Axes, runs: dict[str, list[Run]]) -> None:
+    pooled = {name: np.concatenate([run.trace.delay for run in group]) for name, group in runs.items()}
+    longest = max((int(delays.max(initial=1)) for delays in pooled.values()), default=1)
     edges = np.unique(np.geomspace(1, longest + 1, 40).round()) - 0.5
-    for (name, run), style in zip(runs.items(), _styles(len(runs)), strict=True):
-        counts, _ = np.histogram(run.trace.delay, edges)
+    for (name, delays), style in zip(pooled.items(), _styles(len(runs)), strict=True):
+        counts, _ = np.histogram(delays, edges)
         axes.stairs(counts, edges, label=name, color=style["color"], linestyle=style["linestyle"], linewidth=1.5)
-    workers = max((run.trace.num_workers for run in runs.values()), default=1)
+    workers = max((group[0].trace.num_workers for group in runs.values()), default=1)
     axes.axvline(workers, color="0.4", linestyle=":", label=f"M = {workers}")
+    axes.axvline(longest, color="0.4", linestyle="--", label=f"τ_max = {longest:,}")
     axes.set(xlabel="delay (steps)", ylabel="gradients", xscale="log", yscale="log")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")

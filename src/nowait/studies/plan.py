@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +17,7 @@ from nowait.recording import Sweep, Trace
 from nowait.speeds import Speeds
 from nowait.studies.advice import Advice
 from nowait.studies.candidates import candidates
+from nowait.studies.quiet import quiet
 from nowait.studies.sources import Source
 from nowait.studies.track import SIZES, Track
 from nowait.theory import Constants, Speedup, estimate, speedup
@@ -78,7 +77,7 @@ def plan(
     count = _gradients(gradients, each, len(entrants) * SIZES * len(seed_list))
     track = Track(chosen, source.speeds, float(found.L), _budget_seconds(gain, count), seed_list)
     tuned = []
-    with Progress("simulating", progress) as bar, _quiet():
+    with Progress("simulating", progress) as bar, quiet():
         for candidate in entrants:
             tuned.append(track.tuned(candidate))
             bar.show(len(tuned) / (len(entrants) + 1))
@@ -110,7 +109,7 @@ def _source(given: dict[str, Any], problem: Any, probe_seconds: float, slowdown:
         return Source.of_speeds(value, seed)
     if name == "trace":
         return Source.of_trace(value)
-    return Source.of_probe(problem, value, probe_seconds, slowdown, seed)
+    return Source.of_probe(problem, value, probe_seconds, slowdown=slowdown, seed=seed)
 
 
 def _seconds_per_gradient(problem: Any) -> float:
@@ -164,15 +163,3 @@ def _predicted(
     if target <= lowest or not constants.B:
         return {}
     return gain.times("convex", constants, target - lowest)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Stepsizes that diverge, and grids that are too narrow, are part of tuning."""
-    logger = logging.getLogger("nowait")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

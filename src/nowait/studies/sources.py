@@ -33,12 +33,15 @@ class Source:
     seconds: Floats
     """The mean seconds per gradient of every worker."""
     words: str
+    rate: float
+    """Gradients per second of all workers together."""
 
     @classmethod
     def of_seconds(cls, seconds: Iterable[float]) -> Self:
         """Seconds per gradient of every worker."""
         values = speedup(seconds).seconds
-        return cls(Fixed(values.tolist()), values, f"{len(values)} workers with the seconds per gradient given")
+        words = f"{len(values)} workers with the seconds per gradient given"
+        return cls(Fixed(values.tolist()), values, words, float((1 / values).sum()))
 
     @classmethod
     def of_speeds(cls, speeds: Speeds, seed: int) -> Self:
@@ -47,16 +50,27 @@ class Source:
         count = GRADIENTS_EACH * speeds.num_workers
         still = NoisyQuadratic(dimension=2)
         run = simulate(still, STANDING_STILL, speeds, gradients=count, seed=seed, progress=False)
-        return cls(speeds, mean_seconds(run.trace), f"{speeds.num_workers} workers, {speeds!r}")
+        words = f"{speeds.num_workers} workers, {speeds!r}"
+        return cls(speeds, mean_seconds(run.trace), words, len(run.trace) / run.stats.seconds)
 
     @classmethod
     def of_trace(cls, trace: Trace, words: str = "a recorded run") -> Self:
         """The trace of a run, whose times are taken over and over again."""
         seconds = mean_seconds(checks.instance(trace, Trace, "trace", "run.trace"))
-        return cls(Recorded(trace), seconds, f"{words}: {trace.num_workers} workers, {len(trace.worker):,} gradients")
+        words = f"{words}: {trace.num_workers} workers, {len(trace.worker):,} gradients"
+        return cls(Recorded(trace), seconds, words, _settled_rate(trace))
 
     @classmethod
-    def of_probe(cls, problem: Any, workers: int, probe_seconds: float, slowdown: Any, seed: int) -> Self:
+    def of_probe(
+        cls,
+        problem: Any,
+        workers: int | None,
+        probe_seconds: float,
+        *,
+        slowdown: Any = None,
+        speeds: Speeds | None = None,
+        seed: int = 0,
+    ) -> Self:
         """Real workers on this machine, which compute the problem's gradients for a while."""
         if problem is None:
             raise ValueError(
@@ -69,10 +83,18 @@ class Source:
             seconds=checks.positive(probe_seconds, "probe_seconds", "workers need time to be measured"),
             evaluate_every=NEVER,
             slowdown=slowdown,
+            speeds=speeds,
             seed=seed,
             progress=False,
         )
         return cls.of_trace(run.trace, f"a probe of this machine for {probe_seconds:g} s")
+
+
+def _settled_rate(trace: Trace) -> float:
+    """Gradients per second in the second half of a run: at first all workers start together."""
+    last = float(trace.time[-1])
+    settled = trace.time > last / 2
+    return float(settled.sum() / (last / 2)) if last > 0 else 1.0
 
 
 def mean_seconds(trace: Trace) -> Floats:

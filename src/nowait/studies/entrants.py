@@ -1,0 +1,85 @@
+"""The methods of a race, and how their stepsizes are tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from nowait.api.sweep import maker, sweep
+from nowait.core import Constant, DelayAdaptive, Method
+from nowait.core.types import Floats
+from nowait.methods import AsynchronousSGD, MinibatchSGD
+from nowait.recording import Sweep
+from nowait.speeds import Speeds
+
+Make = Callable[[float], Method]
+MINIBATCH = "Minibatch SGD"
+CONSTANT = "Asynchronous SGD, constant"
+ADAPTIVE = "Asynchronous SGD, delay-adaptive"
+GRID = 2.0 ** np.arange(2.0, -1.5, -0.5)
+"""Stepsizes to try at first, in units of 1/L, or of 1/(ML) where single gradients make steps."""
+SHIFT = 8.0
+MOST_MOVES = 4
+
+
+@final
+@dataclass(frozen=True)
+class Entrant:
+    """A method in a race: a function of its stepsize, or a method as it is."""
+
+    name: str
+    make: Make
+    tuned: bool
+    """Whether its stepsize has still to be found."""
+
+
+def the_papers_three() -> dict[str, Make]:
+    """The methods of the paper's Figure 1."""
+    return {
+        MINIBATCH: lambda size: MinibatchSGD(Constant(size)),
+        CONSTANT: lambda size: AsynchronousSGD(Constant(size)),
+        ADAPTIVE: lambda size: AsynchronousSGD(DelayAdaptive(size)),
+    }
+
+
+def checked_entrants(methods: Mapping[str, Method | Make] | None) -> list[Entrant]:
+    """The entrants by name; functions of the stepsize are tuned, methods run as they are."""
+    if methods is None:
+        methods = the_papers_three()
+    if not isinstance(methods, Mapping) or not methods:
+        raise TypeError(
+            f'methods must be named, as in {{"mine": lambda size: nw.AsynchronousSGD(nw.Constant(size))}}, '
+            f"got {methods!r}"
+        )
+    return [_entrant(str(name), method) for name, method in methods.items()]
+
+
+def _entrant(name: str, method: Method | Make) -> Entrant:
+    if isinstance(method, Method):
+        return Entrant(name, lambda _: method, tuned=False)
+    return Entrant(name, maker(method), tuned=True)
+
+
+def tune(problem: Any, entrant: Entrant, speeds: Speeds, smoothness: float, seconds: float, seed: int) -> Sweep:
+    """The final losses for a grid of stepsizes in virtual time; the grid is moved while its best is at an end."""
+    scale = _scale(entrant, speeds.num_workers)
+    for _ in range(MOST_MOVES):
+        sizes: Floats = GRID * scale / smoothness
+        result = sweep(
+            problem, entrant.make, speeds, stepsizes=sizes.tolist(), seeds=[seed], seconds=seconds, progress=False
+        )
+        if result.diverged.all() or result.best_place == len(sizes) - 1:
+            scale /= SHIFT
+        elif result.best_place == 0:
+            scale *= SHIFT
+        else:
+            break
+    return result
+
+
+def _scale(entrant: Entrant, workers: int) -> float:
+    """A single gradient of M in flight takes about 1/M of a minibatch's step."""
+    return 1.0 / workers if entrant.make(1.0).schedule() is not None else 1.0
