@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 import sys
 
 import pytest
@@ -21,23 +22,56 @@ def logging_as_before():
 
 
 RUNNER = CliRunner()
-SMALL = ["race", "--workers", "4", "--gradients", "400", "--batch-size", "8"]
+SMALL = ["race", "--workers", "3", "--gradients", "300", "--batch-size", "8"]
+SIMULATED = [*SMALL, "--engine", "simulate"]
 
 
-def test_the_race_prints_a_table_and_writes_a_figure_and_its_runs(tmp_path):
-    result = RUNNER.invoke(app, [*SMALL, "--folder", str(tmp_path / "race")])
+def test_the_race_prints_a_table_and_writes_a_report_figures_and_its_runs(tmp_path):
+    result = RUNNER.invoke(app, [*SIMULATED, "--folder", str(tmp_path / "race")], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    for words in ("Minibatch", "Async, adaptive", "the best is", "virtual time"):
+    for words in (
+        "Minibatch SGD",
+        "Asynchronous SGD, delay-adaptive",
+        "the best is",
+        "virtual seconds",
+        "After the same",
+    ):
         assert words in result.output
-    assert (tmp_path / "race" / "race.png").read_bytes().startswith(b"\x89PNG")
-    for name in ("minibatch", "async-constant", "async-adaptive"):
-        assert nw.load(tmp_path / "race" / name).stats.gradients > 0
+    race = tmp_path / "race"
+    assert (race / "race.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (race / "race.svg").read_text()
+    assert "Minibatch SGD" in (race / "report.html").read_text()
+    assert json.loads((race / "config.json").read_text())["workers"] == 3
+    for name in ("minibatch-sgd", "asynchronous-sgd-constant", "asynchronous-sgd-delay-adaptive"):
+        assert nw.load(race / name).stats.gradients > 0
+
+
+def test_the_race_runs_with_real_workers_and_further_methods(tmp_path):
+    options = ["--method", "ringmaster:max_delay=4", "--straggler", "3", "--folder", str(tmp_path / "race"), "--json"]
+    result = RUNNER.invoke(app, [*SMALL, *options])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [row["method"] for row in found["rows"]][-1] == "ringmaster:max_delay=4"
+    assert all(row["gradients"] > 0 for row in found["rows"])
+    assert found["config"]["engine"] == "processes"
+    assert nw.load(tmp_path / "race" / "minibatch-sgd").stats.way == "processes"
+
+
+def test_a_native_race_leaves_delays_to_the_machine(tmp_path):
+    options = ["--native", "--straggler", "5", "--seeds", "2", "--folder", str(tmp_path / "race")]
+    result = RUNNER.invoke(app, [*SMALL, *options], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert "as fast as this machine lets them be, but worker 2 is slowed 5 x" in result.output
+    assert sorted(path.name for path in (tmp_path / "race").glob("minibatch*")) == [
+        "minibatch-sgd-seed-0",
+        "minibatch-sgd-seed-1",
+    ]
 
 
 def test_the_race_uses_a_new_folder_every_time(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        assert RUNNER.invoke(app, SMALL).exit_code == 0
+        assert RUNNER.invoke(app, SIMULATED).exit_code == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["race-1", "race-2"]
 
 
@@ -160,6 +194,144 @@ def test_what_is_wrong_with_a_question_of_theory_is_told_in_a_line(arguments, me
     assert printed.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["race", "sweep", "plan", "tables", "certify"])
+COMMANDS = ["race", "simulate", "train", "sweep", "plan", "certify", "tables", "replay", "resume", "report"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_an_example(command):
     assert f"Example: nowait {command}" in RUNNER.invoke(app, [command, "--help"]).output
+
+
+MINE = """
+import numpy as np
+
+class Mine:
+    dimension = 2
+    def initial(self): return np.zeros(2)
+    def gradient(self, point, sample): return point - 1.0 + 0.1 * sample.normals(2)
+    def loss(self, point): return float(((point - 1.0) ** 2).sum())
+
+def make(): return Mine()
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A user's file in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "my_training.py").write_text(MINE)
+    sys.path.insert(0, str(tmp_path))
+    yield "my_training.py:make"
+    sys.modules.pop("my_training", None)
+
+
+def test_a_simulated_run_is_saved_replayed_and_reported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = RUNNER.invoke(app, ["simulate", "--speeds", "1,1,9", "--steps", "200", "--stepsize", "0.1", "--json"])
+    assert made.exit_code == 0, made.output
+    found = json.loads(made.stdout)
+    assert (found["stats"]["steps"], found["folder"]) == (200, "runs/simulate-1")
+    again = RUNNER.invoke(app, ["replay", "runs/simulate-1"])
+    assert "200 arrivals replayed: the same params, bit for bit." in again.output
+    assert RUNNER.invoke(app, ["report", "runs", "--out", "all.html"]).exit_code == 0
+    assert "simulate-1" in (tmp_path / "all.html").read_text()
+
+
+def test_a_problem_of_the_users_file_is_trained_replayed_and_remembered(mine, tmp_path):
+    made = RUNNER.invoke(
+        app, ["train", mine, "--workers", "2", "--steps", "60", "--stepsize", "0.1", "--slowdown", "1=2"]
+    )
+    assert made.exit_code == 0, made.output
+    config = json.loads((tmp_path / "runs" / "train-1" / "config.json").read_text())
+    assert config["labels"]["command"]["problem"] == mine
+    assert config["slowdown"] == {"1": 2.0}
+    assert RUNNER.invoke(app, ["replay", "runs/train-1", "--json"]).exit_code == 0
+
+
+def test_an_interrupted_run_is_resumed_without_a_further_word(mine, tmp_path):
+    class CtrlC(nw.Callback):
+        pressed = False
+
+        def on_step(self, control):
+            if control.steps >= 30 and not self.pressed:
+                self.pressed = True
+                signal.raise_signal(signal.SIGINT)
+
+    from my_training import make
+
+    labels = {"command": {"problem": mine, "loss": "least-squares", "batch_size": 1}}
+    method = nw.AsynchronousSGD(nw.Constant(0.1))
+    folder = tmp_path / "run"
+    nw.train(make(), method, workers=2, steps=60, folder=folder, callbacks=[CtrlC()], labels=labels)
+    resumed = RUNNER.invoke(app, ["resume", str(folder), "--json"])
+    assert resumed.exit_code == 0, resumed.output
+    assert json.loads(resumed.stdout)["stats"]["steps"] == 60
+
+
+def test_a_diverged_run_has_a_status_of_its_own(mine):
+    result = RUNNER.invoke(app, ["simulate", mine, "--stepsize", "1e9", "--steps", "500"])
+    assert result.exit_code == 3
+    assert "diverged after" in result.output
+
+
+def test_a_stepsize_that_is_not_given_is_taken_from_the_smoothness(mine):
+    result = RUNNER.invoke(app, ["simulate", mine, "--speeds", "1,1", "--steps", "100"])
+    assert result.exit_code == 0
+    assert "No --stepsize: 0.25 is taken, half of 1/(ML)." in result.output
+
+
+def test_options_come_from_a_file_and_the_command_line_goes_before_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(
+        'batch-size = 4\n[simulate]\nsteps = 50\nstepsize = 0.1\nspeeds = "1,2"\n[race]\nworkers = 3\n'
+    )
+    result = RUNNER.invoke(app, ["simulate", "--config", "mine.toml", "--steps", "70", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["stats"]["steps"] == 70
+    asked = json.loads((tmp_path / "runs" / "simulate-1" / "config.json").read_text())["labels"]["command"]
+    assert (asked["batch_size"], asked["stepsize"], asked["config"]) == (4, 0.1, "mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("step = 3", "nowait simulate has no option 'step'; did you mean 'steps'?"),
+        ("[simulate]\nbatchsize = 3", "has no option 'batchsize'; did you mean 'batch-size'?"),
+        ("steps = = 3", "mine.toml is not a TOML file"),
+        ("colour = 'red'", "has no option 'colour'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(text)
+    code, printed = run_main(monkeypatch, capsys, "simulate", "--config", "mine.toml")
+    assert code == 1
+    assert message in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["simulate"], "say when the run ends: --steps, --gradients, --seconds or --target-loss"),
+        (["train"], "say when the run ends"),
+        (["train", "--steps", "3", "--slowdown", "0:3"], "--slowdown must be written like 0=100,3=2"),
+        (["train", "--steps", "3", "--method", "odd"], "there is no method 'odd'"),
+        (["simulate", "--steps", "3", "--config", "nowhere.toml"], "there is no file nowhere.toml"),
+        (["replay", "nowhere"], "nowhere is not a saved run"),
+        (["resume", "nowhere"], "nowhere is not the folder of a run: it has no config.json"),
+        (["report", "nowhere"], "there is no folder nowhere"),
+        (["report", "."], ". is neither a finished run nor a folder of such"),
+        (["race", "--engine", "ray"], "engine='ray' is not there yet"),
+        (["race", "--engine", "odd"], "engine must be one of processes, simulate, ray, got 'odd'"),
+        (["race", "--native", "--engine", "simulate"], "--native means the delays of this machine"),
+        (["race", "--method", "odd"], "there is no method 'odd'"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_run_is_told_in_a_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, printed = run_main(monkeypatch, capsys, *arguments)
+    assert code == 1
+    assert message in printed.err

@@ -64,8 +64,8 @@ from nowait.methods import (
     ShuffledAssignment,
     WindowRule,
 )
-from nowait.recording import Callback, History, Run, Stats, Sweep, Trace, load
-from nowait.studies import certify, plan
+from nowait.recording import Callback, History, Run, Stats, Sweep, TensorBoard, Trace, load
+from nowait.studies import certify, plan, race
 
 if TYPE_CHECKING:
     from nowait import plots
@@ -126,6 +126,7 @@ __all__ = [
     "StepsizeWeightedAverage",
     "StronglyConvexAverage",
     "Sweep",
+    "TensorBoard",
     "Threshold",
     "Trace",
     "UniformAverage",
@@ -138,6 +139,7 @@ __all__ = [
     "plan",
     "plots",
     "problems",
+    "race",
     "replay",
     "resume",
     "simulate",

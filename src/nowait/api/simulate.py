@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nowait.api.parts import make_parts, warn_of_split
@@ -32,6 +32,7 @@ def simulate(
     seed: int = 0,
     faults: Faults | None = None,
     way: str | None = None,
+    labels: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Run:
     """Train in virtual time with workers of any speed.
@@ -43,7 +44,8 @@ def simulate(
 
     Linear models and ``NoisyQuadratic`` with plain SGD and a method that does not look at gradients run compiled, which
     changes nothing but the speed (and, by rounding, averages of iterates); ``run.stats.way`` says which way it was.
-    ``way="reference"`` asks for the other way.
+    ``way="reference"`` asks for the other way. ``labels`` are kept in ``run.config``, for whatever you want to
+    remember.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
@@ -72,6 +74,6 @@ def simulate(
         seed=seed,
     )
     warn_of_split(problem, speeds)
-    parts.config |= {"speeds": describe(speeds), "faults": describe(faults)}
+    parts.config |= {"speeds": describe(speeds), "faults": describe(faults), "labels": describe(dict(labels or {}))}
     run = None if way == "reference" else simulate_compiled(parts, speeds, faults, seed, progress)
     return run_simulation(parts, speeds.clock(seed), faults, seed, progress) if run is None else run

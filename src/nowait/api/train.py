@@ -49,6 +49,7 @@ def train(
     checkpoint_every: int | None = None,
     checkpoint_seconds: float | None = None,
     keep_checkpoints: int = 3,
+    labels: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Run:
     """Train with real worker processes on this machine, by default one for each core.
@@ -63,8 +64,8 @@ def train(
 
     With a ``folder`` the run is written to disk as it goes on, with a checkpoint every ``checkpoint_every`` steps or
     ``checkpoint_seconds``, of which the last ``keep_checkpoints`` stay: after a crash ``nw.resume`` goes on from there.
-    The first Ctrl-C or SIGTERM ends the run well and returns it; a second one kills it. ``progress`` None shows a live
-    view on a terminal.
+    The first Ctrl-C or SIGTERM ends the run well and returns it; a second one kills it. ``labels`` are kept in
+    ``config.json``, for whatever you want to remember. ``progress`` None shows a live view on a terminal.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
@@ -97,6 +98,7 @@ def train(
         initial=initial,
         folder=folder,
         resumed=None,
+        labels=dict(labels or {}),
         progress=progress,
     )
 
@@ -144,6 +146,7 @@ def resume(
             initial=None,
             folder=path,
             resumed=run_folder,
+            labels=config.get("labels", {}),
             progress=progress,
         )
     finally:
@@ -204,6 +207,7 @@ def _train(
     initial: Any,
     folder: str | Path | None,
     resumed: RunFolder | None,
+    labels: dict[str, Any],
     progress: bool | None,
 ) -> Run:
     checkpoint = None if resumed is None else resumed.latest()
@@ -229,6 +233,7 @@ def _train(
     )
     parts.checkpoint = checkpoint
     parts.config |= {field.name: describe(getattr(plan, field.name)) for field in fields(plan)}
+    parts.config["labels"] = describe(labels)
     try:
         if folder is not None:
             parts.keeper = _keeper(plan, problem, parts, folder, resumed)

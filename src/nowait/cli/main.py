@@ -9,15 +9,27 @@ from typing import Annotated
 import typer
 
 import nowait
+from nowait.cli.options import (
+    BatchSize,
+    Config,
+    EvaluateEvery,
+    Folder,
+    Gradients,
+    Json,
+    Loss,
+    Method,
+    Problem,
+    ProblemArgument,
+    Seed,
+    Steps,
+    Stepsize,
+    TargetLoss,
+)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
-Problem = Annotated[
-    str | None,
-    typer.Option(help="A LIBSVM file, module:function or file.py:function.", show_default="the paper's least squares"),
-]
-Loss = Annotated[str, typer.Option(help="Of a LIBSVM file: least-squares or logistic.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DIVERGED, INTERRUPTED = 3, 130
+"""Exit statuses. 0 is done, 1 an error of the user's that is told in a line, 2 wrong options."""
 
 
 @app.callback(invoke_without_command=True)
@@ -31,31 +43,207 @@ def nowait_command(version: Annotated[bool, typer.Option("--version", help="Prin
 @app.command()
 def race(  # noqa: PLR0917 (typer makes options of them)
     workers: Annotated[int, typer.Option(help="How many workers.", min=2)] = 40,
+    method: Annotated[
+        list[str] | None, typer.Option(help="A further method, such as ringmaster:max_delay=80; may be repeated.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="processes, simulate or ray.")] = "processes",
+    native: Annotated[bool, typer.Option("--native", help="Leave the delays to this machine alone.")] = False,
+    straggler: Annotated[
+        float | None,
+        typer.Option(help="How many times slower one worker is.", min=1.0, show_default="10; none if native"),
+    ] = None,
     gradients: Annotated[
         int, typer.Option(help="How long: the time asynchronous SGD takes for so many.", min=100)
     ] = 32_000,
-    straggler: Annotated[float, typer.Option(help="How many times slower one worker is.", min=1.0)] = 10.0,
+    problem: Problem = None,
+    loss: Loss = "least-squares",
     batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 256,
-    seed: Annotated[int, typer.Option(help="Fixes samples and speeds.", min=0)] = 0,
+    seeds: Annotated[int, typer.Option(help="Runs of every method; several give bands.", min=1)] = 1,
+    seed: Seed = 0,
     folder: Annotated[
-        Path | None, typer.Option(help="Where the figure and the runs go, a new folder.", show_default="runs/race-N")
+        Path | None, typer.Option(help="Where report, figures and runs go, a new folder.", show_default="runs/race-N")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="A tenth of the gradients.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the gradients: below 20 seconds.")] = False,
+    as_json: Json = False,
+    config: Config = None,
 ) -> None:
-    """Race minibatch SGD against asynchronous SGD in virtual time.
+    """Race minibatch SGD against asynchronous SGD, with real worker processes. About two minutes.
 
-    The paper's least squares problem (10,000 rows, 400 dimensions) on a simulated cluster of unequal workers, one of
-    them a straggler. Stepsizes are tuned first; then every method gets the same virtual time. Prints a table and
-    writes a figure.
+    The paper's least squares problem (10,000 rows, 400 dimensions, batches of 256). The workers imitate a mixed cluster
+    with one straggler, unless --native. Stepsizes are tuned first, in virtual time on compute times measured in a
+    probe; then every method runs live for the same wall-clock time. Prints a table and what follows from it; writes
+    report.html, figures and the runs.
 
-    Example: nowait race --workers 40 --straggler 100
+    Example: nowait race --workers 40 --straggler 100 --method ringmaster:max_delay=80
     """
-    from nowait.cli.race import Settings, run_race
+    from nowait.cli.race import RaceSettings, run_race
 
     folder = _free(Path("runs/race")) if folder is None else folder
-    gradients = max(100, gradients // 10) if quick else gradients
-    settings = Settings(workers, gradients, straggler, batch_size, seed, folder)
-    run_race(settings)
+    found = run_race(
+        RaceSettings(
+            workers,
+            method or [],
+            engine,
+            native,
+            straggler,
+            gradients,
+            problem,
+            loss,
+            batch_size,
+            seeds,
+            seed,
+            folder,
+            quick,
+            as_json,
+        )
+    )
+    if found.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def simulate(  # noqa: PLR0917 (typer makes options of them)
+    problem: ProblemArgument = None,
+    method: Method = "asynchronous",
+    stepsize: Stepsize = None,
+    workers: Annotated[int, typer.Option(help="How many workers, lognormal around a second.", min=1)] = 8,
+    straggler: Annotated[float, typer.Option(help="How many times slower one of them is.", min=1.0)] = 10.0,
+    speeds: Annotated[
+        str | None, typer.Option(help="Instead: seconds per gradient of every worker, with commas between them.")
+    ] = None,
+    steps: Steps = None,
+    gradients: Gradients = None,
+    seconds: Annotated[float | None, typer.Option(help="End after so many virtual seconds.")] = None,
+    target_loss: TargetLoss = None,
+    evaluate_every: EvaluateEvery = None,
+    loss: Loss = "least-squares",
+    batch_size: BatchSize = 16,
+    seed: Seed = 0,
+    folder: Folder = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Train in virtual time with workers of any speed, and save the run.
+
+    Example: nowait simulate --speeds 1,1,1,10 --method ringmaster:max_delay=8 --stepsize 0.1 --steps 2000
+    """
+    from nowait.cli.runs import RunSettings, run_simulate
+
+    folder = _free(Path("runs/simulate")) if folder is None else folder
+    asked = RunSettings(
+        problem,
+        loss,
+        batch_size,
+        method,
+        stepsize,
+        workers,
+        steps,
+        gradients,
+        seconds,
+        target_loss,
+        evaluate_every,
+        seed,
+        folder,
+        as_json,
+        config,
+    )
+    _end(run_simulate(asked, speeds, straggler))
+
+
+@app.command()
+def train(  # noqa: PLR0917 (typer makes options of them)
+    problem: ProblemArgument = None,
+    method: Method = "asynchronous",
+    stepsize: Stepsize = None,
+    workers: Annotated[int, typer.Option(help="How many worker processes.", min=1)] = 4,
+    steps: Steps = None,
+    gradients: Gradients = None,
+    seconds: Annotated[float | None, typer.Option(help="End after so many seconds.")] = None,
+    target_loss: TargetLoss = None,
+    evaluate_every: EvaluateEvery = None,
+    slowdown: Annotated[str | None, typer.Option(help="Stragglers to order, such as 0=100,3=2.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.", min=1)] = None,
+    checkpoint_seconds: Annotated[float | None, typer.Option(help="Seconds between checkpoints.")] = None,
+    loss: Loss = "least-squares",
+    batch_size: BatchSize = 16,
+    seed: Seed = 0,
+    folder: Folder = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Train with real worker processes on this machine; checkpoints, Ctrl-C and resume as in nw.train.
+
+    Example: nowait train mine.py:problem --workers 8 --steps 10000 --stepsize 0.05 --checkpoint-every 1000
+    """
+    from nowait.cli.runs import RunSettings, run_train
+
+    folder = _free(Path("runs/train")) if folder is None else folder
+    asked = RunSettings(
+        problem,
+        loss,
+        batch_size,
+        method,
+        stepsize,
+        workers,
+        steps,
+        gradients,
+        seconds,
+        target_loss,
+        evaluate_every,
+        seed,
+        folder,
+        as_json,
+        config,
+    )
+    _end(run_train(asked, slowdown, checkpoint_every, checkpoint_seconds))
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run of nowait train or nw.train.")],
+    problem: Annotated[
+        str | None, typer.Option(help="As in nowait train.", show_default="the one the run remembers")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Go on with a run from its last checkpoint, after a crash or Ctrl-C.
+
+    Example: nowait resume runs/train-1
+    """
+    from nowait.cli.runs import run_resume
+
+    _end(run_resume(folder, problem, as_json))
+
+
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    problem: Annotated[
+        str | None, typer.Option(help="As in nowait train.", show_default="the one the run remembers")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a recorded run again from its trace and compare the params bit for bit.
+
+    Example: nowait replay runs/train-1
+    """
+    from nowait.cli.runs import run_replay
+
+    run_replay(folder, problem, as_json)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that hold such.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
+) -> None:
+    """One interactive HTML file of any runs.
+
+    Example: nowait report runs/train-1 runs/simulate-1 --out report.html
+    """
+    from nowait.cli.runs import run_report
+
+    run_report(folders, out)
 
 
 @app.command()
@@ -76,6 +264,8 @@ def sweep(  # noqa: PLR0917 (typer makes options of them)
     folder: Annotated[
         Path | None, typer.Option(help="Where the figure goes, a new folder.", show_default="runs/sweep-N")
     ] = None,
+    as_json: Json = False,
+    config: Config = None,
 ) -> None:
     """Try stepsizes: every one with every seed, in virtual time, on all cores.
 
@@ -87,7 +277,11 @@ def sweep(  # noqa: PLR0917 (typer makes options of them)
     from nowait.cli.sweep import SweepSettings, run_sweep
 
     folder = _free(Path("runs/sweep")) if folder is None else folder
-    run_sweep(SweepSettings(method, problem, loss, batch_size, workers, straggler, gradients, stepsizes, seeds, folder))
+    run_sweep(
+        SweepSettings(
+            method, problem, loss, batch_size, workers, straggler, gradients, stepsizes, seeds, folder, as_json
+        )
+    )
 
 
 @app.command()
@@ -115,6 +309,7 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
     seed: Annotated[int, typer.Option(help="The first of them.", min=0)] = 0,
     as_json: Json = False,
+    config: Config = None,
 ) -> None:
     """What would asynchrony gain with these workers, with which method, and whom to leave out?
 
@@ -144,6 +339,7 @@ def tables(  # noqa: PLR0917 (typer makes options of them)
     distance: Annotated[float | None, typer.Option("--B", help="From x_0 to the minimiser.")] = 1.0,
     excess: Annotated[float | None, typer.Option("--Delta", help="F(x_0) − F*.", show_default="L·B²/2")] = None,
     as_json: Json = False,
+    config: Config = None,
 ) -> None:
     """The paper's Tables 1 and 2 with your numbers: rates, updates in a given time, speedups.
 
@@ -174,6 +370,7 @@ def certify(  # noqa: PLR0917 (typer makes options of them)
         Path | None, typer.Option(help="Also draw errors against the longest delay into this file (.png, .pdf, .svg).")
     ] = None,
     as_json: Json = False,
+    config: Config = None,
 ) -> None:
     """Check the paper's theorems against measurements, under five delay patterns. About a minute.
 
@@ -196,6 +393,14 @@ def main() -> None:
     except (ValueError, TypeError, OSError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
         typer.echo(f"nowait: {error}", err=True)
         sys.exit(1)
+
+
+def _end(run: nowait.Run) -> None:
+    """The exit status says how a run ended."""
+    if run.stats.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if run.stats.diverged:
+        raise typer.Exit(DIVERGED)
 
 
 def _free(folder: Path) -> Path:

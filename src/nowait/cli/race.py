@@ -1,148 +1,142 @@
-"""The simulated race: tune, run, show."""
+"""The race command: real workers, the paper's experiment, a table, figures and a report."""
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
-from nowait.core.types import Floats
+from nowait.cli.methods import parse_method
+from nowait.cli.problems import load_problem
+from nowait.cli.results import print_json
+from nowait.core import Method
+from nowait.studies import Race, race
+from nowait.studies.entrants import the_papers_three
+from nowait.studies.race import check_engine
 
-TUNING_SHARE = 0.2
-"""The part of the budget that every stepsize of the grid is tried for."""
-Make = Callable[[float], nw.Method]
+GRADIENTS_PER_SECOND = 2_000
+"""Imitated workers are so slow that all together compute about so many: more would be too much for the machine."""
+USUAL_STRAGGLER = 10.0
+QUICK_GRADIENTS = 3_000
 
 
 @final
 @dataclass(frozen=True)
-class Settings:
+class RaceSettings:
     """What the command line asked for."""
 
     workers: int
+    methods: list[str]
+    engine: str
+    native: bool
+    straggler: float | None
     gradients: int
-    straggler: float
+    problem: str | None
+    loss: str
     batch_size: int
+    seeds: int
     seed: int
     folder: Path
+    quick: bool
+    as_json: bool
 
 
-@final
-@dataclass(frozen=True)
-class Entrant:
-    """A method in the race and the stepsizes to try, in units of 1/L."""
-
-    name: str
-    make: Make
-    grid: list[float]
-
-
-def entrants(workers: int) -> list[Entrant]:
-    """The three of the paper's Figure 1. A single gradient of M in flight takes about 1/M of a minibatch's step."""
-    whole = [2.0 ** (half / 2) for half in range(2, -3, -1)]
-    parts = [2.0 ** (half / 2) / workers for half in range(4, -3, -1)]
-    return [
-        Entrant("Minibatch", lambda size: nw.MinibatchSGD(nw.Constant(size)), whole),
-        Entrant("Async, constant", lambda size: nw.AsynchronousSGD(nw.Constant(size)), parts),
-        Entrant("Async, adaptive", lambda size: nw.AsynchronousSGD(nw.DelayAdaptive(size)), parts),
-    ]
-
-
-def run_race(settings: Settings) -> dict[str, nw.Run]:
-    """The whole race: problem, tuning, runs, table, figure."""
-    make_folder(settings.folder)
-    logging.getLogger("nowait").setLevel(logging.ERROR)  # stepsizes that diverge are part of the tuning, and shown
-    console = Console()
-    problem = nw.problems.LeastSquares.random(batch_size=settings.batch_size, seed=42)
-    medians = mixed_cluster(settings.workers, settings.straggler, settings.seed)
-    speeds = nw.speeds.LogNormal(medians.tolist(), sigma=0.2)
-    seconds = settings.gradients / float((1 / medians).sum())
-    smoothness = problem.constants().L
-    assert smoothness is not None
-    _introduce(console, problem, medians, seconds)
-    runs: dict[str, nw.Run] = {}
-    field = entrants(settings.workers)
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("racing", total=2 * len(field))
-        for entrant in field:
-            tuning = nw.sweep(
-                problem,
-                entrant.make,
-                speeds,
-                stepsizes=[multiple / smoothness for multiple in entrant.grid],
-                seeds=[settings.seed],
-                seconds=seconds * TUNING_SHARE,
-                progress=False,
-            )
-            bar.advance(task)
-            _show_tuning(console, entrant.name, tuning)
-            runs[entrant.name] = nw.simulate(
-                problem, entrant.make(tuning.best), speeds, seconds=seconds, seed=settings.seed, progress=False
-            )
-            bar.advance(task)
-    lowest = problem.minimum()[1]
-    console.print(_table(runs, lowest))
-    _save(console, runs, lowest, settings.folder)
-    return runs
-
-
-def _final_loss(run: nw.Run) -> float:
-    return math.inf if run.stats.diverged else float(run.history.loss[-1])
-
-
-def _introduce(console: Console, problem: nw.problems.LeastSquares, medians: Floats, seconds: float) -> None:
-    fast, slow = np.sort(medians)[[0, -1]]
-    console.print(
-        f"Least squares, {problem.samples:,} rows, {problem.dimension} dimensions, batch {problem.batch_size}; "
-        f"{len(medians)} simulated workers, {fast:.2f} to {slow:.2f} s per gradient (lognormal); "
-        f"every method gets {seconds:,.0f} s of virtual time.",
+def run_race(asked: RaceSettings) -> Race:
+    """The whole race: problem, workers, tuning, runs, table, figures, report."""
+    methods: Mapping[str, Callable[[float], Method]] = the_papers_three() | {
+        text: parse_method(text) for text in asked.methods
+    }
+    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+    speeds, slowdown, imitation = _workers(asked)
+    check_engine(asked.engine, speeds)
+    make_folder(asked.folder)
+    console = Console(stderr=asked.as_json)
+    console.print(f"{problem!r}. {imitation}", highlight=False)
+    found = race(
+        problem,
+        methods,
+        engine=asked.engine,
+        workers=asked.workers,
+        speeds=speeds,
+        slowdown=slowdown,
+        gradients=QUICK_GRADIENTS if asked.quick else asked.gradients,
+        seeds=range(asked.seed, asked.seed + asked.seeds),
+        probe_seconds=_probe_seconds(asked),
+        tell=lambda words: console.print(words, highlight=False),
     )
+    found.save(asked.folder)
+    if asked.as_json:
+        print_json({"rows": [asdict(row) for row in found.rows], "findings": found.findings, "config": found.config})
+    else:
+        _print(console, found, asked.folder)
+    return found
 
 
-def _show_tuning(console: Console, name: str, tuning: nw.Sweep) -> None:
-    shown = ", ".join(
-        f"{size:.3g}" + (" (diverged)" if diverged else "")
-        for size, diverged in zip(tuning.stepsizes, tuning.diverged[:, 0], strict=True)
+def _workers(asked: RaceSettings) -> tuple[Any, dict[int, float] | None, str]:
+    """Speeds, slowdown, and what they are in words."""
+    slowest = asked.workers - 1
+    if asked.native:
+        if asked.engine == "simulate":
+            raise ValueError("--native means the delays of this machine: it needs --engine processes")
+        slowdown = None if asked.straggler is None else {slowest: asked.straggler}
+        words = "" if slowdown is None else f", but worker {slowest} is slowed {asked.straggler:g} x"
+        return None, slowdown, f"Workers are as fast as this machine lets them be{words}."
+    straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
+    unit = 1.0 if asked.engine == "simulate" else asked.workers / GRADIENTS_PER_SECOND
+    medians = unit * mixed_cluster(asked.workers, straggler, asked.seed)
+    real = "" if asked.engine == "simulate" else ", on top of the delays of this machine"
+    words = (
+        f"Workers imitate a mixed cluster{real}: lognormal times with medians from {medians.min():.3g} to "
+        f"{medians[:-1].max():.3g} s, and worker {slowest} as a straggler with {medians[-1]:.3g} s, "
+        f"{straggler:g} times the median."
     )
-    console.print(f"{name}: of the stepsizes {shown} the best is {tuning.best:.3g}", highlight=False)
-    if tuning.advice:
-        console.print(f"  {tuning.advice}", style="yellow", highlight=False)
+    return nw.speeds.LogNormal(medians.tolist(), sigma=0.2), None, words
 
 
-def _table(runs: dict[str, nw.Run], lowest: float) -> Table:
-    table = Table(title="The same virtual time for every method")
-    for heading in ("method", "gradients", "steps", "error", "time to first's", "delay median, mean, max"):
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=heading == "method")
-    target = _final_loss(next(iter(runs.values())))
-    for name, run in runs.items():
-        delay = run.trace.delay
+def _probe_seconds(asked: RaceSettings) -> float:
+    """Long enough for the straggler to deliver something."""
+    if asked.native:
+        return 1.0 if asked.quick else 2.0
+    straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
+    unit = asked.workers / GRADIENTS_PER_SECOND
+    return max(0.8 if asked.quick else 2.0, 3 * straggler * unit)
+
+
+def _print(console: Console, found: Race, folder: Path) -> None:
+    console.print(_table(found))
+    for sentence in found.findings:
+        console.print(f"• {sentence}", highlight=False)
+    console.print(f"Report: {folder / 'report.html'}; figures and runs beside it.", highlight=False)
+
+
+def _table(found: Race) -> Table:
+    virtual = "virtual " if found.engine == "simulate" else ""
+    table = Table(title=f"The same {found.seconds:.4g} {virtual}seconds for every method")
+    headings = ("method", "gradients", "steps", "steps/s", "loss", "loss − F*", "delay median, mean, max")
+    for heading in (*headings, "s to first's loss", "speedup: predicted, measured"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for row in found.rows:
+        delays = f"{row.delay_median:.0f}, {row.delay_mean:.1f}, {row.delay_max:,.0f}"
         table.add_row(
-            name,
-            f"{run.stats.gradients:,}",
-            f"{run.stats.steps:,}",
-            "diverged" if run.stats.diverged else f"{run.history.loss[-1] - lowest:.3g}",
-            _time_to(run, target),
-            f"{np.median(delay):.0f}, {delay.mean():.1f}, {delay.max()}" if len(delay) else "none arrived",
+            row.method,
+            f"{row.gradients:,.0f}",
+            f"{row.steps:,.0f}",
+            f"{row.steps_per_second:,.4g}",
+            "diverged" if row.diverged else f"{row.loss:.4g}",
+            "–" if row.diverged else f"{row.error:.3g}",
+            delays if math.isfinite(row.delay_mean) else "none arrived",
+            f"{row.seconds_to_first:.3g}" if math.isfinite(row.seconds_to_first) else "not reached",
+            f"{_times(row.predicted)}, {_times(row.measured)}",
         )
     return table
 
 
-def _time_to(run: nw.Run, target: float) -> str:
-    reached = np.flatnonzero(run.history.loss <= target)
-    return f"{run.history.time[reached[0]]:,.0f} s" if len(reached) else "not reached"
-
-
-def _save(console: Console, runs: dict[str, nw.Run], lowest: float, folder: Path) -> None:
-    for name, run in runs.items():
-        run.save(folder / name.lower().replace(", ", "-"))
-    nw.plots.race(runs, minimum=lowest).savefig(folder / "race.png", dpi=150)
-    console.print(f"Figure: {folder / 'race.png'}, runs beside it", highlight=False)
+def _times(factor: float | None) -> str:
+    return f"{factor:.3g} x" if factor is not None and math.isfinite(factor) else "–"

@@ -14,6 +14,7 @@ import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem, smoothness_of
+from nowait.cli.results import print_json
 from nowait.core.types import Floats
 
 
@@ -32,6 +33,7 @@ class SweepSettings:
     stepsizes: str | None
     seeds: int
     folder: Path
+    as_json: bool
 
 
 def run_sweep(settings: SweepSettings) -> nw.Sweep:
@@ -43,7 +45,7 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     stepsizes = _stepsizes(settings.stepsizes, problem)
     make(float(stepsizes[0]))
     make_folder(settings.folder)
-    console = Console()
+    console = Console(stderr=settings.as_json)
     console.print(
         f"{problem!r}; {settings.method} with {settings.workers} simulated workers, {medians.min():.2f} to "
         f"{medians.max():.2f} s per gradient; {len(stepsizes)} stepsizes, {settings.seeds} seeds, "
@@ -53,7 +55,11 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     sweep = nw.sweep(
         problem, make, speeds, stepsizes=stepsizes, seeds=range(settings.seeds), gradients=settings.gradients
     )
-    console.print(_table(sweep))
+    if settings.as_json:
+        best = None if sweep.diverged.any(axis=1).all() else sweep.best
+        print_json({"stepsizes": sweep.stepsizes, "final": sweep.final, "diverged": sweep.diverged, "best": best})
+    else:
+        console.print(_table(sweep))
     figure = settings.folder / "sweep.png"
     nw.plots.sweep(sweep).savefig(figure, dpi=150)
     console.print(f"Figure: {figure}", highlight=False)

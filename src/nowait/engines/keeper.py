@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import final
 
 from nowait.core import Server
@@ -29,10 +30,11 @@ class Keeper:
         """Is it time?"""
         return server.steps >= self.next_step or server.now >= self.next_time
 
-    def checkpoint(self, server: Server, recorder: TraceRecorder) -> None:
-        """Write one, and plan the next."""
-        self.folder.checkpoint(server.state(), self.wanted_workers(), recorder)
+    def checkpoint(self, server: Server, recorder: TraceRecorder) -> Path | None:
+        """Write one, and plan the next. Where it is; None if there is one of this step already."""
+        path = self.folder.checkpoint(server.state(), self.wanted_workers(), recorder)
         self.plan(server)
+        return path
 
     def plan(self, server: Server) -> None:
         """The next checkpoint is counted from now."""

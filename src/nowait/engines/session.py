@@ -167,6 +167,11 @@ class Session:
         """How many steps, gradients and seconds may pass until something has to be looked at."""
         return self._due.steps, self._due.gradients, self._due.time
 
+    @property
+    def loss_step(self) -> int | None:
+        """How many steps the params contained that the latest loss was evaluated at."""
+        return self._history.entries[-1][0] if self._history.entries else None
+
     def let_go(self) -> None:
         """The run is over: its engine and this do not hold each other any longer."""
         self._workforce = self._evaluator = None
@@ -178,7 +183,9 @@ class Session:
 
     def _checkpoint(self) -> None:
         if self._keeper is not None and self.server.diverged is None:
-            self._keeper.checkpoint(self.server, self._parts.recorder)
+            path = self._keeper.checkpoint(self.server, self._parts.recorder)
+            if path is not None:
+                _call(self._hooks.on_checkpoint, SessionControl(self), path)
 
     def result(self, seconds: float, wall_seconds: float, way: str) -> Run:
         """The finished run."""
@@ -374,6 +381,7 @@ class _Hooks:
     def __init__(self, callbacks: tuple[Callback, ...]) -> None:
         self.on_step = _overridden(callbacks, "on_step")
         self.on_evaluate = _overridden(callbacks, "on_evaluate")
+        self.on_checkpoint = _overridden(callbacks, "on_checkpoint")
         self.on_worker_join = _overridden(callbacks, "on_worker_join")
         self.on_worker_lost = _overridden(callbacks, "on_worker_lost")
         self.on_gradient_dropped = _overridden(callbacks, "on_gradient_dropped")
@@ -438,6 +446,11 @@ class SessionControl:
     def loss(self) -> float | None:
         """The latest loss evaluated."""
         return self._session.loss
+
+    @property
+    def loss_step(self) -> int | None:
+        """The step of the params it was evaluated at."""
+        return self._session.loss_step
 
     def add_workers(self, count: int) -> None:
         """Let this many new workers join."""

@@ -5,6 +5,7 @@ from nowait.recording.config import describe
 from nowait.recording.history import History, HistoryRecorder
 from nowait.recording.run import Run, Stats, load
 from nowait.recording.sweep import Sweep
+from nowait.recording.tensorboard import TensorBoard
 from nowait.recording.trace import Trace, TraceRecorder
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Run",
     "Stats",
     "Sweep",
+    "TensorBoard",
     "Trace",
     "TraceRecorder",
     "checked_callbacks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Protocol, final
 
 from nowait.core.types import Vector
@@ -39,6 +40,10 @@ class Control(Protocol):
     def loss(self) -> float | None:
         """The latest loss evaluated."""
 
+    @property
+    def loss_step(self) -> int | None:
+        """How many steps the params contained that it was evaluated at: real engines evaluate beside the run."""
+
     def add_workers(self, count: int) -> None:
         """Let this many new workers join."""
 
@@ -60,6 +65,9 @@ class Callback:
 
     def on_evaluate(self, control: Control) -> None:
         """A loss was evaluated: ``control.loss``."""
+
+    def on_checkpoint(self, control: Control, path: Path) -> None:
+        """A checkpoint was written into this folder."""
 
     def on_worker_join(self, control: Control, worker: int) -> None:
         """A worker joined."""

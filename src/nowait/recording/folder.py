@@ -87,8 +87,11 @@ class RunFolder:
         with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def checkpoint(self, state: ServerState, wanted: list[int], recorder: TraceRecorder) -> None:
-        """Write everything up to now. A crash at any moment leaves the last complete checkpoint as it was."""
+    def checkpoint(self, state: ServerState, wanted: list[int], recorder: TraceRecorder) -> Path | None:
+        """Write everything up to now. A crash at any moment leaves the last complete checkpoint as it was.
+
+        Returns where it is; None if there is one of this step already.
+        """
         numbers = {
             "events": self._write_trace(recorder),
             "initial_workers": recorder.initial_workers.tolist(),
@@ -97,7 +100,7 @@ class RunFolder:
         name = f"step_{state.steps}"
         unfinished, target = self.path / "checkpoints" / f".{name}", self.path / "checkpoints" / name
         if target.exists():
-            return
+            return None
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         _write_state(unfinished, state, numbers)
@@ -106,6 +109,7 @@ class RunFolder:
         _sync(target.parent)
         for _, old in self._steps()[self._keep :]:
             shutil.rmtree(old, ignore_errors=True)
+        return target
 
     def is_finished(self) -> bool:
         """Did the run come to the end of its budget? One that a signal ended did not."""

@@ -5,6 +5,7 @@ from nowait.studies.bias import BiasRow
 from nowait.studies.certify import Certificate, CertifiedRow, certify
 from nowait.studies.longest_delay import LongestDelay, longest_delay
 from nowait.studies.plan import plan
+from nowait.studies.race import Race, race
 
 __all__ = [
     "Advice",
@@ -12,8 +13,10 @@ __all__ = [
     "Certificate",
     "CertifiedRow",
     "LongestDelay",
+    "Race",
     "Simulated",
     "certify",
     "longest_delay",
     "plan",
+    "race",
 ]

@@ -107,8 +107,8 @@ def _per_gradient(runs: Mapping[str, list[Run]], first: RaceRow, best: RaceRow) 
     if ours <= theirs * (1 + 1e-9):
         return f"{words}: it is no worse per gradient either."
     return (
-        f"{words}: per gradient {first.method} is ahead, because its gradients are all fresh, and with near-equal workers "
-        f"or little noise fresh gradients allow longer steps. What asynchrony buys is not waiting."
+        f"{words}: per gradient {first.method} is ahead, because its gradients are all fresh, and with near-equal "
+        f"workers or little noise fresh gradients allow longer steps. What asynchrony buys is not waiting."
     )
 
 

@@ -132,7 +132,7 @@ def race(
     >>> [row.steps for row in found.rows]
     [105, 2000, 2000]
     """
-    _check_engine(engine, speeds)
+    check_engine(engine, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
     checked_problem(problem)
     say = tell or (lambda _: None)
@@ -204,7 +204,8 @@ class Cluster:
         took = self.source.seconds
         virtual = " of virtual time" if self.engine == "simulate" else ""
         return (
-            f"{self.workers} workers, {took.min():.3g} to {took.max():.3g} s per gradient, median {np.median(took):.3g}; "
+            f"{self.workers} workers, {took.min():.3g} to {took.max():.3g} s per gradient, "
+            f"median {np.median(took):.3g}; "
             f"{self.source.rate:,.0f} gradients per second; every method gets {seconds:,.4g} s{virtual}. "
             f"Predicted speedup of asynchrony, s_max/HM: {self.gain.speedup:.3g} x."
         )
@@ -226,7 +227,8 @@ class Cluster:
         )
 
 
-def _check_engine(engine: str, speeds: Speeds | None) -> None:
+def check_engine(engine: str, speeds: Speeds | None) -> None:
+    """Raise if there is no such engine, or if it lacks speeds."""
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if engine == "ray":

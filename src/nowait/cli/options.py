@@ -1,0 +1,42 @@
+"""The options that commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nowait.cli.config import load_config
+
+Problem = Annotated[
+    str | None,
+    typer.Option(help="A LIBSVM file, module:function or file.py:function.", show_default="the paper's least squares"),
+]
+Loss = Annotated[str, typer.Option(help="Of a LIBSVM file: least-squares or logistic.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="A TOML file with these options, outside tables or in one with the command's name.",
+        callback=load_config,
+        is_eager=True,
+    ),
+]
+ProblemArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="file.py:function, module:function or a LIBSVM file.", show_default="the paper's least squares"
+    ),
+]
+Method = Annotated[str, typer.Option(help="A method and its parameters, such as ringmaster:max_delay=80.")]
+Stepsize = Annotated[float | None, typer.Option(help="γ.", show_default="half of 1/(ML), or of 1/L")]
+Steps = Annotated[int | None, typer.Option(help="End after so many steps.", min=1)]
+Gradients = Annotated[int | None, typer.Option(help="End after so many gradients.", min=1)]
+TargetLoss = Annotated[float | None, typer.Option(help="End at this loss.")]
+EvaluateEvery = Annotated[
+    int | None, typer.Option(help="Steps between evaluations.", min=1, show_default="about 100 evaluations")
+]
+BatchSize = Annotated[int, typer.Option(help="Rows per gradient of a LIBSVM file or of the built-in problem.", min=1)]
+Seed = Annotated[int, typer.Option(help="Fixes samples and speeds.", min=0)]
+Folder = Annotated[Path | None, typer.Option(help="Where the run goes, a new folder.", show_default="runs/<command>-N")]

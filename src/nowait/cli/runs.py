@@ -1,0 +1,208 @@
+"""Single runs from the command line: simulate, train, resume, replay, report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from rich.console import Console
+
+import nowait as nw
+from nowait.api.rebuild import rebuild
+from nowait.cli.cluster import mixed_cluster
+from nowait.cli.methods import parse_method
+from nowait.cli.problems import load_problem, smoothness_of
+from nowait.cli.results import print_json
+from nowait.cli.tables import numbers
+from nowait.core import Method
+
+COMMAND = "command"
+"""The label under which a run remembers what the command line asked for."""
+CAREFUL = 0.5
+"""A stepsize that is not given is so much of 1/L, or of 1/(ML) where single gradients make steps."""
+
+
+@final
+@dataclass(frozen=True)
+class RunSettings:
+    """What the command line asked for."""
+
+    problem: str | None
+    loss: str
+    batch_size: int
+    method: str
+    stepsize: float | None
+    workers: int
+    steps: int | None
+    gradients: int | None
+    seconds: float | None
+    target_loss: float | None
+    evaluate_every: int | None
+    seed: int
+    folder: Path
+    as_json: bool
+    config: Path | None = None
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        """When the run ends."""
+        budget = {name: getattr(self, name) for name in ("steps", "gradients", "seconds", "target_loss")}
+        if all(value is None for value in budget.values()):
+            raise ValueError("say when the run ends: --steps, --gradients, --seconds or --target-loss")
+        return budget
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """What is remembered in the run's folder: by it the run is resumed and replayed without a further word."""
+        resolved = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+        return {COMMAND: resolved}
+
+
+def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw.Run:
+    """A run in virtual time."""
+    budget = asked.budget
+    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+    seconds = mixed_cluster(asked.workers, straggler, seed=0) if speeds is None else numbers(speeds, "--speeds")
+    model = nw.speeds.LogNormal(list(seconds), sigma=0.2) if speeds is None else nw.speeds.Fixed(list(seconds))
+    run = nw.simulate(
+        problem,
+        _method(asked, problem, model.num_workers),
+        model,
+        **budget,
+        evaluate_every=asked.evaluate_every,
+        seed=asked.seed,
+        labels=asked.labels,
+    )
+    run.save(asked.folder)
+    return _finished(run, asked.folder, asked.as_json)
+
+
+def run_train(
+    asked: RunSettings, slowdown: str | None, checkpoint_every: int | None, checkpoint_seconds: float | None
+) -> nw.Run:
+    """A run with real workers."""
+    budget = asked.budget
+    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+    run = nw.train(
+        problem,
+        _method(asked, problem, asked.workers),
+        workers=asked.workers,
+        **budget,
+        evaluate_every=asked.evaluate_every,
+        seed=asked.seed,
+        slowdown=_slowdown(slowdown),
+        folder=asked.folder,
+        checkpoint_every=checkpoint_every,
+        checkpoint_seconds=checkpoint_seconds,
+        labels=asked.labels,
+    )
+    return _finished(run, asked.folder, asked.as_json)
+
+
+def run_resume(folder: Path, problem: str | None, as_json: bool) -> nw.Run:
+    """Go on with a run of ``nowait train``, or of ``nw.train`` if the problem is named."""
+    return _finished(nw.resume(folder, _problem_of(folder, problem)), folder, as_json)
+
+
+def run_replay(folder: Path, problem: str | None, as_json: bool) -> nw.Run:
+    """Make a recorded run again and compare."""
+    recorded = nw.load(folder)
+    config = recorded.config
+    if "method" not in config:
+        raise ValueError(f"{folder} does not say which method it ran: replay it with nw.replay")
+    replayed = nw.replay(
+        recorded.trace,
+        _problem_of(folder, problem),
+        rebuild(config["method"], "method"),
+        update=rebuild(config["update"], "update"),
+        output=rebuild(config["output"], "output"),
+        seed=config["seed"],
+    )
+    same = bool(np.array_equal(replayed.last, recorded.last))
+    if as_json:
+        print_json({"same": same, "stats": asdict(replayed.stats)})
+    else:
+        words = "the same params, bit for bit" if same else "other params than were recorded"
+        Console().print(f"{len(recorded.trace):,} arrivals replayed: {words}.", highlight=False)
+    if not same:
+        raise ValueError(f"the replay of {folder} ended at other params: was it made on another kind of machine?")
+    return replayed
+
+
+def run_report(folders: list[Path], target: Path) -> Path:
+    """One report of all the runs in these folders."""
+    runs: dict[str, nw.Run] = {}
+    for folder in folders:
+        inside = [folder] if (folder / "stats.json").is_file() else _runs_inside(folder)
+        for one in inside:
+            runs[one.name if one.name not in runs else str(one)] = nw.load(one)
+    path: Path = nw.report(runs, target)
+    Console().print(f"Report: {path}", highlight=False)
+    return path
+
+
+def _runs_inside(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    inside = sorted(path.parent for path in folder.glob("*/stats.json"))
+    if not inside:
+        raise FileNotFoundError(f"{folder} is neither a finished run nor a folder of such")
+    return inside
+
+
+def _method(asked: RunSettings, problem: Any, workers: int) -> Method:
+    make = parse_method(asked.method)
+    if asked.stepsize is not None:
+        return make(asked.stepsize)
+    alone = make(1.0).schedule() is not None
+    size = CAREFUL / (smoothness_of(problem) * (workers if alone else 1))
+    text = "1/(ML)" if alone else "1/L"
+    Console(stderr=True).print(f"No --stepsize: {size:.3g} is taken, half of {text}.", highlight=False)
+    return make(size)
+
+
+def _slowdown(text: str | None) -> Mapping[int, float] | None:
+    """``0=100,3=2``: worker 0 a hundred times slower, worker 3 twice."""
+    if text is None:
+        return None
+    try:
+        return {int(worker): float(factor) for worker, factor in (item.split("=") for item in text.split(","))}
+    except ValueError:
+        raise ValueError(f"--slowdown must be written like 0=100,3=2 (worker=factor), got {text!r}") from None
+
+
+def _problem_of(folder: Path, text: str | None) -> Any:
+    """The problem named, or the one that the run remembers."""
+    if text is not None:
+        return load_problem(text, "least-squares", 1)
+    config = folder / "config.json"
+    if not config.is_file():
+        raise FileNotFoundError(f"{folder} is not the folder of a run: it has no config.json")
+    asked = json.loads(config.read_text(encoding="utf-8")).get("labels", {}).get(COMMAND)
+    if not asked:
+        raise ValueError(f"{folder} was not made by a command, so its problem is not known: give --problem")
+    return load_problem(asked["problem"], asked["loss"], asked["batch_size"])
+
+
+def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
+    if as_json:
+        print_json(
+            {"folder": str(folder), "stats": asdict(run.stats), "loss": run.history.loss, "step": run.history.step}
+        )
+        return run
+    console = Console()
+    console.print(f"{run}; {run.stats.steps_per_second:,.4g} steps/s, {run.stats.way}", highlight=False)
+    if len(run.trace):
+        delay = run.trace.delay
+        console.print(
+            f"delays: median {np.median(delay):.0f}, mean {delay.mean():.1f}, longest {delay.max()}", highlight=False
+        )
+    if run.stats.advice:
+        console.print(run.stats.advice, style="yellow", highlight=False)
+    ending = f"; go on with: nowait resume {folder}" if run.stats.interrupted else ""
+    console.print(f"Run: {folder}{ending}", highlight=False)
+    return run

@@ -1,0 +1,51 @@
+"""Metrics for TensorBoard, if its package is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, final
+
+from nowait.recording.callbacks import Callback, Control
+
+
+@final
+class TensorBoard(Callback):
+    """Writes loss, workers, gradients and time at every evaluation: ``callbacks=[nw.TensorBoard("logs/mine")]``.
+
+    Needs the package ``tensorboard``; the first use says so if it is not there.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        self._writer: Any = None
+
+    def on_evaluate(self, control: Control) -> None:
+        """Write what is known now."""
+        writer = self._opened()
+        values = {
+            "loss": control.loss,
+            "workers": control.num_workers,
+            "gradients": control.gradients,
+            "seconds": control.time,
+        }
+        writer.add_event(_event({name: float(value) for name, value in values.items() if value is not None}, control))
+        writer.flush()
+
+    def _opened(self) -> Any:
+        if self._writer is None:
+            try:
+                from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            except ImportError as error:
+                raise ImportError("nw.TensorBoard needs the package tensorboard: pip install tensorboard") from error
+            self._writer = EventFileWriter(str(self._folder))
+        return self._writer
+
+
+def _event(values: dict[str, float], control: Control) -> Any:
+    import time
+
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+    return Event(wall_time=time.time(), step=control.loss_step, summary=summary)
