@@ -73,3 +73,40 @@ def test_a_sweep_that_only_diverged_can_be_drawn(caplog):
 def test_a_sweep_draws_a_sweep_alone(runs):
     with pytest.raises(TypeError, match=r"sweep draws what nw.sweep returned"):
         nw.plots.sweep(runs)
+
+
+def test_several_seeds_are_drawn_as_a_median_and_a_band(runs):
+    method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
+    seeds = [nw.simulate(PROBLEM, method, SPEEDS, seconds=100.0, seed=seed) for seed in range(3)]
+    [axes] = nw.plots.errors({"several": seeds, "one": runs["minibatch"]}).axes
+    assert [line.get_label() for line in axes.lines] == ["several, median of 3", "one"]
+    assert len(axes.collections) == 1
+
+
+def test_the_longest_delay_is_marked(runs):
+    [axes] = nw.plots.delays(runs).axes
+    longest = max(run.trace.delay.max() for run in runs.values())
+    assert f"τ_max = {longest:,}" in [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_the_timeline_has_a_bar_for_every_job_by_what_became_of_it():
+    method = nw.RingmasterASGD(nw.Constant(0.1), max_delay=2)
+    run = nw.simulate(PROBLEM, method, nw.speeds.Fixed([1.0, 1.0, 9.0]), steps=100)
+    [axes] = nw.plots.timeline(run, jobs=60).axes
+    assert len(axes.patches) == 60
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["applied", "dropped"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "2"]
+
+
+def test_shares_of_work_are_drawn_beside_the_fair_share(runs):
+    [axes] = nw.plots.work_share(runs).axes
+    assert axes.lines[1].get_ydata().tolist() == runs["asynchronous"].stats.work_share.tolist()
+    assert axes.lines[2].get_ydata()[0] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("wrong", [{}, [], {"a": 3}, {"a": []}, {"a": [3]}], ids=str)
+def test_what_is_no_run_is_refused(wrong):
+    with pytest.raises(TypeError, match="must be"):
+        nw.plots.errors(wrong)
+    with pytest.raises(TypeError, match="timeline draws one run"):
+        nw.plots.timeline(wrong)

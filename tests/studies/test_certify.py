@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import math
 
 import pytest
 from typer.testing import CliRunner
@@ -71,6 +72,8 @@ def a_row(mean, low, high, bound, lemmas=()):
         (a_row(3.0, 2.5, 3.5, bound=2.0), "violated", False),
         (a_row(1.9, 1.7, 2.1, bound=2.0), "open", True),
         (a_row(1.0, 0.9, 1.1, bound=2.0, lemmas=("Lemma 1",)), "holds", False),
+        (a_row(math.inf, math.inf, math.nan, bound=2.0), "violated", False),
+        (a_row(math.nan, math.nan, math.nan, bound=2.0), "violated", False),
     ],
     ids=str,
 )
@@ -103,7 +106,7 @@ def test_a_violated_guarantee_ends_in_a_status_that_is_not_zero(a_short_demonstr
 
 
 def test_a_broken_lemma_ends_in_a_status_that_is_not_zero(a_short_demonstration, monkeypatch):
-    monkeypatch.setattr(certify_module, "check_lemmas", lambda *_: [LemmaCheck("Lemma 1", 1.0, False)])
+    monkeypatch.setattr(certify_module, "check_lemmas", lambda *_, **__: [LemmaCheck("Lemma 1", 1.0, False)])
     result = RUNNER.invoke(app, [*SMALL, "--json"])
     assert result.exit_code == 1
     found = json.loads(result.output)
@@ -125,6 +128,8 @@ def test_json_has_the_rows(a_short_demonstration):
         ({"settings": ["odd"]}, "there is no setting 'odd': choose among convex-lipschitz"),
         ({"patterns": ["odd"]}, "there is no pattern 'odd': choose among equal, straggler"),
         ({"settings": []}, "settings is empty"),
+        ({"settings": "convex"}, "settings must be a list of names, got 'convex'"),
+        ({"settings": 3}, "settings must be a list of names, got 3"),
         ({"workers": 1}, "workers must be an integer of at least 2"),
         ({"seeds": 1}, "seeds must be an integer of at least 2"),
         ({"steps": 3}, "needs K ≥ M, got steps=3 for workers=8"),
@@ -132,5 +137,10 @@ def test_json_has_the_rows(a_short_demonstration):
     ids=str,
 )
 def test_wrong_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         nw.certify(**options)
+
+
+def test_a_figure_of_an_unknown_kind_is_refused_before_the_work(tmp_path):
+    result = RUNNER.invoke(app, ["certify", "--figure", str(tmp_path / "figure.xyz")])
+    assert "--figure must end in .png, .pdf, .svg" in str(result.exception)

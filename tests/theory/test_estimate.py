@@ -121,3 +121,41 @@ def test_gradients_that_are_not_finite_are_told():
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         estimate(Plain(), **options)
+
+
+class Absolute:
+    """A user's piecewise linear loss: no curvature anywhere."""
+
+    dimension = 2
+
+    def initial(self):
+        return np.zeros(2)
+
+    def gradient(self, point, sample):
+        return np.sign(point - 3.0 + 0.1 * (sample.index(2) - 0.5))
+
+    def loss(self, point):
+        return float(np.abs(point - 3.0).sum())
+
+
+def test_a_loss_without_curvature_is_descended_by_distance():
+    found = estimate(Absolute())
+    assert found.L == 0
+    assert pytest.approx(3 * np.sqrt(2), rel=0.05) == found.B
+    assert found.Delta == pytest.approx(6.0, rel=0.05)
+    assert pytest.approx(np.sqrt(2)) == found.G
+
+
+def test_data_that_differ_by_chance_only_have_no_zeta():
+    found = estimate(nw.problems.NoisyQuadratic(dimension=10, sigma=1.0), workers=4)
+    assert found.constants.zeta == 0
+    assert prescribe("convex", found, workers=4, steps=1_000).setting == "convex"
+
+
+def test_a_loss_that_is_no_number_is_told():
+    class NoLoss(Plain):
+        def loss(self, point):
+            return float("nan")
+
+    with pytest.raises(ValueError, match="NoLoss has a loss of nan near x_0"):
+        estimate(NoLoss())

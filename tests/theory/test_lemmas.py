@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import nowait as nw
 from nowait.studies.patterns import PATTERNS
 from nowait.theory import check_lemmas
-from nowait.theory.lemmas import Order, check_stepsize_sum
+from nowait.theory.lemmas import Order, check_stepsize_sum, check_weight_sum
 
 PROBLEM = nw.problems.NoisyQuadratic(dimension=3, L=1.0, mu=0.2, sigma=0.5)
 
@@ -20,7 +20,7 @@ def a_run(speeds, stepsize, steps=200, seed=1):
 
 
 def broken(trace, stepsize, seed=1):
-    return [check.lemma for check in check_lemmas(trace, stepsize, PROBLEM, seed) if not check.holds]
+    return [check.lemma for check in check_lemmas(trace, stepsize, PROBLEM, seed=seed) if not check.holds]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -41,7 +41,10 @@ def test_the_lemmas_hold_for_every_order(order):
 def test_the_sum_is_not_known_for_other_rules():
     stepsize = nw.PolynomialDecay(0.1)
     run = a_run(nw.speeds.Fixed([1, 2, 9]), stepsize)
-    assert [check.lemma for check in check_lemmas(run.trace, stepsize, PROBLEM, 1)] == ["delay identity", "Lemma 1"]
+    assert [check.lemma for check in check_lemmas(run.trace, stepsize, PROBLEM, seed=1)] == [
+        "delay identity",
+        "Lemma 1",
+    ]
 
 
 def tampered(trace, column, place, change):
@@ -92,3 +95,46 @@ def test_a_trace_of_real_workers_obeys_them_too():
     stepsize = nw.DelayAdaptive(0.1)
     run = nw.train(PROBLEM, nw.AsynchronousSGD(stepsize), workers=3, steps=300, seed=1)
     assert broken(run.trace, stepsize) == []
+
+
+def test_the_lemmas_hold_in_single_precision_and_from_other_initial_params():
+    features = np.random.default_rng(0).normal(size=(200, 20)).astype(np.float32)
+    problem = nw.problems.LeastSquares(features, features @ np.ones(20, np.float32))
+    stepsize, start = nw.DelayAdaptive(0.02), np.full(20, 3.0, np.float32)
+    run = nw.simulate(
+        problem, nw.AsynchronousSGD(stepsize), nw.speeds.Fixed([1, 2, 9]), steps=300, initial=start, seed=1
+    )
+    known = {"seed": 1, "last": run.last}
+    assert all(check.holds for check in check_lemmas(run.trace, stepsize, problem, initial=start, **known))
+    other = check_lemmas(run.trace, stepsize, problem, initial=np.full(20, -50.0, np.float32), **known)
+    assert not all(check.holds for check in other)
+
+
+def test_other_last_params_are_not_the_run():
+    stepsize = nw.Constant(0.1)
+    run = a_run(nw.speeds.Fixed([1, 2, 9]), stepsize)
+    turned = run.last[::-1].copy()  # of the same norm
+    assert broken(run.trace, stepsize) == []
+    checks = check_lemmas(run.trace, stepsize, PROBLEM, seed=1, last=turned)
+    assert [check.lemma for check in checks if not check.holds] == ["Lemma 1"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_weights_of_theorem_3_2_add_up_under_every_pattern(pattern):
+    p = nw.theory.prescribe("strongly-convex", PROBLEM.constants(), workers=5, steps=400)
+    run = a_run(PATTERNS[pattern](5), p.stepsize, steps=400)
+    checks = check_lemmas(run.trace, p.stepsize, PROBLEM, seed=1)
+    assert [(check.lemma, check.holds) for check in checks][-1] == ("sum of the stepsizes", True)
+
+
+def test_weights_that_are_too_small_are_found_out():
+    run = a_run(nw.speeds.Fixed([1, 2, 9]), nw.Constant(0.1))
+    order = Order(run.trace)
+    order.final_stepsizes = lambda rule: np.full(order.K + 1 + order.M, 0.001)
+    assert not check_weight_sum(order, nw.ExponentialDelayAdaptive(0.1, cut=6.0, rate=0.01)).holds
+
+
+def test_long_runs_are_checked_in_blocks(monkeypatch):
+    monkeypatch.setattr("nowait.theory.lemmas.BLOCK", 50)
+    stepsize = nw.DelayAdaptive(0.1)
+    assert broken(a_run(nw.speeds.Fixed([1, 2, 9]), stepsize).trace, stepsize) == []

@@ -157,3 +157,31 @@ def test_the_simulated_speedup_is_the_predicted_one():
 
 def test_array_seconds_are_taken():
     assert speedup(np.array([1.0, 3.0])).workers == 2
+
+
+def test_minibatch_sgd_needs_no_lipschitz_constant():
+    gain = speedup([1.0, 2.0])
+    plain, lipschitz = (gain.times(setting, CONSTANTS, 1e-3) for setting in ("nonconvex", "nonconvex-lipschitz"))
+    assert plain["Minibatch SGD"] == lipschitz["Minibatch SGD"]
+    assert plain["Asynchronous SGD, delay-adaptive"] < lipschitz["Asynchronous SGD, delay-adaptive"]
+
+
+def test_nobody_with_data_of_their_own_can_be_left_out():
+    with pytest.raises(ValueError, match="nobody can be left out"):
+        speedup([1.0, 9.0]).best_subset("heterogeneous", CONSTANTS, 0.1)
+
+
+def test_a_constant_of_zero_leaves_its_column_open():
+    rows = table_1(Constants(L=1.0, mu=0.0, sigma=1.0, B=1.0, Delta=1.0), workers=4, steps=100, max_delay=9)
+    assert all(math.isnan(row.strongly_convex) and row.convex > 0 for row in rows)
+
+
+def test_estimates_serve_wherever_constants_do():
+    found = nw.theory.estimate(nw.problems.NoisyQuadratic(dimension=3, sigma=0.1))
+    assert rennala_time([1, 2], found, 0.01) == rennala_time([1, 2], found.constants, 0.01)
+    assert table_1(found, workers=2, steps=100, max_delay=3)[0].convex > 0
+    assert speedup([1, 2]).times("convex", found, 0.01)
+
+
+def test_an_accuracy_beyond_reach_takes_for_ever():
+    assert Rate.of("convex", CONSTANTS).steps_to(1e-300, width=4) == math.inf

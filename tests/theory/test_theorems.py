@@ -160,6 +160,9 @@ def test_a_missing_constant_is_named_with_a_remedy(setting, name):
     [
         ({"setting": "convexe"}, "there is no setting 'convexe': choose one of .* did you mean 'convex'"),
         ({"constants": {"L": 1.0}}, "constants must be a nowait Constants"),
+        ({"setting": ["convex"]}, r"there is no setting \['convex'\]"),
+        ({"constants": nw.problems.NoisyQuadratic(3)}, r"got a problem: write problem.constants\(\)"),
+        ({"constants": Constants(L=1e-200, sigma=1.0, B=1e200)}, "is beyond floating point"),
         ({"workers": 0}, "workers must be an integer of at least 1, got 0"),
         ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
         ({"steps": 7}, "needs K ≥ M, got steps=7 for workers=8: take at least 8 steps"),
@@ -246,3 +249,14 @@ def test_the_guarantees_of_the_rivals_hold_and_are_not_empty(setting, rival):
     start = problem.full_gradient(problem.initial())
     before = problem.loss(problem.initial()) if "F*" in p.guarantee.measure else start @ start
     assert float(p.guarantee) < before or setting == "strongly-convex"
+
+
+def test_extreme_noise_is_no_trouble_where_logarithms_serve():
+    p = prescribe("strongly-convex", Constants(L=1.0, mu=0.1, B=1.0, sigma=1e-200), workers=2, steps=10**9)
+    assert p.stepsize.largest > 0
+
+
+def test_assumption_1_is_named_where_it_is_needed():
+    for setting in SETTINGS:
+        needed = not setting.endswith("lipschitz")
+        assert any("Assumption 1" in note for note in prescribed(setting).notes) == needed

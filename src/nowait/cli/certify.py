@@ -14,6 +14,8 @@ import nowait as nw
 from nowait.cli.results import print_json
 from nowait.studies import Certificate, CertifiedRow, certify, longest_delay
 
+FIGURES = (".png", ".pdf", ".svg")
+
 
 @final
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class CertifySettings:
 
 def run_certify(asked: CertifySettings) -> bool:
     """Certify, print, and say whether everything holds."""
-    if asked.figure is not None and not asked.figure.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {asked.figure.parent} for the figure")
+    if asked.figure is not None:
+        _check_figure(asked.figure)
     found = certify(
         settings=asked.settings,
         patterns=asked.patterns,
@@ -51,6 +53,14 @@ def run_certify(asked: CertifySettings) -> bool:
         if not asked.as_json:
             Console().print(f"Figure: {asked.figure}", highlight=False)
     return found.holds
+
+
+def _check_figure(path: Path) -> None:
+    """Before the work, so that nothing is computed in vain."""
+    if path.suffix not in FIGURES:
+        raise ValueError(f"--figure must end in {', '.join(FIGURES)}, got {path}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} for the figure")
 
 
 def _as_dictionary(found: Certificate) -> dict[str, object]:

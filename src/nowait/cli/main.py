@@ -306,7 +306,9 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
     gradients: Annotated[
         int | None, typer.Option(help="How many asynchronous SGD simulates.", show_default="20,000, or fewer if slow")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds.", min=1, show_default="3, or 1 if gradients are slow")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The first of them.", min=0)] = 0,
     as_json: Json = False,
     config: Config = None,
@@ -390,7 +392,7 @@ def main() -> None:
     """Run the command line; user errors are told in one line and end with status 1."""
     try:
         app()
-    except (ValueError, TypeError, OSError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
+    except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
         typer.echo(f"nowait: {error}", err=True)
         sys.exit(1)
 

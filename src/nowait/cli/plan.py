@@ -31,7 +31,7 @@ class PlanSettings:
     batch_size: int
     target_loss: float | None
     gradients: int | None
-    seeds: int
+    seeds: int | None
     seed: int
     as_json: bool
 
@@ -45,8 +45,9 @@ def run_plan(asked: PlanSettings) -> Advice:
             "machine)"
         )
     wants_problem = asked.problem is not None or asked.workers is not None
+    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     advice = plan(
-        load_problem(asked.problem, asked.loss, asked.batch_size) if wants_problem else None,
+        problem if wants_problem else None,
         seconds=None if asked.seconds is None else numbers(asked.seconds, "--seconds"),
         trace=None if asked.trace is None else nw.load(asked.trace).trace,
         workers=asked.workers,

@@ -10,6 +10,7 @@ from typing import Any
 
 import nowait as nw
 from nowait.core.problem import checked_problem
+from nowait.studies.units import stepsize_unit
 
 LOSSES = {"least-squares": nw.problems.LeastSquares, "logistic": nw.problems.LogisticRegression}
 BUILT_IN_LOSS = "least-squares"
@@ -33,10 +34,9 @@ def load_problem(text: str | None, loss: str, batch_size: int) -> Any:
     return LOSSES[loss](features, targets, batch_size=batch_size)
 
 
-def smoothness_of(problem: Any) -> float:
-    """L: exact for built-in problems, else estimated."""
-    known = problem.constants().L if hasattr(problem, "constants") else None
-    return float(nw.theory.estimate(problem).L) if known is None else float(known)
+def unit_of(problem: Any) -> float:
+    """The order of the stepsizes to try: 1/L, which is exact for built-in problems and else estimated."""
+    return stepsize_unit(problem, nw.theory.estimate(problem), gradients=10_000)
 
 
 def _made_by(place: str, function: str) -> Any:
@@ -63,6 +63,11 @@ def _module(place: str) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ValueError(f"--problem: there is no module {error.name}, which {place} needs") from error
+    except SyntaxError as error:
+        raise ValueError(f"--problem: {error}") from error
+    if place.endswith(".py") and Path(module.__file__ or "").resolve() != path.resolve():
+        raise ValueError(f"--problem: there is another module named {name}; give the file {place} another name")
+    return module

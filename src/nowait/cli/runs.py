@@ -15,7 +15,7 @@ import nowait as nw
 from nowait.api.rebuild import rebuild
 from nowait.cli.cluster import mixed_cluster
 from nowait.cli.methods import parse_method
-from nowait.cli.problems import load_problem, smoothness_of
+from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.results import print_json
 from nowait.cli.tables import numbers
 from nowait.core import Method
@@ -159,7 +159,7 @@ def _method(asked: RunSettings, problem: Any, workers: int) -> Method:
     if asked.stepsize is not None:
         return make(asked.stepsize)
     alone = make(1.0).schedule() is not None
-    size = CAREFUL / (smoothness_of(problem) * (workers if alone else 1))
+    size = CAREFUL * unit_of(problem) / (workers if alone else 1)
     text = "1/(ML)" if alone else "1/L"
     Console(stderr=True).print(f"No --stepsize: {size:.3g} is taken, half of {text}.", highlight=False)
     return make(size)

@@ -13,7 +13,7 @@ from rich.table import Table
 import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
 from nowait.cli.methods import parse_method
-from nowait.cli.problems import load_problem, smoothness_of
+from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.results import print_json
 from nowait.core.types import Floats
 
@@ -69,7 +69,7 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
 def _stepsizes(text: str | None, problem: Any) -> Floats:
     """Those given, or a grid around 1/L."""
     if text is None:
-        return np.asarray(np.geomspace(1e-3, 1.0, 9) / smoothness_of(problem))
+        return np.asarray(np.geomspace(1e-3, 1.0, 9) * unit_of(problem))
     try:
         sizes = [float(part) for part in text.split(",")]
     except ValueError:

@@ -144,7 +144,7 @@ def _draw_curves(axes: Axes, result: Sweep) -> None:
 def _checked(runs: Runs) -> dict[str, list[Run]]:
     if not isinstance(runs, Mapping) or not runs:
         raise TypeError(f'runs must be named, {{"name": run, ...}}, got {runs!r}')
-    groups = {name: [group] if isinstance(group, Run) else list(group) for name, group in runs.items()}
+    groups = {name: list(group) if isinstance(group, Sequence) else [group] for name, group in runs.items()}
     for name, group in groups.items():
         if not group or not all(isinstance(run, Run) for run in group):
             raise TypeError(f"{name!r} must be a run, or a list of runs with several seeds, got {runs[name]!r}")

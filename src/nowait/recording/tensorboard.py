@@ -31,6 +31,12 @@ class TensorBoard(Callback):
         writer.add_event(_event({name: float(value) for name, value in values.items() if value is not None}, control))
         writer.flush()
 
+    def close(self) -> None:
+        """End the file; what was evaluated is in it before, too."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
     def _opened(self) -> Any:
         if self._writer is None:
             try:

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from nowait.theory import Speedup
+from nowait.theory.speedup import MINIBATCH, Speedup
 
-MINIBATCH = "Minibatch SGD"
 CLOSE = 1.05
 """Times within so small a factor are called equal, and so are those within two standard errors."""
 
@@ -53,7 +52,11 @@ class Advice:
     simulated: list[Simulated]
     """The methods, the one that is first at the target first."""
     predicted: dict[str, float]
-    """Seconds by the rates of Table 1, up to one constant factor; empty where the constants are not known."""
+    """Seconds by the rates of Table 1, up to one constant factor; empty where the problem may not be convex."""
+    round_seconds: float = 0.0
+    """How long a round of minibatch SGD takes on average."""
+    own_data: bool = False
+    """Whether every worker has data of its own."""
 
     @property
     def fastest(self) -> Simulated:
@@ -114,12 +117,17 @@ class Advice:
 
     def _by_formula(self) -> str:
         gain = self.speedup
-        if gain.speedup < CLOSE:
+        waiting = max(self.round_seconds, float(gain.seconds.max()))
+        waits = waiting / gain.harmonic_mean
+        if waits < CLOSE:
             return f"By formula the workers are equal (s_max/HM = {gain.speedup:.2f}): nobody waits, nothing to gain."
+        scatter = waits / gain.speedup > CLOSE
+        means = ", if every gradient took its mean time" if scatter else ""
+        ending = f"; as times scatter, waiting costs {waits:.3g} x" if scatter else ""
         return (
-            f"By formula, from mean seconds per gradient, asynchrony gains {gain.speedup:.3g} x in time (s_max/HM, "
-            f"Table 2 of the paper): minibatch SGD makes a step in {gain.seconds.max():.4g} s, asynchronous SGD "
-            f"{gain.max_delay:.4g}."
+            f"By formula asynchrony gains {gain.speedup:.3g} x in time (s_max/HM, Table 2 of the paper)"
+            f"{means}{ending}. Minibatch SGD makes a step in {waiting:.4g} s, asynchronous SGD "
+            f"{waiting * gain.rate:.4g}."
         )
 
     def _first(self) -> str:
@@ -135,25 +143,23 @@ class Advice:
         if self.synchronous_is_better:
             return f"Synchronous is better here: {waits.method} {_sooner(waits, goes_on)} {goes_on.method}."
         if not self.asynchrony_pays:
-            return (
-                f"Asynchrony makes no clear difference: {waits.method} and {goes_on.method} are there about together."
-            )
+            return _no_difference(waits, goes_on)
         verdict = f"Asynchrony pays: {goes_on.method} {_sooner(goes_on, self.minibatch)} {MINIBATCH} with everybody"
         if waits is self.minibatch:
             return f"{verdict}."
-        if not goes_on.clearly_before(waits):
-            return f"{verdict}; {waits.method}, is as fast."
-        return f"{verdict}, and {_sooner(goes_on, waits)} {waits.method}."
+        if goes_on.clearly_before(waits):
+            return f"{verdict}, and {_sooner(goes_on, waits)} {waits.method}."
+        return f"{verdict}. But {waits.method} is as fast: leaving out the slow does as much as asynchrony."
 
     def _about_workers(self) -> str:
         if self.drop:
             return f"Leave out {_workers(self.drop)}: nothing was as fast with everybody."
         removable = self.speedup.worth_removing
-        if not removable:
+        if self.own_data or not removable:
             return "Keep all workers."
         return (
             f"Keep all workers: by formula the optimisation term M/K would be smaller without {_workers(removable)}, "
-            f"but in the simulation they do no harm."
+            f"but no method that leaves out the slow was clearly faster."
         )
 
     def _per_gradient(self) -> str:
@@ -167,6 +173,16 @@ class Advice:
             f"Per gradient asynchrony is {words}: {goes_on.gradients:,.0f} gradients for {goes_on.method}, "
             f"{waits.gradients:,.0f} for {waits.method}.{ending}"
         )
+
+
+def _no_difference(waits: Simulated, goes_on: Simulated) -> str:
+    factor = max(waits.seconds, goes_on.seconds) / max(min(waits.seconds, goes_on.seconds), 1e-300)
+    both = f"{waits.method} and {goes_on.method}"
+    if factor < CLOSE:
+        return f"Asynchrony makes no difference: {both} are there within 5 %."
+    return (
+        f"Asynchrony makes no clear difference: {both} are {factor:.3g} x apart, which may be chance; take more seeds."
+    )
 
 
 def _sooner(first: Simulated, second: Simulated) -> str:

@@ -19,8 +19,7 @@ from nowait.methods import (
     RingleaderASGD,
     RingmasterASGD,
 )
-from nowait.studies.advice import MINIBATCH
-from nowait.theory import Speedup
+from nowait.theory.speedup import MINIBATCH, Speedup
 
 Make = Callable[[float], Method]
 SYNCHRONOUS, ROUNDS, ASYNCHRONOUS = "synchronous", "rounds", "asynchronous"
@@ -84,7 +83,7 @@ def _without_the_slow(workers: tuple[int, ...], all_workers: int) -> list[Candid
     return [
         Candidate(MINIBATCH + ending, _minibatch, workers, 1.0, SYNCHRONOUS),
         Candidate("Asynchronous SGD, delay-adaptive" + ending, _delay_adaptive, workers, 1 / count),
-    ]
+    ][: 1 if count == 1 else 2]  # one worker alone is the same either way
 
 
 def _for_own_data(workers: tuple[int, ...]) -> list[Candidate]:

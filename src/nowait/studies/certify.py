@@ -52,10 +52,13 @@ class CertifiedRow:
 
     @property
     def verdict(self) -> str:
-        """Against the sharper bound: "holds", "violated", or "open" where the interval has the bound in it."""
+        """Against the sharper bound: "holds", "violated", or "open" where the interval has the bound in it.
+
+        An error that is not finite violates every bound.
+        """
         if self.high <= self.sharpened:
             return HOLDS
-        return VIOLATED if self.low > self.sharpened else OPEN
+        return OPEN if self.low <= self.sharpened and math.isfinite(self.high) else VIOLATED
 
 
 @final
@@ -136,7 +139,7 @@ def _row(name: str, problem: Any, prescription: Prescription, pattern: str, seed
         )
         errors.append(_error(problem, run.params, lowest))
         longest = max(longest, int(run.trace.delay.max()))
-        checked = check_lemmas(run.trace, prescription.stepsize, problem, seed)
+        checked = check_lemmas(run.trace, prescription.stepsize, problem, seed=seed, last=run.last)
         broken |= {check.lemma for check in checked if not check.holds}
     mean, half = _interval(np.array(errors))
     return CertifiedRow(
@@ -146,7 +149,7 @@ def _row(name: str, problem: Any, prescription: Prescription, pattern: str, seed
         pattern=pattern,
         longest_delay=longest,
         mean=mean,
-        low=max(0.0, mean - half),
+        low=max(0.0, mean - half) if math.isfinite(half) else mean,
         high=mean + half,
         guarantee=float(prescription.guarantee),
         sharpened=float(prescription.guarantee.sharpened or prescription.guarantee),
@@ -172,7 +175,9 @@ def _interval(errors: Floats) -> tuple[float, float]:
 def _chosen(names: Iterable[str] | None, known: dict[str, Any], what: str) -> list[str]:
     if names is None:
         return list(known)
-    chosen = [names] if isinstance(names, str) else list(names)
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"{what}s must be a list of names, got {names!r}")
+    chosen = list(names)
     for name in chosen:
         if name not in known:
             raise ValueError(f"there is no {what} {name!r}: choose among {', '.join(known)}")

@@ -20,7 +20,7 @@ MINIBATCH = "Minibatch SGD"
 CONSTANT = "Asynchronous SGD, constant"
 ADAPTIVE = "Asynchronous SGD, delay-adaptive"
 GRID = 2.0 ** np.arange(2.0, -1.5, -0.5)
-"""Stepsizes to try at first, in units of 1/L, or of 1/(ML) where single gradients make steps."""
+"""Stepsizes to try at first, in units such as 1/L, or a share of 1/M of them where single gradients make steps."""
 SHIFT = 8.0
 MOST_MOVES = 4
 
@@ -63,11 +63,11 @@ def _entrant(name: str, method: Method | Make) -> Entrant:
     return Entrant(name, maker(method), tuned=True)
 
 
-def tune(problem: Any, entrant: Entrant, speeds: Speeds, smoothness: float, seconds: float, seed: int) -> Sweep:
+def tune(problem: Any, entrant: Entrant, speeds: Speeds, unit: float, seconds: float, seed: int) -> Sweep:
     """The final losses for a grid of stepsizes in virtual time; the grid is moved while its best is at an end."""
     scale = _scale(entrant, speeds.num_workers)
     for _ in range(MOST_MOVES):
-        sizes: Floats = GRID * scale / smoothness
+        sizes: Floats = GRID * scale * unit
         result = sweep(
             problem, entrant.make, speeds, stepsizes=sizes.tolist(), seeds=[seed], seconds=seconds, progress=False
         )

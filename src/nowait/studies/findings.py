@@ -118,7 +118,8 @@ def final_loss(run: Run) -> float:
 
 
 def _until(run: Run, target: float) -> float:
-    return until(run.history.time, run.history.loss, target) if math.isfinite(target) else math.inf
+    history = run.history
+    return until(history.time, history.loss, history.step, target) if math.isfinite(target) else math.inf
 
 
 def _loss_after(runs: list[Run], gradients: float) -> float:

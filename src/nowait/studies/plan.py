@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -19,17 +22,22 @@ from nowait.studies.advice import Advice
 from nowait.studies.candidates import candidates
 from nowait.studies.quiet import quiet
 from nowait.studies.sources import Source
-from nowait.studies.track import SIZES, Track
+from nowait.studies.track import Effort, Track
+from nowait.studies.units import stepsize_unit
 from nowait.theory import Constants, Speedup, estimate, speedup
+
+logger = logging.getLogger("nowait")
 
 GRADIENTS = 20_000
 LEAST_ROUNDS = 50
 """Minibatch SGD gets the time for so many rounds, if that is not more than ten times the gradients asked for."""
+SEEDS = 3
 PATIENCE_SECONDS = 60.0
 """About how long the simulations may take where a gradient is slow."""
 SLOW = 1e-3
 QUICK_LOOK = {"samples": 16, "iterations": 8, "descent": 10}
 """How a problem is estimated whose gradients take longer than a millisecond."""
+LITTLE_EFFORT = Effort(sizes=6, moves=2, refinements=1)
 FAR_ENOUGH = 1e-3
 """A target need not be closer to the lowest loss than this share of the way."""
 
@@ -45,7 +53,7 @@ def plan(
     slowdown: Any = None,
     target_loss: float | None = None,
     gradients: int | None = None,
-    seeds: int = 3,
+    seeds: int | None = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Advice:
@@ -56,11 +64,12 @@ def plan(
     follow the numbers of ``nw.theory.speedup``. Then the methods are simulated on ``problem`` (None: a least squares
     problem), each with its stepsize tuned for the time to ``target_loss`` (None: the lowest loss that all of them
     reach, or 99.9 % of the way to the lowest found). Asynchronous SGD makes about ``gradients`` of them in the time
-    simulated. What is said of the methods holds for this problem: give your own.
+    simulated, with ``seeds`` seeds (None: 3); fewer of both if gradients are slow. What is said of the methods holds
+    for this problem: give your own.
 
     >>> advice = plan(seconds=[1.0, 1.0, 1.0, 30.0], gradients=3_000, seeds=1, progress=False)
-    >>> advice.asynchrony_pays, advice.fastest.kind, round(advice.speedup.speedup, 2)
-    (True, 'asynchronous', 22.75)
+    >>> advice.asynchrony_pays, round(advice.speedup.speedup, 2)
+    (True, 22.75)
     """
     given = {"seconds": seconds, "speeds": speeds, "trace": trace, "workers": workers}
     source = _source(given, problem, probe_seconds, slowdown, checked_seed(seed))
@@ -72,10 +81,19 @@ def plan(
         raise ValueError(f"the problem is split for {shards} workers, but the speeds are those of {gain.workers}")
     entrants = candidates(gain, heterogeneous=shards > 1)
     each = _seconds_per_gradient(chosen)
-    found = estimate(chosen, seed=seed, **(QUICK_LOOK if each > SLOW else {}))
-    seed_list = range(seed, seed + checks.at_least(1, seeds, "seeds", "there must be a run"))
-    count = _gradients(gradients, each, len(entrants) * SIZES * len(seed_list))
-    track = Track(chosen, source.speeds, float(found.L), _budget_seconds(gain, count), seed_list)
+    slow = each > SLOW
+    found = estimate(chosen, seed=seed, workers=shards, **(QUICK_LOOK if slow else {}))
+    wanted_seeds = (
+        (1 if slow else SEEDS) if seeds is None else checks.at_least(1, seeds, "seeds", "there must be a run")
+    )
+    seed_list = range(seed, seed + wanted_seeds)
+    effort = LITTLE_EFFORT if slow else Effort()
+    runs = len(entrants) * effort.sizes * len(seed_list)
+    count = _gradients(gradients, each, runs)
+    _warn_of_waiting(each * count * runs)
+    track = Track(
+        chosen, source.speeds, stepsize_unit(chosen, found, count), _budget_seconds(gain, count), seed_list, effort
+    )
     tuned = []
     with Progress("simulating", progress) as bar, quiet():
         for candidate in entrants:
@@ -93,6 +111,8 @@ def plan(
         budget_seconds=track.seconds,
         simulated=sorted(simulated, key=lambda one: one.seconds),
         predicted=_predicted(chosen, gain, found.constants, target, tuned),
+        round_seconds=source.round_seconds,
+        own_data=shards > 1,
     )
 
 
@@ -130,7 +150,15 @@ def _gradients(asked: int | None, each: float, runs: int) -> int:
     """How many: those asked for, or fewer than usual where a gradient is slow."""
     if asked is not None:
         return checks.at_least(100, asked, "gradients", "methods need some to differ")
-    return int(np.clip(PATIENCE_SECONDS / (runs * max(each, 1e-9)), 300, GRADIENTS))
+    return int(np.clip(PATIENCE_SECONDS / (runs * max(each, 1e-9)), 200, GRADIENTS))
+
+
+def _warn_of_waiting(seconds: float) -> None:
+    if seconds > 2 * PATIENCE_SECONDS:
+        logger.warning(
+            "gradients of this problem are slow: the plan may take %.0f minutes; fewer gradients= and seeds=1 help",
+            2 * seconds / 60,
+        )
 
 
 def _budget_seconds(gain: Speedup, gradients: int) -> float:
@@ -140,12 +168,25 @@ def _budget_seconds(gain: Speedup, gradients: int) -> float:
 
 
 def _target(tuned: list[Sweep], asked: float | None) -> float:
-    """The loss to reach: the one asked for, or the lowest that every method reaches with all seeds."""
+    """The loss to reach: the one asked for, or the lowest that every method reaches with all seeds.
+
+    Methods that make no progress in the time simulated, such as a minibatch that waits for ever, have no say.
+    """
+    start = float(tuned[0].curves[0, 0, 0])
+    if not math.isfinite(start):
+        raise ValueError(f"the loss at the start is {start}: there is nothing to plan for")
     if asked is not None:
-        return checks.finite(asked, "target_loss", "it is the loss to reach")
+        target = checks.finite(asked, "target_loss", "it is the loss to reach")
+        if target >= start:
+            raise ValueError(f"target_loss={target:g} is reached already: the loss at the start is {start:g}")
+        return target
     reached = [float(np.where(result.diverged, np.inf, result.lowest).max(axis=1).min()) for result in tuned]
-    lowest, start = _lowest(tuned), float(tuned[0].curves[0, 0, 0])
-    return max(*reached, lowest + FAR_ENOUGH * (start - lowest))
+    lowest = _lowest(tuned)
+    enough = lowest + FAR_ENOUGH * (start - lowest)
+    some = [loss for loss in reached if loss < start - FAR_ENOUGH * (start - lowest)]
+    if not some:
+        raise ValueError(f"no method gets below the loss at the start, {start:g}: is it the minimum already?")
+    return max(*some, enough)
 
 
 def _lowest(tuned: list[Sweep]) -> float:
@@ -156,10 +197,11 @@ def _lowest(tuned: list[Sweep]) -> float:
 def _predicted(
     problem: Any, gain: Speedup, constants: Constants, target: float, tuned: list[Sweep]
 ) -> dict[str, float]:
-    """Times by the rates of the paper's Table 1, in the convex setting."""
-    lowest = _lowest(tuned)
-    if hasattr(problem, "minimum"):
-        lowest = min(lowest, problem.minimum()[1])
+    """Times by the rates of the paper's Table 1, where the problem is known to be convex and all have the same data."""
+    known = problem.constants() if hasattr(problem, "constants") else Constants()
+    if known.mu is None or getattr(problem, "num_shards", 1) > 1 or not constants.L:
+        return {}
+    lowest = min(_lowest(tuned), problem.minimum()[1])
     if target <= lowest or not constants.B:
         return {}
-    return gain.times("convex", constants, target - lowest)
+    return gain.times("convex", replace(constants, zeta=None), target - lowest)

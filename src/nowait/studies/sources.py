@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
 import numpy as np
@@ -21,7 +21,8 @@ from nowait.theory import speedup
 STANDING_STILL = AsynchronousSGD(Constant(1e-12))
 """Speeds are measured without going anywhere."""
 GRADIENTS_EACH = 200
-NEVER = 2**40
+NO_EVALUATION = 2**40
+MOST_ROUNDS = 1_000
 
 
 @final
@@ -35,13 +36,15 @@ class Source:
     words: str
     rate: float
     """Gradients per second of all workers together."""
+    round_seconds: float
+    """How long the slowest worker of a round takes, on average: more than the slowest mean, where times scatter."""
 
     @classmethod
     def of_seconds(cls, seconds: Iterable[float]) -> Self:
         """Seconds per gradient of every worker."""
         values = speedup(seconds).seconds
         words = f"{len(values)} workers with the seconds per gradient given"
-        return cls(Fixed(values.tolist()), values, words, float((1 / values).sum()))
+        return cls(Fixed(values.tolist()), values, words, float((1 / values).sum()), float(values.max()))
 
     @classmethod
     def of_speeds(cls, speeds: Speeds, seed: int) -> Self:
@@ -51,14 +54,21 @@ class Source:
         still = NoisyQuadratic(dimension=2)
         run = simulate(still, STANDING_STILL, speeds, gradients=count, seed=seed, progress=False)
         words = f"{speeds.num_workers} workers, {speeds!r}"
-        return cls(speeds, mean_seconds(run.trace), words, len(run.trace) / run.stats.seconds)
+        complete, _, _ = completed(run.trace)
+        rate = len(run.trace) / run.stats.seconds
+        return cls(speeds, mean_seconds(complete), words, rate, _round_seconds(complete))
 
     @classmethod
     def of_trace(cls, trace: Trace, words: str = "a recorded run") -> Self:
-        """The trace of a run, whose times are taken over and over again."""
-        seconds = mean_seconds(checks.instance(trace, Trace, "trace", "run.trace"))
-        words = f"{words}: {trace.num_workers} workers, {len(trace.worker):,} gradients"
-        return cls(Recorded(trace), seconds, words, _settled_rate(trace))
+        """The trace of a run, whose times are taken over and over again; everybody who took part, in order."""
+        checks.instance(trace, Trace, "trace", "run.trace")
+        complete, numbers, silent = completed(trace)
+        words = f"{words}: {complete.num_workers} workers, {len(trace):,} gradients"
+        if numbers != list(range(len(numbers))):
+            words += f" (workers {', '.join(map(str, numbers))} are counted from 0 here)"
+        if silent:
+            words += f"; {len(silent)} delivered nothing, and count as slow as the run was long"
+        return cls(Recorded(complete), mean_seconds(complete), words, _settled_rate(trace), _round_seconds(complete))
 
     @classmethod
     def of_probe(
@@ -81,7 +91,7 @@ class Source:
             STANDING_STILL,
             workers=workers,
             seconds=checks.positive(probe_seconds, "probe_seconds", "workers need time to be measured"),
-            evaluate_every=NEVER,
+            evaluate_every=NO_EVALUATION,
             slowdown=slowdown,
             speeds=speeds,
             seed=seed,
@@ -97,12 +107,35 @@ def _settled_rate(trace: Trace) -> float:
     return float(settled.sum() / (last / 2)) if last > 0 else 1.0
 
 
-def mean_seconds(trace: Trace) -> Floats:
-    """The mean seconds per gradient of every worker; of one that delivered nothing, all the time there was."""
-    if not len(trace.worker):
+def completed(trace: Trace) -> tuple[Trace, list[int], list[int]]:
+    """The trace with workers numbered from 0, their numbers before, and those who delivered nothing.
+
+    The latter get one gradient that took as long as the run.
+    """
+    if not len(trace):
         raise ValueError("no gradient arrived, so there are no speeds to plan with: probe or record for longer")
-    means = []
-    for worker in trace.initial_workers.tolist():
-        mine = trace.compute_seconds[trace.worker == worker]
-        means.append(float(mine.mean()) if len(mine) else float(max(trace.seconds, trace.time.max())))
-    return np.asarray(np.maximum(means, 1e-12), dtype=np.float64)
+    numbers = sorted({*trace.initial_workers.tolist(), *trace.worker.tolist()})
+    silent = sorted(set(numbers) - set(trace.worker.tolist()))
+    added = np.zeros(len(silent), trace.arrivals.dtype)
+    added["worker"], added["compute_seconds"] = silent, max(trace.seconds, float(trace.time[-1]))
+    arrivals = np.concatenate([trace.arrivals, added])
+    arrivals["worker"] = np.searchsorted(numbers, arrivals["worker"])
+    complete = replace(
+        trace, arrivals=arrivals, events=trace.events[:0], initial_workers=np.arange(len(numbers), dtype=np.int64)
+    )
+    return complete, numbers, silent
+
+
+def mean_seconds(complete: Trace) -> Floats:
+    """The mean seconds per gradient of every worker."""
+    counts = np.bincount(complete.worker, minlength=complete.num_workers)
+    totals = np.bincount(complete.worker, complete.compute_seconds, minlength=complete.num_workers)
+    return np.asarray(np.maximum(totals / np.maximum(counts, 1), 1e-12))
+
+
+def _round_seconds(complete: Trace) -> float:
+    """The mean, over rounds, of the longest of everybody's times, as ``Recorded`` deals them out."""
+    times = [complete.compute_seconds[complete.worker == worker] for worker in range(complete.num_workers)]
+    rounds = min(MOST_ROUNDS, max(len(mine) for mine in times))
+    dealt = np.array([mine[np.arange(rounds) % len(mine)] for mine in times])
+    return float(dealt.max(axis=0).mean())

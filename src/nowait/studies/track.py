@@ -15,9 +15,6 @@ from nowait.speeds import Faults, Speeds
 from nowait.studies.advice import Simulated
 from nowait.studies.candidates import Candidate
 
-SIZES = 12
-MOST_MOVES = 3
-MOST_REFINEMENTS = 4
 EARLY = 5
 """A target reached in the first fifth of the time calls for a shorter sweep."""
 FINER = 2.0 ** np.linspace(-1, 1, 9)
@@ -27,25 +24,39 @@ NEVER = 1e300
 
 @final
 @dataclass(frozen=True)
+class Effort:
+    """How finely stepsizes are tuned."""
+
+    sizes: int = 12
+    moves: int = 3
+    """How often a grid may be tried elsewhere."""
+    refinements: int = 4
+
+
+@final
+@dataclass(frozen=True)
 class Track:
     """What all methods have in common."""
 
     problem: Any
     speeds: Speeds
-    smoothness: float
+    unit: float
+    """The order of the stepsizes to try, such as 1/L."""
     seconds: float
     """The virtual time that every run gets."""
     seeds: range
+    effort: Effort
 
     def tuned(self, candidate: Candidate) -> Sweep:
         """The losses for a grid of stepsizes, which is moved where the best one is at its end."""
         scale = candidate.scale
-        for _ in range(MOST_MOVES):
-            result = self._sweep(candidate, grid(scale, self.smoothness), self.seconds)
+        sizes = self.effort.sizes
+        for _ in range(self.effort.moves):
+            result = self._sweep(candidate, grid(scale * self.unit, self.effort.sizes), self.seconds)
             some_steady = not result.diverged.any(axis=1).all()
-            if some_steady and 0 < result.best_place < SIZES - 1:
+            if some_steady and 0 < result.best_place < sizes - 1:
                 break
-            scale *= 2.0 ** (SIZES // 2 if some_steady and result.best_place == 0 else 2 - SIZES)
+            scale *= 2.0 ** (sizes // 2 if some_steady and result.best_place == 0 else 2 - sizes)
         return result
 
     def reached(self, candidate: Candidate, tuned: Sweep, target: float) -> Simulated:
@@ -58,7 +69,7 @@ class Track:
             size = float(tuned.stepsizes[place])
             return Simulated(candidate.name, candidate.workers, candidate.kind, size, math.inf, math.inf)
         best, seconds = tuned, self.seconds
-        for _ in range(MOST_REFINEMENTS):
+        for _ in range(self.effort.refinements if expected > 0 else 0):
             around = float(best.stepsizes[place]) * FINER
             seconds = min(seconds, 2 * expected)
             finer = self._sweep(candidate, around, seconds)
@@ -69,14 +80,14 @@ class Track:
             best, (place, expected) = finer, found
             if not early:
                 break
-        times = _until(best.time[place], best.curves[place], target)
+        times = _until(best, place, best.time[place], target)
         return Simulated(
             candidate.name,
             candidate.workers,
             candidate.kind,
             stepsize=float(best.stepsizes[place]),
             seconds=expected,
-            gradients=float(_until(best.gradients[place], best.curves[place], target).mean()),
+            gradients=float(_until(best, place, best.gradients[place], target).mean()),
             error=float(times.std(ddof=1) / math.sqrt(len(times))) if len(times) > 1 else 0.0,
         )
 
@@ -94,33 +105,38 @@ class Track:
         )
 
 
-def grid(scale: float, smoothness: float) -> Floats:
-    """Stepsizes to try, each half the one before, from 4·scale/L down."""
-    return np.asarray(4 * scale / smoothness * 2.0 ** -np.arange(SIZES))
+def grid(unit: float, sizes: int) -> Floats:
+    """Stepsizes to try, each half the one before, from 4 units down."""
+    return np.asarray(4 * unit * 2.0 ** -np.arange(sizes))
 
 
 def first_at(tuned: Sweep, target: float) -> tuple[int, float]:
     """Which stepsize is first at the target, and when (the mean over the seeds); ∞ if none is."""
-    times = [float(_until(*curves, target).mean()) for curves in zip(tuned.time, tuned.curves, strict=True)]
+    times = [float(_until(tuned, place, tuned.time[place], target).mean()) for place in range(len(tuned.stepsizes))]
     place = int(np.argmin(times))
     return place, times[place]
 
 
-def until(times: Floats, losses: Floats, target: float) -> float:
-    """When a curve reaches the target, between evaluations as if log-losses fell evenly; ∞ if it does not."""
+def until(counts: Any, losses: Floats, steps: Any, target: float) -> float:
+    """At which count (of seconds, of gradients) a curve reaches the target; ∞ if it does not.
+
+    Between evaluations that are several steps apart as if log-losses fell evenly.
+    """
     known = ~np.isnan(losses)
-    times, losses = times[known], losses[known]
+    counts, losses, steps = counts[known], losses[known], steps[known]
     below = np.flatnonzero(losses <= target)
     if not len(below):
         return math.inf
     place = int(below[0])
-    if place == 0 or not (np.isfinite(losses[place - 1]) and losses[place] > 0):
-        return float(times[place])
+    between = place > 0 and steps[place] - steps[place - 1] > 1
+    if not (between and np.isfinite(losses[place - 1]) and losses[place] > 0):
+        return float(counts[place])
     whole = math.log(losses[place - 1] / losses[place])
     share = math.log(losses[place - 1] / target) / whole if whole > 0 else 1.0
-    return float(times[place - 1] + share * (times[place] - times[place - 1]))
+    return float(counts[place - 1] + share * (counts[place] - counts[place - 1]))
 
 
-def _until(times: Floats, curves: Floats, target: float) -> Floats:
-    """The same for every seed."""
-    return np.array([until(*of_seed, target) for of_seed in zip(times, curves, strict=True)])
+def _until(tuned: Sweep, place: int, counts: Floats, target: float) -> Floats:
+    """The same for every seed of one stepsize."""
+    curves = zip(counts, tuned.curves[place], tuned.step[place], strict=True)
+    return np.array([until(*of_seed, target) for of_seed in curves])

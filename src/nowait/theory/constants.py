@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import final
+from typing import Any, final
 
 from nowait.core import checks
 
@@ -19,8 +19,9 @@ MEANINGS = {
 REMEDIES = {
     "mu": "write mu=…, such as the factor of an l2 term; for a function that is just convex take 'convex'",
     "sigma": "nw.theory.estimate(problem) samples it, or write sigma=…, 0 for exact gradients",
-    "G": "only Lipschitz losses have one: AbsoluteLoss, Hinge, LogisticRegression without l2",
-    "zeta": "write zeta=…, 0 if all workers draw from the same data",
+    "G": "only Lipschitz losses have one (AbsoluteLoss, Hinge, LogisticRegression without l2); "
+    "nw.theory.estimate(problem) looks for it, or write G=…",
+    "zeta": "write zeta=…, 0 if all workers draw from the same data, or take nw.theory.estimate(problem, workers=M)",
 }
 USUAL_REMEDY = "problem.constants() of a built-in problem has it, nw.theory.estimate(problem) estimates it"
 
@@ -78,6 +79,14 @@ class Constants:
         if value == 0:
             raise ValueError(f"{by} needs {name} above 0 ({MEANINGS[name]}), got 0: {_why_positive(name)}")
         return value
+
+
+def constants_of(value: Any) -> Constants:
+    """The constants themselves, or those of an ``Estimate``; an error that says what to pass if it is neither."""
+    inside = getattr(value, "constants", value)
+    if callable(inside) and not isinstance(value, Constants):
+        raise TypeError("constants must be a nowait Constants, got a problem: write problem.constants()")
+    return checks.instance(inside, Constants, "constants", "nw.theory.Constants(L=1.0, sigma=0.1, B=1.0)")
 
 
 def _why_positive(name: str) -> str:

@@ -17,6 +17,8 @@ from nowait.theory.constants import Constants
 
 POINTS = 4
 """At so many points of the way down the constants are looked for; each is the largest found."""
+FLAT, FLAT_STEP = 1e-9, 0.1
+"""Below which share of a gradient its change counts as none, and how far a first step goes then."""
 FEW = 4
 """Where a mean is enough, a share of 1/FEW of the samples is taken."""
 
@@ -57,8 +59,11 @@ class Estimate:
 
     @property
     def constants(self) -> Constants:
-        """For ``prescribe``, which also takes the estimate itself. It says nothing of mu."""
-        zeta = None if self.zeta is None else float(self.zeta)
+        """For ``prescribe``, which also takes the estimate itself. It says nothing of mu.
+
+        A zeta below two of its errors counts as 0: the workers' data are the same as far as can be told.
+        """
+        zeta = None if self.zeta is None else float(self.zeta) if self.zeta > 2 * self.zeta.error else 0.0
         return Constants(L=self.L, sigma=self.sigma, G=self.G, B=self.B, Delta=self.Delta, zeta=zeta)
 
     def __str__(self) -> str:
@@ -102,7 +107,7 @@ def estimate(
     path = survey.descend(checks.at_least(0, descent, "descent", "it counts steps"), iterations)
     points = _spread_over(path, POINTS)
     spreads = [survey.spread(point) for point in points]
-    B, Delta = _from_start(problem, path, lowest)
+    B, Delta = _from_start(problem, survey, path, lowest)
     return Estimate(
         L=max(survey.smoothness(point, iterations) for point in points),
         sigma=max(sigma for sigma, _, _ in spreads),
@@ -123,7 +128,7 @@ class _Survey:
         self._few = [sample for mine in self._samples for sample in mine[: -(-samples // FEW)]]
         self._random = CounterRandom(seed, "estimate directions")
         self._full: Callable[[Vector], Vector] | None = getattr(problem, "full_gradient", None)
-        self._name, self._start = type(problem).__name__, start
+        self._name, self._start, self._problem = type(problem).__name__, start, problem
 
     def gradients(self, point: Vector, samples: list[Sample]) -> Floats:
         """One row per sample."""
@@ -141,19 +146,33 @@ class _Survey:
         return self.gradients(point, self._few)
 
     def descend(self, steps: int, iterations: int) -> list[Vector]:
-        """Gradient descent; its stepsize is 1/L with the L found at its start, halved where the gradient grows."""
+        """Gradient descent; its stepsize is 1/L with the L found at its start, halved where the gradient grows.
+
+        Where the Hessian is zero, as with piecewise linear losses, a stepsize by distance, halved where F grows.
+        """
         path = [self._start]
         gradient = self.some(self._start).mean(axis=0)
-        stepsize = 1 / max(float(self.smoothness(self._start, iterations)), 1e-12)
-        for _ in range(steps):
+        curvature, length = float(self.smoothness(self._start, iterations)), float(np.linalg.norm(gradient))
+        scale = 1 + float(np.linalg.norm(self._start))
+        flat = curvature * scale <= FLAT * length
+        stepsize = FLAT_STEP * scale / max(length, 1e-300) if flat else 1 / max(curvature, 1e-300)
+        for _ in range(steps if length > 0 else 0):
             ahead = (path[-1] - stepsize * gradient).astype(self._start.dtype)
             next_gradient = self.some(ahead).mean(axis=0)
-            if np.linalg.norm(next_gradient) > 2 * np.linalg.norm(gradient):
+            too_far = np.linalg.norm(next_gradient) > 2 * np.linalg.norm(gradient)
+            if too_far or (flat and self.loss(ahead) >= self.loss(path[-1])):
                 stepsize /= 2
                 continue
             path.append(ahead)
             gradient = next_gradient
         return path
+
+    def loss(self, point: Vector) -> float:
+        """F, which must be a number."""
+        loss = loss_of(self._problem, point)
+        if not math.isfinite(loss):
+            raise ValueError(f"{self._name} has a loss of {loss} near x_0: there is nothing to estimate")
+        return loss
 
     def smoothness(self, point: Vector, iterations: int) -> Uncertain:
         """The largest eigenvalue of the Hessian, by magnitude.
@@ -186,12 +205,13 @@ class _Survey:
             means.append(rows.mean(axis=0))
         count, mean = len(self._samples[0]), np.mean(means, axis=0)
         longest = Uncertain(max(lengths), 0.0, f"the longest of {count} gradients at each point: a lower bound")
-        apart = float(np.linalg.norm(np.array(means) - mean, axis=1).max())
-        return max(sigmas), longest, Uncertain(apart, max(sigmas) / math.sqrt(count), "the means of workers' gradients")
+        chance = max(sigmas) / math.sqrt(count)
+        apart = math.sqrt(max(0.0, float(((np.array(means) - mean) ** 2).sum(axis=1).max()) - chance**2))
+        return max(sigmas), longest, Uncertain(apart, chance, "the means of workers' gradients, less what chance adds")
 
     def _finite(self, gradients: Any) -> Floats:
         if not np.isfinite(gradients).all():
-            raise ValueError(f"{self._name} has gradients that are not finite on the way down: take a smaller descent=")
+            raise ValueError(f"{self._name} has gradients that are not finite, at x_0 or on the way down from it")
         return np.asarray(gradients, dtype=np.float64)
 
 
@@ -210,10 +230,10 @@ def _spread_over(path: list[Vector], count: int) -> list[Vector]:
     return [path[place] for place in places]
 
 
-def _from_start(problem: Any, path: list[Vector], lowest: float | None) -> tuple[Uncertain, Uncertain]:
+def _from_start(problem: Any, survey: _Survey, path: list[Vector], lowest: float | None) -> tuple[Uncertain, Uncertain]:
     """B and Delta. Their error, if no minimum is known, is what the last quarter of the way added."""
     some = _spread_over(path, 4 * POINTS)
-    losses = [loss_of(problem, point) for point in some]
+    losses = [survey.loss(point) for point in some]
     least, how = min(losses), "down to the lowest point found: a lower bound"
     solution, before = some[losses.index(least)], 3 * len(some) // 4 - 1
     moved, fell = float(np.linalg.norm(solution - some[before])), max(0.0, losses[before] - least)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import final
 
@@ -25,7 +24,7 @@ class Guarantee:
     measure: str
     """What is bounded: the suboptimality or the squared norm of the gradient."""
     optimisation: float
-    """What would be left without noise; it falls with M/K."""
+    """What the way from x_0 costs with the stepsize prescribed; where noise makes that smaller, this is larger."""
     noise: float = 0.0
     heterogeneity: float = 0.0
     """What different data of the workers leave for ever."""
@@ -37,8 +36,8 @@ class Guarantee:
 
     def __post_init__(self) -> None:
         terms = (self.optimisation, self.noise, self.heterogeneity)
-        if not all(term >= 0 or math.isnan(term) for term in terms):
-            raise ValueError(f"the terms of a guarantee are at least 0, got {terms}")
+        if not all(term >= 0 for term in terms):
+            raise ValueError(f"the terms of a guarantee are numbers of at least 0, got {terms}")
 
 
 @final
@@ -46,10 +45,12 @@ class Guarantee:
 class Prescription:
     """What a theorem says to do, and what it promises then.
 
-    Used as ``nw.train(problem, nw.AsynchronousSGD(p.stepsize), output=p.output, …)``.
+    Used as ``nw.train(problem, nw.AsynchronousSGD(p.stepsize), output=p.output, steps=p.steps, …)``: the guarantee is
+    for these steps and this output. (For that of ``prescribe_minibatch`` the method is ``nw.MinibatchSGD``.)
     """
 
     theorem: str
+    """Which theorem, or whose guarantee."""
     setting: str
     constants: Constants
     workers: int

@@ -47,7 +47,8 @@ class Rate:
         if setting == "convex":
             return L * self.case.need_positive("B") ** 2 * share
         if setting == "strongly-convex":
-            return L * self.case.need_positive("B") ** 2 * math.exp(-self.case.need_positive("mu") / (L * share))
+            exponent = self.case.need_positive("mu") / L / share if share > 0 else math.inf
+            return L * self.case.need_positive("B") ** 2 * math.exp(-exponent)
         first = L * self.case.need_positive("Delta") * share
         return first + ((first * self.case.need_positive("G")) ** (2 / 3) if setting == "nonconvex-lipschitz" else 0.0)
 
@@ -72,6 +73,8 @@ class Rate:
 
         if log_excess(0.0) <= 0:
             return 1.0
+        if log_excess(LARGEST_LOG) > 0:
+            return math.inf
         from scipy.optimize import brentq
 
         return math.exp(brentq(log_excess, 0.0, LARGEST_LOG, xtol=1e-12))

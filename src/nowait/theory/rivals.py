@@ -12,7 +12,7 @@ from typing import Any
 from nowait.core import Constant, RandomIterate, StronglyConvexAverage, UniformAverage, checks
 from nowait.theory.constants import Constants
 from nowait.theory.guarantee import SQUARED_GRADIENT, SUBOPTIMALITY, Guarantee, Prescription
-from nowait.theory.theorems import Case, checked_case, known_case, noise_stepsize
+from nowait.theory.theorems import Case, checked_case, known_case, log_term, noise_stepsize
 
 
 def prescribe_minibatch(setting: str, constants: Constants, *, workers: int, steps: int) -> Prescription:
@@ -31,13 +31,12 @@ def prescribe_minibatch(setting: str, constants: Constants, *, workers: int, ste
     0.02
     """
     case = known_case(setting, constants, workers, steps)
-    if setting == "convex-lipschitz":
-        return _minibatch_lipschitz(case)
-    if setting == "convex":
-        return _minibatch_convex(case)
-    if setting == "strongly-convex":
-        return _minibatch_strongly_convex(case)
-    return _minibatch_nonconvex(case)
+    own = {
+        "convex-lipschitz": _minibatch_lipschitz,
+        "convex": _minibatch_convex,
+        "strongly-convex": _minibatch_strongly_convex,
+    }
+    return case.solved_by(own.get(setting, _minibatch_nonconvex))
 
 
 def prescribe_constant(
@@ -49,7 +48,7 @@ def prescribe_constant(
     and of those before them. The constants here: a constant γ ≤ 1/(4L·max(M, τ_max)) is at most what Theorems 3 and 4
     allow for every gradient, so their proofs hold, and the stepsizes add up to K·γ. (8 in the place of 4 for strongly
     convex and heterogeneous problems. For Lipschitz losses Theorems 1 and 2 need no τ_max; this is what was known
-    before them.)
+    before them.) Gradients that are still in flight at the end count: their age must be at most ``max_delay`` too.
 
     >>> c = Constants(L=1.0, sigma=0.0, B=1.0)
     >>> short, long = (prescribe_constant("convex", c, workers=8, steps=10_000, max_delay=d) for d in (8, 8_000))
@@ -59,7 +58,7 @@ def prescribe_constant(
     case = checked_case(setting, constants, workers, steps)
     longest = checks.positive(max_delay, "max_delay", "it is the longest delay, in steps; a fresh gradient has delay 1")
     make = _constant_lipschitz if setting.endswith("lipschitz") else _constant_smooth
-    return make(case, max(case.M, longest))
+    return case.solved_by(lambda same: make(same, max(same.M, longest)))
 
 
 def _minibatch_lipschitz(case: Case) -> Prescription:
@@ -83,7 +82,7 @@ def _minibatch_strongly_convex(case: Case) -> Prescription:
     variance = sigma**2 / case.M
     gamma = 1 / (2 * L)
     if sigma:
-        gamma = min(gamma, math.log(math.e + (mu * R * B) ** 2 / variance) / (mu * R))
+        gamma = min(gamma, log_term(mu * R * B / math.sqrt(variance)) / (mu * R))
     bound = Guarantee(SUBOPTIMALITY, B**2 / gamma * math.exp(-mu * gamma * R), 2 * gamma * variance)
     return _minibatch(case, gamma, StronglyConvexAverage(mu), bound)
 
@@ -149,7 +148,7 @@ def _constant_strongly_convex(case: Case, longest: float) -> Prescription:
     B, sigma = case.need_positive("B"), case.need("sigma")
     gamma = 1 / (8 * longest * L)
     if sigma:
-        gamma = min(gamma, 2 * math.log(math.e + (mu * K * B / sigma) ** 2) / (mu * K))
+        gamma = min(gamma, 2 * log_term(mu * K * B / sigma) / (mu * K))
     bound = Guarantee(SUBOPTIMALITY, 2.75 * B**2 / gamma * math.exp(-K * mu * gamma / 2), 30 * sigma**2 * gamma)
     return _constant(case, gamma, StronglyConvexAverage(mu / 2), bound)
 

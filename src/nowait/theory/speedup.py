@@ -11,7 +11,7 @@ import numpy as np
 
 from nowait.core import checks
 from nowait.core.types import Floats
-from nowait.theory.constants import Constants
+from nowait.theory.constants import Constants, constants_of
 from nowait.theory.rates import Rate
 
 OLD = "Asynchronous SGD, constant stepsize (by the longest delay)"
@@ -73,7 +73,7 @@ class Speedup:
     def async_steps(self, budget_seconds: float) -> int:
         """K_async: Σ ⌊S/s_m⌋ steps in S seconds."""
         budget = checks.not_negative(budget_seconds, "budget_seconds", "time does not run backwards")
-        return int(_whole(budget / self.seconds).sum())
+        return sum(map(int, _whole(budget / self.seconds)))
 
     def minibatch_steps(self, budget_seconds: float) -> int:
         """K_mini: ⌊S/s_max⌋ steps in S seconds."""
@@ -99,6 +99,7 @@ class Speedup:
 
     def fastest(self, count: int) -> list[int]:
         """The ``count`` fastest workers, in their order."""
+        count = checks.at_least(0, count, "count", "it is how many")
         return sorted(np.argsort(self.seconds, kind="stable")[:count].tolist())
 
     def best_subset(self, setting: str, constants: Constants, accuracy: float) -> list[int]:
@@ -107,6 +108,8 @@ class Speedup:
         Of the m fastest, for every m, those with the least time by the rates of Table 1: "Naive Optimal ASGD" of
         Maranjyan, Tyurin and Richtárik, "Ringmaster ASGD" (2025), in the non-convex setting.
         """
+        if setting == "heterogeneous":
+            raise ValueError("nobody can be left out when workers have data of their own: F would be another function")
         times = np.array(self._times_of_fastest(Rate.of(setting, constants), accuracy))
         return self.fastest(1 + int(np.flatnonzero(times <= times.min() * (1 + 1e-9))[-1]))
 
@@ -116,10 +119,11 @@ class Speedup:
         The accuracy is that of ``prescribe``'s guarantee: F − F*, or ‖∇F‖² in non-convex settings. Optimal time
         complexities (Rennala, Ringmaster, Malenia, Ringleader) are known for the non-convex ones.
         """
-        rate = Rate.of(setting, constants)
+        rate, constants = Rate.of(setting, constants), constants_of(constants)
+        waiting = Rate.of("nonconvex", constants) if setting == "nonconvex-lipschitz" else rate
         apart = rate.case.need("zeta") ** 2 if setting == "heterogeneous" else 0.0
         times = {
-            MINIBATCH: rate.steps_to(accuracy, self.workers) / self.workers * float(self.seconds.max()),
+            MINIBATCH: waiting.steps_to(accuracy, self.workers) / self.workers * float(self.seconds.max()),
             OLD: _unless_biased(rate, accuracy - apart, self.max_delay) / self.rate,
             ASYNCHRONOUS: _unless_biased(rate, accuracy - apart, self.workers) / self.rate,
         }
@@ -174,7 +178,7 @@ def malenia_time(seconds: Iterable[float], constants: Constants, accuracy: float
 
 def _terms(constants: Constants, accuracy: float, by: str) -> tuple[float, float]:
     """LΔ/ε and σ²LΔ/ε²."""
-    accuracy = checks.positive(accuracy, "accuracy", "it is the error to reach")
+    constants, accuracy = constants_of(constants), checks.positive(accuracy, "accuracy", "it is the error to reach")
     first = constants.need_positive("L", by) * constants.need_positive("Delta", by) / accuracy
     return first, first * constants.need("sigma", by) ** 2 / accuracy
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import final
 
 from nowait.core import checks
-from nowait.theory.constants import Constants
+from nowait.theory.constants import Constants, constants_of
 from nowait.theory.rates import Rate
-from nowait.theory.speedup import speedup
+from nowait.theory.speedup import MINIBATCH, speedup
 
-MINIBATCH = "Minibatch SGD"
 PRIOR = "Asynchronous SGD, prior work"
 OURS = "Asynchronous SGD, the paper"
 SETTINGS = ("convex", "strongly-convex", "nonconvex")
@@ -21,7 +20,7 @@ SETTINGS = ("convex", "strongly-convex", "nonconvex")
 @final
 @dataclass(frozen=True)
 class Table1Row:
-    """Rates after K gradients, constants and logarithms left out; NaN where a constant is not known."""
+    """Rates after K gradients, constants and logarithms left out; NaN where a constant is not known, or 0."""
 
     method: str
     convex: float
@@ -50,6 +49,7 @@ def table_1(constants: Constants, *, workers: int, steps: int, max_delay: float)
     >>> [(row.method, row.convex) for row in rows]  # doctest: +NORMALIZE_WHITESPACE
     [('Minibatch SGD', 0.01), ('Asynchronous SGD, prior work', 0.1), ('Asynchronous SGD, the paper', 0.01)]
     """
+    constants = constants_of(constants)
     M = checks.at_least(1, workers, "workers", "somebody has to compute")
     K = checks.at_least(1, steps, "steps", "it is the number of gradients used")
     longest = checks.positive(max_delay, "max_delay", "it is the longest delay, in steps")
@@ -81,8 +81,8 @@ def table_2(seconds: Iterable[float], *, budget_seconds: float) -> list[Table2Ro
 
 
 def _bound(setting: str, constants: Constants, steps: int, width: float) -> float:
-    needed = {"convex": ("L", "B", "sigma"), "strongly-convex": ("L", "B", "mu", "sigma")}
-    if any(getattr(constants, name) is None for name in needed.get(setting, ("L", "Delta", "sigma"))):
+    try:
+        rate = Rate.of(setting, constants)
+    except ValueError:  # a constant is missing, or 0
         return math.nan
-    rate = Rate.of(setting, constants)
     return rate.optimisation(steps, width) + rate.noise(steps)

@@ -25,10 +25,11 @@ from nowait.core import (
     UniformAverage,
     checks,
 )
-from nowait.theory.constants import Constants
+from nowait.theory.constants import Constants, constants_of
 from nowait.theory.guarantee import SQUARED_GRADIENT, SUBOPTIMALITY, Guarantee, Prescription
 
 PRINTED_LOG_FACTOR = 504.0
+ASSUMPTION_1 = "delays must not depend on the samples (Assumption 1): inputs of different lengths break it"
 
 
 def prescribe(
@@ -52,11 +53,11 @@ def prescribe(
     """
     case = checked_case(setting, constants, workers, steps)
     if log_factor is None:
-        return THEOREMS[setting](case)
+        return case.solved_by(THEOREMS[setting])
     if setting != "strongly-convex":
         raise ValueError(f"log_factor is a part of Theorem 3.2, setting 'strongly-convex', got {setting!r}")
     factor = checks.positive(log_factor, "log_factor", "it multiplies the stepsize")
-    return strongly_convex(case, factor)
+    return case.solved_by(lambda same: strongly_convex(same, factor))
 
 
 @final
@@ -76,6 +77,13 @@ class Case:
     def need_positive(self, name: str) -> float:
         """A constant above 0, or an error."""
         return self.constants.need_positive(name, f"the setting {self.setting!r}")
+
+    def solved_by(self, make: Callable[[Case], Prescription]) -> Prescription:
+        """What this function makes of it; constants beyond floating point are refused."""
+        try:
+            return make(self)
+        except ArithmeticError as error:
+            raise ValueError(f"{self.constants} with K={self.K:.3g} is beyond floating point: {error}") from None
 
     def prescription(self, theorem: str, stepsize: Any, output: Any, guarantee: Guarantee, *notes: str) -> Prescription:
         """What the theorem says of this case."""
@@ -103,12 +111,11 @@ def checked_case(setting: str, constants: Any, workers: int, steps: int) -> Case
 
 def known_case(setting: str, constants: Any, workers: int, steps: int) -> Case:
     """The case of a setting that exists, with constants that are some."""
-    if setting not in THEOREMS:
+    if not isinstance(setting, str) or setting not in THEOREMS:
         near = difflib.get_close_matches(str(setting), THEOREMS, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"there is no setting {setting!r}: choose one of {', '.join(THEOREMS)}{meant}")
-    constants = getattr(constants, "constants", constants)
-    constants = checks.instance(constants, Constants, "constants", "nw.theory.Constants(L=1.0, sigma=0.1, B=1.0)")
+    constants = constants_of(constants)
     M = checks.at_least(1, workers, "workers", "somebody has to compute")
     K = checks.at_least(1, steps, "steps", "K is in the stepsizes")
     return Case(setting, constants, M, K)
@@ -172,6 +179,7 @@ def convex(case: Case) -> Prescription:
         StepsizeWeightedAverage(),
         guarantee,
         "B² bounds ‖x_0 − x*‖², which the statement prints as B (E1)",
+        ASSUMPTION_1,
     )
 
 
@@ -188,7 +196,7 @@ def strongly_convex(case: Case, log_factor: float = PRINTED_LOG_FACTOR) -> Presc
     B, sigma = case.need_positive("B"), case.need("sigma")
     gamma = 1 / (8 * M * L)
     if sigma:
-        gamma = min(gamma, log_factor * math.log(math.e + (mu * K * B / sigma) ** 2) / (mu * K))
+        gamma = min(gamma, log_factor * log_term(mu * K * B / sigma) / (mu * K))
     worse = math.exp(M * mu * gamma)
     sharpened = Guarantee(
         SUBOPTIMALITY,
@@ -207,6 +215,7 @@ def strongly_convex(case: Case, log_factor: float = PRINTED_LOG_FACTOR) -> Presc
         StronglyConvexAverage(mu / 2),
         guarantee,
         "the average's weights grow, exp(+…), where the paper prints exp(−…) (E20), with mu/2 in place of mu (E22)",
+        ASSUMPTION_1,
     )
 
 
@@ -232,7 +241,7 @@ def nonconvex(case: Case) -> Prescription:
         105 * math.sqrt(L * Delta * sigma**2 / K),
         sharpened=sharpened,
     )
-    return case.prescription("Theorem 3.3", DelayAdaptive(gamma, cut=cut), RandomIterate(), guarantee)
+    return case.prescription("Theorem 3.3", DelayAdaptive(gamma, cut=cut), RandomIterate(), guarantee, ASSUMPTION_1)
 
 
 def heterogeneous(case: Case) -> Prescription:
@@ -266,6 +275,7 @@ def heterogeneous(case: Case) -> Prescription:
         RandomIterate(),
         guarantee,
         "the largest stepsize is 1/(8ML), where the paper prints 1/(4ML) (E31); the paper names no constants",
+        ASSUMPTION_1,
     )
 
 
@@ -282,6 +292,11 @@ THEOREMS: dict[str, Callable[[Case], Prescription]] = {
 def sum_share(M: int, cut: float) -> float:
     """The sum lemma: at least this share of K·γ_max is what the stepsizes γ̂_k add up to, whatever the delays."""
     return 1 - M / (4 * cut)
+
+
+def log_term(ratio: float) -> float:
+    """ln(e + ratio²), for ratios of any size."""
+    return math.log(math.e + ratio**2) if ratio < 1e100 else 2 * math.log(ratio)
 
 
 def noise_stepsize(case: Case) -> float:
