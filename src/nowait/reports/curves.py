@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ def thin(low: Floats, high: Floats, most: int = MOST_POINTS) -> Integers:
     if count <= most:
         return np.arange(count)
     edges = np.linspace(1, count - 1, (most - 2) // 2 + 1).astype(np.int64)
-    lowest = [start + int(np.argmin(low[start:end])) for start, end in zip(edges[:-1], edges[1:], strict=True)]
-    highest = [start + int(np.argmax(high[start:end])) for start, end in zip(edges[:-1], edges[1:], strict=True)]
+    lowest = [start + int(np.argmin(low[start:end])) for start, end in pairwise(edges)]
+    highest = [start + int(np.argmax(high[start:end])) for start, end in pairwise(edges)]
     return np.unique([0, *lowest, *highest, count - 1])
 
 
@@ -67,11 +68,15 @@ def _places(run: Run, axis: str) -> Floats:
 
 def _on_grid(run: Run, axis: str, grid: Floats, minimum: float) -> Floats:
     places, values = _places(run, axis), errors(run, minimum)
-    if (values > 0).all():  # straight lines on a logarithmic scale, which is how they are looked at
-        on_grid = np.exp(np.interp(grid, places, np.log(values)))
-    else:
-        on_grid = np.interp(grid, places, values)
+    on_grid = _interpolated(grid, places, values)
     on_grid[np.isnan(on_grid)] = np.inf
     if run.stats.diverged:
         on_grid[grid > places[-1]] = np.inf
     return on_grid
+
+
+def _interpolated(grid: Floats, places: Floats, values: Floats) -> Floats:
+    """Straight lines on a logarithmic scale, which is how errors are looked at; on a linear one if it must be."""
+    if (values > 0).all():
+        return np.exp(np.interp(grid, places, np.log(values)))
+    return np.interp(grid, places, values)

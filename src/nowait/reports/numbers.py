@@ -10,8 +10,10 @@ DIGITS = 6
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def shown(value: float | None, digits: int = 3) -> str:
+def shown(value: float | None, digits: int = 3, trim: bool = True) -> str:
     """A number for people: 15,599 or 0.0367 or 1.83 × 10⁻⁶; a dash for none.
+
+    ``trim`` leaves out zeros at the end; without it numbers in a column have their points below each other.
 
     >>> shown(15599), shown(0.0367047), shown(1.8255e-6), shown(float("inf")), shown(None)
     ('15,599', '0.0367', '1.83 × 10⁻⁶', '∞', '–')
@@ -24,8 +26,8 @@ def shown(value: float | None, digits: int = 3) -> str:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         return f"{mantissa} × 10{str(int(exponent)).translate(SUPERSCRIPTS)}".replace("-", "−")
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value != 0 else 0
-    text = f"{value:,.{decimals}f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
+    text = f"{value:,.{0 if value == int(value) else decimals}f}"
+    return (text.rstrip("0").rstrip(".") if trim and "." in text else text).replace("-", "−")
 
 
 def compact(values: Iterable[float]) -> list[float | None]:

@@ -13,6 +13,7 @@ from typing import Any
 from nowait.core import checks
 from nowait.recording import Run
 from nowait.recording.run import replace_file
+from nowait.reports.numbers import shown
 from nowait.reports.payload import checked_runs, payload
 from nowait.reports.tables import config_tables, predictions_table, summary_table
 
@@ -43,6 +44,7 @@ def write_report(
         summary=summary_table(named, minimum),
         predictions=_predictions(predictions),
         config=config_tables(named, _checked_config(config)),
+        minimum=shown(minimum),
         data=_data(payload(named, minimum)),
     )
     target = Path(path)

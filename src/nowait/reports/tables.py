@@ -11,12 +11,13 @@ from nowait.reports.payload import NamedRuns, summary
 
 LONGEST_LIST = 8
 """Lists with more numbers than this are shown by their range."""
+NONE = "–"
 
 
 def summary_table(runs: NamedRuns, minimum: float) -> str:
     """One row per method."""
-    heading = ["method", "gradients", "steps", "seconds", "loss", "loss − F*", "steps per second"]
-    heading += ["delay: median", "mean", "max", "dropped", "diverged"]
+    heading = ["method", "runs", "gradients", "steps", "seconds", "loss", "loss − F*", "steps per second"]
+    heading += ["median delay", "mean delay", "max delay", "dropped", "diverged"]
     return table(heading, [_summary_row(name, summary(entry, minimum)) for name, entry in runs.items()])
 
 
@@ -31,9 +32,9 @@ def config_tables(runs: NamedRuns, config: Mapping[str, Any] | None) -> str:
         return table(["entry", "value"], [[key, value] for key, value in flat(config).items()], numbers=False)
     columns = {name: _merged([flat(run.config) for run in entry]) for name, entry in runs.items()}
     keys = list(dict.fromkeys(key for column in columns.values() for key in column))
-    values = {key: [column.get(key, "–") for column in columns.values()] for key in keys}
+    values = {key: [column.get(key, NONE) for column in columns.values()] for key in keys}
     differing = [key for key in keys if len(set(values[key])) > 1]
-    shared = [[key, values[key][0]] for key in keys if key not in differing]
+    shared = [[key, values[key][0]] for key in keys if key not in differing and values[key][0] != NONE]
     parts = []
     if differing:
         rows = [[key, *values[key]] for key in differing]
@@ -45,13 +46,15 @@ def config_tables(runs: NamedRuns, config: Mapping[str, Any] | None) -> str:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested dictionaries as one, with dots in the keys; a ``type`` stands for its dictionary.
+    """Nested dictionaries as one, with dots in the keys; a ``type`` stands for its dictionary, if it says more.
 
     >>> flat({"method": {"type": "MinibatchSGD", "stepsize": {"type": "Constant", "value": 0.5}}, "seed": 1})
     {'method': 'MinibatchSGD', 'method.stepsize': 'Constant', 'method.stepsize.value': '0.5', 'seed': '1'}
     """
     entries: dict[str, str] = {}
     for key, value in config.items():
+        if key == "type" and str(value).lower() == prefix.rpartition(".")[2]:
+            continue
         name = prefix if key == "type" and prefix else f"{prefix}.{key}" if prefix else str(key)
         if isinstance(value, Mapping) and value:
             entries |= flat(value, name)
@@ -79,22 +82,20 @@ def _cells(row: Sequence[str]) -> str:
 
 def _summary_row(name: str, values: Mapping[str, Any]) -> list[str]:
     runs, diverged = values["runs"], values["diverged"]
-    title = name if runs == 1 else f"{name} ({runs} runs)"
-    counts = [shown(values[key]) for key in ("gradients", "steps", "seconds", "loss", "error", "steps_per_second")]
-    delays = [shown(values[key]) for key in ("delay_median", "delay_mean", "delay_max", "dropped")]
-    if runs == 1:
-        return [title, *counts, *delays, "yes" if diverged else "no"]
-    return [title, *counts, *delays, f"{diverged} of {runs}" if diverged else "no"]
+    keys = ["runs", "gradients", "steps", "seconds", "loss", "error", "steps_per_second"]
+    keys += ["delay_median", "delay_mean", "delay_max", "dropped"]
+    ended = "no" if not diverged else "yes" if diverged == runs else f"{diverged} of {runs}"
+    return [name, *(shown(values[key], trim=False) for key in keys), ended]
 
 
 def _merged(configs: Sequence[Mapping[str, str]]) -> dict[str, str]:
     keys = dict.fromkeys(key for config in configs for key in config)
-    return {key: ", ".join(dict.fromkeys(config.get(key, "–") for config in configs)) for key in keys}
+    return {key: ", ".join(dict.fromkeys(config.get(key, NONE) for config in configs)) for key in keys}
 
 
 def _value(value: Any) -> str:
     if value is None or (isinstance(value, Mapping | list | tuple) and not value):
-        return "–"
+        return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

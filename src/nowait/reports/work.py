@@ -26,7 +26,8 @@ def mean_seconds(runs: Sequence[Run]) -> Floats:
     known = max((int(run.trace.initial_workers.max(initial=-1)) + 1 for run in runs), default=0)
     jobs = np.bincount(worker, minlength=known)
     total = np.bincount(worker, weights=taken, minlength=known)
-    return np.divide(total, jobs, out=np.full(len(jobs), np.inf), where=jobs > 0)
+    mean: Floats = np.divide(total, jobs, out=np.full(len(jobs), np.inf), where=jobs > 0)
+    return mean
 
 
 def choose_workers(seconds: Floats, most: int) -> Integers:
@@ -87,14 +88,19 @@ def num_workers(runs: Sequence[Run]) -> int:
 
 
 def timeline(trace: Trace, seconds: Floats) -> dict[str, Any]:
-    """The first jobs of the chosen workers, until as many have arrived as a page can show; those running on included."""
+    """The first jobs of the chosen workers: those that have arrived when a page is full, and those running then."""
     lanes = choose_workers(seconds, MOST_LANES)
     lane = np.full(len(seconds), -1)
     lane[lanes] = np.arange(len(lanes))
     rows = trace.arrivals[lane[trace.worker] >= 0]
-    end = float(rows["time"][:MOST_JOBS].max(initial=0.0)) if len(rows) else trace.seconds
-    rows = rows[rows["started"] < end] if end > 0 else rows[:MOST_JOBS]
+    end = float(rows["time"][:MOST_JOBS].max(initial=-np.inf))
+    rows = rows[(rows["started"] < end) | (rows["time"] <= end)]
+    start = float(rows["started"].min(initial=end))
     columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in ("job", "version", "delay", "step")}
     columns |= {name: compact(rows[name].tolist()) for name in ("started", "time", "compute_seconds")}
     columns |= {"lane": lane[rows["worker"]].tolist(), "outcome": [OUTCOMES[code].value for code in rows["outcome"]]}
-    return {"lanes": lanes.tolist(), "end": end, "num_workers": len(seconds), "jobs": columns}
+    return {"lanes": lanes.tolist(), **_span(start, end), "num_workers": len(seconds), "jobs": columns}
+
+
+def _span(start: float, end: float) -> dict[str, float]:
+    return {"start": start, "end": end} if start < end < np.inf else {"start": 0.0, "end": 1.0}

@@ -56,8 +56,15 @@
     scale.invert = (pixel) => from + ((pixel - start) / (end - start)) * (to - from);
     scale.draws = (value) => value !== null;
     scale.ticks = (count) => linearTicks(from, to, count);
-    scale.label = (value) => shown(value, 4);
+    scale.label = (value) => linearLabel(value, to - from, Math.max(Math.abs(from), Math.abs(to)));
     return scale;
+  }
+
+  /* Digits enough to tell neighbours apart. */
+  function linearLabel(value, span, largest) {
+    if (value === 0) return "0";
+    const digits = Math.ceil(Math.log10(largest / span)) + 3;
+    return shown(value, Math.min(12, Math.max(3, digits)));
   }
 
   function linearTicks(from, to, count) {
@@ -75,7 +82,7 @@
     scale.invert = (pixel) => 10 ** inner.invert(pixel);
     scale.draws = (value) => value !== null && value > 0;
     scale.ticks = (count) => logTicks(from, to, count);
-    scale.label = logLabel;
+    scale.label = (value) => logLabel(value, from < 1e-4 || to > 1e6);
     return scale;
   }
 
@@ -101,10 +108,10 @@
     return [];
   }
 
-  function logLabel(value) {
-    const power = Math.log10(value);
-    const isPower = Math.abs(power - Math.round(power)) < 1e-9;
-    return isPower && Math.abs(power) > 3 ? `10${superscript(Math.round(power))}` : shown(value, 2);
+  function logLabel(value, wide) {
+    const power = Math.round(Math.log10(value));
+    const isPower = Math.abs(Math.log10(value) - power) < 1e-9;
+    return wide && isPower && power !== 0 ? `10${superscript(power)}` : shown(value, 2);
   }
 
   // A chart: an SVG in its box, with axes; and a cursor that pointer, touch and arrow keys move
@@ -117,7 +124,7 @@
     result.x = x([area.left, area.right]);
     result.y = y([area.bottom, area.top]);
     const across = xTicks || result.x.ticks(Math.max(3, Math.floor((area.right - area.left) / 95)));
-    const upward = yTicks || result.y.ticks(Math.max(3, Math.floor((area.bottom - area.top) / 42)));
+    const upward = yTicks || result.y.ticks(Math.max(3, Math.floor((area.bottom - area.top) / 36)));
     picture.append(xAxis(result, across), yAxis(result, upward), titles(result, xTitle, yTitle));
     result.plot = clipped(result);
     box.replaceChildren(picture, tip());
@@ -196,13 +203,20 @@
     const note = box.querySelector(".tip");
     note.hidden = told === null;
     if (!told) return;
-    const rows = told.rows.map((cells) => html("tr", {}, ...cells.map((cell) => html("td", {}, cell))));
+    const rows = told.rows.map(tipRow);
     note.replaceChildren(html("strong", {}, told.title), html("table", {}, html("tbody", {}, ...rows)));
     const zoom = box.clientWidth / Number(box.querySelector("svg").getAttribute("viewBox").split(" ")[2]);
     const [x, y] = told.at.map((pixel) => pixel * zoom);
+    const isNarrow = box.clientWidth < 560;  // below the picture, not above what it tells of
     const beside = x + 16 + note.offsetWidth <= box.clientWidth ? x + 16 : x - 16 - note.offsetWidth;
     note.style.left = `${Math.max(0, Math.min(beside, box.clientWidth - note.offsetWidth))}px`;
-    note.style.top = `${Math.max(0, y - 12)}px`;
+    note.style.top = `${isNarrow ? box.querySelector("svg").clientHeight - 8 : Math.max(0, y - 12)}px`;
+  }
+
+  /* Cells: a swatch or a name, a name or a value, perhaps a range. */
+  function tipRow(cells) {
+    const kinds = typeof cells[0] === "string" ? ["", "value"] : ["", "", "value", "range"];
+    return html("tr", {}, ...cells.map((cell, place) => html("td", { class: kinds[place] }, cell)));
   }
 
   function nothing(box, text) {
@@ -226,7 +240,8 @@
     const steady = curves.filter(({ method }) => !method.diverged);
     const values = (steady.length ? steady : curves)
       .flatMap(({ curve }) => [...curve.middle, ...(curve.low || []), ...(curve.high || [])])
-      .filter((value) => value !== null && (!state.logY || value > 0));
+      .filter((value) => value !== null && (!state.logY || value > 0))
+      .map((value) => Math.min(1e300, Math.max(state.logY ? 1e-300 : -1e300, value)));
     if (!values.length) return state.logY ? [0.1, 1] : [0, 1];
     const low = values.reduce((a, b) => Math.min(a, b));
     const high = values.reduce((a, b) => Math.max(a, b));
@@ -300,7 +315,7 @@
       tell: (stop) => ({
         at: [x(places[stop]), area.top + 20],
         title: state.axis === "time" ? `after ${shown(places[stop], 4)} s` : `after ${whole(Math.round(places[stop]))} ${AXES[state.axis]}`,
-        rows: curves.map((entry) => [swatch(entry.place), entry.method.name, valueAt(entry.curve, places[stop])]),
+        rows: curves.map((entry) => [swatch(entry.place), entry.method.name, ...valuesAt(entry, places[stop])]),
         draw: [svg("line", { class: "cursor", x1: x(places[stop]), x2: x(places[stop]), y1: area.top, y2: area.bottom })],
       }),
     };
@@ -325,13 +340,12 @@
     return from;
   }
 
-  function valueAt(curve, place) {
+  function valuesAt({ method, curve }, place) {
     const last = curve.x.length - 1;
-    if (last < 0) return "not evaluated";
-    if (place > curve.x[last]) return `ended at ${shown(curve.x[last])}: ${shown(curve.middle[last])}`;
-    const middle = shown(between(curve.x, curve.middle, place));
-    if (!curve.low) return middle;
-    return `${middle} (${shown(between(curve.x, curve.low, place))} to ${shown(between(curve.x, curve.high, place))})`;
+    if (last < 0) return ["not evaluated"];
+    if (place > curve.x[last]) return method.diverged ? ["diverged"] : [shown(curve.middle[last]), "(ended)"];
+    const at = (values) => shown(between(curve.x, values, place));
+    return curve.low ? [at(curve.middle), `${at(curve.low)} to ${at(curve.high)}`] : [at(curve.middle)];
   }
 
   function between(places, values, place) {
@@ -376,8 +390,8 @@
     const drawn = chart(box, {
       height: chartHeight(box),
       label: `Histogram of delays of ${shownMethods.map(({ method }) => method.name).join(", ")}. Arrow keys read the values.`,
-      x: (range) => logarithmic([edges[0] * 0.9, Math.max(edges.at(-1), numWorkers(shownMethods) * 1.1)], range),
-      y: (range) => logarithmic([0.6, highest * 1.6], range),
+      x: (range) => logarithmic([edges[0] * 0.9, Math.max(edges.at(-1), numWorkers(shownMethods)) * 1.15], range),
+      y: (range) => logarithmic([0.6, highest * 5], range),
       xTitle: "delay (steps)",
       yTitle: "gradients",
     });
@@ -446,7 +460,7 @@
       tell: (bin) => ({
         at: [x(edges[bin + 1]), area.top + 20],
         title: edges[bin + 1] - edges[bin] === 1 ? `delay ${whole(edges[bin])}` : `delays ${whole(edges[bin])} to ${whole(edges[bin + 1] - 1)}`,
-        rows: entries.map(({ method, place, counts }) => [swatch(place), method.name, `${whole(counts[bin])} (${percent(counts, bin)})`]),
+        rows: entries.map(({ method, place, counts }) => [swatch(place), method.name, whole(counts[bin]), percent(counts, bin)]),
         draw: [svg("rect", { class: "outline", x: x(edges[bin]), width: x(edges[bin + 1]) - x(edges[bin]), y: area.top, height: area.bottom - area.top })],
       }),
     };
@@ -467,7 +481,7 @@
 
   const OUTCOMES = {
     applied: "applied: a step was made along it",
-    held: "held: it entered a later step with others",
+    held: "held: added to a sum, for a step with others",
     dropped: "dropped: not used",
     late: "late: its ticket had been cancelled",
     rejected: "rejected: not a finite vector of the right size",
@@ -497,7 +511,7 @@
   function drawTimeline() {
     const box = byId("timeline-chart");
     const method = methods[Number(byId("timeline-method").value)];
-    const { lanes, jobs, end, num_workers: known } = method.timeline;
+    const { lanes, jobs, start, end, num_workers: known } = method.timeline;
     const present = Object.keys(OUTCOMES).filter((outcome) => jobs.outcome.includes(outcome));
     byId("timeline-legend").replaceChildren(...present.map(outcomeLegend));
     byId("timeline-hint").textContent = timelineHint(method, lanes.length, known);
@@ -507,7 +521,7 @@
       height: lanes.length * lane + 74,
       left: 58,
       label: `Timeline of the first ${jobs.lane.length} jobs of ${method.name}. Arrow keys go from job to job.`,
-      x: (range) => linear([0, end || 1], range),
+      x: (range) => linear([start, end], range),
       y: (range) => laneScale(lanes, range),
       xTitle: "time (s)",
       yTitle: "worker",
@@ -698,7 +712,7 @@
     const root = document.documentElement;
     const preferred = window.matchMedia("(prefers-color-scheme: dark)");
     const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : preferred.matches);
-    const rename = () => (byId("theme").textContent = isDark() ? "Light" : "Dark");
+    const rename = () => (byId("theme").textContent = isDark() ? "Light theme" : "Dark theme");
     byId("theme").addEventListener("click", () => {
       root.dataset.theme = isDark() ? "light" : "dark";
       rename();
