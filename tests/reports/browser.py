@@ -62,7 +62,7 @@ class Browser:
     def resize(self, width, height, mobile=False):
         """Another window; returns when the page has drawn itself for it."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
-        self.wait_until(f"innerWidth === {width}")
+        self.wait_until(f"document.documentElement.clientWidth === {width}")
         self.ask("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def prefer(self, scheme):
@@ -72,8 +72,9 @@ class Browser:
     def point_at(self, selector, across=0.5, down=0.5):
         """Move the mouse to a place in an element."""
         box = self.ask(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
-            " const b = e.getBoundingClientRect(); return [b.left, b.top, b.width, b.height] })()"
+            f"(() => {{ const element = document.querySelector({json.dumps(selector)});"
+            " element.scrollIntoView({block: 'center'}); const box = element.getBoundingClientRect();"
+            " return [box.left, box.top, box.width, box.height] })()"
         )
         place = {"x": box[0] + across * box[2], "y": box[1] + down * box[3]}
         self.call("Input.dispatchMouseEvent", type="mouseMoved", **place)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nowait.core.types import Floats, Integers
 from nowait.recording import Run, Trace
@@ -92,14 +93,21 @@ def timeline(trace: Trace, seconds: Floats) -> dict[str, Any]:
     lanes = choose_workers(seconds, MOST_LANES)
     lane = np.full(len(seconds), -1)
     lane[lanes] = np.arange(len(lanes))
-    rows = trace.arrivals[lane[trace.worker] >= 0]
+    rows = _first_jobs(trace.arrivals[lane[trace.worker] >= 0])
     end = float(rows["time"][:MOST_JOBS].max(initial=-np.inf))
-    rows = rows[(rows["started"] < end) | (rows["time"] <= end)]
     start = float(rows["started"].min(initial=end))
     columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in ("job", "version", "delay", "step")}
     columns |= {name: compact(rows[name].tolist()) for name in ("started", "time", "compute_seconds")}
     columns |= {"lane": lane[rows["worker"]].tolist(), "outcome": [OUTCOMES[code].value for code in rows["outcome"]]}
     return {"lanes": lanes.tolist(), **_span(start, end), "num_workers": len(seconds), "jobs": columns}
+
+
+def _first_jobs(rows: NDArray[np.void]) -> NDArray[np.void]:
+    """As many arrivals as a page can show, and of every worker the job it was at when the last of them came."""
+    shown, later = rows[:MOST_JOBS], rows[MOST_JOBS:]
+    running = later[later["started"] < shown["time"].max(initial=-np.inf)]
+    _, first = np.unique(running["worker"], return_index=True)
+    return np.concatenate([shown, running[np.sort(first)]])
 
 
 def _span(start: float, end: float) -> dict[str, float]:

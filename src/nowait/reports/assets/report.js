@@ -516,7 +516,7 @@
     byId("timeline-legend").replaceChildren(...present.map(outcomeLegend));
     byId("timeline-hint").textContent = timelineHint(method, lanes.length, known);
     if (!jobs.lane.length) return nothing(box, "No gradient arrived.");
-    const lane = Math.max(12, Math.min(26, Math.round(440 / lanes.length)));
+    const lane = Math.max(14, Math.min(26, Math.round(440 / lanes.length)));
     const drawn = chart(box, {
       height: lanes.length * lane + 74,
       left: 58,
@@ -558,7 +558,7 @@
   }
 
   function timelineHint(method, lanes, known) {
-    const notes = ["Work that was cancelled or lost before it arrived leaves no bar."];
+    const notes = ["Work that did not arrive (cancelled, lost, or running when the run ended) leaves no bar."];
     if (method.runs > 1) notes.unshift(`The first of ${method.runs} runs.`);
     if (lanes < known) notes.unshift(`Of ${whole(known)} workers ${lanes} are shown: the fastest, the slowest and some between.`);
     return notes.join(" ");
