@@ -65,6 +65,7 @@ from nowait.methods import (
     WindowRule,
 )
 from nowait.recording import Callback, History, Run, Stats, Sweep, TensorBoard, Trace, load
+from nowait.reports import write_report as report
 from nowait.studies import certify, plan, race
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ __all__ = [
     "problems",
     "race",
     "replay",
+    "report",
     "resume",
     "simulate",
     "speeds",
