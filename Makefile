@@ -34,7 +34,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench-simulation: $(VENV)/.installed
 	$(BIN)/python benchmarks/simulation.py
