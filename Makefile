@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help race test check format bench-simulation bench-engines golden clean
+.PHONY: help race test check format docs bench-simulation bench-engines golden clean
 
 help:
-	@echo "make race              race minibatch SGD against asynchronous SGD (simulated, about a minute)"
+	@echo "make race              race minibatch SGD against asynchronous SGD (real workers, about two minutes)"
 	@echo "make test              run the tests"
 	@echo "make check             format, lint, types and layers"
 	@echo "make format            format and fix what can be fixed"
+	@echo "make docs              build the pages of docs/ as a site into site/"
 	@echo "make bench-engines     speed of the process engine, as ratios to rivals (installs Ray; five minutes)"
 	@echo "make golden            write the golden table of all methods anew, after a change that is meant"
 	@echo "make bench-simulation  speed of simulations, as ratios to a plain loop (three minutes)"
@@ -32,6 +33,9 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench-simulation: $(VENV)/.installed
 	$(BIN)/python benchmarks/simulation.py
 	$(BIN)/python benchmarks/simulation.py huge
@@ -43,7 +47,7 @@ golden: $(VENV)/.installed-dev
 	$(BIN)/python tests/golden.py
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) site
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

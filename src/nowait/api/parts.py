@@ -12,7 +12,6 @@ from nowait.core.types import Vector
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.session import Parts
 from nowait.recording import TraceRecorder, checked_callbacks, describe
-from nowait.speeds import Speeds
 
 logger = logging.getLogger("nowait")
 
@@ -74,8 +73,8 @@ def make_parts(
     )
 
 
-def warn_of_split(problem: Any, speeds: Speeds) -> None:
+def warn_of_split(problem: Any, num_workers: int) -> None:
     """Say so if the data are split for another number of workers."""
     num_shards = getattr(problem, "num_shards", 1)
-    if num_shards not in (1, speeds.num_workers):
-        logger.warning("the problem is split for %d workers, but there are %d", num_shards, speeds.num_workers)
+    if num_shards not in (1, num_workers):
+        logger.warning("the problem is split for %d workers, but there are %d", num_shards, num_workers)

@@ -73,7 +73,7 @@ def simulate(
         initial=initial,
         seed=seed,
     )
-    warn_of_split(problem, speeds)
+    warn_of_split(problem, speeds.num_workers)
     parts.config |= {"speeds": describe(speeds), "faults": describe(faults), "labels": describe(dict(labels or {}))}
     run = None if way == "reference" else simulate_compiled(parts, speeds, faults, seed, progress)
     return run_simulation(parts, speeds.clock(seed), faults, seed, progress) if run is None else run

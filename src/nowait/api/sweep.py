@@ -74,7 +74,7 @@ def sweep(
     params = initial_params(checked_problem(problem), initial)
     budget = Budget(steps, gradients, seconds)
     evaluations = EvaluationPlan.of(evaluate_every, budget, EVALUATIONS)
-    warn_of_split(problem, speeds)
+    warn_of_split(problem, speeds.num_workers)
     parts = SweepParts(problem, data_of(problem), make, speeds, faults, budget, evaluations, params)
     with Progress("sweeping", progress) as bar:
         try:

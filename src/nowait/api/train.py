@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
-from nowait.api.parts import make_parts
+from nowait.api.parts import make_parts, warn_of_split
 from nowait.api.rebuild import rebuild
 from nowait.core import Method, Output, Update, checks, sampler
 from nowait.core.problem import checked_problem, initial_params
@@ -86,6 +86,7 @@ def train(
         checkpoint_seconds=checkpoint_seconds,
         keep_checkpoints=checks.at_least(1, keep_checkpoints, "keep_checkpoints", "one is needed to resume"),
     )
+    warn_of_split(problem, plan.workers)
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
         raise ValueError("checkpoints need a place: give folder= as well")
     return _train(

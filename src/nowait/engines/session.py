@@ -278,7 +278,7 @@ class Session:
         return is_reasonable(loss, self._history.entries[0][3] if self._history.entries else 0.0)
 
     def _diverge(self, reason: str) -> None:
-        advice = "Try a stepsize ten times smaller" if self.server.steps else "Look at the problem's gradient"
+        advice = "Try a stepsize ten times smaller" if self.server.steps else "Look at the problem's gradient and loss"
         self.stop(f"diverged after {self.server.steps} steps: {reason}. {advice}")
 
     # Callbacks

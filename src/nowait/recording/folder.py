@@ -53,9 +53,13 @@ class RunFolder:
             raise FileExistsError(
                 f"{folder.path} exists: nothing is overwritten; choose another folder, or nw.resume it if it is a run"
             )
-        (folder.path / "checkpoints").mkdir(parents=True)
-        folder.lock()
-        write_json(folder.path / "config.json", config)
+        try:
+            (folder.path / "checkpoints").mkdir(parents=True)
+            folder.lock()
+            write_json(folder.path / "config.json", config)
+        except BaseException:  # a disk that is full leaves nothing behind
+            folder.leave()
+            raise
         return folder
 
     def lock(self) -> None:
