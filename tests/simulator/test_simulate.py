@@ -436,7 +436,7 @@ def test_a_gradient_that_is_never_finite_is_not_blamed_on_the_stepsize():
 
     run = simulate(problem=Broken(), steps=30)
     assert run.stats.diverged
-    assert run.stats.advice.endswith("Look at the problem's gradient")
+    assert run.stats.advice.endswith("Look at the problem's gradient and loss")
 
 
 def test_a_budget_too_short_for_a_step_is_told():

@@ -19,12 +19,13 @@ from nowait.cli.results import print_json
 from nowait.core import Method
 from nowait.studies import Race, race
 from nowait.studies.entrants import the_papers_three
+from nowait.studies.findings import RaceRow
 from nowait.studies.race import check_engine
 
 GRADIENTS_PER_SECOND = 2_000
 """Imitated workers are so slow that all together compute about so many: more would be too much for the machine."""
 USUAL_STRAGGLER = 10.0
-QUICK_GRADIENTS = 3_000
+QUICK_GRADIENTS = 2_000
 
 
 @final
@@ -117,26 +118,41 @@ def _print(console: Console, found: Race, folder: Path) -> None:
 
 
 def _table(found: Race) -> Table:
+    """A column for every method, so that three of them fit into a terminal of 80."""
     virtual = "virtual " if found.engine == "simulate" else ""
     table = Table(title=f"The same {found.seconds:.4g} {virtual}seconds for every method")
-    headings = ("method", "gradients", "steps", "steps/s", "loss", "loss − F*", "delay median, mean, max")
-    for heading in (*headings, "s to first's loss", "speedup: predicted, measured"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
-    for row in found.rows:
-        delays = f"{row.delay_median:.0f}, {row.delay_mean:.1f}, {row.delay_max:,.0f}"
-        table.add_row(
-            row.method,
-            f"{row.gradients:,.0f}",
-            f"{row.steps:,.0f}",
-            f"{row.steps_per_second:,.4g}",
-            "diverged" if row.diverged else f"{row.loss:.4g}",
-            "–" if row.diverged else f"{row.error:.3g}",
-            delays if math.isfinite(row.delay_mean) else "none arrived",
-            f"{row.seconds_to_first:.3g}" if math.isfinite(row.seconds_to_first) else "not reached",
-            f"{_times(row.predicted)}, {_times(row.measured)}",
-        )
+    table.add_column("")
+    rows = found.rows
+    for row in rows:
+        table.add_column(row.method, justify="right")
+    for name, shown in CELLS.items():
+        table.add_row(name, *(shown(row) for row in rows))
     return table
+
+
+def _delays(row: RaceRow) -> str:
+    if not math.isfinite(row.delay_mean):
+        return "none arrived"
+    return f"{row.delay_median:.0f}, {row.delay_mean:.1f}, {row.delay_max:,.0f}"
 
 
 def _times(factor: float | None) -> str:
     return f"{factor:.3g} x" if factor is not None and math.isfinite(factor) else "–"
+
+
+CELLS: dict[str, Callable[[RaceRow], str]] = {
+    "gradients": lambda row: f"{row.gradients:,.0f}",
+    "steps": lambda row: f"{row.steps:,.0f}",
+    "seconds": lambda row: f"{row.seconds:.4g}",
+    "steps per second": lambda row: f"{row.steps_per_second:,.4g}",
+    "loss": lambda row: "diverged" if row.diverged else f"{row.loss:.4g}",
+    "loss − F*": lambda row: "–" if row.diverged else f"{row.error:.3g}",
+    "delay median, mean, max": _delays,
+    "dropped": lambda row: f"{row.dropped:,.0f}",
+    "seconds to first's loss": lambda row: (
+        f"{row.seconds_to_first:.3g}" if math.isfinite(row.seconds_to_first) else "not reached"
+    ),
+    "speedup predicted": lambda row: _times(row.predicted),
+    "speedup measured": lambda row: _times(row.measured),
+}
+"""The rows of the table."""
