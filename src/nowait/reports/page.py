@@ -39,7 +39,7 @@ def write_report(
     page = Template(_asset("report.html")).substitute(
         title=escape(str(title)),
         style=_asset("report.css"),
-        script=_asset("report.js"),
+        script=_asset("chart.js") + "\n" + _asset("report.js"),
         notes=_notes(notes),
         summary=summary_table(named, minimum),
         predictions=_predictions(predictions),

@@ -16,7 +16,16 @@ NONE = "–"
 
 def summary_table(runs: NamedRuns, minimum: float) -> str:
     """One row per method."""
-    heading = ["method", "runs", "gradients", "steps", "seconds", "loss", "loss − F*", "steps per second"]
+    heading = [
+        "method",
+        "runs",
+        "gradients",
+        "steps",
+        "seconds",
+        "loss",
+        "loss\N{NO-BREAK SPACE}−\N{NO-BREAK SPACE}F*",
+        "steps per second",
+    ]
     heading += ["median delay", "mean delay", "max delay", "dropped", "diverged"]
     return table(heading, [_summary_row(name, summary(entry, minimum)) for name, entry in runs.items()])
 

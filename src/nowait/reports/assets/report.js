@@ -1,752 +1,531 @@
-"use strict";
-(() => {
-  const report = JSON.parse(document.getElementById("data").textContent);
-  const methods = report.methods;
-  const DASHES = ["", "8 4", "8 3 2 3", "2 3"];
-  const AXES = { time: "time (s)", gradients: "gradients", step: "steps" };
-  const ERROR = report.minimum === 0 ? "loss" : "loss − F*";
-  const state = { axis: "time", logX: false, logY: true, hidden: new Set() };
-  const byId = (id) => document.getElementById(id);
+// The charts of a report and their controls, drawn from the data in the page.
 
-  // Elements
+const report = JSON.parse(byId("data").textContent);
+const methods = report.methods;
+const AXES = { time: "time (s)", gradients: "gradients", step: "steps" };
+const ERROR = report.minimum === 0 ? "loss" : "loss − F*";
+const state = { axis: "time", logX: false, logY: true, hidden: new Set() };
+const KEYS = "Arrow keys read the values.";
 
-  function svg(tag, attributes = {}, ...children) {
-    const element = document.createElementNS("http" + "://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.append(...children);
-    return element;
-  }
+// Error curves
 
-  function html(tag, attributes = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.append(...children);
-    return element;
-  }
+function visibleCurves() {
+  return methods
+    .map((method, place) => ({ method, place, curve: method.curves[state.axis] }))
+    .filter(({ place }) => !state.hidden.has(place));
+}
 
-  const colour = (place) => `var(--m${place % 8})`;
-  const dashes = (place) => DASHES[(place + Math.floor(place / 8)) % DASHES.length];
+/* The range of the values a scale can draw, with some room. A diverged run must not flatten the others. */
+function errorDomain(curves) {
+  const steady = curves.filter(({ method }) => !method.diverged);
+  const values = (steady.length ? steady : curves)
+    .flatMap(({ curve }) => [...curve.middle, ...(curve.low || []), ...(curve.high || [])])
+    .filter((value) => value !== null && (!state.logY || value > 0))
+    .map((value) => Math.min(1e300, Math.max(state.logY ? 1e-300 : -1e300, value)));
+  if (!values.length) return state.logY ? [0.1, 1] : [0, 1];
+  const low = values.reduce((a, b) => Math.min(a, b));
+  const high = values.reduce((a, b) => Math.max(a, b));
+  if (state.logY) return low === high ? [low / 2, high * 2] : [low / 1.3, high * 1.3];
+  const room = (high - Math.min(0, low) || Math.abs(high) || 1) * 0.05;
+  return [low < 0 ? low - room : 0, high + room];
+}
 
-  function swatch(place) {
-    const line = svg("line", { x1: 0, x2: 26, y1: 6, y2: 6, "stroke-width": 2.5, "stroke-dasharray": dashes(place) });
-    line.style.stroke = colour(place);
-    return svg("svg", { width: 26, height: 12, "aria-hidden": "true" }, line);
-  }
+function placeDomain(curves) {
+  const places = curves.flatMap(({ curve }) => curve.x).filter((value) => !state.logX || value > 0);
+  if (!places.length) return state.logX ? [1, 10] : [0, 1];
+  const low = places.reduce((a, b) => Math.min(a, b));
+  const high = places.reduce((a, b) => Math.max(a, b));
+  if (low === high) return state.logX ? [low / 2, high * 2] : [low, low + 1];
+  return [low, high];
+}
 
-  // Numbers
+const namesOf = (entries) => entries.map(({ method }) => method.name).join(", ") || "no method";
 
-  const superscript = (number) => String(number).replace(/[-0-9]/g, (sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]);
+function drawErrors() {
+  const box = byId("errors-chart");
+  const curves = visibleCurves();
+  const drawn = chart(box, {
+    height: chartHeight(box),
+    label: `${ERROR} against ${AXES[state.axis]} of ${namesOf(curves)}. ${KEYS}`,
+    x: (range) => (state.logX ? logarithmic : linear)(placeDomain(curves), range),
+    y: (range) => (state.logY ? logarithmic : linear)(errorDomain(curves), range),
+    xTitle: AXES[state.axis],
+    yTitle: ERROR,
+  });
+  for (const entry of curves) drawn.plot.append(...bandAndLine(drawn, entry));
+  follow(drawn, errorCursor(drawn, curves));
+  byId("errors-hint").textContent = errorHint(curves);
+}
 
-  function shown(value, digits = 3) {
-    if (value === null || value === undefined) return "not finite";
-    if (value !== 0 && (Math.abs(value) >= 1e7 || Math.abs(value) < 1e-3)) {
-      const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
-      return `${mantissa.replace("-", "−")} × 10${superscript(Number(exponent))}`;
-    }
-    const decimals = value === 0 ? 0 : Math.max(0, digits - 1 - Math.floor(Math.log10(Math.abs(value))));
-    return value.toLocaleString("en-US", { maximumFractionDigits: decimals }).replace("-", "−");
-  }
+function bandAndLine({ x, y }, { method, place, curve }) {
+  const line = linePicture(linePath(x, y, curve.x, curve.middle), place);
+  line.dataset.method = method.name;
+  if (!curve.low) return [line];
+  const band = svg("path", { class: "band", d: bandPath(x, y, curve) });
+  band.style.fill = colour(place);
+  return [band, line];
+}
 
-  const whole = (value) => value.toLocaleString("en-US");
+function linePicture(path, place) {
+  const line = svg("path", { class: "line", d: path, "stroke-dasharray": dashes(place) });
+  line.style.stroke = colour(place);
+  return line;
+}
 
-  // Scales: functions from values to pixels that know their ticks
+/* A line with gaps where a value cannot be drawn. A value far above the chart is drawn just outside it. */
+function linePath(x, y, places, values) {
+  let path = "";
+  let pen = "M";
+  places.forEach((at, index) => {
+    const drawable = x.draws(at) && y.draws(values[index]);
+    if (drawable) path += `${pen}${x(at).toFixed(1)} ${Math.max(-9e3, y(values[index])).toFixed(1)}`;
+    pen = drawable ? "L" : "M";
+  });
+  return path;
+}
 
-  function linear([from, to], [start, end]) {
-    const scale = (value) => start + ((value - from) / (to - from)) * (end - start);
-    scale.invert = (pixel) => from + ((pixel - start) / (end - start)) * (to - from);
-    scale.draws = (value) => value !== null;
-    scale.ticks = (count) => linearTicks(from, to, count);
-    scale.label = (value) => linearLabel(value, to - from, Math.max(Math.abs(from), Math.abs(to)));
-    return scale;
-  }
-
-  /* Digits enough to tell neighbours apart. */
-  function linearLabel(value, span, largest) {
-    if (value === 0) return "0";
-    const digits = Math.ceil(Math.log10(largest / span)) + 3;
-    return shown(value, Math.min(12, Math.max(3, digits)));
-  }
-
-  function linearTicks(from, to, count) {
-    const rough = (to - from) / Math.max(1, count);
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].find((multiple) => multiple * power >= rough) * power;
-    const ticks = [];
-    for (let index = Math.ceil(from / step); index * step <= to + step * 1e-9; index += 1) ticks.push(index * step);
-    return ticks.map((tick) => Number(tick.toPrecision(12)));
-  }
-
-  function logarithmic([from, to], range) {
-    const inner = linear([Math.log10(from), Math.log10(to)], range);
-    const scale = (value) => inner(Math.log10(value));
-    scale.invert = (pixel) => 10 ** inner.invert(pixel);
-    scale.draws = (value) => value !== null && value > 0;
-    scale.ticks = (count) => logTicks(from, to, count);
-    scale.label = (value) => logLabel(value, from < 1e-4 || to > 1e6);
-    return scale;
-  }
-
-  function logTicks(from, to, count) {
-    const first = Math.ceil(Math.log10(from) - 1e-9);
-    const last = Math.floor(Math.log10(to) + 1e-9);
-    const decades = last - first + 1;
-    if (decades < 3) return fineTicks(from, to, count);
-    const every = Math.ceil(decades / Math.max(2, count));
-    const ticks = [];
-    for (let power = first; power <= last; power += every) ticks.push(10 ** power);
-    return ticks;
-  }
-
-  function fineTicks(from, to, count) {
-    for (const multiples of [[1, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]]) {
-      const ticks = [];
-      for (let power = Math.floor(Math.log10(from)); power <= Math.ceil(Math.log10(to)); power += 1)
-        for (const multiple of multiples) ticks.push(Number((multiple * 10 ** power).toPrecision(6)));
-      const inside = ticks.filter((tick) => tick >= from * 0.999 && tick <= to * 1.001);
-      if (inside.length <= count || multiples.length === 1) return inside;
-    }
-    return [];
-  }
-
-  function logLabel(value, wide) {
-    const power = Math.round(Math.log10(value));
-    const isPower = Math.abs(Math.log10(value) - power) < 1e-9;
-    return wide && isPower && power !== 0 ? `10${superscript(power)}` : shown(value, 2);
-  }
-
-  // A chart: an SVG in its box, with axes; and a cursor that pointer, touch and arrow keys move
-
-  function chart(box, { height, left = 66, label, x, y, xTitle, yTitle, xTicks, yTicks }) {
-    const width = Math.max(280, box.clientWidth);
-    const area = { left, right: width - 14, top: 28, bottom: height - 46 };
-    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0", "aria-label": label });
-    const result = { box, picture, area, width, height };
-    result.x = x([area.left, area.right]);
-    result.y = y([area.bottom, area.top]);
-    const across = xTicks || result.x.ticks(Math.max(3, Math.floor((area.right - area.left) / 95)));
-    const upward = yTicks || result.y.ticks(Math.max(3, Math.floor((area.bottom - area.top) / 36)));
-    picture.append(xAxis(result, across), yAxis(result, upward), titles(result, xTitle, yTitle));
-    result.plot = clipped(result);
-    box.replaceChildren(picture, tip());
-    return result;
-  }
-
-  function xAxis({ area, x }, ticks) {
-    const group = svg("g");
-    for (const tick of ticks) {
-      const at = x(tick);
-      group.append(svg("line", { class: "grid", x1: at, x2: at, y1: area.top, y2: area.bottom }));
-      group.append(svg("text", { x: at, y: area.bottom + 18, "text-anchor": "middle" }, x.label(tick)));
-    }
-    group.append(svg("line", { class: "frame", x1: area.left, x2: area.right, y1: area.bottom, y2: area.bottom }));
-    return group;
-  }
-
-  function yAxis({ area, y }, ticks) {
-    const group = svg("g");
-    for (const tick of ticks) {
-      const at = y(tick);
-      group.append(svg("line", { class: "grid", x1: area.left, x2: area.right, y1: at, y2: at }));
-      group.append(svg("text", { x: area.left - 8, y: at + 4, "text-anchor": "end" }, y.label(tick)));
-    }
-    return group;
-  }
-
-  function titles({ area, height }, xTitle, yTitle) {
-    return svg(
-      "g",
-      {},
-      svg("text", { class: "title", x: (area.left + area.right) / 2, y: height - 8, "text-anchor": "middle" }, xTitle),
-      svg("text", { class: "title", x: 4, y: 14 }, yTitle),
-    );
-  }
-
-  let clips = 0;
-  function clipped({ picture, area }) {
-    const id = `clip-${(clips += 1)}`;
-    const size = { width: area.right - area.left, height: area.bottom - area.top + 2 };
-    const plot = svg("g", { "clip-path": `url(#${id})` });
-    picture.append(svg("clipPath", { id }, svg("rect", { x: area.left, y: area.top - 1, ...size })), plot);
-    return plot;
-  }
-
-  const tip = () => html("div", { class: "tip", role: "status", hidden: "" });
-
-  /* stops: how many; find(x, y): the stop at a place, or -1; tell(stop): {at: [x, y], title, rows, draw: elements}. */
-  function follow({ box, picture, width }, { stops, find, tell }) {
-    const cursor = svg("g");
-    picture.append(cursor);
-    let current = -1;
-    const show = (stop) => {
-      current = stop;
-      const told = stop < 0 ? null : tell(stop);
-      cursor.replaceChildren(...(told ? told.draw : []));
-      place(box, told);
-    };
-    const locate = (event) => {
-      const bounds = picture.getBoundingClientRect();
-      const zoom = width / bounds.width;
-      return find((event.clientX - bounds.left) * zoom, (event.clientY - bounds.top) * zoom);
-    };
-    for (const kind of ["pointermove", "pointerdown"]) picture.addEventListener(kind, (event) => show(locate(event)));
-    picture.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && show(-1));
-    picture.addEventListener("blur", () => show(-1));
-    picture.addEventListener("keydown", (event) => {
-      const next = { ArrowRight: current + 1, ArrowLeft: current - 1, Home: 0, End: stops - 1, Escape: -1 }[event.key];
-      if (next === undefined || stops === 0) return;
-      event.preventDefault();
-      show(event.key === "Escape" ? -1 : Math.min(stops - 1, Math.max(0, next)));
-    });
-  }
-
-  function place(box, told) {
-    const note = box.querySelector(".tip");
-    note.hidden = told === null;
-    if (!told) return;
-    const rows = told.rows.map(tipRow);
-    note.replaceChildren(html("strong", {}, told.title), html("table", {}, html("tbody", {}, ...rows)));
-    const zoom = box.clientWidth / Number(box.querySelector("svg").getAttribute("viewBox").split(" ")[2]);
-    const [x, y] = told.at.map((pixel) => pixel * zoom);
-    const isNarrow = box.clientWidth < 560;  // below the picture, not above what it tells of
-    const beside = x + 16 + note.offsetWidth <= box.clientWidth ? x + 16 : x - 16 - note.offsetWidth;
-    note.style.left = `${Math.max(0, Math.min(beside, box.clientWidth - note.offsetWidth))}px`;
-    note.style.top = `${isNarrow ? box.querySelector("svg").clientHeight - 8 : Math.max(0, y - 12)}px`;
-  }
-
-  /* Cells: a swatch or a name, a name or a value, perhaps a range. */
-  function tipRow(cells) {
-    const kinds = typeof cells[0] === "string" ? ["", "value"] : ["", "", "value", "range"];
-    return html("tr", {}, ...cells.map((cell, place) => html("td", { class: kinds[place] }, cell)));
-  }
-
-  function nothing(box, text) {
-    box.replaceChildren(html("p", { class: "hint" }, text));
-  }
-
-  const chartHeight = (box) => Math.round(Math.min(430, Math.max(300, box.clientWidth * 0.45)));
-
-  // Error curves
-
-  const isShown = (method, place) => !state.hidden.has(place);
-
-  function visibleCurves() {
-    return methods
-      .map((method, place) => ({ method, place, curve: method.curves[state.axis] }))
-      .filter(({ method, place }) => isShown(method, place));
-  }
-
-  /* The range of the values a scale can draw, with some room. A diverged run must not flatten the others. */
-  function errorDomain(curves) {
-    const steady = curves.filter(({ method }) => !method.diverged);
-    const values = (steady.length ? steady : curves)
-      .flatMap(({ curve }) => [...curve.middle, ...(curve.low || []), ...(curve.high || [])])
-      .filter((value) => value !== null && (!state.logY || value > 0))
-      .map((value) => Math.min(1e300, Math.max(state.logY ? 1e-300 : -1e300, value)));
-    if (!values.length) return state.logY ? [0.1, 1] : [0, 1];
-    const low = values.reduce((a, b) => Math.min(a, b));
-    const high = values.reduce((a, b) => Math.max(a, b));
-    if (state.logY) return low === high ? [low / 2, high * 2] : [low / 1.3, high * 1.3];
-    const room = (high - Math.min(0, low) || Math.abs(high) || 1) * 0.05;
-    return [low < 0 ? low - room : 0, high + room];
-  }
-
-  function placeDomain(curves) {
-    const places = curves.flatMap(({ curve }) => curve.x).filter((value) => !state.logX || value > 0);
-    if (!places.length) return state.logX ? [1, 10] : [0, 1];
-    const low = places.reduce((a, b) => Math.min(a, b));
-    const high = places.reduce((a, b) => Math.max(a, b));
-    if (low === high) return state.logX ? [low / 2, high * 2] : [low, low + 1];
-    return [low, high];
-  }
-
-  function drawErrors() {
-    const box = byId("errors-chart");
-    const curves = visibleCurves();
-    const drawn = chart(box, {
-      height: chartHeight(box),
-      label: `${ERROR} against ${AXES[state.axis]} of ${curves.map(({ method }) => method.name).join(", ") || "no method"}. Arrow keys read the values.`,
-      x: (range) => (state.logX ? logarithmic : linear)(placeDomain(curves), range),
-      y: (range) => (state.logY ? logarithmic : linear)(errorDomain(curves), range),
-      xTitle: AXES[state.axis],
-      yTitle: ERROR,
-    });
-    for (const entry of curves) drawn.plot.append(...bandAndLine(drawn, entry));
-    follow(drawn, errorCursor(drawn, curves));
-    byId("errors-hint").textContent = errorHint(curves);
-  }
-
-  function bandAndLine({ x, y }, { method, place, curve }) {
-    const line = svg("path", { class: "line", d: linePath(x, y, curve.x, curve.middle), "stroke-dasharray": dashes(place) });
-    line.style.stroke = colour(place);
-    line.dataset.method = method.name;
-    if (!curve.low) return [line];
-    const band = svg("path", { class: "band", d: bandPath(x, y, curve) });
-    band.style.fill = colour(place);
-    return [band, line];
-  }
-
-  /* A line with gaps where a value cannot be drawn. A value far above the chart is drawn just outside it. */
-  function linePath(x, y, places, values) {
-    let path = "";
-    let pen = "M";
-    places.forEach((at, index) => {
-      const drawable = x.draws(at) && y.draws(values[index]);
-      if (drawable) path += `${pen}${x(at).toFixed(1)} ${Math.max(-9e3, y(values[index])).toFixed(1)}`;
-      pen = drawable ? "L" : "M";
-    });
-    return path;
-  }
-
-  function bandPath(x, y, curve) {
-    const inside = curve.x.map((at, index) => index).filter((index) => x.draws(curve.x[index]) && y.draws(curve.low[index]));
-    const edge = (values) => (index) => {
-      const height = values[index] === null ? -9e3 : Math.max(-9e3, y(values[index]));
-      return `${x(curve.x[index]).toFixed(1)} ${height.toFixed(1)}`;
-    };
-    if (inside.length < 2) return "";
-    return `M${inside.map(edge(curve.high)).join("L")}L${inside.reverse().map(edge(curve.low)).join("L")}Z`;
-  }
-
-  function errorCursor({ x, area }, curves) {
-    const places = [...new Set(curves.flatMap(({ curve }) => curve.x))].filter(x.draws).sort((a, b) => a - b);
-    return {
-      stops: places.length,
-      find: (pixel) => nearest(places, x.invert(Math.min(area.right, Math.max(area.left, pixel)))),
-      tell: (stop) => ({
-        at: [x(places[stop]), area.top + 20],
-        title: state.axis === "time" ? `after ${shown(places[stop], 4)} s` : `after ${whole(Math.round(places[stop]))} ${AXES[state.axis]}`,
-        rows: curves.map((entry) => [swatch(entry.place), entry.method.name, ...valuesAt(entry, places[stop])]),
-        draw: [svg("line", { class: "cursor", x1: x(places[stop]), x2: x(places[stop]), y1: area.top, y2: area.bottom })],
-      }),
-    };
-  }
-
-  function nearest(sorted, value) {
-    if (!sorted.length) return -1;
-    const after = below(sorted, value);
-    if (after === 0) return 0;
-    if (after === sorted.length) return after - 1;
-    return value - sorted[after - 1] < sorted[after] - value ? after - 1 : after;
-  }
-
-  /* How many of the sorted values are below this one. */
-  function below(sorted, value) {
-    let [from, to] = [0, sorted.length];
-    while (from < to) {
-      const middle = (from + to) >> 1;
-      if (sorted[middle] < value) from = middle + 1;
-      else to = middle;
-    }
-    return from;
-  }
-
-  function valuesAt({ method, curve }, place) {
-    const last = curve.x.length - 1;
-    if (last < 0) return ["not evaluated"];
-    if (place > curve.x[last]) return method.diverged ? ["diverged"] : [shown(curve.middle[last]), "(ended)"];
-    const at = (values) => shown(between(curve.x, values, place));
-    return curve.low ? [at(curve.middle), `${at(curve.low)} to ${at(curve.high)}`] : [at(curve.middle)];
-  }
-
-  function between(places, values, place) {
-    const after = below(places, place);
-    if (places[after] === place || after === 0) return values[after];
-    const [from, to] = [values[after - 1], values[after]];
-    if (from === null || to === null) return null;
-    const part = (place - places[after - 1]) / (places[after] - places[after - 1]);
-    return from > 0 && to > 0 ? from ** (1 - part) * to ** part : from + part * (to - from);
-  }
-
-  function errorHint(curves) {
-    const notes = [];
-    if (curves.some(({ curve }) => curve.low)) notes.push("Lines are medians over runs, bands go from the lowest to the highest.");
-    if (curves.some(({ method }) => method.diverged)) notes.push("What diverged leaves the chart at the top.");
-    if (state.logY && curves.some(({ curve }) => curve.middle.some((value) => value !== null && value <= 0)))
-      notes.push("Values of 0 or less cannot be drawn on a logarithmic scale.");
-    return notes.join(" ");
-  }
-
-  // Delays
-
-  function delaySelection() {
-    const chosen = byId("delays-method").value;
-    const worker = byId("delays-worker").value;
-    return methods
-      .map((method, place) => ({ method, place, ...delayCounts(method.delays, worker) }))
-      .filter(({ place, counts }) => counts && (chosen === "all" || Number(chosen) === place));
-  }
-
-  function delayCounts(delays, worker) {
-    if (worker === "all") return { counts: delays.counts, longest: delays.longest };
-    const row = delays.workers.indexOf(Number(worker));
-    return row < 0 ? { counts: null } : { counts: delays.by_worker[row], longest: delays.longest_by_worker[row] };
-  }
-
-  function drawDelays() {
-    const box = byId("delays-chart");
-    const shownMethods = delaySelection();
-    const edges = report.edges;
-    const highest = Math.max(1, ...shownMethods.flatMap(({ counts }) => counts));
-    const drawn = chart(box, {
-      height: chartHeight(box),
-      label: `Histogram of delays of ${shownMethods.map(({ method }) => method.name).join(", ")}. Arrow keys read the values.`,
-      x: (range) => logarithmic([edges[0] * 0.9, Math.max(edges.at(-1), numWorkers(shownMethods)) * 1.15], range),
-      y: (range) => logarithmic([0.6, highest * 5], range),
-      xTitle: "delay (steps)",
-      yTitle: "gradients",
-    });
-    for (const entry of shownMethods) drawn.plot.append(...steps(drawn, entry, shownMethods.length === 1));
-    drawn.picture.append(...delayMarks(drawn, shownMethods));
-    follow(drawn, delayCursor(drawn, shownMethods));
-    byId("delays-legend").replaceChildren(...shownMethods.map(delayLegend));
-    byId("delays-hint").textContent = workersHint(shownMethods[0], "delays", "listed one by one");
-  }
-
-  const numWorkers = (entries) => Math.max(1, ...entries.map(({ method }) => method.num_workers));
-
-  function delayLegend({ method, place, longest }) {
-    return html("span", {}, swatch(place), `${method.name}: τ_max = ${longest ? whole(longest) : "none arrived"}`);
-  }
-
-  function steps({ x, y, area }, { place, counts }, alone) {
-    const edges = report.edges;
-    let path = `M${x(edges[0])} ${area.bottom + 9}`;
-    counts.forEach((count, bin) => {
-      const height = count ? y(count).toFixed(1) : area.bottom + 9;
-      path += `L${x(edges[bin]).toFixed(1)} ${height}L${x(edges[bin + 1]).toFixed(1)} ${height}`;
-    });
-    const line = svg("path", { class: "line", d: `${path}L${x(edges.at(-1))} ${area.bottom + 9}`, "stroke-dasharray": dashes(place) });
-    line.style.stroke = colour(place);
-    if (!alone) return [line];
-    const fill = svg("path", { class: "band", d: line.getAttribute("d") });
-    fill.style.fill = colour(place);
-    return [fill, line];
-  }
-
-  function delayMarks(drawn, entries) {
-    const workers = numWorkers(entries);
-    const marks = [mark(drawn, workers, `M = ${whole(workers)}`, 12)];
-    if (entries.length === 1 && entries[0].longest) {
-      const longest = entries[0].longest;
-      marks.push(mark(drawn, longest, `τ_max = ${whole(longest)}`, 30));
-    } else marks.push(...entries.filter(({ longest }) => longest).map((entry) => triangle(drawn, entry)));
-    return marks;
-  }
-
-  function mark({ x, area }, at, text, down) {
-    const left = x(at) > (area.left + area.right) / 2;
-    const words = { class: "mark", x: x(at) + (left ? -6 : 6), y: area.top + down, "text-anchor": left ? "end" : "start" };
-    return svg(
-      "g",
-      {},
-      svg("line", { class: "mark", x1: x(at), x2: x(at), y1: area.top, y2: area.bottom }),
-      svg("text", words, text),
-    );
-  }
-
-  function triangle({ x, area }, { place, longest }) {
-    const [at, foot] = [x(longest), area.bottom];
-    const sign = svg("path", { d: `M${at} ${foot - 1}l-5 -9h10z` });
-    sign.style.fill = colour(place);
-    return sign;
-  }
-
-  function delayCursor({ x, area }, entries) {
-    const edges = report.edges;
-    const bins = edges.length - 1;
-    return {
-      stops: bins,
-      find: (pixel) => Math.min(bins - 1, Math.max(0, below(edges, x.invert(pixel) + 1e-9) - 1)),
-      tell: (bin) => ({
-        at: [x(edges[bin + 1]), area.top + 20],
-        title: edges[bin + 1] - edges[bin] === 1 ? `delay ${whole(edges[bin])}` : `delays ${whole(edges[bin])} to ${whole(edges[bin + 1] - 1)}`,
-        rows: entries.map(({ method, place, counts }) => [swatch(place), method.name, whole(counts[bin]), percent(counts, bin)]),
-        draw: [svg("rect", { class: "outline", x: x(edges[bin]), width: x(edges[bin + 1]) - x(edges[bin]), y: area.top, height: area.bottom - area.top })],
-      }),
-    };
-  }
-
-  function percent(counts, bin) {
-    const total = counts.reduce((sum, count) => sum + count, 0);
-    return total ? `${shown((100 * counts[bin]) / total)} %` : "0 %";
-  }
-
-  function workersHint(entry, part, verb) {
-    if (!entry || entry.method[part].workers.length >= entry.method.num_workers) return "";
-    const count = entry.method[part].workers.length;
-    return `Of ${whole(entry.method.num_workers)} workers ${count} are ${verb}: the fastest, the slowest and some between.`;
-  }
-
-  // Timeline
-
-  const OUTCOMES = {
-    applied: "applied: a step was made along it",
-    held: "held: added to a sum, for a step with others",
-    dropped: "dropped: not used",
-    late: "late: its ticket had been cancelled",
-    rejected: "rejected: not a finite vector of the right size",
+function bandPath(x, y, curve) {
+  const drawable = (index) => x.draws(curve.x[index]) && y.draws(curve.low[index]);
+  const inside = curve.x.map((at, index) => index).filter(drawable);
+  const edge = (values) => (index) => {
+    const height = values[index] === null ? -9e3 : Math.max(-9e3, y(values[index]));
+    return `${x(curve.x[index]).toFixed(1)} ${height.toFixed(1)}`;
   };
+  if (inside.length < 2) return "";
+  return `M${inside.map(edge(curve.high)).join("L")}L${inside.reverse().map(edge(curve.low)).join("L")}Z`;
+}
 
-  function patterns() {
-    const tile = (name, ...marks) => {
-      const ground = svg("rect", { width: 7, height: 7, "fill-opacity": 0.22 });
-      const tile = svg("pattern", { id: `fill-${name}`, width: 7, height: 7, patternUnits: "userSpaceOnUse" }, ground, ...marks);
-      tile.style.fill = tile.style.stroke = `var(--${name})`;
-      ground.style.stroke = "none";
-      return tile;
-    };
-    const path = (d) => svg("path", { d, fill: "none", "stroke-width": 2 });
-    const defs = svg(
-      "defs",
-      {},
-      tile("dropped", path("M-1 8L8 -1M-1 1L1 -1M6 8L8 6")),
-      tile("late", svg("circle", { cx: 3.5, cy: 3.5, r: 1.4 })),
-      tile("rejected", path("M0 0L7 7M7 0L0 7")),
-    );
-    document.body.append(svg("svg", { width: 0, height: 0, "aria-hidden": "true", style: "position:absolute" }, defs));
+function errorCursor({ x, area }, curves) {
+  const places = [...new Set(curves.flatMap(({ curve }) => curve.x))].filter(x.draws).sort((a, b) => a - b);
+  return {
+    stops: places.length,
+    find: (pixel) => nearest(places, x.invert(Math.min(area.right, Math.max(area.left, pixel)))),
+    tell: (stop) => ({
+      at: [x(places[stop]), area.top + 20],
+      title: placeName(places[stop]),
+      rows: curves.map((entry) => [swatch(entry.place), entry.method.name, ...valuesAt(entry, places[stop])]),
+      draw: [svg("line", { class: "cursor", x1: x(places[stop]), x2: x(places[stop]), y1: area.top, y2: area.bottom })],
+    }),
+  };
+}
+
+function placeName(place) {
+  return state.axis === "time" ? `after ${shown(place, 4)} s` : `after ${whole(Math.round(place))} ${AXES[state.axis]}`;
+}
+
+function nearest(sorted, value) {
+  if (!sorted.length) return -1;
+  const after = below(sorted, value);
+  if (after === 0) return 0;
+  if (after === sorted.length) return after - 1;
+  return value - sorted[after - 1] < sorted[after] - value ? after - 1 : after;
+}
+
+/* How many of the sorted values are below this one. */
+function below(sorted, value) {
+  let [from, to] = [0, sorted.length];
+  while (from < to) {
+    const middle = (from + to) >> 1;
+    if (sorted[middle] < value) from = middle + 1;
+    else to = middle;
   }
+  return from;
+}
 
-  const fillOf = (outcome) => (["applied", "held"].includes(outcome) ? `var(--${outcome})` : `url(#fill-${outcome})`);
+function valuesAt({ method, curve }, place) {
+  const last = curve.x.length - 1;
+  if (last < 0) return ["not evaluated"];
+  if (place > curve.x[last]) return method.diverged ? ["diverged"] : [shown(curve.middle[last]), "(ended)"];
+  const at = (values) => shown(between(curve.x, values, place));
+  return curve.low ? [at(curve.middle), `${at(curve.low)} to ${at(curve.high)}`] : [at(curve.middle)];
+}
 
-  function drawTimeline() {
-    const box = byId("timeline-chart");
-    const method = methods[Number(byId("timeline-method").value)];
-    const { lanes, jobs, start, end, num_workers: known } = method.timeline;
-    const present = Object.keys(OUTCOMES).filter((outcome) => jobs.outcome.includes(outcome));
-    byId("timeline-legend").replaceChildren(...present.map(outcomeLegend));
-    byId("timeline-hint").textContent = timelineHint(method, lanes.length, known);
-    if (!jobs.lane.length) return nothing(box, "No gradient arrived.");
-    const lane = Math.max(14, Math.min(26, Math.round(440 / lanes.length)));
-    const drawn = chart(box, {
-      height: lanes.length * lane + 74,
-      left: 58,
-      label: `Timeline of the first ${jobs.lane.length} jobs of ${method.name}. Arrow keys go from job to job.`,
-      x: (range) => linear([start, end], range),
-      y: (range) => laneScale(lanes, range),
-      xTitle: "time (s)",
-      yTitle: "worker",
-      yTicks: lanes.map((worker, row) => row),
-    });
-    const bars = jobs.lane.map((row, index) => bar(drawn, jobs, index, lane));
-    drawn.plot.append(...bars);
-    follow(drawn, jobCursor(drawn, method, lane));
-  }
+function between(places, values, place) {
+  const after = below(places, place);
+  if (places[after] === place || after === 0) return values[after];
+  const [from, to] = [values[after - 1], values[after]];
+  if (from === null || to === null) return null;
+  const part = (place - places[after - 1]) / (places[after] - places[after - 1]);
+  return from > 0 && to > 0 ? from ** (1 - part) * to ** part : from + part * (to - from);
+}
 
-  function laneScale(lanes, [bottom, top]) {
-    const scale = (row) => top + ((row + 0.5) / lanes.length) * (bottom - top);
-    scale.label = (row) => lanes[row];
-    return scale;
-  }
+function errorHint(curves) {
+  const notes = [];
+  if (curves.some(({ curve }) => curve.low))
+    notes.push("Lines are medians over runs, bands go from the lowest to the highest.");
+  if (curves.some(({ method }) => method.diverged)) notes.push("What diverged leaves the chart at the top.");
+  if (state.logY && curves.some(({ curve }) => curve.middle.some((value) => value !== null && value <= 0)))
+    notes.push("Values of 0 or less cannot be drawn on a logarithmic scale.");
+  return notes.join(" ");
+}
 
-  function barShape({ x, y, area }, jobs, index, lane) {
-    const from = Math.max(area.left, x(jobs.started[index]));
-    const to = Math.min(area.right, x(jobs.time[index]));
-    const gap = to - from > 4 ? 1 : 0;
-    return { x: from, width: Math.max(1.2, to - from - gap), y: y(jobs.lane[index]) - lane * 0.36, height: lane * 0.72 };
-  }
+// Delays
 
-  function bar(drawn, jobs, index, lane) {
-    const shape = svg("rect", { class: "job", rx: 1.5, ...barShape(drawn, jobs, index, lane) });
-    shape.style.fill = fillOf(jobs.outcome[index]);
-    return shape;
-  }
+function delaySelection() {
+  const chosen = byId("delays-method").value;
+  const worker = byId("delays-worker").value;
+  return methods
+    .map((method, place) => ({ method, place, ...delayCounts(method.delays, worker) }))
+    .filter(({ place, counts }) => counts && (chosen === "all" || Number(chosen) === place));
+}
 
-  function outcomeLegend(outcome) {
-    const sample = svg("rect", { width: 22, height: 12, rx: 2 });
-    sample.style.fill = fillOf(outcome);
-    return html("span", {}, svg("svg", { width: 22, height: 12, "aria-hidden": "true" }, sample), OUTCOMES[outcome]);
-  }
+function delayCounts(delays, worker) {
+  if (worker === "all") return { counts: delays.counts, longest: delays.longest };
+  const row = delays.workers.indexOf(Number(worker));
+  return row < 0 ? { counts: null } : { counts: delays.by_worker[row], longest: delays.longest_by_worker[row] };
+}
 
-  function timelineHint(method, lanes, known) {
-    const notes = ["Work that did not arrive (cancelled, lost, or running when the run ended) leaves no bar."];
-    if (method.runs > 1) notes.unshift(`The first of ${method.runs} runs.`);
-    if (lanes < known) notes.unshift(`Of ${whole(known)} workers ${lanes} are shown: the fastest, the slowest and some between.`);
-    return notes.join(" ");
-  }
+function drawDelays() {
+  const box = byId("delays-chart");
+  const shownMethods = delaySelection();
+  const edges = report.edges;
+  const highest = Math.max(1, ...shownMethods.flatMap(({ counts }) => counts));
+  const drawn = chart(box, {
+    height: chartHeight(box),
+    label: `Histogram of delays of ${namesOf(shownMethods)}. ${KEYS}`,
+    x: (range) => counting([edges[0] * 0.9, Math.max(edges.at(-1), numWorkers(shownMethods)) * 1.15], range),
+    y: (range) => counting([0.6, highest * 5], range),
+    xTitle: "delay (steps)",
+    yTitle: "gradients",
+  });
+  for (const entry of shownMethods) drawn.plot.append(...steps(drawn, entry, shownMethods.length === 1));
+  drawn.picture.append(...delayMarks(drawn, shownMethods));
+  follow(drawn, delayCursor(drawn, shownMethods));
+  byId("delays-legend").replaceChildren(...shownMethods.map(delayLegend));
+  byId("delays-hint").textContent = workersHint(shownMethods[0], "delays", "listed one by one");
+}
 
-  function jobCursor(drawn, method, lane) {
-    const { lanes, jobs } = method.timeline;
-    const shapes = jobs.lane.map((row, index) => barShape(drawn, jobs, index, lane));
-    const contains = (shape, x, y) => x >= shape.x - 1 && x <= shape.x + shape.width + 1 && Math.abs(y - shape.y - shape.height / 2) <= lane / 2;
-    return {
-      stops: shapes.length,
-      find: (x, y) => shapes.findIndex((shape) => contains(shape, x, y)),
-      tell: (index) => ({
-        at: [Math.min(shapes[index].x + shapes[index].width, drawn.area.right), shapes[index].y + lane],
-        title: `worker ${lanes[jobs.lane[index]]}, job ${whole(jobs.job[index])}: ${jobs.outcome[index]}`,
-        rows: jobRows(jobs, index),
-        draw: [svg("rect", { class: "outline", rx: 1.5, ...shapes[index] })],
-      }),
-    };
-  }
+const numWorkers = (entries) => Math.max(1, ...entries.map(({ method }) => method.num_workers));
 
-  function jobRows(jobs, index) {
-    return [
-      ["version read", whole(jobs.version[index])],
-      ["delay", whole(jobs.delay[index])],
-      ["step", jobs.step[index] ? whole(jobs.step[index]) : "none"],
-      ["from", `${shown(jobs.started[index], 4)} s`],
-      ["to", `${shown(jobs.time[index], 4)} s`],
-      ["computed for", `${shown(jobs.compute_seconds[index], 4)} s`],
-    ];
-  }
+function delayLegend({ method, place, longest }) {
+  return html("span", {}, swatch(place), `${method.name}: τ_max = ${longest ? whole(longest) : "none arrived"}`);
+}
 
-  // Shares
+function steps({ x, y, area }, { place, counts }, alone) {
+  const edges = report.edges;
+  let path = `M${x(edges[0])} ${area.bottom + 9}`;
+  counts.forEach((count, bin) => {
+    const height = count ? y(count).toFixed(1) : area.bottom + 9;
+    path += `L${x(edges[bin]).toFixed(1)} ${height}L${x(edges[bin + 1]).toFixed(1)} ${height}`;
+  });
+  const line = linePicture(`${path}L${x(edges.at(-1))} ${area.bottom + 9}`, place);
+  if (!alone) return [line];
+  const fill = svg("path", { class: "band", d: line.getAttribute("d") });
+  fill.style.fill = colour(place);
+  return [fill, line];
+}
 
-  function drawShares() {
-    const box = byId("shares-chart");
-    const place = Number(byId("shares-method").value);
-    const { workers, share, num_workers: count } = methods[place].shares;
-    const fair = count ? 100 / count : 0;
-    const room = Math.max(1, Math.floor(box.clientWidth / 30));
-    const every = Math.ceil(workers.length / room);
-    const drawn = chart(box, {
-      height: Math.round(chartHeight(box) * 0.8),
-      left: 54,
-      label: `Share of the gradients of each worker under ${methods[place].name}; the fair share is ${shown(fair)} percent. Arrow keys read the values.`,
-      x: (range) => workerScale(workers, range),
-      y: (range) => linear([0, Math.max(fair, ...share.map((part) => 100 * part), 1e-9) * 1.12], range),
-      xTitle: "worker, the fastest first",
-      yTitle: "share of the gradients (%)",
-      xTicks: workers.map((worker, row) => row).filter((row) => row % every === 0),
-    });
-    drawn.plot.append(...share.map((part, row) => shareBar(drawn, place, 100 * part, row)));
-    drawn.picture.append(fairLine(drawn, fair));
-    follow(drawn, shareCursor(drawn, methods[place].shares));
-    byId("shares-hint").textContent = workersHint({ method: methods[place] }, "shares", "shown");
-  }
+function delayMarks(drawn, entries) {
+  const workers = numWorkers(entries);
+  const marks = [mark(drawn, workers, `M = ${whole(workers)}`, 12)];
+  if (entries.length === 1 && entries[0].longest) {
+    const longest = entries[0].longest;
+    marks.push(mark(drawn, longest, `τ_max = ${whole(longest)}`, 30));
+  } else marks.push(...entries.filter(({ longest }) => longest).map((entry) => triangle(drawn, entry)));
+  return marks;
+}
 
-  function workerScale(workers, [left, right]) {
-    const scale = (row) => left + ((row + 0.5) / workers.length) * (right - left);
-    scale.width = (right - left) / workers.length;
-    scale.row = (pixel) => Math.min(workers.length - 1, Math.max(0, Math.floor((pixel - left) / scale.width)));
-    scale.label = (row) => workers[row];
-    return scale;
-  }
+function mark({ x, area }, at, text, down) {
+  const left = x(at) > (area.left + area.right) / 2;
+  const [beside, anchor] = left ? [-6, "end"] : [6, "start"];
+  const words = { class: "mark", x: x(at) + beside, y: area.top + down, "text-anchor": anchor };
+  return svg(
+    "g",
+    {},
+    svg("line", { class: "mark", x1: x(at), x2: x(at), y1: area.top, y2: area.bottom }),
+    svg("text", words, text),
+  );
+}
 
-  function shareBox({ x, y, area }, part, row) {
-    const width = Math.max(1, Math.min(48, x.width * 0.72));
-    return { x: x(row) - width / 2, width, y: y(part), height: Math.max(0, area.bottom - y(part)) };
-  }
+function triangle({ x, area }, { place, longest }) {
+  const [at, foot] = [x(longest), area.bottom];
+  const sign = svg("path", { d: `M${at} ${foot - 1}l-5 -9h10z` });
+  sign.style.fill = colour(place);
+  return sign;
+}
 
-  function shareBar(drawn, place, part, row) {
-    const shape = svg("rect", { class: "share", ...shareBox(drawn, part, row) });
-    shape.style.fill = colour(place);
-    return shape;
-  }
+function delayCursor({ x, area }, entries) {
+  const edges = report.edges;
+  const bins = edges.length - 1;
+  return {
+    stops: bins,
+    find: (pixel) => Math.min(bins - 1, Math.max(0, below(edges, x.invert(pixel) + 1e-9) - 1)),
+    tell: (bin) => ({
+      at: [x(edges[bin + 1]), area.top + 20],
+      title: binName(edges[bin], edges[bin + 1] - 1),
+      rows: entries.map((entry) => [swatch(entry.place), entry.method.name, ...countAndPart(entry.counts, bin)]),
+      draw: [svg("rect", { class: "bin", ...binBox(x, area, edges[bin], edges[bin + 1]) })],
+    }),
+  };
+}
 
-  function fairLine({ area, y }, fair) {
-    return svg(
-      "g",
-      {},
-      svg("line", { class: "fair", x1: area.left, x2: area.right, y1: y(fair), y2: y(fair) }),
-      svg("text", { class: "mark", x: area.right - 4, y: y(fair) - 7, "text-anchor": "end" }, `fair share 1/M = ${shown(fair)} %`),
-    );
-  }
+const binName = (first, last) =>
+  first === last ? `delay ${whole(first)}` : `delays ${whole(first)} to ${whole(last)}`;
 
-  function shareCursor(drawn, { workers, share, gradients, seconds, num_workers: count }) {
-    return {
-      stops: workers.length,
-      find: (pixel) => (workers.length ? drawn.x.row(pixel) : -1),
-      tell: (row) => ({
-        at: [drawn.x(row), drawn.area.top + 20],
-        title: `worker ${workers[row]}`,
-        rows: [
-          ["share", `${shown(100 * share[row])} %`],
-          ["of the fair share", `${shown(share[row] * count)} ×`],
-          ["gradients", whole(gradients[row])],
-          ["mean seconds per gradient", seconds[row] === null ? "none arrived" : shown(seconds[row])],
-        ],
-        draw: [svg("rect", { class: "outline", ...shareBox(drawn, 100 * share[row], row) })],
-      }),
-    };
-  }
+function binBox(x, { top, bottom }, from, to) {
+  return { x: x(from), width: x(to) - x(from), y: top, height: bottom - top };
+}
 
-  // Controls
+function countAndPart(counts, bin) {
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  return [whole(counts[bin]), total ? `${shown((100 * counts[bin]) / total)} %` : "0 %"];
+}
 
-  const press = (button, pressed) => button.setAttribute("aria-pressed", String(pressed));
+function workersHint(entry, part, verb) {
+  if (!entry || entry.method[part].workers.length >= entry.method.num_workers) return "";
+  return choiceHint(entry.method.num_workers, entry.method[part].workers.length, verb);
+}
 
-  function axisButtons() {
-    const buttons = [...byId("errors-axis").querySelectorAll("button")];
-    for (const button of buttons)
-      button.addEventListener("click", () => {
-        state.axis = button.dataset.axis;
-        buttons.forEach((other) => press(other, other === button));
-        drawErrors();
-      });
-  }
+const choiceHint = (known, count, verb) =>
+  `Of ${whole(known)} workers ${count} are ${verb}: the fastest, the slowest and some between.`;
 
-  function toggle(id, key) {
-    byId(id).addEventListener("click", () => {
-      state[key] = !state[key];
-      press(byId(id), state[key]);
-      drawErrors();
-    });
-  }
+// Timeline
 
-  function legendButton(method, place) {
-    const name = method.diverged ? `${method.name} (diverged)` : method.name;
-    const button = html("button", { type: "button", "aria-pressed": "true" }, swatch(place), name);
+const OUTCOMES = {
+  applied: "applied: a step was made along it",
+  held: "held: added to a sum, for a step with others",
+  dropped: "dropped: not used",
+  late: "late: its ticket had been cancelled",
+  rejected: "rejected: not a finite vector of the right size",
+};
+
+const fillOf = (outcome) => (["applied", "held"].includes(outcome) ? `var(--${outcome})` : `url(#fill-${outcome})`);
+
+function drawTimeline() {
+  const box = byId("timeline-chart");
+  const method = methods[Number(byId("timeline-method").value)];
+  const { lanes, jobs, start, end, num_workers: known } = method.timeline;
+  const present = Object.keys(OUTCOMES).filter((outcome) => jobs.outcome.includes(outcome));
+  byId("timeline-legend").replaceChildren(...present.map(outcomeLegend));
+  byId("timeline-hint").textContent = timelineHint(method, lanes.length, known);
+  if (!jobs.lane.length) return nothing(box, "No gradient arrived.");
+  const lane = Math.max(14, Math.min(26, Math.round(440 / lanes.length)));
+  const drawn = chart(box, {
+    height: lanes.length * lane + 74,
+    left: 58,
+    label: `Timeline of the first ${jobs.lane.length} jobs of ${method.name}. Arrow keys go from job to job.`,
+    x: (range) => linear([start, end], range),
+    y: (range) => laneScale(lanes, range),
+    xTitle: "time (s)",
+    yTitle: "worker",
+    yTicks: lanes.map((worker, row) => row),
+  });
+  const bars = jobs.lane.map((row, index) => bar(drawn, jobs, index, lane));
+  drawn.plot.append(...bars);
+  follow(drawn, jobCursor(drawn, method, lane));
+}
+
+function laneScale(lanes, [bottom, top]) {
+  const scale = (row) => top + ((row + 0.5) / lanes.length) * (bottom - top);
+  scale.label = (row) => lanes[row];
+  return scale;
+}
+
+function barShape({ x, y, area }, jobs, index, lane) {
+  const from = Math.max(area.left, x(jobs.started[index]));
+  const to = Math.min(area.right, x(jobs.time[index]));
+  const gap = to - from > 4 ? 1 : 0;
+  return { x: from, width: Math.max(1.2, to - from - gap), y: y(jobs.lane[index]) - lane * 0.36, height: lane * 0.72 };
+}
+
+function bar(drawn, jobs, index, lane) {
+  const shape = svg("rect", { class: "job", rx: 1.5, ...barShape(drawn, jobs, index, lane) });
+  shape.style.fill = fillOf(jobs.outcome[index]);
+  return shape;
+}
+
+function outcomeLegend(outcome) {
+  const sample = svg("rect", { width: 22, height: 12, rx: 2 });
+  sample.style.fill = fillOf(outcome);
+  return html("span", {}, svg("svg", { width: 22, height: 12, "aria-hidden": "true" }, sample), OUTCOMES[outcome]);
+}
+
+function timelineHint(method, lanes, known) {
+  const notes = ["Work that did not arrive (cancelled, lost, or running when the run ended) leaves no bar."];
+  if (method.runs > 1) notes.unshift(`The first of ${method.runs} runs.`);
+  if (lanes < known) notes.unshift(choiceHint(known, lanes, "shown"));
+  return notes.join(" ");
+}
+
+function jobCursor(drawn, method, lane) {
+  const { lanes, jobs } = method.timeline;
+  const shapes = jobs.lane.map((row, index) => barShape(drawn, jobs, index, lane));
+  const inLane = (shape, y) => Math.abs(y - shape.y - shape.height / 2) <= lane / 2;
+  const contains = (shape, x, y) => x >= shape.x - 1 && x <= shape.x + shape.width + 1 && inLane(shape, y);
+  return {
+    stops: shapes.length,
+    find: (x, y) => shapes.findIndex((shape) => contains(shape, x, y)),
+    tell: (index) => ({
+      at: [Math.min(shapes[index].x + shapes[index].width, drawn.area.right), shapes[index].y + lane],
+      title: `worker ${lanes[jobs.lane[index]]}, job ${whole(jobs.job[index])}: ${jobs.outcome[index]}`,
+      rows: jobRows(jobs, index),
+      draw: [svg("rect", { class: "outline", rx: 1.5, ...shapes[index] })],
+    }),
+  };
+}
+
+function jobRows(jobs, index) {
+  return [
+    ["version read", whole(jobs.version[index])],
+    ["delay", whole(jobs.delay[index])],
+    ["step", jobs.step[index] ? whole(jobs.step[index]) : "none"],
+    ["from", `${shown(jobs.started[index], 4)} s`],
+    ["to", `${shown(jobs.time[index], 4)} s`],
+    ["computed for", `${shown(jobs.compute_seconds[index], 4)} s`],
+  ];
+}
+
+// Shares
+
+function drawShares() {
+  const box = byId("shares-chart");
+  const place = Number(byId("shares-method").value);
+  const { workers, share, num_workers: count } = methods[place].shares;
+  const fair = count ? 100 / count : 0;
+  const room = Math.max(1, Math.floor(box.clientWidth / 30));
+  const every = Math.ceil(workers.length / room);
+  const drawn = chart(box, {
+    height: Math.round(chartHeight(box) * 0.8),
+    left: 54,
+    label: `Shares of the workers, ${methods[place].name}; the fair share is ${shown(fair)} percent. ${KEYS}`,
+    x: (range) => workerScale(workers, range),
+    y: (range) => linear([0, Math.max(fair, ...share.map((part) => 100 * part), 1e-9) * 1.12], range),
+    xTitle: "worker, the fastest first",
+    yTitle: "share of the gradients (%)",
+    xTicks: workers.map((worker, row) => row).filter((row) => row % every === 0),
+  });
+  drawn.plot.append(...share.map((part, row) => shareBar(drawn, place, 100 * part, row)));
+  drawn.picture.append(fairLine(drawn, fair));
+  follow(drawn, shareCursor(drawn, methods[place].shares));
+  byId("shares-hint").textContent = workersHint({ method: methods[place] }, "shares", "shown");
+}
+
+function workerScale(workers, [left, right]) {
+  const scale = (row) => left + ((row + 0.5) / workers.length) * (right - left);
+  scale.width = (right - left) / workers.length;
+  scale.row = (pixel) => Math.min(workers.length - 1, Math.max(0, Math.floor((pixel - left) / scale.width)));
+  scale.label = (row) => workers[row];
+  return scale;
+}
+
+function shareBox({ x, y, area }, part, row) {
+  const width = Math.max(1, Math.min(48, x.width * 0.72));
+  return { x: x(row) - width / 2, width, y: y(part), height: Math.max(0, area.bottom - y(part)) };
+}
+
+function shareBar(drawn, place, part, row) {
+  const shape = svg("rect", { class: "share", ...shareBox(drawn, part, row) });
+  shape.style.fill = colour(place);
+  return shape;
+}
+
+function fairLine({ area, y }, fair) {
+  const line = svg("line", { class: "fair", x1: area.left, x2: area.right, y1: y(fair), y2: y(fair) });
+  const words = { class: "mark", x: area.right - 4, y: y(fair) - 7, "text-anchor": "end" };
+  return svg("g", {}, line, svg("text", words, `fair share 1/M = ${shown(fair)} %`));
+}
+
+function shareCursor(drawn, { workers, share, gradients, seconds, num_workers: count }) {
+  return {
+    stops: workers.length,
+    find: (pixel) => (workers.length ? drawn.x.row(pixel) : -1),
+    tell: (row) => ({
+      at: [drawn.x(row), drawn.area.top + 20],
+      title: `worker ${workers[row]}`,
+      rows: [
+        ["share", `${shown(100 * share[row])} %`],
+        ["of the fair share", `${shown(share[row] * count)} ×`],
+        ["gradients", whole(gradients[row])],
+        ["mean seconds per gradient", seconds[row] === null ? "none arrived" : shown(seconds[row])],
+      ],
+      draw: [svg("rect", { class: "outline", ...shareBox(drawn, 100 * share[row], row) })],
+    }),
+  };
+}
+
+// Controls
+
+const press = (button, pressed) => button.setAttribute("aria-pressed", String(pressed));
+
+function axisButtons() {
+  const buttons = [...byId("errors-axis").querySelectorAll("button")];
+  for (const button of buttons)
     button.addEventListener("click", () => {
-      if (!state.hidden.delete(place)) state.hidden.add(place);
-      press(button, !state.hidden.has(place));
+      state.axis = button.dataset.axis;
+      buttons.forEach((other) => press(other, other === button));
       drawErrors();
     });
-    return button;
-  }
+}
 
-  function fillSelect(id, options, redraw) {
-    const select = byId(id);
-    select.replaceChildren(...options.map(([value, text]) => html("option", { value }, text)));
-    select.addEventListener("change", redraw);
-  }
-
-  const methodOptions = () => methods.map((method, place) => [String(place), method.name]);
-
-  function workerOptions() {
-    const workers = new Set(methods.flatMap((method) => method.delays.workers));
-    return [["all", "all"], ...[...workers].sort((a, b) => a - b).map((worker) => [String(worker), String(worker)])];
-  }
-
-  function themeButton() {
-    const root = document.documentElement;
-    const preferred = window.matchMedia("(prefers-color-scheme: dark)");
-    const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : preferred.matches);
-    const rename = () => (byId("theme").textContent = isDark() ? "Light theme" : "Dark theme");
-    byId("theme").addEventListener("click", () => {
-      root.dataset.theme = isDark() ? "light" : "dark";
-      rename();
-    });
-    preferred.addEventListener("change", rename);
-    rename();
-  }
-
-  function drawAll() {
+function toggle(id, key) {
+  byId(id).addEventListener("click", () => {
+    state[key] = !state[key];
+    press(byId(id), state[key]);
     drawErrors();
-    drawDelays();
-    drawTimeline();
-    drawShares();
-  }
+  });
+}
 
-  function start() {
-    themeButton();
-    axisButtons();
-    toggle("errors-log-x", "logX");
-    toggle("errors-log-y", "logY");
-    byId("errors-legend").append(...methods.map(legendButton));
-    fillSelect("delays-method", [["all", "all"], ...methodOptions()], drawDelays);
-    fillSelect("delays-worker", workerOptions(), drawDelays);
-    fillSelect("timeline-method", methodOptions(), drawTimeline);
-    fillSelect("shares-method", methodOptions(), drawShares);
-    patterns();
+function legendButton(method, place) {
+  const name = method.diverged ? `${method.name} (diverged)` : method.name;
+  const button = html("button", { type: "button", "aria-pressed": "true" }, swatch(place), name);
+  button.addEventListener("click", () => {
+    if (!state.hidden.delete(place)) state.hidden.add(place);
+    press(button, !state.hidden.has(place));
+    drawErrors();
+  });
+  return button;
+}
+
+function fillSelect(id, options, redraw) {
+  const select = byId(id);
+  select.replaceChildren(...options.map(([value, text]) => html("option", { value }, text)));
+  select.addEventListener("change", redraw);
+}
+
+const methodOptions = () => methods.map((method, place) => [String(place), method.name]);
+
+function workerOptions() {
+  const workers = new Set(methods.flatMap((method) => method.delays.workers));
+  return [["all", "all"], ...[...workers].sort((a, b) => a - b).map((worker) => [String(worker), String(worker)])];
+}
+
+function themeButton() {
+  const root = document.documentElement;
+  const preferred = window.matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : preferred.matches);
+  const rename = () => (byId("theme").textContent = isDark() ? "Light theme" : "Dark theme");
+  byId("theme").addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    rename();
+  });
+  preferred.addEventListener("change", rename);
+  rename();
+}
+
+function drawAll() {
+  drawErrors();
+  drawDelays();
+  drawTimeline();
+  drawShares();
+}
+
+function start() {
+  themeButton();
+  axisButtons();
+  toggle("errors-log-x", "logX");
+  toggle("errors-log-y", "logY");
+  byId("errors-legend").append(...methods.map(legendButton));
+  fillSelect("delays-method", [["all", "all"], ...methodOptions()], drawDelays);
+  fillSelect("delays-worker", workerOptions(), drawDelays);
+  fillSelect("timeline-method", methodOptions(), drawTimeline);
+  fillSelect("shares-method", methodOptions(), drawShares);
+  drawAll();
+  let width = byId("errors-chart").clientWidth;
+  new ResizeObserver(() => {
+    if (byId("errors-chart").clientWidth === width) return;
+    width = byId("errors-chart").clientWidth;
     drawAll();
-    let width = byId("errors-chart").clientWidth;
-    new ResizeObserver(() => {
-      if (byId("errors-chart").clientWidth === width) return;
-      width = byId("errors-chart").clientWidth;
-      drawAll();
-    }).observe(byId("errors-chart"));
-  }
+  }).observe(byId("errors-chart"));
+}
 
-  start();
-})();
+start();
