@@ -15,6 +15,8 @@ from nowait.recording import TraceRecorder, checked_callbacks, describe
 
 logger = logging.getLogger("nowait")
 
+MANY_WORKERS = 4
+
 
 def make_parts(
     problem: Any,
@@ -36,13 +38,15 @@ def make_parts(
     checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
     if not workers and not resumed:
         raise ValueError("no worker is there at the start: a run needs at least one")
-    update = checks.instance(Sgd() if update is None else update, Update, "update", "nw.Momentum(0.9)")
+    update = _usual_update(problem) if update is None else update
+    checks.instance(update, Update, "update", "nw.Momentum(0.9)")
     if method.makes_its_own_update and not isinstance(update, Sgd):
         raise ValueError(
             f"{type(method).__name__} makes its own update: {type(update).__name__} on top of it would spoil its "
             f"steps; leave update= out"
         )
     output = checks.instance(LastIterate() if output is None else output, Output, "output", "nw.UniformAverage()")
+    warn_of_momentum(update, method, len(workers))
     evaluations, checked = EvaluationPlan.of(evaluate_every, budget), checked_callbacks(callbacks)
     recorder = TraceRecorder(workers)
     params = initial_params(problem, initial)  # the last check: memory is shared next
@@ -57,6 +61,7 @@ def make_parts(
             seed=seed,
             log=recorder,
             allocate=None if share is None else share(params),
+            statistics=getattr(problem, "num_statistics", 0),
         ),
         recorder=recorder,
         budget=budget,
@@ -71,6 +76,23 @@ def make_parts(
             "seed": seed,
         },
     )
+
+
+def _usual_update(problem: Any) -> Update:
+    """Plain SGD, or what the problem takes for it."""
+    usual = getattr(problem, "usual_update", None)
+    return Sgd() if usual is None else usual()
+
+
+def warn_of_momentum(update: Update, method: Method, num_workers: int) -> None:
+    """Asynchrony acts like momentum of its own: much of both makes runs unstable."""
+    if update.momentum_factor > 0.5 and num_workers >= MANY_WORKERS and method.schedule() is not None:
+        logger.warning(
+            "momentum of %.2g meets gradients about %d steps old, which act like more momentum: take a smaller factor, "
+            "nw.DelayedNesterov, or a method of minibatches or buffers",
+            update.momentum_factor,
+            num_workers,
+        )
 
 
 def warn_of_split(problem: Any, num_workers: int) -> None:

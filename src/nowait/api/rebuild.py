@@ -27,8 +27,21 @@ def rebuild(description: Any, what: str) -> Any:
 
 def _made(description: dict[str, Any], what: str) -> Any:
     name = description.pop("type")
+    if name == "TorchOptimizer":
+        return _torch_optimizer(description, what)
     for module in (core, methods, speeds):
         if name in module.__all__:
             arguments = {key: rebuild(item, what) for key, item in description.items()}
             return getattr(module, name)(**arguments)
     raise ValueError(f"the {what} of the run is a {name}, which is not of this library: pass {what}= again")
+
+
+def _torch_optimizer(description: dict[str, Any], what: str) -> Any:
+    import torch
+
+    from nowait.pytorch import TorchOptimizer
+
+    kind = getattr(torch.optim, description["optimizer"], None)
+    if kind is None:
+        raise ValueError(f"torch.optim has no {description['optimizer']}: pass {what}= again")
+    return TorchOptimizer(kind, **rebuild(description["options"], what))

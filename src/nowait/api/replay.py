@@ -41,6 +41,10 @@ def replay(
     checks.instance(trace, Trace, "trace", "run.trace")
     if len(trace) == 0:
         raise ValueError("the trace has no arrivals: there is nothing to replay")
+    if not getattr(problem, "replayable", True):
+        raise ValueError(
+            f"runs of this {type(problem).__name__} cannot be replayed: its data come in an order that nobody recorded"
+        )
     seed = checked_seed(seed)
     parts = make_parts(
         problem,

@@ -22,6 +22,11 @@ class Problem(Protocol):
     workers remember something from gradient to gradient has ``gradient_with_memory(point, sample, memory, out)``:
     ``memory`` is a vector like params that belongs to the worker, zero when it joins. Engines keep it, and keep its
     changes only with gradients that the server did not refuse as late.
+
+    Further attributes that engines look at: ``num_statistics``, how many of the last params are statistics
+    (``nowait.core.statistics``); ``replayable``, False if gradients depend on more than point and sample;
+    ``usual_update()``, what it takes for plain SGD; ``write_files(params, folder)``, called at the end of a run that
+    has a folder.
     """
 
     @property

@@ -42,6 +42,7 @@ from nowait.core.outputs import LastIterate, Output
 from nowait.core.randomness import CounterRandom
 from nowait.core.rejections import Counts, Diverged, GradientRejected, Rejections
 from nowait.core.state import ServerState, copies
+from nowait.core.statistics import merging
 from nowait.core.sums import GradientSum, Held
 from nowait.core.types import Vector, checked_params
 from nowait.core.updates import Sgd, Stepper, Update
@@ -81,8 +82,11 @@ class Server:
         seed: int = 0,
         log: Log | None = None,
         allocate: Callable[[], Vector] | None = None,
+        statistics: int = 0,
     ) -> None:
         initial = checked_params(initial, "initial")
+        self._statistics = statistics
+        self._gradients_in_step = 1
         self.method = method
         self.update = Sgd() if update is None else update
         self.output = LastIterate() if output is None else output
@@ -273,10 +277,12 @@ class Server:
             direction = self._scratch = np.multiply(direction, self._dtype.type(scale), out=self._scratch)
         before = self._versions.current
         before.references += 1
+        self._gradients_in_step = max(1, total.count)
         try:
             self._step(direction, stepsize, Diverged)
             self._weigh(before, stepsize)
         finally:
+            self._gradients_in_step = 1
             self._versions.release(before)
         self._stepped_along_sum = True
         self._log_first_steps(total, stepsize, scale)
@@ -327,8 +333,11 @@ class Server:
     # Events
 
     def _begin(self) -> None:
-        self.update.start(self.params)
-        self._make_step = self.update.stepper(self.params)
+        trained = self.params[: len(self.params) - self._statistics]
+        self.update.start(trained)
+        self._make_step = self.update.stepper(trained)
+        if self._statistics:
+            self._make_step = merging(self._make_step, self._statistics, self._weight_of_statistics)
         self.output.start(self.params, CounterRandom(self._seed, "output"))
 
     def _on_resume(self, event: Resumed) -> list[Command]:
@@ -456,6 +465,10 @@ class Server:
         if self._averaging:
             self.output.on_iterate(version.point)
         return math.sqrt(squared_norm)
+
+    def _weight_of_statistics(self) -> float:
+        """1/M for each gradient in the step."""
+        return min(1.0, self._gradients_in_step / max(1, self.num_workers))
 
     def _weigh(self, version: Version | None, stepsize: float) -> None:
         if version is not None and version.number > 0:

@@ -33,6 +33,11 @@ class Update(ABC):
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Write the params after a step along ``-stepsize * direction`` into ``out``."""
 
+    @property
+    def momentum_factor(self) -> float:
+        """How much of the last step is in the next one; 0 if none is."""
+        return 0.0
+
     def state(self) -> State:
         """What a checkpoint keeps of it. For an update that is no dataclass, to be written with ``restore``."""
         return state_of(self)
@@ -90,6 +95,11 @@ class Momentum(Update):
     def __post_init__(self) -> None:
         self.beta = checks.fraction(self.beta, "beta", "momentum would never fade")
 
+    @property
+    def momentum_factor(self) -> float:
+        """β."""
+        return self.beta
+
     def start(self, params: Vector) -> None:
         """Momentum begins at zero."""
         self.momentum = np.zeros_like(params)
@@ -111,6 +121,11 @@ class Nesterov(Update):
 
     def __post_init__(self) -> None:
         self.beta = checks.fraction(self.beta, "beta", "momentum would never fade")
+
+    @property
+    def momentum_factor(self) -> float:
+        """β."""
+        return self.beta
 
     def start(self, params: Vector) -> None:
         """Momentum begins at zero."""

@@ -226,6 +226,9 @@ class Session:
             config=self._parts.config,
         )
         if self._keeper is not None:
+            write_files = getattr(self._parts.problem, "write_files", None)
+            if write_files is not None and not run.stats.diverged:
+                write_files(run.params, self._keeper.folder.path)
             self._keeper.folder.finish(run)
         return run
 

@@ -19,6 +19,10 @@ class Wrapper(ABC):
 
     def __init__(self, problem: Any) -> None:
         self.problem = checked_problem(problem)
+        if getattr(problem, "num_statistics", 0):
+            raise TypeError(
+                f"{type(self).__name__} cannot go around a problem with buffers, such as those of batch normalisation"
+            )
 
     @property
     def dimension(self) -> int:

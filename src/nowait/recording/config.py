@@ -20,6 +20,9 @@ def describe(value: Any) -> Any:
         return [describe(item) for item in value] if len(value) <= LONGEST_LIST else _array(np.asarray(value))
     if isinstance(value, dict):
         return {str(key): describe(item) for key, item in value.items()}
+    described = getattr(value, "described", None)
+    if callable(described) and not isinstance(value, type):
+        return describe(described())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
         return {"type": type(value).__name__} | {name: describe(getattr(value, name)) for name in names}

@@ -150,6 +150,19 @@ def _start(theirs: socket.socket, threads: int, log: Path | None) -> subprocess.
             output.close()
 
 
+def _culprit(problem: Any) -> str:
+    """Which part of a problem does not pickle, if it can tell."""
+    import cloudpickle
+
+    parts = getattr(problem, "parts_to_send", None)
+    for name, part in ({} if parts is None else parts()).items():
+        try:
+            cloudpickle.dumps(part)
+        except Exception:
+            return f"{name} of {type(problem).__name__}"
+    return "the problem"
+
+
 def _pickled(job: Job) -> tuple[int, list[int]]:
     """The job in shared memory: the pickle, then its arrays. The file descriptor, and their sizes in order."""
     import cloudpickle
@@ -158,7 +171,7 @@ def _pickled(job: Job) -> tuple[int, list[int]]:
     try:
         data = cloudpickle.dumps(job, protocol=5, buffer_callback=buffers.append)
     except Exception as error:
-        raise TypeError(f"the problem cannot be sent to worker processes: {error}") from error
+        raise TypeError(f"{_culprit(job.problem)} cannot be sent to worker processes: {error}") from error
     parts = [memoryview(data), *(buffer.raw() for buffer in buffers)]
     fd = anonymous_file("nowait-job")
     offset = 0

@@ -1,0 +1,32 @@
+"""Statistics that travel with params, such as those of batch normalisation.
+
+The last entries of params may be no parameters but statistics, which workers measure. In what a worker sends, they have
+the place of gradient entries, and the very last entry is 1. So in every direction that a method makes of gradients, the
+last entry says how much of a whole gradient it is, and the statistics divided by it are their weighted mean. The server
+moves its own towards that mean, whatever the update does with the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from nowait.core.types import Vector
+from nowait.core.updates import NOT_FINITE, Stepper
+
+
+def merging(stepper: Stepper, count: int, weight: Callable[[], float]) -> Stepper:
+    """A stepper for params whose last ``count`` entries are statistics; ``weight`` is how far they move."""
+
+    def step(params: Vector, direction: Vector, stepsize: float, out: Vector) -> tuple[float, float]:
+        measured = direction[-count:]
+        if not np.isfinite(measured).all():
+            return NOT_FINITE
+        result = stepper(params[:-count], direction[:-count], stepsize, out[:-count])
+        out[-count:] = params[-count:]
+        if measured[-1] > 0:
+            out[-count:-1] += params.dtype.type(weight()) * (measured[:-1] / measured[-1] - params[-count:-1])
+        return result
+
+    return step

@@ -1,0 +1,11 @@
+"""PyTorch models as problems, and PyTorch's optimisers as updates. Needs ``nowait[pytorch]``."""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("nowait.pytorch needs PyTorch: pip install 'nowait[pytorch]'") from error
+
+from nowait.pytorch.optimizer import TorchOptimizer
+from nowait.pytorch.problem import TorchProblem
+
+__all__ = ["TorchOptimizer", "TorchProblem"]

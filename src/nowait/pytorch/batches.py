@@ -1,0 +1,124 @@
+"""Which items of a data set a ticket gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
+
+from nowait.core import Sample, checks
+from nowait.core.randomness import MASK, TICKET_STRIDE, child
+from nowait.core.types import Integers
+from nowait.problems.shards import Shards
+
+SAMPLINGS = ("replacement", "epochs")
+
+
+@final
+@dataclass
+class Batches:
+    """Draws batches for tickets: a pure function of the sample, unless the data set is an iterable."""
+
+    data: Any
+    size: int
+    sampling: str
+    collate: Any
+    shards: Shards | None = None
+    _permutations: dict[tuple[int, int], Integers] = field(default_factory=dict, repr=False)
+    _stream: Iterator[Any] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, data: Any, size: int, sampling: str, collate: Any) -> Batches:
+        """Checked."""
+        if sampling not in SAMPLINGS:
+            raise ValueError(f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}")
+        size = checks.at_least(1, size, "batch_size", "a gradient needs items")
+        batches = cls(data, size, sampling, collate or default_collate)
+        if batches.is_stream:
+            return batches
+        if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+            raise TypeError(f"train_set must have a length and items, or be an IterableDataset, got {data!r}")
+        if len(data) == 0:
+            raise ValueError("train_set is empty: there is nothing to train on")
+        batches.shards = Shards.all_rows(len(data))
+        return batches
+
+    @property
+    def is_stream(self) -> bool:
+        """Do its items come in an order of their own?"""
+        return isinstance(self.data, IterableDataset)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is made on the way."""
+        return self.__dict__ | {"_permutations": {}, "_stream": None}
+
+    def draw(self, sample: Sample, part: int, parts: int) -> Any:
+        """The batch of a ticket; of several, number ``part``."""
+        if self.is_stream:
+            return self.collate([self._next() for _ in range(self.size)])
+        return self.items(self._places(sample, part, parts))
+
+    def items(self, places: Integers, data: Any = None) -> Any:
+        """These items of the data set (or of another) as a batch, all at once where it can do that."""
+        data = self.data if data is None else data
+        if isinstance(data, TensorDataset) and self.collate is default_collate:
+            chosen = torch.from_numpy(np.asarray(places, dtype=np.int64))
+            return [tensor[chosen] for tensor in data.tensors]
+        numbers = [int(place) for place in places]
+        several = getattr(data, "__getitems__", None)
+        return self.collate(several(numbers) if several is not None else [data[number] for number in numbers])
+
+    def first(self, count: int) -> Any:
+        """The first items, to try things out."""
+        if self.is_stream:
+            return self.collate([item for item, _ in zip(self.data, range(count), strict=False)])
+        return self.items(np.arange(min(count, len(self.data))))
+
+    def _places(self, sample: Sample, part: int, parts: int) -> Integers:
+        assert self.shards is not None
+        if self.sampling == "replacement":
+            return self.shards.draw(sample if parts == 1 else sample.part(part), self.size)
+        rows = self.shards.rows_of(sample.worker)
+        first = (sample.job * parts + part) * self.size
+        worker_key = (sample.key - sample.job * TICKET_STRIDE) & MASK
+        positions = np.arange(first, first + self.size)
+        return np.array(
+            [
+                self._permuted(worker_key, len(rows), int(place) // len(rows), rows)[place % len(rows)]
+                for place in positions
+            ]
+        )
+
+    def _permuted(self, worker_key: int, length: int, epoch: int, rows: Integers) -> Integers:
+        """The rows in the order of an epoch, which follows from seed, worker and epoch."""
+        name = (worker_key, epoch)
+        if name not in self._permutations:
+            if len(self._permutations) > 8:
+                self._permutations.clear()
+            rng = np.random.Generator(np.random.Philox(key=child(worker_key ^ length, epoch)))
+            self._permutations[name] = rng.permutation(rows)
+        return self._permutations[name]
+
+    def _next(self) -> Any:
+        if self._stream is None:
+            self._stream = iter(self.data)
+        try:
+            return next(self._stream)
+        except StopIteration:
+            self._stream = iter(self.data)
+            return next(self._stream)
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """The tensors of a batch on a device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {name: moved(item, device) for name, item in batch.items()}
+    if isinstance(batch, list | tuple):
+        return type(batch)(moved(item, device) for item in batch)
+    return batch

@@ -1,0 +1,89 @@
+"""PyTorch's optimisers on the server."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from nowait.core import Update
+from nowait.core.state import State
+from nowait.core.types import Vector
+from nowait.pytorch.flat import tensor_of
+
+BY_SHAPE = ("Adafactor", "Muon", "SparseAdam", "LBFGS")
+"""These look at the shapes of parameters, at sparse gradients, or compute gradients themselves."""
+
+
+@final
+class TorchOptimizer(Update):
+    """Any optimiser of ``torch.optim`` that treats every entry alike.
+
+    ``TorchOptimizer(torch.optim.AdamW, weight_decay=0.01)``: with its options, but without a learning rate, which is
+    the stepsize of each step, as the method's rule says. Schedules are stepsize rules too (``nw.Cosine``,
+    ``nw.StepDecay``), and follow the server's steps. Its state is checkpointed and resumed.
+    """
+
+    def __init__(self, optimizer: type[torch.optim.Optimizer], **options: Any) -> None:
+        if not (inspect.isclass(optimizer) and issubclass(optimizer, torch.optim.Optimizer)):
+            raise TypeError(f"optimizer must be a class of torch.optim, such as torch.optim.AdamW, got {optimizer!r}")
+        if optimizer.__name__ in BY_SHAPE:
+            raise ValueError(f"{optimizer.__name__} does not treat every entry of params alike: it cannot be used here")
+        if "lr" in options:
+            raise ValueError("leave lr= out: the learning rate is the stepsize, as in nw.DelayAdaptive(0.05)")
+        self._kind, self._options = optimizer, options
+        self._parameter = torch.nn.Parameter(torch.zeros(1))
+        self._optimizer = self._made()
+
+    @property
+    def momentum_factor(self) -> float:
+        """The momentum, or the first beta."""
+        betas = self._optimizer.defaults.get("betas", (0.0,))
+        return float(self._optimizer.defaults.get("momentum", 0.0) or betas[0])
+
+    def described(self) -> dict[str, Any]:
+        """For ``config.json``: what it takes to make it again."""
+        return {"type": "TorchOptimizer", "optimizer": self._kind.__name__, "options": dict(self._options)}
+
+    def start(self, params: Vector) -> None:
+        """All state anew."""
+        self._parameter = torch.nn.Parameter(torch.zeros(params.size, dtype=tensor_of(params).dtype))
+        self._optimizer = self._made()
+
+    def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
+        """One step of the optimiser, made in ``out``."""
+        out[:] = params
+        self._parameter.data = tensor_of(out)
+        self._parameter.grad = tensor_of(direction)
+        for group in self._optimizer.param_groups:
+            group["lr"] = stepsize
+        self._optimizer.step()
+        self._parameter.grad = None
+
+    def state(self) -> State:
+        """The optimiser's tensors and numbers."""
+        state: State = {}
+        for name, value in self._optimizer.state.get(self._parameter, {}).items():
+            if isinstance(value, torch.Tensor):
+                state[name] = value.detach().cpu().numpy().reshape(-1).copy() if value.dim() else float(value)
+            elif value is not None:
+                state[name] = value
+        return state
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        for name, value in state.items():
+            tensor = torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else torch.tensor(float(value))
+            self._optimizer.state[self._parameter][name] = tensor
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self._options.items())
+        return f"TorchOptimizer({self._kind.__name__}{options})"
+
+    def _made(self) -> torch.optim.Optimizer:
+        try:
+            return self._kind([self._parameter], **(self._options | {"lr": 1.0}))
+        except TypeError as error:
+            raise TypeError(f"{self._kind.__name__} does not take these options: {error}") from None

@@ -1,0 +1,443 @@
+"""PyTorch models: the same numbers as a plain loop, replays bit for bit, buffers, data, and errors told early."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+
+import nowait as nw
+from nowait.core import sampler
+from nowait.pytorch import TorchOptimizer, TorchProblem
+from nowait.pytorch.flat import Layout, tensor_of
+
+GENERATOR = torch.Generator().manual_seed(0)
+INPUTS = torch.randn(120, 6, generator=GENERATOR)
+TARGETS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
+DATA = TensorDataset(INPUTS, TARGETS)
+METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.2))
+
+
+def with_dropout():
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
+
+
+def with_batch_norm():
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def accuracy(output, target):
+    return (output.argmax(1) == target).float().mean()
+
+
+def a_problem(build=with_dropout, **options):
+    return TorchProblem(build, cross_entropy, DATA, **({"batch_size": 8} | options))
+
+
+def plain_loop(make_optimizer, steps):
+    """What a user would write without nowait, over the same batches."""
+    torch.manual_seed(0)
+    model = with_dropout()
+    optimizer = make_optimizer(model.parameters())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for job in range(steps):
+        sample = sampler(0).sample(0, job)
+        torch.manual_seed(sample.part(1).key & ((1 << 63) - 1))
+        inputs, targets = default_collate([DATA[int(place)] for place in sample.indices(len(DATA), 8)])
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+    torch.set_num_threads(threads)
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
+
+
+@pytest.mark.parametrize(
+    ("update", "make_optimizer"),
+    [
+        (None, lambda parameters: torch.optim.SGD(parameters, lr=0.1)),
+        (TorchOptimizer(torch.optim.SGD, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+        (TorchOptimizer(torch.optim.AdamW, weight_decay=0.1), lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1)),
+    ],
+    ids=["default", "momentum", "AdamW"],
+)
+def test_one_worker_is_a_plain_loop_bit_for_bit(update, make_optimizer):
+    run = nw.train(a_problem(), nw.AsynchronousSGD(nw.Constant(0.1)), workers=1, steps=40, update=update)
+    assert np.array_equal(run.last, plain_loop(make_optimizer, 40))
+
+
+@pytest.mark.parametrize("build", [with_dropout, with_batch_norm])
+def test_a_run_of_several_workers_replays_bit_for_bit(build):
+    problem = a_problem(build)
+    run = nw.train(problem, METHOD, workers=3, steps=60)
+    replayed = nw.replay(run.trace, problem, METHOD)
+    assert np.array_equal(replayed.params, run.params)
+
+
+def test_the_simulator_trains_the_same_problem_and_learns():
+    problem = a_problem(metrics={"accuracy": accuracy})
+    run = nw.simulate(problem, METHOD, nw.speeds.Fixed([1, 1, 9]), steps=400)
+    assert problem.evaluate(problem.initial())["accuracy"] < 0.6
+    assert problem.evaluate(run.params)["accuracy"] > 0.8
+    assert run.history.loss[-1] == problem.loss(run.last)
+
+
+def test_gradients_are_those_of_autograd_and_nothing_is_copied():
+    problem = a_problem(with_batch_norm)
+    point, out = problem.initial(), np.empty(problem.dimension, np.float32)
+    problem.gradient_into(point, sampler(0).sample(2, 5), out)
+    [desk] = problem._desks.values()
+    first = next(desk.model.parameters())
+    assert first.data_ptr() == point.ctypes.data, "the parameters are the point's own memory"
+    model = problem.model(problem.initial()).train()
+    places = sampler(0).sample(2, 5).indices(len(DATA), 8)
+    cross_entropy(model(INPUTS[places]), TARGETS[places]).backward()
+    expected = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])
+    np.testing.assert_allclose(out[: len(expected)], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_read_only_memory_can_be_read_through_a_tensor():
+    array = np.arange(4, dtype=np.float32)
+    array.flags.writeable = False
+    assert tensor_of(array).tolist() == [0, 1, 2, 3]
+    assert tensor_of(array).data_ptr() == array.ctypes.data
+
+
+# Buffers
+
+
+def test_buffers_are_merged_with_weight_one_over_m():
+    problem = a_problem(with_batch_norm)
+    assert problem.num_statistics == 16 + 16 + 1 + 1
+    run = nw.simulate(problem, METHOD, nw.speeds.Fixed([1.0, 1.0]), steps=1)
+    start = problem.initial()
+    sent = problem.gradient(start, sampler(0).sample(0, 0))[-34:-1]
+    np.testing.assert_allclose(run.last[-34:-1], start[-34:-1] + (sent - start[-34:-1]) / 2, rtol=1e-6)
+    assert run.last[-1] == 1
+
+
+def test_a_minibatch_of_all_workers_has_the_mean_of_their_buffers():
+    problem = a_problem(with_batch_norm)
+    run = nw.simulate(problem, nw.MinibatchSGD(nw.Constant(0.1)), nw.speeds.Fixed([1.0, 1.0]), steps=1)
+    sent = [problem.gradient(problem.initial(), sampler(0).sample(worker, 0))[-34:-1] for worker in (0, 1)]
+    np.testing.assert_allclose(run.last[-34:-1], np.mean(sent, axis=0), rtol=1e-5)
+
+
+def test_discounted_gradients_do_not_discount_buffers():
+    problem = a_problem(with_batch_norm)
+    method = nw.FedBuff(nw.Constant(0.1), buffer=2, discount=nw.PolynomialDecay(0.5, power=0.5))
+    run = nw.simulate(problem, method, nw.speeds.Fixed([1.0, 1.0]), steps=1)
+    sent = [problem.gradient(problem.initial(), sampler(0).sample(worker, 0))[-34:-1] for worker in (0, 1)]
+    np.testing.assert_allclose(run.last[-34:-1], np.mean(sent, axis=0), rtol=1e-5)
+
+
+def test_optimisers_do_not_touch_buffers():
+    problem = a_problem(with_batch_norm)
+    update = TorchOptimizer(torch.optim.AdamW, weight_decay=0.5)
+    plain, decayed = (
+        nw.simulate(problem, METHOD, nw.speeds.Fixed([1.0, 1.0]), steps=1, update=one) for one in (None, update)
+    )
+    assert np.array_equal(plain.last[-34:], decayed.last[-34:])
+
+
+def test_evaluation_uses_the_merged_buffers():
+    problem = a_problem(with_batch_norm)
+    params = problem.initial()
+    other = params.copy()
+    other[-34:-18] += 3.0  # the running means
+    assert problem.loss(params) != problem.loss(other)
+    assert problem.model(other)[1].running_mean.tolist() == pytest.approx([3.0] * 16)
+
+
+def test_wrappers_refuse_buffers():
+    with pytest.raises(TypeError, match="LocalSteps cannot go around a problem with buffers"):
+        nw.problems.LocalSteps(a_problem(with_batch_norm), steps=2, stepsize=0.1)
+
+
+# Models
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        self.second.weight = self.first.weight
+        self.frozen, self.unused = nn.Linear(6, 3), nn.Linear(2, 2)
+        self.frozen.requires_grad_(False)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs):
+        return self.scale * self.frozen(self.second(self.first(inputs)))
+
+
+def test_tied_frozen_and_unused_parameters():
+    problem = a_problem(Tied)
+    assert problem.dimension == 36 + 6 + 1, "tied ones once, frozen ones not"
+    run = nw.train(problem, METHOD, workers=2, steps=30)
+    start, end = problem.initial(), run.last
+    assert not np.array_equal(start[:36], end[:36])
+    model = problem.model(end)
+    assert model.first.weight is model.second.weight
+    torch.manual_seed(0)
+    fresh = Tied()
+    assert torch.equal(model.frozen.weight, fresh.frozen.weight)
+    assert torch.equal(model.unused.weight, fresh.unused.weight), "what got no gradient did not move"
+
+
+def test_sparse_gradients_arrive():
+    def build():
+        return nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten(), nn.Linear(6, 2))
+
+    data = TensorDataset(torch.randint(0, 5, (20, 2), generator=GENERATOR), torch.zeros(20, dtype=torch.long))
+    problem = TorchProblem(build, cross_entropy, data, batch_size=4)
+    gradient = problem.gradient(problem.initial(), sampler(0).sample(0, 0))
+    assert np.abs(gradient[:15]).sum() > 0
+
+
+def test_float64_models_keep_their_precision():
+    data = TensorDataset(INPUTS.double(), TARGETS)
+    problem = TorchProblem(lambda: with_dropout().double(), cross_entropy, data, batch_size=4)
+    assert problem.initial().dtype == np.float64
+
+
+def test_clipping_and_accumulation():
+    whole, clipped, several = a_problem(Tied), a_problem(Tied, clip_norm=0.01), a_problem(Tied, accumulate=3)
+    sample = sampler(0).sample(0, 0)
+    assert np.linalg.norm(whole.gradient(whole.initial(), sample)) > 0.01
+    assert np.linalg.norm(clipped.gradient(clipped.initial(), sample)) == pytest.approx(0.01, rel=1e-3)
+    model = several.model(several.initial()).train()
+    for part in range(3):
+        places = sample.part(part).indices(len(DATA), 8)
+        (cross_entropy(model(INPUTS[places]), TARGETS[places]) / 3).backward()
+    expected = [
+        p.grad.reshape(-1) if p.grad is not None else torch.zeros(p.numel())
+        for p in model.parameters()
+        if p.requires_grad
+    ]
+    np.testing.assert_allclose(several.gradient(several.initial(), sample), torch.cat(expected), rtol=1e-4, atol=1e-7)
+
+
+# Data
+
+
+class Numbers(Dataset):
+    """Items that name themselves; not tensors."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, place):
+        return {"number": place, "input": INPUTS[place], "target": TARGETS[place]}
+
+
+def seen_places(problem, worker, jobs):
+    batches = problem._batches
+    return [batches._places(sampler(0).sample(worker, job), 0, 1).tolist() for job in range(jobs)]
+
+
+def test_epochs_have_every_item_once():
+    problem = a_problem(sampling="epochs", batch_size=40)
+    places = [place for batch in seen_places(problem, 1, 6) for place in batch]
+    assert sorted(places[:120]) == sorted(places[120:]) == list(range(120))
+    assert places[:120] != places[120:]
+    assert seen_places(problem, 1, 3) != seen_places(problem, 2, 3)
+    assert seen_places(problem, 1, 3) == seen_places(a_problem(sampling="epochs", batch_size=40), 1, 3)
+
+
+def test_batches_that_cross_the_end_of_an_epoch():
+    problem = a_problem(sampling="epochs", batch_size=50)
+    places = [place for batch in seen_places(problem, 0, 5) for place in batch]
+    assert sorted(places[:120]) == list(range(120))
+
+
+def test_other_batches_by_collate_and_forward():
+    problem = TorchProblem(
+        with_dropout,
+        cross_entropy,
+        Numbers(),
+        batch_size=4,
+        collate_fn=default_collate,
+        forward=lambda model, batch: (model(batch["input"]), batch["target"]),
+    )
+    assert np.isfinite(problem.gradient(problem.initial(), sampler(0).sample(0, 0))).all()
+
+
+@pytest.mark.parametrize("sampling", ["replacement", "epochs"])
+def test_workers_can_have_data_of_their_own(sampling):
+    problem = a_problem(sampling=sampling).split(3, by="label")
+    assert problem.num_shards == 3
+    labels = [
+        {int(TARGETS[place]) for batch in seen_places(problem, worker, 20) for place in batch} for worker in (0, 2)
+    ]
+    assert 2 not in labels[0]
+    assert 0 not in labels[1]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from DATA
+
+
+def test_streams_train_but_cannot_be_replayed():
+    problem = TorchProblem(with_dropout, cross_entropy, Stream(), batch_size=7)
+    run = nw.train(problem, METHOD, workers=2, steps=20)
+    assert run.stats.steps == 20
+    with pytest.raises(ValueError, match="cannot be replayed: its data come in an order that nobody recorded"):
+        nw.replay(run.trace, problem, METHOD)
+    with pytest.raises(TypeError, match="an IterableDataset cannot be split"):
+        problem.split(2)
+
+
+# Folders and optimisers
+
+
+def test_the_model_is_written_and_read_without_nowait(tmp_path):
+    from safetensors.torch import load_model
+
+    problem = a_problem(with_batch_norm, validation=DATA)
+    run = nw.train(problem, METHOD, workers=2, steps=30, folder=tmp_path / "run")
+    model = with_batch_norm()
+    load_model(model, tmp_path / "run" / "model.safetensors")
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(INPUTS), problem.model(run.params)(INPUTS))
+
+
+def test_an_optimiser_goes_on_after_a_resume(tmp_path):
+    import signal
+
+    problem, update = a_problem(), TorchOptimizer(torch.optim.Adam, betas=(0.5, 0.9))
+
+    class CtrlC(nw.Callback):
+        pressed = False
+
+        def on_step(self, control):
+            if control.steps == 20 and not self.pressed:
+                self.pressed = True
+                signal.raise_signal(signal.SIGINT)
+
+    method = nw.AsynchronousSGD(nw.Constant(0.01))
+    folder = tmp_path / "run"
+    nw.train(
+        problem, method, workers=1, steps=40, update=update, folder=folder, callbacks=[CtrlC()], checkpoint_every=5
+    )
+    resumed = nw.resume(folder, problem)
+    assert resumed.config["update"] == {"type": "TorchOptimizer", "optimizer": "Adam", "options": {"betas": [0.5, 0.9]}}
+    steps = torch.tensor(20.0)
+    state = TorchOptimizer(torch.optim.Adam)
+    state.start(problem.initial())
+    state.restore({"step": 20.0, "exp_avg": np.ones(problem.dimension, np.float32)})
+    assert state.state()["step"] == steps
+    assert resumed.stats.steps == 40
+
+
+def test_state_comes_back_as_it_was():
+    params, direction = np.ones(5, np.float32), np.arange(5, dtype=np.float32)
+    first, second = TorchOptimizer(torch.optim.AdamW), TorchOptimizer(torch.optim.AdamW)
+    outs = [np.empty(5, np.float32) for _ in range(2)]
+    for update in (first, second):
+        update.start(params)
+    first.apply(params, direction, 0.1, outs[0])
+    second.restore(first.state())
+    for update, out in zip((first, second), outs, strict=True):
+        update.apply(params, direction, 0.1, out)
+    assert np.array_equal(outs[0], outs[1])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TorchOptimizer(torch.optim.SGD, lr=0.1), "leave lr= out"),
+        (lambda: TorchOptimizer(torch.optim.LBFGS), "LBFGS does not treat every entry of params alike"),
+        (lambda: TorchOptimizer(torch.optim.SGD, odd=1), "SGD does not take these options"),
+        (lambda: TorchOptimizer(nn.Linear), "optimizer must be a class of torch.optim"),
+    ],
+)
+def test_wrong_optimisers_are_refused(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_much_momentum_and_many_workers_are_warned_of(caplog):
+    momentum = TorchOptimizer(torch.optim.SGD, momentum=0.9)
+    nw.simulate(a_problem(), METHOD, nw.speeds.Fixed(1.0, workers=8), steps=2, update=momentum)
+    assert "take a smaller factor" in caplog.text
+    caplog.clear()
+    nw.simulate(
+        a_problem(), nw.MinibatchSGD(nw.Constant(0.1)), nw.speeds.Fixed(1.0, workers=8), steps=2, update=momentum
+    )
+    assert caplog.text == ""
+
+
+# Errors before any process starts
+
+
+def growing():
+    growing.calls = getattr(growing, "calls", 0) + 1
+    return nn.Linear(6, 2 + growing.calls)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"build": growing}, "build_model must make the same model every time"),
+        ({"build": lambda: 3}, "build_model must return a torch.nn.Module, got int"),
+        ({"build": nn.Flatten}, "has no parameters that require gradients"),
+        (
+            {"build": lambda: nn.Linear(6, 3).half()},
+            "parameters must all be float32, or all float64, got torch.float16",
+        ),
+        (
+            {"loss": nn.CrossEntropyLoss(reduction="none")},
+            r"loss must return a scalar tensor, got a tensor of shape \(2,\)",
+        ),
+        ({"loss": lambda output, target: 3.0}, "loss must return a scalar tensor, got float"),
+        ({"loss": lambda output, target: torch.zeros(())}, "the loss does not depend on the model's parameters"),
+        ({"data": TensorDataset(INPUTS[:0], TARGETS[:0])}, "train_set is empty"),
+        ({"data": 3}, "train_set must have a length and items"),
+        ({"validation": TensorDataset(INPUTS[:0], TARGETS[:0])}, "validation is empty"),
+        ({"device": "cuda:7"}, "device 'cuda:7' is not there"),
+        ({"device": []}, "device is an empty list"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1"),
+        ({"sampling": "odd"}, "sampling must be one of replacement, epochs"),
+        ({"accumulate": 0}, "accumulate must be an integer of at least 1"),
+        ({"clip_norm": 0}, "clip_norm must be a finite number above 0"),
+        ({"threads": 0}, "threads must be an integer of at least 1"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told_before_any_process_starts(options, message):
+    build, loss, data = (
+        options.pop("build", with_dropout),
+        options.pop("loss", cross_entropy),
+        options.pop("data", DATA),
+    )
+    with pytest.raises((ValueError, TypeError), match=message):
+        TorchProblem(build, loss, data, **options)
+
+
+def test_what_does_not_pickle_is_named():
+    class Locked(Numbers):
+        def __init__(self):
+            import threading
+
+            self.lock = threading.Lock()
+
+        def __getitem__(self, place):
+            return INPUTS[place], TARGETS[place]
+
+    problem = TorchProblem(with_dropout, cross_entropy, Locked(), batch_size=2)
+    with pytest.raises(TypeError, match="train_set of TorchProblem cannot be sent to worker processes"):
+        nw.train(problem, METHOD, workers=1, steps=1)
+
+
+def test_params_of_another_problem_are_refused():
+    with pytest.raises(ValueError, match="params must have 163 entries"):
+        a_problem().model(np.zeros(3, np.float32))
+
+
+def test_the_layout_of_a_model():
+    layout = Layout.of(with_batch_norm())
+    assert [piece.name for piece in layout.parameters][:2] == ["0.weight", "0.bias"]
+    assert [piece.name for piece in layout.buffers] == ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
+    assert layout.length == layout.num_parameters + 34
