@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help race test check format docs bench-simulation bench-engines golden clean
+.PHONY: help race test check format docs bench-simulation bench-engines bench-training golden clean
 
 help:
 	@echo "make race              race minibatch SGD against asynchronous SGD (real workers, about two minutes)"
@@ -14,6 +14,7 @@ help:
 	@echo "make format            format and fix what can be fixed"
 	@echo "make docs              build the pages of docs/ as a site into site/"
 	@echo "make bench-engines     speed of the process engine, as ratios to rivals (installs Ray; five minutes)"
+	@echo "make bench-training    PyTorch training to a loss: DistributedDataParallel against nowait (three minutes)"
 	@echo "make golden            write the golden table of all methods anew, after a change that is meant"
 	@echo "make bench-simulation  speed of simulations, as ratios to a plain loop (three minutes)"
 
@@ -42,6 +43,9 @@ bench-simulation: $(VENV)/.installed
 
 bench-engines: $(VENV)/.installed-ray
 	$(BIN)/python benchmarks/engines.py
+
+bench-training: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/training.py
 
 golden: $(VENV)/.installed-dev
 	$(BIN)/python tests/golden.py
