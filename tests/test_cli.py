@@ -244,7 +244,7 @@ def test_a_problem_of_the_users_file_is_trained_replayed_and_remembered(mine, tm
     )
     assert made.exit_code == 0, made.output
     config = json.loads((tmp_path / "runs" / "train-1" / "config.json").read_text())
-    assert config["labels"]["command"]["problem"] == mine
+    assert config["labels"]["command"]["problem"] == f"{tmp_path}/{mine}"
     assert config["slowdown"] == {"1": 2.0}
     assert RUNNER.invoke(app, ["replay", "runs/train-1", "--json"]).exit_code == 0
 
@@ -300,6 +300,9 @@ def test_options_come_from_a_file_and_the_command_line_goes_before_it(tmp_path, 
         ("[simulate]\nbatchsize = 3", "has no option 'batchsize'; did you mean 'batch-size'?"),
         ("steps = = 3", "mine.toml is not a TOML file"),
         ("colour = 'red'", "has no option 'colour'"),
+        ("[simulat]\nsteps = 3", "there is no command 'simulat'; did you mean 'simulate'?"),
+        ("steps = true", "mine.toml: steps must be a number or a text, got True"),
+        ("[simulate]\nsteps = {a = 1}", "steps must be a number or a text"),
     ],
     ids=str,
 )
@@ -327,6 +330,11 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["race", "--engine", "odd"], "engine must be one of processes, simulate, ray, got 'odd'"),
         (["race", "--native", "--engine", "simulate"], "--native means the delays of this machine"),
         (["race", "--method", "odd"], "there is no method 'odd'"),
+        (["race", "--method", "fedbuff:buffer=2", "--method", "fedbuff:buffer=2"], "--method has one of them twice"),
+        (["race", "--method", "ringmaster:max_delay=-3"], "max_delay must be an integer of at least 1"),
+        (["simulate", "--steps", "3", "--folder", "."], ". exists: choose another --folder"),
+        (["simulate", "--steps", "3", "--config", "."], ". is a folder, not a TOML file"),
+        (["simulate", "nofile", "--steps", "3"], "--problem: there is no file nofile"),
     ],
     ids=str,
 )
@@ -335,3 +343,56 @@ def test_what_is_wrong_with_a_run_is_told_in_a_line(arguments, message, tmp_path
     code, printed = run_main(monkeypatch, capsys, *arguments)
     assert code == 1
     assert message in printed.err
+
+
+def test_lists_in_a_file_of_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    race = 'method = ["fedbuff:buffer=2"]\nengine = "simulate"\nworkers = 3\ngradients = 100\nbatch-size = 4\nquick = true\n'
+    text = f"[race]\n{race}"
+    (tmp_path / "mine.toml").write_text(text + "[simulate]\nspeeds = [1, 2]\nsteps = 20\n")
+    raced = RUNNER.invoke(app, ["race", "--config", "mine.toml", "--json"])
+    assert raced.exit_code == 0, raced.output
+    assert json.loads(raced.stdout)["rows"][-1]["method"] == "fedbuff:buffer=2"
+    assert RUNNER.invoke(app, ["simulate", "--config", "mine.toml"]).exit_code == 0
+
+
+def test_runs_of_a_race_replay_from_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert RUNNER.invoke(app, [*SIMULATED, "--folder", "race", "--seeds", "2"]).exit_code == 0
+    again = RUNNER.invoke(app, ["replay", "race/minibatch-sgd-seed-1"])
+    assert again.exit_code == 0, again.output
+    reported = RUNNER.invoke(app, ["report", ".", "--out", "all.html"])
+    assert reported.exit_code == 0, reported.output
+    assert "minibatch-sgd-seed" not in (tmp_path / "all.html").read_text().split("Configuration")[0]
+
+
+BROKEN = """
+import numpy as np
+
+class Mine:
+    dimension = 2
+    def initial(self): return np.zeros(2)
+    def gradient(self, point, sample): return {}["missing"]
+    def loss(self, point): return 0.0
+
+def make(): return Mine()
+"""
+
+
+def test_an_error_in_the_users_code_is_told_with_its_place(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "broken_problem.py").write_text(BROKEN)
+    code, printed = run_main(
+        monkeypatch, capsys, "simulate", "broken_problem.py:make", "--steps", "3", "--stepsize", "1"
+    )
+    assert code == 1
+    assert printed.err.count("\n") == 1
+    assert "broken_problem.py:7 in gradient: KeyError: 'missing'" in printed.err
+
+
+def test_a_sweep_in_which_everything_diverges_is_a_result(tmp_path):
+    options = ["--stepsizes", "1e9,1e10", "--folder", str(tmp_path / "sweep")]
+    result = RUNNER.invoke(app, [*SMALL_SWEEP, *options])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "sweep" / "sweep.png").exists()

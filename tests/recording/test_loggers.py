@@ -50,6 +50,7 @@ def test_tensorboard_gets_the_losses(tmp_path):
     assert [event.step for event in losses] == run.history.step.tolist()
     assert [event.value for event in losses] == pytest.approx(run.history.loss.tolist(), rel=1e-6)
     assert {"loss", "workers", "gradients", "seconds"} <= set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("seconds")] == run.history.step.tolist()
 
 
 def test_without_its_package_tensorboard_says_what_to_install(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,30 @@ def load_config(context: Any, parameter: Any, path: Path | None) -> Path | None:
     """
     if path is None:
         return None
-    values = _of_command(_read(path), context.info_name)
-    known = {_plain(option.lstrip("-")): item.name for item in context.command.params for option in item.opts}
+    values = _of_command(_read(path), context, path)
+    known = {_plain(option.lstrip("-")): item for item in context.command.params for option in item.opts}
     known.pop(OWN_NAME, None)
     defaults = {}
     for name, value in values.items():
         if _plain(name) not in known:
-            near = difflib.get_close_matches(_plain(name), known, n=1)
-            meant = f"; did you mean {near[0].replace('_', '-')!r}?" if near else ""
-            raise ValueError(f"{path}: nowait {context.info_name} has no option {name!r}{meant}")
-        defaults[known[_plain(name)]] = value
+            raise ValueError(f"{path}: nowait {context.info_name} has no option {name!r}{_meant(_plain(name), known)}")
+        option = known[_plain(name)]
+        defaults[option.name] = _fitting(value, option, f"{path}: {name}")
     context.default_map = (context.default_map or {}) | defaults
     return path
+
+
+def _fitting(value: Any, option: Any, name: str) -> Any:
+    """The value as the option takes it: lists for what may be repeated, else numbers with commas between them."""
+    is_flag = getattr(option, "is_flag", False)
+    if isinstance(value, dict) or isinstance(value, bool) != bool(is_flag):
+        wanted = "true or false" if is_flag else "a number or a text"
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
+    if getattr(option, "multiple", False):
+        return value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        return ",".join(str(item) for item in value)
+    return value
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -37,15 +50,26 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise IsADirectoryError(f"{path} is a folder, not a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
 
 
-def _of_command(values: dict[str, Any], command: str) -> dict[str, Any]:
-    """The options outside tables, and those in the table of this command."""
-    own = values.get(command, {})
+def _of_command(values: dict[str, Any], context: Any, path: Path) -> dict[str, Any]:
+    """The options outside tables, and those in the table of this command; tables must be of commands."""
+    commands = set(context.parent.command.commands) if context.parent is not None else {context.info_name}
+    for name, value in values.items():
+        if isinstance(value, dict) and name not in commands:
+            raise ValueError(f"{path}: there is no command {name!r}{_meant(name, commands)}")
     outside = {name: value for name, value in values.items() if not isinstance(value, dict)}
-    return outside | (own if isinstance(own, dict) else {})
+    own: dict[str, Any] = values.get(context.info_name, {})
+    return outside | own
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0].replace('_', '-')!r}?" if near else ""
 
 
 def _plain(name: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -46,15 +48,20 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     method: Annotated[
         list[str] | None, typer.Option(help="A further method, such as ringmaster:max_delay=80; may be repeated.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="processes, simulate or ray.")] = "processes",
+    engine: Annotated[str, typer.Option(help="processes, or simulate (ray is to come).")] = "processes",
     native: Annotated[bool, typer.Option("--native", help="Leave the delays to this machine alone.")] = False,
     straggler: Annotated[
         float | None,
         typer.Option(help="How many times slower one worker is.", min=1.0, show_default="10; none if native"),
     ] = None,
     gradients: Annotated[
-        int, typer.Option(help="How long: the time asynchronous SGD takes for so many.", min=100)
-    ] = 32_000,
+        int | None,
+        typer.Option(
+            help="How long: the time asynchronous SGD takes for so many.",
+            min=100,
+            show_default="32,000; 2,000 if quick",
+        ),
+    ] = None,
     problem: Problem = None,
     loss: Loss = "least-squares",
     batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 256,
@@ -63,7 +70,9 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     folder: Annotated[
         Path | None, typer.Option(help="Where report, figures and runs go, a new folder.", show_default="runs/race-N")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the gradients: below 20 seconds.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer gradients and stepsizes: about 20 seconds on an idle machine.")
+    ] = False,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -204,15 +213,17 @@ def resume(
     problem: Annotated[
         str | None, typer.Option(help="As in nowait train.", show_default="the one the run remembers")
     ] = None,
+    loss: Annotated[str | None, typer.Option(help="Of a LIBSVM file.", show_default="as remembered")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as remembered")] = None,
     as_json: Json = False,
 ) -> None:
     """Go on with a run from its last checkpoint, after a crash or Ctrl-C.
 
     Example: nowait resume runs/train-1
     """
-    from nowait.cli.runs import run_resume
+    from nowait.cli.runs import Named, run_resume
 
-    _end(run_resume(folder, problem, as_json))
+    _end(run_resume(folder, Named(problem, loss, batch_size), as_json))
 
 
 @app.command()
@@ -221,21 +232,24 @@ def replay(
     problem: Annotated[
         str | None, typer.Option(help="As in nowait train.", show_default="the one the run remembers")
     ] = None,
+    loss: Annotated[str | None, typer.Option(help="Of a LIBSVM file.", show_default="as remembered")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as remembered")] = None,
     as_json: Json = False,
 ) -> None:
     """Make a recorded run again from its trace and compare the params bit for bit.
 
     Example: nowait replay runs/train-1
     """
-    from nowait.cli.runs import run_replay
+    from nowait.cli.runs import Named, run_replay
 
-    run_replay(folder, problem, as_json)
+    run_replay(folder, Named(problem, loss, batch_size), as_json)
 
 
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that hold such.")],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
+    minimum: Annotated[float, typer.Option(help="F*, which is subtracted from losses.")] = 0.0,
 ) -> None:
     """One interactive HTML file of any runs.
 
@@ -243,7 +257,7 @@ def report(
     """
     from nowait.cli.runs import run_report
 
-    run_report(folders, out)
+    run_report(folders, out, minimum)
 
 
 @app.command()
@@ -390,11 +404,39 @@ def certify(  # noqa: PLR0917 (typer makes options of them)
 
 def main() -> None:
     """Run the command line; user errors are told in one line and end with status 1."""
+    signal.signal(signal.SIGTERM, _as_ctrl_c)
     try:
         app()
+    except KeyboardInterrupt:
+        typer.echo("nowait: interrupted", err=True)
+        sys.exit(INTERRUPTED)
     except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
-        typer.echo(f"nowait: {error}", err=True)
+        typer.echo(f"nowait: {_place_of(error)}{error}", err=True)
         sys.exit(1)
+    except Exception as error:
+        place = _place_of(error)
+        if not place:
+            raise
+        typer.echo(f"nowait: {place}{type(error).__name__}: {error}", err=True)
+        sys.exit(1)
+
+
+def _as_ctrl_c(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in the user's own code an error was raised; empty if it was not."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not is_of_the_user(frames[-1].filename):
+        return ""
+    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}: "
+
+
+def is_of_the_user(filename: str) -> bool:
+    """Is a file neither of this library nor of any installed one?"""
+    own = str(Path(nowait.__file__).parent)
+    return not (filename.startswith((own, sys.base_prefix, sys.prefix, "<")) or "site-packages" in filename)
 
 
 def _end(run: nowait.Run) -> None:

@@ -14,6 +14,8 @@ from nowait.studies.units import stepsize_unit
 
 LOSSES = {"least-squares": nw.problems.LeastSquares, "logistic": nw.problems.LogisticRegression}
 BUILT_IN_LOSS = "least-squares"
+COMMAND = "command"
+"""The label under which a run remembers what the command line asked for."""
 
 
 def load_problem(text: str | None, loss: str, batch_size: int) -> Any:
@@ -30,8 +32,20 @@ def load_problem(text: str | None, loss: str, batch_size: int) -> Any:
     place, colon, function = text.rpartition(":")
     if colon and function.isidentifier() and not Path(text).exists():
         return _made_by(place, function)
+    if not Path(text).is_file():
+        raise ValueError(f"--problem: there is no file {text}; for a function write file.py:function")
     features, targets = nw.problems.read_libsvm(Path(text))
     return LOSSES[loss](features, targets, batch_size=batch_size)
+
+
+def remembered(text: str | None) -> str | None:
+    """A name that holds in other folders too: files by their whole path."""
+    if text is None:
+        return None
+    place, colon, function = text.rpartition(":")
+    if colon and function.isidentifier() and not Path(text).exists():
+        return f"{Path(place).resolve()}:{function}" if place.endswith(".py") else text
+    return str(Path(text).resolve())
 
 
 def unit_of(problem: Any) -> float:

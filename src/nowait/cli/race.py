@@ -14,18 +14,20 @@ from rich.table import Table
 import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
 from nowait.cli.methods import parse_method
-from nowait.cli.problems import load_problem
+from nowait.cli.problems import COMMAND, load_problem, remembered
 from nowait.cli.results import print_json
 from nowait.core import Method
 from nowait.studies import Race, race
-from nowait.studies.entrants import the_papers_three
+from nowait.studies.entrants import checked_entrants, the_papers_three
 from nowait.studies.findings import RaceRow
 from nowait.studies.race import check_engine
 
 GRADIENTS_PER_SECOND = 2_000
 """Imitated workers are so slow that all together compute about so many: more would be too much for the machine."""
 USUAL_STRAGGLER = 10.0
-QUICK_GRADIENTS = 2_000
+GRADIENTS, QUICK_GRADIENTS = 32_000, 2_000
+USUAL_SIZES, QUICK_SIZES = 7, 4
+"""How many stepsizes are tried."""
 
 
 @final
@@ -38,7 +40,7 @@ class RaceSettings:
     engine: str
     native: bool
     straggler: float | None
-    gradients: int
+    gradients: int | None
     problem: str | None
     loss: str
     batch_size: int
@@ -48,12 +50,21 @@ class RaceSettings:
     quick: bool
     as_json: bool
 
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """What is remembered with every run."""
+        values = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+        return values | {"problem": remembered(self.problem)}
+
 
 def run_race(asked: RaceSettings) -> Race:
     """The whole race: problem, workers, tuning, runs, table, figures, report."""
+    if len(set(asked.methods)) < len(asked.methods):
+        raise ValueError(f"--method has one of them twice: {', '.join(asked.methods)}")
     methods: Mapping[str, Callable[[float], Method]] = the_papers_three() | {
         text: parse_method(text) for text in asked.methods
     }
+    checked_entrants(methods)
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     speeds, slowdown, imitation = _workers(asked)
     check_engine(asked.engine, speeds)
@@ -67,12 +78,14 @@ def run_race(asked: RaceSettings) -> Race:
         workers=asked.workers,
         speeds=speeds,
         slowdown=slowdown,
-        gradients=QUICK_GRADIENTS if asked.quick else asked.gradients,
+        gradients=(QUICK_GRADIENTS if asked.quick else GRADIENTS) if asked.gradients is None else asked.gradients,
         seeds=range(asked.seed, asked.seed + asked.seeds),
         probe_seconds=_probe_seconds(asked),
+        tuning_sizes=QUICK_SIZES if asked.quick else USUAL_SIZES,
+        folder=asked.folder,
+        labels={COMMAND: asked.resolved},
         tell=lambda words: console.print(words, highlight=False),
     )
-    found.save(asked.folder)
     if asked.as_json:
         print_json({"rows": [asdict(row) for row in found.rows], "findings": found.findings, "config": found.config})
     else:
@@ -111,7 +124,8 @@ def _probe_seconds(asked: RaceSettings) -> float:
 
 
 def _print(console: Console, found: Race, folder: Path) -> None:
-    console.print(_table(found))
+    if found.runs:
+        console.print(_table(found))
     for sentence in found.findings:
         console.print(f"• {sentence}", highlight=False)
     console.print(f"Report: {folder / 'report.html'}; figures and runs beside it.", highlight=False)
@@ -146,7 +160,7 @@ CELLS: dict[str, Callable[[RaceRow], str]] = {
     "seconds": lambda row: f"{row.seconds:.4g}",
     "steps per second": lambda row: f"{row.steps_per_second:,.4g}",
     "loss": lambda row: "diverged" if row.diverged else f"{row.loss:.4g}",
-    "loss − F*": lambda row: "–" if row.diverged else f"{row.error:.3g}",
+    "loss − F*": lambda row: "–" if row.diverged or math.isnan(row.error) else f"{row.error:.3g}",
     "delay median, mean, max": _delays,
     "dropped": lambda row: f"{row.dropped:,.0f}",
     "seconds to first's loss": lambda row: (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,13 +16,12 @@ import nowait as nw
 from nowait.api.rebuild import rebuild
 from nowait.cli.cluster import mixed_cluster
 from nowait.cli.methods import parse_method
-from nowait.cli.problems import load_problem, unit_of
+from nowait.cli.problems import BUILT_IN_LOSS, COMMAND, load_problem, remembered, unit_of
 from nowait.cli.results import print_json
 from nowait.cli.tables import numbers
 from nowait.core import Method
 
-COMMAND = "command"
-"""The label under which a run remembers what the command line asked for."""
+SEED_ENDING = re.compile(r"-seed-\d+$")
 CAREFUL = 0.5
 """A stepsize that is not given is so much of 1/L, or of 1/(ML) where single gradients make steps."""
 
@@ -55,27 +55,31 @@ class RunSettings:
             raise ValueError("say when the run ends: --steps, --gradients, --seconds or --target-loss")
         return budget
 
-    @property
-    def labels(self) -> dict[str, Any]:
+    def labels(self, method: Method, **more: Any) -> dict[str, Any]:
         """What is remembered in the run's folder: by it the run is resumed and replayed without a further word."""
-        resolved = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
-        return {COMMAND: resolved}
+        values = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+        rule = getattr(method, "stepsize", None)
+        size = getattr(rule, "largest", getattr(rule, "value", self.stepsize))
+        return {COMMAND: values | more | {"problem": remembered(self.problem), "stepsize": size}}
 
 
 def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw.Run:
     """A run in virtual time."""
     budget = asked.budget
+    if asked.folder.exists():
+        raise FileExistsError(f"{asked.folder} exists: choose another --folder")
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     seconds = mixed_cluster(asked.workers, straggler, seed=0) if speeds is None else numbers(speeds, "--speeds")
     model = nw.speeds.LogNormal(list(seconds), sigma=0.2) if speeds is None else nw.speeds.Fixed(list(seconds))
+    method = _method(asked, problem, model.num_workers)
     run = nw.simulate(
         problem,
-        _method(asked, problem, model.num_workers),
+        method,
         model,
         **budget,
         evaluate_every=asked.evaluate_every,
         seed=asked.seed,
-        labels=asked.labels,
+        labels=asked.labels(method, workers=model.num_workers, speeds=speeds, straggler=straggler),
     )
     run.save(asked.folder)
     return _finished(run, asked.folder, asked.as_json)
@@ -87,9 +91,10 @@ def run_train(
     """A run with real workers."""
     budget = asked.budget
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+    method = _method(asked, problem, asked.workers)
     run = nw.train(
         problem,
-        _method(asked, problem, asked.workers),
+        method,
         workers=asked.workers,
         **budget,
         evaluate_every=asked.evaluate_every,
@@ -98,17 +103,27 @@ def run_train(
         folder=asked.folder,
         checkpoint_every=checkpoint_every,
         checkpoint_seconds=checkpoint_seconds,
-        labels=asked.labels,
+        labels=asked.labels(method, slowdown=slowdown),
     )
     return _finished(run, asked.folder, asked.as_json)
 
 
-def run_resume(folder: Path, problem: str | None, as_json: bool) -> nw.Run:
+@final
+@dataclass(frozen=True)
+class Named:
+    """A problem as the command line names it; None is what the run remembers."""
+
+    problem: str | None
+    loss: str | None
+    batch_size: int | None
+
+
+def run_resume(folder: Path, named: Named, as_json: bool) -> nw.Run:
     """Go on with a run of ``nowait train``, or of ``nw.train`` if the problem is named."""
-    return _finished(nw.resume(folder, _problem_of(folder, problem)), folder, as_json)
+    return _finished(nw.resume(folder, _problem_of(folder, named)), folder, as_json)
 
 
-def run_replay(folder: Path, problem: str | None, as_json: bool) -> nw.Run:
+def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
     """Make a recorded run again and compare."""
     recorded = nw.load(folder)
     config = recorded.config
@@ -116,7 +131,7 @@ def run_replay(folder: Path, problem: str | None, as_json: bool) -> nw.Run:
         raise ValueError(f"{folder} does not say which method it ran: replay it with nw.replay")
     replayed = nw.replay(
         recorded.trace,
-        _problem_of(folder, problem),
+        _problem_of(folder, named),
         rebuild(config["method"], "method"),
         update=rebuild(config["update"], "update"),
         output=rebuild(config["output"], "output"),
@@ -133,14 +148,16 @@ def run_replay(folder: Path, problem: str | None, as_json: bool) -> nw.Run:
     return replayed
 
 
-def run_report(folders: list[Path], target: Path) -> Path:
-    """One report of all the runs in these folders."""
-    runs: dict[str, nw.Run] = {}
+def run_report(folders: list[Path], target: Path, minimum: float) -> Path:
+    """One report of all the runs in these folders; those that differ in their seed alone are one method."""
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder: give --out a file")
+    runs: dict[str, list[nw.Run]] = {}
     for folder in folders:
         inside = [folder] if (folder / "stats.json").is_file() else _runs_inside(folder)
         for one in inside:
-            runs[one.name if one.name not in runs else str(one)] = nw.load(one)
-    path: Path = nw.report(runs, target)
+            runs.setdefault(SEED_ENDING.sub("", one.name), []).append(nw.load(one))
+    path = nw.report(runs, target, minimum=minimum)
     Console().print(f"Report: {path}", highlight=False)
     return path
 
@@ -148,7 +165,7 @@ def run_report(folders: list[Path], target: Path) -> Path:
 def _runs_inside(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
-    inside = sorted(path.parent for path in folder.glob("*/stats.json"))
+    inside = sorted(path.parent for path in (*folder.glob("*/stats.json"), *folder.glob("*/*/stats.json")))
     if not inside:
         raise FileNotFoundError(f"{folder} is neither a finished run nor a folder of such")
     return inside
@@ -175,17 +192,20 @@ def _slowdown(text: str | None) -> Mapping[int, float] | None:
         raise ValueError(f"--slowdown must be written like 0=100,3=2 (worker=factor), got {text!r}") from None
 
 
-def _problem_of(folder: Path, text: str | None) -> Any:
+def _problem_of(folder: Path, named: Named) -> Any:
     """The problem named, or the one that the run remembers."""
-    if text is not None:
-        return load_problem(text, "least-squares", 1)
     config = folder / "config.json"
     if not config.is_file():
         raise FileNotFoundError(f"{folder} is not the folder of a run: it has no config.json")
     asked = json.loads(config.read_text(encoding="utf-8")).get("labels", {}).get(COMMAND)
-    if not asked:
+    if not asked and named.problem is None:
         raise ValueError(f"{folder} was not made by a command, so its problem is not known: give --problem")
-    return load_problem(asked["problem"], asked["loss"], asked["batch_size"])
+    asked = {"problem": None, "loss": BUILT_IN_LOSS, "batch_size": 1} | (asked or {})
+    return load_problem(
+        asked["problem"] if named.problem is None else named.problem,
+        asked["loss"] if named.loss is None else named.loss,
+        asked["batch_size"] if named.batch_size is None else named.batch_size,
+    )
 
 
 def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
@@ -203,6 +223,7 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
         )
     if run.stats.advice:
         console.print(run.stats.advice, style="yellow", highlight=False)
-    ending = f"; go on with: nowait resume {folder}" if run.stats.interrupted else ""
+    resumable = run.stats.interrupted and run.stats.way == "processes"
+    ending = f"; go on with: nowait resume {folder}" if resumable else ""
     console.print(f"Run: {folder}{ending}", highlight=False)
     return run

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from nowait.core import checks
 from nowait.core.types import Floats
 from nowait.recording import Run, Sweep
 
@@ -69,8 +70,9 @@ def work_share(runs: Runs) -> Figure:
 
 def timeline(run: Run, jobs: int = 300) -> Figure:
     """Who computed what when: a bar for each of the first ``jobs`` gradients, coloured by what became of it."""
-    if not isinstance(run, Run):
-        raise TypeError(f"timeline draws one run, got {run!r}")
+    if not isinstance(run, Run) or not len(run.trace):
+        raise TypeError(f"timeline draws one run with arrivals, got {run!r}")
+    jobs = checks.at_least(1, jobs, "jobs", "it is how many are drawn")
     figure = Figure(figsize=(10.4, 4.6), layout="constrained")
     axes = [figure.subplots()]
     trace = run.trace
@@ -123,7 +125,7 @@ def _draw_final_losses(axes: Axes, result: Sweep) -> None:
     axes.plot(sizes[steady], np.median(final[steady], axis=1), "o-", color=COLOURS[0], label="median over seeds")
     for size in sizes[~steady]:
         axes.axvline(size, color=COLOURS[1], linestyle=":", label="diverged")
-    axes.set(xlabel="stepsize", ylabel="final loss", xscale="log", yscale="log")
+    axes.set(xlabel="stepsize", ylabel="final loss", xscale="log", yscale="log" if steady.any() else "linear")
     axes.grid(alpha=0.3)
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
@@ -137,7 +139,8 @@ def _draw_curves(axes: Axes, result: Sweep) -> None:
             best = result.best_place
             axes.plot(result.time[best, seed], result.curves[best, seed], color=COLOURS[0], label=label)
         axes.legend(fontsize="small")
-    axes.set(xlabel=LABELS["time"], ylabel="loss", yscale="log")
+        axes.set_yscale("log")
+    axes.set(xlabel=LABELS["time"], ylabel="loss")
     axes.grid(alpha=0.3)
 
 

@@ -76,6 +76,7 @@ class DeviceDesk:
     """On an accelerator: parameters are views of one flat tensor there, filled through pinned memory."""
 
     def __init__(self, model: torch.nn.Module, layout: Layout, device: torch.device) -> None:
+        torch.backends.cudnn.deterministic = True  # else a replay would not meet the same bits
         self.model, self.device, self._layout = model.to(device), device, layout
         kind = next(model.parameters()).dtype
         self._flat = torch.empty(layout.length, dtype=kind, device=device)

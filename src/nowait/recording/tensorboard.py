@@ -22,13 +22,10 @@ class TensorBoard(Callback):
     def on_evaluate(self, control: Control) -> None:
         """Write what is known now."""
         writer = self._opened()
-        values = {
-            "loss": control.loss,
-            "workers": control.num_workers,
-            "gradients": control.gradients,
-            "seconds": control.time,
-        }
-        writer.add_event(_event({name: float(value) for name, value in values.items() if value is not None}, control))
+        if control.loss is not None:
+            writer.add_event(_event({"loss": control.loss}, control.loss_step or 0))
+        now = {"workers": control.num_workers, "gradients": control.gradients, "seconds": control.time}
+        writer.add_event(_event({name: float(value) for name, value in now.items()}, control.steps))
         writer.flush()
 
     def close(self) -> None:
@@ -47,11 +44,11 @@ class TensorBoard(Callback):
         return self._writer
 
 
-def _event(values: dict[str, float], control: Control) -> Any:
+def _event(values: dict[str, float], step: int) -> Any:
     import time
 
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
-    return Event(wall_time=time.time(), step=control.loss_step, summary=summary)
+    return Event(wall_time=time.time(), step=step, summary=summary)

@@ -44,7 +44,7 @@ def write_report(
         summary=summary_table(named, minimum),
         predictions=_predictions(predictions),
         config=config_tables(named, _checked_config(config)),
-        minimum=shown(minimum),
+        minimum=f" F* = {shown(minimum)} is subtracted for errors." if minimum else "",
         data=_data(payload(named, minimum)),
     )
     target = Path(path)

@@ -23,7 +23,7 @@ def summary_table(runs: NamedRuns, minimum: float) -> str:
         "steps",
         "seconds",
         "loss",
-        "loss\N{NO-BREAK SPACE}−\N{NO-BREAK SPACE}F*",
+        "loss\N{NO-BREAK SPACE}−\N{NO-BREAK SPACE}F*" if minimum else "error",
         "steps per second",
     ]
     heading += ["median delay", "mean delay", "max delay", "dropped", "diverged"]

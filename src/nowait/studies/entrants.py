@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.api.sweep import maker, sweep
-from nowait.core import Constant, DelayAdaptive, Method
+from nowait.core import Constant, DelayAdaptive, Method, checks
 from nowait.core.types import Floats
 from nowait.methods import AsynchronousSGD, MinibatchSGD
 from nowait.recording import Sweep
@@ -21,8 +21,8 @@ CONSTANT = "Asynchronous SGD, constant"
 ADAPTIVE = "Asynchronous SGD, delay-adaptive"
 GRID = 2.0 ** np.arange(2.0, -1.5, -0.5)
 """Stepsizes to try at first, in units such as 1/L, or a share of 1/M of them where single gradients make steps."""
-SHIFT = 8.0
-MOST_MOVES = 4
+SHIFT = 4.0
+MOST_MOVES = 6
 
 
 @final
@@ -60,17 +60,34 @@ def checked_entrants(methods: Mapping[str, Method | Make] | None) -> list[Entran
 def _entrant(name: str, method: Method | Make) -> Entrant:
     if isinstance(method, Method):
         return Entrant(name, lambda _: method, tuned=False)
-    return Entrant(name, maker(method), tuned=True)
+    make = maker(method)
+    checks.instance(make(1.0), Method, f"methods[{name!r}](stepsize)", "nw.AsynchronousSGD(nw.Constant(stepsize))")
+    return Entrant(name, make, tuned=True)
 
 
-def tune(problem: Any, entrant: Entrant, speeds: Speeds, unit: float, seconds: float, seed: int) -> Sweep:
-    """The final losses for a grid of stepsizes in virtual time; the grid is moved while its best is at an end."""
+def tune(
+    problem: Any,
+    entrant: Entrant,
+    speeds: Speeds,
+    unit: float,
+    seconds: float,
+    *,
+    seed: int = 0,
+    grid: Floats = GRID,
+    progress: bool | None = False,
+) -> Sweep:
+    """The final losses for a grid of stepsizes in virtual time; the grid is moved while its best is at an end.
+
+    A method that makes no step in the time is not tuned: its stepsizes are all as good.
+    """
     scale = _scale(entrant, speeds.num_workers)
     for _ in range(MOST_MOVES):
-        sizes: Floats = GRID * scale * unit
+        sizes: Floats = grid * scale * unit
         result = sweep(
-            problem, entrant.make, speeds, stepsizes=sizes.tolist(), seeds=[seed], seconds=seconds, progress=False
+            problem, entrant.make, speeds, stepsizes=sizes.tolist(), seeds=[seed], seconds=seconds, progress=progress
         )
+        if not np.nan_to_num(result.step).max() > 0:
+            break
         if result.diverged.all() or result.best_place == len(sizes) - 1:
             scale /= SHIFT
         elif result.best_place == 0:
@@ -78,6 +95,13 @@ def tune(problem: Any, entrant: Entrant, speeds: Speeds, unit: float, seconds: f
         else:
             break
     return result
+
+
+def best_of(tuning: Sweep) -> float:
+    """The best stepsize; in the middle of the grid if all are as good, the smallest if all diverged."""
+    if not np.nan_to_num(tuning.step).max() > 0:
+        return float(tuning.stepsizes[len(tuning.stepsizes) // 2])
+    return float(tuning.stepsizes.min()) if tuning.diverged.any(axis=1).all() else tuning.best
 
 
 def _scale(entrant: Entrant, workers: int) -> float:

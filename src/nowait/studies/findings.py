@@ -25,7 +25,7 @@ class RaceRow:
     seconds: float
     loss: float
     error: float
-    """Loss minus F*."""
+    """Loss minus F*; NaN if that is not known."""
     steps_per_second: float
     delay_median: float
     delay_mean: float
@@ -33,82 +33,109 @@ class RaceRow:
     dropped: float
     diverged: bool
     """Whether any run did."""
+    worse_than_start: bool
+    """Whether any run ended above the loss it began with."""
     seconds_to_first: float
     """When it has the loss that the first method ends with; infinite if never."""
     predicted: float | None
-    """How many times sooner that should be by s_max/HM; None for methods that the formula is not about."""
+    """How many times sooner that should be by s_max/HM; None where the formula does not apply."""
     measured: float | None
-    """How many times sooner it was; None for the first method."""
+    """How many times sooner it was; None for the first method, and if it never was."""
 
 
-def rows_of(runs: Mapping[str, list[Run]], minimum: float, gain: Speedup) -> list[RaceRow]:
+def rows_of(runs: Mapping[str, list[Run]], minimum: float | None, gain: Speedup) -> list[RaceRow]:
     """The table of a race; the first method is the one to compare with."""
     first = next(iter(runs.values()))
-    return [_row(name, mine, first, minimum, gain) for name, mine in runs.items()]
+    return [_row(name, mine, first, minimum, gain) for name, mine in runs.items() if mine]
 
 
-def _row(name: str, runs: list[Run], first: list[Run], minimum: float, gain: Speedup) -> RaceRow:
+def _row(name: str, runs: list[Run], first: list[Run], minimum: float | None, gain: Speedup) -> RaceRow:
     targets = [final_loss(run) for run in first[: len(runs)]]
-    times = [_until(run, target) for run, target in zip(runs, targets, strict=True)]
-    ends = [_until(run, target) for run, target in zip(first, targets, strict=False)]
-    seconds_to = float(np.median(times))
-    is_first = runs is first
+    pairs = list(zip(runs, targets, strict=False))
+    seconds_to = float(np.median([_until(run, target) for run, target in pairs])) if pairs else math.inf
+    ends = float(np.median([_until(run, target) for run, target in zip(first, targets, strict=False)]))
     delays = [run.trace.delay for run in runs]
     loss = _median(final_loss(run) for run in runs)
+    compared = runs is not first and _keeps_step(first[0])
     return RaceRow(
         method=name,
         gradients=_median(run.stats.gradients for run in runs),
         steps=_median(run.stats.steps for run in runs),
         seconds=_median(run.stats.seconds for run in runs),
         loss=loss,
-        error=loss - minimum,
+        error=math.nan if minimum is None else loss - minimum,
         steps_per_second=_median(run.stats.steps_per_second for run in runs),
         delay_median=_median(np.median(one) if len(one) else math.nan for one in delays),
         delay_mean=_median(one.mean() if len(one) else math.nan for one in delays),
         delay_max=_median(one.max() if len(one) else math.nan for one in delays),
         dropped=_median(run.stats.dropped for run in runs),
         diverged=any(run.stats.diverged for run in runs),
+        worse_than_start=any(final_loss(run) > float(run.history.loss[0]) for run in runs),
         seconds_to_first=seconds_to,
-        predicted=gain.speedup if _applies_at_once(runs[0]) else None,
-        measured=None if is_first else float(np.median(ends)) / seconds_to if seconds_to > 0 else math.nan,
+        predicted=gain.speedup if compared and _applies_at_once(runs[0]) else None,
+        measured=ends / seconds_to if runs is not first and 0 < seconds_to < math.inf and ends < math.inf else None,
     )
 
 
 def findings(rows: list[RaceRow], runs: Mapping[str, list[Run]], gain: Speedup, engine: str) -> list[str]:
-    """Sentences: who made how many steps, who was first, how it stands per gradient."""
-    first, others = rows[0], rows[1:]
+    """Sentences: who made how many steps, who was first, how it stands per gradient, who went astray."""
+    first, others = rows[0], [row for row in rows[1:] if not (row.diverged or row.worse_than_start)]
+    astray = [_astray(row) for row in rows if row.diverged or row.worse_than_start]
+    if len(rows) == 1:
+        return [f"{first.method} made {first.steps:,.0f} steps and ended at a loss of {first.loss:.4g}.", *astray]
+    if first.diverged or first.worse_than_start or first.steps == 0:
+        return [_no_yardstick(first), *astray]
     if not others:
-        return [f"{first.method} made {first.steps:,.0f} steps and ended at a loss of {first.loss:.4g}."]
+        return [f"Only {first.method} ended below the loss it began with.", *astray]
     best = min(others, key=lambda row: row.seconds_to_first)
     time = "virtual time" if engine == "simulate" else "wall-clock time"
-    sentences = [
+    steps = (
         f"In {first.seconds:.4g} s of {time} {first.method} made {first.steps:,.0f} steps, {best.method} "
         f"{best.steps:,.0f}."
-    ]
-    if math.isfinite(best.seconds_to_first) and best.measured is not None:
-        promised = f" (s_max/HM of the workers' speeds promises {gain.speedup:.3g} x)" if best.predicted else ""
-        verb = "reached" if best.measured >= 1 else "reached only"
-        sentences.append(
-            f"{best.method} {verb} the loss that {first.method} ends with after {best.seconds_to_first:.3g} s, "
-            f"{best.measured:.3g} times as fast{promised}."
-        )
-    else:
-        sentences.append(f"No other method reached the loss that {first.method} ends with.")
-    sentences += [_per_gradient(runs, first, best)]
-    sentences += [f"{row.method} diverged: its stepsize is too large for some seed." for row in rows if row.diverged]
-    return sentences
+    )
+    return [steps, _who_was_first(first, best, gain), _per_gradient(runs, first, best), *astray]
+
+
+def _no_yardstick(first: RaceRow) -> str:
+    if first.steps == 0:
+        return f"{first.method} made no step in the time of the race, so there is nothing to compare the others with."
+    return f"{first.method} ended above the loss it began with, so there is nothing to compare the others with."
+
+
+def _astray(row: RaceRow) -> str:
+    words = "diverged" if row.diverged else f"ended at a loss of {row.loss:.3g}, above where it began"
+    return f"{row.method} {words}: its stepsize is too large for these workers."
+
+
+def _who_was_first(first: RaceRow, best: RaceRow, gain: Speedup) -> str:
+    if best.measured is None:
+        return f"No other method reached the loss that {first.method} ends with, {first.loss:.4g}."
+    promised = f" (s_max/HM of the workers' speeds promises {gain.speedup:.3g} x)" if best.predicted else ""
+    return (
+        f"{best.method} reached the loss that {first.method} ends with after {best.seconds_to_first:.3g} s, "
+        f"{best.measured:.3g} times as fast{promised}, and ended at {best.loss:.4g} against {first.loss:.4g}."
+    )
 
 
 def _per_gradient(runs: Mapping[str, list[Run]], first: RaceRow, best: RaceRow) -> str:
     """The comparison at the same number of gradients, whichever way it falls."""
     count = min(first.gradients, best.gradients)
     ours, theirs = (_loss_after(runs[row.method], count) for row in (best, first))
-    words = f"After the same {count:,.0f} gradients {best.method} has a loss of {ours:.4g}, {first.method} {theirs:.4g}"
-    if ours <= theirs * (1 + 1e-9):
+    words = f"After the same {count:,.0f} gradients {best.method} has a loss of {ours:.5g}, {first.method} {theirs:.5g}"
+    if ours <= theirs + 1e-9 * abs(theirs):
         return f"{words}: it is no worse per gradient either."
+    if not _keeps_step(runs[first.method][0]):
+        return f"{words}: per gradient {first.method} is ahead."
     return (
-        f"{words}: per gradient {first.method} is ahead, because its gradients are all fresh, and with near-equal "
-        f"workers or little noise fresh gradients allow longer steps. What asynchrony buys is not waiting."
+        f"{words}: per gradient {first.method} is ahead. Its gradients are all fresh, which allows longer steps, the "
+        f"more so the less noise there is. What asynchrony buys is not waiting."
+    )
+
+
+def _keeps_step(run: Run) -> bool:
+    """Is every gradient fresh, as with minibatch SGD?"""
+    return (
+        run.stats.gradients > 0 and len(run.trace) > 0 and int(run.trace.delay.max()) == 1 and not _applies_at_once(run)
     )
 
 

@@ -23,7 +23,7 @@ from nowait.studies.candidates import candidates
 from nowait.studies.quiet import quiet
 from nowait.studies.sources import Source
 from nowait.studies.track import Effort, Track
-from nowait.studies.units import stepsize_unit
+from nowait.studies.units import name_of, stepsize_unit
 from nowait.theory import Constants, Speedup, estimate, speedup
 
 logger = logging.getLogger("nowait")
@@ -105,7 +105,7 @@ def plan(
         ]
     return Advice(
         source=source.words,
-        problem=repr(chosen) if problem is not None else f"{chosen!r}, for want of your own",
+        problem=name_of(chosen) if problem is not None else f"{chosen!r}, for want of your own",
         speedup=gain,
         target_loss=target,
         budget_seconds=track.seconds,

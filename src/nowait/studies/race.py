@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,21 +14,21 @@ from nowait.api.sweep import checked_seeds
 from nowait.api.train import train
 from nowait.core import Method, checks
 from nowait.core.problem import checked_problem
-from nowait.engines.progress import Progress
 from nowait.recording import Run, Sweep
 from nowait.recording.run import write_json
 from nowait.speeds import Speeds
-from nowait.studies.entrants import Entrant, Make, checked_entrants, tune
+from nowait.studies.entrants import GRID, Entrant, Make, best_of, checked_entrants, tune
 from nowait.studies.findings import RaceRow, findings, rows_of
 from nowait.studies.quiet import quiet
 from nowait.studies.sources import Source
-from nowait.studies.units import stepsize_unit
+from nowait.studies.units import known_minimum, name_of, stepsize_unit
 from nowait.theory import Speedup, estimate, speedup
 
 ENGINES = ("processes", "simulate", "ray")
 TUNING_SHARE = 0.5
 """Stepsizes are tuned on so much of the time."""
 GRADIENTS = 32_000
+LONGEST_NAME = 80
 LEAST_SECONDS = 5.0
 """A race of real workers takes at least so long."""
 
@@ -48,40 +47,51 @@ class Race:
     tunings: dict[str, Sweep]
     speedup: Speedup
     """What the workers' speeds promise."""
-    minimum: float
-    """F* where it is known, else 0."""
+    minimum: float | None
+    """F*; None if it is not known."""
     config: dict[str, Any] = field(default_factory=dict)
     interrupted: bool = False
+    """Whether a signal ended it before all methods had their time."""
 
     @property
     def rows(self) -> list[RaceRow]:
         """The table: one row for every method, medians over the seeds."""
-        return rows_of(self.runs, self.minimum, self.speedup)
+        return rows_of(self.runs, self.minimum, self.speedup) if self.runs else []
 
     @property
     def findings(self) -> list[str]:
         """What came out, in words, whichever way."""
-        return findings(self.rows, self.runs, self.speedup, self.engine)
+        warning = ["Interrupted: not every method had its time."] if self.interrupted else []
+        return warning + (findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else [])
 
     @property
-    def first_runs(self) -> dict[str, Run]:
-        """The run with the first seed, by method."""
-        return {name: runs[0] for name, runs in self.runs.items()}
+    def shown_from(self) -> float:
+        """What is subtracted from losses in figures: F*, or, where it is not known, as little as a logarithm needs."""
+        if self.minimum is not None:
+            return self.minimum
+        losses = np.concatenate([run.history.loss for mine in self.runs.values() for run in mine])
+        losses = losses[np.isfinite(losses)]
+        if len(losses) and losses.min() <= 0:
+            return float(losses.min() - 1e-3 * max(np.ptp(losses), 1e-12))
+        return 0.0
 
     def save(self, folder: str | Path) -> Path:
-        """Every run, the configuration, ``report.html`` and the figure, into a folder that is there or not."""
+        """Every run that is not there yet, the configuration, ``report.html`` and the figure, into a folder."""
         from nowait.plots import race as draw
 
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
+        names = folder_names(list(self.runs), self.config["seeds"])
         for name, runs in self.runs.items():
-            for seed, run in zip(self.config["seeds"], runs, strict=True):
-                run.save(target / _folder_name(name, seed, len(runs)))
-        write_json(target / "config.json", self.config)
-        figure = draw(self.runs, minimum=self.minimum)
-        for ending in ("png", "svg"):
-            figure.savefig(target / f"race.{ending}", dpi=150)
-        self.report(target / "report.html")
+            for seed, run in zip(self.config["seeds"], runs, strict=False):
+                if not (target / names[name, seed]).exists():
+                    run.save(target / names[name, seed])
+        write_json(target / "config.json", self.config | {"interrupted": self.interrupted})
+        if self.runs:
+            figure = draw(self.runs, minimum=self.shown_from)
+            for ending in ("png", "svg"):
+                figure.savefig(target / f"race.{ending}", dpi=150)
+            self.report(target / "report.html")
         return target
 
     def report(self, path: str | Path) -> Path:
@@ -97,7 +107,7 @@ class Race:
             self.runs,
             path,
             title=f"Race on {self.problem}",
-            minimum=self.minimum,
+            minimum=self.shown_from,
             notes=self.findings,
             predictions=predictions,
             config=self.config,
@@ -116,6 +126,9 @@ def race(
     gradients: int | None = None,
     seeds: Iterable[int] = (0,),
     probe_seconds: float = 2.0,
+    tuning_sizes: int = 7,
+    folder: str | Path | None = None,
+    labels: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
     progress: bool | None = None,
 ) -> Race:
@@ -125,7 +138,9 @@ def race(
     SGD, asynchronous SGD, and asynchronous SGD with delay-adaptive stepsizes. The first is what the others are compared
     with. ``engine="processes"`` takes real workers (``workers``, ``speeds`` and ``slowdown`` as in ``nw.train``), and
     stepsizes are tuned in virtual time on compute times from a probe; ``"simulate"`` needs ``speeds``. The time is
-    ``seconds``, or what the workers need for so many ``gradients`` (32,000 unless said). ``tell`` hears of every stage.
+    ``seconds``, or what the workers need for so many ``gradients`` (32,000 unless said). With a ``folder`` every run is
+    saved when it ends, and the report in the end. ``tell`` hears of every stage. Ctrl-C ends the race with what there
+    is.
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
@@ -135,47 +150,87 @@ def race(
     """
     check_engine(engine, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
+    names = folder_names([entrant.name for entrant in entrants], seed_list)
     checked_problem(problem)
+    lowest = known_minimum(problem)
     say = tell or (lambda _: None)
-    if engine == "simulate":
-        assert speeds is not None
-        source = Source.of_speeds(speeds, seed_list[0])
+    if engine == "simulate" and speeds is not None:
+        source = Source.of_speeds(speeds, seed=0)
     else:
-        source = Source.of_probe(problem, workers, probe_seconds, slowdown=slowdown, speeds=speeds, seed=seed_list[0])
-    cluster = Cluster(problem, engine, speeds, slowdown, source)
+        say(f"Probing the workers' speeds for {probe_seconds:.3g} s, longer if somebody needs it.")
+        source = Source.of_probe(problem, workers, probe_seconds, slowdown=slowdown, speeds=speeds)
+    if "delivered nothing" in source.words:
+        say(f"Mind {source.words}.")
+    cluster = Cluster(problem, engine, speeds, slowdown, source, dict(labels or {}))
     limit = _seconds(seconds, gradients, cluster)
     say(cluster.words(limit))
     unit = stepsize_unit(problem, estimate(problem, seed=seed_list[0]), GRADIENTS)
-    runs: dict[str, list[Run]] = {}
-    tunings: dict[str, Sweep] = {}
-    with Progress("racing", False if engine == "processes" else progress) as bar, quiet():
-        for place, entrant in enumerate(entrants):
-            size = 1.0
-            if entrant.tuned:
-                tunings[entrant.name] = tuning = tune(
-                    problem, entrant, cluster.source.speeds, unit, limit * TUNING_SHARE, seed_list[0]
-                )
-                say(_tuned_words(entrant.name, tuning))
-                size = tuning.best
-            mine = runs.setdefault(entrant.name, [])
-            for seed in seed_list:
-                mine.append(cluster.run(entrant, size, limit, seed, progress))
-                bar.show((place + len(mine) / len(seed_list)) / len(entrants))
-                if mine[-1].stats.interrupted:
-                    break
-            if mine[-1].stats.interrupted:
-                break
-    return Race(
-        problem=repr(problem),
+    heat = _Heat(cluster, limit, unit, seed_list, tuning_sizes, say, progress)
+    keep = None if folder is None else (lambda name, seed, run: run.save(Path(folder) / names[name, seed]))
+    with quiet():
+        interrupted = heat.run_all(entrants, keep)
+    found = Race(
+        problem=name_of(problem),
         engine=engine,
         seconds=limit,
-        runs=runs,
-        tunings=tunings,
+        runs=heat.runs,
+        tunings=heat.tunings,
         speedup=cluster.gain,
-        minimum=problem.minimum()[1] if hasattr(problem, "minimum") else 0.0,
-        config=_config(problem, engine, limit, seed_list, cluster, tunings),
-        interrupted=any(run.stats.interrupted for mine in runs.values() for run in mine),
+        minimum=lowest,
+        config=_config(engine, limit, seed_list, cluster, heat.sizes) | dict(labels or {}),
+        interrupted=interrupted,
     )
+    if folder is not None:
+        found.save(folder)
+    return found
+
+
+@final
+@dataclass
+class _Heat:
+    """The methods, one after the other."""
+
+    cluster: Cluster
+    seconds: float
+    unit: float
+    seeds: list[int]
+    tuning_sizes: int
+    say: Callable[[str], None]
+    progress: bool | None
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    tunings: dict[str, Sweep] = field(default_factory=dict)
+    sizes: dict[str, float] = field(default_factory=dict)
+
+    def run_all(self, entrants: list[Entrant], keep: Callable[[str, int, Run], Any] | None) -> bool:
+        """Let everybody run; whether a signal ended it before."""
+        try:
+            for entrant in entrants:
+                size = self._tuned(entrant) if entrant.tuned else 1.0
+                for seed in self.seeds:
+                    run = self.cluster.run(entrant, size, self.seconds, seed, self.progress)
+                    self.runs.setdefault(entrant.name, []).append(run)
+                    if keep is not None:
+                        keep(entrant.name, seed, run)
+                    if run.stats.interrupted:
+                        return True
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def _tuned(self, entrant: Entrant) -> float:
+        tuning = tune(
+            self.cluster.problem,
+            entrant,
+            self.cluster.source.speeds,
+            self.unit,
+            self.seconds * TUNING_SHARE,
+            seed=self.seeds[0],
+            grid=GRID[:: max(1, len(GRID) // max(1, self.tuning_sizes - 1))],
+            progress=self.progress,
+        )
+        self.tunings[entrant.name], self.sizes[entrant.name] = tuning, best_of(tuning)
+        self.say(_tuned_words(entrant.name, tuning))
+        return self.sizes[entrant.name]
 
 
 @final
@@ -189,6 +244,7 @@ class Cluster:
     slowdown: Mapping[int, float] | None
     source: Source
     """Their speeds: in a simulation those given, else as a probe found them."""
+    labels: dict[str, Any]
 
     @property
     def workers(self) -> int:
@@ -215,7 +271,15 @@ class Cluster:
         """One method for the time of the race."""
         method = entrant.make(size)
         if self.engine == "simulate":
-            return simulate(self.problem, method, self.source.speeds, seconds=seconds, seed=seed, progress=False)
+            return simulate(
+                self.problem,
+                method,
+                self.source.speeds,
+                seconds=seconds,
+                seed=seed,
+                labels=self.labels,
+                progress=progress,
+            )
         return train(
             self.problem,
             method,
@@ -224,6 +288,7 @@ class Cluster:
             slowdown=self.slowdown,
             seconds=seconds,
             seed=seed,
+            labels=self.labels,
             progress=progress,
         )
 
@@ -253,30 +318,39 @@ def _tuned_words(name: str, tuning: Sweep) -> str:
         f"{size:.3g}" + (" (diverged)" if diverged else "")
         for size, diverged in zip(tuning.stepsizes, tuning.diverged[:, 0], strict=True)
     )
-    edge = "; it is at the end of the grid" if tuning.best_place in (0, len(tuning.stepsizes) - 1) else ""
-    return f"{name}: of the stepsizes {shown} the best is {tuning.best:.3g}{edge}"
+    best = best_of(tuning)
+    if not np.nan_to_num(tuning.step).max() > 0:
+        return f"{name}: it makes no step in half the time, so {best:.3g} is taken untuned"
+    edge = "; it is at the end of the grid" if best in (tuning.stepsizes.min(), tuning.stepsizes.max()) else ""
+    return f"{name}: of the stepsizes {shown} the best is {best:.3g}{edge}"
 
 
-def _config(
-    problem: Any, engine: str, seconds: float, seeds: list[int], cluster: Cluster, tunings: dict[str, Sweep]
-) -> dict[str, Any]:
+def _config(engine: str, seconds: float, seeds: list[int], cluster: Cluster, sizes: dict[str, float]) -> dict[str, Any]:
     return {
-        "problem": repr(problem),
+        "problem": name_of(cluster.problem),
         "engine": engine,
         "workers": cluster.workers,
         "speeds": cluster.source.words,
         "seconds_per_gradient": [float(f"{value:.6g}") for value in cluster.source.seconds],
         "seconds": seconds,
         "seeds": list(seeds),
-        "stepsizes": {name: tuning.best for name, tuning in tunings.items()},
+        "stepsizes": sizes,
     }
 
 
-def _folder_name(method: str, seed: int, seeds: int) -> str:
-    plain = "".join(letter if letter.isalnum() else "-" for letter in method.lower())
-    name = "-".join(part for part in plain.split("-") if part)
-    return name if seeds == 1 else f"{name}-seed-{seed}"
+def folder_names(methods: list[str], seeds: list[int]) -> dict[tuple[str, int], str]:
+    """A folder for every run, each with a name of its own."""
+    names: dict[tuple[str, int], str] = {}
+    taken: set[str] = set()
+    for number, method in enumerate(methods, start=1):
+        plain = "".join(letter if letter.isalnum() else "-" for letter in method.lower())
+        short = "-".join(part for part in plain.split("-") if part)[:LONGEST_NAME] or f"method-{number}"
+        name = short if short not in taken else f"{short}-{number}"
+        taken.add(name)
+        for seed in seeds:
+            names[method, seed] = name if len(seeds) == 1 else f"{name}-seed-{seed}"
+    return names
 
 
 def _measured(value: float | None) -> str:
-    return "not reached" if value is None or math.isinf(value) or math.isnan(value) else f"{value:.3g} x"
+    return "not reached" if value is None else f"{value:.3g} x"

@@ -22,6 +22,8 @@ STANDING_STILL = AsynchronousSGD(Constant(1e-12))
 """Speeds are measured without going anywhere."""
 GRADIENTS_EACH = 200
 NO_EVALUATION = 2**40
+ENOUGH_EACH, MOST_PROBES, LONGER = 2, 3, 3
+"""A probe in which somebody delivered fewer gradients is made again, so many times longer."""
 MOST_ROUNDS = 1_000
 
 
@@ -86,18 +88,26 @@ class Source:
             raise ValueError(
                 "a probe measures your problem's gradients: pass the problem, or give the speeds by seconds="
             )
-        run = train(
-            problem,
-            STANDING_STILL,
-            workers=workers,
-            seconds=checks.positive(probe_seconds, "probe_seconds", "workers need time to be measured"),
-            evaluate_every=NO_EVALUATION,
-            slowdown=slowdown,
-            speeds=speeds,
-            seed=seed,
-            progress=False,
-        )
-        return cls.of_trace(run.trace, f"a probe of this machine for {probe_seconds:g} s")
+        seconds = checks.positive(probe_seconds, "probe_seconds", "workers need time to be measured")
+        for _ in range(MOST_PROBES):
+            run = train(
+                problem,
+                STANDING_STILL,
+                workers=workers,
+                seconds=seconds,
+                evaluate_every=NO_EVALUATION,
+                slowdown=slowdown,
+                speeds=speeds,
+                seed=seed,
+                progress=False,
+            )
+            if run.stats.interrupted:
+                raise KeyboardInterrupt
+            counts = np.bincount(run.trace.worker, minlength=run.trace.num_workers)
+            if counts.min() >= ENOUGH_EACH:
+                break
+            seconds *= LONGER
+        return cls.of_trace(run.trace, f"a probe of this machine for {run.stats.seconds:.3g} s")
 
 
 def _settled_rate(trace: Trace) -> float:

@@ -1,4 +1,4 @@
-"""In which units to look for a stepsize."""
+"""What studies ask of a problem: its name, its minimum, and in which units to look for a stepsize."""
 
 from __future__ import annotations
 
@@ -19,3 +19,17 @@ def stepsize_unit(problem: Any, found: Estimate, gradients: int) -> float:
     if not found.G:
         raise ValueError(f"{type(problem).__name__} has gradients of zero at x_0: there is nothing to train")
     return max(float(found.B), FLAT) / (float(found.G) * math.sqrt(gradients))
+
+
+def known_minimum(problem: Any) -> float | None:
+    """F* of a problem that knows it."""
+    try:
+        return float(problem.minimum()[1])
+    except Exception:  # it has none, or cannot find it: then nothing is known
+        return None
+
+
+def name_of(problem: Any) -> str:
+    """What a problem says of itself, or the name of its class."""
+    text = repr(problem)
+    return type(problem).__name__ if text.startswith("<") else text
