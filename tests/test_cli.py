@@ -347,7 +347,8 @@ def test_what_is_wrong_with_a_run_is_told_in_a_line(arguments, message, tmp_path
 
 def test_lists_in_a_file_of_options(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    race = 'method = ["fedbuff:buffer=2"]\nengine = "simulate"\nworkers = 3\ngradients = 100\nbatch-size = 4\nquick = true\n'
+    race = 'method = ["fedbuff:buffer=2"]\nengine = "simulate"\nquick = true\n'
+    race += "workers = 3\ngradients = 100\nbatch-size = 4\n"
     text = f"[race]\n{race}"
     (tmp_path / "mine.toml").write_text(text + "[simulate]\nspeeds = [1, 2]\nsteps = 20\n")
     raced = RUNNER.invoke(app, ["race", "--config", "mine.toml", "--json"])
