@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -71,21 +72,25 @@ def run_race(asked: RaceSettings) -> Race:
     make_folder(asked.folder)
     console = Console(stderr=asked.as_json)
     console.print(f"{problem!r}. {imitation}", highlight=False)
-    found = race(
-        problem,
-        methods,
-        engine=asked.engine,
-        workers=asked.workers,
-        speeds=speeds,
-        slowdown=slowdown,
-        gradients=(QUICK_GRADIENTS if asked.quick else GRADIENTS) if asked.gradients is None else asked.gradients,
-        seeds=range(asked.seed, asked.seed + asked.seeds),
-        probe_seconds=_probe_seconds(asked),
-        tuning_sizes=QUICK_SIZES if asked.quick else USUAL_SIZES,
-        folder=asked.folder,
-        labels={COMMAND: asked.resolved},
-        tell=lambda words: console.print(words, highlight=False),
-    )
+    try:
+        found = race(
+            problem,
+            methods,
+            engine=asked.engine,
+            workers=asked.workers,
+            speeds=speeds,
+            slowdown=slowdown,
+            gradients=(QUICK_GRADIENTS if asked.quick else GRADIENTS) if asked.gradients is None else asked.gradients,
+            seeds=range(asked.seed, asked.seed + asked.seeds),
+            probe_seconds=_probe_seconds(asked),
+            tuning_sizes=QUICK_SIZES if asked.quick else USUAL_SIZES,
+            folder=asked.folder,
+            labels={COMMAND: asked.resolved},
+            tell=lambda words: console.print(words, highlight=False),
+        )
+    finally:
+        with contextlib.suppress(OSError):
+            asked.folder.rmdir()  # if nothing came of it
     if asked.as_json:
         print_json({"rows": [asdict(row) for row in found.rows], "findings": found.findings, "config": found.config})
     else:
