@@ -22,7 +22,7 @@ race: $(VENV)/.installed
 	$(BIN)/nowait race
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -44,7 +44,14 @@ problem = TorchProblem(
     metrics={"accuracy": accuracy},
     sampling="epochs",
 )
-run = nw.train(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), workers=2, steps=600, folder="runs/torch-cnn")
+run = nw.train(
+    problem,
+    nw.AsynchronousSGD(nw.DelayAdaptive(0.1)),
+    workers=2,
+    steps=300,
+    evaluate_every=100,
+    folder="runs/torch-cnn",
+)
 nw.plots.errors({"delay-adaptive": run}, axis="step").savefig("torch_batch_norm.png")
 
 merged = problem.model(run.params)[1].running_mean

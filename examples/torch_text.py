@@ -49,7 +49,7 @@ def loss(output, target):
 
 
 paths = [Path(sys.argv[1])] if len(sys.argv) > 1 else sorted((Path(__file__).parent.parent / "docs").glob("*.md"))
-steps = int(sys.argv[2]) if len(sys.argv) > 2 else 300
+steps = int(sys.argv[2]) if len(sys.argv) > 2 else 200
 text = "".join(path.read_text(encoding="utf-8") for path in paths)[:200_000]
 alphabet = sorted(set(text))
 codes = torch.tensor([alphabet.index(letter) for letter in text])
@@ -64,7 +64,7 @@ run = nw.train(
     nw.AsynchronousSGD(nw.DelayAdaptive(0.003)),
     workers=2,
     steps=steps,
-    evaluate_every=max(1, steps // 6),
+    evaluate_every=max(1, steps // 2),
     update=TorchOptimizer(torch.optim.AdamW, betas=(0.5, 0.99)),
 )
 nw.plots.errors({"AdamW, delay-adaptive": run}, axis="step").savefig("torch_text.png")

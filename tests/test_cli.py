@@ -4,6 +4,7 @@ import json
 import logging
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -22,7 +23,8 @@ def logging_as_before():
 
 
 RUNNER = CliRunner()
-SMALL = ["race", "--workers", "3", "--gradients", "300", "--batch-size", "8"]
+DATA = Path(__file__).parent / "small.libsvm"
+SMALL = ["race", "--workers", "3", "--gradients", "300", "--batch-size", "4", "--problem", str(DATA)]
 SIMULATED = [*SMALL, "--engine", "simulate"]
 
 
@@ -348,7 +350,7 @@ def test_what_is_wrong_with_a_run_is_told_in_a_line(arguments, message, tmp_path
 def test_lists_in_a_file_of_options(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     race = 'method = ["fedbuff:buffer=2"]\nengine = "simulate"\nquick = true\n'
-    race += "workers = 3\ngradients = 100\nbatch-size = 4\n"
+    race += f"workers = 3\ngradients = 100\nbatch-size = 4\nproblem = '{DATA}'\n"
     text = f"[race]\n{race}"
     (tmp_path / "mine.toml").write_text(text + "[simulate]\nspeeds = [1, 2]\nsteps = 20\n")
     raced = RUNNER.invoke(app, ["race", "--config", "mine.toml", "--json"])

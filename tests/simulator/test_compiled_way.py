@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 
 import nowait as nw
+from names import plain
 from nowait.engines.simulator import compiled, execution, schedule
 from nowait.engines.simulator.planner import Planner
 from nowait.testing import CATALOGUE
@@ -127,7 +128,7 @@ def test_every_speed_model_gives_the_reference_results(speeds, method):
         {"steps": 5_000, "target_loss": 2.0},
         {"target_loss": 2.0},
     ],
-    ids=str,
+    ids=plain,
 )
 @pytest.mark.parametrize("name", ["AsynchronousSGD", "RingmasterASGD", "RennalaSGD", "MindFlayerSGD"])
 def test_every_budget_ends_the_run_where_the_reference_way_does(name, budget, caplog, monkeypatch):
@@ -245,7 +246,7 @@ def test_methods_that_look_at_what_no_plan_knows_fall_back(what):
         {"problem": nw.problems.Compressed(PROBLEM, nw.problems.TopK(3))},
         {"problem": nw.problems.NonconvexLogisticRegression(DENSE, LABELS)},
     ],
-    ids=str,
+    ids=plain,
 )
 def test_what_cannot_be_compiled_runs_the_reference_way(options):
     check_that_they_agree(*both_ways(steps=30, **options), "reference")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import nowait as nw
+from names import plain
 from nowait.engines.simulator import sweep as sweeps
 
 PROBLEM = nw.problems.LeastSquares.random(samples=200, dimension=10, noise=0.01, seed=0)
@@ -52,7 +53,7 @@ def test_a_sweep_has_the_losses_of_single_runs(method, way, caplog):
     assert result.curves.shape[:2] == (4, 3)
 
 
-@pytest.mark.parametrize("budget", [{"steps": 170}, {"seconds": 60.0}, {"gradients": 100, "seconds": 60.0}], ids=str)
+@pytest.mark.parametrize("budget", [{"steps": 170}, {"seconds": 60.0}, {"gradients": 100, "seconds": 60.0}], ids=plain)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_budgets_and_threads(budget, threads, caplog):
     make = lambda size: nw.RingmasterASGD(nw.Constant(size), max_delay=6)  # noqa: E731
@@ -287,7 +288,7 @@ def test_advice_is_logged_once_and_divergence_is_not_told_run_by_run(caplog):
         ({"problem": 3}, TypeError, "problem must have"),
         ({"steps": None}, ValueError, "a run needs an end"),
     ],
-    ids=str,
+    ids=plain,
 )
 def test_bad_arguments(options, error, message):
     given = {"problem": PROBLEM, "method": METHOD, "speeds": SPEEDS, "stepsizes": [0.1], "steps": 10} | options

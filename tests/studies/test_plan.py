@@ -78,7 +78,8 @@ def test_any_speeds_are_measured_by_their_means():
 
 def test_a_probe_measures_this_machine(tmp_path):
     advice = planned(workers=2, probe_seconds=0.3, slowdown={1: 8.0})
-    assert "a probe of this machine for 0.3 s: 2 workers" in advice.source
+    assert "a probe of this machine for 0." in advice.source
+    assert "2 workers" in advice.source
     assert advice.speedup.seconds[1] > 2 * advice.speedup.seconds[0] > 0
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nowait as nw
+from names import plain
 from nowait.studies.entrants import ADAPTIVE, CONSTANT, MINIBATCH, best_of, checked_entrants, tune
 from nowait.studies.findings import findings, rows_of
 from nowait.studies.race import folder_names
@@ -230,7 +231,7 @@ def test_the_grid_moves_to_where_the_best_stepsize_is():
         ({"seeds": []}, "seeds is empty"),
         ({"engine": "simulate", "speeds": UNEQUAL, "seconds": 1.0, "gradients": 3}, "seconds= or gradients=, not both"),
     ],
-    ids=str,
+    ids=plain,
 )
 def test_wrong_races_are_refused(options, message):
     with pytest.raises((ValueError, TypeError), match=message):

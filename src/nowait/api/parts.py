@@ -38,7 +38,8 @@ def make_parts(
     checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
     if not workers and not resumed:
         raise ValueError("no worker is there at the start: a run needs at least one")
-    update = _usual_update(problem) if update is None else update
+    if update is None:
+        update = Sgd() if method.makes_its_own_update else _usual_update(problem)
     checks.instance(update, Update, "update", "nw.Momentum(0.9)")
     if method.makes_its_own_update and not isinstance(update, Sgd):
         raise ValueError(

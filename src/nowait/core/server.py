@@ -138,6 +138,10 @@ class Server:
         """How many tickets a worker number has had."""
         return self._jobs.get(worker, 0)
 
+    def trained(self, vector: Vector) -> Vector:
+        """What of a vector like params are parameters: all but the statistics at its end."""
+        return vector[: len(vector) - self._statistics] if self._statistics else vector
+
     # What engines call
 
     def start(self) -> list[Command]:
@@ -253,7 +257,10 @@ class Server:
             self._unchecked = None
         else:
             self._check_gradient()
-            self._step(self._fitting(direction), stepsize, Diverged)
+            direction = self._fitting(direction)
+            if self._statistics:
+                direction = np.concatenate([self.trained(direction), arrival.raw_gradient[-self._statistics :]])
+            self._step(direction, stepsize, Diverged)
         arrival.outcome = APPLIED
         if arrival.step == 0:
             arrival.step, arrival.weight, arrival.stepsize = self.steps, 1.0, stepsize
@@ -333,7 +340,7 @@ class Server:
     # Events
 
     def _begin(self) -> None:
-        trained = self.params[: len(self.params) - self._statistics]
+        trained = self.trained(self.params)
         self.update.start(trained)
         self._make_step = self.update.stepper(trained)
         if self._statistics:
@@ -373,7 +380,7 @@ class Server:
         except GradientRejected:
             return self._reject(arrival, version)
         except Diverged as reason:
-            arrival.norm = math.sqrt(kernels().squared_norm(gradient))
+            arrival.norm = math.sqrt(kernels().squared_norm(self.trained(gradient)))
             self.counts.rejected += 1
             return self._stop(arrival, str(reason))
         finally:
@@ -422,7 +429,7 @@ class Server:
         arrival = self._unchecked
         if arrival is None:
             return
-        squared_norm = kernels().squared_norm(arrival.raw_gradient)
+        squared_norm = kernels().squared_norm(self.trained(arrival.raw_gradient))
         if not squared_norm < INFINITY and not np.isfinite(arrival.raw_gradient).all():
             raise GradientRejected
         arrival.norm = math.sqrt(squared_norm)

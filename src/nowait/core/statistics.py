@@ -26,7 +26,9 @@ def merging(stepper: Stepper, count: int, weight: Callable[[], float]) -> Steppe
         result = stepper(params[:-count], direction[:-count], stepsize, out[:-count])
         out[-count:] = params[-count:]
         if measured[-1] > 0:
-            out[-count:-1] += params.dtype.type(weight()) * (measured[:-1] / measured[-1] - params[-count:-1])
+            whole, share = measured[-1], params.dtype.type(weight())
+            mean = measured[:-1] if whole == 1 else measured[:-1] / whole
+            out[-count:-1] = mean if share == 1 else (1 - share) * params[-count:-1] + share * mean
         return result
 
     return step

@@ -155,6 +155,11 @@ class Adam(Update):
     def __post_init__(self) -> None:
         self.beta1, self.beta2, self.epsilon = _checked_adam(self.beta1, self.beta2, self.epsilon)
 
+    @property
+    def momentum_factor(self) -> float:
+        """β1."""
+        return self.beta1
+
     def start(self, params: Vector) -> None:
         """Both moments begin at zero."""
         self.mean, self.square, self.steps = np.zeros_like(params), np.zeros_like(params), 0
@@ -184,6 +189,11 @@ class AMSGrad(Update):
 
     def __post_init__(self) -> None:
         self.beta1, self.beta2, self.epsilon = _checked_adam(self.beta1, self.beta2, self.epsilon)
+
+    @property
+    def momentum_factor(self) -> float:
+        """β1."""
+        return self.beta1
 
     def start(self, params: Vector) -> None:
         """The moments and the largest square begin at zero."""

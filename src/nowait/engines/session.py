@@ -226,11 +226,19 @@ class Session:
             config=self._parts.config,
         )
         if self._keeper is not None:
-            write_files = getattr(self._parts.problem, "write_files", None)
-            if write_files is not None and not run.stats.diverged:
-                write_files(run.params, self._keeper.folder.path)
             self._keeper.folder.finish(run)
+            self._write_files(run)
         return run
+
+    def _write_files(self, run: Run) -> None:
+        """What the problem itself has to write; the run is safe by now."""
+        write_files = getattr(self._parts.problem, "write_files", None)
+        if write_files is None or run.stats.diverged or self._keeper is None:
+            return
+        try:
+            write_files(run.params, self._keeper.folder.path)
+        except Exception as error:
+            logger.warning("the run is saved, but %s.write_files failed: %r", type(self._parts.problem).__name__, error)
 
     # Evaluations and the end of the run
 

@@ -30,6 +30,6 @@ class PickySGD(Method):
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Apply it if it is near, and go on from the current params."""
-        if np.linalg.norm(server.params - arrival.point) <= self.radius:
+        if np.linalg.norm(server.trained(server.params - arrival.point)) <= self.radius:
             server.apply(arrival, self.stepsize.at(arrival, server))
         server.assign(arrival.worker)

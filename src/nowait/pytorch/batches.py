@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from nowait.core import Sample, checks
 from nowait.core.randomness import MASK, TICKET_STRIDE, child
@@ -28,7 +28,8 @@ class Batches:
     sampling: str
     collate: Any
     shards: Shards | None = None
-    _permutations: dict[tuple[int, int], Integers] = field(default_factory=dict, repr=False)
+    _permutations: dict[int, tuple[int, Integers]] = field(default_factory=dict, repr=False)
+    """The latest epoch of every worker, and its order."""
     _stream: Iterator[Any] | None = field(default=None, repr=False)
 
     @classmethod
@@ -40,8 +41,10 @@ class Batches:
         batches = cls(data, size, sampling, collate or default_collate)
         if batches.is_stream:
             return batches
-        if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        if not isinstance(data, DataLoader) and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
             raise TypeError(f"train_set must have a length and items, or be an IterableDataset, got {data!r}")
+        if isinstance(data, DataLoader):
+            raise TypeError("train_set must be a data set, got a DataLoader: pass its dataset, and batch_size=")
         if len(data) == 0:
             raise ValueError("train_set is empty: there is nothing to train on")
         batches.shards = Shards.all_rows(len(data))
@@ -75,7 +78,10 @@ class Batches:
     def first(self, count: int) -> Any:
         """The first items, to try things out."""
         if self.is_stream:
-            return self.collate([item for item, _ in zip(self.data, range(count), strict=False)])
+            items = [item for item, _ in zip(self.data, range(count), strict=False)]
+            if not items:
+                raise ValueError("train_set is an empty stream: there is nothing to train on")
+            return self.collate(items)
         return self.items(np.arange(min(count, len(self.data))))
 
     def _places(self, sample: Sample, part: int, parts: int) -> Integers:
@@ -95,13 +101,12 @@ class Batches:
 
     def _permuted(self, worker_key: int, length: int, epoch: int, rows: Integers) -> Integers:
         """The rows in the order of an epoch, which follows from seed, worker and epoch."""
-        name = (worker_key, epoch)
-        if name not in self._permutations:
-            if len(self._permutations) > 8:
-                self._permutations.clear()
+        known_epoch, order = self._permutations.get(worker_key, (-1, rows))
+        if known_epoch != epoch:
             rng = np.random.Generator(np.random.Philox(key=child(worker_key ^ length, epoch)))
-            self._permutations[name] = rng.permutation(rows)
-        return self._permutations[name]
+            order = rng.permutation(rows)
+            self._permutations[worker_key] = (epoch, order)
+        return order
 
     def _next(self) -> Any:
         if self._stream is None:
@@ -114,11 +119,13 @@ class Batches:
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """The tensors of a batch on a device."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
+    """The tensors of a batch on a device, and whatever else knows how to get there."""
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
         return {name: moved(item, device) for name, item in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(moved(item, device) for item in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(moved(item, device) for item in batch)
     return batch

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from nowait.core.types import Vector
 from nowait.pytorch.flat import Layout, tensor_of
 
-MOST_BOUND = 4_096
-"""Views of so many points are remembered."""
+MOST_BOUND = 256
+"""Views of so many points and gradients are remembered, by address: they keep nothing alive."""
 
 
 class Desk(Protocol):
@@ -36,7 +37,7 @@ class HostDesk:
         self.model, self.device = model, torch.device("cpu")
         self._layout = layout
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._bound: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+        self._bound: dict[tuple[int, int, str], tuple[torch.Tensor, list[torch.Tensor]]] = {}
 
     def read(self, point: Vector) -> None:
         """Point the parameters at it; buffers are copied, for the model changes them."""
@@ -63,7 +64,7 @@ class HostDesk:
             self._layout.store_buffers(self.model, flat)
 
     def _views(self, array: Vector) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        address = array.ctypes.data
+        address = (array.ctypes.data, array.size, array.dtype.char)
         if address not in self._bound:
             if len(self._bound) >= MOST_BOUND:
                 self._bound.clear()
@@ -78,20 +79,21 @@ class DeviceDesk:
     def __init__(self, model: torch.nn.Module, layout: Layout, device: torch.device) -> None:
         torch.backends.cudnn.deterministic = True  # else a replay would not meet the same bits
         self.model, self.device, self._layout = model.to(device), device, layout
-        kind = next(model.parameters()).dtype
+        kind = torch.float32 if layout.dtype == np.float32 else torch.float64
         self._flat = torch.empty(layout.length, dtype=kind, device=device)
         self._gradient = torch.empty_like(self._flat)
         pinned = device.type == "cuda"
         self._staging = torch.empty(layout.length, dtype=kind, pin_memory=pinned)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        for parameter, view in zip(self._parameters, layout.views(self._flat), strict=True):
-            parameter.data = view
-        self._gradients = layout.views(self._gradient)
+        self._views, self._gradients = layout.views(self._flat), layout.views(self._gradient)
 
     def read(self, point: Vector) -> None:
-        """Copy it over."""
+        """Copy it over; parameters that the model has bound elsewhere, as ``flatten_parameters`` does, come back."""
         self._staging.copy_(tensor_of(point))
         with torch.no_grad():
+            for parameter, view in zip(self._parameters, self._views, strict=True):
+                if parameter.data_ptr() != view.data_ptr():
+                    parameter.data = view
             self._flat.copy_(self._staging, non_blocking=True)
             self._layout.load_buffers(self.model, self._flat)
 

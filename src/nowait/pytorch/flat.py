@@ -16,12 +16,10 @@ DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def tensor_of(array: Vector) -> torch.Tensor:
-    """A tensor on the very memory of an array, also of one that numpy regards as read-only.
+    """A tensor on the very memory of an array, also of one that numpy regards as read-only; it keeps nothing alive.
 
     Workers read their points from memory that is mapped for reading: who writes to such a tensor ends the process.
     """
-    if array.flags.writeable:
-        return torch.from_numpy(array)
     kind = ctypes.c_float if array.dtype == np.float32 else ctypes.c_double
     memory = (kind * array.size).from_address(array.ctypes.data)
     return torch.from_numpy(np.ctypeslib.as_array(memory))
@@ -43,8 +41,8 @@ class Piece:
 class Layout:
     """Where the trained parameters and the buffers of a model are in params.
 
-    Parameters come first; buffers follow as statistics, with a 1 at the end (``nowait.core.statistics``). Frozen
-    parameters are not part of it, tied ones are there once.
+    Parameters come first; buffers that training changes follow as statistics, with a 1 at the end
+    (``nowait.core.statistics``). Frozen parameters and other buffers are not part of it, tied ones are there once.
     """
 
     parameters: tuple[Piece, ...]
@@ -52,8 +50,8 @@ class Layout:
     dtype: Any
 
     @classmethod
-    def of(cls, model: torch.nn.Module) -> Layout:
-        """The layout of a model, or an error that says what cannot be trained."""
+    def of(cls, model: torch.nn.Module, statistics: Iterable[str] = ()) -> Layout:
+        """The layout of a model with these buffers as statistics, or an error that says what cannot be trained."""
         trained = [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
         if not trained:
             raise ValueError(f"{type(model).__name__} has no parameters that require gradients: nothing to train")
@@ -62,7 +60,8 @@ class Layout:
             names = ", ".join(sorted(str(kind) for kind in kinds))
             raise TypeError(f"parameters must all be float32, or all float64, got {names}: cast the model first")
         parameters, end = _pieces(trained, 0)
-        buffers, _ = _pieces(model.named_buffers(), end)
+        wanted = set(statistics)
+        buffers, _ = _pieces([(name, tensor) for name, tensor in model.named_buffers() if name in wanted], end)
         return cls(parameters, buffers, DTYPES[kinds.pop()])
 
     @property

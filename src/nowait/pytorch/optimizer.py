@@ -45,7 +45,9 @@ class TorchOptimizer(Update):
 
     def described(self) -> dict[str, Any]:
         """For ``config.json``: what it takes to make it again."""
-        return {"type": "TorchOptimizer", "optimizer": self._kind.__name__, "options": dict(self._options)}
+        own = self._kind.__module__.startswith("torch.optim")
+        name = self._kind.__name__ if own else f"{self._kind.__module__}.{self._kind.__name__}"
+        return {"type": "TorchOptimizer", "optimizer": name, "options": dict(self._options)}
 
     def start(self, params: Vector) -> None:
         """All state anew."""
@@ -84,6 +86,7 @@ class TorchOptimizer(Update):
 
     def _made(self) -> torch.optim.Optimizer:
         try:
-            return self._kind([self._parameter], **(self._options | {"lr": 1.0}))
+            quiet = {"foreach": False} if "foreach" in inspect.signature(self._kind).parameters else {}
+            return self._kind([self._parameter], **(self._options | quiet | {"lr": 1.0}))  # never writes to gradients
         except TypeError as error:
             raise TypeError(f"{self._kind.__name__} does not take these options: {error}") from None

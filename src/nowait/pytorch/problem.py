@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
 import torch
+from torch.utils.data import TensorDataset
 
 from nowait.core import Sample, Update, checks
 from nowait.core.randomness import checked_seed
-from nowait.core.types import Vector
+from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
 from nowait.pytorch.batches import Batches, moved
+from nowait.pytorch.chance import seeded
 from nowait.pytorch.desk import desk_for
 from nowait.pytorch.flat import Layout, tensor_of
 from nowait.pytorch.optimizer import TorchOptimizer
+from nowait.pytorch.trial import changed_buffers, check_separate
 
 Metric = Callable[[Any, Any], Any]
-TRIED_ITEMS = 2
 EVALUATED_ITEMS = 2_048
 """Without a validation set the loss is that of so many items of the training set."""
-SEED_BITS = (1 << 63) - 1
 
 
 def _usual_forward(model: torch.nn.Module, batch: Any) -> tuple[Any, Any]:
@@ -70,6 +72,8 @@ class TorchProblem:
         self._build, self._loss, self._forward = build_model, loss, forward or _usual_forward
         self._metrics = dict(metrics or {})
         self._batches = Batches.of(train_set, batch_size, sampling, collate_fn)
+        if validation is not None and not (hasattr(validation, "__getitem__") and hasattr(validation, "__len__")):
+            raise TypeError(f"validation must be a data set with a length and items, got {validation!r}")
         if validation is not None and len(validation) == 0:
             raise ValueError("validation is empty: leave it out, and the training set serves")
         self._validation = validation
@@ -79,14 +83,12 @@ class TorchProblem:
         self._threads = checks.at_least(1, threads, "threads", "somebody has to compute")
         self._seed = checked_seed(seed)
         self._desks: dict[tuple[int, str], Any] = {}
-        with self._few_threads():
-            model = self._made()
-            self._layout = Layout.of(model)
-            if Layout.of(self._made()) != self._layout:
-                raise ValueError("build_model must make the same model every time: the shapes of two of them differ")
-            self._initial = self._layout.vector_of(model)
-            self._frozen = _frozen_state(model, self._layout)
-            self._try(model)
+        if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
+            raise ValueError("metrics are functions of (output, target) by name, none of them named 'loss'")
+        with self._few_threads(), seeded(self._seed):
+            self._layout, self._initial = self._tried()
+            if self._validation is not None:
+                self.evaluate_some()
 
     # What engines ask of a problem
 
@@ -132,54 +134,73 @@ class TorchProblem:
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
         """The same, written into ``out``; the parameters are ``point``'s memory, their gradients ``out``'s."""
+        if point.size != self.dimension or point.dtype != self._layout.dtype:
+            raise self._misfit(point)
         with self._few_threads():
             desk = self._desk(sample.worker)
             desk.read(point)
             desk.begin(out)
             desk.model.train()
-            torch.manual_seed(sample.part(self._accumulate).key & SEED_BITS)
-            for part in range(self._accumulate):
-                batch = moved(self._batches.draw(sample, part, self._accumulate), desk.device)
-                loss = self._loss(*self._forward(desk.model, batch))
-                torch.autograd.backward(loss if self._accumulate == 1 else loss / self._accumulate)
+            with seeded(sample.part(self._accumulate).key):
+                for part in range(self._accumulate):
+                    batch = moved(self._batches.draw(sample, part, self._accumulate), desk.device)
+                    loss = self._loss(*self._forward(desk.model, batch))
+                    torch.autograd.backward(loss if self._accumulate == 1 else loss / self._accumulate)
             if self._clip is not None:
                 torch.nn.utils.clip_grad_norm_(desk.model.parameters(), self._clip)
             desk.finish(out)
 
     def loss(self, point: Vector) -> float:
         """The mean loss over the validation set, in evaluation mode."""
-        return self.evaluate(point)["loss"]
+        return self._means(point, {}, self._validation_batches())["loss"]
 
     # For people
 
     def evaluate(self, params: Vector) -> dict[str, float]:
         """The mean loss over the validation set, and the means of the metrics."""
-        totals, count = dict.fromkeys(("loss", *self._metrics), 0.0), 0
+        return self._means(params, self._metrics, self._validation_batches())
+
+    def evaluate_some(self) -> None:
+        """The first batch of the validation set at the initial params: whether it can be done at all."""
+        self._means(self._initial, self._metrics, islice(self._validation_batches(), 1))
+
+    def _means(
+        self, params: Vector, metrics: Mapping[str, Metric], batches: Iterable[tuple[int, Any]]
+    ) -> dict[str, float]:
+        params = np.ascontiguousarray(params)
+        if params.shape != (self.dimension,) or params.dtype != self._layout.dtype:
+            raise self._misfit(params)
+        totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
         with self._few_threads(), torch.no_grad():
             desk = self._desk(0)
-            desk.read(np.ascontiguousarray(params))
+            desk.read(params)
             desk.model.eval()
-            for items, batch in self._validation_batches():
+            for items, batch in batches:
                 output, target = self._forward(desk.model, moved(batch, desk.device))
                 totals["loss"] += items * float(self._loss(output, target))
-                for name, metric in self._metrics.items():
+                for name, metric in metrics.items():
                     totals[name] += items * float(metric(output, target))
                 count += items
         return {name: total / count for name, total in totals.items()}
 
+    def _misfit(self, params: Vector) -> ValueError:
+        kind = np.dtype(self._layout.dtype)
+        return ValueError(
+            f"params must have {self.dimension} entries of {kind}, got {params.shape} of {params.dtype}: are they of "
+            f"this problem?"
+        )
+
     def model(self, params: Vector) -> torch.nn.Module:
         """A new model with these params, such as ``run.params``, in evaluation mode."""
-        if params.shape != (self.dimension,):
-            raise ValueError(
-                f"params must have {self.dimension} entries, got {params.shape}: are they of this problem?"
-            )
+        params = np.ascontiguousarray(params)
+        if params.shape != (self.dimension,) or params.dtype != self._layout.dtype:
+            raise self._misfit(params)
         model = self._made()
-        flat = tensor_of(np.ascontiguousarray(params))
+        flat = tensor_of(params)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         with torch.no_grad():
             for parameter, view in zip(trained, self._layout.views(flat), strict=True):
                 parameter.copy_(view)
-            model.load_state_dict(self._frozen, strict=False)
             self._layout.load_buffers(model, flat)
         return model.eval()
 
@@ -206,14 +227,27 @@ class TorchProblem:
             raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
         order = np.random.default_rng(seed).permutation(count)
         if by != "iid":
-            targets = np.array([float(self._batches.data[int(place)][1]) for place in order])
-            order = order[np.argsort(targets, kind="stable")]
+            order = order[np.argsort(self._targets()[order], kind="stable")]
         twin = copy.copy(self)
         twin._batches = copy.copy(self._batches)
         twin._batches.shards = Shards.split(order, workers)
         twin._batches._permutations = {}
         twin._desks = {}
         return twin
+
+    def _targets(self) -> Floats:
+        """One number for every item of the training set."""
+        data = self._batches.data
+        targets = data.tensors[1] if isinstance(data, TensorDataset) else getattr(data, "targets", None)
+        try:
+            if targets is None:
+                targets = [float(data[place][1]) for place in range(len(data))]
+            numbers = np.asarray(targets, dtype=np.float64)
+        except (TypeError, ValueError, KeyError, IndexError, RuntimeError):
+            numbers = np.empty(0)
+        if numbers.shape != (len(data),):
+            raise ValueError("splitting by label needs a number for every item: items (input, number), or data.targets")
+        return numbers
 
     def parts_to_send(self) -> dict[str, Any]:
         """What is sent to workers, by the names users know: to say which of them does not pickle."""
@@ -253,24 +287,25 @@ class TorchProblem:
         name = (os.getpid() if device.type != "cpu" else 0, str(device))
         if name not in self._desks:
             model = self._made()
-            if Layout.of(model) != self._layout:
+            if Layout.of(model, [piece.name for piece in self._layout.buffers]) != self._layout:
                 raise ValueError("build_model made a model of other shapes in this process than in the first one")
-            model.load_state_dict(self._frozen, strict=False)
             self._desks[name] = desk_for(model, self._layout, device)
         return self._desks[name]
 
-    def _try(self, model: torch.nn.Module) -> None:
-        """One batch forward and backward, so that mistakes are told before any process starts."""
+    def _tried(self) -> tuple[Layout, Vector]:
+        """The layout and the initial params; the model is tried out, so that mistakes are told early."""
+        model, other = self._made(), self._made()
+        Layout.of(model)
+        check_separate(model, other)
+        if Layout.of(model) != Layout.of(other):
+            raise ValueError("build_model must make the same model every time: the shapes of two of them differ")
         device = self._devices[0]
-        model.to(device).eval()  # batch normalisation does not train on a single item
-        output, target = self._forward(model, moved(self._batches.first(TRIED_ITEMS), device))
-        loss = self._loss(output, target)
-        if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
-            came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise TypeError(f"loss must return a scalar tensor, got {came}: take its mean")
-        if not loss.requires_grad:
-            raise TypeError("the loss does not depend on the model's parameters: no gradient can be computed")
-        torch.autograd.backward(loss)
+        batch = moved(self._batches.first(self._batches.size), device)
+        layout = Layout.of(model, changed_buffers(other.to(device), self._forward, self._loss, batch))
+        initial = layout.vector_of(model)
+        if not np.isfinite(initial).all():
+            raise ValueError("the model's initial parameters or statistics are not finite")
+        return layout, initial
 
     def _validation_batches(self) -> Iterator[tuple[int, Any]]:
         size = 4 * self._batches.size
@@ -299,6 +334,8 @@ class TorchProblem:
 
 
 def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:
+    if not isinstance(device, str | torch.device | Sequence):
+        raise TypeError(f"device must be a name such as 'cuda', or a list of them, got {device!r}")
     names = [device] if isinstance(device, str | torch.device) else list(device)
     if not names:
         raise ValueError("device is an empty list: name at least one")
@@ -306,15 +343,8 @@ def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:
     for name in names:
         try:
             one = torch.device(name)
-            torch.empty(1, device=one)
-        except (RuntimeError, AssertionError) as error:
+            float(torch.ones(1, device=one))
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise ValueError(f"device {name!r} is not there: {str(error).splitlines()[0]}") from None
         devices.append(one)
     return devices
-
-
-def _frozen_state(model: torch.nn.Module, layout: Layout) -> dict[str, torch.Tensor]:
-    """What of the model is neither trained nor a buffer in params."""
-    known = {piece.name for piece in (*layout.parameters, *layout.buffers)}
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items() if name not in known}

@@ -129,6 +129,7 @@ class _Survey:
         self._random = CounterRandom(seed, "estimate directions")
         self._full: Callable[[Vector], Vector] | None = getattr(problem, "full_gradient", None)
         self._name, self._start, self._problem = type(problem).__name__, start, problem
+        self._trained = start.size - getattr(problem, "num_statistics", 0)
 
     def gradients(self, point: Vector, samples: list[Sample]) -> Floats:
         """One row per sample."""
@@ -137,6 +138,7 @@ class _Survey:
         frozen.flags.writeable = False
         for row, sample in zip(rows, samples, strict=True):
             self._fill(frozen, sample, row)
+        rows[:, self._trained :] = 0  # statistics, such as those of batch normalisation, stay as they are
         return self._finite(rows)
 
     def some(self, point: Vector) -> Floats:
@@ -181,6 +183,7 @@ class _Survey:
         """
         length = float(np.finfo(point.dtype).eps) ** (1 / 3) * (1 + float(np.linalg.norm(point)))
         direction = self._random.uniforms(point.size) - 0.5
+        direction[self._trained :] = 0
         value = change = error = 0.0
         for _ in range(iterations):
             direction /= np.linalg.norm(direction)

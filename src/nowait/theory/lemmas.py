@@ -48,6 +48,8 @@ def check_lemmas(
     >>> [(check.lemma, check.holds) for check in check_lemmas(run.trace, stepsize, problem)]
     [('delay identity', True), ('Lemma 1', True), ('sum of the stepsizes', True)]
     """
+    if getattr(problem, "num_statistics", 0):
+        raise ValueError("Lemma 1 is about params that all are trained, not about models with buffers")
     order = Order(trace)
     start = initial_params(problem, initial)
     checks = [check_delays(order, trace), check_lemma_1(order, trace, problem, seed, start, last)]

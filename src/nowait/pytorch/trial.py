@@ -1,0 +1,64 @@
+"""A model is tried out before any process starts: what its forward changes, and whether its loss is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+SCALAR = "loss must return a scalar tensor, got {}: take its mean"
+Forward = Callable[[torch.nn.Module, Any], tuple[Any, Any]]
+
+
+def changed_buffers(model: torch.nn.Module, forward: Forward, loss: Callable[..., Any], batch: Any) -> list[str]:
+    """The buffers that a step of training changes: those are statistics. Everything else must stay as it is.
+
+    Integers that count, such as those of batch normalisation, are not among them; they stay as they were built.
+    """
+    _refuse_averages(model)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    for mode in (False, True):
+        model.train(mode)
+        versions = {name: parameter._version for name, parameter in model.named_parameters()}
+        _check_loss(loss(*forward(model, batch)))
+        written = [name for name, parameter in model.named_parameters() if parameter._version != versions[name]]
+        if written:
+            raise ValueError(
+                f"the model writes to its parameter {written[0]} in forward (max_norm of an embedding does that): "
+                f"parameters are shared, read-only memory"
+            )
+    changed = [name for name, buffer in model.named_buffers() if not _same(buffer, before[name])]
+    for name in changed:
+        if before[name].is_complex():
+            raise ValueError(f"the buffer {name} is complex and changes in training: it cannot be merged")
+    return [name for name in changed if before[name].is_floating_point()]
+
+
+def check_separate(first: torch.nn.Module, second: torch.nn.Module) -> None:
+    """Two calls of the factory must not return the same tensors."""
+    mine = {tensor.data_ptr() for tensor in (*first.parameters(), *first.buffers()) if tensor.numel()}
+    if any(tensor.data_ptr() in mine for tensor in (*second.parameters(), *second.buffers()) if tensor.numel()):
+        raise ValueError("build_model must make a new model every time: two of them share their tensors")
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
+        came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise TypeError(SCALAR.format(came))
+    if not loss.requires_grad:
+        raise TypeError("the loss does not depend on the model's parameters: no gradient can be computed")
+    torch.autograd.backward(loss)
+
+
+def _refuse_averages(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        is_norm = isinstance(module, torch.nn.modules.batchnorm._NormBase)
+        if is_norm and module.track_running_stats and module.momentum is None:
+            raise ValueError(
+                f"{name} averages over all batches (momentum=None), which workers cannot: give it a momentum"
+            )
+
+
+def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.shape == second.shape and torch.equal(torch.nan_to_num(first), torch.nan_to_num(second))
