@@ -119,6 +119,7 @@ def test_the_sweep_prints_a_table_and_draws_a_figure(tmp_path):
     rows = [line for line in result.output.splitlines() if "│" in line]
     assert [("best" in row, "2 of 2" in row) for row in rows] == [(False, False), (True, False), (False, True)]
     assert (tmp_path / "sweep" / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "sweep" / "config.json").read_text())["stepsizes"] == [0.01, 0.1, 1e6]
 
 
 def test_the_sweep_takes_any_method_and_data_of_ones_own(tmp_path, monkeypatch):

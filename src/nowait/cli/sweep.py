@@ -16,6 +16,7 @@ from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.results import print_json
 from nowait.core.types import Floats
+from nowait.recording.run import write_json
 
 
 @final
@@ -45,6 +46,8 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     stepsizes = _stepsizes(settings.stepsizes, problem)
     make(float(stepsizes[0]))
     make_folder(settings.folder)
+    asked = {name: str(value) if isinstance(value, Path) else value for name, value in vars(settings).items()}
+    write_json(settings.folder / "config.json", asked | {"stepsizes": stepsizes.tolist()})
     console = Console(stderr=settings.as_json)
     console.print(
         f"{problem!r}; {settings.method} with {settings.workers} simulated workers, {medians.min():.2f} to "
