@@ -56,6 +56,6 @@ nw.plots.errors({"delay-adaptive": run}, axis="step").savefig("torch_batch_norm.
 
 merged = problem.model(run.params)[1].running_mean
 print(problem)
-print("accuracy above 0.9:", problem.evaluate(run.params)["accuracy"] > 0.9)
+print("accuracy above 0.8:", problem.evaluate(run.params)["accuracy"] > 0.8)
 print("running means moved away from zero:", bool(merged.abs().mean() > 0.01))
 print("written for others to load: runs/torch-cnn/model.safetensors")
