@@ -1,5 +1,7 @@
 """PyTorch models: the same numbers as a plain loop, replays bit for bit, buffers, data, and errors told early."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ import nowait as nw
 from names import plain
 from nowait.core import sampler
 from nowait.pytorch import TorchOptimizer, TorchProblem
+from nowait.pytorch.chance import seeded
 from nowait.pytorch.flat import Layout, tensor_of
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -217,8 +220,6 @@ class Shaky(Dataset):
         return 20
 
     def __getitem__(self, place):
-        import random
-
         return INPUTS[place] + float(np.random.normal()) + random.random(), TARGETS[place]  # noqa: NPY002
 
 
@@ -227,6 +228,18 @@ def test_noise_of_numpy_and_random_is_replayed_too():
     first, again, other = (problem.gradient(problem.initial(), sampler(0).sample(worker, 3)) for worker in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()).item(), np.random.normal, random.random])  # noqa: NPY002
+def test_every_kind_of_random_number_is_the_tickets(draw):
+    def numbers(key):
+        with seeded(key):
+            return [draw() for _ in range(3)]
+
+    assert numbers(1) == numbers(1) != numbers(2)
+    before = draw()
+    numbers(1)
+    assert draw() != before, "the user's own go on"
 
 
 def test_constants_can_be_estimated_with_buffers_too():

@@ -260,3 +260,25 @@ def test_assumption_1_is_named_where_it_is_needed():
     for setting in SETTINGS:
         needed = not setting.endswith("lipschitz")
         assert any("Assumption 1" in note for note in prescribed(setting).notes) == needed
+
+
+def test_the_formulas_of_minibatch_sgd():
+    rounds, variance = 400, 0.25 / M
+    convex, strong, smooth, lipschitz = (
+        prescribe_minibatch(setting, given_for(setting), workers=M, steps=rounds)
+        for setting in ("convex", "strongly-convex", "nonconvex", "convex-lipschitz")
+    )
+    gamma = min(1 / (2 * 2.0), 1.5 / math.sqrt(2 * rounds * variance))
+    assert convex.stepsize.value == pytest.approx(gamma)
+    assert float(convex.guarantee) == pytest.approx(1.5**2 / (gamma * rounds) + 2 * gamma * variance)
+    gamma = min(1 / (2 * 2.0), math.log(math.e + (0.1 * rounds * 1.5) ** 2 / variance) / (0.1 * rounds))
+    assert strong.stepsize.value == pytest.approx(gamma)
+    bound = 1.5**2 / gamma * math.exp(-0.1 * gamma * rounds) + 2 * gamma * variance
+    assert float(strong.guarantee) == pytest.approx(bound)
+    gamma = min(1 / 2.0, math.sqrt(0.7 / (2.0 * rounds * variance)))
+    assert smooth.stepsize.value == pytest.approx(gamma)
+    assert float(smooth.guarantee) == pytest.approx(2 * 0.7 / (gamma * rounds) + 2 * 2.0 * gamma * variance)
+    assert lipschitz.stepsize.value == pytest.approx(1.5 / (3.0 * math.sqrt(rounds)))
+    for setting, largest in (("convex", 1 / 4), ("strongly-convex", 1 / 4), ("nonconvex", 1 / 2)):
+        quiet = prescribe_minibatch(setting, given_for(setting, sigma=0.0), workers=M, steps=rounds)
+        assert quiet.stepsize.value == pytest.approx(largest), "1/(2L), or 1/L"
