@@ -230,7 +230,7 @@ def test_noise_of_numpy_and_random_is_replayed_too():
     assert not np.array_equal(first, other)
 
 
-@pytest.mark.parametrize("draw", [lambda: torch.rand(()).item(), np.random.normal, random.random])  # noqa: NPY002
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()).item(), np.random.normal, random.random])
 def test_every_kind_of_random_number_is_the_tickets(draw):
     def numbers(key):
         with seeded(key):
