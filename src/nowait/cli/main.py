@@ -26,6 +26,7 @@ from nowait.cli.options import (
     Steps,
     Stepsize,
     TargetLoss,
+    chosen,
 )
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -139,23 +140,7 @@ def simulate(  # noqa: PLR0917 (typer makes options of them)
     from nowait.cli.runs import RunSettings, run_simulate
 
     folder = _free(Path("runs/simulate")) if folder is None else folder
-    asked = RunSettings(
-        problem,
-        loss,
-        batch_size,
-        method,
-        stepsize,
-        workers,
-        steps,
-        gradients,
-        seconds,
-        target_loss,
-        evaluate_every,
-        seed,
-        folder,
-        as_json,
-        config,
-    )
+    asked = chosen(RunSettings, locals())
     _end(run_simulate(asked, speeds, straggler))
 
 
@@ -187,23 +172,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     from nowait.cli.runs import RunSettings, run_train
 
     folder = _free(Path("runs/train")) if folder is None else folder
-    asked = RunSettings(
-        problem,
-        loss,
-        batch_size,
-        method,
-        stepsize,
-        workers,
-        steps,
-        gradients,
-        seconds,
-        target_loss,
-        evaluate_every,
-        seed,
-        folder,
-        as_json,
-        config,
-    )
+    asked = chosen(RunSettings, locals())
     _end(run_train(asked, slowdown, checkpoint_every, checkpoint_seconds))
 
 
@@ -291,11 +260,7 @@ def sweep(  # noqa: PLR0917 (typer makes options of them)
     from nowait.cli.sweep import SweepSettings, run_sweep
 
     folder = _free(Path("runs/sweep")) if folder is None else folder
-    run_sweep(
-        SweepSettings(
-            method, problem, loss, batch_size, workers, straggler, gradients, stepsizes, seeds, folder, as_json
-        )
-    )
+    run_sweep(chosen(SweepSettings, locals()))
 
 
 @app.command()
@@ -336,11 +301,7 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
     """
     from nowait.cli.plan import PlanSettings, run_plan
 
-    run_plan(
-        PlanSettings(
-            seconds, trace, workers, probe, problem, loss, batch_size, target_loss, gradients, seeds, seed, as_json
-        )
-    )
+    run_plan(chosen(PlanSettings, locals()))
 
 
 @app.command()

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from nowait.cli.config import load_config
+
+T = TypeVar("T")
+
+
+def chosen(kind: type[T], values: Mapping[str, Any]) -> T:
+    """The settings of a command, a dataclass, from its options by their names."""
+    return kind(**{field.name: values[field.name] for field in fields(kind)})  # type: ignore[arg-type]
+
 
 Problem = Annotated[
     str | None,

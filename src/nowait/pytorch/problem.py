@@ -88,7 +88,7 @@ class TorchProblem:
         with self._few_threads(), seeded(self._seed):
             self._layout, self._initial = self._tried()
             if self._validation is not None:
-                self.evaluate_some()
+                self._means(self._initial, self._metrics, islice(self._validation_batches(), 1))
 
     # What engines ask of a problem
 
@@ -134,8 +134,7 @@ class TorchProblem:
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
         """The same, written into ``out``; the parameters are ``point``'s memory, their gradients ``out``'s."""
-        if point.size != self.dimension or point.dtype != self._layout.dtype:
-            raise self._misfit(point)
+        point = self._fitting(point)
         with self._few_threads():
             desk = self._desk(sample.worker)
             desk.read(point)
@@ -160,41 +159,9 @@ class TorchProblem:
         """The mean loss over the validation set, and the means of the metrics."""
         return self._means(params, self._metrics, self._validation_batches())
 
-    def evaluate_some(self) -> None:
-        """The first batch of the validation set at the initial params: whether it can be done at all."""
-        self._means(self._initial, self._metrics, islice(self._validation_batches(), 1))
-
-    def _means(
-        self, params: Vector, metrics: Mapping[str, Metric], batches: Iterable[tuple[int, Any]]
-    ) -> dict[str, float]:
-        params = np.ascontiguousarray(params)
-        if params.shape != (self.dimension,) or params.dtype != self._layout.dtype:
-            raise self._misfit(params)
-        totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
-        with self._few_threads(), torch.no_grad():
-            desk = self._desk(0)
-            desk.read(params)
-            desk.model.eval()
-            for items, batch in batches:
-                output, target = self._forward(desk.model, moved(batch, desk.device))
-                totals["loss"] += items * float(self._loss(output, target))
-                for name, metric in metrics.items():
-                    totals[name] += items * float(metric(output, target))
-                count += items
-        return {name: total / count for name, total in totals.items()}
-
-    def _misfit(self, params: Vector) -> ValueError:
-        kind = np.dtype(self._layout.dtype)
-        return ValueError(
-            f"params must have {self.dimension} entries of {kind}, got {params.shape} of {params.dtype}: are they of "
-            f"this problem?"
-        )
-
     def model(self, params: Vector) -> torch.nn.Module:
         """A new model with these params, such as ``run.params``, in evaluation mode."""
-        params = np.ascontiguousarray(params)
-        if params.shape != (self.dimension,) or params.dtype != self._layout.dtype:
-            raise self._misfit(params)
+        params = self._fitting(params)
         model = self._made()
         flat = tensor_of(params)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -272,9 +239,35 @@ class TorchProblem:
 
     # Inside
 
+    def _means(
+        self, params: Vector, metrics: Mapping[str, Metric], batches: Iterable[tuple[int, Any]]
+    ) -> dict[str, float]:
+        params = self._fitting(params)
+        totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
+        with self._few_threads(), torch.no_grad():
+            desk = self._desk(0)
+            desk.read(params)
+            desk.model.eval()
+            for items, batch in batches:
+                output, target = self._forward(desk.model, moved(batch, desk.device))
+                totals["loss"] += items * float(self._loss(output, target))
+                for name, metric in metrics.items():
+                    totals[name] += items * float(metric(output, target))
+                count += items
+        return {name: total / count for name, total in totals.items()}
+
+    def _fitting(self, params: Vector) -> Vector:
+        """Params that are of this problem, or an error."""
+        if params.shape == (self.dimension,) and params.dtype == self._layout.dtype:
+            return np.ascontiguousarray(params)
+        raise ValueError(
+            f"params must have {self.dimension} entries of {np.dtype(self._layout.dtype)}, got {params.shape} of "
+            f"{params.dtype}: are they of this problem?"
+        )
+
     def _made(self) -> torch.nn.Module:
         """A model as the factory makes it, always with the same random numbers."""
-        with torch.random.fork_rng(devices=[]):
+        with seeded(self._seed):
             torch.manual_seed(self._seed)
             model = self._build()
         if not isinstance(model, torch.nn.Module):

@@ -14,9 +14,9 @@ from nowait.core.types import Floats
 from nowait.methods import AsynchronousSGD, MinibatchSGD
 from nowait.recording import Sweep
 from nowait.speeds import Speeds
+from nowait.theory.speedup import MINIBATCH
 
 Make = Callable[[float], Method]
-MINIBATCH = "Minibatch SGD"
 CONSTANT = "Asynchronous SGD, constant"
 ADAPTIVE = "Asynchronous SGD, delay-adaptive"
 GRID = 2.0 ** np.arange(2.0, -1.5, -0.5)
