@@ -12,7 +12,17 @@ from typing import Any
 from nowait.core import Constant, RandomIterate, StronglyConvexAverage, UniformAverage, checks
 from nowait.theory.constants import Constants
 from nowait.theory.guarantee import SQUARED_GRADIENT, SUBOPTIMALITY, Guarantee, Prescription
-from nowait.theory.theorems import Case, checked_case, known_case, log_term, noise_stepsize
+from nowait.theory.theorems import (
+    Case,
+    checked_case,
+    convex_bound,
+    heterogeneous_bound,
+    known_case,
+    lipschitz_bound,
+    log_term,
+    noise_stepsize,
+    nonconvex_bound,
+)
 
 
 def prescribe_minibatch(setting: str, constants: Constants, *, workers: int, steps: int) -> Prescription:
@@ -106,13 +116,7 @@ def _constant_lipschitz(case: Case, longest: float) -> Prescription:
         B = case.need_positive("B")
         bound = Guarantee(SUBOPTIMALITY, 3 * G * B * math.sqrt(longest / K))
         return _constant(case, B / (G * math.sqrt(K * longest)), UniformAverage(), bound)
-    L, Delta, sigma = case.need_positive("L"), case.need_positive("Delta"), case.need("sigma")
-    gamma = min(1 / (2 * longest * L), noise_stepsize(case), (Delta / ((L * longest * G) ** 2 * K)) ** (1 / 3))
-    bound = Guarantee(
-        SQUARED_GRADIENT,
-        4 * Delta / (gamma * K) + 2 * (gamma * L * longest * G) ** 2,
-        4 * gamma * L * sigma**2,
-    )
+    gamma, bound = lipschitz_bound(case, longest)
     return _constant(case, gamma, RandomIterate(), bound)
 
 
@@ -120,26 +124,15 @@ def _constant_smooth(case: Case, longest: float) -> Prescription:
     """Theorems 3 and 4 with a stepsize that is small enough for every delay."""
     if case.setting == "strongly-convex":
         return _constant_strongly_convex(case, longest)
-    M, K, L, sigma = case.M, case.K, case.need_positive("L"), case.need("sigma")
+    K, L, sigma = case.K, case.need_positive("L"), case.need("sigma")
     if case.setting == "convex":
-        B = case.need_positive("B")
-        gamma = min(1 / (4 * longest * L), B / (sigma * math.sqrt(K)) if sigma else math.inf)
-        noise = 2 * gamma * sigma**2 * (1 + M / K)
-        return _constant(case, gamma, UniformAverage(), Guarantee(SUBOPTIMALITY, 2.125 * B**2 / (K * gamma), noise))
-    Delta = case.need_positive("Delta")
+        gamma = min(1 / (4 * longest * L), case.need_positive("B") / (sigma * math.sqrt(K)) if sigma else math.inf)
+        return _constant(case, gamma, UniformAverage(), convex_bound(case, gamma, share=1.0))
     if case.setting == "nonconvex":
         gamma = min(1 / (4 * longest * L), noise_stepsize(case))
-        noise = 6 * L * gamma * sigma**2 * (1 + M / K)
-        return _constant(case, gamma, RandomIterate(), Guarantee(SQUARED_GRADIENT, 9 * Delta / (K * gamma), noise))
-    zeta = case.need("zeta")
+        return _constant(case, gamma, RandomIterate(), nonconvex_bound(case, gamma, share=1.0))
     gamma = min(1 / (8 * longest * L), noise_stepsize(case))
-    bound = Guarantee(
-        SQUARED_GRADIENT,
-        33.25 * Delta / (K * gamma),
-        12 * L * gamma * sigma**2 * (1 + M / K),
-        zeta**2 * (40 * L * M**2 * gamma / K + 21),
-    )
-    return _constant(case, gamma, RandomIterate(), bound)
+    return _constant(case, gamma, RandomIterate(), heterogeneous_bound(case, gamma, share=1.0))
 
 
 def _constant_strongly_convex(case: Case, longest: float) -> Prescription:

@@ -138,16 +138,7 @@ def nonconvex_lipschitz(case: Case) -> Prescription:
     """
     M, K, L, G = case.M, case.K, case.need_positive("L"), case.need_positive("G")
     sigma, Delta = case.need("sigma"), case.need_positive("Delta")
-    gamma = min(
-        1 / (2 * M * L),
-        noise_stepsize(case),
-        (Delta / (L**2 * M**2 * G**2 * K)) ** (1 / 3),
-    )
-    sharpened = Guarantee(
-        SQUARED_GRADIENT,
-        4 * Delta / (gamma * K) + 2 * (gamma * L * M * G) ** 2,
-        4 * gamma * L * sigma**2,
-    )
+    gamma, sharpened = lipschitz_bound(case, M)
     guarantee = Guarantee(
         SQUARED_GRADIENT,
         8 * M * L * Delta / K + 6 * (M * L * Delta * G / K) ** (2 / 3),
@@ -166,12 +157,7 @@ def convex(case: Case) -> Prescription:
     M, K, L, B, sigma = case.M, case.K, case.need_positive("L"), case.need_positive("B"), case.need("sigma")
     gamma = min(1 / (4 * M * L), B / (sigma * math.sqrt(K)) if sigma else math.inf)
     cut = 1 / (4 * L * gamma)
-    total = K * gamma * sum_share(M, cut)
-    sharpened = Guarantee(
-        SUBOPTIMALITY,
-        2.125 * B**2 / total,
-        2 * M * (sigma * gamma) ** 2 / total + 2 * gamma * sigma**2,
-    )
+    sharpened = convex_bound(case, gamma, sum_share(M, cut))
     guarantee = Guarantee(SUBOPTIMALITY, 180 * M * L * B**2 / K, 15 * sigma * B / math.sqrt(K), sharpened=sharpened)
     return case.prescription(
         "Theorem 3.1",
@@ -229,12 +215,7 @@ def nonconvex(case: Case) -> Prescription:
     sigma, Delta = case.need("sigma"), case.need_positive("Delta")
     gamma = min(1 / (2 * M * L), noise_stepsize(case))
     cut = 1 / (4 * L * gamma)
-    total = K * gamma * sum_share(M, cut)
-    sharpened = Guarantee(
-        SQUARED_GRADIENT,
-        9 * Delta / total,
-        6 * M * L * (sigma * gamma) ** 2 / total + 6 * L * sigma**2 * gamma,
-    )
+    sharpened = nonconvex_bound(case, gamma, sum_share(M, cut))
     guarantee = Guarantee(
         SQUARED_GRADIENT,
         162 * M * L * Delta / K,
@@ -255,13 +236,7 @@ def heterogeneous(case: Case) -> Prescription:
     sigma, Delta, zeta = case.need("sigma"), case.need_positive("Delta"), case.need("zeta")
     gamma = min(1 / (8 * M * L), noise_stepsize(case))
     cut = 1 / (8 * L * gamma)
-    total = K * gamma * sum_share(M, cut)
-    sharpened = Guarantee(
-        SQUARED_GRADIENT,
-        33.25 * Delta / total,
-        12 * M * L * (sigma * gamma) ** 2 / total + 12 * L * sigma**2 * gamma,
-        40 * L * (M * gamma * zeta) ** 2 / total + 21 * zeta**2,
-    )
+    sharpened = heterogeneous_bound(case, gamma, sum_share(M, cut))
     guarantee = Guarantee(
         SQUARED_GRADIENT,
         356 * M * L * Delta / K,
@@ -287,6 +262,44 @@ THEOREMS: dict[str, Callable[[Case], Prescription]] = {
     "nonconvex": nonconvex,
     "heterogeneous": heterogeneous,
 }
+
+
+# The last lines of the proofs. ``share`` says how much of K·γ the stepsizes γ̂_k add up to at least.
+
+
+def lipschitz_bound(case: Case, width: float) -> tuple[float, Guarantee]:
+    """The stepsize of Theorem 2 and its 4Δ/(γK) + 4γLσ² + 2γ²L²w²G², with w = M, or τ_max as it was known before."""
+    K, L, G = case.K, case.need_positive("L"), case.need_positive("G")
+    sigma, Delta = case.need("sigma"), case.need_positive("Delta")
+    gamma = min(1 / (2 * width * L), noise_stepsize(case), (Delta / ((L * width * G) ** 2 * K)) ** (1 / 3))
+    optimisation = 4 * Delta / (gamma * K) + 2 * (gamma * L * width * G) ** 2
+    return gamma, Guarantee(SQUARED_GRADIENT, optimisation, 4 * gamma * L * sigma**2)
+
+
+def convex_bound(case: Case, gamma: float, share: float) -> Guarantee:
+    """(2.125·B² + 2Mσ²γ²)/Σγ̂ + 2γσ²."""
+    B, sigma, total = case.need_positive("B"), case.need("sigma"), case.K * gamma * share
+    noise = 2 * case.M * (sigma * gamma) ** 2 / total + 2 * gamma * sigma**2
+    return Guarantee(SUBOPTIMALITY, 2.125 * B**2 / total, noise)
+
+
+def nonconvex_bound(case: Case, gamma: float, share: float) -> Guarantee:
+    """(9Δ + 6MLσ²γ²)/Σγ̂ + 6Lσ²γ."""
+    L, sigma, total = case.need_positive("L"), case.need("sigma"), case.K * gamma * share
+    noise = 6 * case.M * L * (sigma * gamma) ** 2 / total + 6 * L * sigma**2 * gamma
+    return Guarantee(SQUARED_GRADIENT, 9 * case.need_positive("Delta") / total, noise)
+
+
+def heterogeneous_bound(case: Case, gamma: float, share: float) -> Guarantee:
+    """(33.25Δ + 12MLσ²γ² + 40LM²γ²ζ²)/Σγ̂ + 12Lσ²γ + 21ζ²."""
+    L, sigma, zeta = case.need_positive("L"), case.need("sigma"), case.need("zeta")
+    total = case.K * gamma * share
+    return Guarantee(
+        SQUARED_GRADIENT,
+        33.25 * case.need_positive("Delta") / total,
+        12 * case.M * L * (sigma * gamma) ** 2 / total + 12 * L * sigma**2 * gamma,
+        40 * L * (case.M * gamma * zeta) ** 2 / total + 21 * zeta**2,
+    )
 
 
 def sum_share(M: int, cut: float) -> float:
