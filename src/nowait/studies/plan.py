@@ -80,20 +80,13 @@ def plan(
     if shards not in (1, gain.workers):
         raise ValueError(f"the problem is split for {shards} workers, but the speeds are those of {gain.workers}")
     entrants = candidates(gain, heterogeneous=shards > 1)
-    each = _seconds_per_gradient(chosen)
-    slow = each > SLOW
-    found = estimate(chosen, seed=seed, workers=shards, **(QUICK_LOOK if slow else {}))
-    wanted_seeds = (
-        (1 if slow else SEEDS) if seeds is None else checks.at_least(1, seeds, "seeds", "there must be a run")
-    )
-    seed_list = range(seed, seed + wanted_seeds)
-    effort = LITTLE_EFFORT if slow else Effort()
-    runs = len(entrants) * effort.sizes * len(seed_list)
-    count = _gradients(gradients, each, runs)
-    _warn_of_waiting(each * count * runs)
-    track = Track(
-        chosen, source.speeds, stepsize_unit(chosen, found, count), _budget_seconds(gain, count), seed_list, effort
-    )
+    slowness = _seconds_per_gradient(chosen)
+    found = estimate(chosen, seed=seed, workers=shards, **(QUICK_LOOK if slowness > SLOW else {}))
+    seed_list = range(seed, seed + _num_seeds(seeds, slowness))
+    effort = LITTLE_EFFORT if slowness > SLOW else Effort()
+    count = _gradients(gradients, slowness, len(entrants) * effort.sizes * len(seed_list))
+    unit = stepsize_unit(chosen, found, count)
+    track = Track(chosen, source.speeds, unit, _budget_seconds(gain, count), seed_list, effort)
     tuned = []
     with Progress("simulating", progress) as bar, quiet():
         for candidate in entrants:
@@ -146,11 +139,21 @@ def _seconds_per_gradient(problem: Any) -> float:
     return (perf_counter() - began) / 5
 
 
-def _gradients(asked: int | None, each: float, runs: int) -> int:
-    """How many: those asked for, or fewer than usual where a gradient is slow."""
+def _num_seeds(asked: int | None, each: float) -> int:
+    """Those asked for, or fewer than usual where a gradient is slow."""
     if asked is not None:
-        return checks.at_least(100, asked, "gradients", "methods need some to differ")
-    return int(np.clip(PATIENCE_SECONDS / (runs * max(each, 1e-9)), 200, GRADIENTS))
+        return checks.at_least(1, asked, "seeds", "there must be a run")
+    return 1 if each > SLOW else SEEDS
+
+
+def _gradients(asked: int | None, each: float, runs: int) -> int:
+    """How many: those asked for, or fewer than usual where a gradient is slow; said, if it takes long nevertheless."""
+    if asked is not None:
+        count = checks.at_least(100, asked, "gradients", "methods need some to differ")
+    else:
+        count = int(np.clip(PATIENCE_SECONDS / (runs * max(each, 1e-9)), 200, GRADIENTS))
+    _warn_of_waiting(each * count * runs)
+    return count
 
 
 def _warn_of_waiting(seconds: float) -> None:
