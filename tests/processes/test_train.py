@@ -195,7 +195,7 @@ def test_all_workers_are_replaced_if_the_zygote_is_killed(caplog, tmp_path):
         lambda jobs: jobs.get(0, 0) > 20 and back.joined == 3, KillTheZygote(), ASYNCHRONOUS, [back], workers=3
     )
     assert [event["worker"] for event in run.trace.events if event["kind"] == 0] == [0, 1, 2]
-    assert "all workers with it: they are replaced" in caplog.text
+    assert "and workers [0, 1, 2] with it: they are replaced" in caplog.text
     assert np.array_equal(nw.replay(run.trace, Faulty(), ASYNCHRONOUS).last, run.last)
 
 

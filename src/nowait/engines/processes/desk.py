@@ -10,6 +10,7 @@ from nowait.core import Ticket
 from nowait.core.types import Vector
 from nowait.core.versions import Version
 from nowait.engines.processes.failures import Habits
+from nowait.engines.processes.places import Line, Place
 from nowait.engines.processes.wire import Order
 
 NOTABLE_SECONDS = 1.0
@@ -19,11 +20,15 @@ NOTABLE_SECONDS = 1.0
 @final
 @dataclass(slots=True, eq=False)
 class Desk:
-    """One process: its pipe, its place for gradients, its ticket, and those that wait for it."""
+    """One process: the line to it, where its gradient lies, its ticket, and those that wait for it."""
 
     worker: int
-    pipe: int
+    serial: int
+    place: Place
+    line: Line
     gradient: Vector
+    began: float
+    """When the run began, on the worker's clock."""
     habits: Habits
     took: float = -1.0
     """How long its latest gradient took, until ``habits`` hears of it."""
@@ -39,6 +44,10 @@ class Desk:
     hurried: bool = False
     gone: bool = False
     """It was let go: its death is no news."""
+
+    def kill(self) -> None:
+        """End the process; its death will be told."""
+        self.place.kill(self.serial)
 
     def state(self, now: float) -> str:
         """What it does, in words; nothing to say if it computes as usual."""

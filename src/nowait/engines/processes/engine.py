@@ -1,4 +1,4 @@
-"""The process engine: drives the server with real workers on this machine."""
+"""The engine of real workers: drives the server with processes, wherever they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import logging
 import math
 import os
 import select
+from bisect import insort
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
@@ -35,9 +37,13 @@ from nowait.core.versions import Version
 from nowait.engines.live import LiveView, WorkerView
 from nowait.engines.processes.desk import Desk
 from nowait.engines.processes.failures import Failures, Habits
+from nowait.engines.processes.home import Home
+from nowait.engines.processes.mailbox import Mailbox
+from nowait.engines.processes.payload import Payload
+from nowait.engines.processes.places import Died, Gone, News, Opened, Place, Places, Reported
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.processes.staff import Staff
-from nowait.engines.processes.wire import EVALUATOR, ORDER, REPORT, ZYGOTE, Order, Report
+from nowait.engines.processes.staff import Office
+from nowait.engines.processes.wire import EVALUATOR, REPORT, ZYGOTE, Order, Report
 from nowait.engines.processes.worker import Job
 from nowait.engines.session import Parts, Session, Snapshot
 from nowait.engines.signals import Interruption
@@ -46,7 +52,6 @@ from nowait.speeds import Speeds
 
 logger = logging.getLogger("nowait")
 
-READ_BYTES = 2048 * REPORT.size
 SECONDS_BETWEEN_LOOKS = 0.25
 """How often the engine looks for workers that hang, and the view is drawn."""
 GRADIENT, KEEP, UNDO = int(Report.GRADIENT), int(Order.KEEP), int(Order.UNDO)
@@ -65,11 +70,36 @@ class ProcessOptions:
 
 
 def train(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int, progress: bool | None) -> Run:
-    """Run to the end of the budget with real workers."""
-    view = LiveView(str(parts.config["method"]["type"]), parts.budget, parts.recorder, progress)
-    engine = ProcessEngine(parts, points, options, seed, view)
+    """Run to the end of the budget with real workers on this machine."""
+    threads = max(1, (os.cpu_count() or 1) // max(1, len(parts.server.workers)))
+    with open_office(parts, points, options, seed) as office:
+        return run_with(Home(office, threads, options.log), parts, options, progress)
+
+
+@contextlib.contextmanager
+def open_office(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int) -> Iterator[Office]:
+    """What the server and the workers of this machine share, for as long as a run takes."""
+    gradients = SharedSlots(points.length, points.dtype)
+    mailbox = Mailbox()
     try:
-        engine.start_staff()
+        job = Job(parts.problem, seed, points.length, points.dtype.str, options.slowdown, options.speeds)
+        payload = Payload.of(job)
+        try:
+            yield Office(points, gradients, mailbox, payload)
+        finally:
+            payload.close()
+    finally:
+        mailbox.close()
+        gradients.close()
+        points.close()
+
+
+def run_with(places: Places, parts: Parts, options: ProcessOptions, progress: bool | None) -> Run:
+    """Run to the end of the budget with workers in these places."""
+    view = LiveView(str(parts.config["method"]["type"]), parts.budget, parts.recorder, progress)
+    engine = Engine(parts, places, options, view)
+    try:
+        engine.open()
         with Interruption(engine.interrupt), np.errstate(over="ignore", invalid="ignore"), view:
             engine.run()
             return engine.result()
@@ -78,24 +108,26 @@ def train(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int,
 
 
 @final
-class ProcessEngine:
+class Engine:
     """One server, many processes. It reads reports in batches, and hands the server one event after the other."""
 
-    def __init__(self, parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int, view: LiveView) -> None:
+    def __init__(self, parts: Parts, places: Places, options: ProcessOptions, view: LiveView) -> None:
         self._parts = parts
+        self._places = places
         self._view = view
         self._server = parts.server
         self._options = options
         self.session = Session(parts, self, evaluator=self)
-        self._points = points
-        self._gradients = SharedSlots(points.length, points.dtype)
         self._desks: dict[int, Desk] = {}
-        self._unborn: dict[int, deque[Desk]] = {}
-        """By worker: those hired whose process is not known yet."""
-        self._processes: dict[int, Desk] = {}
+        """By worker."""
+        self._hired: dict[int, Desk] = {}
+        """By serial number: all whose death will be told."""
+        self._serial = 0
         self._imitating = bool(options.slowdown) or options.speeds is not None
         self._timers: list[float] = []
         self._to_replace: list[tuple[float, int]] = []
+        self._vacant: list[int] = []
+        """Workers that wait for room, in order."""
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
         self._highest_worker = max([*parts.server.workers, *self._numbers_used()], default=-1)
         self._failures = Failures(options.max_failures)
@@ -110,37 +142,32 @@ class ProcessEngine:
         self._remembers = hasattr(parts.problem, "gradient_with_memory")
         self._now = 0.0
         """Seconds since the start, as of the last look at the clock."""
-        self._seed = seed
-        self._staff: Staff | None = None
         self._habits: dict[int, Habits] = {}
-
-    def start_staff(self) -> None:
-        """Start the zygote, and meanwhile load what the server needs."""
-        parts, points, options = self._parts, self._points, self._options
-        dtype = points.dtype.str
-        job = Job(parts.problem, self._seed, points.length, dtype, options.slowdown, options.speeds)
-        threads = max(1, (os.cpu_count() or 1) // max(1, len(parts.server.workers)))
-        staff = self._staff = Staff(job, points, self._gradients, threads, options.log)
-        warm_up(self._server.params)
-        staff.wait_until_ready()
-        self._reports = staff.reports
         self._poller = select.poll()
-        self._poller.register(staff.reports, select.POLLIN)
-        self._poller.register(staff.control, select.POLLIN)
+        self._reports = places.reports
+
+    def open(self) -> None:
+        """Have the places opened, and meanwhile load what the server needs."""
+        self._places.open()
+        warm_up(self._server.params)
+        self._places.wait_until_ready(self._poller)
 
     def run(self) -> None:
         """Until the budget ends, or something else ends it."""
         self._began = monotonic() - (0.0 if self._parts.checkpoint is None else self._parts.checkpoint.state.time)
-        for worker in (EVALUATOR, *self._server.workers):
-            self._hire(worker)
-        self._execute(self.session.start())
-        self._requests.extend(WorkerJoined(worker, 0.0) for worker in self._missing())
+        self._hire(EVALUATOR, self._places.home)
+        homeless = [worker for worker in self._server.workers if not self._find_place(worker)]
+        commands = self.session.start()
+        self._execute([command for command in commands if not _is_for(command, homeless)])
+        for worker in homeless:
+            self._handle(WorkerLost(worker, 0.0))
+        self._requests.extend(WorkerJoined(worker, 0.0) for worker in self._missing() if worker not in self._vacant)
         while not self.session.finished:
             self._handle_reports(self._next_reports())
             if self._requests and not self.session.finished:
                 self._change_workers()
             if self._interrupted:
-                self._handle_reports(self._drain())
+                self._handle_reports(self._places.drain())
                 self.session.interrupt(self._interrupted)
         self._ended = monotonic()
         self._await_evaluation()
@@ -148,16 +175,13 @@ class ProcessEngine:
     def result(self) -> Run:
         """The finished run."""
         seconds = self._ended - self._began
-        return self.session.result(seconds, seconds, "processes")
+        return self.session.result(seconds, seconds, self._places.way)
 
     def close(self) -> None:
         """Nothing is left of the workers."""
-        if self._staff is not None:
-            self._staff.close()
-        self._gradients.close()
-        self._points.close()
+        self._places.close()
         for desk in self._desks.values():
-            os.close(desk.pipe)
+            desk.line.close()
         self._desks.clear()
         self.session.let_go()
 
@@ -178,7 +202,7 @@ class ProcessEngine:
 
     def wanted_workers(self) -> list[int]:
         """The live workers and those that are about to be replaced: what a run that is resumed should have."""
-        return sorted({*self._server.workers, *(worker for _, worker in self._to_replace)})
+        return sorted({*self._server.workers, *self._vacant, *(worker for _, worker in self._to_replace)})
 
     # Control, and evaluation beside the run
 
@@ -199,8 +223,7 @@ class ProcessEngine:
     def _ask_evaluator(self) -> None:
         if self._snapshot is not None:
             snapshot, version = self._snapshot
-            with contextlib.suppress(BrokenPipeError):  # it died, which the zygote will tell
-                os.write(self._desks[EVALUATOR].pipe, ORDER.pack(snapshot.step, 0, version.slot, Order.KEEP))
+            self._desks[EVALUATOR].line.order(snapshot.step, 0, version, Order.KEEP)
 
     def _evaluated(self, step: int, loss: float) -> None:
         if self._snapshot is not None and self._snapshot[0].step == step:
@@ -224,20 +247,16 @@ class ProcessEngine:
             self._look_around()
         if self._timers or self._to_replace or self._end < math.inf:
             self._look_at_the_clock()
-        ready = self._poller.poll(1000 * self._seconds_to_wait())
-        if not ready:
+        self._places.flush()
+        pending = self._places.pending()
+        ready = [fd for fd, _ in self._poller.poll(0.0 if pending else 1000 * self._seconds_to_wait())]
+        if ready == [self._reports] and not pending:
+            return self._places.read()
+        if not ready and not pending:
             return b""
-        if len(ready) > 1 or ready[0][0] != self._reports:
-            self._hear_news()
-            return self._drain()
-        return os.read(self._reports, READ_BYTES)
-
-    def _drain(self) -> bytes:
-        """All reports that are there."""
-        reports = b""
-        while select.select([self._reports], [], [], 0)[0] and (more := os.read(self._reports, READ_BYTES)):
-            reports += more
-        return reports
+        for news in self._places.hear(ready):
+            self._hear(news)
+        return self._places.drain()
 
     def _handle_reports(self, reports: bytes) -> None:
         """The hot path: everything that happens once per gradient is here."""
@@ -258,7 +277,7 @@ class ProcessEngine:
                 continue  # from a process that died since
             desk.running = None
             desk.order = KEEP if not remembers or ticket_id in versions else UNDO
-            commands = handle(new(GradientArrived, (ticket, desk.gradient, now, started - began, seconds)))
+            commands = handle(new(GradientArrived, (ticket, desk.gradient, now, started - desk.began, seconds)))
             if len(commands) == 1 and type(commands[0]) is Assign and commands[0][0][1] == worker and not desk.queue:
                 self._send(desk, commands[0][0])  # by far the most frequent case
             else:
@@ -294,24 +313,20 @@ class ProcessEngine:
         desk.running = ticket
         desk.sent = self._now
         desk.warned = desk.hurried = False
-        try:  # contextlib.suppress would take half as long as the write
-            os.write(desk.pipe, ORDER.pack(ticket[0], ticket[3], version.slot, desk.order))
-        except BrokenPipeError:
-            return  # it died, which the zygote will tell
+        desk.line.order(ticket[0], ticket[3], version, desk.order)
 
     def _cancel(self, desk: Desk) -> None:
         """The worker finishes what it computes; the result will be late. One that plays slow need not go on."""
         desk.queue.clear()
-        if self._imitating and desk.running is not None and not desk.hurried:
+        if self._imitating and desk.running is not None and desk.version is not None and not desk.hurried:
             desk.hurried = True
-            with contextlib.suppress(BrokenPipeError, BlockingIOError):
-                os.write(desk.pipe, ORDER.pack(desk.running.id, 0, 0, Order.HURRY))
+            desk.line.order(desk.running.id, 0, desk.version, Order.HURRY)
 
     def _handle_other(self, worker: int, ticket_id: int, kind: int, value: float) -> None:
         if kind == Report.LOSS:
             self._evaluated(ticket_id, value)
             return
-        letter = self._the_staff().letter(worker)
+        letter = self._places.letter(worker)
         if worker == EVALUATOR:
             raise WorkerFailedError(f"the problem's loss raised:\n{letter[1]}")
         desk = self._desks.get(worker)
@@ -332,11 +347,21 @@ class ProcessEngine:
 
     # Workers come and go
 
-    def _hire(self, worker: int) -> None:
-        pipe = self._the_staff().hire(worker, self._began)
-        desk = Desk(worker, pipe, self._gradients[max(worker, 0)], self._habits.setdefault(worker, Habits()))
-        self._desks[worker] = desk
-        self._unborn.setdefault(worker, deque()).append(desk)
+    def _find_place(self, worker: int) -> bool:
+        """Hire a worker where there is room; if there is none, it waits."""
+        place = self._places.find()
+        if place is None:
+            insort(self._vacant, worker)
+            return False
+        self._hire(worker, place)
+        return True
+
+    def _hire(self, worker: int, place: Place) -> None:
+        self._serial += 1
+        line = place.hire(worker, self._serial, self._began)
+        habits = self._habits.setdefault(worker, Habits())
+        desk = Desk(worker, self._serial, place, line, line.gradient, self._began + place.clock_ahead, habits)
+        self._desks[worker] = self._hired[self._serial] = desk
 
     def _handle(self, event: Event) -> None:
         if not self.session.finished:
@@ -350,64 +375,87 @@ class ProcessEngine:
             if joins and worker not in self._server.workers:
                 self._join(worker)
             elif not joins and worker in self._server.workers:
-                self._the_staff().kill(worker)
+                self._desks[worker].kill()
                 self._leave(self._desks[worker])
             self._to_replace = sorted(entry for entry in self._to_replace if entry[1] != worker)
-        if not self.session.finished and not self._server.workers and not self._to_replace:
+        if not self.session.finished and not self._server.workers and not (self._to_replace or self._vacant):
             self.session.stop(f"every worker was removed after {self._server.steps} steps")
 
     def _join(self, worker: int) -> None:
-        self._hire(worker)
-        self._handle(WorkerJoined(worker, self._now))
+        if self._find_place(worker):
+            self._handle(WorkerJoined(worker, self._now))
 
     def _leave(self, desk: Desk) -> None:
         """Its process is gone, or as good as gone."""
         del self._desks[desk.worker]
-        os.close(desk.pipe)
+        desk.line.close()
         desk.gone = True
+        self._places.release(desk.place)
         if desk.running is not None and desk.version is not None:
             self._server.release(desk.version)
         self._handle(WorkerLost(desk.worker, self._now))
 
-    def _hear_news(self) -> None:
-        """Births and deaths, in order. What the dead had reported comes first."""
-        for news in self._the_staff().news():
-            self._hear(*news)
+    def _hear(self, news: News) -> None:
+        if type(news) is Reported:
+            self._take_vectors(news)
+            self._handle_reports(news.records)
+            self._places.flush()
+        elif isinstance(news, Died):
+            desk = self._hired.pop(news.serial, None)
+            if desk is not None and not desk.gone:
+                self._handle_reports(self._places.drain())
+                self._on_death(desk, news.code)
+        elif isinstance(news, Gone):
+            self._handle_reports(self._places.drain())
+            self._on_place_gone(news)
+        elif isinstance(news, Opened):
+            self._fill_vacancies()
 
-    def _hear(self, kind: str, worker: int = 0, process: int = 0, code: int = 0) -> None:
-        if kind == "forked":
-            self._processes[process] = self._unborn[worker].popleft()
-        elif kind == "gone":
-            self._handle_reports(self._drain())
-            self._replace_everybody()
-        elif not (desk := self._processes.pop(process)).gone:
-            self._handle_reports(self._drain())
-            self._on_death(desk, code)
+    def _take_vectors(self, news: Reported) -> None:
+        """Gradients that travelled are wherever they arrived."""
+        vectors = iter(news.vectors)
+        for _, _, _, worker, kind in REPORT.iter_unpack(news.records):
+            if kind == GRADIENT:
+                vector, desk = next(vectors), self._desks.get(worker)
+                if desk is not None and desk.place is news.place:
+                    desk.gradient = vector
 
-    def _the_staff(self) -> Staff:
-        if self._staff is None:
-            raise RuntimeError("the engine has no zygote: it was not started, or is closed")
-        return self._staff
+    def _fill_vacancies(self) -> None:
+        """There is room again."""
+        self._now = monotonic() - self._began
+        waiting, self._vacant = self._vacant, []
+        for place, worker in enumerate(waiting):
+            if self.session.finished or not self._find_place(worker):
+                self._vacant = sorted({*self._vacant, *waiting[place:]})
+                return
+            self._handle(WorkerJoined(worker, self._now))
 
-    def _replace_everybody(self) -> None:
-        """The zygote was killed, and all workers died with it."""
-        logger.warning("the process that starts workers was killed, and all workers with it: they are replaced")
+    def _on_place_gone(self, news: Gone) -> None:
+        """All workers of a place died with it. That is no fault of theirs: they are replaced where there is room."""
+        self._now = monotonic() - self._began
+        desks = [desk for desk in self._desks.values() if desk.place is news.place]
+        numbers = sorted(desk.worker for desk in desks if desk.worker != EVALUATOR)
+        also = f", and workers {numbers} with it: they are replaced" if numbers else ": it is started again"
+        logger.warning("%s%s", news.cause, also)
+        for desk in desks:
+            desk.gone = True
+            del self._hired[desk.serial]
+            if desk.worker != EVALUATOR:
+                heappush(self._to_replace, (self._now, desk.worker))
+        for desk in desks:
+            if desk.worker != EVALUATOR:
+                self._leave(desk)
+        if news.place is self._places.home:
+            self._replace_home()
+        self._look_at_the_clock()
+
+    def _replace_home(self) -> None:
         if self._failures.died(ZYGOTE) is None:
             raise WorkerFailedError("the process that starts workers was killed again and again")
-        self._now = monotonic() - self._began
-        self._the_staff().close()
-        os.close(self._desks.pop(EVALUATOR).pipe)
-        desks = list(self._desks.values())
-        for desk in desks:
-            heappush(self._to_replace, (self._now, desk.worker))
-        for desk in desks:
-            self._leave(desk)
-        self._unborn.clear()
-        self._processes.clear()
-        self.start_staff()
-        self._hire(EVALUATOR)
+        self._desks.pop(EVALUATOR).line.close()
+        self._places.reopen_home()
+        self._hire(EVALUATOR, self._places.home)
         self._ask_evaluator()
-        self._look_at_the_clock()
 
     def _on_death(self, desk: Desk, code: int) -> None:
         self._now = monotonic() - self._began
@@ -432,8 +480,8 @@ class ProcessEngine:
                 f"the process that computes losses {cause} again and again: look at the problem's loss"
             )
         logger.warning("the process that computes losses %s: it is replaced", cause)
-        os.close(desk.pipe)
-        self._hire(EVALUATOR)
+        desk.line.close()
+        self._hire(EVALUATOR, self._places.home)
         self._ask_evaluator()
 
     def _replace_those_whose_time_has_come(self) -> None:
@@ -441,7 +489,7 @@ class ProcessEngine:
             self._join(heappop(self._to_replace)[1])
 
     def _check_that_somebody_is_left(self, reason: str) -> None:
-        if not self._server.workers and not self._to_replace and not self._requests:
+        if not self._server.workers and not (self._to_replace or self._requests or self._vacant):
             raise WorkerFailedError(f"no worker is left: {reason}")
 
     def _on_error(self, desk: Desk, kind: str, text: str) -> None:
@@ -465,6 +513,7 @@ class ProcessEngine:
             for desk in self._desks.values():
                 if desk.seems_to_hang(self._now):
                     self._on_hang(desk)
+            self._places.look(len(self._vacant), len(self._server.workers))
         if self._view.shown:
             self._view.update(self._server, self.session.loss, self._views())
 
@@ -473,12 +522,13 @@ class ProcessEngine:
         fate = ": it is replaced" if self._options.replace_hung else ""
         logger.warning("worker %d has computed for %.3g s%s%s", desk.worker, self._now - desk.sent, usual, fate)
         if self._options.replace_hung:
-            self._the_staff().kill(desk.worker)
+            desk.kill()
 
     def _views(self) -> list[WorkerView]:
         """What the view shows of each worker; ``gradients`` is what it was given before its present ticket."""
         states = {worker: (desk.habits.mean, desk.state(self._now)) for worker, desk in self._desks.items()}
         states |= {worker: (-1.0, "lost, to be replaced") for _, worker in self._to_replace}
+        states |= dict.fromkeys(self._vacant, (-1.0, "waits for room"))
         del states[EVALUATOR]
         return [
             WorkerView(worker, max(0, self._server.jobs_of(worker) - 1), seconds, state)
@@ -499,3 +549,7 @@ class ProcessEngine:
     def _seconds_to_wait(self) -> float:
         moments = [self._end, self._next_look, *self._timers[:1], *(time for time, _ in self._to_replace[:1])]
         return max(0.0, min(moments) - self._now)
+
+
+def _is_for(command: Command, workers: list[int]) -> bool:
+    return isinstance(command, Assign) and command.ticket.worker in workers

@@ -1,4 +1,4 @@
-"""The server's side of its worker processes: starts the zygote, has it fork and kill, hears who died."""
+"""The server's side of a zygote: starts it, has it fork and kill, hears who died."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, final
 
 from nowait.core.errors import WorkerFailedError
-from nowait.engines.processes.shared import SharedSlots, anonymous_file
-from nowait.engines.processes.wire import LONGEST_MESSAGE
-from nowait.engines.processes.worker import Job
+from nowait.core.types import Vector
+from nowait.core.versions import Version
+from nowait.engines.processes.mailbox import Mailbox
+from nowait.engines.processes.payload import Payload
+from nowait.engines.processes.places import Died, Gone, News
+from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.wire import LONGEST_MESSAGE, ORDER
 
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -26,57 +32,87 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-PIECE = 1 << 26
-"""So many bytes of the job are written at a time."""
+
+
+@final
+@dataclass(frozen=True)
+class Office:
+    """What zygotes and the server of one machine share: memory, the mailbox, the job."""
+
+    points: SharedSlots
+    gradients: SharedSlots
+    mailbox: Mailbox
+    payload: Payload
+
+
+@final
+class PipeLine:
+    """Orders through a pipe, to a worker that shares memory with us."""
+
+    __slots__ = ("_pipe", "gradient")
+
+    def __init__(self, pipe: int, gradient: Vector) -> None:
+        self._pipe = pipe
+        self.gradient = gradient
+
+    def order(self, ticket: int, job: int, version: Version, instruction: int) -> None:
+        """As ``Line.order``."""
+        try:  # contextlib.suppress would take half as long as the write
+            os.write(self._pipe, ORDER.pack(ticket, job, version.slot, instruction))
+        except BrokenPipeError:
+            return  # it died, which the zygote will tell
+
+    def close(self) -> None:
+        """As ``Line.close``."""
+        os.close(self._pipe)
 
 
 @final
 class Staff:
-    """The zygote and the pipes. ``reports`` is read by the engine; ``control`` tells of births and deaths."""
+    """The workers of one zygote. ``control`` is its socket, which tells of deaths."""
 
-    def __init__(self, job: Job, points: SharedSlots, gradients: SharedSlots, threads: int, log: Path | None) -> None:
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.letters, their_letters = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.reports, their_reports = os.pipe()
-        self._news: list[tuple[Any, ...]] = []
-        self._letters_kept: dict[int, tuple[Any, ...]] = {}
-        self._zygote = _start(theirs, threads, log)
+    name, clock_ahead = "this machine", 0.0
+
+    def __init__(self, control: socket.socket, office: Office, zygote: subprocess.Popen[bytes] | None = None) -> None:
+        self.control = control
+        self.ready = False
+        self._office = office
+        self._zygote = zygote
+        self._messages: list[tuple[Any, ...]] = []
+        payload = office.payload
+        fds = [payload.fd, office.points.fd, office.gradients.fd]
+        fds += [office.mailbox.their_reports, office.mailbox.their_letters.fileno()]
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is gone, which its socket will tell
+            socket.send_fds(control, [pickle.dumps(payload.sizes)], fds)
+        control.setblocking(False)
+
+    @classmethod
+    def start(cls, office: Office, threads: int, log: Path | None) -> Staff:
+        """With a zygote that is a child of this process."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        zygote = start_zygote(theirs, threads, log=log)
         theirs.close()
-        try:
-            payload, sizes = _pickled(job)
-            fds = [payload, points.fd, gradients.fd, their_reports, their_letters.fileno()]
-            socket.send_fds(self.control, [pickle.dumps(sizes)], fds)
-            os.close(payload)
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            os.close(their_reports)
-            their_letters.close()
+        return cls(ours, office, zygote)
 
     def wait_until_ready(self) -> None:
         """Until the zygote has loaded the problem."""
-        try:
-            message = self.control.recv(LONGEST_MESSAGE)
-        except ConnectionResetError:
-            message = b""
-        answer = pickle.loads(message) if message else ("failed", "the process that starts them was killed")
-        if answer[0] == "failed":
-            self.close()
-            raise WorkerFailedError(f"workers could not load the problem:\n{answer[1]}")
-        self.control.setblocking(False)
+        while not self.ready:
+            select.select([self.control], [], [])
+            for news in self.news():
+                if isinstance(news, Gone):
+                    raise WorkerFailedError(f"workers could not load the problem:\n{news.cause}")
 
-    def hire(self, worker: int, began: float) -> int:
-        """Have a worker forked, which counts time from ``began``; the pipe its orders are written to."""
+    def hire(self, worker: int, serial: int, began: float) -> PipeLine:
+        """As ``Place.hire``."""
         theirs, ours = os.pipe()
         os.set_blocking(ours, False)
-        self._send(("fork", worker, began), [theirs])
+        self._send(("fork", worker, serial, began), [theirs])
         os.close(theirs)
-        return ours
+        return PipeLine(ours, self._office.gradients[max(worker, 0)])
 
-    def kill(self, worker: int) -> None:
-        """Have a worker killed; its death will be told like any other."""
-        self._send(("kill", worker, 0.0), [])
+    def kill(self, serial: int) -> None:
+        """As ``Place.kill``."""
+        self._send(("kill", 0, serial, 0.0), [])
 
     def _send(self, message: tuple[Any, ...], fds: list[int]) -> None:
         """Say something to the zygote, and hear what it says meanwhile: both may have a lot to say at once."""
@@ -84,20 +120,26 @@ class Staff:
             try:
                 socket.send_fds(self.control, [pickle.dumps(message)], fds)
             except BlockingIOError:
-                self._collect_news()
+                self._collect()
                 select.select([self.control], [self.control], [], 1.0)
             except (BrokenPipeError, ConnectionResetError):
                 return  # the zygote is gone, which the end of its socket will tell
             else:
                 return
 
-    def news(self) -> list[tuple[Any, ...]]:
-        """What the zygote said: ("forked", worker, process), ("died", worker, process, exit code), or ("gone",)."""
-        self._collect_news()
-        messages, self._news = self._news, []
-        return messages
+    def news(self) -> Iterable[News]:
+        """What the zygote said."""
+        self._collect()
+        messages, self._messages = self._messages, []
+        for kind, *details in messages:
+            if kind == "ready":
+                self.ready = True
+            elif kind == "died":
+                yield Died(*details)
+            else:
+                yield Gone(self, *details)
 
-    def _collect_news(self) -> None:
+    def _collect(self) -> None:
         while True:
             try:
                 message = self.control.recv(LONGEST_MESSAGE)
@@ -106,31 +148,26 @@ class Staff:
             except ConnectionResetError:
                 message = b""
             if not message:
-                self._news.append(("gone",))
+                self._messages.append(("gone", "the process that starts workers was killed"))
                 return
-            self._news.append(pickle.loads(message))
-
-    def letter(self, worker: int) -> tuple[Any, ...]:
-        """The letter that a report of this worker announced."""
-        while worker not in self._letters_kept:
-            sender, *letter = pickle.loads(self.letters.recv(2 * LONGEST_MESSAGE))
-            self._letters_kept[sender] = tuple(letter)
-        return self._letters_kept.pop(worker)
+            self._messages.append(pickle.loads(message))
 
     def close(self) -> None:
         """End the zygote, and with it all workers; nothing is left."""
         self.control.close()
-        self.letters.close()
-        with contextlib.suppress(OSError):
-            os.close(self.reports)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._zygote.pid, signal.SIGKILL)
-        self._zygote.wait()
+        if self._zygote is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._zygote.pid, signal.SIGKILL)
+            self._zygote.wait()
 
 
-def _start(theirs: socket.socket, threads: int, log: Path | None) -> subprocess.Popen[bytes]:
+def start_zygote(
+    theirs: socket.socket, threads: int, *, log: Path | None = None, path: Iterable[str] = ()
+) -> subprocess.Popen[bytes]:
+    """A zygote at the other end of a socket, which looks for modules where this process does, and in ``path``."""
+    entries = [*sys.path, *(entry for entry in path if entry not in sys.path)]
     code = (
-        f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}; "
+        f"import sys; sys.path[:] = {[str(entry) for entry in entries]!r}; "
         f"from nowait.engines.processes.zygote import main; main({theirs.fileno()})"
     )
     environment = os.environ | {name: os.environ.get(name, str(threads)) for name in THREAD_VARIABLES}
@@ -148,37 +185,3 @@ def _start(theirs: socket.socket, threads: int, log: Path | None) -> subprocess.
     finally:
         if output is not None:
             output.close()
-
-
-def _culprit(problem: Any) -> str:
-    """Which part of a problem does not pickle, if it can tell."""
-    import cloudpickle
-
-    parts = getattr(problem, "parts_to_send", None)
-    for name, part in ({} if parts is None else parts()).items():
-        try:
-            cloudpickle.dumps(part)
-        except Exception:
-            return f"{name} of {type(problem).__name__}"
-    return "the problem"
-
-
-def _pickled(job: Job) -> tuple[int, list[int]]:
-    """The job in shared memory: the pickle, then its arrays. The file descriptor, and their sizes in order."""
-    import cloudpickle
-
-    buffers: list[pickle.PickleBuffer] = []
-    try:
-        data = cloudpickle.dumps(job, protocol=5, buffer_callback=buffers.append)
-    except Exception as error:
-        raise TypeError(f"{_culprit(job.problem)} cannot be sent to worker processes: {error}") from error
-    parts = [memoryview(data), *(buffer.raw() for buffer in buffers)]
-    fd = anonymous_file("nowait-job")
-    offset = 0
-    for part in parts:
-        written = 0
-        while written < part.nbytes:
-            written += os.pwrite(fd, part[written : written + PIECE], offset + written)
-        offset += -(-part.nbytes // 64) * 64
-    os.ftruncate(fd, max(offset, 1))
-    return fd, [part.nbytes for part in parts]

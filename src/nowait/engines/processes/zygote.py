@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import gc
 import io
-import mmap
 import os
 import pickle
 import select
@@ -22,6 +21,7 @@ import traceback
 from typing import Any, NoReturn, final
 
 from nowait.core.problem import prepare
+from nowait.engines.processes.payload import unpickle
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.wire import LONGEST_MESSAGE
 from nowait.engines.processes.worker import Desk, Job, work
@@ -60,12 +60,13 @@ class _Zygote:
         for fd in fds:
             os.set_inheritable(fd, False)
         self._parent = os.getppid()
-        self._job: Job = _unpickle(payload, pickle.loads(message))
+        self._job: Job = unpickle(payload, pickle.loads(message))
+        os.close(payload)
         self._letters = socket.socket(fileno=letters)
         self._points = SharedSlots(self._job.length, self._job.dtype, points, writeable=False)
         self._gradients = SharedSlots(self._job.length, self._job.dtype, gradients)
         self._children: dict[int, int] = {}
-        """Worker numbers by process id."""
+        """Serial numbers by process id."""
         prepare(self._job.problem)
         if self._job.speeds is not None:
             self._job.speeds.timing(self._job.seed)(0, 0, 0.0)  # loads what is compiled
@@ -98,24 +99,23 @@ class _Zygote:
             return False
         if not message:
             return False
-        order, worker, began = pickle.loads(message)
+        order, worker, serial, began = pickle.loads(message)
         if order == "fork":
             os.set_inheritable(fds[0], False)
-            self._fork(worker, fds[0], began)
+            self._fork(worker, serial, fds[0], began)
         elif order == "kill":
             for process, number in self._children.items():
-                if number == worker:
+                if number == serial:
                     os.kill(process, signal.SIGKILL)
         return True
 
-    def _fork(self, worker: int, orders: int, began: float) -> None:
+    def _fork(self, worker: int, serial: int, orders: int, began: float) -> None:
         zygote = os.getpid()
         process = os.fork()
         if process == 0:
             self._be_worker(worker, orders, zygote, began)
         os.close(orders)
-        self._children[process] = worker
-        self._say("forked", worker, process)
+        self._children[process] = serial
 
     def _be_worker(self, worker: int, orders: int, zygote: int, began: float) -> NoReturn:
         status = 1
@@ -148,9 +148,9 @@ class _Zygote:
                 return
             if process == 0:
                 return
-            worker = self._children.pop(process, None)
-            if worker is not None:  # the problem may have started processes of its own
-                self._say("died", worker, process, os.waitstatus_to_exitcode(status))
+            serial = self._children.pop(process, None)
+            if serial is not None:  # the problem may have started processes of its own
+                self._say("died", serial, os.waitstatus_to_exitcode(status))
 
     def _say(self, *message: Any) -> None:
         with contextlib.suppress(OSError):  # the other side is gone, which the next receive will tell
@@ -160,31 +160,6 @@ class _Zygote:
 def _kill_the_group() -> None:
     """The server is gone: so are all, those too that workers started."""
     os.killpg(0, signal.SIGKILL)
-
-
-def _unpickle(payload: int, sizes: list[int]) -> Any:
-    """The job; its arrays are views of one block of memory, which workers share as long as they do not write to it."""
-    memory = memoryview(_huge_block(os.fstat(payload).st_size))
-    filled = 0
-    while filled < len(memory):
-        filled += os.preadv(payload, [memory[filled:]], filled)
-    os.close(payload)
-    parts, offset = [], 0
-    for size in sizes:
-        parts.append(memory[offset : offset + size])
-        offset += -(-size // 64) * 64
-    return pickle.loads(parts[0], buffers=parts[1:])
-
-
-def _huge_block(size: int) -> mmap.mmap:
-    """Memory in huge pages where there are any: a worker that is woken finds none of its data's pages in the
-    processor's table of them, and of huge ones there are few to look up again.
-    """
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
 
 
 def _let_the_server_go_first() -> None:

@@ -1,0 +1,99 @@
+"""What every worker of a run is told once, in memory that a zygote can be given."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pickle
+from collections.abc import Sequence
+from typing import Any, Self, final
+
+from nowait.engines.processes.shared import ALIGNMENT, anonymous_file
+
+PIECE = 1 << 26
+"""So many bytes are written at a time."""
+
+
+@final
+class Payload:
+    """A pickle and, after it, the arrays it refers to, in a file without a name."""
+
+    def __init__(self, parts: Sequence[memoryview]) -> None:
+        self.sizes = [part.nbytes for part in parts]
+        self.fd = anonymous_file("nowait-job")
+        offset = 0
+        for part in parts:
+            written = 0
+            while written < part.nbytes:
+                written += os.pwrite(self.fd, part[written : written + PIECE], offset + written)
+            offset += _aligned(part.nbytes)
+        os.ftruncate(self.fd, max(offset, 1))
+
+    @classmethod
+    def of(cls, job: Any) -> Self:
+        """The payload of a job; an error names the part of its problem that cannot be sent."""
+        import cloudpickle
+
+        buffers: list[pickle.PickleBuffer] = []
+        try:
+            data = cloudpickle.dumps(job, protocol=5, buffer_callback=buffers.append)
+        except Exception as error:
+            raise TypeError(f"{_culprit(job.problem)} cannot be sent to worker processes: {error}") from error
+        return cls([memoryview(data), *(buffer.raw() for buffer in buffers)])
+
+    def parts(self) -> list[memoryview]:
+        """The pickle and the arrays, as they are in the file."""
+        return _cut(memoryview(mmap.mmap(self.fd, 0, prot=mmap.PROT_READ)), self.sizes)
+
+    def close(self) -> None:
+        """Give the file up."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def unpickle(fd: int, sizes: list[int]) -> Any:
+    """The job; its arrays are views of one block of memory, which workers share as long as they do not write to it."""
+    memory = memoryview(_huge_block(os.fstat(fd).st_size))
+    filled = 0
+    while filled < len(memory):
+        filled += os.preadv(fd, [memory[filled:]], filled)
+    parts = _cut(memory, sizes)
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def _cut(memory: memoryview, sizes: list[int]) -> list[memoryview]:
+    parts, offset = [], 0
+    for size in sizes:
+        parts.append(memory[offset : offset + size])
+        offset += _aligned(size)
+    return parts
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _huge_block(size: int) -> mmap.mmap:
+    """Memory in huge pages where there are any: a worker that is woken finds none of its data's pages in the
+    processor's table of them, and of huge ones there are few to look up again.
+    """
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def _culprit(problem: Any) -> str:
+    """Which part of a problem does not pickle, if it can tell."""
+    import cloudpickle
+
+    parts = getattr(problem, "parts_to_send", None)
+    for name, part in ({} if parts is None else parts()).items():
+        try:
+            cloudpickle.dumps(part)
+        except Exception:
+            return f"{name} of {type(problem).__name__}"
+    return "the problem"
