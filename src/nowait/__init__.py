@@ -36,6 +36,7 @@ from nowait.core import (
     Update,
     WorkerFailedError,
 )
+from nowait.engines.cluster import RayCluster
 from nowait.methods import (
     ATA,
     CA2FL,
@@ -113,6 +114,7 @@ __all__ = [
     "Proximal",
     "RandomAssignment",
     "RandomIterate",
+    "RayCluster",
     "RennalaSGD",
     "RescaledASGD",
     "RingleaderASGD",

@@ -1,4 +1,4 @@
-"""``nw.train`` and ``nw.resume``: real worker processes on this machine."""
+"""``nw.train`` and ``nw.resume``: real workers, on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -17,6 +17,7 @@ from nowait.core.problem import checked_problem, initial_params
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Vector, norm
 from nowait.engines.budget import Budget
+from nowait.engines.cluster import RayCluster, checked_engine, connected
 from nowait.engines.keeper import Keeper
 from nowait.engines.processes import ProcessOptions, SharedSlots
 from nowait.engines.processes import train as run_processes
@@ -30,7 +31,8 @@ def train(
     problem: Any,
     method: Method,
     *,
-    workers: int | None = None,
+    workers: int | tuple[int, int] | None = None,
+    engine: str | RayCluster = "processes",
     steps: int | None = None,
     gradients: int | None = None,
     seconds: float | None = None,
@@ -52,7 +54,10 @@ def train(
     labels: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Run:
-    """Train with real worker processes on this machine, by default one for each core.
+    """Train with real worker processes: on this machine, by default one for each core, or on a Ray cluster.
+
+    ``engine="ray"``, or ``engine=nw.RayCluster(address="auto", ...)``, has Ray place the workers, by default as many as
+    there is room for; ``workers=(2, 16)`` begins with two and goes on with as many as there is room for, up to 16.
 
     The run ends at whichever of ``steps``, ``gradients``, ``seconds`` and ``target_loss`` comes first. Losses are
     evaluated beside the run, on snapshots; one that is due while another is being computed waits for it.
@@ -73,8 +78,10 @@ def train(
     >>> run.stats.steps, run.stats.way, bool(run.history.loss[-1] < 0.01)
     (500, 'processes', True)
     """
+    cluster = checked_engine(engine)
     plan = Plan(
-        workers=_checked_workers(workers, speeds),
+        workers=_checked_workers(workers, speeds, cluster),
+        engine=cluster,
         budget=Budget(steps, gradients, seconds, target_loss),
         evaluate_every=evaluate_every,
         seed=checked_seed(seed),
@@ -86,7 +93,6 @@ def train(
         checkpoint_seconds=checkpoint_seconds,
         keep_checkpoints=checks.at_least(1, keep_checkpoints, "keep_checkpoints", "one is needed to resume"),
     )
-    warn_of_split(problem, plan.workers)
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
         raise ValueError("checkpoints need a place: give folder= as well")
     return _train(
@@ -113,12 +119,14 @@ def resume(
     output: Output | None = None,
     speeds: Speeds | None = None,
     callbacks: Iterable[Any] = (),
+    engine: str | RayCluster | None = None,
     progress: bool | None = None,
 ) -> Run:
     """Go on with a run of ``nw.train`` from the last complete checkpoint in its folder.
 
     Method, update, output and speeds are made again from ``config.json``; one of your own has to be passed again, and
     so has the problem, which is compared with the one of the run. A run that a signal ended can be resumed too.
+    It goes on with the engine it had, unless ``engine`` names another one or another cluster.
     Gradients after the checkpoint are computed anew, those that were in flight or held by the method are lost, none is
     applied twice. The trace goes on with a "resumed" event.
     """
@@ -127,7 +135,7 @@ def resume(
     if not config_path.is_file():
         raise FileNotFoundError(f"{path} is not the folder of a run: it has no config.json")
     config = json.loads(config_path.read_text(encoding="utf-8"))
-    plan = Plan.of(config, speeds)
+    plan = Plan.of(config, speeds, engine)
     _check_fingerprint(problem, config, path)
     run_folder = RunFolder(path, plan.keep_checkpoints)
     if run_folder.is_finished():
@@ -159,7 +167,10 @@ def resume(
 class Plan:
     """All that ``nw.resume`` needs to know of a run beside its parts."""
 
-    workers: int
+    workers: int | tuple[int, int] | None
+    """Or the fewest and the most; or as many as there is room for."""
+    engine: RayCluster | None
+    """None: processes on this machine."""
     budget: Budget
     evaluate_every: int | None
     seed: int
@@ -177,9 +188,20 @@ class Plan:
         if self.checkpoint_seconds is not None:
             checks.positive(self.checkpoint_seconds, "checkpoint_seconds", "it is the time between two of them")
 
+    @property
+    def fewest(self) -> int:
+        """So many workers have to be there at the start."""
+        return self.workers[0] if isinstance(self.workers, tuple) else self.workers or 1
+
+    @property
+    def most(self) -> int | None:
+        """So many workers are wanted in the end; None if that depends on the room."""
+        return self.workers[1] if isinstance(self.workers, tuple) else self.workers
+
     @classmethod
-    def of(cls, config: dict[str, Any], speeds: Speeds | None) -> Plan:
+    def of(cls, config: dict[str, Any], speeds: Speeds | None, engine: str | RayCluster | None) -> Plan:
         """The plan that is written in a ``config.json``."""
+        config = {"engine": None} | config
         needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]
         missing = [name for name in needed if name not in config]
         if missing:
@@ -188,7 +210,8 @@ class Plan:
         try:
             values["budget"] = Budget(**{name: value for name, value in config["budget"].items() if name != "type"})
             values["slowdown"] = _checked_slowdown({int(key): factor for key, factor in config["slowdown"].items()})
-            values["workers"] = _checked_workers(config["workers"], None)
+            values["engine"] = _engine_of(config["engine"]) if engine is None else checked_engine(engine)
+            values["workers"] = _checked_workers(config["workers"], None, values["engine"])
             values["seed"] = checked_seed(config["seed"])
             checks.at_least(1, config["keep_checkpoints"], "keep_checkpoints", "one is needed to resume")
         except (AttributeError, TypeError, ValueError) as error:
@@ -197,7 +220,17 @@ class Plan:
         return cls(**values)
 
 
-def _train(
+def _train(plan: Plan, problem: Any, **parts: Any) -> Run:
+    """On this machine; or connected to Ray for as long as it takes."""
+    if plan.engine is None:
+        return _run(plan, problem, **parts)
+    with connected(plan.engine, plan.most) as room:
+        if plan.workers is None:
+            plan = replace(plan, workers=max(1, room))
+        return _run(plan, problem, **parts)
+
+
+def _run(
     plan: Plan,
     problem: Any,
     *,
@@ -211,6 +244,8 @@ def _train(
     labels: dict[str, Any],
     progress: bool | None,
 ) -> Run:
+    if resumed is None:
+        warn_of_split(problem, plan.most or 1)
     checkpoint = None if resumed is None else resumed.latest()
     slots: list[SharedSlots] = []
 
@@ -221,7 +256,7 @@ def _train(
     parts = make_parts(
         problem,
         method,
-        list(range(plan.workers)) if checkpoint is None else checkpoint.state.workers,
+        list(range(plan.fewest)) if checkpoint is None else checkpoint.state.workers,
         plan.budget,
         evaluate_every=plan.evaluate_every,
         update=update,
@@ -239,8 +274,19 @@ def _train(
         if folder is not None:
             parts.keeper = _keeper(plan, problem, parts, folder, resumed)
         log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
-        options = ProcessOptions(plan.slowdown, plan.speeds, plan.replace_hung, plan.max_failures, log)
-        return run_processes(parts, slots[0], options, plan.seed, progress)
+        options = ProcessOptions(
+            slowdown=plan.slowdown,
+            speeds=plan.speeds,
+            replace_hung=plan.replace_hung,
+            max_failures=plan.max_failures,
+            log=log,
+            most_workers=plan.most or 0,
+        )
+        if plan.engine is None:
+            return run_processes(parts, slots[0], options, plan.seed, progress)
+        from nowait.engines.cluster.engine import train as run_cluster
+
+        return run_cluster(plan.engine, plan.fewest, parts, slots[0], options, seed=plan.seed, progress=progress)
     finally:
         slots[0].close()
         if parts.keeper is not None:
@@ -274,10 +320,31 @@ def _check_fingerprint(problem: Any, config: dict[str, Any], path: Path) -> None
         )
 
 
-def _checked_workers(workers: int | None, speeds: Speeds | None) -> int:
+def _checked_workers(workers: Any, speeds: Speeds | None, cluster: RayCluster | None) -> int | tuple[int, int] | None:
     if workers is None:
-        return speeds.num_workers if isinstance(speeds, Speeds) else os.cpu_count() or 1
-    return checks.at_least(1, workers, "workers", "somebody has to compute gradients")
+        if isinstance(speeds, Speeds):
+            return speeds.num_workers
+        return None if cluster is not None else os.cpu_count() or 1
+    if not isinstance(workers, (tuple, list)):
+        return checks.at_least(1, workers, "workers", "somebody has to compute gradients")
+    if cluster is None:
+        raise ValueError(
+            f"workers={workers!r}: a fewest and a most are for engine='ray'; on one machine, give a number"
+        )
+    if len(workers) != 2:
+        raise ValueError(f"workers must be a number, or the fewest and the most, as in (2, 16), got {workers!r}")
+    fewest = checks.at_least(1, workers[0], "the fewest workers", "somebody has to compute gradients")
+    return fewest, checks.at_least(fewest, workers[1], "the most workers", "it is the second of workers=(fewest, most)")
+
+
+def _engine_of(description: Any) -> RayCluster | None:
+    """The cluster that is written in a ``config.json``."""
+    if description is None:
+        return None
+    values = {name: value for name, value in description.items() if name != "type"}
+    if values.pop("has_runtime_env", False):
+        raise ValueError("the run had a runtime_env, which config.json does not hold: pass engine= again")
+    return RayCluster(**values)
 
 
 def _checked_speeds(speeds: Speeds | None) -> Speeds | None:

@@ -67,6 +67,8 @@ class ProcessOptions:
     replace_hung: bool = False
     max_failures: int = 5
     log: Path | None = None
+    most_workers: int = 0
+    """More than the run begins with: the others join when there is room."""
 
 
 def train(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int, progress: bool | None) -> Run:
@@ -190,15 +192,16 @@ class Engine:
         self._interrupted = signal
 
     def _missing(self) -> list[int]:
-        """Workers that were being replaced when the checkpoint was made that the run goes on from."""
+        """Workers that join as soon as there is room; of a run that is resumed, also those that were being replaced."""
         checkpoint = self._parts.checkpoint
-        wanted = [] if checkpoint is None else checkpoint.wanted
+        wanted = range(self._options.most_workers) if checkpoint is None else checkpoint.wanted
         return [worker for worker in wanted if worker not in self._server.workers]
 
     def _numbers_used(self) -> list[int]:
-        """The workers that had tickets before the checkpoint, also those that are gone: new ones get new numbers."""
+        """Of workers to come, and of those before the checkpoint, also if they are gone: new ones get new numbers."""
         checkpoint = self._parts.checkpoint
-        return [] if checkpoint is None else [*checkpoint.wanted, *checkpoint.state.jobs]
+        before = [] if checkpoint is None else [*checkpoint.wanted, *checkpoint.state.jobs]
+        return [*before, self._options.most_workers - 1]
 
     def wanted_workers(self) -> list[int]:
         """The live workers and those that are about to be replaced: what a run that is resumed should have."""
@@ -513,7 +516,8 @@ class Engine:
             for desk in self._desks.values():
                 if desk.seems_to_hang(self._now):
                     self._on_hang(desk)
-            self._places.look(len(self._vacant), len(self._server.workers))
+            for news in self._places.look(len(self._vacant), len(self._server.workers)):
+                self._hear(news)
         if self._view.shown:
             self._view.update(self._server, self.session.loss, self._views())
 

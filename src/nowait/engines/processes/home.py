@@ -79,8 +79,9 @@ class Home:
     def flush(self) -> None:
         """As ``Places.flush``: orders are written as they are given."""
 
-    def look(self, vacancies: int, workers: int) -> None:
+    def look(self, vacancies: int, workers: int) -> Iterable[News]:
         """As ``Places.look``: nothing happens unseen."""
+        return ()
 
     def close(self) -> None:
         """As ``Places.close``."""

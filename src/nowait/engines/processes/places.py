@@ -28,10 +28,6 @@ class Place(Protocol):
     """Workers with one zygote. Whoever is hired gets a serial number, by which a death is known."""
 
     @property
-    def name(self) -> str:
-        """For messages."""
-
-    @property
     def clock_ahead(self) -> float:
         """By how many seconds its clock is ahead of ours."""
 
@@ -115,7 +111,7 @@ class Places(Protocol):
     def flush(self) -> None:
         """Send the orders that were given."""
 
-    def look(self, vacancies: int, workers: int) -> None:
+    def look(self, vacancies: int, workers: int) -> Iterable[News]:
         """Now and then: so many workers have no place, so many work."""
 
     def reopen_home(self) -> None:

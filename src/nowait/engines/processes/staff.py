@@ -71,7 +71,7 @@ class PipeLine:
 class Staff:
     """The workers of one zygote. ``control`` is its socket, which tells of deaths."""
 
-    name, clock_ahead = "this machine", 0.0
+    clock_ahead = 0.0
 
     def __init__(self, control: socket.socket, office: Office, zygote: subprocess.Popen[bytes] | None = None) -> None:
         self.control = control

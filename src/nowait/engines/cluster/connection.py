@@ -1,0 +1,75 @@
+"""Being connected to Ray for as long as a run takes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from nowait.engines.cluster.options import RayCluster
+
+
+def import_ray() -> Any:
+    """Ray, or an error that says how to get it."""
+    try:
+        import ray
+        import zmq  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"engine='ray' needs Ray and ZeroMQ ({error}): pip install 'nowait[ray]'") from error
+    return ray
+
+
+@contextlib.contextmanager
+def connected(cluster: RayCluster, workers: int | None) -> Iterator[int]:
+    """Connected to the cluster; how many workers it has room for. ``workers`` is how many there may be in the end."""
+    ray = import_ray()
+    if ray.is_initialized():
+        if ray.util.client.ray.is_connected():
+            raise ValueError(
+                "Ray is connected through its client (ray://), behind which the hosts cannot reach the server: run "
+                "your script on a machine of the cluster"
+            )
+        yield _room(ray, cluster)
+        return
+    with _signals_as_they_were():
+        ray.init(**_init_options(cluster, workers))
+        try:
+            yield _room(ray, cluster)
+        finally:
+            ray.shutdown()
+
+
+def _init_options(cluster: RayCluster, workers: int | None) -> dict[str, Any]:
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "include_dashboard": None}
+    if cluster.address is not None:
+        return options | {"address": cluster.address}
+    total = {name: amount * (workers or 0) for name, amount in cluster.need.items()}
+    options |= {"address": "local", "include_dashboard": False}
+    options["num_cpus"] = max(os.cpu_count() or 1, math.ceil(total.pop("CPU", 0)))
+    own = {name: amount for name, amount in total.items() if name not in ("GPU", "memory") and amount}
+    return options | {"resources": own or None}
+
+
+def _room(ray: Any, cluster: RayCluster) -> int:
+    nodes = ray._private.state.available_resources_per_node()
+    return sum(cluster.room(available) for available in nodes.values())
+
+
+@contextlib.contextmanager
+def _signals_as_they_were() -> Iterator[None]:
+    """Ray takes SIGTERM for itself, and keeps it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)

@@ -1,0 +1,239 @@
+"""The host: a Ray actor that runs some workers of a run on its node.
+
+On the driver's own node it starts a zygote whose socket leads straight to the server, and has nothing more to do. On
+other nodes it is a relay between its workers, with whom it shares memory, and the server.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import socket
+import subprocess
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core.errors import WorkerFailedError
+from nowait.core.types import Vector
+from nowait.core.versions import Version
+from nowait.engines.cluster.network import Address, Dial, pack, unpack
+from nowait.engines.cluster.wire import CLOCK, DEATH, HIRED, SAME_POINT, Say, message
+from nowait.engines.processes.mailbox import Mailbox
+from nowait.engines.processes.payload import Payload
+from nowait.engines.processes.places import Died, Gone
+from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.staff import Office, PipeLine, Staff, start_zygote
+from nowait.engines.processes.wire import ORDER, REPORT, Order, Report
+
+BEAT_SECONDS = 1.0
+LOOKS_AT_THE_CLOCK = 5
+"""So often the server is asked for the time; the quickest answer counts."""
+SECONDS_FOR_AN_ANSWER = 120.0
+GRADIENT, HURRY = int(Report.GRADIENT), int(Order.HURRY)
+
+
+@final
+@dataclass(frozen=True)
+class Assignment:
+    """What a host is told when it starts. ``door`` is for the driver's own node, the rest for all others."""
+
+    identity: bytes
+    door: tuple[str, bytes] | None
+    """The server's socket on this machine, and the password."""
+    address: Address | None
+    payload: list[Any]
+    """Ray's references to the parts of the payload."""
+    length: int
+    dtype: str
+    threads: int
+    path: list[str]
+    """Where the driver looks for modules."""
+    keep_threads: bool
+    """``runtime_env`` says itself how many threads libraries use."""
+
+
+@final
+class Host:
+    """The actor."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+
+    def serve(self) -> str:
+        """Until the server has enough; why it ended."""
+        if self._assignment.door is not None:
+            return _knock(self._assignment, self._assignment.door)
+        relay = Relay(self._assignment)
+        try:
+            return relay.run()
+        finally:
+            relay.close()
+
+
+def _knock(assignment: Assignment, door: tuple[str, bytes]) -> str:
+    """Start a zygote that talks to the server, and wait for its end."""
+    name, password = door
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+        control.connect(name)
+        control.send(password + assignment.identity)
+        zygote = _start_zygote(assignment, control)
+    status = zygote.wait()
+    return f"the process that starts workers ended with status {status}"
+
+
+def _start_zygote(assignment: Assignment, control: socket.socket) -> subprocess.Popen[bytes]:
+    if not assignment.keep_threads:
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the processors of the whole host
+    return start_zygote(control, assignment.threads, path=[entry for entry in assignment.path if os.path.isdir(entry)])
+
+
+@final
+class Relay:
+    """Between the server and the workers of this node."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        import ray
+
+        if assignment.address is None:
+            raise ValueError("a relay needs the server's address")
+        length, dtype = assignment.length, np.dtype(assignment.dtype)
+        self._points, self._gradients = SharedSlots(length, dtype), SharedSlots(length, dtype)
+        self._mailbox = Mailbox()
+        self._dial = Dial(assignment.address, assignment.identity)
+        payload = Payload([memoryview(part) for part in ray.get(assignment.payload)])
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            zygote = _start_zygote(assignment, theirs)
+        self._staff = Staff(ours, Office(self._points, self._gradients, self._mailbox, payload), zygote)
+        payload.close()
+        self._lines: dict[int, PipeLine] = {}
+        self._serials: dict[int, int] = {}
+        """Workers by serial number."""
+        self._versions: dict[int, Version] = {}
+        """Where each worker finds its point."""
+        self._said = monotonic()
+        self._poller = select.poll()
+        for fd in (self._dial.fd, self._mailbox.reports, self._staff.control.fileno()):
+            self._poller.register(fd, select.POLLIN)
+
+    def run(self) -> str:
+        """As ``Host.serve``."""
+        try:
+            self._staff.wait_until_ready()
+            ahead = self._clock_ahead()
+        except WorkerFailedError as error:
+            self._say(Say.FAILED, str(error).encode())
+            return str(error)
+        self._say(Say.READY, CLOCK.pack(ahead, 0.0))
+        while True:
+            reason = self._obey() or self._listen()
+            if reason:
+                return reason
+
+    def close(self) -> None:
+        """Nothing is left."""
+        self._staff.close()
+        for line in self._lines.values():
+            line.close()
+        self._mailbox.close()
+        self._points.close()
+        self._gradients.close()
+        self._dial.close()
+
+    def _clock_ahead(self) -> float:
+        """By how many seconds this machine's clock is ahead of the server's: half of the quickest answer's way."""
+        answers: list[tuple[float, float]] = []
+        for _ in range(LOOKS_AT_THE_CLOCK):
+            self._say(Say.ASK_TIME, CLOCK.pack(monotonic(), 0.0))
+            asked, theirs = CLOCK.unpack(self._await_answer())
+            now = monotonic()
+            answers.append((now - asked, (asked + now) / 2 - theirs))
+        return min(answers)[1]
+
+    def _await_answer(self) -> bytes:
+        deadline = monotonic() + SECONDS_FOR_AN_ANSWER
+        while monotonic() < deadline:
+            self._poller.poll(1000 * BEAT_SECONDS)
+            received = self._dial.receive()
+            if received is not None and received[0][0] == Say.TIME:
+                return received[0][1:]
+            self._beat()
+        raise WorkerFailedError(f"the server did not answer within {SECONDS_FOR_AN_ANSWER:.0f} s")
+
+    # From the server to the workers
+
+    def _obey(self) -> str:
+        """Do what the server said meanwhile. If that was to end, the reason to."""
+        while (received := self._dial.receive()) is not None:
+            head, frames = received
+            kind = head[0]
+            if kind == Say.ORDERS:
+                self._hand_out(head[1:], unpack(frames, self._points.length, self._points.dtype))
+            elif kind == Say.HIRE:
+                self._hire(*HIRED.unpack(head[1:]))
+            elif kind == Say.KILL:
+                self._staff.kill(DEATH.unpack(head[1:])[0])
+            elif kind == Say.END:
+                return "the run is over"
+        return ""
+
+    def _hand_out(self, orders: bytes, points: Any) -> None:
+        arrived, point = iter(points), None
+        for ticket, job, worker, instruction in ORDER.iter_unpack(orders):
+            version = self._versions[worker]
+            if instruction != HURRY:
+                if not instruction & SAME_POINT:
+                    point = next(arrived)
+                version.array[:] = point
+            self._lines[worker].order(ticket, job, version, instruction & ~SAME_POINT)
+
+    def _hire(self, worker: int, serial: int, began: float) -> None:
+        if worker in self._lines:
+            self._lines[worker].close()
+        self._lines[worker] = self._staff.hire(worker, serial, began)
+        self._serials[serial] = worker
+        if worker not in self._versions:
+            self._versions[worker] = Version(self._points[worker], worker)
+
+    # From the workers to the server
+
+    def _listen(self) -> str:
+        """Wait for workers or the server, and pass reports and deaths on. If the zygote is gone, that."""
+        ready = [fd for fd, _ in self._poller.poll(0 if self._dial.pending() else 1000 * BEAT_SECONDS)]
+        if self._mailbox.reports in ready:
+            self._pass_on(self._mailbox.read())
+        if self._staff.control.fileno() in ready:
+            for news in self._staff.news():
+                self._pass_on(self._mailbox.drain())
+                if isinstance(news, Gone):
+                    self._say(Say.FAILED, news.cause.encode())
+                    return news.cause
+                if isinstance(news, Died):
+                    self._say(Say.DIED, DEATH.pack(news.serial, news.code))
+        self._beat()
+        return ""
+
+    def _pass_on(self, records: bytes) -> None:
+        if not records:
+            return
+        vectors: list[Vector] = []
+        gradients = self._gradients.views
+        for _, _, _, worker, kind in REPORT.iter_unpack(records):
+            if kind == GRADIENT:
+                vectors.append(gradients[worker])
+            else:
+                letter = self._mailbox.letter(worker)
+                self._say(Say.LETTER, pickle.dumps((worker, letter)))
+        self._say(Say.REPORTS, records, pack(vectors))
+
+    def _beat(self) -> None:
+        if monotonic() - self._said > BEAT_SECONDS:
+            self._say(Say.BEAT)
+
+    def _say(self, kind: Say, content: bytes = b"", frames: Any = ()) -> None:
+        self._said = monotonic()
+        self._dial.send(message(kind, content), frames)

@@ -1,0 +1,382 @@
+"""The hosts of a run, as the engine sees them: places that come and go."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import secrets
+import select
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core.errors import WorkerFailedError
+from nowait.core.types import Vector
+from nowait.core.versions import Version
+from nowait.engines.cluster.network import Exchange, pack, unpack
+from nowait.engines.cluster.options import RayCluster
+from nowait.engines.cluster.recruiter import Recruit, Recruiter, driver_ip
+from nowait.engines.cluster.wire import CLOCK, DEATH, HIRED, SAME_POINT, Say, message
+from nowait.engines.processes.home import Home
+from nowait.engines.processes.places import Died, Gone, News, Opened, Place, Reported
+from nowait.engines.processes.staff import Office, Staff
+from nowait.engines.processes.wire import ORDER, Order
+
+logger = logging.getLogger("nowait")
+
+NOWHERE = np.zeros(0)
+"""The gradient of a worker on another node, before its first report."""
+SECONDS_BETWEEN_WORDS = 10.0
+"""How often a run that waits for room says so."""
+SHORT_LIFE = 10.0
+"""A host that ends sooner counts as a failure."""
+AWAY = 2.0
+"""If the server did not look for so many seconds, it cannot say who was silent."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+"""Seconds before another host is asked for after one was lost; they double if it had not lived long."""
+HURRY = int(Order.HURRY)
+
+
+@final
+class DistantLine:
+    """Orders through the network. They are collected, and sent together."""
+
+    __slots__ = ("_place", "_worker", "gradient")
+
+    def __init__(self, place: DistantStaff, worker: int) -> None:
+        self._place, self._worker = place, worker
+        self.gradient = NOWHERE
+
+    def order(self, ticket: int, job: int, version: Version, instruction: int) -> None:
+        """As ``Line.order``."""
+        self._place.add(ticket, job, self._worker, instruction, version)
+
+    def close(self) -> None:
+        """As ``Line.close``: whoever is let go was killed."""
+
+
+@final
+class DistantStaff:
+    """The workers of a host on another node."""
+
+    def __init__(self, identity: bytes, exchange: Exchange) -> None:
+        self.identity = identity
+        self.clock_ahead = 0.0
+        self.heard = monotonic()
+        """When it last said something."""
+        self.orders: list[bytes] = []
+        self._points: list[Vector] = []
+        self._latest: Version | None = None
+        self._exchange = exchange
+
+    def hire(self, worker: int, serial: int, began: float) -> DistantLine:
+        """As ``Place.hire``."""
+        self.flush()
+        self._exchange.send(self.identity, message(Say.HIRE, HIRED.pack(worker, serial, began + self.clock_ahead)))
+        return DistantLine(self, worker)
+
+    def kill(self, serial: int) -> None:
+        """As ``Place.kill``."""
+        self._exchange.send(self.identity, message(Say.KILL, DEATH.pack(serial, 0)))
+
+    def add(self, ticket: int, job: int, worker: int, instruction: int, version: Version) -> None:
+        """One more order to send. Its version is referenced until the worker reports, so that nobody overwrites it."""
+        if instruction != HURRY:
+            if version is self._latest:
+                instruction += SAME_POINT
+            else:
+                self._points.append(version.array)
+                self._latest = version
+        self.orders.append(ORDER.pack(ticket, job, worker, instruction))
+
+    def flush(self) -> None:
+        """Send the orders."""
+        if self.orders:
+            self._exchange.send(self.identity, message(Say.ORDERS, b"".join(self.orders)), pack(self._points))
+            self.orders, self._points, self._latest = [], [], None
+
+    def end(self) -> None:
+        """The run is over."""
+        self._exchange.send(self.identity, message(Say.END))
+
+
+@final
+class Hosts:
+    """``Places`` on the nodes of a Ray cluster. The evaluator is on the driver's machine, as without a cluster."""
+
+    way = "ray"
+
+    def __init__(self, cluster: RayCluster, office: Office, minimum: int, max_failures: int, log: Path | None) -> None:
+        self._cluster, self._minimum, self._max_failures = cluster, minimum, max_failures
+        self._office = office
+        self._home = Home(office, cluster.threads, log)
+        self.reports = self._home.reports
+        self._door = Door()
+        self._exchange = Exchange(driver_ip(), cluster.port, encrypt=cluster.encrypt)
+        self._recruiter = Recruiter(cluster, office, self._door.key, self._exchange.address)
+        self._poller = select.poll()
+        self._hosts: dict[bytes, Recruit] = {}
+        """By identity."""
+        self._files: dict[int, Recruit] = {}
+        """Those on this node, by the file descriptor of the zygote's socket."""
+        self._deaths = 0
+        self._looked = self._worked = self._told = monotonic()
+        self._ask_after = 0.0
+
+    @property
+    def home(self) -> Staff:
+        """As ``Places.home``."""
+        return self._home.home
+
+    def open(self) -> None:
+        """As ``Places.open``."""
+        self._recruiter.ask(self._minimum, self._minimum)
+        self._home.open()
+
+    def wait_until_ready(self, poller: select.poll) -> None:
+        """As ``Places.wait_until_ready``: until there is room for as many workers as the run needs."""
+        self._home.wait_until_ready(poller)
+        self._poller = poller
+        for fd in (self._door.fd, self._exchange.fd):
+            poller.register(fd, select.POLLIN)
+        self._worked = self._told = monotonic()
+        while (missing := self._minimum - self._room()) > 0:
+            ready = [fd for fd, _ in poller.poll(0 if self.pending() else 100)]
+            for news in (*self.hear(ready), *self.look(missing + self._room(), 0)):
+                if isinstance(news, Gone) and news.place is self.home:
+                    raise WorkerFailedError(f"the process that computes losses could not start: {news.cause}")
+            if self._deaths > self._max_failures:
+                raise WorkerFailedError(f"hosts end as soon as they start: {self._recruiter.last_words}")
+        self._deaths = 0
+
+    def reopen_home(self) -> None:
+        """As ``Places.reopen_home``."""
+        self._home.reopen_home()
+
+    # Room
+
+    def _room(self) -> int:
+        return sum(host.room for host in self._hosts.values() if host.ready)
+
+    def find(self) -> Place | None:
+        """As ``Places.find``: on the driver's own node first."""
+        hosts = [host for host in self._hosts.values() if host.ready and host.room > 0]
+        if not hosts:
+            return None
+        host = min(hosts, key=lambda host: isinstance(host.staff, DistantStaff))
+        host.room -= 1
+        return host.staff
+
+    def release(self, place: Place) -> None:
+        """As ``Places.release``."""
+        for host in self._hosts.values():
+            if host.staff is place:
+                host.room += 1
+
+    # What is said
+
+    def read(self) -> bytes:
+        """As ``Places.read``."""
+        return self._home.read()
+
+    def drain(self) -> bytes:
+        """As ``Places.drain``."""
+        return self._home.drain()
+
+    def letter(self, worker: int) -> tuple[Any, ...]:
+        """As ``Places.letter``."""
+        return self._home.letter(worker)
+
+    def pending(self) -> bool:
+        """As ``Places.pending``."""
+        return self._exchange.pending()
+
+    def flush(self) -> None:
+        """As ``Places.flush``."""
+        for host in self._hosts.values():
+            if isinstance(host.staff, DistantStaff):
+                host.staff.flush()
+
+    def hear(self, ready: Iterable[int]) -> Iterator[News]:
+        """As ``Places.hear``."""
+        for fd in ready:
+            if fd in self._files:
+                yield from self._hear_zygote(self._files[fd])
+            elif fd == self.home.control.fileno():
+                yield from self._home.hear(())
+            elif fd not in (self._exchange.fd, self.reports):
+                self._open_the_door(fd)
+        while (received := self._exchange.receive()) is not None:
+            yield from self._hear_host(*received)
+
+    def _open_the_door(self, fd: int) -> None:
+        """Somebody on this machine knocks, or says who it is."""
+        guest = self._door.answer(fd, self._poller)
+        if guest is None:
+            return
+        identity, control = guest
+        host = self._known(identity)
+        if host is None:
+            control.close()
+            return
+        host.staff = Staff(control, self._office)
+        self._files[control.fileno()] = host
+        self._poller.register(control, select.POLLIN)
+
+    def _hear_zygote(self, host: Recruit) -> Iterator[News]:
+        if not isinstance(host.staff, Staff):
+            return
+        for news in host.staff.news():
+            if isinstance(news, Gone):
+                yield from self._lose(host, news.cause)
+                return
+            yield news
+        if host.staff.ready and not host.ready:
+            yield self._welcome(host, host.staff)
+
+    def _hear_host(self, identity: bytes, head: bytes, frames: list[Any]) -> Iterator[News]:
+        host = self._known(identity)
+        if host is None:
+            return  # it was given up
+        if host.staff is None:
+            host.staff = DistantStaff(identity, self._exchange)
+        if not isinstance(host.staff, DistantStaff):
+            return
+        host.staff.heard = monotonic()
+        yield from self._hear_distant(host, host.staff, head, frames)
+
+    def _hear_distant(self, host: Recruit, staff: DistantStaff, head: bytes, frames: list[Any]) -> Iterator[News]:
+        kind, content = head[0], head[1:]
+        if kind == Say.REPORTS:
+            points = self._office.points
+            yield Reported(staff, content, unpack(frames, points.length, points.dtype))
+        elif kind == Say.LETTER:
+            self._office.mailbox.keep(*pickle.loads(content))
+        elif kind == Say.DIED:
+            yield Died(*DEATH.unpack(content))
+        elif kind == Say.ASK_TIME:
+            self._exchange.send(host.identity, message(Say.TIME, CLOCK.pack(CLOCK.unpack(content)[0], monotonic())))
+        elif kind == Say.READY:
+            staff.clock_ahead = CLOCK.unpack(content)[0]
+            yield self._welcome(host, staff)
+        elif kind == Say.FAILED:
+            yield from self._lose(host, content.decode())
+
+    def _known(self, identity: bytes) -> Recruit | None:
+        if identity not in self._hosts:
+            self._hosts |= {host.identity: host for host in self._recruiter.started()}
+        return self._hosts.get(identity)
+
+    def _welcome(self, host: Recruit, staff: Place) -> Opened:
+        host.ready = True
+        logger.info("a host on %s is ready for %d workers", host.node, host.size)
+        return Opened(staff)
+
+    def _lose(self, host: Recruit, cause: str) -> Iterator[News]:
+        """A host is gone, or given up. Whatever it says from now on is not heard."""
+        del self._hosts[host.identity]
+        if isinstance(host.staff, Staff):
+            self._files.pop(host.staff.control.fileno())
+            self._poller.unregister(host.staff.control)
+            host.staff.close()
+        self._recruiter.dismiss(host)
+        self._deaths = self._deaths + 1 if monotonic() - host.since < SHORT_LIFE else 1
+        self._ask_after = monotonic() + min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (self._deaths - 1))
+        self._recruiter.last_words = cause
+        if host.ready and host.staff is not None:
+            yield Gone(host.staff, f"the host on {host.node} is lost ({cause})")
+        else:
+            logger.warning("a host on %s could not start: %s", host.node, cause)
+
+    # Now and then
+
+    def look(self, vacancies: int, workers: int) -> Iterator[News]:
+        """As ``Places.look``: hosts that ended or are silent, and more hosts if there are workers without room."""
+        now = monotonic()
+        self._hosts |= {host.identity: host for host in self._recruiter.started()}
+        away, self._looked = now - self._looked > AWAY, now
+        for host in list(self._hosts.values()):
+            if host.ended.done():
+                yield from self._lose(host, self._recruiter.why(host))
+            elif isinstance(host.staff, DistantStaff):
+                if away:
+                    host.staff.heard = now
+                elif now - host.staff.heard > self._cluster.heartbeat_seconds:
+                    yield from self._lose(host, f"silent for {now - host.staff.heard:.0f} s")
+        promised = sum(host.size for host in self._hosts.values() if not host.ready)
+        if vacancies > promised + self._room() and now >= self._ask_after:
+            missing = vacancies - promised - self._room()
+            self._recruiter.ask(missing, missing + sum(host.size for host in self._hosts.values()))
+        if workers:
+            self._worked = now
+        elif vacancies:
+            self._complain(vacancies, now)
+
+    def _complain(self, vacancies: int, now: float) -> None:
+        """Nobody works: wait for room, but not for ever."""
+        waited = now - self._worked
+        found = f"there is room for {self._room()} of {vacancies} workers"
+        needs = f"each needs {self._cluster.need}; {self._recruiter.nodes()}"
+        if waited > self._cluster.start_seconds:
+            raise WorkerFailedError(f"after {waited:.0f} s {found}: {needs}")
+        if now - self._told > SECONDS_BETWEEN_WORDS:
+            self._told = now
+            logger.warning("waiting for workers: %s: %s", found, needs)
+
+    def close(self) -> None:
+        """As ``Places.close``."""
+        for host in self._hosts.values():
+            if isinstance(host.staff, DistantStaff):
+                host.staff.end()
+            elif isinstance(host.staff, Staff):
+                host.staff.close()
+        self._hosts |= {host.identity: host for host in self._recruiter.started()}
+        self._recruiter.close(list(self._hosts.values()))
+        self._door.close()
+        self._exchange.close()
+        self._home.close()
+
+
+@final
+class Door:
+    """A socket without a file, where hosts on this machine say who they are. Strangers are sent away."""
+
+    def __init__(self) -> None:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.key = (f"\0nowait-{secrets.token_hex(8)}", secrets.token_bytes(32))
+        """Its name, and the password."""
+        self._listener.bind(self.key[0])
+        self._listener.listen()
+        self._listener.setblocking(False)
+        self._guests: dict[int, socket.socket] = {}
+        self.fd = self._listener.fileno()
+
+    def answer(self, fd: int, poller: select.poll) -> tuple[bytes, socket.socket] | None:
+        """Who is there, if it has said so and has the password."""
+        if fd == self.fd:
+            guest, _ = self._listener.accept()
+            guest.setblocking(False)
+            self._guests[guest.fileno()] = guest
+            poller.register(guest, select.POLLIN)
+            return None
+        guest = self._guests.pop(fd)
+        poller.unregister(guest)
+        try:
+            words = guest.recv(1024)
+        except OSError:
+            words = b""
+        password = self.key[1]
+        if secrets.compare_digest(words[: len(password)], password):
+            return words[len(password) :], guest
+        guest.close()
+        return None
+
+    def close(self) -> None:
+        """Nobody may come any more."""
+        self._listener.close()
+        for guest in self._guests.values():
+            guest.close()

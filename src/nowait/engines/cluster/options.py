@@ -1,0 +1,124 @@
+"""``nw.RayCluster``: where the workers of a run on Ray are to be. Nothing here needs Ray."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, final
+
+from nowait.core import checks
+
+RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+"""What Ray's options are called among the resources of a node."""
+ENOUGH = 1e-6
+"""Ray counts resources in ten-thousandths."""
+
+
+@final
+@dataclass(frozen=True)
+class RayCluster:
+    """Workers on a Ray cluster.
+
+    ``address`` None starts a Ray on this machine for the run and stops it afterwards; ``"auto"`` or ``"host:port"``
+    joins a cluster and leaves it running. If this process is connected to a Ray already, that one is used.
+
+    ``resources_per_worker`` are Ray's ``num_cpus``, ``num_gpus`` (also 0.5, to share one), ``memory`` and
+    ``resources``; each worker has its own place on a node. ``runtime_env`` is Ray's, for the hosts. Fixing ``port``
+    helps where firewalls are: hosts connect to it on the machine of the driver, which is the server.
+
+    Params and gradients go through shared memory on the driver's node (``shared_memory=False``: through the network
+    there too) and else through connections that only hosts of the run can make, encrypted unless ``encrypt=False``,
+    which is several times as fast for params of megabytes on a fast network that you trust.
+
+    A run waits ``start_seconds`` for its workers to find room, at the start and when it has lost them all; a host that
+    is silent for ``heartbeat_seconds`` is replaced.
+    """
+
+    address: str | None = None
+    resources_per_worker: Mapping[str, Any] = field(default_factory=lambda: {"num_cpus": 1})
+    runtime_env: Mapping[str, Any] | None = None
+    shared_memory: bool = True
+    encrypt: bool = True
+    port: int | None = None
+    start_seconds: float = 300.0
+    heartbeat_seconds: float = 15.0
+
+    def __post_init__(self) -> None:
+        if self.address is not None and not isinstance(self.address, str):
+            raise TypeError(f"address must be None, 'auto' or 'host:port', got {self.address!r}")
+        if self.address is not None and self.address.startswith("ray://"):
+            raise ValueError(
+                f"address={self.address!r} is for Ray's client, behind which the hosts cannot reach the server: run "
+                f"your script on a machine of the cluster (for example with `ray job submit`) and give address='auto'"
+            )
+        checks.positive(self.start_seconds, "start_seconds", "it is how long to wait for room")
+        checks.positive(self.heartbeat_seconds, "heartbeat_seconds", "it is how long a host may be silent")
+        if self.port is not None and not 0 < checks.at_least(1, self.port, "port", "hosts connect to it") < 65_536:
+            raise ValueError(f"port must be below 65536, got {self.port}")
+        _ = self.need
+
+    def described(self) -> dict[str, Any]:
+        """For ``config.json``: all but ``runtime_env``, which may hold secrets."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "runtime_env"}
+        values["resources_per_worker"] = dict(self.resources_per_worker)
+        return {"type": "RayCluster", "has_runtime_env": self.runtime_env is not None} | values
+
+    @property
+    def need(self) -> dict[str, float]:
+        """What one worker needs, by the names that nodes have for it."""
+        wanted = self.resources_per_worker
+        if not isinstance(wanted, Mapping):
+            raise TypeError(f"resources_per_worker must be like {{'num_cpus': 1, 'num_gpus': 0.5}}, got {wanted!r}")
+        unknown = sorted(set(wanted) - {*RESOURCES, "resources"})
+        if unknown:
+            known = ", ".join([*RESOURCES, "resources"])
+            raise ValueError(f"resources_per_worker has no {', '.join(map(repr, unknown))}; it has {known}")
+        amounts = {"CPU": 1.0} | {name: wanted[option] for option, name in RESOURCES.items() if option in wanted}
+        amounts |= dict(wanted.get("resources", {}))
+        need = {name: float(amount) for name, amount in amounts.items() if _checked_amount(name, amount) > 0}
+        if not need:
+            raise ValueError("resources_per_worker must ask for something: num_cpus=0.1 fits ten workers on a core")
+        return need
+
+    @property
+    def largest_host(self) -> float:
+        """How many workers one host has at most: those that share a GPU, so that each of them sees no other."""
+        gpus = self.need.get("GPU", 0.0)
+        return max(1, math.floor(1 / gpus + ENOUGH)) if gpus > 0 else math.inf
+
+    @property
+    def threads(self) -> int:
+        """How many threads a worker's libraries may use."""
+        return max(1, math.floor(self.need.get("CPU", 1.0) + ENOUGH))
+
+    def room(self, available: Mapping[str, float]) -> int:
+        """How many workers fit into what is available."""
+        return math.floor(min(available.get(name, 0.0) / amount for name, amount in self.need.items()) + ENOUGH)
+
+    def actor_options(self, workers: int) -> dict[str, Any]:
+        """What a host of so many workers asks Ray for."""
+        total = {name: round(amount * workers, 4) for name, amount in self.need.items()}
+        options: dict[str, Any] = {"num_cpus": total.pop("CPU", 0), "num_gpus": total.pop("GPU", 0)}
+        if "memory" in total:
+            options["memory"] = total.pop("memory")
+        options["resources"] = total
+        options["runtime_env"] = None if self.runtime_env is None else dict(self.runtime_env)
+        return options
+
+
+def checked_engine(engine: Any) -> RayCluster | None:
+    """A cluster; None for worker processes on this machine."""
+    if isinstance(engine, RayCluster):
+        return engine
+    if engine == "ray":
+        return RayCluster()
+    if engine == "processes":
+        return None
+    raise ValueError(f"engine must be 'processes', 'ray' or nw.RayCluster(...), got {engine!r}")
+
+
+def _checked_amount(name: str, amount: Any) -> float:
+    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < math.inf:
+        raise ValueError(f"a worker needs a number of {name} that is not negative, got {amount!r}")
+    return amount
