@@ -24,6 +24,7 @@ from nowait.engines.processes import train as run_processes
 from nowait.engines.session import Parts
 from nowait.recording import Run, describe
 from nowait.recording.folder import RunFolder
+from nowait.recording.run import write_json
 from nowait.speeds import Adversary, Speeds
 
 
@@ -207,11 +208,11 @@ class Plan:
         if missing:
             raise ValueError(f"config.json has no {', no '.join(missing)}: the run was not made by nw.train")
         values = {field.name: config[field.name] for field in fields(cls)}
+        values["engine"] = _engine_of(config["engine"]) if engine is None else checked_engine(engine)
         try:
             values["budget"] = Budget(**{name: value for name, value in config["budget"].items() if name != "type"})
             values["slowdown"] = _checked_slowdown({int(key): factor for key, factor in config["slowdown"].items()})
-            values["engine"] = _engine_of(config["engine"]) if engine is None else checked_engine(engine)
-            values["workers"] = _checked_workers(config["workers"], None, values["engine"])
+            values["workers"] = _workers_of(config["workers"], values["engine"])
             values["seed"] = checked_seed(config["seed"])
             checks.at_least(1, config["keep_checkpoints"], "keep_checkpoints", "one is needed to resume")
         except (AttributeError, TypeError, ValueError) as error:
@@ -298,6 +299,7 @@ def _keeper(plan: Plan, problem: Any, parts: Parts, folder: str | Path, resumed:
     run_folder = resumed or RunFolder.create(folder, parts.config, plan.keep_checkpoints)
     if resumed is not None and parts.checkpoint is not None:
         resumed.rewind(parts.checkpoint)
+        write_json(resumed.path / "config.json", parts.config)  # it may go on with another engine
     return Keeper(run_folder, plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf)
 
 
@@ -335,6 +337,13 @@ def _checked_workers(workers: Any, speeds: Speeds | None, cluster: RayCluster | 
         raise ValueError(f"workers must be a number, or the fewest and the most, as in (2, 16), got {workers!r}")
     fewest = checks.at_least(1, workers[0], "the fewest workers", "somebody has to compute gradients")
     return fewest, checks.at_least(fewest, workers[1], "the most workers", "it is the second of workers=(fewest, most)")
+
+
+def _workers_of(description: Any, cluster: RayCluster | None) -> int | tuple[int, int] | None:
+    """Those written in a ``config.json``. A run of a fewest and a most that leaves its cluster wants the most."""
+    if cluster is None and isinstance(description, list):
+        description = description[-1]
+    return _checked_workers(description, None, cluster)
 
 
 def _engine_of(description: Any) -> RayCluster | None:

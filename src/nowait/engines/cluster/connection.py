@@ -13,6 +13,8 @@ from typing import Any
 
 from nowait.engines.cluster.options import RayCluster
 
+logger = logging.getLogger("nowait")
+
 
 def import_ray() -> Any:
     """Ray, or an error that says how to get it."""
@@ -36,6 +38,8 @@ def connected(cluster: RayCluster, workers: int | None) -> Iterator[int]:
             )
         yield _room(ray, cluster)
         return
+    if cluster.address is None and os.environ.get("RAY_ADDRESS"):
+        logger.warning("RAY_ADDRESS is set, but this run starts a Ray of its own: address='auto' would join the other")
     with _signals_as_they_were():
         ray.init(**_init_options(cluster, workers))
         try:

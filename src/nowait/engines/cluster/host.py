@@ -6,8 +6,8 @@ other nodes it is a relay between its workers, with whom it shares memory, and t
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import select
 import socket
 import subprocess
@@ -33,6 +33,7 @@ BEAT_SECONDS = 1.0
 LOOKS_AT_THE_CLOCK = 5
 """So often the server is asked for the time; the quickest answer counts."""
 SECONDS_FOR_AN_ANSWER = 120.0
+NOBODY = -1
 GRADIENT, HURRY = int(Report.GRADIENT), int(Order.HURRY)
 
 
@@ -52,8 +53,8 @@ class Assignment:
     threads: int
     path: list[str]
     """Where the driver looks for modules."""
-    keep_threads: bool
-    """``runtime_env`` says itself how many threads libraries use."""
+    ray_threads: str
+    """What Ray sets OMP_NUM_THREADS to for the whole host, if nobody has set it."""
 
 
 @final
@@ -86,8 +87,8 @@ def _knock(assignment: Assignment, door: tuple[str, bytes]) -> str:
 
 
 def _start_zygote(assignment: Assignment, control: socket.socket) -> subprocess.Popen[bytes]:
-    if not assignment.keep_threads:
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the processors of the whole host
+    if os.environ.get("OMP_NUM_THREADS") == assignment.ray_threads:
+        del os.environ["OMP_NUM_THREADS"]
     return start_zygote(control, assignment.threads, path=[entry for entry in assignment.path if os.path.isdir(entry)])
 
 
@@ -111,8 +112,8 @@ class Relay:
         self._staff = Staff(ours, Office(self._points, self._gradients, self._mailbox, payload), zygote)
         payload.close()
         self._lines: dict[int, PipeLine] = {}
-        self._serials: dict[int, int] = {}
-        """Workers by serial number."""
+        self._workers: dict[int, int] = {}
+        """By serial number."""
         self._versions: dict[int, Version] = {}
         """Where each worker finds its point."""
         self._said = monotonic()
@@ -157,10 +158,10 @@ class Relay:
     def _await_answer(self) -> bytes:
         deadline = monotonic() + SECONDS_FOR_AN_ANSWER
         while monotonic() < deadline:
-            self._poller.poll(1000 * BEAT_SECONDS)
-            received = self._dial.receive()
-            if received is not None and received[0][0] == Say.TIME:
-                return received[0][1:]
+            while (received := self._dial.receive()) is not None:
+                if received[0][0] == Say.TIME:
+                    return received[0][1:]
+            self._poller.poll(0 if self._dial.pending() else 1000 * BEAT_SECONDS)
             self._beat()
         raise WorkerFailedError(f"the server did not answer within {SECONDS_FOR_AN_ANSWER:.0f} s")
 
@@ -184,20 +185,25 @@ class Relay:
     def _hand_out(self, orders: bytes, points: Any) -> None:
         arrived, point = iter(points), None
         for ticket, job, worker, instruction in ORDER.iter_unpack(orders):
-            version = self._versions[worker]
+            version, line = self._versions[worker], self._lines.get(worker)
             if instruction != HURRY:
                 if not instruction & SAME_POINT:
                     point = next(arrived)
                 version.array[:] = point
-            self._lines[worker].order(ticket, job, version, instruction & ~SAME_POINT)
+            if line is not None:  # else it died, which the server will hear
+                line.order(ticket, job, version, instruction & ~SAME_POINT)
 
     def _hire(self, worker: int, serial: int, began: float) -> None:
-        if worker in self._lines:
-            self._lines[worker].close()
+        self._hang_up(worker)
         self._lines[worker] = self._staff.hire(worker, serial, began)
-        self._serials[serial] = worker
+        self._workers[serial] = worker
         if worker not in self._versions:
             self._versions[worker] = Version(self._points[worker], worker)
+
+    def _hang_up(self, worker: int) -> None:
+        if worker in self._lines:
+            self._lines.pop(worker).close()
+            self._workers = {serial: number for serial, number in self._workers.items() if number != worker}
 
     # From the workers to the server
 
@@ -213,6 +219,7 @@ class Relay:
                     self._say(Say.FAILED, news.cause.encode())
                     return news.cause
                 if isinstance(news, Died):
+                    self._hang_up(self._workers.get(news.serial, NOBODY))
                     self._say(Say.DIED, DEATH.pack(news.serial, news.code))
         self._beat()
         return ""
@@ -227,7 +234,7 @@ class Relay:
                 vectors.append(gradients[worker])
             else:
                 letter = self._mailbox.letter(worker)
-                self._say(Say.LETTER, pickle.dumps((worker, letter)))
+                self._say(Say.LETTER, json.dumps((worker, letter)).encode())
         self._say(Say.REPORTS, records, pack(vectors))
 
     def _beat(self) -> None:

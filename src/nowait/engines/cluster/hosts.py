@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import pickle
 import secrets
 import select
 import socket
@@ -36,7 +36,10 @@ SHORT_LIFE = 10.0
 """A host that ends sooner counts as a failure."""
 AWAY = 2.0
 """If the server did not look for so many seconds, it cannot say who was silent."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+SECONDS_BETWEEN_REQUESTS = 0.5
+SLOW_NETWORK = 1e7
+"""Bytes per second, at the least."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 60.0
 """Seconds before another host is asked for after one was lost; they double if it had not lived long."""
 HURRY = int(Order.HURRY)
 
@@ -123,7 +126,10 @@ class Hosts:
         """By identity."""
         self._files: dict[int, Recruit] = {}
         """Those on this node, by the file descriptor of the zygote's socket."""
-        self._deaths = 0
+        self._starting = True
+        self._deaths, self._hopeless, self._last_words = 0, False, ""
+        """How many hosts in a row did not live long; whether that will go on; why the latest one ended."""
+        self._error: Exception | None = None
         self._looked = self._worked = self._told = monotonic()
         self._ask_after = 0.0
 
@@ -149,9 +155,9 @@ class Hosts:
             for news in (*self.hear(ready), *self.look(missing + self._room(), 0)):
                 if isinstance(news, Gone) and news.place is self.home:
                     raise WorkerFailedError(f"the process that computes losses could not start: {news.cause}")
-            if self._deaths > self._max_failures:
-                raise WorkerFailedError(f"hosts end as soon as they start: {self._recruiter.last_words}")
-        self._deaths = 0
+            if self._hopeless or self._deaths > self._max_failures:
+                raise WorkerFailedError(f"hosts cannot start: {self._last_words}") from self._error
+        self._starting = False
 
     def reopen_home(self) -> None:
         """As ``Places.reopen_home``."""
@@ -232,7 +238,7 @@ class Hosts:
             return
         for news in host.staff.news():
             if isinstance(news, Gone):
-                yield from self._lose(host, news.cause)
+                yield from self._lose(host, news.cause, lasting=not host.ready)
                 return
             yield news
         if host.staff.ready and not host.ready:
@@ -255,7 +261,7 @@ class Hosts:
             points = self._office.points
             yield Reported(staff, content, unpack(frames, points.length, points.dtype))
         elif kind == Say.LETTER:
-            self._office.mailbox.keep(*pickle.loads(content))
+            self._office.mailbox.keep(*json.loads(content))
         elif kind == Say.DIED:
             yield Died(*DEATH.unpack(content))
         elif kind == Say.ASK_TIME:
@@ -264,7 +270,7 @@ class Hosts:
             staff.clock_ahead = CLOCK.unpack(content)[0]
             yield self._welcome(host, staff)
         elif kind == Say.FAILED:
-            yield from self._lose(host, content.decode())
+            yield from self._lose(host, content.decode(), lasting=True)
 
     def _known(self, identity: bytes) -> Recruit | None:
         if identity not in self._hosts:
@@ -272,21 +278,21 @@ class Hosts:
         return self._hosts.get(identity)
 
     def _welcome(self, host: Recruit, staff: Place) -> Opened:
-        host.ready = True
+        host.ready, host.since = True, monotonic()
         logger.info("a host on %s is ready for %d workers", host.node, host.size)
         return Opened(staff)
 
-    def _lose(self, host: Recruit, cause: str) -> Iterator[News]:
-        """A host is gone, or given up. Whatever it says from now on is not heard."""
+    def _lose(self, host: Recruit, cause: str, *, lasting: bool = False) -> Iterator[News]:
+        """A host is gone, or given up, for a cause that may be lasting. What it says from now on is not heard."""
         del self._hosts[host.identity]
         if isinstance(host.staff, Staff):
             self._files.pop(host.staff.control.fileno())
             self._poller.unregister(host.staff.control)
             host.staff.close()
         self._recruiter.dismiss(host)
-        self._deaths = self._deaths + 1 if monotonic() - host.since < SHORT_LIFE else 1
+        self._deaths = self._deaths + 1 if not host.ready or monotonic() - host.since < SHORT_LIFE else 1
         self._ask_after = monotonic() + min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (self._deaths - 1))
-        self._recruiter.last_words = cause
+        self._hopeless, self._last_words = self._hopeless or (lasting and self._starting), cause
         if host.ready and host.staff is not None:
             yield Gone(host.staff, f"the host on {host.node} is lost ({cause})")
         else:
@@ -296,25 +302,45 @@ class Hosts:
 
     def look(self, vacancies: int, workers: int) -> Iterator[News]:
         """As ``Places.look``: hosts that ended or are silent, and more hosts if there are workers without room."""
-        now = monotonic()
+        now, may_ask = monotonic(), not self._recruiter.asking  # in this order: else hosts might be asked for twice
         self._hosts |= {host.identity: host for host in self._recruiter.started()}
         away, self._looked = now - self._looked > AWAY, now
         for host in list(self._hosts.values()):
-            if host.ended.done():
-                yield from self._lose(host, self._recruiter.why(host))
-            elif isinstance(host.staff, DistantStaff):
-                if away:
-                    host.staff.heard = now
-                elif now - host.staff.heard > self._cluster.heartbeat_seconds:
-                    yield from self._lose(host, f"silent for {now - host.staff.heard:.0f} s")
+            if away and isinstance(host.staff, DistantStaff):
+                host.staff.heard = now
+            yield from self._look_at(host, now)
+        self._take_error(self._recruiter.error())
         promised = sum(host.size for host in self._hosts.values() if not host.ready)
-        if vacancies > promised + self._room() and now >= self._ask_after:
-            missing = vacancies - promised - self._room()
+        missing = vacancies - promised - self._room()
+        if missing > 0 and may_ask and now >= self._ask_after:
+            self._ask_after = now + SECONDS_BETWEEN_REQUESTS
             self._recruiter.ask(missing, missing + sum(host.size for host in self._hosts.values()))
         if workers:
             self._worked = now
         elif vacancies:
             self._complain(vacancies, now)
+
+    def _look_at(self, host: Recruit, now: float) -> Iterator[News]:
+        if host.ended.done():
+            cause, lasting = self._recruiter.why(host)
+            yield from self._lose(host, cause, lasting=lasting)
+        elif not host.ready and now - host.since > self._cluster.start_seconds:
+            yield from self._lose(host, f"it did not start within {self._cluster.start_seconds:.0f} s")
+        elif isinstance(host.staff, DistantStaff) and now - host.staff.heard > self._patience(host):
+            yield from self._lose(host, f"it was silent for {now - host.staff.heard:.0f} s")
+
+    def _patience(self, host: Recruit) -> float:
+        """How long a host may be silent: also as long as its gradients may take on a slow network."""
+        points = self._office.points
+        gradients = float(host.size * points.length * points.dtype.itemsize)
+        return self._cluster.heartbeat_seconds + gradients / SLOW_NETWORK
+
+    def _take_error(self, error: Exception | None) -> None:
+        """A call to Ray failed: hopeless at the start, to be tried again later."""
+        if error is not None:
+            self._error, self._last_words = error, f"Ray said: {error}"
+            self._hopeless = self._hopeless or self._starting
+            logger.warning("Ray could not be asked for hosts: %s", error)
 
     def _complain(self, vacancies: int, now: float) -> None:
         """Nobody works: wait for room, but not for ever."""

@@ -146,11 +146,11 @@ def pack(vectors: Sequence[Vector]) -> list[Any]:
 
 
 def unpack(frames: Sequence[Any], length: int, dtype: np.dtype[Any]) -> Sequence[Vector]:
-    """The vectors again, without a copy."""
+    """The vectors again. Only small ones are copied: they arrive anywhere, and compiled code wants them aligned."""
     if not frames:
         return []
     if length * dtype.itemsize < SMALL:
-        return np.frombuffer(frames[0], dtype).reshape(-1, length)  # type: ignore[return-value]
+        return np.frombuffer(bytes(frames[0]), dtype).reshape(-1, length)  # type: ignore[return-value]
     return [np.frombuffer(frame, dtype) for frame in frames]
 
 

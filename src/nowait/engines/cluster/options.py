@@ -93,8 +93,13 @@ class RayCluster:
         return max(1, math.floor(self.need.get("CPU", 1.0) + ENOUGH))
 
     def room(self, available: Mapping[str, float]) -> int:
-        """How many workers fit into what is available."""
-        return math.floor(min(available.get(name, 0.0) / amount for name, amount in self.need.items()) + ENOUGH)
+        """How many workers fit into what is available. No worker is spread over two GPUs of which it needs a part."""
+        fits = [available.get(name, 0.0) / amount for name, amount in self.need.items()]
+        gpus, needed = available.get("GPU", 0.0), self.need.get("GPU", 0.0)
+        if 0 < needed < 1:
+            whole = math.floor(gpus + ENOUGH)
+            fits.append(whole * self.largest_host + math.floor((gpus - whole) / needed + ENOUGH))
+        return math.floor(min(fits) + ENOUGH)
 
     def actor_options(self, workers: int) -> dict[str, Any]:
         """What a host of so many workers asks Ray for."""

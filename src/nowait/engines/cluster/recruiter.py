@@ -65,30 +65,35 @@ class Recruiter:
         self._payload: list[Any] | None = None
         self._started: deque[Recruit] = deque()
         self._number = 0
-        self._asking = False
+        self.asking = False
+        """Is a request under way? The hosts of one that is not were all told of by ``started``."""
         self._pending: list[Recruit] = []
         self._demand = 0
         self._thread = Background()
         self._nodes = "it was not asked which nodes there are"
-        self.last_words = ""
-        """Why the latest host ended."""
 
     def ask(self, workers: int, total: int) -> None:
-        """Have hosts started for so many more workers of all the run wants, if there is room. One request at a time."""
-        if not self._asking:
-            self._asking = True
-            self._thread.do(lambda: self._recruit(workers, total))
+        """Have hosts started for so many more workers of all the run wants, if there is room."""
+        self.asking = True
+        self._thread.do(lambda: self._recruit(workers, total))
 
     def started(self) -> Iterator[Recruit]:
         """Those asked for since; they may not be there yet."""
-        self._thread.check()
         while self._started:
             yield self._started.popleft()
 
-    def why(self, host: Recruit) -> str:
-        """Why a host ended."""
+    def error(self) -> Exception | None:
+        """What went wrong with the latest call to Ray that failed, told once."""
+        error, self._thread.error = self._thread.error, None
+        return error
+
+    def why(self, host: Recruit) -> tuple[str, bool]:
+        """Why a host ended, and whether that is likely to happen to others: not if it was killed."""
         error = host.ended.exception()
-        return host.ended.result() if error is None else str(error).strip()[-LONGEST_WORDS:]
+        if error is None:
+            return host.ended.result(), False
+        lasting = isinstance(error, (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError))
+        return str(error).strip()[-LONGEST_WORDS:], lasting
 
     def nodes(self) -> str:
         """The nodes and what they have left, for messages."""
@@ -123,7 +128,7 @@ class Recruiter:
                 self._demand = total
                 _demand([self._cluster.need] * total)
         finally:
-            self._asking = False
+            self.asking = False
 
     def _nodes_with_room(self) -> list[tuple[str, str, int]]:
         """Identity, name and room of each node, the driver's own first."""
@@ -162,7 +167,7 @@ class Recruiter:
             dtype=self._office.points.dtype.str,
             threads=self._cluster.threads,
             path=[entry for entry in sys.path if entry],
-            keep_threads="OMP_NUM_THREADS" in (self._cluster.runtime_env or {}).get("env_vars", {}),
+            ray_threads=str(max(1, int(self._cluster.actor_options(host.size)["num_cpus"]))),
         )
 
     def _shared_payload(self) -> list[Any]:
@@ -178,18 +183,13 @@ class Background:
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._error: BaseException | None = None
+        self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="nowait-recruiter", daemon=True)
         self._thread.start()
 
     def do(self, task: Callable[[], None]) -> None:
         """After what is to be done already."""
         self._tasks.put(task)
-
-    def check(self) -> None:
-        """Raise what went wrong."""
-        if self._error is not None:
-            raise self._error
 
     def close(self, seconds: float) -> None:
         """Finish, but do not wait longer than this."""
@@ -201,7 +201,7 @@ class Background:
             try:
                 task()
             except Exception as error:
-                self._error = error
+                self.error = error
 
 
 def _kill(host: Recruit) -> None:

@@ -33,7 +33,7 @@ class Say(IntEnum):
     REPORTS = 9
     """``REPORT`` records, then the gradients"""
     LETTER = 10
-    """pickled: worker, letter; before the report that announces it"""
+    """in JSON: worker, letter; before the report that announces it"""
     DIED = 11
     BEAT = 12
     """nothing to report, but alive"""

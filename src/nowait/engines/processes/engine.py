@@ -9,7 +9,7 @@ import os
 import select
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
@@ -169,7 +169,7 @@ class Engine:
             if self._requests and not self.session.finished:
                 self._change_workers()
             if self._interrupted:
-                self._handle_reports(self._places.drain())
+                self._hear_all(())
                 self.session.interrupt(self._interrupted)
         self._ended = monotonic()
         self._await_evaluation()
@@ -257,9 +257,14 @@ class Engine:
             return self._places.read()
         if not ready and not pending:
             return b""
+        self._hear_all(ready)
+        return b""
+
+    def _hear_all(self, ready: Iterable[int]) -> None:
+        """News from these files, and all that travels or lies in the mailbox."""
         for news in self._places.hear(ready):
             self._hear(news)
-        return self._places.drain()
+        self._handle_reports(self._places.drain())
 
     def _handle_reports(self, reports: bytes) -> None:
         """The hot path: everything that happens once per gradient is here."""
@@ -424,7 +429,9 @@ class Engine:
                     desk.gradient = vector
 
     def _fill_vacancies(self) -> None:
-        """There is room again."""
+        """There may be room again."""
+        if not self._vacant:
+            return
         self._now = monotonic() - self._began
         waiting, self._vacant = self._vacant, []
         for place, worker in enumerate(waiting):
@@ -518,6 +525,7 @@ class Engine:
                     self._on_hang(desk)
             for news in self._places.look(len(self._vacant), len(self._server.workers)):
                 self._hear(news)
+            self._fill_vacancies()
         if self._view.shown:
             self._view.update(self._server, self.session.loss, self._views())
 

@@ -1,0 +1,34 @@
+"""A real Ray cluster on this machine, for the tests of this folder."""
+
+import pytest
+
+import nowait as nw
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="session")
+def nodes():
+    """Two nodes: room for one worker on the driver's own, for five on the other, which is reached by network."""
+    from ray.cluster_utils import Cluster
+
+    memory = {"object_store_memory": 100 * 2**20}
+    head = {"num_cpus": 1, "resources": {"near": 4}, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head | memory)
+    cluster.add_node(num_cpus=5, resources={"far": 4}, **memory)
+    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def both(nodes):
+    """An engine with workers on both nodes."""
+    return nw.RayCluster()
+
+
+@pytest.fixture
+def only(nodes):
+    """Engines whose workers are on nodes with some resource: "near" and "far", or those that a test adds."""
+    return lambda where: nw.RayCluster(resources_per_worker={"num_cpus": 0, "resources": {where: 1}})

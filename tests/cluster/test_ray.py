@@ -1,0 +1,301 @@
+"""The Ray engine on a real cluster: the contract, faults of workers, hosts and nodes, and who may connect."""
+
+import os
+import pickle
+import select
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nowait as nw
+from faulty import Conducted, Conductor, Faulty, InOrder, Watched, train_until
+from nowait.testing import CATALOGUE, ENGINE_CHECKS
+
+ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
+ORDER = [2, 0, 1, 1, 2, 2, 0, 2]
+
+
+def parent_of(process):
+    return int(Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
+
+
+def joined(run):
+    return [int(event["worker"]) for event in run.trace.events if event["kind"] == 0]
+
+
+def lost(run):
+    return [int(event["worker"]) for event in run.trace.events if event["kind"] == 1]
+
+
+def check_that_it_replays(run, problem, method=ASYNCHRONOUS):
+    assert len(np.unique(run.trace.ticket)) == len(run.trace), "each ticket arrives once at most"
+    again = nw.replay(run.trace, problem, method)
+    assert np.array_equal(again.last, run.last)
+    assert again.stats.lost == run.stats.lost
+
+
+# The contract
+
+
+@pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
+def test_the_contract_of_engines(check, both, caplog):
+    def train(problem, method, **options):
+        return nw.train(problem, method, engine=both, **options)
+
+    check(train)
+
+
+@pytest.mark.parametrize("name", ["AsynchronousSGD", "MinibatchSGD", "RennalaSGD, cancel=False"])
+def test_the_same_order_of_arrivals_gives_the_params_of_the_simulator(name, both, tmp_path):
+    conductor = Conductor(tmp_path, workers=3)
+    method, problem = CATALOGUE[name], Conducted(folder=str(tmp_path))
+    run = nw.train(problem, InOrder(method, ORDER, conductor), workers=3, steps=24, seed=5, engine=both)
+    conductor.close()
+    simulated = nw.simulate(problem.problem, method, nw.speeds.Adversary(ORDER), steps=24, seed=5)
+    assert run.stats.way == "ray"
+    assert np.array_equal(run.last, simulated.last)
+    for column in ["ticket", "worker", "job", "version", "delay", "outcome", "step", "weight", "stepsize"]:
+        assert np.array_equal(run.trace.arrivals[column], simulated.trace.arrivals[column]), column
+
+
+@pytest.mark.parametrize("encrypt", [True, False])
+@pytest.mark.parametrize("dimension", [5, 20_000])
+def test_small_and_large_params_travel_encrypted_or_not(encrypt, dimension, nodes):
+    """20,000 numbers travel as frames of their own."""
+    engine = nw.RayCluster(shared_memory=False, encrypt=encrypt)
+    problem = Faulty(dimension=dimension)
+    run = nw.train(problem, ASYNCHRONOUS, workers=3, steps=60, engine=engine)
+    assert set(run.trace.worker) == {0, 1, 2}
+    check_that_it_replays(run, problem)
+
+
+def test_a_point_for_all_travels_once_and_is_the_same_for_all(nodes):
+    problem, method = Faulty(), nw.MinibatchSGD(nw.Constant(0.1))
+    run = nw.train(problem, method, workers=4, steps=30, engine=nw.RayCluster(shared_memory=False))
+    simulated = nw.simulate(problem, method, nw.speeds.Fixed([1.0] * 4), steps=30)
+    assert np.allclose(run.last, simulated.last, rtol=1e-12)
+
+
+def test_what_a_worker_remembers_survives_cancelling_and_replays(both):
+    problem = nw.problems.Compressed(Faulty({(1, 5): "kill", (0, 3): "fail"}), nw.problems.TopK(1))
+    method = nw.RennalaSGD(nw.Constant(0.1), batch=3)
+    everybody = lambda jobs: len(jobs) == 4 and jobs[1] > 5 and jobs[0] > 3  # noqa: E731
+    run = train_until(everybody, problem, method, workers=4, engine=both)
+    assert run.stats.late > 0
+    check_that_it_replays(run, problem, method)
+
+
+def test_stragglers_to_order_and_the_clock_of_another_node(only):
+    speeds = nw.speeds.Fixed([0.002, 0.02])
+    everybody = lambda jobs: jobs.get(0, 0) > 2 and jobs.get(1, 0) > 2  # noqa: E731
+    run = train_until(everybody, Faulty(), ASYNCHRONOUS, speeds=speeds, engine=only("far"))
+    for worker, seconds in enumerate((0.002, 0.02)):
+        assert run.trace.compute_seconds[run.trace.worker == worker].min() >= seconds
+    assert (run.trace.started >= -0.01).all(), "the other node's clock was compared with ours"
+    assert (run.trace.started <= run.trace.time).all()
+
+
+def test_a_cancelled_worker_does_not_play_slow_any_longer(only):
+    method = nw.MindFlayerSGD(nw.Constant(0.1), timeout_seconds=0.02, trials=1)
+    run = nw.train(Faulty(), method, speeds=nw.speeds.Fixed([0.001, 3600.0]), steps=5, engine=only("far"))
+    assert (run.trace.worker[run.trace.outcome == "late"] == 1).sum() >= 4
+
+
+# Faults
+
+
+@pytest.mark.parametrize("name", ["AsynchronousSGD", "RingleaderASGD"])
+def test_workers_that_die_raise_and_send_nonsense_on_both_nodes(name, both, caplog):
+    faults = {(1, 2): "kill", (2, 3): "fail", (0, 4): "nan", (0, 7): "kill", (3, 0): "leave", (1, 5): "fail"}
+    problem, method = Faulty(faults), CATALOGUE[name]
+    reached = lambda jobs: jobs.get(0, 0) > 7 and jobs.get(1, 0) > 5 and jobs.get(2, 0) > 3 and 3 in jobs  # noqa: E731
+    run = train_until(reached, problem, method, workers=4, engine=both)
+    assert "worker 1 was killed by signal 9: it is replaced" in caplog.text
+    assert "worker 3 ended with exit code 3: it is replaced" in caplog.text
+    assert caplog.text.count("ArithmeticError: this sample cannot be computed") >= 2
+    check_that_it_replays(run, problem, method)
+
+
+class Back(nw.Callback):
+    """Counts those that came back."""
+
+    joined = 0
+
+    def on_worker_join(self, control, worker):
+        self.joined += 1
+
+
+@pytest.mark.parametrize("generation", [1, 2], ids=["zygote", "host"])
+@pytest.mark.parametrize("where", ["near", "far"])
+def test_a_host_or_its_zygote_is_killed_and_its_workers_are_replaced(where, generation, only, caplog):
+    """The parent of a worker is the zygote, and the parent of that is the host."""
+
+    class Kill(Faulty):
+        def gradient(self, point, sample):
+            if (sample.worker, sample.job) == (0, 10):
+                ancestor = os.getpid()
+                for _ in range(generation):
+                    ancestor = parent_of(ancestor)
+                os.kill(ancestor, signal.SIGKILL)
+            return super().gradient(point, sample)
+
+    back = Back()
+    enough = lambda jobs: back.joined >= 2 and jobs.get(0, 0) > 10  # noqa: E731
+    run = train_until(enough, Kill(), ASYNCHRONOUS, [back], workers=2, engine=only(where))
+    assert lost(run) == joined(run) == [0, 1]
+    assert "and workers [0, 1] with it: they are replaced" in caplog.text
+    check_that_it_replays(run, Faulty())
+
+
+def test_a_host_that_is_stopped_is_noticed_and_replaced(nodes, caplog):
+    """Ray does not notice: heartbeats do."""
+
+    class Stop(Faulty):
+        def gradient(self, point, sample):
+            if (sample.worker, sample.job) == (0, 10):
+                os.kill(parent_of(os.getppid()), signal.SIGSTOP)
+            return super().gradient(point, sample)
+
+    engine = nw.RayCluster(shared_memory=False, heartbeat_seconds=3.0)
+    run = train_until(lambda jobs: jobs.get(0, 0) > 10, Stop(), ASYNCHRONOUS, workers=1, engine=engine)
+    assert lost(run) == [0]
+    assert "silent for" in caplog.text
+    check_that_it_replays(run, Faulty())
+
+
+def test_nodes_are_added_and_removed_while_it_trains(nodes, only, caplog):
+    node = {"num_cpus": 0, "resources": {"elsewhere": 2}, "object_store_memory": 100 * 2**20}
+    first, more = nodes.add_node(**node), []
+
+    class Change(Watched):
+        def on_step(self, control):
+            if len(self.jobs) == 2 and not more:
+                more.append(nodes.add_node(**node))
+            if len(self.jobs) == 4 and first in nodes.worker_nodes:
+                nodes.remove_node(first, allow_graceful=False)
+            if set(control.workers) == {2, 3}:
+                control.stop()
+
+    change = Change(ASYNCHRONOUS, None)
+    run = nw.train(Faulty(), change, workers=(2, 4), steps=10**9, engine=only("elsewhere"), callbacks=[change])
+    nodes.remove_node(more[0])
+    assert run.trace.initial_workers.tolist() == [0, 1]
+    assert joined(run) == [2, 3]
+    assert lost(run) == [0, 1]
+    assert "is lost" in caplog.text
+    check_that_it_replays(run, Faulty())
+
+
+def test_a_run_waits_for_the_fewest_workers_and_says_for_what(only, caplog):
+    with pytest.raises(nw.WorkerFailedError, match=r"there is room for 0 of 3 workers: each needs .*nowhere"):
+        nw.train(Faulty(), ASYNCHRONOUS, workers=3, steps=10, engine=replace(only("nowhere"), start_seconds=0.2))
+
+
+def test_gradients_of_torch_models_travel_too(both):
+    torch = pytest.importorskip("torch")
+    from nowait.pytorch import TorchProblem
+
+    torch.manual_seed(0)
+    inputs = torch.randn(64, 3)
+    data = torch.utils.data.TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
+    problem = TorchProblem(lambda: torch.nn.Linear(3, 1), torch.nn.functional.mse_loss, data, batch_size=8)
+    run = nw.train(problem, nw.AsynchronousSGD(nw.Constant(0.05)), workers=3, steps=200, engine=both)
+    assert run.history.loss[-1] < 0.1 * run.history.loss[0]
+    assert np.array_equal(nw.replay(run.trace, problem, nw.AsynchronousSGD(nw.Constant(0.05))).last, run.last)
+
+
+def test_a_problem_that_only_hosts_cannot_load_says_why(nodes):
+    driver = os.getpid()
+
+    class Unloadable(Faulty):
+        def __setstate__(self, state):
+            if parent_of(os.getpid()) != driver:
+                raise RuntimeError("not here")
+            self.__dict__ |= state
+
+    with pytest.raises(nw.WorkerFailedError, match=r"hosts cannot start(.|\n)*not here"):
+        nw.train(Unloadable(), ASYNCHRONOUS, workers=1, steps=10, max_failures=0, engine=nw.RayCluster())
+
+
+# Who may connect
+
+
+@pytest.mark.parametrize("encrypt", [True, False])
+def test_nobody_without_the_keys_of_the_run_can_connect(encrypt):
+    import zmq
+
+    from nowait.engines.cluster.network import Address, Dial, Exchange
+
+    exchange, other = (Exchange("127.0.0.1", None, encrypt=encrypt) for _ in range(2))
+    stranger = Dial(
+        Address(exchange.address.url, exchange.address.server_key, other.address.public_key, other.address.secret_key),
+        b"stranger",
+    )
+    with zmq.Context() as context, context.socket(zmq.DEALER) as nobody:
+        nobody.connect(exchange.address.url)
+        nobody.send(b"let me in")
+        stranger.send(b"let me in")
+        host = Dial(exchange.address, b"host 1")
+        host.send(b"hello", [b"world"])
+        sender, head, frames = received(exchange)
+        assert (sender, head, [bytes(frame) for frame in frames]) == (b"host 1", b"hello", [b"world"])
+        exchange.send(b"host 1", b"welcome")
+        assert exchange.receive() is None
+        nobody.close(linger=0)
+    for end in (stranger, host, exchange, other):
+        end.close()
+
+
+def received(exchange):
+    """The next message; the test waits for it."""
+    while not exchange.pending():
+        select.select([exchange.fd], [], [], 1.0)
+    return exchange.receive()
+
+
+# How it is called
+
+
+def test_what_it_needs_and_what_it_refuses():
+    quadratic = Faulty()
+    for options, message in [
+        ({"engine": "odd"}, "engine must be 'processes', 'ray' or nw.RayCluster"),
+        ({"workers": (2, 4)}, "a fewest and a most are for engine='ray'"),
+        ({"workers": (2, 4, 5), "engine": "ray"}, "workers must be a number, or the fewest and the most"),
+        ({"workers": (4, 2), "engine": "ray"}, "the most workers must be an integer of at least 4"),
+        ({"workers": (0, 2), "engine": "ray"}, "the fewest workers must be an integer of at least 1"),
+    ]:
+        with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+            nw.train(quadratic, ASYNCHRONOUS, steps=10, **options)
+    for values, message in [
+        ({"address": "ray://head:10001"}, "is for Ray's client"),
+        ({"resources_per_worker": {"gpus": 1}}, "resources_per_worker has no 'gpus'"),
+        ({"resources_per_worker": {"num_cpus": 0}}, "must ask for something"),
+        ({"resources_per_worker": {"num_gpus": -1}}, "a number of GPU that is not negative"),
+        ({"port": 70_000}, "port must be below 65536"),
+        ({"start_seconds": 0}, "start_seconds must be"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            nw.RayCluster(**values)
+
+
+def test_how_many_workers_fit():
+    cluster = nw.RayCluster(resources_per_worker={"num_cpus": 0.1, "num_gpus": 0.5, "resources": {"fast": 1}})
+    assert cluster.room({"CPU": 8.0, "GPU": 2.0, "fast": 3.0}) == 3
+    assert cluster.room({"CPU": 0.3, "GPU": 2.0, "fast": 9.0}) == 3
+    assert cluster.room({"CPU": 8.0, "GPU": 2.0}) == 0
+    assert cluster.largest_host == 2, "those that share a GPU"
+    assert cluster.actor_options(3) == {"num_cpus": 0.3, "num_gpus": 1.5, "resources": {"fast": 3}, "runtime_env": None}
+
+
+def test_without_ray_the_error_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "zmq", None)
+    with pytest.raises(ImportError, match=r"pip install 'nowait\[ray\]'"):
+        nw.train(Faulty(), ASYNCHRONOUS, workers=2, steps=10, engine="ray")
+
+
+def test_a_cluster_is_small_to_send():
+    assert pickle.loads(pickle.dumps(nw.RayCluster(address="auto"))) == nw.RayCluster(address="auto")
