@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, final
@@ -20,8 +21,8 @@ import numpy as np
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.core.versions import Version
-from nowait.engines.cluster.network import Address, Dial, pack, unpack
-from nowait.engines.cluster.wire import CLOCK, DEATH, HIRED, SAME_POINT, Say, message
+from nowait.engines.cluster.network import Address, Dial
+from nowait.engines.cluster.wire import CLOCK, DEATH, HIRED, SAME_POINT, Format, Message, Say
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.places import Died, Gone
@@ -33,6 +34,8 @@ BEAT_SECONDS = 1.0
 LOOKS_AT_THE_CLOCK = 5
 """So often the server is asked for the time; the quickest answer counts."""
 SECONDS_FOR_AN_ANSWER = 120.0
+UNDER_WAY = 3
+"""So many messages of reports may be under way without an answer."""
 NOBODY = -1
 GRADIENT, HURRY = int(Report.GRADIENT), int(Order.HURRY)
 
@@ -104,7 +107,7 @@ class Relay:
         length, dtype = assignment.length, np.dtype(assignment.dtype)
         self._points, self._gradients = SharedSlots(length, dtype), SharedSlots(length, dtype)
         self._mailbox = Mailbox()
-        self._dial = Dial(assignment.address, assignment.identity)
+        self._dial = Dial(assignment.address, assignment.identity, Format(length, dtype))
         payload = Payload([memoryview(part) for part in ray.get(assignment.payload)])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -117,8 +120,12 @@ class Relay:
         self._versions: dict[int, Version] = {}
         """Where each worker finds its point."""
         self._said = monotonic()
+        self._unanswered = 0
+        """Messages of reports that the server has not answered."""
+        self._control = self._staff.control.fileno()
         self._poller = select.poll()
-        for fd in (self._dial.fd, self._mailbox.reports, self._staff.control.fileno()):
+        self._listening = False
+        for fd in (self._dial.fd, self._control):
             self._poller.register(fd, select.POLLIN)
 
     def run(self) -> str:
@@ -159,8 +166,8 @@ class Relay:
         deadline = monotonic() + SECONDS_FOR_AN_ANSWER
         while monotonic() < deadline:
             while (received := self._dial.receive()) is not None:
-                if received[0][0] == Say.TIME:
-                    return received[0][1:]
+                if received.kind == Say.TIME:
+                    return received.content
             self._poller.poll(0 if self._dial.pending() else 1000 * BEAT_SECONDS)
             self._beat()
         raise WorkerFailedError(f"the server did not answer within {SECONDS_FOR_AN_ANSWER:.0f} s")
@@ -170,21 +177,20 @@ class Relay:
     def _obey(self) -> str:
         """Do what the server said meanwhile. If that was to end, the reason to."""
         while (received := self._dial.receive()) is not None:
-            head, frames = received
-            kind = head[0]
-            if kind == Say.ORDERS:
-                self._hand_out(head[1:], unpack(frames, self._points.length, self._points.dtype))
-            elif kind == Say.HIRE:
-                self._hire(*HIRED.unpack(head[1:]))
-            elif kind == Say.KILL:
-                self._staff.kill(DEATH.unpack(head[1:])[0])
-            elif kind == Say.END:
+            if received.kind == Say.ORDERS:
+                self._hand_out(received)
+            elif received.kind == Say.HIRE:
+                self._hire(*HIRED.unpack(received.content))
+            elif received.kind == Say.KILL:
+                self._staff.kill(DEATH.unpack(received.content)[0])
+            elif received.kind == Say.END:
                 return "the run is over"
         return ""
 
-    def _hand_out(self, orders: bytes, points: Any) -> None:
-        arrived, point = iter(points), None
-        for ticket, job, worker, instruction in ORDER.iter_unpack(orders):
+    def _hand_out(self, orders: Message) -> None:
+        self._unanswered = max(0, self._unanswered - 1)
+        arrived, point = iter(orders.vectors), None
+        for ticket, job, worker, instruction in ORDER.iter_unpack(orders.content):
             version, line = self._versions[worker], self._lines.get(worker)
             if instruction != HURRY:
                 if not instruction & SAME_POINT:
@@ -209,10 +215,11 @@ class Relay:
 
     def _listen(self) -> str:
         """Wait for workers or the server, and pass reports and deaths on. If the zygote is gone, that."""
+        self._listen_to_workers(self._unanswered < UNDER_WAY)
         ready = [fd for fd, _ in self._poller.poll(0 if self._dial.pending() else 1000 * BEAT_SECONDS)]
         if self._mailbox.reports in ready:
             self._pass_on(self._mailbox.read())
-        if self._staff.control.fileno() in ready:
+        if self._control in ready:
             for news in self._staff.news():
                 self._pass_on(self._mailbox.drain())
                 if isinstance(news, Gone):
@@ -223,6 +230,14 @@ class Relay:
                     self._say(Say.DIED, DEATH.pack(news.serial, news.code))
         self._beat()
         return ""
+
+    def _listen_to_workers(self, listen: bool) -> None:
+        """While enough reports are under way, further ones gather, and travel together."""
+        if listen and not self._listening:
+            self._poller.register(self._mailbox.reports, select.POLLIN)
+        elif self._listening and not listen:
+            self._poller.unregister(self._mailbox.reports)
+        self._listening = listen
 
     def _pass_on(self, records: bytes) -> None:
         if not records:
@@ -235,12 +250,13 @@ class Relay:
             else:
                 letter = self._mailbox.letter(worker)
                 self._say(Say.LETTER, json.dumps((worker, letter)).encode())
-        self._say(Say.REPORTS, records, pack(vectors))
+        self._unanswered += 1
+        self._say(Say.REPORTS, records, vectors)
 
     def _beat(self) -> None:
         if monotonic() - self._said > BEAT_SECONDS:
             self._say(Say.BEAT)
 
-    def _say(self, kind: Say, content: bytes = b"", frames: Any = ()) -> None:
+    def _say(self, kind: Say, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
         self._said = monotonic()
-        self._dial.send(message(kind, content), frames)
+        self._dial.send(kind, content, vectors)

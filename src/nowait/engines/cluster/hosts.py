@@ -17,10 +17,10 @@ import numpy as np
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.core.versions import Version
-from nowait.engines.cluster.network import Exchange, pack, unpack
+from nowait.engines.cluster.network import Exchange
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.cluster.recruiter import Recruit, Recruiter, driver_ip
-from nowait.engines.cluster.wire import CLOCK, DEATH, HIRED, SAME_POINT, Say, message
+from nowait.engines.cluster.wire import CLOCK, DEATH, HIRED, SAME_POINT, Format, Message, Say
 from nowait.engines.processes.home import Home
 from nowait.engines.processes.places import Died, Gone, News, Opened, Place, Reported
 from nowait.engines.processes.staff import Office, Staff
@@ -72,6 +72,8 @@ class DistantStaff:
         self.heard = monotonic()
         """When it last said something."""
         self.orders: list[bytes] = []
+        self.owes_an_answer = False
+        """Its reports were read, and it waits for orders."""
         self._points: list[Vector] = []
         self._latest: Version | None = None
         self._exchange = exchange
@@ -79,12 +81,12 @@ class DistantStaff:
     def hire(self, worker: int, serial: int, began: float) -> DistantLine:
         """As ``Place.hire``."""
         self.flush()
-        self._exchange.send(self.identity, message(Say.HIRE, HIRED.pack(worker, serial, began + self.clock_ahead)))
+        self._exchange.send(self.identity, Say.HIRE, HIRED.pack(worker, serial, began + self.clock_ahead))
         return DistantLine(self, worker)
 
     def kill(self, serial: int) -> None:
         """As ``Place.kill``."""
-        self._exchange.send(self.identity, message(Say.KILL, DEATH.pack(serial, 0)))
+        self._exchange.send(self.identity, Say.KILL, DEATH.pack(serial, 0))
 
     def add(self, ticket: int, job: int, worker: int, instruction: int, version: Version) -> None:
         """One more order to send. Its version is referenced until the worker reports, so that nobody overwrites it."""
@@ -97,14 +99,14 @@ class DistantStaff:
         self.orders.append(ORDER.pack(ticket, job, worker, instruction))
 
     def flush(self) -> None:
-        """Send the orders."""
-        if self.orders:
-            self._exchange.send(self.identity, message(Say.ORDERS, b"".join(self.orders)), pack(self._points))
-            self.orders, self._points, self._latest = [], [], None
+        """Send the orders; also if there are none, where a host waits for an answer."""
+        if self.orders or self.owes_an_answer:
+            self._exchange.send(self.identity, Say.ORDERS, b"".join(self.orders), self._points)
+            self.orders, self._points, self._latest, self.owes_an_answer = [], [], None, False
 
     def end(self) -> None:
         """The run is over."""
-        self._exchange.send(self.identity, message(Say.END))
+        self._exchange.send(self.identity, Say.END)
 
 
 @final
@@ -119,7 +121,8 @@ class Hosts:
         self._home = Home(office, cluster.threads, log)
         self.reports = self._home.reports
         self._door = Door()
-        self._exchange = Exchange(driver_ip(), cluster.port, encrypt=cluster.encrypt)
+        form = Format(office.points.length, office.points.dtype)
+        self._exchange = Exchange(driver_ip(), cluster.port, form, encrypt=cluster.encrypt)
         self._recruiter = Recruiter(cluster, office, self._door.key, self._exchange.address)
         self._poller = select.poll()
         self._hosts: dict[bytes, Recruit] = {}
@@ -244,7 +247,7 @@ class Hosts:
         if host.staff.ready and not host.ready:
             yield self._welcome(host, host.staff)
 
-    def _hear_host(self, identity: bytes, head: bytes, frames: list[Any]) -> Iterator[News]:
+    def _hear_host(self, identity: bytes, message: Message) -> Iterator[News]:
         host = self._known(identity)
         if host is None:
             return  # it was given up
@@ -253,19 +256,19 @@ class Hosts:
         if not isinstance(host.staff, DistantStaff):
             return
         host.staff.heard = monotonic()
-        yield from self._hear_distant(host, host.staff, head, frames)
+        yield from self._hear_distant(host, host.staff, message)
 
-    def _hear_distant(self, host: Recruit, staff: DistantStaff, head: bytes, frames: list[Any]) -> Iterator[News]:
-        kind, content = head[0], head[1:]
+    def _hear_distant(self, host: Recruit, staff: DistantStaff, message: Message) -> Iterator[News]:
+        kind, content, vectors = message
         if kind == Say.REPORTS:
-            points = self._office.points
-            yield Reported(staff, content, unpack(frames, points.length, points.dtype))
+            staff.owes_an_answer = True
+            yield Reported(staff, content, vectors)
         elif kind == Say.LETTER:
             self._office.mailbox.keep(*json.loads(content))
         elif kind == Say.DIED:
             yield Died(*DEATH.unpack(content))
         elif kind == Say.ASK_TIME:
-            self._exchange.send(host.identity, message(Say.TIME, CLOCK.pack(CLOCK.unpack(content)[0], monotonic())))
+            self._exchange.send(host.identity, Say.TIME, CLOCK.pack(CLOCK.unpack(content)[0], monotonic()))
         elif kind == Say.READY:
             staff.clock_ahead = CLOCK.unpack(content)[0]
             yield self._welcome(host, staff)

@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from nowait.core.types import Vector
+from nowait.engines.cluster.wire import Format, Message, Say
 
-SMALL = 65_536
-"""Vectors of fewer bytes travel joined into one block, because every frame costs; larger ones as frames of their
-own."""
 USER = b"nowait"
 IO_THREADS = 2
+MORE, EVENTS, READABLE, HAS_MORE = int(zmq.SNDMORE), int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
+"""As plain numbers: what ZeroMQ calls them is slow to calculate with."""
 
 
 @final
@@ -41,7 +40,8 @@ class Address:
 class Exchange:
     """The server's socket, to which all hosts connect. It never waits."""
 
-    def __init__(self, ip: str, port: int | None, *, encrypt: bool) -> None:
+    def __init__(self, ip: str, port: int | None, form: Format, *, encrypt: bool) -> None:
+        self._format = form
         self._context = zmq.Context(io_threads=IO_THREADS)
         self._socket = _open(self._context, zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -67,26 +67,26 @@ class Exchange:
         self.address = Address(url, server_key, public_key, secret_key)
         self.fd = int(self._socket.getsockopt(zmq.FD))
 
+    def receive(self) -> tuple[bytes, Message] | None:
+        """Who sent the next message, and that; None if there is none."""
+        if not self.pending():
+            return None
+        sender = self._socket.recv()
+        return sender, self._format.unpack(_receive(self._socket, more=self._format.large))
+
     def pending(self) -> bool:
         """Is there a message? The file descriptor does not always tell."""
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        return _pending(self._socket)
 
-    def receive(self) -> tuple[bytes, bytes, list[Any]] | None:
-        """Who sent the next message, its head, and its other frames; None if there is none."""
-        try:
-            sender = self._socket.recv(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
-        head, frames = receive_frames(self._socket)
-        return sender, head, frames
-
-    def send(self, receiver: bytes, head: bytes, frames: Sequence[Any] = ()) -> None:
+    def send(self, receiver: bytes, kind: Say, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
         """Send to a host. One that is gone hears nothing: that it is gone will be noticed otherwise."""
         try:
-            self._socket.send_multipart([receiver, head, *frames], copy=False)
+            self._socket.send(receiver, MORE)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
+        else:
+            _send(self._socket, self._format.pack(kind, content, vectors))
 
     def close(self) -> None:
         """Hang up."""
@@ -99,7 +99,8 @@ class Exchange:
 class Dial:
     """A host's socket, connected to the server."""
 
-    def __init__(self, address: Address, identity: bytes) -> None:
+    def __init__(self, address: Address, identity: bytes, form: Format) -> None:
+        self._format = form
         self._context = zmq.Context()
         self._socket = _open(self._context, zmq.DEALER)
         self._socket.setsockopt(zmq.ROUTING_ID, identity)
@@ -112,17 +113,19 @@ class Dial:
         self._socket.connect(address.url)
         self.fd = int(self._socket.getsockopt(zmq.FD))
 
+    def receive(self) -> Message | None:
+        """The next message; None if there is none."""
+        if not self.pending():
+            return None
+        return self._format.unpack(_receive(self._socket, more=self._format.large))
+
     def pending(self) -> bool:
         """As ``Exchange.pending``."""
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        return _pending(self._socket)
 
-    def receive(self) -> tuple[bytes, list[Any]] | None:
-        """The head of the next message and its other frames; None if there is none."""
-        return receive_frames(self._socket) if self.pending() else None
-
-    def send(self, head: bytes, frames: Sequence[Any] = ()) -> None:
+    def send(self, kind: Say, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
         """Send to the server."""
-        self._socket.send_multipart([head, *frames], copy=False)
+        _send(self._socket, self._format.pack(kind, content, vectors))
 
     def close(self) -> None:
         """Hang up."""
@@ -130,28 +133,22 @@ class Dial:
         self._context.term()
 
 
-def receive_frames(socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
-    """The head as bytes, the rest as buffers that are not copied."""
-    head, frames = socket.recv(), []
-    while socket.getsockopt(zmq.RCVMORE):
+def _pending(socket: zmq.Socket[bytes]) -> bool:
+    return bool(int(socket.getsockopt(EVENTS)) & READABLE)
+
+
+def _receive(socket: zmq.Socket[bytes], *, more: bool) -> list[Any]:
+    """The frames of a message; there is more than one only where vectors have frames of their own."""
+    frames: list[Any] = [socket.recv()]
+    while more and socket.getsockopt(HAS_MORE):
         frames.append(socket.recv(copy=False).buffer)
-    return head, frames
+    return frames
 
 
-def pack(vectors: Sequence[Vector]) -> list[Any]:
-    """Vectors as frames."""
-    if not vectors:
-        return []
-    return [b"".join(vectors)] if vectors[0].nbytes < SMALL else list(vectors)  # type: ignore[arg-type]
-
-
-def unpack(frames: Sequence[Any], length: int, dtype: np.dtype[Any]) -> Sequence[Vector]:
-    """The vectors again. Only small ones are copied: they arrive anywhere, and compiled code wants them aligned."""
-    if not frames:
-        return []
-    if length * dtype.itemsize < SMALL:
-        return np.frombuffer(bytes(frames[0]), dtype).reshape(-1, length)  # type: ignore[return-value]
-    return [np.frombuffer(frame, dtype) for frame in frames]
+def _send(socket: zmq.Socket[bytes], frames: list[Any]) -> None:
+    last = len(frames) - 1
+    for place, frame in enumerate(frames):
+        socket.send(frame, MORE if place < last else 0, copy=place == 0)
 
 
 @final

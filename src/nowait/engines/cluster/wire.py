@@ -1,10 +1,21 @@
-"""What the server and a host say to each other. The first byte of a message says what it is."""
+"""What the server and a host say to each other."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any, NamedTuple, final
 
+import numpy as np
+
+from nowait.core.types import Vector
+
+HEAD = struct.Struct("<ii")
+"""What a message is, and how many bytes come before its vectors."""
+SMALL = 65_536
+"""Vectors of fewer bytes travel in the same frame as the rest, because every frame costs; larger ones each in its own,
+because every copy does."""
 SAME_POINT = 16
 """Added to an ``Order``: its point is that of the order before it in the message."""
 CLOCK = struct.Struct("<dd")
@@ -19,7 +30,7 @@ class Say(IntEnum):
     """From the server to a host, then from a host to the server."""
 
     ORDERS = 1
-    """``ORDER`` records with the worker in the place of the slot, then the points"""
+    """``ORDER`` records with the worker in the place of the slot, and the points; answers ``REPORTS``, maybe empty"""
     HIRE = 2
     KILL = 3
     TIME = 4
@@ -31,7 +42,7 @@ class Say(IntEnum):
     FAILED = 8
     """the host ends; with the reason"""
     REPORTS = 9
-    """``REPORT`` records, then the gradients"""
+    """``REPORT`` records, and the gradients"""
     LETTER = 10
     """in JSON: worker, letter; before the report that announces it"""
     DIED = 11
@@ -39,6 +50,38 @@ class Say(IntEnum):
     """nothing to report, but alive"""
 
 
-def message(kind: Say, content: bytes = b"") -> bytes:
-    """The head of a message."""
-    return bytes((kind,)) + content
+class Message(NamedTuple):
+    """A message that arrived."""
+
+    kind: int
+    content: bytes
+    vectors: Sequence[Vector]
+
+
+@final
+class Format:
+    """How messages become frames and frames messages, for vectors of one length and dtype."""
+
+    def __init__(self, length: int, dtype: Any) -> None:
+        self._length, self._dtype = length, np.dtype(dtype)
+        self.large = length * self._dtype.itemsize >= SMALL
+        """Vectors have frames of their own."""
+
+    def pack(self, kind: Say, content: bytes = b"", vectors: Sequence[Vector] = ()) -> list[Any]:
+        """The frames."""
+        head = HEAD.pack(kind, len(content)) + content
+        if self.large:
+            return [head, *vectors]
+        return [b"".join((head, *vectors))] if vectors else [head]  # type: ignore[arg-type]
+
+    def unpack(self, frames: Sequence[Any]) -> Message:
+        """The message; its vectors are not copied. Records have multiples of eight bytes, so they are aligned."""
+        kind, size = HEAD.unpack_from(frames[0])
+        start = HEAD.size + size
+        content = frames[0][HEAD.size : start]
+        if self.large:
+            return Message(kind, content, [np.frombuffer(frame, self._dtype) for frame in frames[1:]])
+        if len(frames[0]) == start:
+            return Message(kind, content, ())
+        vectors = np.frombuffer(frames[0], self._dtype, offset=start).reshape(-1, self._length)
+        return Message(kind, content, vectors)  # type: ignore[arg-type]
