@@ -13,7 +13,7 @@ help:
 	@echo "make check             format, lint, types and layers"
 	@echo "make format            format and fix what can be fixed"
 	@echo "make docs              build the pages of docs/ as a site into site/"
-	@echo "make bench-engines     speed of the process engine, as ratios to rivals (installs Ray; five minutes)"
+	@echo "make bench-engines     speed of real workers, here and on Ray, as ratios to rivals (installs Ray; ten minutes)"
 	@echo "make bench-training    PyTorch training to a loss: DistributedDataParallel against nowait (three minutes)"
 	@echo "make golden            write the golden table of all methods anew, after a change that is meant"
 	@echo "make bench-simulation  speed of simulations, as ratios to a plain loop (three minutes)"
@@ -43,6 +43,7 @@ bench-simulation: $(VENV)/.installed
 
 bench-engines: $(VENV)/.installed-ray
 	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/cluster.py
 
 bench-training: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/training.py

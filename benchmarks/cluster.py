@@ -1,0 +1,151 @@
+"""Speed of the Ray engine, as ratios to the asynchronous parameter server of Ray's documentation on the same Ray.
+
+    make bench-engines
+
+A trivial gradient (a copy of the point), so that what is measured is what lies between worker and server: over the
+network (also on one node) and over shared memory on the driver's own node, with d = 400 and M = 8 and 40; with
+d = 1,000,000 in float64 and M = 4 on one node and on two (``ray.cluster_utils.Cluster``, both on this machine), where
+the network path is measured encrypted and not.
+"""
+
+import os
+import platform
+import statistics
+import time
+from functools import partial
+
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+
+import nowait as nw
+
+STEPSIZE, ROUNDS = 1e-6, 3
+SECONDS_TO_SETTLE = 1.0
+"""Processes of the rival, or ours, are gone by then."""
+
+
+class Copy:
+    """Its gradient is its point."""
+
+    def __init__(self, dimension):
+        self.dimension = dimension
+
+    def initial(self):
+        return np.ones(self.dimension)
+
+    def gradient_into(self, point, sample, out):
+        np.copyto(out, point)
+
+    def gradient(self, point, sample):
+        return point.copy()
+
+    def loss(self, point):
+        return float(point[0])
+
+
+def pattern(dimension, workers, steps, where=None):
+    """The asynchronous parameter server as Ray's documentation has it; steps per second.
+
+    ``where`` names a resource: workers are on the node that has it, the server is on the driver's.
+    """
+
+    @ray.remote(num_cpus=0)
+    class ParameterServer:
+        def __init__(self, dimension):
+            self.params = np.ones(dimension)
+
+        def apply_gradients(self, gradient):
+            self.params -= STEPSIZE * gradient
+            return self.params
+
+        def get_weights(self):
+            return self.params
+
+    @ray.remote(num_cpus=0)
+    class DataWorker:
+        def compute_gradients(self, params):
+            return params.copy()
+
+    server = ParameterServer.options(resources={"driver": 0.01} if where else {}).remote(dimension)
+    options = {"resources": {where: 0.01}} if where else {}
+    hands = [DataWorker.options(**options).remote() for _ in range(workers)]
+    weights = server.get_weights.remote()
+    running = {worker.compute_gradients.remote(weights): worker for worker in hands}
+    ray.wait(list(running), num_returns=workers)
+    began = time.perf_counter()
+    for _ in range(steps):
+        [ready], _ = ray.wait(list(running))
+        worker = running.pop(ready)
+        weights = server.apply_gradients.remote(ready)
+        running[worker.compute_gradients.remote(weights)] = worker
+    seconds = time.perf_counter() - began
+    ray.wait(list(running), num_returns=len(running))
+    for actor in (*hands, server):
+        ray.kill(actor)
+    time.sleep(SECONDS_TO_SETTLE)
+    return steps / seconds
+
+
+def engine(dimension, workers, steps, **options):
+    """The same with nowait; steps per second."""
+    method = nw.AsynchronousSGD(nw.Constant(STEPSIZE))
+    cluster = nw.RayCluster(**options)
+    run = nw.train(
+        Copy(dimension), method, workers=workers, steps=steps, evaluate_every=steps, engine=cluster, progress=False
+    )
+    time.sleep(SECONDS_TO_SETTLE)
+    return run.stats.steps_per_second
+
+
+def compare(what, rival, ours):
+    """Medians of all in turn, and the medians of the ratios to the rival."""
+    names = list(ours)
+    rounds = [(rival(), *(ours[name]() for name in names)) for _ in range(ROUNDS)]
+    theirs = statistics.median(row[0] for row in rounds)
+    print(f"{what}: Ray's pattern {theirs:,.0f} steps/s")
+    for place, name in enumerate(names, start=1):
+        rate = statistics.median(row[place] for row in rounds)
+        ratio = statistics.median(row[place] / row[0] for row in rounds)
+        print(f"    {name:34s} {rate:10,.0f} steps/s   ratio {ratio:6.1f}", flush=True)
+
+
+def one_node():
+    """On a Ray of one node."""
+    ray.init(address="local", num_cpus=40, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    for workers in (8, 40):
+        ours = {
+            "network, encrypted": partial(engine, 400, workers, 20_000, shared_memory=False),
+            "network, not encrypted": partial(engine, 400, workers, 20_000, shared_memory=False, encrypt=False),
+            "shared memory": partial(engine, 400, workers, 60_000),
+        }
+        compare(f"d = 400, M = {workers}", partial(pattern, 400, workers, 1_500), ours)
+    ours = {"shared memory": partial(engine, 1_000_000, 4, 500)}
+    compare("d = 10^6, M = 4", partial(pattern, 1_000_000, 4, 200), ours)
+    ray.shutdown()
+
+
+def two_nodes():
+    """On a Ray of two nodes, the workers on the other one."""
+    head = {"num_cpus": 2, "resources": {"driver": 1}, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster.add_node(num_cpus=8, resources={"far": 8})
+    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    far = {"resources_per_worker": {"num_cpus": 0, "resources": {"far": 1}}}
+    ours = {
+        "network, encrypted": partial(engine, 1_000_000, 4, 100, **far),
+        "network, not encrypted": partial(engine, 1_000_000, 4, 200, encrypt=False, **far),
+    }
+    compare("d = 10^6, M = 4, two nodes", partial(pattern, 1_000_000, 4, 100, where="far"), ours)
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def main():
+    print(f"Python {platform.python_version()}, Ray {ray.__version__}, {os.cpu_count()} cores; {ROUNDS} rounds in turn")
+    one_node()
+    two_nodes()
+
+
+if __name__ == "__main__":
+    main()
