@@ -25,13 +25,16 @@ def options_of(plan):
 
 
 class Die(nw.Callback):
-    """Kills this process when the run has made so many steps."""
+    """Kills this process when the run has made so many steps; if it is to say so, when it has been heard."""
 
-    def __init__(self, steps):
-        self.steps = steps
+    def __init__(self, steps, say):
+        self.steps, self.say = steps, say
 
     def on_step(self, control):
         if control.steps >= self.steps:
+            if self.say:
+                print("about to die", flush=True)  # noqa: T201
+                input()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -52,7 +55,7 @@ def die_while_writing(number):
 def main(plan):
     if "die_while_writing" in plan:
         die_while_writing(plan["die_while_writing"])
-    callbacks = [Die(plan["die_at"])] if "die_at" in plan else []
+    callbacks = [Die(plan["die_at"], plan.get("say"))] if "die_at" in plan else []
     if plan.get("resume"):
         nw.resume(plan["folder"], problem_of(plan), callbacks=callbacks)
         return
@@ -60,6 +63,7 @@ def main(plan):
         problem_of(plan),
         METHODS[plan["method"]],
         workers=3,
+        engine=plan.get("engine", "processes"),
         steps=plan["steps"],
         seed=7,
         folder=plan["folder"],

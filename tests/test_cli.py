@@ -329,7 +329,11 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["resume", "nowhere"], "nowhere is not the folder of a run: it has no config.json"),
         (["report", "nowhere"], "there is no folder nowhere"),
         (["report", "."], ". is neither a finished run nor a folder of such"),
-        (["race", "--engine", "ray"], "engine='ray' is not there yet"),
+        (["race", "--address", "auto"], "--address is for --engine ray, not for --engine processes"),
+        (
+            ["train", "--steps", "3", "--workers", "2", "--most-workers", "4"],
+            "a fewest and a most are for engine='ray'",
+        ),
         (["race", "--engine", "odd"], "engine must be one of processes, simulate, ray, got 'odd'"),
         (["race", "--native", "--engine", "simulate"], "--native means the delays of this machine"),
         (["race", "--method", "odd"], "there is no method 'odd'"),

@@ -4,6 +4,7 @@ import os
 import pickle
 import select
 import signal
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 
 import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Watched, train_until
+from nowait.api.train import _engine_of
+from nowait.engines.cluster.wire import Format, Say
+from nowait.recording import describe
 from nowait.testing import CATALOGUE, ENGINE_CHECKS
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
@@ -189,6 +193,39 @@ def test_nodes_are_added_and_removed_while_it_trains(nodes, only, caplog):
     check_that_it_replays(run, Faulty())
 
 
+def test_room_that_a_worker_leaves_is_filled(only):
+    """There is room for four, and a fifth waits for it."""
+
+    class Remove(Watched):
+        def on_step(self, control):
+            if {0, 1, 2, 3} <= self.jobs.keys() and 0 in control.workers:
+                control.remove_worker(0)
+            super().on_step(control)
+
+    watch = Remove(ASYNCHRONOUS, lambda jobs: 4 in jobs)
+    run = nw.train(Faulty(), watch, workers=(4, 5), steps=10**9, engine=only("far"), callbacks=[watch])
+    assert lost(run)[0] == 0
+    assert joined(run) == [4]
+    check_that_it_replays(run, Faulty())
+
+
+def test_reports_that_come_twice_are_applied_once(only, monkeypatch):
+    """As if the network, or somebody's retry, delivered a message again."""
+    from nowait.engines.cluster.hosts import Hosts
+
+    hear = Hosts._hear_host
+
+    def hear_twice(self, identity, message):
+        yield from hear(self, identity, message)
+        if message.kind == Say.REPORTS:
+            yield from hear(self, identity, message)
+
+    monkeypatch.setattr(Hosts, "_hear_host", hear_twice)
+    run = nw.train(Faulty(), ASYNCHRONOUS, workers=2, steps=200, engine=only("far"))
+    assert run.stats.steps == 200
+    check_that_it_replays(run, Faulty())
+
+
 def test_a_run_waits_for_the_fewest_workers_and_says_for_what(only, caplog):
     with pytest.raises(nw.WorkerFailedError, match=r"there is room for 0 of 3 workers: each needs .*nowhere"):
         nw.train(Faulty(), ASYNCHRONOUS, workers=3, steps=10, engine=replace(only("nowhere"), start_seconds=0.2))
@@ -223,26 +260,53 @@ def test_a_problem_that_only_hosts_cannot_load_says_why(nodes):
 # Who may connect
 
 
+def test_strangers_at_the_door_are_sent_away():
+    from nowait.engines.cluster.hosts import Door
+
+    door, poller = Door(), select.poll()
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as host,
+    ):
+        for caller, words in [(stranger, b"x" * 32 + b"host 1"), (host, door.key[1] + b"host 1")]:
+            caller.connect(door.key[0])
+            caller.send(words)
+        guests = []
+        for _ in range(2):
+            assert door.answer(door.fd, poller) is None
+        for fd, _ in poller.poll():
+            guests.append(door.answer(fd, poller))
+        assert stranger.recv(1) == b"", "it was hung up on"
+        [(identity, control)] = [guest for guest in guests if guest is not None]
+        assert identity == b"host 1"
+        control.close()
+    door.close()
+
+
 @pytest.mark.parametrize("encrypt", [True, False])
 def test_nobody_without_the_keys_of_the_run_can_connect(encrypt):
     import zmq
 
     from nowait.engines.cluster.network import Address, Dial, Exchange
 
-    exchange, other = (Exchange("127.0.0.1", None, encrypt=encrypt) for _ in range(2))
+    form = Format(5, "<f8")
+    exchange, other = (Exchange("127.0.0.1", None, form, encrypt=encrypt) for _ in range(2))
     stranger = Dial(
         Address(exchange.address.url, exchange.address.server_key, other.address.public_key, other.address.secret_key),
         b"stranger",
+        form,
     )
     with zmq.Context() as context, context.socket(zmq.DEALER) as nobody:
         nobody.connect(exchange.address.url)
         nobody.send(b"let me in")
-        stranger.send(b"let me in")
-        host = Dial(exchange.address, b"host 1")
-        host.send(b"hello", [b"world"])
-        sender, head, frames = received(exchange)
-        assert (sender, head, [bytes(frame) for frame in frames]) == (b"host 1", b"hello", [b"world"])
-        exchange.send(b"host 1", b"welcome")
+        stranger.send(Say.BEAT, b"let me in")
+        host = Dial(exchange.address, b"host 1", form)
+        host.send(Say.REPORTS, b"records ", [np.arange(5.0)])
+        sender, message = received(exchange)
+        assert (sender, message.kind, message.content) == (b"host 1", Say.REPORTS, b"records ")
+        assert np.array_equal(message.vectors, [np.arange(5.0)])
+        exchange.send(b"host 1", Say.BEAT)
+        exchange.send(b"nobody", Say.BEAT)
         assert exchange.receive() is None
         nobody.close(linger=0)
     for end in (stranger, host, exchange, other):
@@ -288,7 +352,18 @@ def test_how_many_workers_fit():
     assert cluster.room({"CPU": 0.3, "GPU": 2.0, "fast": 9.0}) == 3
     assert cluster.room({"CPU": 8.0, "GPU": 2.0}) == 0
     assert cluster.largest_host == 2, "those that share a GPU"
+    thirds = nw.RayCluster(resources_per_worker={"num_gpus": 0.4})
+    assert thirds.room({"CPU": 99.0, "GPU": 4.0}) == 8, "nobody is spread over two GPUs"
+    assert thirds.room({"CPU": 99.0, "GPU": 1.8}) == 4
     assert cluster.actor_options(3) == {"num_cpus": 0.3, "num_gpus": 1.5, "resources": {"fast": 3}, "runtime_env": None}
+
+
+def test_an_engine_is_remembered_but_not_its_secrets():
+    plain, secret = nw.RayCluster(address="auto"), nw.RayCluster(runtime_env={"env_vars": {"TOKEN": "secret"}})
+    assert _engine_of(describe(plain)) == plain
+    assert "secret" not in str(describe(secret))
+    with pytest.raises(ValueError, match="the run had a runtime_env"):
+        _engine_of(describe(secret))
 
 
 def test_without_ray_the_error_names_what_to_install(monkeypatch):

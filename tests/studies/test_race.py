@@ -223,7 +223,6 @@ def test_the_grid_moves_to_where_the_best_stepsize_is():
     ("options", "message"),
     [
         ({"engine": "odd"}, "engine must be one of processes, simulate, ray, got 'odd'"),
-        ({"engine": "ray"}, "engine='ray' is not there yet"),
         ({"engine": "simulate"}, "a simulated race needs speeds="),
         ({"methods": {}}, "methods must be named"),
         ({"methods": {"a": 3}}, "method must be a method or a function"),

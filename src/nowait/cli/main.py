@@ -12,8 +12,10 @@ import typer
 
 import nowait
 from nowait.cli.options import (
+    Address,
     BatchSize,
     Config,
+    Engine,
     EvaluateEvery,
     Folder,
     Gradients,
@@ -27,6 +29,7 @@ from nowait.cli.options import (
     Stepsize,
     TargetLoss,
     chosen,
+    engine_of,
 )
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -49,7 +52,8 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     method: Annotated[
         list[str] | None, typer.Option(help="A further method, such as ringmaster:max_delay=80; may be repeated.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="processes, or simulate (ray is to come).")] = "processes",
+    engine: Annotated[str, typer.Option(help="processes, on this machine, ray, or simulate.")] = "processes",
+    address: Address = None,
     native: Annotated[bool, typer.Option("--native", help="Leave the delays to this machine alone.")] = False,
     straggler: Annotated[
         float | None,
@@ -93,7 +97,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
         RaceSettings(
             workers,
             method or [],
-            engine,
+            engine_of(engine, address),
             native,
             straggler,
             gradients,
@@ -149,7 +153,13 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     problem: ProblemArgument = None,
     method: Method = "asynchronous",
     stepsize: Stepsize = None,
-    workers: Annotated[int, typer.Option(help="How many worker processes.", min=1)] = 4,
+    workers: Annotated[int, typer.Option(help="How many workers.", min=1)] = 4,
+    most_workers: Annotated[
+        int | None,
+        typer.Option(help="With --engine ray: begin with --workers, go on with up to so many.", show_default="no more"),
+    ] = None,
+    engine: Engine = "processes",
+    address: Address = None,
     steps: Steps = None,
     gradients: Gradients = None,
     seconds: Annotated[float | None, typer.Option(help="End after so many seconds.")] = None,
@@ -165,7 +175,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Train with real worker processes on this machine; checkpoints, Ctrl-C and resume as in nw.train.
+    """Train with real workers, on this machine or on Ray; checkpoints, Ctrl-C and resume as in nw.train.
 
     Example: nowait train mine.py:problem --workers 8 --steps 10000 --stepsize 0.05 --checkpoint-every 1000
     """
@@ -173,17 +183,20 @@ def train(  # noqa: PLR0917 (typer makes options of them)
 
     folder = _free(Path("runs/train")) if folder is None else folder
     asked = chosen(RunSettings, locals())
-    _end(run_train(asked, slowdown, checkpoint_every, checkpoint_seconds))
+    where = {"engine": engine_of(engine, address), "workers": (workers, most_workers) if most_workers else workers}
+    _end(run_train(asked, where, slowdown, checkpoint_every, checkpoint_seconds))
 
 
 @app.command()
-def resume(
+def resume(  # noqa: PLR0917 (typer makes options of them)
     folder: Annotated[Path, typer.Argument(help="The folder of a run of nowait train or nw.train.")],
     problem: Annotated[
         str | None, typer.Option(help="As in nowait train.", show_default="the one the run remembers")
     ] = None,
     loss: Annotated[str | None, typer.Option(help="Of a LIBSVM file.", show_default="as remembered")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as remembered")] = None,
+    engine: Annotated[str | None, typer.Option(help="processes or ray.", show_default="as it was")] = None,
+    address: Address = None,
     as_json: Json = False,
 ) -> None:
     """Go on with a run from its last checkpoint, after a crash or Ctrl-C.
@@ -192,7 +205,8 @@ def resume(
     """
     from nowait.cli.runs import Named, run_resume
 
-    _end(run_resume(folder, Named(problem, loss, batch_size), as_json))
+    where = None if engine is None and address is None else engine_of(engine or "ray", address)
+    _end(run_resume(folder, Named(problem, loss, batch_size), where, as_json))
 
 
 @app.command()

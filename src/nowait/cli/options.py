@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from nowait.cli.config import load_config
+from nowait.engines.cluster import RayCluster
 
 T = TypeVar("T")
 
@@ -17,6 +18,15 @@ T = TypeVar("T")
 def chosen(kind: type[T], values: Mapping[str, Any]) -> T:
     """The settings of a command, a dataclass, from its options by their names."""
     return kind(**{field.name: values[field.name] for field in fields(kind)})  # type: ignore[arg-type]
+
+
+def engine_of(engine: str, address: str | None) -> str | RayCluster:
+    """The engine that two options name."""
+    if address is None:
+        return engine
+    if engine != "ray":
+        raise ValueError(f"--address is for --engine ray, not for --engine {engine}")
+    return RayCluster(address=address)
 
 
 Problem = Annotated[
@@ -48,5 +58,9 @@ EvaluateEvery = Annotated[
     int | None, typer.Option(help="Steps between evaluations.", min=1, show_default="about 100 evaluations")
 ]
 BatchSize = Annotated[int, typer.Option(help="Rows per gradient of a LIBSVM file or of the built-in problem.", min=1)]
+Engine = Annotated[str, typer.Option(help="processes, on this machine, or ray.")]
+Address = Annotated[
+    str | None, typer.Option(help="With --engine ray: auto or host:port.", show_default="a Ray of its own")
+]
 Seed = Annotated[int, typer.Option(help="Fixes samples and speeds.", min=0)]
 Folder = Annotated[Path | None, typer.Option(help="Where the run goes, a new folder.", show_default="runs/<command>-N")]

@@ -18,6 +18,7 @@ from nowait.cli.methods import parse_method
 from nowait.cli.problems import COMMAND, load_problem, remembered
 from nowait.cli.results import print_json
 from nowait.core import Method
+from nowait.recording import describe
 from nowait.studies import Race, race
 from nowait.studies.entrants import checked_entrants, the_papers_three
 from nowait.studies.findings import RaceRow
@@ -38,7 +39,7 @@ class RaceSettings:
 
     workers: int
     methods: list[str]
-    engine: str
+    engine: str | nw.RayCluster
     native: bool
     straggler: float | None
     gradients: int | None
@@ -55,7 +56,7 @@ class RaceSettings:
     def resolved(self) -> dict[str, Any]:
         """What is remembered with every run."""
         values = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
-        return values | {"problem": remembered(self.problem)}
+        return values | {"problem": remembered(self.problem), "engine": describe(self.engine)}
 
 
 def run_race(asked: RaceSettings) -> Race:

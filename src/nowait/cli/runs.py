@@ -86,16 +86,20 @@ def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw
 
 
 def run_train(
-    asked: RunSettings, slowdown: str | None, checkpoint_every: int | None, checkpoint_seconds: float | None
+    asked: RunSettings,
+    where: Mapping[str, Any],
+    slowdown: str | None,
+    checkpoint_every: int | None,
+    checkpoint_seconds: float | None,
 ) -> nw.Run:
-    """A run with real workers."""
+    """A run with real workers; ``where`` has engine and workers as in ``nw.train``."""
     budget = asked.budget
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     method = _method(asked, problem, asked.workers)
     run = nw.train(
         problem,
         method,
-        workers=asked.workers,
+        **where,
         **budget,
         evaluate_every=asked.evaluate_every,
         seed=asked.seed,
@@ -118,9 +122,9 @@ class Named:
     batch_size: int | None
 
 
-def run_resume(folder: Path, named: Named, as_json: bool) -> nw.Run:
+def run_resume(folder: Path, named: Named, engine: str | nw.RayCluster | None, as_json: bool) -> nw.Run:
     """Go on with a run of ``nowait train``, or of ``nw.train`` if the problem is named."""
-    return _finished(nw.resume(folder, _problem_of(folder, named)), folder, as_json)
+    return _finished(nw.resume(folder, _problem_of(folder, named), engine=engine), folder, as_json)
 
 
 def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from nowait.api.sweep import checked_seeds
 from nowait.api.train import train
 from nowait.core import Method, checks
 from nowait.core.problem import checked_problem
+from nowait.engines.cluster import RayCluster, checked_engine, connected, import_ray
 from nowait.recording import Run, Sweep
 from nowait.recording.run import write_json
 from nowait.speeds import Speeds
@@ -118,7 +120,7 @@ def race(
     problem: Any,
     methods: Mapping[str, Method | Make] | None = None,
     *,
-    engine: str = "processes",
+    engine: str | RayCluster = "processes",
     workers: int | None = None,
     speeds: Speeds | None = None,
     slowdown: Mapping[int, float] | None = None,
@@ -136,8 +138,9 @@ def race(
 
     ``methods`` are functions of the stepsize, which is tuned first, or methods as they are, by name; None is minibatch
     SGD, asynchronous SGD, and asynchronous SGD with delay-adaptive stepsizes. The first is what the others are compared
-    with. ``engine="processes"`` takes real workers (``workers``, ``speeds`` and ``slowdown`` as in ``nw.train``), and
-    stepsizes are tuned in virtual time on compute times from a probe; ``"simulate"`` needs ``speeds``. The time is
+    with. ``engine="processes"`` takes real workers (``workers``, ``speeds`` and ``slowdown`` as in ``nw.train``), here,
+    or on Ray with ``"ray"`` or ``nw.RayCluster(...)``, and stepsizes are tuned in virtual time on compute times from a
+    probe; ``"simulate"`` needs ``speeds``. The time is
     ``seconds``, or what the workers need for so many ``gradients`` (32,000 unless said). With a ``folder`` every run is
     saved when it ends, and the report in the end. ``tell`` hears of every stage. Ctrl-C ends the race with what there
     is.
@@ -148,36 +151,37 @@ def race(
     >>> [row.method for row in found.rows if row.steps > 1_500]
     ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
     """
-    check_engine(engine, speeds)
+    name = check_engine(engine, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
     names = folder_names([entrant.name for entrant in entrants], seed_list)
     checked_problem(problem)
     lowest = known_minimum(problem)
     say = tell or (lambda _: None)
-    if engine == "simulate" and speeds is not None:
-        source = Source.of_speeds(speeds, seed=0)
-    else:
-        say(f"Probing the workers' speeds for {probe_seconds:.3g} s, longer if somebody needs it.")
-        source = Source.of_probe(problem, workers, probe_seconds, slowdown=slowdown, speeds=speeds)
-    if "delivered nothing" in source.words:
-        say(f"Mind {source.words}.")
-    cluster = Cluster(problem, engine, speeds, slowdown, source, dict(labels or {}))
-    limit = _seconds(seconds, gradients, cluster)
-    say(cluster.words(limit))
-    unit = stepsize_unit(problem, estimate(problem, seed=seed_list[0]), GRADIENTS)
-    heat = _Heat(cluster, limit, unit, seed_list, tuning_sizes, say, progress)
-    keep = None if folder is None else (lambda name, seed, run: run.save(Path(folder) / names[name, seed]))
-    with quiet():
-        interrupted = heat.run_all(entrants, keep)
+    with _connection(engine, workers):
+        if name == "simulate" and speeds is not None:
+            source = Source.of_speeds(speeds, seed=0)
+        else:
+            say(f"Probing the workers' speeds for {probe_seconds:.3g} s, longer if somebody needs it.")
+            source = Source.of_probe(problem, workers, probe_seconds, slowdown=slowdown, speeds=speeds, engine=engine)
+        if "delivered nothing" in source.words:
+            say(f"Mind {source.words}.")
+        cluster = Cluster(problem, engine, speeds, slowdown, source, dict(labels or {}))
+        limit = _seconds(seconds, gradients, cluster)
+        say(cluster.words(limit))
+        unit = stepsize_unit(problem, estimate(problem, seed=seed_list[0]), GRADIENTS)
+        heat = _Heat(cluster, limit, unit, seed_list, tuning_sizes, say, progress)
+        keep = None if folder is None else (lambda name, seed, run: run.save(Path(folder) / names[name, seed]))
+        with quiet():
+            interrupted = heat.run_all(entrants, keep)
     found = Race(
         problem=name_of(problem),
-        engine=engine,
+        engine=name,
         seconds=limit,
         runs=heat.runs,
         tunings=heat.tunings,
         speedup=cluster.gain,
         minimum=lowest,
-        config=_config(engine, limit, seed_list, cluster, heat.sizes) | dict(labels or {}),
+        config=_config(name, limit, seed_list, cluster, heat.sizes) | dict(labels or {}),
         interrupted=interrupted,
     )
     if folder is not None:
@@ -239,7 +243,7 @@ class Cluster:
     """The workers that all methods get."""
 
     problem: Any
-    engine: str
+    engine: str | RayCluster
     speeds: Speeds | None
     slowdown: Mapping[int, float] | None
     source: Source
@@ -284,6 +288,7 @@ class Cluster:
             self.problem,
             method,
             workers=self.workers,
+            engine=self.engine,
             speeds=self.speeds,
             slowdown=self.slowdown,
             seconds=seconds,
@@ -293,14 +298,22 @@ class Cluster:
         )
 
 
-def check_engine(engine: str, speeds: Speeds | None) -> None:
-    """Raise if there is no such engine, or if it lacks speeds."""
-    if engine not in ENGINES:
+def check_engine(engine: str | RayCluster, speeds: Speeds | None) -> str:
+    """The name of an engine; raises if there is none such, or if it lacks speeds."""
+    name = "ray" if isinstance(engine, RayCluster) else engine
+    if name not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
-    if engine == "ray":
-        raise ValueError("engine='ray' is not there yet: take 'processes', or 'simulate' for virtual time")
-    if engine == "simulate" and speeds is None:
+    if name == "ray":
+        import_ray()
+    if name == "simulate" and speeds is None:
         raise ValueError("a simulated race needs speeds=, such as nw.speeds.LogNormal([1.0, 1.0, 10.0], sigma=0.2)")
+    return name
+
+
+def _connection(engine: str | RayCluster, workers: int | None) -> contextlib.AbstractContextManager[Any]:
+    """All runs of a race share one connection to Ray, if they need it."""
+    cluster = None if engine == "simulate" else checked_engine(engine)
+    return contextlib.nullcontext() if cluster is None else connected(cluster, workers)
 
 
 def _seconds(seconds: float | None, gradients: int | None, cluster: Cluster) -> float:

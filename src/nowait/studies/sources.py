@@ -12,6 +12,7 @@ from nowait.api.simulate import simulate
 from nowait.api.train import train
 from nowait.core import Constant, checks
 from nowait.core.types import Floats
+from nowait.engines.cluster import RayCluster
 from nowait.methods import AsynchronousSGD
 from nowait.problems import NoisyQuadratic
 from nowait.recording import Trace
@@ -81,9 +82,10 @@ class Source:
         *,
         slowdown: Any = None,
         speeds: Speeds | None = None,
+        engine: str | RayCluster = "processes",
         seed: int = 0,
     ) -> Self:
-        """Real workers on this machine, which compute the problem's gradients for a while."""
+        """Real workers, which compute the problem's gradients for a while."""
         if problem is None:
             raise ValueError(
                 "a probe measures your problem's gradients: pass the problem, or give the speeds by seconds="
@@ -94,6 +96,7 @@ class Source:
                 problem,
                 STANDING_STILL,
                 workers=workers,
+                engine=engine,
                 seconds=seconds,
                 evaluate_every=NO_EVALUATION,
                 slowdown=slowdown,
@@ -107,7 +110,8 @@ class Source:
             if counts.min() >= ENOUGH_EACH:
                 break
             seconds *= LONGER
-        return cls.of_trace(run.trace, f"a probe of this machine for {run.stats.seconds:.3g} s")
+        where = "this machine" if engine == "processes" else "the cluster"
+        return cls.of_trace(run.trace, f"a probe of {where} for {run.stats.seconds:.3g} s")
 
 
 def _settled_rate(trace: Trace) -> float:
