@@ -16,13 +16,12 @@ from functools import partial
 
 import numpy as np
 import ray
+from parameter_server import SECONDS_TO_SETTLE, steps_per_second
 from ray.cluster_utils import Cluster
 
 import nowait as nw
 
 STEPSIZE, ROUNDS = 1e-6, 3
-SECONDS_TO_SETTLE = 1.0
-"""Processes of the rival, or ours, are gone by then."""
 
 
 class Copy:
@@ -44,47 +43,14 @@ class Copy:
         return float(point[0])
 
 
+def make_copy():
+    """The same for the rival."""
+    return np.copy
+
+
 def pattern(dimension, workers, steps, where=None):
-    """The asynchronous parameter server as Ray's documentation has it; steps per second.
-
-    ``where`` names a resource: workers are on the node that has it, the server is on the driver's.
-    """
-
-    @ray.remote(num_cpus=0)
-    class ParameterServer:
-        def __init__(self, dimension):
-            self.params = np.ones(dimension)
-
-        def apply_gradients(self, gradient):
-            self.params -= STEPSIZE * gradient
-            return self.params
-
-        def get_weights(self):
-            return self.params
-
-    @ray.remote(num_cpus=0)
-    class DataWorker:
-        def compute_gradients(self, params):
-            return params.copy()
-
-    server = ParameterServer.options(resources={"driver": 0.01} if where else {}).remote(dimension)
-    options = {"resources": {where: 0.01}} if where else {}
-    hands = [DataWorker.options(**options).remote() for _ in range(workers)]
-    weights = server.get_weights.remote()
-    running = {worker.compute_gradients.remote(weights): worker for worker in hands}
-    ray.wait(list(running), num_returns=workers)
-    began = time.perf_counter()
-    for _ in range(steps):
-        [ready], _ = ray.wait(list(running))
-        worker = running.pop(ready)
-        weights = server.apply_gradients.remote(ready)
-        running[worker.compute_gradients.remote(weights)] = worker
-    seconds = time.perf_counter() - began
-    ray.wait(list(running), num_returns=len(running))
-    for actor in (*hands, server):
-        ray.kill(actor)
-    time.sleep(SECONDS_TO_SETTLE)
-    return steps / seconds
+    """The rival's steps per second."""
+    return steps_per_second(np.ones(dimension), STEPSIZE, steps, make_copy, [()] * workers, where)
 
 
 def engine(dimension, workers, steps, **options):

@@ -103,48 +103,29 @@ def engine(problem, steps, workers=WORKERS):
     return run.stats.steps_per_second
 
 
+class Batch:
+    """A gradient of least squares."""
+
+    def __init__(self, features, targets, seed):
+        self.features, self.targets, self.rng = features, targets, np.random.default_rng(seed)
+
+    def __call__(self, params):
+        rows = self.rng.integers(len(self.targets), size=256)
+        batch = self.features[rows]
+        return (batch @ params - self.targets[rows]) @ batch / 256
+
+
 def ray_pattern(features, targets, steps):
     """The asynchronous parameter server as Ray's documentation has it, with least squares for a model."""
     import ray
-
-    @ray.remote(num_cpus=0)
-    class ParameterServer:
-        def __init__(self, dimension):
-            self.params = np.zeros(dimension)
-
-        def apply_gradients(self, gradient):
-            self.params -= STEPSIZE * gradient
-            return self.params
-
-        def get_weights(self):
-            return self.params
-
-    @ray.remote(num_cpus=0)
-    class DataWorker:
-        def __init__(self, features, targets, seed):
-            self.features, self.targets, self.rng = features, targets, np.random.default_rng(seed)
-
-        def compute_gradients(self, params):
-            rows = self.rng.integers(len(self.targets), size=256)
-            batch = self.features[rows]
-            return (batch @ params - self.targets[rows]) @ batch / 256
+    from parameter_server import steps_per_second
 
     ray.init(address="local", include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     shared = ray.put(features), ray.put(targets)
-    server = ParameterServer.remote(features.shape[1])
-    workers = [DataWorker.remote(*shared, seed) for seed in range(WORKERS)]
-    weights = server.get_weights.remote()
-    running = {worker.compute_gradients.remote(weights): worker for worker in workers}
-    ray.wait(list(running), num_returns=WORKERS)
-    began = time.perf_counter()
-    for _ in range(steps):
-        [ready], _ = ray.wait(list(running))
-        worker = running.pop(ready)
-        weights = server.apply_gradients.remote(ready)
-        running[worker.compute_gradients.remote(weights)] = worker
-    seconds = time.perf_counter() - began
+    workers = [(*shared, seed) for seed in range(WORKERS)]
+    rate = steps_per_second(np.zeros(features.shape[1]), STEPSIZE, steps, Batch, workers)
     ray.shutdown()
-    return steps / seconds
+    return rate
 
 
 class Copy:

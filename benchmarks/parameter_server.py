@@ -1,0 +1,57 @@
+"""The asynchronous parameter server of Ray's documentation: an actor that holds params, actors that compute gradients,
+``ray.wait``. The rival of the other benchmarks.
+"""
+
+import time
+
+import numpy as np
+import ray
+
+SECONDS_TO_SETTLE = 1.0
+"""Processes that were killed are gone by then."""
+
+
+def steps_per_second(initial, stepsize, steps, kind, arguments, where=None):
+    """One worker for each of ``arguments``, which computes gradients with ``kind(*arguments)``, a function of params.
+
+    ``where`` names a resource: workers are on the node that has it, the server is on the one with "driver".
+    """
+
+    @ray.remote(num_cpus=0)
+    class ParameterServer:
+        def __init__(self, initial):
+            self.params = np.array(initial)
+
+        def apply_gradients(self, gradient):
+            self.params -= stepsize * gradient
+            return self.params
+
+        def get_weights(self):
+            return self.params
+
+    @ray.remote(num_cpus=0)
+    class DataWorker:
+        def __init__(self, *arguments):
+            self.gradient = kind(*arguments)
+
+        def compute_gradients(self, params):
+            return self.gradient(params)
+
+    server = ParameterServer.options(resources={"driver": 0.01} if where else {}).remote(initial)
+    options = {"resources": {where: 0.01}} if where else {}
+    workers = [DataWorker.options(**options).remote(*one) for one in arguments]
+    weights = server.get_weights.remote()
+    running = {worker.compute_gradients.remote(weights): worker for worker in workers}
+    ray.wait(list(running), num_returns=len(running))
+    began = time.perf_counter()
+    for _ in range(steps):
+        [ready], _ = ray.wait(list(running))
+        worker = running.pop(ready)
+        weights = server.apply_gradients.remote(ready)
+        running[worker.compute_gradients.remote(weights)] = worker
+    seconds = time.perf_counter() - began
+    ray.wait(list(running), num_returns=len(running))
+    for actor in (*workers, server):
+        ray.kill(actor)
+    time.sleep(SECONDS_TO_SETTLE)
+    return steps / seconds
