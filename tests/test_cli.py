@@ -335,7 +335,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
             "a fewest and a most are for engine='ray'",
         ),
         (["race", "--engine", "odd"], "engine must be one of processes, simulate, ray, got 'odd'"),
-        (["race", "--native", "--engine", "simulate"], "--native means the delays of this machine"),
+        (["race", "--native", "--engine", "simulate"], "--native means real delays"),
         (["race", "--method", "odd"], "there is no method 'odd'"),
         (["race", "--method", "fedbuff:buffer=2", "--method", "fedbuff:buffer=2"], "--method has one of them twice"),
         (["race", "--method", "ringmaster:max_delay=-3"], "max_delay must be an integer of at least 1"),

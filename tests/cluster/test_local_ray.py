@@ -25,7 +25,12 @@ pytest.importorskip("ray")
 def start(arguments, mark):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), MARK: str(mark)}
     return subprocess.Popen(
-        [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
     )
 
 
@@ -80,7 +85,7 @@ from faulty import Faulty
 
 def interrupt(control):
     if control.steps == 50:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.killpg(0, signal.SIGINT)  # as a terminal does
 
 before = signal.getsignal(signal.SIGTERM)
 run = nw.train(

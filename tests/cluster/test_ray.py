@@ -1,12 +1,16 @@
 """The Ray engine on a real cluster: the contract, faults of workers, hosts and nodes, and who may connect."""
 
+import contextlib
+import json
 import os
 import pickle
 import select
 import signal
 import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -14,7 +18,9 @@ import pytest
 import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Watched, train_until
 from nowait.api.train import _engine_of
-from nowait.engines.cluster.wire import Format, Say
+from nowait.engines.cluster.network import Address, Dial, Exchange
+from nowait.engines.cluster.wire import CLOCK, Format, Say
+from nowait.engines.processes.wire import ORDER as ORDER_RECORD
 from nowait.recording import describe
 from nowait.testing import CATALOGUE, ENGINE_CHECKS
 
@@ -76,9 +82,19 @@ def test_small_and_large_params_travel_encrypted_or_not(encrypt, dimension, node
     check_that_it_replays(run, problem)
 
 
-def test_a_point_for_all_travels_once_and_is_the_same_for_all(nodes):
+def test_a_point_for_all_travels_once_and_is_the_same_for_all(only, monkeypatch):
     problem, method = Faulty(), nw.MinibatchSGD(nw.Constant(0.1))
-    run = nw.train(problem, method, workers=4, steps=30, engine=nw.RayCluster(shared_memory=False))
+    sent, send = [], Exchange.send
+
+    def counting_send(self, receiver, kind, content=b"", vectors=()):
+        if kind == Say.ORDERS and content:
+            sent.append((len(content) // ORDER_RECORD.size, len(vectors)))
+        send(self, receiver, kind, content, vectors)
+
+    monkeypatch.setattr(Exchange, "send", counting_send)
+    run = nw.train(problem, method, workers=4, steps=30, engine=only("far"))
+    assert sum(orders for orders, _ in sent) >= 120
+    assert all(points == 1 for _, points in sent), "four orders, one point"
     simulated = nw.simulate(problem, method, nw.speeds.Fixed([1.0] * 4), steps=30)
     assert np.allclose(run.last, simulated.last, rtol=1e-12)
 
@@ -209,6 +225,19 @@ def test_room_that_a_worker_leaves_is_filled(only):
     check_that_it_replays(run, Faulty())
 
 
+def test_a_run_takes_no_more_of_the_cluster_than_it_asked_for(only):
+    sizes = []
+
+    def look(control):
+        import ray
+
+        sizes.append(ray.available_resources().get("far", 0.0))
+        control.stop()
+
+    nw.train(Faulty(), ASYNCHRONOUS, workers=3, steps=10**9, engine=only("far"), callbacks=[look])
+    assert sizes == [1.0], "of four places one is left"
+
+
 def test_reports_that_come_twice_are_applied_once(only, monkeypatch):
     """As if the network, or somebody's retry, delivered a message again."""
     from nowait.engines.cluster.hosts import Hosts
@@ -257,11 +286,152 @@ def test_a_problem_that_only_hosts_cannot_load_says_why(nodes):
         nw.train(Unloadable(), ASYNCHRONOUS, workers=1, steps=10, max_failures=0, engine=nw.RayCluster())
 
 
+def test_the_clock_of_a_node_is_compared_with_the_servers(monkeypatch):
+    """The host's clock is 100 s ahead."""
+    from nowait.engines.cluster import host as module
+
+    form = Format(5, "<f8")
+    exchange = Exchange("127.0.0.1", None, form, encrypt=False)
+    relay = object.__new__(module.Relay)
+    relay._dial, relay._poller, relay._said = Dial(exchange.address, b"host 1", form), select.poll(), 0.0
+    relay._poller.register(relay._dial.fd, select.POLLIN)
+    monkeypatch.setattr(module, "monotonic", lambda: monotonic() + 100.0)
+
+    def answer():
+        for _ in range(module.LOOKS_AT_THE_CLOCK):
+            _, message = received(exchange)
+            exchange.send(b"host 1", Say.TIME, CLOCK.pack(CLOCK.unpack(message.content)[0], monotonic()))
+
+    server = threading.Thread(target=answer)
+    server.start()
+    ahead = relay._clock_ahead()
+    server.join()
+    assert abs(ahead - 100.0) < 5.0
+    relay._dial.close()
+    exchange.close()
+
+
+def test_the_process_that_computes_losses_is_replaced_with_its_zygote(both, tmp_path, caplog):
+    """The evaluator kills its parent once, and is asked again."""
+
+    class Once(Faulty):
+        folder, driver = str(tmp_path), os.getpid()
+
+        def loss(self, point):
+            if os.getpid() != self.driver and not os.path.exists(f"{self.folder}/done"):
+                open(f"{self.folder}/done", "w").close()
+                os.kill(os.getppid(), signal.SIGKILL)
+                signal.pause()
+            return super().loss(point)
+
+    run = nw.train(Once(), ASYNCHRONOUS, workers=2, steps=50, engine=both)
+    assert run.history.step[-1] == 50
+    assert lost(run) == []
+    assert "it is started again" in caplog.text
+
+
+def test_a_run_is_resumed_where_there_is_less_room(only, tmp_path):
+    """It had four workers; now there is room for one, and the others wait for it."""
+
+    def stop(control):
+        if control.steps == 40:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    far = only("far")
+    first = nw.train(
+        Faulty(), ASYNCHRONOUS, workers=(1, 4), steps=10**6, engine=far, folder=tmp_path / "run", callbacks=[stop]
+    )
+    assert first.stats.interrupted
+    scarce = replace(far, resources_per_worker={"num_cpus": 0, "resources": {"far": 4}})
+
+    def stop_later(control):
+        if control.steps == 200:
+            control.stop()
+
+    run = nw.resume(tmp_path / "run", Faulty(), engine=scarce, callbacks=[stop_later])
+    assert run.stats.steps == 200
+    assert run.trace.live_workers[-1] == 1
+    check_that_it_replays(run, Faulty())
+    assert nw.load(tmp_path / "run").config["workers"] == [1, 4]
+
+
+def test_workers_that_wait_for_room_are_in_the_first_checkpoint(only, tmp_path):
+    def die(control):
+        raise RuntimeError("before the second checkpoint")
+
+    folder = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="before the second"):
+        nw.train(Faulty(), ASYNCHRONOUS, workers=(2, 6), steps=50, engine=only("far"), folder=folder, callbacks=[die])
+    numbers = json.loads((folder / "checkpoints" / "step_0" / "state.json").read_text())
+    assert numbers["wanted_workers"] == [0, 1, 2, 3, 4, 5]
+
+
+# The network
+
+
+class Proxy:
+    """Between a server and its hosts: it can cut the wire."""
+
+    def __init__(self, url):
+        host, port = url.removeprefix("tcp://").rsplit(":", 1)
+        self.target, self.wires = (host, int(port)), []
+        self.listener = socket.create_server((host, 0))
+        self.url = f"tcp://{host}:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self.target)
+            self.wires += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self.carry, args=(source, sink), daemon=True).start()
+
+    def carry(self, source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                sink.sendall(data)
+
+    def cut(self):
+        while self.wires:
+            with contextlib.suppress(OSError):
+                self.wires.pop().shutdown(socket.SHUT_RDWR)
+
+
+def test_a_connection_that_breaks_costs_a_host_but_not_the_run(only, monkeypatch, caplog):
+    """What was under way is lost, so that the host is replaced although ZeroMQ would connect again."""
+    proxies, make = [], Exchange.__init__
+
+    def behind_a_proxy(self, *arguments, **options):
+        make(self, *arguments, **options)
+        proxies.append(Proxy(self.address.url))
+        self.address = replace(self.address, url=proxies[0].url)
+
+    monkeypatch.setattr(Exchange, "__init__", behind_a_proxy)
+    back = Back()
+
+    class Cut(Watched):
+        def on_step(self, control):
+            if self.jobs.get(0, 0) > 10 and not back.joined:
+                proxies[0].cut()
+            super().on_step(control)
+
+    watch = Cut(nw.MinibatchSGD(nw.Constant(0.1)), lambda jobs: back.joined == 2)
+    run = nw.train(Faulty(), watch, workers=2, steps=10**9, engine=only("far"), callbacks=[watch, back])
+    proxies[0].listener.close()
+    assert lost(run) == [0, 1]
+    assert "the connection to the server broke" in caplog.text
+    check_that_it_replays(run, Faulty(), nw.MinibatchSGD(nw.Constant(0.1)))
+
+
 # Who may connect
 
 
 def test_strangers_at_the_door_are_sent_away():
-    from nowait.engines.cluster.hosts import Door
+    from nowait.engines.cluster.door import Door
 
     door, poller = Door(), select.poll()
     with (
@@ -287,8 +457,6 @@ def test_strangers_at_the_door_are_sent_away():
 def test_nobody_without_the_keys_of_the_run_can_connect(encrypt):
     import zmq
 
-    from nowait.engines.cluster.network import Address, Dial, Exchange
-
     form = Format(5, "<f8")
     exchange, other = (Exchange("127.0.0.1", None, form, encrypt=encrypt) for _ in range(2))
     stranger = Dial(
@@ -307,7 +475,8 @@ def test_nobody_without_the_keys_of_the_run_can_connect(encrypt):
         assert np.array_equal(message.vectors, [np.arange(5.0)])
         exchange.send(b"host 1", Say.BEAT)
         exchange.send(b"nobody", Say.BEAT)
-        assert exchange.receive() is None
+        host.send(Say.BEAT, b"again")
+        assert received(exchange)[1].content == b"again", "nothing of the others' came in between"
         nobody.close(linger=0)
     for end in (stranger, host, exchange, other):
         end.close()
@@ -341,8 +510,13 @@ def test_what_it_needs_and_what_it_refuses():
         ({"resources_per_worker": {"num_gpus": -1}}, "a number of GPU that is not negative"),
         ({"port": 70_000}, "port must be below 65536"),
         ({"start_seconds": 0}, "start_seconds must be"),
+        ({"heartbeat_seconds": 1}, "heartbeat_seconds must be at least 3"),
+        ({"runtime_env": "mine"}, "runtime_env must be like"),
+        ({"encrypt": "no"}, "encrypt must be True or False"),
+        ({"resources_per_worker": {"resources": None}}, "resources must be like"),
+        ({"address": ""}, "address must be None"),
     ]:
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, TypeError), match=message):
             nw.RayCluster(**values)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, final
@@ -96,19 +97,20 @@ def train(
     )
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
         raise ValueError("checkpoints need a place: give folder= as well")
-    return _train(
-        plan,
-        problem,
-        method=method,
-        update=update,
-        output=output,
-        callbacks=callbacks,
-        initial=initial,
-        folder=folder,
-        resumed=None,
-        labels=dict(labels or {}),
-        progress=progress,
-    )
+    with _placed(plan) as placed:
+        return _train(
+            placed,
+            problem,
+            method=method,
+            update=update,
+            output=output,
+            callbacks=callbacks,
+            initial=initial,
+            folder=folder,
+            resumed=None,
+            labels=dict(labels or {}),
+            progress=progress,
+        )
 
 
 def resume(
@@ -146,19 +148,20 @@ def resume(
     output = rebuild(config["output"], "output") if output is None else output
     run_folder.lock()
     try:
-        return _train(
-            plan,
-            problem,
-            method=checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))"),
-            update=update,
-            output=output,
-            callbacks=callbacks,
-            initial=None,
-            folder=path,
-            resumed=run_folder,
-            labels=config.get("labels", {}),
-            progress=progress,
-        )
+        with _placed(plan) as placed:
+            return _train(
+                placed,
+                problem,
+                method=checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))"),
+                update=update,
+                output=output,
+                callbacks=callbacks,
+                initial=None,
+                folder=path,
+                resumed=run_folder,
+                labels=config.get("labels", {}),
+                progress=progress,
+            )
     finally:
         run_folder.close()
 
@@ -221,17 +224,17 @@ class Plan:
         return cls(**values)
 
 
-def _train(plan: Plan, problem: Any, **parts: Any) -> Run:
-    """On this machine; or connected to Ray for as long as it takes."""
+@contextlib.contextmanager
+def _placed(plan: Plan) -> Iterator[Plan]:
+    """The plan with a number of workers, on this machine or connected to Ray."""
     if plan.engine is None:
-        return _run(plan, problem, **parts)
+        yield plan
+        return
     with connected(plan.engine, plan.most) as room:
-        if plan.workers is None:
-            plan = replace(plan, workers=max(1, room))
-        return _run(plan, problem, **parts)
+        yield replace(plan, workers=max(1, room)) if plan.workers is None else plan
 
 
-def _run(
+def _train(
     plan: Plan,
     problem: Any,
     *,
@@ -287,7 +290,8 @@ def _run(
             return run_processes(parts, slots[0], options, plan.seed, progress)
         from nowait.engines.cluster.engine import train as run_cluster
 
-        return run_cluster(plan.engine, plan.fewest, parts, slots[0], options, seed=plan.seed, progress=progress)
+        fewest = plan.fewest if checkpoint is None else max(1, min(plan.fewest, len(checkpoint.wanted)))
+        return run_cluster(plan.engine, fewest, parts, slots[0], options, seed=plan.seed, progress=progress)
     finally:
         slots[0].close()
         if parts.keeper is not None:

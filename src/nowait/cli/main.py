@@ -156,7 +156,9 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     workers: Annotated[int, typer.Option(help="How many workers.", min=1)] = 4,
     most_workers: Annotated[
         int | None,
-        typer.Option(help="With --engine ray: begin with --workers, go on with up to so many.", show_default="no more"),
+        typer.Option(
+            help="With --engine ray: begin with --workers, go on with up to so many.", min=1, show_default="no more"
+        ),
     ] = None,
     engine: Engine = "processes",
     address: Address = None,

@@ -104,7 +104,7 @@ def _workers(asked: RaceSettings) -> tuple[Any, dict[int, float] | None, str]:
     slowest = asked.workers - 1
     if asked.native:
         if asked.engine == "simulate":
-            raise ValueError("--native means the delays of this machine: it needs --engine processes")
+            raise ValueError("--native means real delays: it needs --engine processes or ray")
         slowdown = None if asked.straggler is None else {slowest: asked.straggler}
         words = "" if slowdown is None else f", but worker {slowest} is slowed {asked.straggler:g} x"
         return None, slowdown, f"Workers are as fast as this machine lets them be{words}."

@@ -45,7 +45,16 @@ def connected(cluster: RayCluster, workers: int | None) -> Iterator[int]:
         try:
             yield _room(ray, cluster)
         finally:
-            ray.shutdown()
+            _shut_down(ray)
+
+
+def _shut_down(ray: Any) -> None:
+    """Whatever a second Ctrl-C interrupts."""
+    try:
+        ray.shutdown()
+    except BaseException:
+        ray.shutdown()
+        raise
 
 
 def _init_options(cluster: RayCluster, workers: int | None) -> dict[str, Any]:

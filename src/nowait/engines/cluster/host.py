@@ -22,7 +22,7 @@ from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.core.versions import Version
 from nowait.engines.cluster.network import Address, Dial
-from nowait.engines.cluster.wire import CLOCK, DEATH, HIRED, SAME_POINT, Format, Message, Say
+from nowait.engines.cluster.wire import AHEAD, CLOCK, DEATH, HIRED, SAME_POINT, Format, Message, Say
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.places import Died, Gone
@@ -125,18 +125,17 @@ class Relay:
         self._control = self._staff.control.fileno()
         self._poller = select.poll()
         self._listening = False
-        for fd in (self._dial.fd, self._control):
+        for fd in (self._dial.fd, self._dial.break_fd, self._control):
             self._poller.register(fd, select.POLLIN)
 
     def run(self) -> str:
         """As ``Host.serve``."""
-        try:
-            self._staff.wait_until_ready()
-            ahead = self._clock_ahead()
-        except WorkerFailedError as error:
-            self._say(Say.FAILED, str(error).encode())
-            return str(error)
-        self._say(Say.READY, CLOCK.pack(ahead, 0.0))
+        gone = self._staff.wait_until_ready()
+        if gone is not None:
+            if gone.lasting:
+                self._say(Say.FAILED, gone.cause.encode())
+            return gone.cause
+        self._say(Say.READY, AHEAD.pack(self._clock_ahead()))
         while True:
             reason = self._obey() or self._listen()
             if reason:
@@ -217,13 +216,14 @@ class Relay:
         """Wait for workers or the server, and pass reports and deaths on. If the zygote is gone, that."""
         self._listen_to_workers(self._unanswered < UNDER_WAY)
         ready = [fd for fd, _ in self._poller.poll(0 if self._dial.pending() else 1000 * BEAT_SECONDS)]
+        if (not ready or self._dial.break_fd in ready) and self._dial.broken():
+            return "the connection to the server broke"
         if self._mailbox.reports in ready:
             self._pass_on(self._mailbox.read())
         if self._control in ready:
             for news in self._staff.news():
                 self._pass_on(self._mailbox.drain())
                 if isinstance(news, Gone):
-                    self._say(Say.FAILED, news.cause.encode())
                     return news.cause
                 if isinstance(news, Died):
                     self._hang_up(self._workers.get(news.serial, NOBODY))

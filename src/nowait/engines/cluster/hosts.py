@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
 import select
-import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any, final
 
-import numpy as np
-
 from nowait.core.errors import WorkerFailedError
-from nowait.core.types import Vector
-from nowait.core.versions import Version
+from nowait.engines.cluster.distant import DistantStaff
+from nowait.engines.cluster.door import Door
 from nowait.engines.cluster.network import Exchange
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.cluster.recruiter import Recruit, Recruiter, driver_ip
-from nowait.engines.cluster.wire import CLOCK, DEATH, HIRED, SAME_POINT, Format, Message, Say
+from nowait.engines.cluster.wire import AHEAD, CLOCK, DEATH, Format, Message, Say
 from nowait.engines.processes.home import Home
 from nowait.engines.processes.places import Died, Gone, News, Opened, Place, Reported
 from nowait.engines.processes.staff import Office, Staff
-from nowait.engines.processes.wire import ORDER, Order
 
 logger = logging.getLogger("nowait")
 
-NOWHERE = np.zeros(0)
-"""The gradient of a worker on another node, before its first report."""
+MESSAGES_AT_ONCE = 64
 SECONDS_BETWEEN_WORDS = 10.0
 """How often a run that waits for room says so."""
 SHORT_LIFE = 10.0
@@ -39,74 +33,8 @@ AWAY = 2.0
 SECONDS_BETWEEN_REQUESTS = 0.5
 SLOW_NETWORK = 1e7
 """Bytes per second, at the least."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 60.0
+FIRST_PAUSE, LONGEST_PAUSE, MOST_DOUBLINGS = 0.1, 60.0, 20
 """Seconds before another host is asked for after one was lost; they double if it had not lived long."""
-HURRY = int(Order.HURRY)
-
-
-@final
-class DistantLine:
-    """Orders through the network. They are collected, and sent together."""
-
-    __slots__ = ("_place", "_worker", "gradient")
-
-    def __init__(self, place: DistantStaff, worker: int) -> None:
-        self._place, self._worker = place, worker
-        self.gradient = NOWHERE
-
-    def order(self, ticket: int, job: int, version: Version, instruction: int) -> None:
-        """As ``Line.order``."""
-        self._place.add(ticket, job, self._worker, instruction, version)
-
-    def close(self) -> None:
-        """As ``Line.close``: whoever is let go was killed."""
-
-
-@final
-class DistantStaff:
-    """The workers of a host on another node."""
-
-    def __init__(self, identity: bytes, exchange: Exchange) -> None:
-        self.identity = identity
-        self.clock_ahead = 0.0
-        self.heard = monotonic()
-        """When it last said something."""
-        self.orders: list[bytes] = []
-        self.owes_an_answer = False
-        """Its reports were read, and it waits for orders."""
-        self._points: list[Vector] = []
-        self._latest: Version | None = None
-        self._exchange = exchange
-
-    def hire(self, worker: int, serial: int, began: float) -> DistantLine:
-        """As ``Place.hire``."""
-        self.flush()
-        self._exchange.send(self.identity, Say.HIRE, HIRED.pack(worker, serial, began + self.clock_ahead))
-        return DistantLine(self, worker)
-
-    def kill(self, serial: int) -> None:
-        """As ``Place.kill``."""
-        self._exchange.send(self.identity, Say.KILL, DEATH.pack(serial, 0))
-
-    def add(self, ticket: int, job: int, worker: int, instruction: int, version: Version) -> None:
-        """One more order to send. Its version is referenced until the worker reports, so that nobody overwrites it."""
-        if instruction != HURRY:
-            if version is self._latest:
-                instruction += SAME_POINT
-            else:
-                self._points.append(version.array)
-                self._latest = version
-        self.orders.append(ORDER.pack(ticket, job, worker, instruction))
-
-    def flush(self) -> None:
-        """Send the orders; also if there are none, where a host waits for an answer."""
-        if self.orders or self.owes_an_answer:
-            self._exchange.send(self.identity, Say.ORDERS, b"".join(self.orders), self._points)
-            self.orders, self._points, self._latest, self.owes_an_answer = [], [], None, False
-
-    def end(self) -> None:
-        """The run is over."""
-        self._exchange.send(self.identity, Say.END)
 
 
 @final
@@ -120,9 +48,9 @@ class Hosts:
         self._office = office
         self._home = Home(office, cluster.threads, log)
         self.reports = self._home.reports
-        self._door = Door()
         form = Format(office.points.length, office.points.dtype)
         self._exchange = Exchange(driver_ip(), cluster.port, form, encrypt=cluster.encrypt)
+        self._door = Door()
         self._recruiter = Recruiter(cluster, office, self._door.key, self._exchange.address)
         self._poller = select.poll()
         self._hosts: dict[bytes, Recruit] = {}
@@ -146,16 +74,16 @@ class Hosts:
         self._recruiter.ask(self._minimum, self._minimum)
         self._home.open()
 
-    def wait_until_ready(self, poller: select.poll) -> None:
+    def wait_until_ready(self, poller: select.poll, interrupted: Callable[[], bool]) -> None:
         """As ``Places.wait_until_ready``: until there is room for as many workers as the run needs."""
-        self._home.wait_until_ready(poller)
+        self._home.wait_until_ready(poller, interrupted)
         self._poller = poller
         for fd in (self._door.fd, self._exchange.fd):
             poller.register(fd, select.POLLIN)
         self._worked = self._told = monotonic()
-        while (missing := self._minimum - self._room()) > 0:
+        while self._room() < self._minimum and not interrupted():
             ready = [fd for fd, _ in poller.poll(0 if self.pending() else 100)]
-            for news in (*self.hear(ready), *self.look(missing + self._room(), 0)):
+            for news in (*self.hear(ready), *self.look(self._minimum, 0)):
                 if isinstance(news, Gone) and news.place is self.home:
                     raise WorkerFailedError(f"the process that computes losses could not start: {news.cause}")
             if self._hopeless or self._deaths > self._max_failures:
@@ -176,14 +104,14 @@ class Hosts:
         hosts = [host for host in self._hosts.values() if host.ready and host.room > 0]
         if not hosts:
             return None
-        host = min(hosts, key=lambda host: isinstance(host.staff, DistantStaff))
+        host = min(hosts, key=lambda host: host.near is None)
         host.room -= 1
-        return host.staff
+        return host.place
 
     def release(self, place: Place) -> None:
         """As ``Places.release``."""
         for host in self._hosts.values():
-            if host.staff is place:
+            if host.place is place:
                 host.room += 1
 
     # What is said
@@ -202,24 +130,29 @@ class Hosts:
 
     def pending(self) -> bool:
         """As ``Places.pending``."""
-        return self._exchange.pending()
+        near = (host.near.has_news for host in self._files.values() if host.near is not None)
+        return self._exchange.pending() or self._home.pending() or any(near)
 
     def flush(self) -> None:
         """As ``Places.flush``."""
         for host in self._hosts.values():
-            if isinstance(host.staff, DistantStaff):
-                host.staff.flush()
+            if host.far is not None:
+                host.far.flush()
 
-    def hear(self, ready: Iterable[int]) -> Iterator[News]:
+    def hear(self, ready: Collection[int]) -> Iterator[News]:
         """As ``Places.hear``."""
+        home = self.home.control.fileno()
         for fd in ready:
-            if fd in self._files:
-                yield from self._hear_zygote(self._files[fd])
-            elif fd == self.home.control.fileno():
-                yield from self._home.hear(())
-            elif fd not in (self._exchange.fd, self.reports):
+            if fd not in (*self._files, home, self._exchange.fd, self.reports):
                 self._open_the_door(fd)
-        while (received := self._exchange.receive()) is not None:
+        if home in ready or self._home.pending():
+            yield from self._home.hear(())
+        for fd, host in list(self._files.items()):
+            if fd in ready or (host.near is not None and host.near.has_news):
+                yield from self._hear_zygote(host)
+        for _ in range(MESSAGES_AT_ONCE):  # ``pending`` brings the engine back, which has other things to look at
+            if (received := self._exchange.receive()) is None:
+                return
             yield from self._hear_host(*received)
 
     def _open_the_door(self, fd: int) -> None:
@@ -232,36 +165,34 @@ class Hosts:
         if host is None:
             control.close()
             return
-        host.staff = Staff(control, self._office)
+        host.near = Staff(control, self._office)
         self._files[control.fileno()] = host
         self._poller.register(control, select.POLLIN)
 
     def _hear_zygote(self, host: Recruit) -> Iterator[News]:
-        if not isinstance(host.staff, Staff):
+        if host.near is None:
             return
-        for news in host.staff.news():
+        for news in host.near.news():
             if isinstance(news, Gone):
-                yield from self._lose(host, news.cause, lasting=not host.ready)
+                yield from self._lose(host, news.cause, lasting=news.lasting)
                 return
             yield news
-        if host.staff.ready and not host.ready:
-            yield self._welcome(host, host.staff)
+        if host.near.ready and not host.ready:
+            yield self._welcome(host, host.near)
 
     def _hear_host(self, identity: bytes, message: Message) -> Iterator[News]:
         host = self._known(identity)
         if host is None:
             return  # it was given up
-        if host.staff is None:
-            host.staff = DistantStaff(identity, self._exchange)
-        if not isinstance(host.staff, DistantStaff):
-            return
-        host.staff.heard = monotonic()
-        yield from self._hear_distant(host, host.staff, message)
+        if host.far is None:
+            host.far = DistantStaff(identity, self._exchange)
+        host.far.heard = monotonic()
+        yield from self._hear_distant(host, host.far, message)
 
     def _hear_distant(self, host: Recruit, staff: DistantStaff, message: Message) -> Iterator[News]:
         kind, content, vectors = message
         if kind == Say.REPORTS:
-            staff.owes_an_answer = True
+            staff.reported()
             yield Reported(staff, content, vectors)
         elif kind == Say.LETTER:
             self._office.mailbox.keep(*json.loads(content))
@@ -270,7 +201,7 @@ class Hosts:
         elif kind == Say.ASK_TIME:
             self._exchange.send(host.identity, Say.TIME, CLOCK.pack(CLOCK.unpack(content)[0], monotonic()))
         elif kind == Say.READY:
-            staff.clock_ahead = CLOCK.unpack(content)[0]
+            [staff.clock_ahead] = AHEAD.unpack(content)
             yield self._welcome(host, staff)
         elif kind == Say.FAILED:
             yield from self._lose(host, content.decode(), lasting=True)
@@ -288,17 +219,18 @@ class Hosts:
     def _lose(self, host: Recruit, cause: str, *, lasting: bool = False) -> Iterator[News]:
         """A host is gone, or given up, for a cause that may be lasting. What it says from now on is not heard."""
         del self._hosts[host.identity]
-        if isinstance(host.staff, Staff):
-            self._files.pop(host.staff.control.fileno())
-            self._poller.unregister(host.staff.control)
-            host.staff.close()
+        if host.near is not None:
+            self._files.pop(host.near.control.fileno())
+            self._poller.unregister(host.near.control)
+            host.near.close()
         self._recruiter.dismiss(host)
         self._deaths = self._deaths + 1 if not host.ready or monotonic() - host.since < SHORT_LIFE else 1
-        self._ask_after = monotonic() + min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (self._deaths - 1))
+        self._ask_after = monotonic() + min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._deaths - 1, MOST_DOUBLINGS))
         self._hopeless, self._last_words = self._hopeless or (lasting and self._starting), cause
-        if host.ready and host.staff is not None:
-            yield Gone(host.staff, f"the host on {host.node} is lost ({cause})")
+        if host.ready and host.place is not None:
+            yield Gone(host.place, f"the host on {host.node} is lost ({cause})")
         else:
+            self._recruiter.failed(host)
             logger.warning("a host on %s could not start: %s", host.node, cause)
 
     # Now and then
@@ -309,8 +241,8 @@ class Hosts:
         self._hosts |= {host.identity: host for host in self._recruiter.started()}
         away, self._looked = now - self._looked > AWAY, now
         for host in list(self._hosts.values()):
-            if away and isinstance(host.staff, DistantStaff):
-                host.staff.heard = now
+            if away and host.far is not None:
+                host.far.heard = now
             yield from self._look_at(host, now)
         self._take_error(self._recruiter.error())
         promised = sum(host.size for host in self._hosts.values() if not host.ready)
@@ -329,8 +261,8 @@ class Hosts:
             yield from self._lose(host, cause, lasting=lasting)
         elif not host.ready and now - host.since > self._cluster.start_seconds:
             yield from self._lose(host, f"it did not start within {self._cluster.start_seconds:.0f} s")
-        elif isinstance(host.staff, DistantStaff) and now - host.staff.heard > self._patience(host):
-            yield from self._lose(host, f"it was silent for {now - host.staff.heard:.0f} s")
+        elif host.far is not None and now - host.far.heard > self._patience(host):
+            yield from self._lose(host, f"it was silent for {now - host.far.heard:.0f} s")
 
     def _patience(self, host: Recruit) -> float:
         """How long a host may be silent: also as long as its gradients may take on a slow network."""
@@ -343,6 +275,7 @@ class Hosts:
         if error is not None:
             self._error, self._last_words = error, f"Ray said: {error}"
             self._hopeless = self._hopeless or self._starting
+            self._ask_after = monotonic() + SECONDS_BETWEEN_WORDS
             logger.warning("Ray could not be asked for hosts: %s", error)
 
     def _complain(self, vacancies: int, now: float) -> None:
@@ -359,53 +292,12 @@ class Hosts:
     def close(self) -> None:
         """As ``Places.close``."""
         for host in self._hosts.values():
-            if isinstance(host.staff, DistantStaff):
-                host.staff.end()
-            elif isinstance(host.staff, Staff):
-                host.staff.close()
+            if host.far is not None:
+                host.far.end()
+            elif host.near is not None:
+                host.near.close()
         self._hosts |= {host.identity: host for host in self._recruiter.started()}
         self._recruiter.close(list(self._hosts.values()))
         self._door.close()
         self._exchange.close()
         self._home.close()
-
-
-@final
-class Door:
-    """A socket without a file, where hosts on this machine say who they are. Strangers are sent away."""
-
-    def __init__(self) -> None:
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.key = (f"\0nowait-{secrets.token_hex(8)}", secrets.token_bytes(32))
-        """Its name, and the password."""
-        self._listener.bind(self.key[0])
-        self._listener.listen()
-        self._listener.setblocking(False)
-        self._guests: dict[int, socket.socket] = {}
-        self.fd = self._listener.fileno()
-
-    def answer(self, fd: int, poller: select.poll) -> tuple[bytes, socket.socket] | None:
-        """Who is there, if it has said so and has the password."""
-        if fd == self.fd:
-            guest, _ = self._listener.accept()
-            guest.setblocking(False)
-            self._guests[guest.fileno()] = guest
-            poller.register(guest, select.POLLIN)
-            return None
-        guest = self._guests.pop(fd)
-        poller.unregister(guest)
-        try:
-            words = guest.recv(1024)
-        except OSError:
-            words = b""
-        password = self.key[1]
-        if secrets.compare_digest(words[: len(password)], password):
-            return words[len(password) :], guest
-        guest.close()
-        return None
-
-    def close(self) -> None:
-        """Nobody may come any more."""
-        self._listener.close()
-        for guest in self._guests.values():
-            guest.close()

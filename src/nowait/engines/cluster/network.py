@@ -19,6 +19,8 @@ from nowait.engines.cluster.wire import Format, Message, Say
 
 USER = b"nowait"
 IO_THREADS = 2
+LAST_WORDS = 1_000
+"""Milliseconds for what a host says at its end."""
 MORE, EVENTS, READABLE, HAS_MORE = int(zmq.SNDMORE), int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 """As plain numbers: what ZeroMQ calls them is slow to calculate with."""
 
@@ -112,6 +114,13 @@ class Dial:
         self._socket.setsockopt(zmq.IPV6, int("[" in address.url))
         self._socket.connect(address.url)
         self.fd = int(self._socket.getsockopt(zmq.FD))
+        self._breaks = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.break_fd = int(self._breaks.getsockopt(zmq.FD))
+        self.broken()  # ZeroMQ signals only to those who have looked before
+
+    def broken(self) -> bool:
+        """Did the connection break? ZeroMQ would make it again, but what was under way is lost."""
+        return _pending(self._breaks)
 
     def receive(self) -> Message | None:
         """The next message; None if there is none."""
@@ -128,8 +137,10 @@ class Dial:
         _send(self._socket, self._format.pack(kind, content, vectors))
 
     def close(self) -> None:
-        """Hang up."""
-        self._socket.close(linger=0)
+        """Hang up, but let the last words go out."""
+        self._socket.disable_monitor()
+        self._breaks.close(linger=0)
+        self._socket.close(linger=LAST_WORDS)
         self._context.term()
 
 
@@ -166,5 +177,5 @@ class _Only:
 def _open(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
     socket = context.socket(kind)
     for option in (zmq.SNDHWM, zmq.RCVHWM):
-        socket.setsockopt(option, 0)  # no more messages are under way than there are workers
+        socket.setsockopt(option, 0)  # there are never more orders and reports than workers
     return socket

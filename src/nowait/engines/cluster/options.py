@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any, final
 
 from nowait.core import checks
 
 RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 """What Ray's options are called among the resources of a node."""
+SHORTEST_SILENCE = 3.0
 ENOUGH = 1e-6
 """Ray counts resources in ten-thousandths."""
 
@@ -45,8 +47,13 @@ class RayCluster:
     heartbeat_seconds: float = 15.0
 
     def __post_init__(self) -> None:
-        if self.address is not None and not isinstance(self.address, str):
+        if self.address is not None and not (isinstance(self.address, str) and self.address):
             raise TypeError(f"address must be None, 'auto' or 'host:port', got {self.address!r}")
+        if self.runtime_env is not None and not isinstance(self.runtime_env, Mapping):
+            raise TypeError(f"runtime_env must be like {{'pip': ['mine']}}, got {self.runtime_env!r}")
+        for name in ("shared_memory", "encrypt"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.address is not None and self.address.startswith("ray://"):
             raise ValueError(
                 f"address={self.address!r} is for Ray's client, behind which the hosts cannot reach the server: run "
@@ -54,6 +61,11 @@ class RayCluster:
             )
         checks.positive(self.start_seconds, "start_seconds", "it is how long to wait for room")
         checks.positive(self.heartbeat_seconds, "heartbeat_seconds", "it is how long a host may be silent")
+        if self.heartbeat_seconds < SHORTEST_SILENCE:
+            raise ValueError(
+                f"heartbeat_seconds must be at least {SHORTEST_SILENCE:g}, got {self.heartbeat_seconds}: hosts say "
+                f"something every second"
+            )
         if self.port is not None and not 0 < checks.at_least(1, self.port, "port", "hosts connect to it") < 65_536:
             raise ValueError(f"port must be below 65536, got {self.port}")
         _ = self.need
@@ -75,6 +87,8 @@ class RayCluster:
             known = ", ".join([*RESOURCES, "resources"])
             raise ValueError(f"resources_per_worker has no {', '.join(map(repr, unknown))}; it has {known}")
         amounts = {"CPU": 1.0} | {name: wanted[option] for option, name in RESOURCES.items() if option in wanted}
+        if not isinstance(wanted.get("resources", {}), Mapping):
+            raise TypeError(f"resources must be like {{'fast': 1}}, got {wanted['resources']!r}")
         amounts |= dict(wanted.get("resources", {}))
         need = {name: float(amount) for name, amount in amounts.items() if _checked_amount(name, amount) > 0}
         if not need:
@@ -124,6 +138,6 @@ def checked_engine(engine: Any) -> RayCluster | None:
 
 
 def _checked_amount(name: str, amount: Any) -> float:
-    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < math.inf:
+    if isinstance(amount, bool) or not isinstance(amount, Real) or not 0 <= float(amount) < math.inf:
         raise ValueError(f"a worker needs a number of {name} that is not negative, got {amount!r}")
-    return amount
+    return float(amount)

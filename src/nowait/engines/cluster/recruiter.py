@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -18,11 +19,12 @@ import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from nowait.engines.cluster.distant import DistantStaff
 from nowait.engines.cluster.host import Assignment, Host
 from nowait.engines.cluster.network import Address
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.processes.places import Place
-from nowait.engines.processes.staff import Office
+from nowait.engines.processes.staff import Office, Staff
 
 SECONDS_TO_END = 5.0
 """How long hosts may take to end well before they are killed."""
@@ -45,9 +47,16 @@ class Recruit:
     actor: Any = None
     ended: Future[str] = field(default_factory=Future)
     ready: bool = False
-    staff: Place | None = None
-    """Its ``Place``, once it has been heard of."""
+    near: Staff | None = None
+    """Its workers, once it has been heard of, if they are on the driver's node;"""
+    far: DistantStaff | None = None
+    """if they are on another."""
     since: float = field(default_factory=monotonic)
+
+    @property
+    def place(self) -> Place | None:
+        """Where its workers are."""
+        return self.near or self.far
 
 
 def driver_ip() -> str:
@@ -68,6 +77,10 @@ class Recruiter:
         self.asking = False
         """Is a request under way? The hosts of one that is not were all told of by ``started``."""
         self._pending: list[Recruit] = []
+        self._all: list[Recruit] = []
+        self._failures: Counter[str] = Counter()
+        """By node."""
+        self._closing = False
         self._demand = 0
         self._thread = Background()
         self._nodes = "it was not asked which nodes there are"
@@ -99,22 +112,32 @@ class Recruiter:
         """The nodes and what they have left, for messages."""
         return self._nodes
 
+    def failed(self, host: Recruit) -> None:
+        """It could not start: other nodes come first."""
+        self._failures[host.node_id] += 1
+
     def dismiss(self, host: Recruit) -> None:
         """Make sure that a host is gone."""
         self._thread.do(lambda: _kill(host))
 
     def close(self, hosts: list[Recruit]) -> None:
-        """All hosts end, by themselves or not."""
+        """All hosts end, by themselves or not; also those that are only being asked for."""
+        self._closing = True
         wait_for([host.ended for host in hosts if host.ready], timeout=SECONDS_TO_END)
-        for host in hosts:
-            self.dismiss(host)
-        if self._demand:
-            self._thread.do(lambda: _demand([]))
+        self._thread.do(self._end)
         self._thread.close(SECONDS_TO_END)
 
     # On the thread
 
+    def _end(self) -> None:
+        for host in self._all:
+            _kill(host)
+        if self._demand:
+            _demand([])
+
     def _recruit(self, workers: int, total: int) -> None:
+        if self._closing:
+            return
         try:
             self._pending = [host for host in self._pending if not host.ready and not host.ended.done()]
             for node_id, node, room in self._nodes_with_room():
@@ -131,7 +154,7 @@ class Recruiter:
             self.asking = False
 
     def _nodes_with_room(self) -> list[tuple[str, str, int]]:
-        """Identity, name and room of each node, the driver's own first."""
+        """Identity, name and room of each node: the driver's own first, those where hosts cannot start last."""
         available = ray._private.state.available_resources_per_node()
         nodes, words = [], []
         for node in ray.nodes():
@@ -143,7 +166,7 @@ class Recruiter:
             nodes.append((node_id, name, self._cluster.room(left) - promised))
             words.append(f"{name} has { ({key: left.get(key, 0.0) for key in self._cluster.need}) } left")
         self._nodes = "; ".join(words) or "the cluster has no nodes"
-        return sorted(nodes, key=lambda node: (node[0] != self._home_node, -node[2]))
+        return sorted(nodes, key=lambda node: (self._failures[node[0]], node[0] != self._home_node, -node[2]))
 
     def _start(self, node_id: str, node: str, size: int) -> None:
         self._number += 1
@@ -151,9 +174,13 @@ class Recruiter:
         options = self._cluster.actor_options(size)
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=False)
         assignment = self._assignment(host)
-        self._pending.append(host)
-        self._started.append(host)  # before it can say anything
-        host.actor = ray.remote(Host).options(max_restarts=0, **options).remote(assignment)
+        for hosts in (self._pending, self._all, self._started):  # before it can say anything
+            hosts.append(host)
+        try:
+            host.actor = ray.remote(Host).options(max_restarts=0, **options).remote(assignment)
+        except Exception as error:
+            host.ended.set_exception(error)
+            raise
         host.actor.serve.remote().future().add_done_callback(lambda future: _copy(future, host.ended))
 
     def _assignment(self, host: Recruit) -> Assignment:
@@ -166,7 +193,7 @@ class Recruiter:
             length=self._office.points.length,
             dtype=self._office.points.dtype.str,
             threads=self._cluster.threads,
-            path=[entry for entry in sys.path if entry],
+            path=[os.path.abspath(entry) for entry in sys.path],
             ray_threads=str(max(1, int(self._cluster.actor_options(host.size)["num_cpus"]))),
         )
 

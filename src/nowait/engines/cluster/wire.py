@@ -20,10 +20,12 @@ SAME_POINT = 16
 """Added to an ``Order``: its point is that of the order before it in the message."""
 CLOCK = struct.Struct("<dd")
 """The host's clock when it asked, the server's when it answered."""
+AHEAD = struct.Struct("<d")
+"""By how many seconds the host's clock is ahead."""
 HIRED = struct.Struct("<iqd")
 """Worker, serial number, when the run began on the host's clock."""
 DEATH = struct.Struct("<qi")
-"""Serial number, exit code."""
+"""Serial number, and the exit code of one that died."""
 
 
 class Say(IntEnum):
@@ -33,6 +35,7 @@ class Say(IntEnum):
     """``ORDER`` records with the worker in the place of the slot, and the points; answers ``REPORTS``, maybe empty"""
     HIRE = 2
     KILL = 3
+    """a ``DEATH`` to come"""
     TIME = 4
     """answers a host that asked for the time"""
     END = 5
@@ -40,7 +43,7 @@ class Say(IntEnum):
     READY = 7
     """workers can be hired; with the seconds that the host's clock is ahead"""
     FAILED = 8
-    """the host ends; with the reason"""
+    """the problem cannot be loaded, and the host ends; with the reason"""
     REPORTS = 9
     """``REPORT`` records, and the gradients"""
     LETTER = 10

@@ -9,7 +9,7 @@ import os
 import select
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
@@ -101,10 +101,11 @@ def run_with(places: Places, parts: Parts, options: ProcessOptions, progress: bo
     view = LiveView(str(parts.config["method"]["type"]), parts.budget, parts.recorder, progress)
     engine = Engine(parts, places, options, view)
     try:
-        engine.open()
-        with Interruption(engine.interrupt), np.errstate(over="ignore", invalid="ignore"), view:
-            engine.run()
-            return engine.result()
+        with Interruption(engine.interrupt), np.errstate(over="ignore", invalid="ignore"):
+            engine.open()
+            with view:
+                engine.run()
+                return engine.result()
     finally:
         engine.close()
 
@@ -152,18 +153,21 @@ class Engine:
         """Have the places opened, and meanwhile load what the server needs."""
         self._places.open()
         warm_up(self._server.params)
-        self._places.wait_until_ready(self._poller)
+        self._places.wait_until_ready(self._poller, lambda: bool(self._interrupted))
+        if self._interrupted:
+            raise KeyboardInterrupt(f"{self._interrupted} came before the run had begun")
 
     def run(self) -> None:
         """Until the budget ends, or something else ends it."""
         self._began = monotonic() - (0.0 if self._parts.checkpoint is None else self._parts.checkpoint.state.time)
         self._hire(EVALUATOR, self._places.home)
         homeless = [worker for worker in self._server.workers if not self._find_place(worker)]
-        commands = self.session.start()
-        self._execute([command for command in commands if not _is_for(command, homeless)])
+        self._vacant = sorted({*self._vacant, *self._missing()})
+        self._execute_but_for(homeless, self.session.start())
+        self._now = monotonic() - self._began
         for worker in homeless:
-            self._handle(WorkerLost(worker, 0.0))
-        self._requests.extend(WorkerJoined(worker, 0.0) for worker in self._missing() if worker not in self._vacant)
+            if not self.session.finished:
+                self._execute_but_for(homeless, self.session.handle(WorkerLost(worker, self._now)))
         while not self.session.finished:
             self._handle_reports(self._next_reports())
             if self._requests and not self.session.finished:
@@ -205,7 +209,9 @@ class Engine:
 
     def wanted_workers(self) -> list[int]:
         """The live workers and those that are about to be replaced: what a run that is resumed should have."""
-        return sorted({*self._server.workers, *self._vacant, *(worker for _, worker in self._to_replace)})
+        joining = [request.worker for request in self._requests if isinstance(request, WorkerJoined)]
+        replaced = [worker for _, worker in self._to_replace]
+        return sorted({*self._server.workers, *self._vacant, *replaced, *joining})
 
     # Control, and evaluation beside the run
 
@@ -260,7 +266,7 @@ class Engine:
         self._hear_all(ready)
         return b""
 
-    def _hear_all(self, ready: Iterable[int]) -> None:
+    def _hear_all(self, ready: Collection[int]) -> None:
         """News from these files, and all that travels or lies in the mailbox."""
         for news in self._places.hear(ready):
             self._hear(news)
@@ -299,6 +305,10 @@ class Engine:
             if troubled and (worker in troubled or ZYGOTE in troubled):
                 self._failures.delivered(worker)
                 self._failures.delivered(ZYGOTE)
+
+    def _execute_but_for(self, homeless: list[int], commands: list[Command]) -> None:
+        """Execute, but for workers that are about to be lost, because they found no room."""
+        self._execute([command for command in commands if not _is_for(command, homeless)])
 
     def _execute(self, commands: list[Command]) -> None:
         for command in commands:
@@ -386,6 +396,8 @@ class Engine:
                 self._desks[worker].kill()
                 self._leave(self._desks[worker])
             self._to_replace = sorted(entry for entry in self._to_replace if entry[1] != worker)
+            if not joins:
+                self._vacant = [other for other in self._vacant if other != worker]
         if not self.session.finished and not self._server.workers and not (self._to_replace or self._vacant):
             self.session.stop(f"every worker was removed after {self._server.steps} steps")
 
@@ -430,14 +442,10 @@ class Engine:
 
     def _fill_vacancies(self) -> None:
         """There may be room again."""
-        if not self._vacant:
-            return
         self._now = monotonic() - self._began
-        waiting, self._vacant = self._vacant, []
-        for place, worker in enumerate(waiting):
-            if self.session.finished or not self._find_place(worker):
-                self._vacant = sorted({*self._vacant, *waiting[place:]})
-                return
+        while self._vacant and not self.session.finished and (place := self._places.find()) is not None:
+            worker = self._vacant.pop(0)
+            self._hire(worker, place)
             self._handle(WorkerJoined(worker, self._now))
 
     def _on_place_gone(self, news: Gone) -> None:
@@ -525,7 +533,8 @@ class Engine:
                     self._on_hang(desk)
             for news in self._places.look(len(self._vacant), len(self._server.workers)):
                 self._hear(news)
-            self._fill_vacancies()
+            if self._vacant:
+                self._fill_vacancies()
         if self._view.shown:
             self._view.update(self._server, self.session.loss, self._views())
 
@@ -559,9 +568,12 @@ class Engine:
             self.session.stop()
 
     def _seconds_to_wait(self) -> float:
-        moments = [self._end, self._next_look, *self._timers[:1], *(time for time, _ in self._to_replace[:1])]
+        end = math.inf if self.session.finished else self._end
+        moments = [end, self._next_look, *self._timers[:1], *(time for time, _ in self._to_replace[:1])]
         return max(0.0, min(moments) - self._now)
 
 
 def _is_for(command: Command, workers: list[int]) -> bool:
-    return isinstance(command, Assign) and command.ticket.worker in workers
+    if isinstance(command, Assign):
+        return command.ticket.worker in workers
+    return isinstance(command, Cancel) and command.worker in workers

@@ -6,6 +6,7 @@ from typing import final
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds before a worker that died again without a gradient is replaced; they double every time."""
+MOST_DOUBLINGS = 20
 SAME_KIND = 3
 """So many errors of one kind, from workers that have not delivered since, stop the run."""
 SHORTEST_DEADLINE, FIRST_DEADLINE = 5.0, 120.0
@@ -38,7 +39,7 @@ class Failures:
         self.troubled.add(worker)
         if deaths > self._most:
             return None
-        return 0.0 if deaths == 1 else min(FIRST_PAUSE * 2.0 ** (deaths - 2), LONGEST_PAUSE)
+        return 0.0 if deaths == 1 else min(FIRST_PAUSE * 2.0 ** min(deaths - 2, MOST_DOUBLINGS), LONGEST_PAUSE)
 
     def raised(self, worker: int, kind: str) -> bool:
         """A worker raised an error of this kind: is it enough?"""

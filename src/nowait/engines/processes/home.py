@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, final
 
+from nowait.core.errors import WorkerFailedError
 from nowait.engines.processes.places import News, Place
 from nowait.engines.processes.staff import Office, Staff
 
@@ -34,9 +35,11 @@ class Home:
         """As ``Places.open``."""
         self._staff = Staff.start(self._office, self._threads, self._log)
 
-    def wait_until_ready(self, poller: select.poll) -> None:
+    def wait_until_ready(self, poller: select.poll, interrupted: Callable[[], bool]) -> None:
         """As ``Places.wait_until_ready``."""
-        self.home.wait_until_ready()
+        gone = self.home.wait_until_ready()
+        if gone is not None:
+            raise WorkerFailedError(gone.cause)
         self._poller = poller
         poller.register(self.reports, select.POLLIN)
         poller.register(self.home.control, select.POLLIN)
@@ -47,7 +50,7 @@ class Home:
             self._poller.unregister(self.home.control)
             self.home.close()
             self.open()
-            self.wait_until_ready(self._poller)
+            self.wait_until_ready(self._poller, lambda: False)
 
     def find(self) -> Staff:
         """As ``Places.find``."""
@@ -58,9 +61,9 @@ class Home:
 
     def pending(self) -> bool:
         """As ``Places.pending``."""
-        return False
+        return self.home.has_news
 
-    def hear(self, ready: Iterable[int]) -> Iterable[News]:
+    def hear(self, ready: Collection[int]) -> Iterable[News]:
         """As ``Places.hear``."""
         return self.home.news()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from nowait.core.types import Vector
@@ -46,10 +46,11 @@ class Died(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """A place is gone, and all its workers."""
+    """A place is gone, and all its workers. ``lasting``: another one like it would end in the same way."""
 
     place: Place
     cause: str
+    lasting: bool = False
 
 
 class Reported(NamedTuple):
@@ -84,8 +85,8 @@ class Places(Protocol):
     def open(self) -> None:
         """Begin to start everything; there is something else to do meanwhile."""
 
-    def wait_until_ready(self, poller: select.poll) -> None:
-        """Until the run can begin. From now on ``poller`` tells of all there is to hear."""
+    def wait_until_ready(self, poller: select.poll, interrupted: Callable[[], bool]) -> None:
+        """Until the run can begin, or is interrupted. From now on ``poller`` tells of all there is to hear."""
 
     def find(self) -> Place | None:
         """Somewhere with room for one more worker."""
@@ -96,7 +97,7 @@ class Places(Protocol):
     def pending(self) -> bool:
         """Is there something to hear that the poller does not tell?"""
 
-    def hear(self, ready: Iterable[int]) -> Iterable[News]:
+    def hear(self, ready: Collection[int]) -> Iterable[News]:
         """What was said through these files. What the dead had reported comes before their death."""
 
     def read(self) -> bytes:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, final
 
-from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.core.versions import Version
 from nowait.engines.processes.mailbox import Mailbox
@@ -24,6 +23,8 @@ from nowait.engines.processes.places import Died, Gone, News
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.wire import LONGEST_MESSAGE, ORDER
 
+SECONDS_TO_END = 2.0
+"""How long a zygote that is not our child may take to end."""
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -94,21 +95,23 @@ class Staff:
         theirs.close()
         return cls(ours, office, zygote)
 
-    def wait_until_ready(self) -> None:
-        """Until the zygote has loaded the problem."""
+    def wait_until_ready(self) -> Gone | None:
+        """Until the zygote has loaded the problem; or why it did not."""
         while not self.ready:
             select.select([self.control], [], [])
             for news in self.news():
                 if isinstance(news, Gone):
-                    raise WorkerFailedError(f"workers could not load the problem:\n{news.cause}")
+                    return news._replace(cause=f"workers could not load the problem:\n{news.cause}")
+        return None
 
     def hire(self, worker: int, serial: int, began: float) -> PipeLine:
         """As ``Place.hire``."""
+        gradient = self._office.gradients[max(worker, 0)]  # first: the file must not grow at both ends
         theirs, ours = os.pipe()
         os.set_blocking(ours, False)
         self._send(("fork", worker, serial, began), [theirs])
         os.close(theirs)
-        return PipeLine(ours, self._office.gradients[max(worker, 0)])
+        return PipeLine(ours, gradient)
 
     def kill(self, serial: int) -> None:
         """As ``Place.kill``."""
@@ -127,6 +130,11 @@ class Staff:
             else:
                 return
 
+    @property
+    def has_news(self) -> bool:
+        """Was something heard while something was said? The socket does not tell of it again."""
+        return bool(self._messages)
+
     def news(self) -> Iterable[News]:
         """What the zygote said."""
         self._collect()
@@ -137,7 +145,7 @@ class Staff:
             elif kind == "died":
                 yield Died(*details)
             else:
-                yield Gone(self, *details)
+                yield Gone(self, str(details[0]), lasting=kind == "failed")
 
     def _collect(self) -> None:
         while True:
@@ -154,11 +162,20 @@ class Staff:
 
     def close(self) -> None:
         """End the zygote, and with it all workers; nothing is left."""
+        if self._zygote is None:
+            self._hang_up()
         self.control.close()
         if self._zygote is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._zygote.pid, signal.SIGKILL)
             self._zygote.wait()
+
+    def _hang_up(self) -> None:
+        """The zygote is not our child: it ends when we hang up. Wait for that: nobody may write to memory later."""
+        with contextlib.suppress(OSError):
+            self.control.shutdown(socket.SHUT_WR)
+            while select.select([self.control], [], [], SECONDS_TO_END)[0] and self.control.recv(LONGEST_MESSAGE):
+                pass
 
 
 def start_zygote(

@@ -1,0 +1,49 @@
+"""Where hosts on the driver's own node come in."""
+
+from __future__ import annotations
+
+import secrets
+import select
+import socket
+from typing import final
+
+
+@final
+class Door:
+    """A socket without a file, where hosts on this machine say who they are. Strangers are sent away."""
+
+    def __init__(self) -> None:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.key = (f"\0nowait-{secrets.token_hex(8)}", secrets.token_bytes(32))
+        """Its name, and the password."""
+        self._listener.bind(self.key[0])
+        self._listener.listen()
+        self._listener.setblocking(False)
+        self._guests: dict[int, socket.socket] = {}
+        self.fd = self._listener.fileno()
+
+    def answer(self, fd: int, poller: select.poll) -> tuple[bytes, socket.socket] | None:
+        """Who is there, if it has said so and has the password."""
+        if fd == self.fd:
+            guest, _ = self._listener.accept()
+            guest.setblocking(False)
+            self._guests[guest.fileno()] = guest
+            poller.register(guest, select.POLLIN)
+            return None
+        guest = self._guests.pop(fd)
+        poller.unregister(guest)
+        try:
+            words = guest.recv(1024)
+        except OSError:
+            words = b""
+        password = self.key[1]
+        if secrets.compare_digest(words[: len(password)], password):
+            return words[len(password) :], guest
+        guest.close()
+        return None
+
+    def close(self) -> None:
+        """Nobody may come any more."""
+        self._listener.close()
+        for guest in self._guests.values():
+            guest.close()
