@@ -374,21 +374,23 @@ class Proxy:
 
     def __init__(self, url):
         host, port = url.removeprefix("tcp://").rsplit(":", 1)
-        self.target, self.wires = (host, int(port)), []
+        self.target, self.wires, self.threads = (host, int(port)), [], []
         self.listener = socket.create_server((host, 0))
         self.url = f"tcp://{host}:{self.listener.getsockname()[1]}"
-        threading.Thread(target=self.accept, daemon=True).start()
+        self.start(self.accept)
+
+    def start(self, task, *arguments):
+        self.threads.append(threading.Thread(target=task, args=arguments))
+        self.threads[-1].start()
 
     def accept(self):
-        while True:
-            try:
+        with contextlib.suppress(OSError):
+            while True:
                 near, _ = self.listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self.target)
-            self.wires += [near, far]
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self.carry, args=(source, sink), daemon=True).start()
+                far = socket.create_connection(self.target)
+                self.wires += [near, far]
+                self.start(self.carry, near, far)
+                self.start(self.carry, far, near)
 
     def carry(self, source, sink):
         with contextlib.suppress(OSError):
@@ -396,9 +398,18 @@ class Proxy:
                 sink.sendall(data)
 
     def cut(self):
-        while self.wires:
+        for wire in self.wires:
             with contextlib.suppress(OSError):
-                self.wires.pop().shutdown(socket.SHUT_RDWR)
+                wire.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.threads[0].join()
+        self.cut()
+        for thread in self.threads:
+            thread.join()
+        for end in (self.listener, *self.wires):
+            end.close()
 
 
 def test_a_connection_that_breaks_costs_a_host_but_not_the_run(only, monkeypatch, caplog):
@@ -414,14 +425,17 @@ def test_a_connection_that_breaks_costs_a_host_but_not_the_run(only, monkeypatch
     back = Back()
 
     class Cut(Watched):
+        cut = False
+
         def on_step(self, control):
-            if self.jobs.get(0, 0) > 10 and not back.joined:
+            if self.jobs.get(0, 0) > 10 and not self.cut:
+                self.cut = True
                 proxies[0].cut()
             super().on_step(control)
 
     watch = Cut(nw.MinibatchSGD(nw.Constant(0.1)), lambda jobs: back.joined == 2)
     run = nw.train(Faulty(), watch, workers=2, steps=10**9, engine=only("far"), callbacks=[watch, back])
-    proxies[0].listener.close()
+    proxies[0].close()
     assert lost(run) == [0, 1]
     assert "the connection to the server broke" in caplog.text
     check_that_it_replays(run, Faulty(), nw.MinibatchSGD(nw.Constant(0.1)))
