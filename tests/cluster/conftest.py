@@ -7,9 +7,12 @@ import nowait as nw
 ray = pytest.importorskip("ray")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nodes():
-    """Two nodes: room for one worker on the driver's own, for five on the other, which is reached by network."""
+    """Two nodes: room for one worker on the driver's own, for five on the other, which is reached by network.
+
+    For one module, because tests of others look at the children of this process.
+    """
     from ray.cluster_utils import Cluster
 
     memory = {"object_store_memory": 100 * 2**20}
