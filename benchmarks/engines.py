@@ -26,11 +26,13 @@ import time
 from functools import partial
 
 import numpy as np
+from copying import Copy
 
 import nowait as nw
 from nowait.core import sampler
 
 WORKERS, STEPSIZE, ROUNDS = 40, 0.01, 7
+LARGE = 10_000_000
 ORDER, REPORT = struct.Struct("<qqii"), struct.Struct("<qddii")
 
 
@@ -128,27 +130,9 @@ def ray_pattern(features, targets, steps):
     return rate
 
 
-class Copy:
-    """Its gradient is its point: what is measured is how bytes move."""
-
-    dimension = 10_000_000
-
-    def initial(self):
-        return np.ones(self.dimension, dtype=np.float32)
-
-    def gradient_into(self, point, sample, out):
-        np.copyto(out, point)
-
-    def gradient(self, point, sample):
-        return point.copy()
-
-    def loss(self, point):
-        return float(point[0])
-
-
 def plain_copy():
     """Bytes per second of a plain copy."""
-    source, target = np.ones(Copy.dimension, np.float32), np.empty(Copy.dimension, np.float32)
+    source, target = np.ones(LARGE, np.float32), np.empty(LARGE, np.float32)
     np.copyto(target, source)
     began = time.perf_counter()
     for _ in range(20):
@@ -159,8 +143,8 @@ def plain_copy():
 def large_params():
     """Bytes of gradients and points per second."""
     method = nw.AsynchronousSGD(nw.Constant(1e-6))
-    run = nw.train(Copy(), method, workers=2, steps=60, evaluate_every=60, progress=False)
-    return run.stats.steps_per_second * 2 * 4 * Copy.dimension
+    run = nw.train(Copy(LARGE, np.float32), method, workers=2, steps=60, evaluate_every=60, progress=False)
+    return run.stats.steps_per_second * 2 * 4 * LARGE
 
 
 START = """
