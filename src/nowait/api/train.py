@@ -277,25 +277,30 @@ def _train(
     try:
         if folder is not None:
             parts.keeper = _keeper(plan, problem, parts, folder, resumed)
-        log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
-        options = ProcessOptions(
-            slowdown=plan.slowdown,
-            speeds=plan.speeds,
-            replace_hung=plan.replace_hung,
-            max_failures=plan.max_failures,
-            log=log,
-            most_workers=plan.most or 0,
-        )
-        if plan.engine is None:
-            return run_processes(parts, slots[0], options, plan.seed, progress)
-        from nowait.engines.cluster.engine import train as run_cluster
-
-        fewest = plan.fewest if checkpoint is None else max(1, min(plan.fewest, len(checkpoint.wanted)))
-        return run_cluster(plan.engine, fewest, parts, slots[0], options, seed=plan.seed, progress=progress)
+        return _run(plan, parts, slots[0], progress)
     finally:
         slots[0].close()
         if parts.keeper is not None:
             parts.keeper.folder.leave()
+
+
+def _run(plan: Plan, parts: Parts, points: SharedSlots, progress: bool | None) -> Run:
+    """With the engine of the plan."""
+    log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
+    options = ProcessOptions(
+        slowdown=plan.slowdown,
+        speeds=plan.speeds,
+        replace_hung=plan.replace_hung,
+        max_failures=plan.max_failures,
+        log=log,
+        most_workers=plan.most or 0,
+    )
+    if plan.engine is None:
+        return run_processes(parts, points, options, plan.seed, progress)
+    from nowait.engines.cluster.engine import train as run_cluster
+
+    fewest = plan.fewest if parts.checkpoint is None else max(1, min(plan.fewest, len(parts.checkpoint.wanted)))
+    return run_cluster(plan.engine, fewest, parts, points, options, seed=plan.seed, progress=progress)
 
 
 def _keeper(plan: Plan, problem: Any, parts: Parts, folder: str | Path, resumed: RunFolder | None) -> Keeper:

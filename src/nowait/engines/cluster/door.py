@@ -25,10 +25,7 @@ class Door:
     def answer(self, fd: int, poller: select.poll) -> tuple[bytes, socket.socket] | None:
         """Who is there, if it has said so and has the password."""
         if fd == self.fd:
-            guest, _ = self._listener.accept()
-            guest.setblocking(False)
-            self._guests[guest.fileno()] = guest
-            poller.register(guest, select.POLLIN)
+            self._let_in(poller)
             return None
         guest = self._guests.pop(fd)
         poller.unregister(guest)
@@ -41,6 +38,15 @@ class Door:
             return words[len(password) :], guest
         guest.close()
         return None
+
+    def _let_in(self, poller: select.poll) -> None:
+        try:
+            guest, _ = self._listener.accept()
+        except OSError:
+            return  # whoever knocked is gone
+        guest.setblocking(False)
+        self._guests[guest.fileno()] = guest
+        poller.register(guest, select.POLLIN)
 
     def close(self) -> None:
         """Nobody may come any more."""

@@ -215,12 +215,13 @@ class Relay:
     def _listen(self) -> str:
         """Wait for workers or the server, and pass reports and deaths on. If the zygote is gone, that."""
         self._listen_to_workers(self._unanswered < UNDER_WAY)
-        ready = [fd for fd, _ in self._poller.poll(0 if self._dial.pending() else 1000 * BEAT_SECONDS)]
+        pending = self._dial.pending() or self._staff.has_news
+        ready = [fd for fd, _ in self._poller.poll(0 if pending else 1000 * BEAT_SECONDS)]
         if (not ready or self._dial.break_fd in ready) and self._dial.broken():
             return "the connection to the server broke"
         if self._mailbox.reports in ready:
             self._pass_on(self._mailbox.read())
-        if self._control in ready:
+        if self._control in ready or self._staff.has_news:
             for news in self._staff.news():
                 self._pass_on(self._mailbox.drain())
                 if isinstance(news, Gone):

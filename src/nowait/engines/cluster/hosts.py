@@ -208,8 +208,11 @@ class Hosts:
 
     def _known(self, identity: bytes) -> Recruit | None:
         if identity not in self._hosts:
-            self._hosts |= {host.identity: host for host in self._recruiter.started()}
+            self._take_recruits()
         return self._hosts.get(identity)
+
+    def _take_recruits(self) -> None:
+        self._hosts |= {host.identity: host for host in self._recruiter.started()}
 
     def _welcome(self, host: Recruit, staff: Place) -> Opened:
         host.ready, host.since = True, monotonic()
@@ -238,7 +241,7 @@ class Hosts:
     def look(self, vacancies: int, workers: int) -> Iterator[News]:
         """As ``Places.look``: hosts that ended or are silent, and more hosts if there are workers without room."""
         now, may_ask = monotonic(), not self._recruiter.asking  # in this order: else hosts might be asked for twice
-        self._hosts |= {host.identity: host for host in self._recruiter.started()}
+        self._take_recruits()
         away, self._looked = now - self._looked > AWAY, now
         for host in list(self._hosts.values()):
             if away and host.far is not None:
@@ -296,8 +299,7 @@ class Hosts:
                 host.far.end()
             elif host.near is not None:
                 host.near.close()
-        self._hosts |= {host.identity: host for host in self._recruiter.started()}
-        self._recruiter.close(list(self._hosts.values()))
+        self._recruiter.close()
         self._door.close()
         self._exchange.close()
         self._home.close()

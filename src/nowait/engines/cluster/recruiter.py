@@ -120,10 +120,10 @@ class Recruiter:
         """Make sure that a host is gone."""
         self._thread.do(lambda: _kill(host))
 
-    def close(self, hosts: list[Recruit]) -> None:
+    def close(self) -> None:
         """All hosts end, by themselves or not; also those that are only being asked for."""
         self._closing = True
-        wait_for([host.ended for host in hosts if host.ready], timeout=SECONDS_TO_END)
+        wait_for([host.ended for host in list(self._all) if host.ready], timeout=SECONDS_TO_END)
         self._thread.do(self._end)
         self._thread.close(SECONDS_TO_END)
 
