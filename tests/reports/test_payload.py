@@ -100,7 +100,7 @@ def test_losses_that_are_not_finite_or_below_the_minimum_break_nothing(run, tmp_
 
 def test_a_run_without_evaluations_or_arrivals_is_reported_too(run, tmp_path):
     nothing = with_losses(run, [])
-    trace = dataclasses.replace(run.trace, arrivals=run.trace.arrivals[:0])
+    trace = dataclasses.replace(run.trace, source=run.trace.arrivals[:0])
     [method] = data_of(write_report({"nothing": dataclasses.replace(nothing, trace=trace)}, tmp_path / "a.html"))[
         "methods"
     ]

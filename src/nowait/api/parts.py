@@ -12,6 +12,7 @@ from nowait.core.types import Vector
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.session import Parts
 from nowait.recording import TraceRecorder, checked_callbacks, describe
+from nowait.recording.journal import KEPT
 
 logger = logging.getLogger("nowait")
 
@@ -31,6 +32,7 @@ def make_parts(
     initial: Any,
     seed: int,
     resumed: bool = False,
+    trace: str = "full",
     share: Callable[[Vector], Callable[[], Vector]] | None = None,
 ) -> Parts:
     """Everything an engine needs, checked. ``share`` makes, of params, what allocates memory for more of them."""
@@ -49,7 +51,7 @@ def make_parts(
     output = checks.instance(LastIterate() if output is None else output, Output, "output", "nw.UniformAverage()")
     warn_of_momentum(update, method, len(workers))
     evaluations, checked = EvaluationPlan.of(evaluate_every, budget), checked_callbacks(callbacks)
-    recorder = TraceRecorder(workers)
+    recorder = TraceRecorder(workers, checked_kept(trace))
     params = initial_params(problem, initial)  # the last check: memory is shared next
     return Parts(
         problem=problem,
@@ -77,6 +79,13 @@ def make_parts(
             "seed": seed,
         },
     )
+
+
+def checked_kept(trace: Any) -> str:
+    """How much of the trace is kept, or an error."""
+    if trace not in KEPT:
+        raise ValueError(f'trace must be "full", "sampled" or "none", got {trace!r}: it says how much of it is kept')
+    return str(trace)
 
 
 def _usual_update(problem: Any) -> Update:

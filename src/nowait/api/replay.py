@@ -39,6 +39,8 @@ def replay(
     True
     """
     checks.instance(trace, Trace, "trace", "run.trace")
+    if trace.kept != "full":
+        raise ValueError(f'the run kept only a part of its trace (trace="{trace.kept}"), so it cannot be replayed')
     if len(trace) == 0:
         raise ValueError("the trace has no arrivals: there is nothing to replay")
     if not getattr(problem, "replayable", True):

@@ -32,6 +32,7 @@ def simulate(
     seed: int = 0,
     faults: Faults | None = None,
     way: str | None = None,
+    trace: str = "full",
     labels: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Run:
@@ -45,7 +46,8 @@ def simulate(
     Linear models and ``NoisyQuadratic`` with plain SGD and a method that does not look at gradients run compiled, which
     changes nothing but the speed (and, by rounding, averages of iterates); ``run.stats.way`` says which way it was.
     ``way="reference"`` asks for the other way. ``labels`` are kept in ``run.config``, for whatever you want to
-    remember.
+    remember. ``trace="sampled"`` keeps all of a worker's first 1,024 arrivals in the trace and then one in 64,
+    ``trace="none"`` keeps none: for very long runs, which cannot be replayed then.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
@@ -72,8 +74,14 @@ def simulate(
         callbacks=callbacks,
         initial=initial,
         seed=seed,
+        trace=trace,
     )
     warn_of_split(problem, speeds.num_workers)
-    parts.config |= {"speeds": describe(speeds), "faults": describe(faults), "labels": describe(dict(labels or {}))}
+    parts.config |= {
+        "speeds": describe(speeds),
+        "faults": describe(faults),
+        "labels": describe(dict(labels or {})),
+        "trace": trace,
+    }
     run = None if way == "reference" else simulate_compiled(parts, speeds, faults, seed, progress)
     return run_simulation(parts, speeds.clock(seed), faults, seed, progress) if run is None else run

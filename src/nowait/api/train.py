@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, final
 
-from nowait.api.parts import make_parts, warn_of_split
+from nowait.api.parts import checked_kept, make_parts, warn_of_split
 from nowait.api.rebuild import rebuild
 from nowait.core import Method, Output, Update, checks, sampler
 from nowait.core.problem import checked_problem, initial_params
@@ -19,13 +18,13 @@ from nowait.core.randomness import checked_seed
 from nowait.core.types import Vector, norm
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster, checked_engine, connected
-from nowait.engines.keeper import Keeper
+from nowait.engines.keeper import Keeper, checkpoint_of
 from nowait.engines.processes import ProcessOptions, SharedSlots
 from nowait.engines.processes import train as run_processes
 from nowait.engines.session import Parts
-from nowait.recording import Run, describe
+from nowait.recording import HistoryRecorder, Run, describe
 from nowait.recording.folder import RunFolder
-from nowait.recording.run import write_json
+from nowait.recording.run import read_config
 from nowait.speeds import Adversary, Speeds
 
 
@@ -53,6 +52,7 @@ def train(
     checkpoint_every: int | None = None,
     checkpoint_seconds: float | None = None,
     keep_checkpoints: int = 3,
+    trace: str = "full",
     labels: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Run:
@@ -94,6 +94,7 @@ def train(
         checkpoint_every=checkpoint_every,
         checkpoint_seconds=checkpoint_seconds,
         keep_checkpoints=checks.at_least(1, keep_checkpoints, "keep_checkpoints", "one is needed to resume"),
+        trace=checked_kept(trace),
     )
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
         raise ValueError("checkpoints need a place: give folder= as well")
@@ -137,7 +138,7 @@ def resume(
     config_path = path / "config.json"
     if not config_path.is_file():
         raise FileNotFoundError(f"{path} is not the folder of a run: it has no config.json")
-    config = json.loads(config_path.read_text(encoding="utf-8"))
+    config = read_config(path)
     plan = Plan.of(config, speeds, engine)
     _check_fingerprint(problem, config, path)
     run_folder = RunFolder(path, plan.keep_checkpoints)
@@ -185,6 +186,7 @@ class Plan:
     checkpoint_every: int | None
     checkpoint_seconds: float | None
     keep_checkpoints: int
+    trace: str
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None:
@@ -205,7 +207,7 @@ class Plan:
     @classmethod
     def of(cls, config: dict[str, Any], speeds: Speeds | None, engine: str | RayCluster | None) -> Plan:
         """The plan that is written in a ``config.json``."""
-        config = {"engine": None} | config
+        config = {"engine": None, "trace": "full"} | config
         needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]
         missing = [name for name in needed if name not in config]
         if missing:
@@ -218,6 +220,7 @@ class Plan:
             values["workers"] = _workers_of(config["workers"], values["engine"])
             values["seed"] = checked_seed(config["seed"])
             checks.at_least(1, config["keep_checkpoints"], "keep_checkpoints", "one is needed to resume")
+            checked_kept(config["trace"])
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(f"config.json was changed: {error}") from error
         values["speeds"] = rebuild(config["speeds"], "speeds") if speeds is None else _checked_speeds(speeds)
@@ -269,6 +272,7 @@ def _train(
         initial=initial if checkpoint is None else checkpoint.state.params,
         seed=plan.seed,
         resumed=checkpoint is not None,
+        trace=plan.trace,
         share=share,
     )
     parts.checkpoint = checkpoint
@@ -281,7 +285,7 @@ def _train(
     finally:
         slots[0].close()
         if parts.keeper is not None:
-            parts.keeper.folder.leave()
+            parts.keeper.close()
 
 
 def _run(plan: Plan, parts: Parts, points: SharedSlots, progress: bool | None) -> Run:
@@ -305,10 +309,19 @@ def _run(plan: Plan, parts: Parts, points: SharedSlots, progress: bool | None) -
 
 def _keeper(plan: Plan, problem: Any, parts: Parts, folder: str | Path, resumed: RunFolder | None) -> Keeper:
     parts.config["fingerprint"] = _fingerprint(problem)
-    run_folder = resumed or RunFolder.create(folder, parts.config, plan.keep_checkpoints)
     if resumed is not None and parts.checkpoint is not None:
-        resumed.rewind(parts.checkpoint)
-        write_json(resumed.path / "config.json", parts.config)  # it may go on with another engine
+        run_folder = resumed
+        resumed.rewind(parts.checkpoint, parts.recorder)
+        resumed.write_config(parts.config)  # it may go on with another engine
+    else:
+        state, wanted = parts.server.initial_state(), list(range(plan.most or plan.fewest))
+        run_folder = RunFolder.create(
+            folder,
+            parts.config,
+            plan.keep_checkpoints,
+            parts.recorder,
+            first=lambda recorder: checkpoint_of(state, recorder, wanted, HistoryRecorder()),
+        )
     return Keeper(run_folder, plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf)
 
 

@@ -16,7 +16,7 @@ from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.results import print_json
 from nowait.core.types import Floats
-from nowait.recording.run import write_json
+from nowait.recording.files import write_json
 
 
 @final

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from nowait.core.compiled import compiled, compiled_for_sums
 
 
@@ -72,12 +70,8 @@ def move_towards(mean: Any, point: Any, fraction: Any) -> None:
 
 
 @compiled
-def count_repeats(keys: Any, values: Any) -> int:
-    """How often a key (an integer of at least 0) comes with the same value as when it came before."""
-    highest = -1
-    for key in keys:
-        highest = max(highest, key)
-    latest = np.full(highest + 1, -1, np.int64)
+def count_repeats(keys: Any, values: Any, latest: Any) -> int:
+    """How often a key comes with the same value as when it came before; ``latest`` has the last value of each key."""
     repeats = 0
     for i in range(keys.size):
         repeats += latest[keys[i]] == values[i]

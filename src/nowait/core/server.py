@@ -171,12 +171,20 @@ class Server:
             return self._on_resume(event)
         raise TypeError(f"not an event: {event!r}")
 
-    def state(self) -> ServerState:
-        """What a checkpoint keeps, with copies of all vectors. Between events only."""
+    def initial_state(self) -> ServerState:
+        """What a checkpoint keeps of a run that is about to start."""
+        self._begin()
+        return self.state()
+
+    def state(self, *, copy_params: bool = True) -> ServerState:
+        """What a checkpoint keeps, with copies of all vectors. Between events only.
+
+        Without ``copy_params`` the params are those of the current version: ``retain`` it for as long as they are used.
+        """
         counts = asdict(self.counts)
         counts["lost"] += len(self.in_flight)
         return ServerState(
-            params=self.params.copy(),
+            params=self.params.copy() if copy_params else self.params,
             steps=self.steps,
             time=self.now,
             stepped_at=self.stepped_at,

@@ -1,7 +1,8 @@
-"""Keeps a run on disk while it goes on."""
+"""Decides when checkpoints are made, and has them written: small ones at once, large ones while steps go on."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,8 +10,16 @@ from pathlib import Path
 from typing import final
 
 from nowait.core import Server
-from nowait.recording import TraceRecorder
+from nowait.core.state import ServerState
+from nowait.core.versions import Version
+from nowait.recording import HistoryRecorder, TraceRecorder
+from nowait.recording.checkpoints import BackgroundWrite, Checkpoint
 from nowait.recording.folder import RunFolder
+
+BACKGROUND_BYTES = 1 << 20
+"""A checkpoint with vectors of at least so many bytes is written in a thread."""
+SECONDS_TO_GIVE_UP = 10.0
+"""How long a run that failed waits for a checkpoint that is being written."""
 
 
 @final
@@ -25,17 +34,71 @@ class Keeper:
     """The workers that the run should have when it is resumed; the engine knows."""
     next_step: float = field(init=False, default=0.0)
     next_time: float = field(init=False, default=0.0)
+    _pending: tuple[BackgroundWrite, Version] | None = field(init=False, default=None)
+    """A checkpoint that is being written, and the version that it keeps."""
+
+    def start(self, server: Server) -> list[Path]:
+        """The run begins: the checkpoint of its start, which was made with the folder."""
+        self.plan(server)
+        return [self.folder.checkpoints.folder_of(server.steps)]
 
     def is_due(self, server: Server) -> bool:
-        """Is it time?"""
+        """Returns True if a checkpoint should be made, or if one that was being written is complete."""
+        if self._pending is not None:
+            return self._pending[0].is_done
         return server.steps >= self.next_step or server.now >= self.next_time
 
-    def checkpoint(self, server: Server, recorder: TraceRecorder) -> Path | None:
-        """Write one, and plan the next. Where it is; None if there is one of this step already."""
-        path = self.folder.checkpoint(server.state(), self.wanted_workers(), recorder)
+    def checkpoint(
+        self, server: Server, recorder: TraceRecorder, history: HistoryRecorder, *, in_background: bool
+    ) -> list[Path]:
+        """Make one if it is due, or in any case if ``in_background`` is False. Returns those that are complete now."""
+        made = self._collected(server)
+        if in_background and not self.is_due(server):
+            return made
+        version = server.retain()
+        checkpoint = checkpoint_of(server.state(copy_params=False), recorder, self.wanted_workers(), history)
+        if in_background and checkpoint.num_bytes >= BACKGROUND_BYTES:
+            self._pending = BackgroundWrite(lambda: self.folder.write_checkpoint(checkpoint)), version
+        else:
+            path = self.folder.write_checkpoint(checkpoint)
+            made += [] if path is None else [path]
+            server.release(version)
         self.plan(server)
-        return path
+        return made
+
+    def _collected(self, server: Server) -> list[Path]:
+        """Wait for the checkpoint that is being written, if there is one."""
+        if self._pending is None:
+            return []
+        (write, version), self._pending = self._pending, None
+        server.release(version)
+        path = write.result()
+        return [] if path is None else [path]
 
     def plan(self, server: Server) -> None:
         """The next checkpoint is counted from now."""
         self.next_step, self.next_time = server.steps + self.every, server.now + self.every_seconds
+
+    def close(self) -> None:
+        """The run is over, however it ended."""
+        if self._pending is not None:
+            with contextlib.suppress(OSError):
+                self._pending[0].result(SECONDS_TO_GIVE_UP)
+        self.folder.leave()
+
+
+def checkpoint_of(
+    state: ServerState, recorder: TraceRecorder, wanted: list[int], history: HistoryRecorder
+) -> Checkpoint:
+    """A checkpoint of a server's state; the trace up to it is written."""
+    position, tally = recorder.checkpoint()
+    entries = history.entries
+    return Checkpoint(
+        state=state,
+        initial_workers=recorder.initial_workers.tolist(),
+        wanted=wanted or state.workers,
+        position=position,
+        tally=tally,
+        evaluations=len(entries),
+        loss=entries[-1][3] if entries else math.nan,
+    )

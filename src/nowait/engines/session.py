@@ -6,25 +6,22 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, final
 
 import numpy as np
 
-from nowait.core import Command, Event, GradientArrived, Outcome, Server, WorkerJoined, WorkerLost, checks
-from nowait.core.compiled import kernels
+from nowait.core import Command, Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
 from nowait.core.problem import loss_of, message_bytes
 from nowait.core.rejections import Counts
-from nowait.core.types import Vector, norm
+from nowait.core.types import Integers, Vector, norm
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.keeper import Keeper
-from nowait.recording import Callback, HistoryRecorder, Run, Stats, Trace, TraceRecorder
-from nowait.recording.folder import Checkpoint
-from nowait.recording.trace import OUTCOMES
+from nowait.recording import Callback, HistoryRecorder, Run, Stats, TraceRecorder
+from nowait.recording.checkpoints import Checkpoint
 
 logger = logging.getLogger("nowait")
 
-IS_VALID = np.array([outcome in (Outcome.APPLIED, Outcome.HELD, Outcome.DROPPED) for outcome in OUTCOMES])
-"""By the code of an outcome."""
 HOPELESS = 1e20
 """A loss so many times higher than at the start means that the run diverged."""
 
@@ -110,15 +107,17 @@ class Session:
 
     def start(self) -> list[Command]:
         """Begin the run and evaluate the initial params; or go on where it was resumed."""
-        if self._parts.checkpoint is not None:
+        if self._keeper is not None:
+            self._keeper.folder.begin()
+        if self._parts.checkpoint is not None and not self._parts.checkpoint.is_start:
             return self._resume(self._parts.checkpoint)
         commands = self.server.start()
         self._evaluate()
-        self._checkpoint()
+        if self._keeper is not None:
+            self._announce(self._keeper.start(self.server))
         return commands
 
     def _resume(self, checkpoint: Checkpoint) -> list[Command]:
-        self._parts.recorder.restore(checkpoint.initial_workers, checkpoint.arrivals, checkpoint.events)
         commands = self.server.resume(checkpoint.state)
         self._history = checkpoint.history
         self._steps_seen, self._dropped_seen = self.server.steps, self.server.counts.dropped
@@ -150,7 +149,7 @@ class Session:
 
     def _watch(self, event: Event) -> None:
         if self._keeper is not None and self._keeper.is_due(self.server):
-            self._checkpoint()
+            self._checkpoint(in_background=True)
         if self._hooks.any:
             self._call_hooks(event)
 
@@ -181,11 +180,15 @@ class Session:
         self.interrupted = True
         self.stop(f"{signal} ended the run after {self.server.steps} steps")
 
-    def _checkpoint(self) -> None:
-        if self._keeper is not None and self.server.diverged is None:
-            path = self._keeper.checkpoint(self.server, self._parts.recorder)
-            if path is not None:
-                _call(self._hooks.on_checkpoint, SessionControl(self), path)
+    def _checkpoint(self, *, in_background: bool = False) -> None:
+        if self._keeper is None or self.server.diverged is not None:
+            return
+        made = self._keeper.checkpoint(self.server, self._parts.recorder, self._history, in_background=in_background)
+        self._announce(made)
+
+    def _announce(self, checkpoints: list[Path]) -> None:
+        for path in checkpoints:
+            _call(self._hooks.on_checkpoint, SessionControl(self), path)
 
     def result(self, seconds: float, wall_seconds: float, way: str) -> Run:
         """The finished run."""
@@ -196,10 +199,11 @@ class Session:
             self._evaluate()
         if server.steps == 0 and not self.advice and self._parts.budget.target_loss is None:
             self.stop("no step was made: the budget ended before the method had the gradients for one")
-        trace = self._parts.recorder.trace(seconds, norm(server.params))
-        counts = server.counts
-        valid = trace.worker[IS_VALID[trace.arrivals["outcome"]]]
-        work = np.bincount(valid, minlength=int(max(trace.initial_workers, default=-1)) + 1)
+        counts, tally, last_norm = server.counts, self._parts.recorder.tally(), norm(server.params)
+        if self._keeper is not None:
+            self._parts.recorder.finish(seconds, last_norm)
+        trace = self._parts.recorder.trace(seconds, last_norm)
+        work = _padded(tally.valid, int(max(trace.initial_workers, default=-1)) + 1)
         run = Run(
             params=server.finish(),
             last=server.params.copy(),
@@ -219,9 +223,9 @@ class Session:
                 way=way,
                 diverged=server.diverged is not None or not self._is_reasonable(self.loss or 0.0),
                 advice=self.advice,
-                bytes_up=len(trace) * message_bytes(self._parts.problem, server.params),
+                bytes_up=tally.arrivals * message_bytes(self._parts.problem, server.params),
                 interrupted=self.interrupted,
-                bytes_down=_copies_sent(trace, server.num_tickets) * server.params.nbytes,
+                bytes_down=(server.num_tickets - tally.repeats) * server.params.nbytes,
             ),
             config=self._parts.config,
         )
@@ -404,9 +408,9 @@ def _overridden(callbacks: tuple[Callback, ...], name: str) -> list[Callable[...
     return [hook for hook in hooks if getattr(hook, "__func__", None) is not getattr(Callback, name)]
 
 
-def _copies_sent(trace: Trace, num_tickets: int) -> int:
-    """How often params were sent: with every ticket, but not twice in a row to a worker that has them."""
-    return num_tickets - int(kernels().count_repeats(trace.worker, trace.version))
+def _padded(counts: Integers, size: int) -> Integers:
+    """The counts, with zeros up to a size."""
+    return np.concatenate([counts, np.zeros(max(0, size - len(counts)), counts.dtype)])
 
 
 def _call(hooks: list[Callable[..., Any]], *arguments: Any) -> None:

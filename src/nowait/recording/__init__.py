@@ -3,10 +3,11 @@
 from nowait.recording.callbacks import Callback, Control, checked_callbacks
 from nowait.recording.config import describe
 from nowait.recording.history import History, HistoryRecorder
+from nowait.recording.recorder import TraceRecorder
 from nowait.recording.run import Run, Stats, load
 from nowait.recording.sweep import Sweep
 from nowait.recording.tensorboard import TensorBoard
-from nowait.recording.trace import Trace, TraceRecorder
+from nowait.recording.trace import Trace
 
 __all__ = [
     "Callback",

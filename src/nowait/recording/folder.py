@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import dataclasses
+import logging
 import os
-import shutil
-from dataclasses import dataclass, fields
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, final
+from typing import Any, final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from nowait.core.state import ServerState, State
+from nowait.recording.checkpoints import Checkpoint, CheckpointFolder, newest_whole
+from nowait.recording.errors import DamagedFileError
+from nowait.recording.files import read_strictly_sealed, sealed, sync, write_json
+from nowait.recording.framefile import FrameFile, no_follow
 from nowait.recording.history import HistoryRecorder
-from nowait.recording.run import Run, read_history, replace_file, write_json
-from nowait.recording.trace import ARRIVAL_DTYPE, EVENT_DTYPE, TraceRecorder
+from nowait.recording.journal import whole_length
+from nowait.recording.metrics import append_metrics, read_history, write_metrics
+from nowait.recording.recorder import TraceRecorder
+from nowait.recording.run import CONFIG, METRICS, STATS, TRACE, Run
 
-ROWS, EVENTS = "trace.rows", "trace.events"
-"""The trace as it grows; at the end of the run ``trace.npz`` takes their place."""
+logger = logging.getLogger("nowait")
 
-
-@final
-@dataclass(frozen=True)
-class Checkpoint:
-    """A run up to a step, as it was read back."""
-
-    state: ServerState
-    initial_workers: list[int]
-    """Those the run began with; the state has those it had when the checkpoint was made."""
-    wanted: list[int]
-    """Those it should have: also those that were being replaced."""
-    arrivals: NDArray[np.void]
-    events: NDArray[np.void]
-    history: HistoryRecorder
+LOCK, CHECKPOINTS, LOG = ".lock", "checkpoints", "workers.log"
+FIRST_FILES = (CONFIG, TRACE, METRICS, LOCK, LOG, f"{LOG}.1")
+"""What a run that never made a step may have written."""
 
 
 @final
@@ -43,30 +34,69 @@ class RunFolder:
     def __init__(self, path: str | Path, keep: int) -> None:
         self.path = Path(path).absolute()
         self._keep = keep
-        self._lock: IO[bytes] | None = None
+        self._lock = -1
+        self._trace: FrameFile | None = None
+        self._created = self._began = False
+        self.checkpoints = CheckpointFolder(self.path / CHECKPOINTS, keep)
 
     @classmethod
-    def create(cls, path: str | Path, config: dict[str, Any], keep: int) -> RunFolder:
-        """A new folder. One that exists is refused."""
-        folder = cls(path, keep)
-        if folder.path.exists():
+    def create(
+        cls,
+        path: str | Path,
+        config: dict[str, Any],
+        keep: int,
+        recorder: TraceRecorder,
+        first: Callable[[TraceRecorder], Checkpoint],
+    ) -> RunFolder:
+        """A new folder, with a checkpoint of the start in it. One that exists is refused.
+
+        It is prepared under another name and then renamed, so that a crash leaves no folder that cannot be resumed.
+        """
+        target = Path(path).absolute()
+        if os.path.lexists(target):
             raise FileExistsError(
-                f"{folder.path} exists: nothing is overwritten; choose another folder, or nw.resume it if it is a run"
+                f"{target} exists: nothing is overwritten; choose another folder, or nw.resume it if it is a run"
             )
+        folder = cls(target.with_name(f".{target.name}.creating"), keep)
+        folder._clear_leftovers()
+        folder._created = True
         try:
-            (folder.path / "checkpoints").mkdir(parents=True)
+            (folder.path / CHECKPOINTS).mkdir(parents=True)
             folder.lock()
-            write_json(folder.path / "config.json", config)
+            folder.write_config(config)
+            folder._trace = FrameFile.open(folder.path / TRACE, create=True)
+            recorder.write_to(folder._trace)
+            folder.write_checkpoint(first(recorder))
+            folder._rename(target)
         except BaseException:  # a disk that is full leaves nothing behind
             folder.leave()
             raise
         return folder
 
+    def _clear_leftovers(self) -> None:
+        """A crash while a folder was prepared left it under its other name."""
+        if self.path.is_dir() and not self.path.is_symlink():
+            self.lock()
+            self._created = True
+            self.leave()
+
+    def _rename(self, target: Path) -> None:
+        os.rename(self.path, target)
+        sync(target.parent)
+        self.path = target
+        self.checkpoints = CheckpointFolder(target / CHECKPOINTS, self._keep)
+        self.checkpoints.read(0)
+
     def lock(self) -> None:
-        """Keep other processes from writing the same run. The lock goes with this process, however it ends."""
+        """Keep other processes from writing the same run. The lock ends with this process, however it ends."""
         import fcntl  # not everywhere; and where it is not, real workers are not either
 
-        self._lock = open(self.path / ".lock", "wb")  # noqa: SIM115 (it is closed by ``close``)
+        try:
+            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | no_follow(), 0o644)
+        except OSError as error:
+            raise DamagedFileError(
+                self.path / LOCK, f"it cannot be opened to lock the folder ({error.strerror})"
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -75,157 +105,96 @@ class RunFolder:
 
     def close(self) -> None:
         """Let others write it."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def begin(self) -> None:
+        """The run has begun: from now on the folder stays, whatever happens."""
+        self._began = True
 
     def leave(self) -> None:
-        """Let others write it. If the run never began, take it away, so that it can be tried again."""
+        """Let others write it. If the run was created but never began, its files are removed, and no others."""
+        if self._created and not self._began:
+            self.checkpoints.remove_all()
+            for name in FIRST_FILES:
+                with contextlib.suppress(OSError):
+                    (self.path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
         self.close()
-        if not self._steps():
-            shutil.rmtree(self.path, ignore_errors=True)
+
+    # While the run goes on
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Write ``config.json``, with a checksum."""
+        write_json(self.path / CONFIG, sealed(config))
 
     def evaluated(self, step: int, gradients: int, time: float, loss: float) -> None:
         """One more line of metrics."""
-        line = json.dumps({"step": step, "gradients": gradients, "time": time, "loss": loss})
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append_metrics(self.path / METRICS, step, gradients, time, loss)
 
-    def checkpoint(self, state: ServerState, wanted: list[int], recorder: TraceRecorder) -> Path | None:
-        """Write everything up to now. A crash at any moment leaves the last complete checkpoint as it was.
-
-        Returns where it is; None if there is one of this step already.
-        """
-        numbers = {
-            "events": self._write_trace(recorder),
-            "initial_workers": recorder.initial_workers.tolist(),
-            "wanted_workers": wanted or state.workers,
-        }
-        name = f"step_{state.steps}"
-        unfinished, target = self.path / "checkpoints" / f".{name}", self.path / "checkpoints" / name
-        if target.exists():
-            return None
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir()
-        _write_state(unfinished, state, numbers)
-        _sync(unfinished)
-        os.rename(unfinished, target)
-        _sync(target.parent)
-        for _, old in self._steps()[self._keep :]:
-            shutil.rmtree(old, ignore_errors=True)
-        return target
-
-    def is_finished(self) -> bool:
-        """Did the run come to the end of its budget? One that a signal ended did not."""
-        path = self.path / "stats.json"
-        return path.is_file() and not json.loads(path.read_text(encoding="utf-8")).get("interrupted", False)
-
-    def latest(self) -> Checkpoint:
-        """The last complete checkpoint, with the trace and the metrics cut where it was made."""
-        for _, path in self._steps():
-            state, more = _read_state(path)
-            arrivals = np.fromfile(self.path / ROWS, ARRIVAL_DTYPE, count=state.rows)
-            events = np.fromfile(self.path / EVENTS, EVENT_DTYPE, count=more["events"])
-            if len(arrivals) == state.rows and len(events) == more["events"] and more["wanted_workers"]:
-                _forget_later_steps(arrivals, state.steps)
-                history = self._cut_history(state.steps)
-                return Checkpoint(state, more["initial_workers"], more["wanted_workers"], arrivals, events, history)
-        raise FileNotFoundError(f"{self.path} has no complete checkpoint to resume from")
-
-    def rewind(self, checkpoint: Checkpoint) -> None:
-        """Cut the files where the run is resumed, and take away what is newer. A crash leaves it as resumable."""
-        replace_file(self.path / ROWS, checkpoint.arrivals.tobytes())
-        replace_file(self.path / EVENTS, checkpoint.events.tobytes())
-        rows = "".join(json.dumps(row) + "\n" for row in checkpoint.history.history().rows())
-        replace_file(self.path / "metrics.jsonl", rows.encode())
-        (self.path / "stats.json").unlink(missing_ok=True)
-        for steps, path in self._steps():
-            if steps > checkpoint.state.steps:
-                shutil.rmtree(path)
+    def write_checkpoint(self, checkpoint: Checkpoint) -> Path | None:
+        """Write a checkpoint. Returns where it is; None if there is one of this step already."""
+        trace = self._trace
+        return self.checkpoints.write(checkpoint, sync_trace=lambda: None if trace is None else trace.sync())
 
     def finish(self, run: Run) -> None:
-        """The run is over: what ``nw.load`` reads."""
-        run.write(self.path)
-        for name in () if run.stats.interrupted else (ROWS, EVENTS):
-            (self.path / name).unlink(missing_ok=True)
+        """The run is over: write what ``nw.load`` reads. The trace is there already."""
+        run.write_results(self.path)
         self.close()
 
-    def _write_trace(self, recorder: TraceRecorder) -> int:
-        first, rows, events = recorder.take_changes()
-        _write_at(self.path / ROWS, first * ARRIVAL_DTYPE.itemsize, rows)
-        _write_at(self.path / EVENTS, 0, events)
-        return len(events) // EVENT_DTYPE.itemsize
+    # To resume
 
-    def _steps(self) -> list[tuple[int, Path]]:
-        """The complete checkpoints, newest first."""
-        found = (self.path / "checkpoints").glob("step_*")
-        return sorted(((int(path.name.removeprefix("step_")), path) for path in found), reverse=True)
+    def is_finished(self) -> bool:
+        """Returns True if the run came to the end of its budget. One that a signal ended did not."""
+        if not (self.path / STATS).is_file():
+            return False
+        try:
+            return not read_strictly_sealed(self.path / STATS).get("interrupted", False)
+        except DamagedFileError as error:
+            logger.warning("%s: whether the run was finished is not known, so it goes on from its checkpoint", error)
+            return False
 
-    def _cut_history(self, steps: int) -> HistoryRecorder:
-        kept = HistoryRecorder()
-        path = self.path / "metrics.jsonl"
-        for entry in read_history(path).entries if path.exists() else []:
-            if entry[0] <= steps:
+    def latest(self) -> Checkpoint:
+        """The newest whole checkpoint, with the history cut where it was made. A warning names damaged newer ones."""
+        trace = self._open_trace()
+        ends, trouble = whole_length(trace, self.path / TRACE)
+        checkpoint, damages = newest_whole(self.checkpoints, ends, trouble)
+        if checkpoint is None:
+            reason = "; ".join(damages[:3]) or "there is none"
+            raise DamagedFileError(self.path, f"it has no whole checkpoint to resume from ({reason})")
+        for damage in damages:
+            logger.warning("%s: the run goes on from the older checkpoint of step %d", damage, checkpoint.state.steps)
+        self._trace = trace
+        return dataclasses.replace(checkpoint, history=self._cut_history(checkpoint))
+
+    def _open_trace(self) -> FrameFile:
+        try:
+            return FrameFile.open(self.path / TRACE)
+        except OSError as error:
+            raise DamagedFileError(self.path / TRACE, f"it cannot be opened ({error.strerror})") from None
+
+    def rewind(self, checkpoint: Checkpoint, recorder: TraceRecorder) -> None:
+        """Cut the files where the run is resumed, and remove what is newer. A crash leaves it as resumable."""
+        if self._trace is None:
+            raise RuntimeError("the folder has to be read before it is cut: call latest first")
+        self.checkpoints.remove_later(checkpoint.state.steps)
+        (self.path / STATS).unlink(missing_ok=True)
+        self._trace.truncate(checkpoint.position.length)
+        write_metrics(self.path / METRICS, checkpoint.history.history())
+        recorder.go_on(self._trace, checkpoint.position, checkpoint.initial_workers, checkpoint.tally)
+        self._began = True
+
+    def _cut_history(self, checkpoint: Checkpoint) -> HistoryRecorder:
+        kept, path = HistoryRecorder(), self.path / METRICS
+        if checkpoint.is_start:
+            return kept
+        found = read_history(path, with_checksums=True) if path.is_file() else HistoryRecorder()
+        for entry in found.entries:
+            if entry[0] <= checkpoint.state.steps:
                 kept.add(*entry)
+        if len(kept.entries) < checkpoint.evaluations:
+            missing = checkpoint.evaluations - len(kept.entries)
+            logger.warning("%s is damaged: %d losses before step %d are missing", path, missing, checkpoint.state.steps)
         return kept
-
-
-def _forget_later_steps(arrivals: NDArray[np.void], steps: int) -> None:
-    """Gradients held at the checkpoint are lost with it, also where the file knows of a later step of theirs."""
-    later = arrivals["step"] > steps
-    for column in ("step", "weight", "stepsize"):
-        arrivals[column][later] = 0
-
-
-def _write_state(folder: Path, state: ServerState, more: dict[str, Any]) -> None:
-    from safetensors.numpy import save_file
-
-    vectors: dict[str, Any] = {"params": state.params}
-    numbers = {field.name: getattr(state, field.name) for field in fields(state) if field.name != "params"}
-    for part in ("update", "output"):
-        plain, arrays = _divided(numbers[part])
-        numbers[part] = plain
-        vectors |= {f"{part}.{name}": array for name, array in arrays.items()}
-    save_file(vectors, folder / "state.safetensors")
-    write_json(folder / "state.json", numbers | more)
-    for file in ("state.safetensors", "state.json"):
-        _sync(folder / file)
-
-
-def _divided(state: State) -> tuple[State, State]:
-    arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
-    return {name: value for name, value in state.items() if name not in arrays}, arrays
-
-
-def _read_state(folder: Path) -> tuple[ServerState, dict[str, Any]]:
-    from safetensors.numpy import load_file
-
-    numbers = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    vectors = load_file(folder / "state.safetensors")
-    more = {name: numbers.pop(name) for name in ("events", "initial_workers", "wanted_workers")}
-    numbers["jobs"] = {int(worker): jobs for worker, jobs in numbers["jobs"].items()}
-    for part in ("update", "output"):
-        prefix = f"{part}."
-        numbers[part] |= {
-            name.removeprefix(prefix): value for name, value in vectors.items() if name.startswith(prefix)
-        }
-    return ServerState(params=vectors["params"], **numbers), more
-
-
-def _write_at(path: Path, offset: int, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-    try:
-        written = 0
-        while written < len(data):
-            written += os.pwrite(descriptor, data[written:], offset + written)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import shutil
 import tempfile
@@ -13,8 +13,29 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core.types import Floats, Vector
-from nowait.recording.history import History, HistoryRecorder
+from nowait.recording.errors import DamagedFileError
+from nowait.recording.files import (
+    Contents,
+    read_sealed,
+    read_strictly_sealed,
+    read_tensors,
+    replace_by_pieces,
+    sealed,
+    tensor_pieces,
+    write_json,
+)
+from nowait.recording.history import History
+from nowait.recording.metrics import read_history, write_metrics
 from nowait.recording.trace import Trace
+
+logger = logging.getLogger("nowait")
+
+CONFIG, METRICS, TRACE = "config.json", "metrics.jsonl", "trace.rows"
+STATS, PARAMS = "stats.json", "params.safetensors"
+OLD_TRACE = "trace.npz"
+"""Where older versions wrote the trace."""
+FILES = "files"
+"""The entry of ``stats.json`` that has the checksums of other files."""
 
 
 @final
@@ -68,12 +89,13 @@ class Run:
     def save(self, folder: str | Path) -> Path:
         """Write everything into a new folder, completely or not at all."""
         target = Path(folder)
-        if target.exists():
+        if os.path.lexists(target):
             raise FileExistsError(f"{target} exists: nothing is overwritten; choose another folder or remove it")
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
-            self.write(unfinished)
+            self.trace.write(unfinished / TRACE)
+            self.write_results(unfinished)
             unfinished.chmod(0o755)
             os.rename(unfinished, target)
         except BaseException:
@@ -81,17 +103,14 @@ class Run:
             raise
         return target
 
-    def write(self, folder: Path) -> None:
-        """Write everything into a folder that is there; ``stats.json`` comes last, and says that it is complete."""
-        from safetensors.numpy import save
-
-        replace_file(folder / "params.safetensors", save({"params": self.params, "last": self.last}))
-        self.trace.save(folder / "trace.npz")
-        lines = "".join(json.dumps(row) + "\n" for row in self.history.rows())
-        replace_file(folder / "metrics.jsonl", lines.encode())
-        write_json(folder / "config.json", self.config)
+    def write_results(self, folder: Path) -> None:
+        """Write everything but the trace into a folder; ``stats.json`` comes last, and says that it is complete."""
+        contents = replace_by_pieces(folder / PARAMS, tensor_pieces({"params": self.params, "last": self.last}))
+        write_metrics(folder / METRICS, self.history)
+        write_json(folder / CONFIG, sealed(self.config))
         stats = asdict(self.stats) | {"work_share": self.stats.work_share.tolist()}
-        write_json(folder / "stats.json", stats)
+        more = {"evaluations": len(self.history), FILES: {PARAMS: contents._asdict()}}
+        write_json(folder / STATS, sealed(stats | more))
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -101,53 +120,47 @@ class Run:
 
 
 def load(folder: str | Path) -> Run:
-    """Read a run that ``Run.save`` wrote. No pickle is loaded."""
-    from safetensors.numpy import load_file
-
+    """Read a run that ``Run.save`` or ``nw.train`` wrote. No pickle is loaded; damaged files are refused."""
     source = Path(folder)
-    needed = ("params.safetensors", "trace.npz", "metrics.jsonl", "stats.json", "config.json")
-    missing = [name for name in needed if not (source / name).is_file()]
+    trace = OLD_TRACE if not (source / TRACE).is_file() and (source / OLD_TRACE).is_file() else TRACE
+    missing = [name for name in (PARAMS, trace, METRICS, STATS, CONFIG) if not (source / name).is_file()]
     if missing:
         raise FileNotFoundError(f"{source} is not a saved run: it has no {', no '.join(missing)}")
-    vectors = load_file(source / "params.safetensors")
+    is_new = trace == TRACE
+    stats, contents, evaluations = _read_stats(source / STATS, strict=is_new)
+    vectors = read_tensors(source / PARAMS, contents)
+    if not {"params", "last"} <= set(vectors):
+        raise DamagedFileError(source / PARAMS, "it has no params")
+    history = read_history(source / METRICS, with_checksums=is_new).history()
+    if len(history) < evaluations:
+        logger.warning("%s is damaged: %d losses are missing", source / METRICS, evaluations - len(history))
     return Run(
         params=vectors["params"],
         last=vectors["last"],
-        trace=Trace.load(source / "trace.npz"),
-        history=read_history(source / "metrics.jsonl").history(),
-        stats=_read_stats(source / "stats.json"),
-        config=json.loads((source / "config.json").read_text(encoding="utf-8")),
+        trace=Trace.load(source / trace),
+        history=history,
+        stats=stats,
+        config=read_config(source),
     )
 
 
-def read_history(path: Path) -> HistoryRecorder:
-    """The evaluations in a file of metrics; a last line that was cut off in a crash is left out."""
-    recorder = HistoryRecorder()
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):
-            recorder.add(**json.loads(line))
-    return recorder
+def read_config(folder: Path) -> dict[str, Any]:
+    """The entries of ``config.json``. ``DamagedFileError`` if its checksum differs."""
+    config, has_checksum = read_sealed(folder / CONFIG)
+    if not has_checksum and (folder / TRACE).exists():
+        logger.warning("%s has no checksum: it was changed by hand, or is damaged", folder / CONFIG)
+    return config
 
 
-def _read_stats(path: Path) -> Stats:
-    values = json.loads(path.read_text(encoding="utf-8"))
+def _read_stats(path: Path, *, strict: bool) -> tuple[Stats, Contents | None, int]:
+    """The totals, what ``params.safetensors`` has in it if that was written, and the number of evaluations."""
+    values = read_strictly_sealed(path) if strict else read_sealed(path)[0]
+    files, evaluations = values.pop(FILES, {}), values.pop("evaluations", 0)
     unknown = set(values) - {field.name for field in fields(Stats)}
     if unknown:
         raise ValueError(f"{path} has unknown entries {sorted(unknown)}: was it written by another version?")
-    values["work_share"] = np.array(values["work_share"], dtype=np.float64)
-    return Stats(**values)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a file of JSON that people can read."""
-    replace_file(path, (json.dumps(value, indent=2) + "\n").encode())
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: a crash leaves what was there before."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    with open(unfinished, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
+    try:
+        values["work_share"] = np.array(values["work_share"], dtype=np.float64)
+        return Stats(**values), Contents(**files[PARAMS]) if files else None, int(evaluations)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(path, f"it does not hold the totals of a run ({error!r})") from None

@@ -3,52 +3,33 @@
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Iterator, Sequence
+import zipfile
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core import Arrival, Outcome, Resumed, TimerFired, WorkerJoined, WorkerLost
-from nowait.core.log import APPLIED
 from nowait.core.types import Floats, Integers
+from nowait.recording.errors import DamagedFileError
+from nowait.recording.framefile import FrameFile
+from nowait.recording.frames import FILE_HEADER, Kind, rows_body
+from nowait.recording.journal import Journal, JournalWriter
+from nowait.recording.rows import ARRIVAL_DTYPE, CHUNK_ROWS, COLUMNS, EVENT_DTYPE, OUTCOMES, OtherEvent, event_of
 
-OUTCOMES = tuple(Outcome)
-OUTCOME_CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
-CODE_OF_APPLIED = OUTCOME_CODES[APPLIED]
-EVENT_KINDS: tuple[Any, ...] = (WorkerJoined, WorkerLost, TimerFired, Resumed)
-WITHOUT_WORKER = (TimerFired, Resumed)
-OtherEvent = WorkerJoined | WorkerLost | TimerFired | Resumed
 FORMAT = 1
-
-ARRIVAL_DTYPE = np.dtype(
-    [
-        ("ticket", "<i8"),
-        ("worker", "<i8"),
-        ("job", "<i8"),
-        ("version", "<i8"),
-        ("delay", "<i8"),
-        ("time", "<f8"),
-        ("started", "<f8"),
-        ("compute_seconds", "<f8"),
-        ("live_workers", "<i8"),
-        ("gradient_norm", "<f8"),
-        ("outcome", "<i8"),
-        ("step", "<i8"),
-        ("weight", "<f8"),
-        ("stepsize", "<f8"),
-    ]
-)
-ROW = struct.Struct("<qqqqqdddqdqqdd")
-ROW_BYTES = ROW.size
-STEP_OF_ROW = struct.Struct("<qdd")
-STEP_OFFSET = 11 * 8
-EVENT_DTYPE = np.dtype([("after", "<i8"), ("kind", "<i8"), ("worker", "<i8"), ("time", "<f8")])
-CHUNK_ROWS = 16_384
+"""Of an npz file."""
+MOST_EXPANSION = 200
+"""An npz file of a trace that would take more times its size in memory is refused: no run writes such a file."""
+ROWS_READ_AT_ONCE = 1 << 20
+"""A stored trace of at most so many rows is read whole when one column is asked for."""
+VERIFIED_AT_ONCE = 1 << 30
+"""A stored trace of at most so many bytes is checked when it is loaded; of a longer one each part when it is read."""
 
 
 @final
@@ -61,15 +42,39 @@ class Trace:
     the first step made with the gradient, ``weight`` its coefficient in that step's direction and ``stepsize`` that
     step's γ, all 0 if there is none. Joins, losses, timers and resumes are in ``events``; ``after`` counts the arrivals
     before each.
+
+    The rows of a long run stay on disk: ``blocks`` reads them a part at a time, and a column is read when it is asked
+    for. ``kept`` is "full" if the trace has all arrivals, "sampled" if it has some of each worker, or "none".
     """
 
-    arrivals: NDArray[np.void]
+    source: NDArray[np.void] | Journal
+    """The rows, or where they are stored."""
     events: NDArray[np.void]
     initial_workers: Integers
     seconds: float
     """When the run ended."""
     last_norm: float
     """The norm of the last params, by which a replay checks that it arrived there."""
+    kept: str = "full"
+    num_arrivals: int = -1
+    """The arrivals of the run, also those that are not kept."""
+
+    def __post_init__(self) -> None:
+        if self.num_arrivals < 0:
+            object.__setattr__(self, "num_arrivals", len(self))
+
+    @cached_property
+    def arrivals(self) -> NDArray[np.void]:
+        """All rows in memory, as one structured array."""
+        return self.source.arrivals() if isinstance(self.source, Journal) else self.source
+
+    def blocks(self) -> Iterator[NDArray[np.void]]:
+        """The rows in parts of at most 16,384, so that memory does not grow with the length of the run."""
+        if isinstance(self.source, Journal):
+            yield from self.source.blocks()
+            return
+        for first in range(0, len(self.source), CHUNK_ROWS):
+            yield self.source[first : first + CHUNK_ROWS]
 
     @property
     def num_workers(self) -> int:
@@ -77,7 +82,7 @@ class Trace:
         return len(self.initial_workers)
 
     def __len__(self) -> int:
-        return len(self.arrivals)
+        return self.source.num_rows if isinstance(self.source, Journal) else len(self.source)
 
     @property
     def ticket(self) -> Integers:
@@ -132,7 +137,7 @@ class Trace:
     @cached_property
     def outcome(self) -> NDArray[np.str_]:
         """What became of it: applied, held, dropped, late or rejected."""
-        names: NDArray[np.str_] = np.array(OUTCOMES, dtype=np.str_)[self.arrivals["outcome"]]
+        names: NDArray[np.str_] = np.array(OUTCOMES, dtype=np.str_)[self._column("outcome")]
         return names
 
     @property
@@ -151,153 +156,147 @@ class Trace:
         return self._column("stepsize")
 
     def save(self, path: str | Path) -> None:
-        """Write a compressed npz file."""
-        columns: dict[str, Any] = {"format": np.int64(FORMAT), "initial_workers": self.initial_workers}
-        columns |= {"seconds": np.float64(self.seconds), "last_norm": np.float64(self.last_norm)}
-        columns |= {f"arrival_{name}": self.arrivals[name] for name in ARRIVAL_DTYPE.names or ()}
-        columns |= {f"event_{name}": self.events[name] for name in EVENT_DTYPE.names or ()}
-        unfinished = Path(path).with_name(f".{Path(path).name}.unfinished")
-        with open(unfinished, "wb") as file:
-            np.savez_compressed(file, **columns)
-        os.replace(unfinished, path)
+        """Write a compressed npz file, whole or not at all."""
+        unfinished = Path(f"{path}.unfinished")
+        try:
+            with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as file:
+                self._write_columns(file)
+            os.replace(unfinished, path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    def _write_columns(self, file: zipfile.ZipFile) -> None:
+        """One array per entry of the archive; columns a block at a time."""
+        numbers = {"format": np.int64(FORMAT), "seconds": np.float64(self.seconds)}
+        arrays: dict[str, Any] = {name: np.asarray(value) for name, value in numbers.items()}
+        arrays |= {"last_norm": np.asarray(np.float64(self.last_norm)), "initial_workers": self.initial_workers}
+        arrays |= {"kept": np.asarray(self.kept), "num_arrivals": np.asarray(np.int64(self.num_arrivals))}
+        arrays |= {f"event_{name}": np.ascontiguousarray(self.events[name]) for name in EVENT_DTYPE.names or ()}
+        for name, array in arrays.items():
+            with file.open(f"{name}.npy", "w") as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
+        for name in COLUMNS:
+            header = {"descr": ARRIVAL_DTYPE[name].str, "fortran_order": False, "shape": (len(self),)}
+            with file.open(f"arrival_{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array_header_1_0(entry, header)
+                for block in self.blocks():
+                    entry.write(np.ascontiguousarray(block[name]).tobytes())
+
+    def write(self, path: Path) -> None:
+        """Write a new file in the format of ``trace.rows``, a block at a time."""
+        file = FrameFile.open(path, create=True)
+        writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept)
+        first = 0
+        for block in self.blocks():
+            writer.write(Kind.ROWS, rows_body(block, len(block)), first=first, count=len(block))
+            first += len(block)
+        if len(self.events):
+            writer.write(Kind.EVENTS, np.ascontiguousarray(self.events).tobytes(), count=len(self.events))
+        writer.end(self.seconds, self.last_norm, self.num_arrivals)
+        file.sync()
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Read what ``save`` wrote. No pickle is loaded."""
-        with np.load(path, allow_pickle=False) as file:
-            if "format" not in file or int(file["format"]) != FORMAT:
-                raise ValueError(f"{path} is not a nowait trace of format {FORMAT}")
-            arrivals = _table(file, "arrival_", ARRIVAL_DTYPE)
-            events = _table(file, "event_", EVENT_DTYPE)
-            return cls(arrivals, events, file["initial_workers"], float(file["seconds"]), float(file["last_norm"]))
+        """Read what ``save`` wrote, or the ``trace.rows`` of a run folder. No pickle is loaded."""
+        source = Path(path)
+        file = FrameFile.read_only(source)
+        if file.read(0, len(FILE_HEADER)) == FILE_HEADER:
+            return cls.of_journal(file, source)
+        return _load_npz(source)
 
-    def in_order(self) -> Iterator[tuple[int, OtherEvent | None]]:
-        """Every event of the run: (row, None) for an arrival, (row, event) for one that came before that row."""
+    @classmethod
+    def of_journal(cls, file: FrameFile, name: Any) -> Trace:
+        """The trace in the file of a run that ended."""
+        journal = Journal(file, name)
+        if journal.end is None:
+            raise DamagedFileError(name, "the end of the run is missing")
+        if file.length <= VERIFIED_AT_ONCE:
+            journal.verify()
+        return cls(
+            journal,
+            journal.events(),
+            journal.initial_workers,
+            float(journal.end["seconds"]),
+            float(journal.end["last_norm"]),
+            journal.kept,
+            int(journal.end["arrivals"]),
+        )
+
+    def in_order(self) -> Iterator[tuple[int, tuple[Any, ...] | OtherEvent]]:
+        """Every event of the run: the row of an arrival as a tuple, or another event; with the number of the row.
+
+        Another event has the number of the arrivals that came before it.
+        """
+        rows = enumerate(row for block in self.blocks() for row in block.tolist())
         at = 0
         for after, kind, worker, time in self.events.tolist():
-            for row in range(at, after):
-                yield row, None
-            at = after
-            yield after, _event(kind, worker, time)
-        for row in range(at, len(self.arrivals)):
-            yield row, None
+            yield from islice(rows, max(0, after - at))
+            at = max(at, after)
+            yield after, event_of(kind, worker, time)
+        yield from rows
 
     def _column(self, name: str) -> NDArray[Any]:
-        return self.arrivals[name]
+        if isinstance(self.source, Journal) and "arrivals" not in self.__dict__ and len(self) > ROWS_READ_AT_ONCE:
+            return self.source.column(name)
+        column: NDArray[Any] = self.arrivals[name]
+        return column
+
+    def __reduce__(self) -> Any:
+        rest = (self.events, self.initial_workers, self.seconds, self.last_norm, self.kept, self.num_arrivals)
+        return Trace, (self.arrivals, *rest)
 
     def __repr__(self) -> str:
         return f"Trace({len(self)} arrivals, {len(self.events)} other events, {self.num_workers} workers)"
 
 
-@final
-class TraceRecorder:
-    """The server's ``Log``: packs every arrival into 112 bytes of a chunk."""
-
-    def __init__(self, initial_workers: Sequence[int]) -> None:
-        self.initial_workers = np.array(initial_workers, dtype=np.int64)
-        self._chunks: list[bytearray] = []
-        self._rows = 0
-        self._changed_from = 0
-        self._events: list[tuple[int, int, int, float]] = []
-
-    def arrived(self, arrival: Arrival, live_workers: int) -> None:
-        """Append a row."""
-        offset = self._rows % CHUNK_ROWS * ROW_BYTES
-        if offset == 0:
-            self._chunks.append(bytearray(CHUNK_ROWS * ROW_BYTES))
-        self._rows += 1
-        ticket_id, worker, version, job, issued = arrival.ticket
-        _, _, time, started, compute_seconds = arrival.event
-        if started is None:
-            started = issued
-        ROW.pack_into(
-            self._chunks[-1],
-            offset,
-            ticket_id,
-            worker,
-            job,
-            version,
-            arrival.delay,
-            time,
-            started,
-            time - started if compute_seconds is None else compute_seconds,
-            live_workers,
-            arrival.norm,
-            CODE_OF_APPLIED if arrival.outcome is APPLIED else OUTCOME_CODES[arrival.outcome],
-            arrival.step,
-            arrival.weight,
-            arrival.stepsize,
-        )
-
-    def add_row(self, *values: Any) -> None:
-        """Append a row, given as the values of all columns."""
-        offset = self._rows % CHUNK_ROWS * ROW_BYTES
-        if offset == 0:
-            self._chunks.append(bytearray(CHUNK_ROWS * ROW_BYTES))
-        self._rows += 1
-        ROW.pack_into(self._chunks[-1], offset, *values)
-
-    def stepped(self, row: int, step: int, weight: float, stepsize: float) -> None:
-        """Complete the row of a held gradient."""
-        self._changed_from = min(self._changed_from, row)
-        chunk, place = divmod(row, CHUNK_ROWS)
-        STEP_OF_ROW.pack_into(self._chunks[chunk], place * ROW_BYTES + STEP_OFFSET, step, weight, stepsize)
-
-    def happened(self, event: OtherEvent) -> None:
-        """Append another event."""
-        worker = -1 if isinstance(event, WITHOUT_WORKER) else event.worker
-        self._events.append((self._rows, EVENT_KINDS.index(type(event)), worker, event.time))
-
-    def take_changes(self) -> tuple[int, bytes, bytes]:
-        """What is new since the last call, for a file: the first changed row, the rows from there on, all events."""
-        first, self._changed_from = self._changed_from, self._rows
-        chunk, place = divmod(first, CHUNK_ROWS)
-        rows = b"".join(self._chunks[chunk:])[place * ROW_BYTES :][: (self._rows - first) * ROW_BYTES]
-        return first, rows, np.array(self._events, dtype=EVENT_DTYPE).tobytes()
-
-    def restore(self, initial_workers: list[int], arrivals: NDArray[np.void], events: NDArray[np.void]) -> None:
-        """Go on after these rows and events of a run that began with these workers."""
-        self.initial_workers = np.array(initial_workers, dtype=np.int64)
-        data = arrivals.tobytes()
-        chunk_bytes = CHUNK_ROWS * ROW_BYTES
-        for offset in range(0, len(data), chunk_bytes):
-            self._chunks.append(bytearray(data[offset : offset + chunk_bytes].ljust(chunk_bytes, b"\0")))
-        self._rows = self._changed_from = len(arrivals)
-        self._events = [tuple(event) for event in events.tolist()]
-
-    def row(self, number: int) -> NDArray[np.void]:
-        """One row as it stands now."""
-        chunk, place = divmod(number, CHUNK_ROWS)
-        return np.frombuffer(self._chunks[chunk], ARRIVAL_DTYPE, count=1, offset=place * ROW_BYTES)
-
-    def recent(self, column: str, count: int) -> NDArray[Any]:
-        """A column of the latest rows, at most so many (and at most those of the latest chunk)."""
-        if not self._chunks:
-            return np.empty(0)
-        in_chunk = self._rows - (len(self._chunks) - 1) * CHUNK_ROWS
-        rows = np.frombuffer(self._chunks[-1], ARRIVAL_DTYPE, count=in_chunk)
-        return rows[column][-count:].copy()
-
-    def trace(self, seconds: float = 0.0, last_norm: float = 0.0) -> Trace:
-        """The trace so far, of a run that ended after ``seconds`` at params with this norm."""
-        chunks = [np.frombuffer(chunk, ARRIVAL_DTYPE) for chunk in self._chunks]
-        arrivals = np.concatenate(chunks)[: self._rows] if chunks else np.empty(0, ARRIVAL_DTYPE)
-        events = np.array(self._events, dtype=EVENT_DTYPE)
-        return Trace(arrivals, events, self.initial_workers, seconds, last_norm)
+def _load_npz(path: Path) -> Trace:
+    try:
+        _check_size(path)
+        with np.load(path, allow_pickle=False) as file:
+            if "format" not in file or int(file["format"]) != FORMAT:
+                raise ValueError(f"{path} is not a nowait trace of format {FORMAT}")
+            return Trace(
+                _table(file, "arrival_", ARRIVAL_DTYPE),
+                _table(file, "event_", EVENT_DTYPE),
+                file["initial_workers"],
+                float(file["seconds"]),
+                float(file["last_norm"]),
+                str(file["kept"]) if "kept" in file else "full",
+                int(file["num_arrivals"]) if "num_arrivals" in file else -1,
+            )
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, TypeError, SyntaxError) as error:
+        raise DamagedFileError(path, f"it cannot be read as a trace ({error})") from None
 
 
-def _event(kind: int, worker: int, time: float) -> OtherEvent:
-    if kind not in range(len(EVENT_KINDS)):
-        raise ValueError(f"the trace has an event of unknown kind {kind}: was it written by a newer version?")
-    made: OtherEvent = (
-        EVENT_KINDS[kind](time) if EVENT_KINDS[kind] in WITHOUT_WORKER else EVENT_KINDS[kind](worker, time)
-    )
-    return made
+def _check_size(path: Path) -> None:
+    """Before memory is asked for: what the archive says it expands to, and what its arrays say they have."""
+    with zipfile.ZipFile(path) as file:
+        expanded = sum(entry.file_size for entry in file.infolist())
+        if expanded > MOST_EXPANSION * path.stat().st_size + (1 << 20):
+            raise ValueError(
+                f"{path} would take {expanded:,} bytes in memory, {expanded / path.stat().st_size:.0f} times its size: "
+                f"no trace is like that, so it is not read"
+            )
+        for entry in file.infolist():
+            _check_array(path, file, entry)
+
+
+def _check_array(path: Path, file: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    with file.open(entry) as data:
+        version = np.lib.format.read_magic(data)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(data)
+        if data.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize != entry.file_size:
+            raise DamagedFileError(path, f"{entry.filename} has another size than its header says")
 
 
 def _table(file: Any, prefix: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:
-    names = dtype.names or ()
-    table = np.empty(len(file[prefix + names[0]]), dtype)
-    for name in names:
-        table[name] = file[prefix + name]
+    columns = {name: file[prefix + name] for name in dtype.names or ()}
+    lengths = {column.shape for column in columns.values()}
+    if len(lengths) != 1:
+        raise KeyError(f"columns of different lengths {sorted(lengths)}")
+    table = np.empty(lengths.pop(), dtype)
+    for name, column in columns.items():
+        table[name] = column
     return table

@@ -12,7 +12,7 @@ from typing import Any
 
 from nowait.core import checks
 from nowait.recording import Run
-from nowait.recording.run import replace_file
+from nowait.recording.files import replace_file
 from nowait.reports.numbers import shown
 from nowait.reports.payload import checked_runs, payload
 from nowait.reports.tables import config_tables, predictions_table, summary_table

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nowait.core.types import Floats, Integers
 from nowait.recording import Run, Trace
-from nowait.recording.trace import OUTCOMES
+from nowait.recording.rows import OUTCOMES
 from nowait.reports.numbers import compact
 
 MOST_LANES = 40

@@ -17,7 +17,7 @@ from nowait.core import Method, checks
 from nowait.core.problem import checked_problem
 from nowait.engines.cluster import RayCluster, checked_engine, connected, import_ray
 from nowait.recording import Run, Sweep
-from nowait.recording.run import write_json
+from nowait.recording.files import write_json
 from nowait.speeds import Speeds
 from nowait.studies.entrants import GRID, Entrant, Make, best_of, checked_entrants, tune
 from nowait.studies.findings import RaceRow, findings, rows_of

@@ -135,7 +135,7 @@ def completed(trace: Trace) -> tuple[Trace, list[int], list[int]]:
     arrivals = np.concatenate([trace.arrivals, added])
     arrivals["worker"] = np.searchsorted(numbers, arrivals["worker"])
     complete = replace(
-        trace, arrivals=arrivals, events=trace.events[:0], initial_workers=np.arange(len(numbers), dtype=np.int64)
+        trace, source=arrivals, events=trace.events[:0], initial_workers=np.arange(len(numbers), dtype=np.int64)
     )
     return complete, numbers, silent
 

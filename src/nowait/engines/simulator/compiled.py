@@ -24,6 +24,7 @@ from nowait.engines.simulator.planner import Planner
 from nowait.engines.simulator.schedule import scheduled_plan
 from nowait.problems.compiled_data import ProblemData
 from nowait.recording import Run, Trace
+from nowait.recording.tally import Tally, places_kept
 from nowait.speeds import Faults, Speeds
 from nowait.speeds.formula import Formula
 
@@ -169,6 +170,7 @@ class _CompiledRun:
         with quiet, Interruption(self._interrupt), Progress("simulating", self._progress) as bar:
             plan = self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events)
             playback = Playback(self._data, self._blueprint, plan, self._parts.server.params.copy())
+            playback.kept = self._parts.recorder.kept
             server: Any = playback
             session = self._session = Session(
                 dataclasses.replace(self._parts, server=server, recorder=server), _NoWorkforce()
@@ -269,6 +271,8 @@ class Playback(Position):
         self._initial = initial
         self._execution = self._new_execution()
         self.diverged: str | None = None
+        self.kept = "full"
+        """How much of the trace is kept."""
 
     def _new_execution(self) -> Execution:
         shares = self._blueprint.shares(self.plan)
@@ -318,7 +322,14 @@ class Playback(Position):
         """As a recorder's."""
         self.plan.arrivals["gradient_norm"] = self._execution.gradient_norms[: len(self.plan.arrivals)]
         workers = np.array(self._blueprint.workers, dtype=np.int64)
-        return Trace(self.plan.arrivals, self.plan.events, workers, seconds, last_norm)
+        rows = self.plan.arrivals
+        if self.kept != "full":
+            rows = rows[places_kept(rows, self.kept, Tally())]
+        return Trace(rows, self.plan.events, workers, seconds, last_norm, self.kept, len(self.plan.arrivals))
+
+    def tally(self) -> Tally:
+        """As a recorder's."""
+        return Tally.of(self.plan.arrivals)
 
     # Other plans
 

@@ -12,7 +12,7 @@ import numpy as np
 from nowait.core import Outcome, Ticket
 from nowait.core.sums import Coefficients, Held
 from nowait.engines.simulator.plan import NotPlannable
-from nowait.recording.trace import OUTCOME_CODES
+from nowait.recording.rows import OUTCOME_CODES
 from nowait.speeds import Finished
 
 if TYPE_CHECKING:

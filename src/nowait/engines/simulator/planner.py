@@ -46,7 +46,7 @@ from nowait.engines.simulator.planned import (
     PlannedInFlight,
     PlannedSum,
 )
-from nowait.recording import TraceRecorder
+from nowait.recording.rows import RowTable
 from nowait.speeds import Clock, Faults, Finished
 from nowait.speeds.clock import HeapClock
 
@@ -75,7 +75,7 @@ class Planner:
         self._alarms = Alarms(faults, budget.seconds)
         self._budget = budget
         self._averaging = averaging
-        self._recorder = TraceRecorder(workers)
+        self._rows = RowTable()
         self._jobs = dict.fromkeys(workers, 0)
         self._next_ticket = 0
         self._num_gradients = 0
@@ -264,7 +264,7 @@ class Planner:
         self._num_gradients = row + 1
         if arrival.code == CODE_OF_DROPPED:
             self._num_dropped += 1
-        self._recorder.add_row(
+        self._rows.add_row(
             number,
             worker,
             job,
@@ -290,7 +290,7 @@ class Planner:
             return False
         self.now = alarm.time
         self._codes.append(EVENT)
-        self._recorder.happened(alarm)
+        self._rows.happened(alarm)
         if isinstance(alarm, TimerFired):
             self._method.on_timer(self)
         elif isinstance(alarm, WorkerJoined):
@@ -362,16 +362,16 @@ class Planner:
         return self._budget.share_used(self.steps, self._num_gradients, self.now)
 
     def _plan(self, seconds: float | None, advice: str) -> Plan:
-        trace = self._recorder.trace()
-        self._first_steps.write(trace.arrivals)
+        arrivals, events = self._rows.arrivals(), self._rows.events()
+        self._first_steps.write(arrivals)
         codes = as_array(self._codes, np.int32)
         return Plan(
-            arrivals=trace.arrivals,
-            events=trace.events,
+            arrivals=arrivals,
+            events=events,
             codes=codes,
             numbers=as_array(self._numbers, np.float64),
             num_sums=self._num_sums,
-            moments=Moments.of(codes, trace.arrivals, trace.events),
+            moments=Moments.of(codes, arrivals, events),
             counts=Counts(
                 gradients=self._num_gradients,
                 dropped=self._num_dropped,

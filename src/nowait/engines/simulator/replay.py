@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from time import perf_counter
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nowait.core import GradientArrived, Outcome, Resumed, Server, Ticket, WorkerLost
 from nowait.core.types import norm
@@ -14,9 +16,10 @@ from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.engines.simulator.simulator import VirtualWorker
 from nowait.recording import Run, Trace
-from nowait.recording.trace import OUTCOMES
+from nowait.recording.rows import COLUMNS, OUTCOMES, OtherEvent
 
 NORM_TOLERANCE = 1e-9
+DELAY, NORM, OUTCOME = (COLUMNS.index(name) for name in ("delay", "gradient_norm", "outcome"))
 REFUSAL = "the trace is of another problem, seed, method, update or initial params"
 
 
@@ -45,16 +48,16 @@ class _Player:
         self._server: Server = parts.server
         self._recorder = parts.recorder
         self._trace = trace
-        self._rows: list[tuple[Any, ...]] = trace.arrivals.tolist()
         self._worker = VirtualWorker(parts.problem, seed, like=parts.server.params)
 
     def play(self, bar: Progress) -> None:
         self.session.start()
+        total = max(1, len(self._trace))
         for row, event in self._trace.in_order():
             if self.session.finished:
                 break
-            if event is None:
-                self._play_arrival(row)
+            if not isinstance(event, OtherEvent):
+                self._play_arrival(row, event)
             else:
                 if isinstance(event, WorkerLost):
                     self._worker.forget(event.worker)
@@ -62,19 +65,19 @@ class _Player:
                     self._worker.forget_all()
                 self.session.handle(event)
             if bar.shown:
-                bar.tick(lambda row=row: row / len(self._rows))  # type: ignore[misc]
+                bar.tick(lambda row=row: row / total)  # type: ignore[misc]
         self._compare_end()
 
-    def _play_arrival(self, row: int) -> None:
-        ticket_id, worker, job, version, _, time, started, compute_seconds = self._rows[row][:8]
+    def _play_arrival(self, row: int, recorded: tuple[Any, ...]) -> None:
+        ticket_id, worker, job, version, _, time, started, compute_seconds = recorded[:8]
         ticket = Ticket(ticket_id, worker, version, job, started)
-        outcome = OUTCOMES[self._rows[row][10]]
+        outcome = OUTCOMES[recorded[OUTCOME]]
         gradient: Any = None
         if outcome is not Outcome.LATE:
             ticket = self._in_flight(row, ticket)
-            gradient = self._gradient(row, ticket)
+            gradient = self._gradient(recorded, ticket)
         self.session.handle(GradientArrived(ticket, gradient, time, started, compute_seconds))
-        self._compare(row)
+        self._compare(row, recorded)
 
     def _in_flight(self, row: int, recorded: Ticket) -> Ticket:
         ticket = self._server.in_flight.get(recorded.id)
@@ -84,40 +87,59 @@ class _Player:
             )
         return ticket
 
-    def _gradient(self, row: int, ticket: Ticket) -> Any:
-        if math.isnan(self._rows[row][9]):
+    def _gradient(self, recorded: tuple[Any, ...], ticket: Ticket) -> Any:
+        if math.isnan(recorded[NORM]):
             return np.full_like(self._server.params, math.nan)
         return self._worker.gradient(ticket, self._server.point(ticket))
 
-    def _compare(self, row: int) -> None:
-        recorded, replayed = self._rows[row], self._recorder.row(row).tolist()[0]
-        same_norm = math.isclose(recorded[9], replayed[9], rel_tol=NORM_TOLERANCE, abs_tol=1e-300) or (
-            math.isnan(recorded[9]) and math.isnan(replayed[9])
+    def _compare(self, row: int, recorded: tuple[Any, ...]) -> None:
+        replayed = self._recorder.row(row).tolist()[0]
+        same_norm = math.isclose(recorded[NORM], replayed[NORM], rel_tol=NORM_TOLERANCE, abs_tol=1e-300) or (
+            math.isnan(recorded[NORM]) and math.isnan(replayed[NORM])
         )
         if not same_norm:
             raise ValueError(
-                f"row {row} of the trace has gradient norm {recorded[9]:.9g}, the replay {replayed[9]:.9g}: {REFUSAL}"
+                f"row {row} of the trace has gradient norm {recorded[NORM]:.9g}, "
+                f"the replay {replayed[NORM]:.9g}: {REFUSAL}"
             )
-        if recorded[4] != replayed[4] or recorded[10] != replayed[10]:
+        if recorded[DELAY] != replayed[DELAY] or recorded[OUTCOME] != replayed[OUTCOME]:
             raise ValueError(
-                f"row {row} of the trace has delay {recorded[4]} and was {OUTCOMES[recorded[10]]}, "
-                f"in the replay delay {replayed[4]} and {OUTCOMES[replayed[10]]}: {REFUSAL}"
+                f"row {row} of the trace has delay {recorded[DELAY]} and was {OUTCOMES[recorded[OUTCOME]]}, "
+                f"in the replay delay {replayed[DELAY]} and {OUTCOMES[replayed[OUTCOME]]}: {REFUSAL}"
             )
 
     def _compare_end(self) -> None:
         """Held gradients got their steps after their rows were compared; and the last params tell of the update."""
-        replayed = self._recorder.trace().arrivals
-        for column in ("step", "weight", "stepsize"):
-            recorded = self._trace.arrivals[column][: len(replayed)]
-            differs = np.flatnonzero(~np.isclose(recorded, replayed[column], rtol=NORM_TOLERANCE, atol=0))
-            if len(differs):
-                row = int(differs[0])
-                raise ValueError(
-                    f"row {row} of the trace has {column} {recorded[row]}, "
-                    f"the replay {replayed[column][row]}: {REFUSAL}"
-                )
+        first = 0
+        for recorded, replayed in _same_parts(self._trace, self._recorder.trace()):
+            _compare_steps(first, recorded, replayed)
+            first += len(recorded)
         recorded_norm, replayed_norm = self._trace.last_norm, norm(self._server.params)
         if not math.isclose(recorded_norm, replayed_norm, rel_tol=1e-6, abs_tol=1e-300):
             raise ValueError(
                 f"the trace ends at params of norm {recorded_norm}, the replay at norm {replayed_norm}: {REFUSAL}"
+            )
+
+
+def _same_parts(trace: Trace, other: Trace) -> Iterator[tuple[NDArray[np.void], NDArray[np.void]]]:
+    """The rows of two traces, a part at a time, up to the end of the shorter one."""
+    blocks = other.blocks()
+    there = next(blocks, None)
+    for here in trace.blocks():
+        while there is not None and len(here):
+            size = min(len(here), len(there))
+            yield here[:size], there[:size]
+            here, there = here[size:], there[size:]  # noqa: PLW2901
+            if not len(there):
+                there = next(blocks, None)
+
+
+def _compare_steps(first: int, recorded: NDArray[np.void], replayed: NDArray[np.void]) -> None:
+    for column in ("step", "weight", "stepsize"):
+        differs = np.flatnonzero(~np.isclose(recorded[column], replayed[column], rtol=NORM_TOLERANCE, atol=0))
+        if len(differs):
+            row = int(differs[0])
+            raise ValueError(
+                f"row {first + row} of the trace has {column} {recorded[column][row]}, "
+                f"the replay {replayed[column][row]}: {REFUSAL}"
             )

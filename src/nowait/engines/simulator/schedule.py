@@ -17,7 +17,7 @@ from nowait.engines.budget import Budget
 from nowait.engines.simulator.alarms import FOREVER
 from nowait.engines.simulator.execution import kernels
 from nowait.engines.simulator.plan import APPLY, ARRIVE, Moments, NotPlannable, Plan
-from nowait.recording.trace import ARRIVAL_DTYPE, EVENT_DTYPE, OUTCOME_CODES
+from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, OUTCOME_CODES
 from nowait.speeds.formula import Formula
 
 ROWS_AT_A_TIME = 1 << 18

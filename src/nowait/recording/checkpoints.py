@@ -1,0 +1,249 @@
+"""The checkpoints of a run: folders ``step_N`` with the numbers and the vectors of the server's state."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core.state import ServerState, State
+from nowait.recording.errors import DamagedFileError
+from nowait.recording.files import (
+    Contents,
+    json_bytes,
+    read_strictly_sealed,
+    read_tensors,
+    sealed,
+    sync,
+    tensor_pieces,
+    write_file,
+)
+from nowait.recording.history import HistoryRecorder
+from nowait.recording.journal import Position
+from nowait.recording.tally import Tally
+
+NUMBERS, VECTORS = "state.json", "state.safetensors"
+NAME = re.compile(r"step_(0|[1-9][0-9]{0,18})")
+
+
+@final
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run up to a step."""
+
+    state: ServerState
+    initial_workers: list[int]
+    """Those the run began with; the state has those it had when the checkpoint was made."""
+    wanted: list[int]
+    """Those it should have: also those that were being replaced."""
+    position: Position
+    """Where the trace stood."""
+    tally: Tally
+    evaluations: int
+    """How many losses the history had."""
+    loss: float
+    """The latest of them; NaN if there was none."""
+    history: HistoryRecorder = field(default_factory=HistoryRecorder)
+    """Up to the checkpoint, when it was read back."""
+
+    @property
+    def is_start(self) -> bool:
+        """Whether the run had not begun: no worker had a ticket."""
+        return self.state.next_ticket == 0
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of its vectors."""
+        return sum(array.nbytes for array in _vectors(self.state).values())
+
+
+@final
+class CheckpointFolder:
+    """The folder ``checkpoints`` of a run. Only files that it wrote itself are deleted."""
+
+    def __init__(self, path: Path, keep: int) -> None:
+        self.path = path
+        self._keep = keep
+        self._losses: dict[int, float] = {}
+
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints that are there, whole or not, newest first."""
+        names = (NAME.fullmatch(path.name) for path in self.path.glob("step_*") if path.is_dir())
+        return sorted((int(name[1]) for name in names if name is not None), reverse=True)
+
+    def folder_of(self, step: int) -> Path:
+        """Where the checkpoint of this step is."""
+        return self.path / f"step_{step}"
+
+    def write(self, checkpoint: Checkpoint, sync_trace: Callable[[], None]) -> Path | None:
+        """Write a checkpoint. A crash at any moment leaves the earlier ones as they were.
+
+        Returns where it is; None if there is one of this step already.
+        """
+        target = self.folder_of(checkpoint.state.steps)
+        sync_trace()
+        if target.exists():
+            return None
+        unfinished = self.path / f".{target.name}"
+        _remove(unfinished)
+        unfinished.mkdir(exist_ok=True)
+        _write_state(unfinished, checkpoint)
+        sync(unfinished)
+        os.rename(unfinished, target)
+        sync(self.path)
+        self._losses[checkpoint.state.steps] = checkpoint.loss
+        self._remove_old()
+        return target
+
+    def read(self, step: int) -> Checkpoint:
+        """Read a checkpoint. ``DamagedFileError`` if it is not whole."""
+        checkpoint = _read_state(self.folder_of(step))
+        if checkpoint.state.steps != step:
+            raise DamagedFileError(self.folder_of(step), f"it holds step {checkpoint.state.steps}")
+        self._losses[step] = checkpoint.loss
+        return checkpoint
+
+    def remove_later(self, step: int) -> None:
+        """Remove the checkpoints after this step."""
+        for later in self.steps():
+            if later > step:
+                _remove(self.folder_of(later))
+                self._losses.pop(later, None)
+
+    def remove_all(self) -> None:
+        """Remove all checkpoints, and the folder if nothing else is in it."""
+        unfinished = [path for path in self.path.glob(".step_*") if NAME.fullmatch(path.name[1:])]
+        for folder in (*map(self.folder_of, self.steps()), *unfinished):
+            _remove(folder)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+    def _remove_old(self) -> None:
+        """Keep the newest, and the one with the lowest loss: those after a divergence are of no use."""
+        steps = self.steps()
+        best = min(steps, key=lambda step: (_comparable(self._losses.get(step, math.nan)), -step))
+        for step in steps[self._keep :]:
+            if step != best:
+                _remove(self.folder_of(step))
+                self._losses.pop(step, None)
+
+
+def _comparable(loss: float) -> float:
+    return math.inf if math.isnan(loss) else loss
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint: the files that it consists of, and the folder if nothing else is in it."""
+    for name in (NUMBERS, VECTORS):
+        with contextlib.suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _write_state(folder: Path, checkpoint: Checkpoint) -> None:
+    state = checkpoint.state
+    contents = write_file(folder / VECTORS, tensor_pieces(_vectors(state)))
+    numbers: dict[str, Any] = {
+        entry.name: getattr(state, entry.name) for entry in fields(state) if entry.name != "params"
+    }
+    for part in ("update", "output"):
+        numbers[part] = {name: value for name, value in numbers[part].items() if not isinstance(value, np.ndarray)}
+    numbers |= {
+        "initial_workers": checkpoint.initial_workers,
+        "wanted_workers": checkpoint.wanted,
+        "trace": checkpoint.position._asdict(),
+        "tally": checkpoint.tally.state(),
+        "evaluations": checkpoint.evaluations,
+        "loss": checkpoint.loss,
+        "vectors": contents._asdict(),
+    }
+    write_file(folder / NUMBERS, [json_bytes(sealed(numbers))])
+
+
+def _vectors(state: ServerState) -> dict[str, Any]:
+    vectors: dict[str, Any] = {"params": state.params}
+    for part, values in (("update", state.update), ("output", state.output)):
+        vectors |= {f"{part}.{name}": value for name, value in values.items() if isinstance(value, np.ndarray)}
+    return vectors
+
+
+def _read_state(folder: Path) -> Checkpoint:
+    numbers = read_strictly_sealed(folder / NUMBERS)
+    try:
+        vectors = read_tensors(folder / VECTORS, Contents(**numbers.pop("vectors")))
+        trace, tally = Position(**numbers.pop("trace")), Tally.restored(numbers.pop("tally"))
+        more = {name: numbers.pop(name) for name in ("initial_workers", "wanted_workers", "evaluations", "loss")}
+        numbers["jobs"] = {int(worker): jobs for worker, jobs in numbers["jobs"].items()}
+        for part in ("update", "output"):
+            numbers[part] |= _part(vectors, f"{part}.")
+        state = ServerState(params=vectors["params"], **numbers)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DamagedFileError(folder / NUMBERS, f"it does not hold what a checkpoint has ({error!r})") from None
+    return Checkpoint(
+        state, more["initial_workers"], more["wanted_workers"], trace, tally, more["evaluations"], more["loss"]
+    )
+
+
+def _part(vectors: State, prefix: str) -> State:
+    return {name.removeprefix(prefix): value for name, value in vectors.items() if name.startswith(prefix)}
+
+
+@final
+class BackgroundWrite:
+    """Writes one checkpoint in a thread, while steps go on."""
+
+    def __init__(self, write: Callable[[], Path | None]) -> None:
+        self._write = write
+        self._path: Path | None = None
+        self._error: BaseException | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nowait-checkpoint", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has been written, or has failed."""
+        return self._done.is_set()
+
+    def result(self, timeout_seconds: float | None = None) -> Path | None:
+        """Wait for it. Returns where it is; raises what the thread raised."""
+        self._thread.join(timeout_seconds)
+        if self._error is not None:
+            raise self._error
+        return self._path
+
+    def _run(self) -> None:
+        try:
+            self._path = self._write()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.set()
+
+
+def newest_whole(
+    folder: CheckpointFolder, trace_ends: Sequence[int], trouble: str
+) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, as is the trace up to it; and what is wrong with the newer ones."""
+    damages = []
+    for step in folder.steps():
+        try:
+            checkpoint = folder.read(step)
+        except DamagedFileError as error:
+            damages.append(str(error))
+            continue
+        length, frames = checkpoint.position
+        if not 0 < frames <= len(trace_ends) or trace_ends[frames - 1] != length:
+            damages.append(trouble or f"the trace ends before the checkpoint of step {step}")
+        elif checkpoint.wanted:
+            return checkpoint, damages
+    return None, damages

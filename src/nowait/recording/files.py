@@ -1,0 +1,219 @@
+"""Writes and reads the files of a run: whole or not at all, with checksums, and never through a symbolic link."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nowait.recording.errors import DamagedFileError
+from nowait.recording.framefile import no_follow
+
+CHECKSUM = "checksum"
+"""The entry of a JSON file that has the checksum of the other entries."""
+PIECE = 1 << 24
+"""Bytes read or written at a time."""
+TENSOR_TYPES = {
+    "f2": "F16",
+    "f4": "F32",
+    "f8": "F64",
+    "i1": "I8",
+    "i2": "I16",
+    "i4": "I32",
+    "i8": "I64",
+    "u1": "U8",
+    "u2": "U16",
+    "u4": "U32",
+    "u8": "U64",
+    "b1": "BOOL",
+}
+"""NumPy's names of types, and those of the safetensors format."""
+
+
+class Contents(NamedTuple):
+    """What a file had in it when it was written."""
+
+    bytes: int
+    crc32: int
+
+
+def create_new(path: Path) -> int:
+    """A descriptor of a new, empty file. Whatever had its name is removed first, also a link, but not its target."""
+    path.unlink(missing_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | no_follow(), 0o644)
+
+
+def write_file(path: Path, pieces: Iterable[Any]) -> Contents:
+    """Write a new file and wait until it is on the disk."""
+    descriptor = create_new(path)
+    size = checksum = 0
+    try:
+        for piece in pieces:
+            view = memoryview(piece).cast("B")
+            checksum, size = zlib.crc32(view, checksum), size + len(view)
+            while view:
+                view = view[os.write(descriptor, view[:PIECE]) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return Contents(size, checksum)
+
+
+def replace_file(path: Path, data: bytes) -> Contents:
+    """Write a file whole or not at all: a crash leaves what was there before."""
+    return replace_by_pieces(path, [data])
+
+
+def replace_by_pieces(path: Path, pieces: Iterable[Any]) -> Contents:
+    """``replace_file`` of data that come in pieces."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        contents = write_file(unfinished, pieces)
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    return contents
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line of text to a file, which is created if there is none."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | no_follow(), 0o644)
+    try:
+        data = memoryview(line.encode() + b"\n")
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# JSON
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a file of JSON that people can read."""
+    replace_file(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """JSON that people can read."""
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with the checksum of all of them."""
+    return dict(values) | {CHECKSUM: _checksum_of(values)}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The entries of a JSON file. ``DamagedFileError`` if it is not one."""
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DamagedFileError(path, "it is missing") from None
+    except (ValueError, RecursionError, OSError) as error:
+        raise DamagedFileError(path, f"it cannot be read as JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise DamagedFileError(path, "it does not hold the entries it should")
+    return values
+
+
+def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
+    """The entries without the checksum, and whether there was one. ``DamagedFileError`` if it differs."""
+    values = read_json(path)
+    checksum = values.pop(CHECKSUM, None)
+    if checksum is not None and checksum != _checksum_of(values):
+        raise DamagedFileError(
+            path, f'its checksum differs. If you changed the file on purpose, remove its entry "{CHECKSUM}"'
+        )
+    return values, checksum is not None
+
+
+def read_strictly_sealed(path: Path) -> dict[str, Any]:
+    """The entries of a file that must have a checksum."""
+    values, has_checksum = read_sealed(path)
+    if not has_checksum:
+        raise DamagedFileError(path, "it has no checksum")
+    return values
+
+
+def _checksum_of(values: Mapping[str, Any]) -> str:
+    """Of the values, however they are laid out in the file."""
+    text = json.dumps(_plain(values), sort_keys=True, separators=(",", ":"))
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _plain(values: Mapping[str, Any]) -> Any:
+    """The values as they are read back: keys are strings, tuples are lists."""
+    return json.loads(json.dumps(dict(values)))
+
+
+# Arrays, in the safetensors format
+
+
+def tensor_pieces(arrays: Mapping[str, Any]) -> Iterable[Any]:
+    """The bytes of a safetensors file. The arrays are not copied, unlike in ``safetensors.numpy.save``."""
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    header, offset = {}, 0
+    for name, array in whole.items():
+        kind = TENSOR_TYPES[array.dtype.str[1:]]
+        header[name] = {
+            "dtype": kind,
+            "shape": list(np.shape(arrays[name])),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for array in whole.values():
+        if array.nbytes:
+            yield array.reshape(-1).data.cast("B")
+
+
+def read_tensors(path: Path, contents: Contents | None) -> dict[str, Any]:
+    """The arrays of a safetensors file, after it was compared with what was written (None: not known)."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    if contents is not None:
+        check_contents(path, contents)
+    try:
+        arrays: dict[str, Any] = load_file(path)
+    except FileNotFoundError:
+        raise DamagedFileError(path, "it is missing") from None
+    except (SafetensorError, ValueError, KeyError, OSError) as error:
+        raise DamagedFileError(path, f"it cannot be read ({error})") from None
+    return arrays
+
+
+def check_contents(path: Path, contents: Contents) -> None:
+    """Compare a file with what was written. ``DamagedFileError`` if it differs."""
+    try:
+        size = path.stat().st_size
+        if size != contents.bytes:
+            raise DamagedFileError(path, f"it has {size:,} bytes instead of {contents.bytes:,}")
+        checksum = 0
+        with open(path, "rb") as file:
+            while piece := file.read(PIECE):
+                checksum = zlib.crc32(piece, checksum)
+    except FileNotFoundError:
+        raise DamagedFileError(path, "it is missing") from None
+    except OSError as error:
+        raise DamagedFileError(path, f"it cannot be read ({error})") from None
+    if checksum != contents.crc32:
+        raise DamagedFileError(path, "its checksum differs")

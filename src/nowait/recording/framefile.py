@@ -1,0 +1,115 @@
+"""Append-only storage for a trace: a file, or memory that moves to a temporary file when it grows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import weakref
+from pathlib import Path
+from typing import final
+
+MOST_MEMORY = 1 << 25
+"""Bytes kept in memory before they move to a temporary file, which has no name and is gone with its last user."""
+
+
+@final
+class FrameFile:
+    """Bytes that are appended and read back. Without a descriptor they are in memory, while they are few."""
+
+    def __init__(self, descriptor: int | None = None, length: int = 0) -> None:
+        self._memory = bytearray()
+        self._descriptor = -1
+        self.length = length
+        if descriptor is not None:
+            self._own(descriptor)
+
+    @classmethod
+    def of_bytes(cls, data: bytes) -> FrameFile:
+        """Storage that already has this content."""
+        file = cls()
+        file.append(data)
+        return file
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool = False) -> FrameFile:
+        """A file by name. A symbolic link is not followed. ``create`` makes a new file and refuses an existing one."""
+        flags = (os.O_RDWR | os.O_CREAT | os.O_EXCL) if create else os.O_RDWR
+        descriptor = os.open(path, flags | no_follow(), 0o644)
+        return cls(descriptor, os.fstat(descriptor).st_size)
+
+    @classmethod
+    def read_only(cls, path: Path) -> FrameFile:
+        """A file by name, to read. A small one is read into memory, so that no descriptor stays open."""
+        descriptor = os.open(path, os.O_RDONLY | no_follow())
+        file = cls(descriptor, os.fstat(descriptor).st_size)
+        return file.in_memory_if_small()
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the content is in memory."""
+        return self._descriptor < 0
+
+    def append(self, data: bytes) -> None:
+        """Write at the end."""
+        if self._descriptor < 0:
+            self._memory += data
+            if len(self._memory) > MOST_MEMORY:
+                self._move_to_disk()
+        else:
+            _write(self._descriptor, data, self.length)
+        self.length += len(data)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Returns ``size`` bytes from ``offset``, or fewer at the end."""
+        if self._descriptor < 0:
+            return bytes(self._memory[offset : offset + size])
+        pieces = []
+        while size > 0 and (piece := os.pread(self._descriptor, size, offset)):
+            pieces.append(piece)
+            offset, size = offset + len(piece), size - len(piece)
+        return b"".join(pieces)
+
+    def truncate(self, length: int) -> None:
+        """Drop everything from ``length`` on."""
+        if self._descriptor < 0:
+            del self._memory[length:]
+        else:
+            os.ftruncate(self._descriptor, length)
+        self.length = length
+
+    def sync(self) -> None:
+        """Wait until what was appended is on the disk."""
+        if self._descriptor >= 0:
+            os.fsync(self._descriptor)
+
+    def in_memory_if_small(self) -> FrameFile:
+        """A copy in memory if there is room for it, else the file itself."""
+        return FrameFile.of_bytes(self.read(0, self.length)) if self.length <= MOST_MEMORY // 4 else self
+
+    def _move_to_disk(self) -> None:
+        with tempfile.TemporaryFile(prefix="nowait-trace-") as file:
+            self._own(os.dup(file.fileno()))
+        _write(self._descriptor, self._memory, 0)
+        self._memory = bytearray()
+
+    def _own(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        weakref.finalize(self, _close, descriptor)
+
+
+def no_follow() -> int:
+    """The flags by which a file of a run is opened: a symbolic link in its place is an error."""
+    return getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def _write(descriptor: int, data: bytes | bytearray, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(descriptor)

@@ -1,0 +1,227 @@
+"""Writes and reads a stored trace, a frame at a time, so that memory does not grow with the run."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nowait.core.types import Integers
+from nowait.recording.errors import DamagedFileError
+from nowait.recording.framefile import FrameFile
+from nowait.recording.frames import (
+    FILE_HEADER,
+    HEADER_BYTES,
+    Frame,
+    Kind,
+    covered_by,
+    decode_rows,
+    frame_bytes,
+    json_body,
+    read_header,
+    table_of,
+)
+from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, STEP_DTYPE
+
+KEPT = ("full", "sampled", "none")
+"""How much of a trace is kept: all arrivals, some of each worker, or none."""
+
+
+class Position(NamedTuple):
+    """A place between two frames: a checkpoint refers to the trace up to it."""
+
+    length: int
+    frames: int
+
+
+@final
+class JournalWriter:
+    """Appends frames to a file."""
+
+    def __init__(self, file: FrameFile, frames: int = 0) -> None:
+        self.file = file
+        self._frames = frames
+
+    @classmethod
+    def new(cls, file: FrameFile, initial_workers: Sequence[int], kept: str) -> JournalWriter:
+        """Begin an empty file."""
+        file.append(FILE_HEADER)
+        writer = cls(file)
+        writer.write(Kind.START, json_body({"initial_workers": list(initial_workers), "kept": kept}))
+        return writer
+
+    @property
+    def position(self) -> Position:
+        """The end of the last frame."""
+        return Position(self.file.length, self._frames)
+
+    def write(self, kind: Kind, body: bytes, first: int = 0, count: int = 0) -> None:
+        """Append a frame."""
+        self.file.append(frame_bytes(kind, self._frames, body, first, count))
+        self._frames += 1
+
+    def end(self, seconds: float, last_norm: float, arrivals: int) -> None:
+        """Append the last frame of a run that had so many arrivals."""
+        self.write(Kind.END, json_body({"seconds": seconds, "last_norm": last_norm, "arrivals": arrivals}))
+
+
+@final
+class Journal:
+    """Reads a stored trace. The constructor reads the headers of all frames; bodies are read when they are needed.
+
+    Every body is compared with its checksum whenever it is read; ``DamagedFileError`` is raised if it differs.
+    """
+
+    def __init__(self, file: FrameFile, name: Any = "the trace", length: int | None = None) -> None:
+        self._file, self._name = file, name
+        self._length = file.length if length is None else length
+        if file.read(0, len(FILE_HEADER)) != FILE_HEADER:
+            raise DamagedFileError(name, f"it does not begin as a trace of format {FILE_HEADER[13:14].decode()} does")
+        self._rows: list[tuple[Frame, int]] = []
+        """With how many arrivals each stands for."""
+        self._steps: list[Frame] = []
+        self._step_ranges: list[tuple[int, int]] = []
+        self._events: list[Frame] = []
+        self.ends: list[int] = []
+        """Where each frame ends."""
+        self.end: dict[str, float] | None = None
+        """How the run ended; None if the file does not say so."""
+        self.num_arrivals = self.num_rows = 0
+        """All arrivals of the run, and those that are kept."""
+        for frame in self._frames():
+            self._index(frame)
+        if not self.ends:
+            raise DamagedFileError(name, "it has no frames")
+
+    def _frames(self) -> Iterator[Frame]:
+        offset = len(FILE_HEADER)
+        while offset < self._length:
+            frame = read_header(self._file.read(offset, min(HEADER_BYTES, self._length - offset)), offset)
+            if frame is None or frame.number != len(self.ends) or frame.end > self._length:
+                raise DamagedFileError(self._name, f"there is no whole frame at byte {offset:,}", whole=offset)
+            yield frame
+            self.ends.append(frame.end)
+            offset = frame.end
+
+    def _index(self, frame: Frame) -> None:
+        if (frame.kind == Kind.START) != (frame.number == 0):
+            raise self._damaged(frame, "the first frame, and no other, tells how the run began")
+        if frame.kind == Kind.START:
+            start = self._json(frame)
+            self.initial_workers = np.array(start["initial_workers"], dtype=np.int64)
+            self.kept: str = start["kept"]
+        elif frame.kind == Kind.ROWS:
+            self._index_rows(frame)
+        elif frame.kind == Kind.STEPS:
+            last = np.frombuffer(self._file.read(max(0, frame.end - STEP_DTYPE.itemsize), 8), np.int64)
+            self._steps.append(frame)
+            self._step_ranges.append((frame.first, int(last[0]) if frame.entries else frame.first))
+        elif frame.kind == Kind.EVENTS:
+            self._events.append(frame)
+        else:
+            self.end = self._json(frame)
+
+    def _index_rows(self, frame: Frame) -> None:
+        covered = covered_by(self._file.read(frame.offset, min(frame.size, 4)))
+        if frame.first != self.num_arrivals:
+            raise self._damaged(frame, f"rows from {frame.first} on where {self.num_arrivals} were expected")
+        self._rows.append((frame, covered))
+        self.num_arrivals += covered
+        self.num_rows += frame.entries
+
+    def verify(self) -> None:
+        """Read every frame, and raise ``DamagedFileError`` at the first that is not whole."""
+        for _ in self.blocks():
+            pass
+        for frame in self._steps:
+            self._table(frame)
+        for _ in self._event_tables():
+            pass
+
+    def blocks(self) -> Iterator[NDArray[np.void]]:
+        """The rows of the trace, a frame at a time; held gradients with their first steps."""
+        ranges = np.array(self._step_ranges, dtype=np.int64).reshape(-1, 2)
+        for frame, covered in self._rows:
+            body = self._body(frame)
+            try:
+                rows, numbers = decode_rows(body, frame.entries)
+            except ValueError as error:
+                raise self._damaged(frame, str(error)) from None
+            later = np.flatnonzero((ranges[:, 0] < frame.first + covered) & (ranges[:, 1] >= frame.first))
+            for place in later.tolist():
+                _complete(rows, numbers, frame.first, self._table(self._steps[place]))
+            yield rows
+
+    def arrivals(self) -> NDArray[np.void]:
+        """All rows in memory."""
+        blocks = list(self.blocks())
+        return np.concatenate(blocks) if blocks else np.empty(0, ARRIVAL_DTYPE)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One column in memory."""
+        pieces = [block[name].copy() for block in self.blocks()]
+        return np.concatenate(pieces) if pieces else np.empty(0, ARRIVAL_DTYPE[name])
+
+    def events(self) -> NDArray[np.void]:
+        """All other events in memory."""
+        tables = list(self._event_tables())
+        return np.concatenate(tables) if tables else np.empty(0, EVENT_DTYPE)
+
+    def _event_tables(self) -> Iterator[NDArray[np.void]]:
+        return (self._table(frame) for frame in self._events)
+
+    def _table(self, frame: Frame) -> NDArray[np.void]:
+        try:
+            return table_of(self._body(frame), frame.kind, frame.entries)
+        except DamagedFileError:
+            raise
+        except ValueError as error:
+            raise self._damaged(frame, str(error)) from None
+
+    def _json(self, frame: Frame) -> dict[str, Any]:
+        values: dict[str, Any] = json.loads(self._body(frame))
+        return values
+
+    def _body(self, frame: Frame) -> bytes:
+        body = self._file.read(frame.offset, frame.size)
+        if len(body) != frame.size or zlib.crc32(body) != frame.checksum:
+            raise self._damaged(frame, "its checksum differs")
+        return body
+
+    def _damaged(self, frame: Frame, why: str) -> DamagedFileError:
+        return DamagedFileError(self._name, f"frame {frame.number}: {why}", whole=frame.offset - HEADER_BYTES)
+
+
+def _complete(rows: NDArray[np.void], numbers: Integers | None, first: int, steps: NDArray[np.void]) -> None:
+    """Fill in the first steps of gradients whose rows were written before they had one."""
+    if numbers is None:
+        inside = steps[(steps["row"] >= first) & (steps["row"] < first + len(rows))]
+        places = inside["row"] - first
+    else:
+        found = np.searchsorted(numbers, steps["row"])
+        known = (
+            numbers[np.minimum(found, len(numbers) - 1)] == steps["row"] if len(numbers) else np.zeros(len(steps), bool)
+        )
+        inside, places = steps[known], found[known]
+    for column in ("step", "weight", "stepsize"):
+        rows[column][places] = inside[column]
+
+
+def whole_length(file: FrameFile, name: Any) -> tuple[list[int], str]:
+    """Where the whole frames at the beginning of a file end; and what is wrong after them, if anything is."""
+    length, trouble = file.length, ""
+    while True:
+        try:
+            journal = Journal(file, name, length)
+            journal.verify()
+        except DamagedFileError as error:
+            trouble = trouble or str(error)
+            if error.whole <= len(FILE_HEADER) or error.whole >= length:
+                return [], trouble
+            length = error.whole
+        else:
+            return journal.ends, trouble

@@ -1,0 +1,78 @@
+"""The file ``metrics.jsonl``: a line per evaluation, each with a checksum."""
+
+from __future__ import annotations
+
+import json
+import logging
+import zlib
+from pathlib import Path
+from typing import Any
+
+from nowait.recording.files import append_line, replace_file
+from nowait.recording.history import History, HistoryRecorder
+
+logger = logging.getLogger("nowait")
+
+CHECKSUM = "crc32"
+MOST_WARNINGS = 3
+"""Broken lines that are named one by one."""
+
+
+def metrics_line(step: int, gradients: int, time: float, loss: float) -> str:
+    """One evaluation."""
+    values = {"step": step, "gradients": gradients, "time": time, "loss": loss}
+    return json.dumps(values | {CHECKSUM: _checksum_of(values)})
+
+
+def append_metrics(path: Path, step: int, gradients: int, time: float, loss: float) -> None:
+    """Append one evaluation."""
+    append_line(path, metrics_line(step, gradients, time, loss))
+
+
+def write_metrics(path: Path, history: History) -> None:
+    """Write all evaluations of a run anew."""
+    lines = [metrics_line(**row) + "\n" for row in history.rows()]  # type: ignore[arg-type]
+    replace_file(path, "".join(lines).encode())
+
+
+def read_metrics(path: Path, *, with_checksums: bool) -> tuple[HistoryRecorder, list[int]]:
+    """The evaluations, and the numbers of the lines that are broken.
+
+    A last line without an end was cut off in a crash: it does not count as broken. Files of older versions have lines
+    without checksums.
+    """
+    recorder, broken = HistoryRecorder(), []
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        entry = _read_line(line, with_checksums)
+        if entry is None:
+            broken.append(number)
+        else:
+            recorder.add(*entry)
+    return recorder, broken
+
+
+def read_history(path: Path, *, with_checksums: bool) -> HistoryRecorder:
+    """The evaluations; a warning names lines that are broken and left out."""
+    recorder, broken = read_metrics(path, with_checksums=with_checksums)
+    if broken:
+        more = f" and {len(broken) - MOST_WARNINGS} more" if len(broken) > MOST_WARNINGS else ""
+        numbers = ", ".join(map(str, broken[:MOST_WARNINGS]))
+        logger.warning("%s is damaged: line %s%s is left out of the history", path, numbers, more)
+    return recorder
+
+
+def _read_line(line: bytes, with_checksums: bool) -> tuple[int, int, float, float] | None:
+    try:
+        values = json.loads(line)
+        checksum = values.pop(CHECKSUM, None)
+        if checksum != _checksum_of(values) and (with_checksums or checksum is not None):
+            return None
+        entry = int(values["step"]), int(values["gradients"]), float(values["time"]), float(values["loss"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    return entry
+
+
+def _checksum_of(values: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(values).encode())

@@ -1,0 +1,103 @@
+"""Totals over the arrivals of a run, counted as they come, so that no trace is needed for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nowait.core.compiled import kernels
+from nowait.core.types import Integers
+from nowait.recording.rows import IS_VALID
+
+FIRST_ARRIVALS = 1_024
+"""A sampled trace has so many arrivals of each worker from the start, …"""
+ONE_IN = 64
+"""… and then one in so many."""
+
+
+@final
+class Tally:
+    """Counts by worker number, and how often a worker got params that it had already."""
+
+    def __init__(self) -> None:
+        self.arrivals = 0
+        self.repeats = 0
+        """How often a worker's arrival had the same version as its one before."""
+        self.by_worker: Integers = np.zeros(0, np.int64)
+        """Arrivals of each worker."""
+        self.valid: Integers = np.zeros(0, np.int64)
+        """Valid gradients of each worker."""
+        self._latest: Integers = np.zeros(0, np.int64)
+
+    @classmethod
+    def of(cls, rows: NDArray[np.void]) -> Tally:
+        """The totals of these rows."""
+        tally = cls()
+        tally.add(rows)
+        return tally
+
+    def add(self, rows: NDArray[np.void]) -> None:
+        """Count these rows, which follow on those counted before."""
+        if not len(rows):
+            return
+        worker = np.ascontiguousarray(rows["worker"])
+        self._grow(int(worker.max()) + 1)
+        size = len(self.valid)
+        self.arrivals += len(rows)
+        self.repeats += int(kernels().count_repeats(worker, np.ascontiguousarray(rows["version"]), self._latest))
+        self.by_worker += np.bincount(worker, minlength=size)
+        self.valid += np.bincount(worker[IS_VALID[rows["outcome"]]], minlength=size)
+
+    def sample(self, worker: Integers) -> NDArray[np.bool_]:
+        """Which of the next arrivals, by worker, a sampled trace keeps: those that every worker has few of, first."""
+        order = np.argsort(worker, kind="stable")
+        ordered = worker[order]
+        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.empty(0, np.int64)
+        rank = np.empty(len(worker), np.int64)
+        rank[order] = np.arange(len(worker)) - np.repeat(starts, np.diff(np.r_[starts, len(worker)]))
+        before = np.zeros(max(int(worker.max(initial=-1)) + 1, len(self.by_worker)), np.int64)
+        before[: len(self.by_worker)] = self.by_worker
+        number = before[worker] + rank
+        kept: NDArray[np.bool_] = (number < FIRST_ARRIVALS) | (number % ONE_IN == 0)
+        return kept
+
+    def copy(self) -> Tally:
+        """A copy that does not change with this one."""
+        return Tally.restored(self.state())
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "arrivals": self.arrivals,
+            "repeats": self.repeats,
+            "by_worker": self.by_worker.tolist(),
+            "valid": self.valid.tolist(),
+            "latest": self._latest.tolist(),
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Tally:
+        """The tally with this state."""
+        tally = cls()
+        tally.arrivals, tally.repeats = int(state["arrivals"]), int(state["repeats"])
+        tally.by_worker = np.array(state["by_worker"], dtype=np.int64)
+        tally.valid = np.array(state["valid"], dtype=np.int64)
+        tally._latest = np.array(state["latest"], dtype=np.int64)
+        return tally
+
+    def _grow(self, size: int) -> None:
+        more = size - len(self.valid)
+        if more > 0:
+            self.by_worker = np.concatenate([self.by_worker, np.zeros(more, np.int64)])
+            self.valid = np.concatenate([self.valid, np.zeros(more, np.int64)])
+            self._latest = np.concatenate([self._latest, np.full(more, -1, np.int64)])
+
+
+def places_kept(rows: NDArray[np.void], kept: str, before: Tally) -> Integers:
+    """The places of the rows that a trace keeps, "full", "sampled" or "none", after the rows counted ``before``."""
+    if kept == "full":
+        return np.arange(len(rows))
+    return np.flatnonzero(before.sample(rows["worker"])) if kept == "sampled" else np.empty(0, np.int64)
