@@ -258,7 +258,7 @@ def test_a_million_arrivals_make_a_small_file(run, tmp_path):
     arrivals = np.tile(run.trace.arrivals, repeats)
     for column in ("time", "started"):
         arrivals[column] += np.repeat(np.arange(repeats) * run.stats.seconds, len(run.trace))
-    big = dataclasses.replace(run.trace, arrivals=arrivals)
+    big = dataclasses.replace(run.trace, source=arrivals)
     many = with_losses(dataclasses.replace(run, trace=big), 1 / np.arange(1.0, 200_000.0))
     path = write_report({f"method {place}": many for place in range(4)}, tmp_path / "big.html")
     assert path.stat().st_size < 1_000_000

@@ -231,6 +231,23 @@ def replay(
 
 
 @app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, finished or not.")],
+    as_json: Json = False,
+) -> None:
+    """Compare every file of a run with its checksums, and say what can be done with the folder.
+
+    Nothing is changed, and no code is run. The exit status is 1 if a file is damaged.
+
+    Example: nowait check runs/mine
+    """
+    from nowait.cli.check import run_check
+
+    if not run_check(folder, as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that hold such.")],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),

@@ -164,7 +164,7 @@ class RunFolder:
         if checkpoint is None:
             reason = "; ".join(damages[:3]) or "there is none"
             raise DamagedFileError(self.path, f"it has no whole checkpoint to resume from ({reason})")
-        for damage in damages:
+        for damage in dict.fromkeys(damages):
             logger.warning("%s: the run goes on from the older checkpoint of step %d", damage, checkpoint.state.steps)
         self._trace = trace
         return dataclasses.replace(checkpoint, history=self._cut_history(checkpoint))

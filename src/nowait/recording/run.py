@@ -127,7 +127,7 @@ def load(folder: str | Path) -> Run:
     if missing:
         raise FileNotFoundError(f"{source} is not a saved run: it has no {', no '.join(missing)}")
     is_new = trace == TRACE
-    stats, contents, evaluations = _read_stats(source / STATS, strict=is_new)
+    stats, contents, evaluations = read_stats(source / STATS, strict=is_new)
     vectors = read_tensors(source / PARAMS, contents)
     if not {"params", "last"} <= set(vectors):
         raise DamagedFileError(source / PARAMS, "it has no params")
@@ -152,7 +152,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _read_stats(path: Path, *, strict: bool) -> tuple[Stats, Contents | None, int]:
+def read_stats(path: Path, *, strict: bool) -> tuple[Stats, Contents | None, int]:
     """The totals, what ``params.safetensors`` has in it if that was written, and the number of evaluations."""
     values = read_strictly_sealed(path) if strict else read_sealed(path)[0]
     files, evaluations = values.pop(FILES, {}), values.pop("evaluations", 0)
