@@ -34,6 +34,8 @@ LONG, SHORT = 1 << 24, 1 << 16
 """How many events the first plan has at most: few if it costs much, or if a loss may end the run soon."""
 GROWTH = 16
 """So many times longer is the next one, if the first was too short."""
+MOST_EVENTS = 1 << 26
+"""A longer run is made the reference way, whose memory does not grow: a plan takes some 150 bytes an event."""
 METHOD_BEHAVIOUR = ("start", "on_arrival", "on_timer", "on_join", "on_leave", "on_reissue", "pending_stepsize")
 SPEEDS_BEHAVIOUR = ("timing", "clock")
 PROBLEM_BEHAVIOUR = ("gradient", "gradient_into", "gradient_with_memory", "add_penalty_gradient")
@@ -43,7 +45,7 @@ PROBLEM_BEHAVIOUR = ("gradient", "gradient_into", "gradient_with_memory", "add_p
 def simulate_compiled(parts: Parts, speeds: Speeds, faults: Faults, seed: int, progress: bool | None) -> Run | None:
     """The run, or None if it has to be made the reference way."""
     data = _data_of(parts)
-    if data is None:
+    if data is None or max(parts.budget.steps or 0, parts.budget.gradients or 0) > MOST_EVENTS:
         return None
     try:
         blueprint = Blueprint(
@@ -210,8 +212,10 @@ class _CompiledRun:
             session.interrupt(self._signal)
         elif playback.num_events < self._most_events:
             session.stop(playback.plan.advice)
+        elif self._most_events >= MOST_EVENTS:
+            raise NotPlannable
         else:
-            self._most_events *= GROWTH
+            self._most_events = min(GROWTH * self._most_events, MOST_EVENTS)
             playback.go_on_with(self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events))
 
 
