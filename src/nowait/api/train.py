@@ -71,8 +71,8 @@ def train(
 
     With a ``folder`` the run is written to disk as it goes on, with a checkpoint every ``checkpoint_every`` steps or
     ``checkpoint_seconds``, of which the last ``keep_checkpoints`` and the best stay: after a crash ``nw.resume`` goes
-    on from there. ``trace="sampled"`` or ``"none"`` keeps less of the trace of a very long run, which cannot be replayed
-    then.
+    on from there. ``trace="sampled"`` or ``"none"`` keeps less of the trace of a very long run, which then cannot be
+    replayed.
     The first Ctrl-C or SIGTERM ends the run well and returns it; a second one kills it. ``labels`` are kept in
     ``config.json``, for whatever you want to remember. ``progress`` None shows a live view on a terminal.
 
