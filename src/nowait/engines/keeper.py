@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from nowait.core import Server
 from nowait.recording import TraceRecorder
-from nowait.recording.folder import RunFolder
+from nowait.recording.folder import Checkpoint, RunFolder
 
 
 @final
@@ -35,6 +35,11 @@ class Keeper:
         path = self.folder.checkpoint(server.state(), self.wanted_workers(), recorder)
         self.plan(server)
         return path
+
+    def rewind(self, checkpoint: Checkpoint, config: dict[str, Any]) -> None:
+        """The run goes on from a checkpoint, maybe with another engine than ``config.json`` says."""
+        self.folder.rewind(checkpoint)
+        self.folder.write_config(config)
 
     def plan(self, server: Server) -> None:
         """The next checkpoint is counted from now."""

@@ -56,11 +56,15 @@ class RunFolder:
         try:
             (folder.path / "checkpoints").mkdir(parents=True)
             folder.lock()
-            write_json(folder.path / "config.json", config)
+            folder.write_config(config)
         except BaseException:  # a disk that is full leaves nothing behind
             folder.leave()
             raise
         return folder
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Write what the run is made of, whole or not at all."""
+        write_json(self.path / "config.json", config)
 
     def lock(self) -> None:
         """Keep other processes from writing the same run. The lock goes with this process, however it ends."""
