@@ -45,7 +45,8 @@ class Fingerprint:
         """Compute it. The gradient is the user's code: call this in a worker process."""
         point = initial_params(problem)
         point.flags.writeable = False
-        length = float(norm(np.asarray(problem.gradient(point, sampler(0).sample(0, 0)))))
+        gradient = np.asarray(problem.gradient(point, sampler(0).sample(0, 0)))
+        length = float(norm(gradient)) if np.isfinite(gradient).all() else math.inf
         return cls(point.size, str(point.dtype), length if math.isfinite(length) else None)
 
     @classmethod

@@ -115,7 +115,7 @@ class Engine:
             raise KeyboardInterrupt(f"{self._interrupted} came before the run had begun")
 
     def _identify(self) -> None:
-        """Have the fingerprint of the problem computed. If it has to be compared, wait for it."""
+        """Have the fingerprint of the problem computed, and wait for it, but not for long."""
         self._start_the_clock()
         self._serial += 1
         self._identifier.begin(self._places.home, self._serial)
@@ -215,7 +215,7 @@ class Engine:
 
     def _evaluated(self, number: int, loss: float) -> None:
         if self._snapshot is not None and self._evaluation == number:
-            self._failures.delivered(EVALUATOR)
+            self._forgive(EVALUATOR, self._places.home)
             (snapshot, version), self._snapshot = self._snapshot, None
             self._server.release(version)
             self.session.evaluated(snapshot, loss)
@@ -281,9 +281,14 @@ class Engine:
             desk.took = seconds
             if desk.queue and desk.running is None:
                 self._send(desk, desk.queue.popleft())
-            if troubled and (worker in troubled or ZYGOTE in troubled):
-                self._failures.delivered(worker)
-                self._failures.delivered(ZYGOTE)
+            if troubled:
+                self._forgive(worker, desk.place)
+
+    def _forgive(self, worker: int, place: Place) -> None:
+        """A worker delivered: reset its failures, and those of the home if it works there."""
+        self._failures.delivered(worker)
+        if place is self._places.home:
+            self._failures.delivered(ZYGOTE)
 
     def _execute_but_for(self, homeless: list[int], commands: list[Command]) -> None:
         """Execute, but for workers that are about to be lost, because they found no room."""

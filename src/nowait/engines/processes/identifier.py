@@ -10,8 +10,10 @@ from nowait.engines.processes.failures import NO_DETAILS
 from nowait.engines.processes.places import Line, Place
 from nowait.engines.processes.wire import FINGERPRINTER, Report
 
-LONGEST_WAIT = 120.0
-"""Seconds that a resumed run waits for the fingerprint before it goes on without a comparison."""
+SECONDS_TO_RECORD = 10.0
+"""A new run begins after so many seconds; the fingerprint is recorded whenever it is known."""
+SECONDS_TO_COMPARE = 120.0
+"""A run that is resumed goes on without a comparison after so many seconds."""
 
 
 @final
@@ -34,16 +36,16 @@ class Identifier:
         """Have the fingerprint computed."""
         self._place, self._serial = place, serial
         self._line = place.hire(FINGERPRINTER, serial, monotonic())
-        self._deadline = monotonic() + LONGEST_WAIT
+        self._deadline = monotonic() + (SECONDS_TO_COMPARE if self._compares else SECONDS_TO_RECORD)
 
     @property
     def blocks_the_run(self) -> bool:
-        """True while the run must not begin: a comparison has to be made first, and there is time for it."""
-        return self._compares and monotonic() < self._deadline
+        """True while the run should not begin: the fingerprint is being computed, and there is time for it."""
+        return self._line is not None and monotonic() < self._deadline
 
     @property
     def _compares(self) -> bool:
-        return self._line is not None and self._identification is not None and self._identification.compares
+        return self._identification is not None and self._identification.compares
 
     def is_at(self, place: Place) -> bool:
         """True while the process is running in this place."""
@@ -70,10 +72,10 @@ class Identifier:
             self._identification.unknown(cause)
 
     def stop_blocking(self) -> None:
-        """The run begins: end a process that should have answered before."""
-        if self._compares and self._place is not None:
+        """The run begins. A comparison would come too late, so end a process that is still computing for one."""
+        if self._compares and self._line is not None and self._place is not None:
             self._place.kill(self._serial)
-            self.ended(f"one gradient took longer than {LONGEST_WAIT:.0f} s")
+            self.ended(f"one gradient took longer than {SECONDS_TO_COMPARE:.0f} s")
 
     def close(self) -> None:
         """Close the pipe to the process."""
