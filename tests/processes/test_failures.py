@@ -1,11 +1,16 @@
-"""What to do about failures, and what is planned for when, without any process."""
+"""What to do about failures, and what is planned for when: mostly without any process."""
 
 import math
 
 import pytest
 
+import nowait as nw
+from faulty import Faulty, train_until
 from nowait.engines.processes.agenda import Agenda
 from nowait.engines.processes.failures import ERRORS_IN_A_ROW, FIRST_ERRORS, FIRST_PAUSE, LONGEST_PAUSE, Failures
+from nowait.engines.processes.mailbox import Mailbox
+
+ASYNCHRONOUS = nw.AsynchronousSGD(nw.Constant(0.05))
 
 # Errors of the problem
 
@@ -43,6 +48,20 @@ def test_a_worker_that_raises_many_times_in_a_row_stops_the_run_although_others_
         failures.delivered(1)
         decisions.append(failures.raised(0, "OSError at x:1", any_gradient=True))
     assert decisions == [False] * (ERRORS_IN_A_ROW - 1) + [True]
+
+
+def test_a_problem_that_raises_now_and_then_is_trained_to_the_end(caplog):
+    """Every fifth gradient of every worker raises, at the same line."""
+    faults = {(worker, job): "fail" for worker in range(4) for job in range(4, 400, 5)}
+    run = train_until(lambda jobs: len(jobs) == 4 and min(jobs.values()) > 60, Faulty(faults), ASYNCHRONOUS, workers=4)
+    assert run.stats.lost >= 40
+
+
+@pytest.mark.parametrize("fault", ["fail", "misfit"])
+def test_a_report_whose_details_are_missing_is_an_error_without_a_traceback(fault, caplog, monkeypatch):
+    monkeypatch.setattr(Mailbox, "letter", lambda *_: None)
+    with pytest.raises(nw.WorkerFailedError, match="worker 0 raised, not for the first time:\nits traceback did not"):
+        nw.train(Faulty({0: fault}), ASYNCHRONOUS, workers=1, steps=50)
 
 
 # Deaths

@@ -58,19 +58,27 @@ def test_a_zygote_that_never_comes_back_stops_the_run(tmp_path, caplog, monkeypa
 
 
 def test_time_goes_on_while_the_zygote_reloads(tmp_path, caplog):
-    """It loads for ever, but the budget of seconds ends the run."""
+    """It is killed after the first loss, and loads for ever then; but the budget of seconds ends the run."""
 
-    class Slow(Loads):
+    class Endless(Faulty):
+        folder = str(tmp_path)
+
         def prepare(self):
-            super().prepare()
-            if len(os.listdir(self.folder)) == 2:
+            if os.path.exists(f"{self.folder}/evaluated"):
                 signal.pause()
 
-        def loss(self, point):
-            return 0.0
+        def gradient(self, point, sample):
+            if os.path.exists(f"{self.folder}/evaluated"):
+                os.kill(os.getppid(), signal.SIGKILL)
+            return super().gradient(point, sample)
 
-    run = nw.train(Slow(tmp_path, deadly=()), ASYNCHRONOUS, workers=2, seconds=1.0, evaluate_every=10**9)
+    class Evaluated(nw.Callback):
+        def on_evaluate(self, control):
+            (tmp_path / "evaluated").touch()
+
+    run = nw.train(Endless(), ASYNCHRONOUS, workers=2, seconds=1.0, evaluate_every=10**9, callbacks=[Evaluated()])
     assert run.stats.seconds >= 1.0
+    assert run.trace.events["kind"].tolist() == [1, 1], "both workers were lost, and none came back"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -74,7 +74,7 @@ def train(
 
     With a ``folder`` the run is written to disk as it goes on, with a checkpoint every ``checkpoint_every`` steps or
     ``checkpoint_seconds``, of which the last ``keep_checkpoints`` stay: after a crash ``nw.resume`` goes on from there.
-    The first Ctrl-C or SIGTERM ends the run well and returns it; a second one kills it. ``labels`` are kept in
+    The first Ctrl-C, SIGTERM or SIGHUP ends the run well and returns it; a second one kills it. ``labels`` are kept in
     ``config.json``, for whatever you want to remember. ``progress`` None shows a live view on a terminal.
 
     >>> import nowait as nw
