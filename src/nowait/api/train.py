@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,12 +13,13 @@ from typing import Any, final
 
 from nowait.api.parts import checked_kept, make_parts, warn_of_split
 from nowait.api.rebuild import rebuild
-from nowait.core import Method, Output, Update, checks, sampler
-from nowait.core.problem import checked_problem, initial_params
+from nowait.core import Method, Output, Update, checks
+from nowait.core.problem import checked_problem
 from nowait.core.randomness import checked_seed
-from nowait.core.types import Vector, norm
+from nowait.core.types import Vector
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster, checked_engine, connected
+from nowait.engines.fingerprint import Fingerprint, Identification, other_problem
 from nowait.engines.keeper import Keeper, checkpoint_of
 from nowait.engines.processes import ProcessOptions, SharedSlots
 from nowait.engines.processes import train as run_processes
@@ -26,6 +28,8 @@ from nowait.recording import HistoryRecorder, Run, describe
 from nowait.recording.folder import RunFolder
 from nowait.recording.run import read_config
 from nowait.speeds import Adversary, Speeds
+
+logger = logging.getLogger("nowait")
 
 
 def train(
@@ -73,7 +77,7 @@ def train(
     ``checkpoint_seconds``, of which the last ``keep_checkpoints`` and the best stay: after a crash ``nw.resume`` goes
     on from there. ``trace="sampled"`` or ``"none"`` keeps less of the trace of a very long run, which then cannot be
     replayed.
-    The first Ctrl-C or SIGTERM ends the run well and returns it; a second one kills it. ``labels`` are kept in
+    The first Ctrl-C, SIGTERM or SIGHUP ends the run well and returns it; a second one kills it. ``labels`` are kept in
     ``config.json``, for whatever you want to remember. ``progress`` None shows a live view on a terminal.
 
     >>> import nowait as nw
@@ -111,6 +115,7 @@ def train(
             initial=initial,
             folder=folder,
             resumed=None,
+            fingerprint=None,
             labels=dict(labels or {}),
             progress=progress,
         )
@@ -142,7 +147,7 @@ def resume(
         raise FileNotFoundError(f"{path} is not the folder of a run: it has no config.json")
     config = read_config(path)
     plan = Plan.of(config, speeds, engine)
-    _check_fingerprint(problem, config, path)
+    _check_size(checked_problem(problem), config["fingerprint"], path)
     run_folder = RunFolder(path, plan.keep_checkpoints)
     if run_folder.is_finished():
         raise ValueError(f"the run in {path} is finished: read it with nw.load")
@@ -162,6 +167,7 @@ def resume(
                 initial=None,
                 folder=path,
                 resumed=run_folder,
+                fingerprint=config["fingerprint"],
                 labels=config.get("labels", {}),
                 progress=progress,
             )
@@ -250,6 +256,7 @@ def _train(
     initial: Any,
     folder: str | Path | None,
     resumed: RunFolder | None,
+    fingerprint: Any,
     labels: dict[str, Any],
     progress: bool | None,
 ) -> Run:
@@ -282,7 +289,7 @@ def _train(
     parts.config["labels"] = describe(labels)
     try:
         if folder is not None:
-            parts.keeper = _keeper(plan, problem, parts, folder, resumed)
+            parts.keeper = _keeper(plan, parts, folder, resumed, fingerprint)
         return _run(plan, parts, slots[0], progress)
     finally:
         slots[0].close()
@@ -309,41 +316,39 @@ def _run(plan: Plan, parts: Parts, points: SharedSlots, progress: bool | None) -
     return run_cluster(plan.engine, fewest, parts, points, options, seed=plan.seed, progress=progress)
 
 
-def _keeper(plan: Plan, problem: Any, parts: Parts, folder: str | Path, resumed: RunFolder | None) -> Keeper:
-    parts.config["fingerprint"] = _fingerprint(problem)
-    if resumed is not None and parts.checkpoint is not None:
-        run_folder = resumed
-        resumed.rewind(parts.checkpoint, parts.recorder)
-        resumed.write_config(parts.config)  # it may go on with another engine
-    else:
-        state, wanted = parts.server.initial_state(), list(range(plan.most or plan.fewest))
-        run_folder = RunFolder.create(
-            folder,
-            parts.config,
-            plan.keep_checkpoints,
-            parts.recorder,
-            first=lambda recorder: checkpoint_of(state, recorder, wanted, HistoryRecorder()),
-        )
+def _keeper(plan: Plan, parts: Parts, folder: str | Path, resumed: RunFolder | None, recorded: Any) -> Keeper:
+    """Who writes the run to disk; with it, who looks after the fingerprint (None until a worker has computed it)."""
+    config = parts.config
+    config["fingerprint"] = recorded
+    run_folder = resumed or _new_folder(plan, parts, folder)
+
+    def keep(fingerprint: dict[str, Any]) -> None:
+        config["fingerprint"] = fingerprint
+        run_folder.write_config(config)
+
+    parts.identification = Identification(parts.problem, recorded, str(run_folder.path), keep)
     return Keeper(run_folder, plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf)
 
 
-def _fingerprint(problem: Any) -> dict[str, Any]:
-    """By what a problem is known again: its shape, and the norm of one gradient."""
-    point = initial_params(problem)
-    point.flags.writeable = False
-    gradient = problem.gradient(point, sampler(0).sample(0, 0))
-    return {"problem": repr(problem)[:200], "params": [point.size, str(point.dtype)], "gradient_norm": norm(gradient)}
+def _new_folder(plan: Plan, parts: Parts, folder: str | Path) -> RunFolder:
+    """With a checkpoint of the start in it."""
+    state, wanted = parts.server.initial_state(), list(range(plan.most or plan.fewest))
+    return RunFolder.create(
+        folder,
+        parts.config,
+        plan.keep_checkpoints,
+        parts.recorder,
+        first=lambda recorder: checkpoint_of(state, recorder, wanted, HistoryRecorder()),
+    )
 
 
-def _check_fingerprint(problem: Any, config: dict[str, Any], path: Path) -> None:
-    recorded, given = config["fingerprint"], _fingerprint(checked_problem(problem))
-    close = math.isclose(recorded["gradient_norm"], given["gradient_norm"], rel_tol=1e-6, abs_tol=1e-300)
-    if recorded["params"] != given["params"] or not close:
-        raise ValueError(
-            f"{path} is a run of another problem: that was {recorded['problem']} with params {recorded['params']} and "
-            f"a first gradient of norm {recorded['gradient_norm']:.9g}; this one has params {given['params']} and "
-            f"{given['gradient_norm']:.9g}"
-        )
+def _check_size(problem: Any, recorded: Any, path: Path) -> None:
+    """Refuse a problem of another dimension; its gradient is compared later, by a worker."""
+    fingerprint = Fingerprint.read(recorded)
+    if fingerprint is None:
+        logger.warning("the problem cannot be compared with the one of %s: the run has no fingerprint", path)
+    elif fingerprint.size != problem.dimension:
+        raise other_problem(path, recorded, f"{problem.dimension} params")
 
 
 def _checked_workers(workers: Any, speeds: Speeds | None, cluster: RayCluster | None) -> int | tuple[int, int] | None:

@@ -105,7 +105,6 @@ class Server:
         self._unchecked: Arrival | None = None
         self._stepped_along_sum = False
         self._rejections = Rejections()
-        self._check = self._check_gradient
         self.workers = WorkerSet(range(workers) if isinstance(workers, int) else workers)
         """The live workers."""
         self.num_workers = len(self.workers)
@@ -227,6 +226,19 @@ class Server:
                     version = self.in_flight.versions[ticket.id]
                     self._weigh(version, self.method.pending_stepsize(self, delay))
         return self.output.result(self.params).astype(self._dtype)
+
+    def close(self, last: Vector | None = None) -> None:
+        """Release the memory of params, and let go of method and log. No event can be handled afterwards.
+
+        Sums of the method, and callbacks that kept their control, may hold the server for longer than the run.
+        They find ``last`` as its params, or else a copy of the current ones.
+        """
+        self._versions.close(self.params.copy() if last is None else last)
+        self.in_flight = InFlight()
+        self._make_step = self.update.checked
+        self._commands = []
+        self._log = NoLog()
+        del self.method
 
     def declare_diverged(self, reason: str) -> None:
         """An engine found that the run cannot go on: the loss is not finite."""
@@ -365,7 +377,7 @@ class Server:
     def _on_gradient(self, event: GradientArrived) -> list[Command]:
         ticket, gradient, self.now, _, _ = event
         version = self.in_flight.take(ticket)
-        arrival = Arrival(event, self.steps + 1 - ticket[2], self._rows, version, self._check)
+        arrival = Arrival(event, self.steps + 1 - ticket[2], self._rows, version, self._check_gradient)
         if version is None:
             self.counts.late += 1
             return self._record(arrival, Outcome.LATE, [])

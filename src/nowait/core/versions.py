@@ -67,6 +67,18 @@ class Versions:
         if version.references == 0:
             self.free.append(version)
 
+    def close(self, last: Vector) -> None:
+        """Release all arrays, and have ``last`` for the current version. There can be no further one."""
+        self.free.clear()
+        self._allocate = _closed
+        del self.spare
+        number, self.current = self.current.number, Version(last, 0)
+        self.current.number = number
+
     def _new(self) -> Version:
         self.num_slots += 1
         return Version(self._allocate(), self.num_slots - 1)
+
+
+def _closed() -> Vector:
+    raise RuntimeError("the run is over: no more steps can be made")

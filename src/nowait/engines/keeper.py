@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from nowait.core import Server
 from nowait.core.state import ServerState
@@ -74,6 +74,11 @@ class Keeper:
         server.release(version)
         path = write.result()
         return [] if path is None else [path]
+
+    def rewind(self, checkpoint: Checkpoint, recorder: TraceRecorder, config: dict[str, Any]) -> None:
+        """The run goes on from a checkpoint, maybe with another engine than ``config.json`` says."""
+        self.folder.rewind(checkpoint, recorder)
+        self.folder.write_config(config)
 
     def plan(self, server: Server) -> None:
         """The next checkpoint is counted from now."""

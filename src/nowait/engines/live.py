@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -57,12 +58,17 @@ class LiveView:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.stop()
+            with contextlib.suppress(OSError):  # the terminal was closed
+                self._live.stop()
 
     def update(self, server: Server, loss: float | None, workers: Iterable[WorkerView]) -> None:
-        """Show the run as it is now."""
-        if self._live is not None:
+        """Show the run as it is now. If the terminal was closed, nothing is shown any more, and the run goes on."""
+        if self._live is None:
+            return
+        try:
             self._live.update(self._drawn(server, loss, list(workers)), refresh=True)
+        except OSError:
+            self.shown = False
 
     def _drawn(self, server: Server, loss: float | None, workers: list[WorkerView]) -> Any:
         from rich.console import Group

@@ -16,6 +16,7 @@ from nowait.core.problem import loss_of, message_bytes
 from nowait.core.rejections import Counts
 from nowait.core.types import Integers, Vector, norm
 from nowait.engines.budget import Budget, EvaluationPlan
+from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper
 from nowait.recording import Callback, HistoryRecorder, Run, Stats, TraceRecorder
 from nowait.recording.checkpoints import Checkpoint
@@ -78,6 +79,8 @@ class Parts:
     """Who writes the run to disk while it goes on."""
     checkpoint: Checkpoint | None = None
     """Where the run goes on, if it is resumed."""
+    identification: Identification | None = None
+    """Records the problem's fingerprint, or compares it with that of the run; for engines with worker processes."""
 
 
 @final
@@ -102,15 +105,20 @@ class Session:
         """The latest loss evaluated."""
         self.finished = False
         self.advice = ""
+        self._last: Vector | None = None
+        """The last params, once the run is over."""
 
     # What engines call
 
     def start(self) -> list[Command]:
         """Begin the run and evaluate the initial params; or go on where it was resumed."""
+        checkpoint = self._parts.checkpoint
         if self._keeper is not None:
+            if checkpoint is not None:
+                self._keeper.rewind(checkpoint, self._parts.recorder, self._parts.config)
             self._keeper.folder.begin()
-        if self._parts.checkpoint is not None and not self._parts.checkpoint.is_start:
-            return self._resume(self._parts.checkpoint)
+        if checkpoint is not None and not checkpoint.is_start:
+            return self._resume(checkpoint)
         commands = self.server.start()
         self._evaluate()
         if self._keeper is not None:
@@ -172,8 +180,9 @@ class Session:
         return self._history.entries[-1][0] if self._history.entries else None
 
     def let_go(self) -> None:
-        """The run is over: its engine and this do not hold each other any longer."""
+        """The run is over: break the reference cycle with the engine, and release the memory of params."""
         self._workforce = self._evaluator = None
+        self.server.close(self._last)
 
     def interrupt(self, signal: str) -> None:
         """A signal asks the run to end."""
@@ -229,6 +238,7 @@ class Session:
             ),
             config=self._parts.config,
         )
+        self._last = run.last
         if self._keeper is not None:
             self._keeper.folder.finish(run)
             self._write_files(run)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the run to end well, the second ends it."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first asks the run to end well, the second ends it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from types import FrameType, TracebackType
 from typing import Any, Self, final
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANGUP = getattr(signal, "SIGHUP", None)
+"""The terminal was closed. Windows has no such signal."""
 
 
 @final
 class Interruption:
-    """While this is entered in the main thread, a first signal calls ``ask``; a second raises KeyboardInterrupt."""
+    """While this is entered in the main thread, a first signal calls ``ask``; a second raises KeyboardInterrupt.
 
-    def __init__(self, ask: Callable[[str], None]) -> None:
+    With ``hangup``, SIGHUP asks too, unless it is ignored, as ``nohup`` has it. It never counts as the second signal:
+    shell and kernel may both send one when a terminal is closed.
+    """
+
+    def __init__(self, ask: Callable[[str], None], *, hangup: bool = False) -> None:
         self._ask = ask
+        self._hangup = hangup
         self._asked = False
         self._before: dict[int, Any] = {}
 
@@ -24,6 +31,8 @@ class Interruption:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._on_signal)
+            if self._hangup and HANGUP is not None and signal.getsignal(HANGUP) != signal.SIG_IGN:
+                self._before[HANGUP] = signal.signal(HANGUP, self._on_signal)
         return self
 
     def __exit__(
@@ -34,6 +43,8 @@ class Interruption:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._asked:
+            if number == HANGUP:
+                return
             raise KeyboardInterrupt
         self._asked = True
         self._ask(signal.Signals(number).name)

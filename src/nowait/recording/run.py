@@ -115,6 +115,8 @@ class Run:
     def __repr__(self) -> str:
         stats = self.stats
         loss = f", loss {self.history.loss[-1]:.6g}" if len(self.history) else ""
+        if len(self.history) and self.history.step[-1] != stats.steps:
+            loss += f" at step {self.history.step[-1]}"
         diverged = ", diverged" if stats.diverged else ""
         return f"Run({stats.steps} steps, {stats.gradients} gradients, {stats.seconds:.6g} s{loss}{diverged})"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nowait.engines.cluster.hosts import Hosts
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.processes import ProcessOptions, SharedSlots
-from nowait.engines.processes.engine import open_office, run_with
+from nowait.engines.processes.running import open_office, run_with
 from nowait.engines.session import Parts
 from nowait.recording import Run
 

@@ -245,12 +245,11 @@ class Relay:
             return
         vectors: list[Vector] = []
         gradients = self._gradients.views
-        for _, _, _, worker, kind in REPORT.iter_unpack(records):
+        for ticket, _, _, worker, kind in REPORT.iter_unpack(records):
             if kind == GRADIENT:
                 vectors.append(gradients[worker])
-            else:
-                letter = self._mailbox.letter(worker)
-                self._say(Say.LETTER, json.dumps((worker, letter)).encode())
+            elif (letter := self._mailbox.letter(worker, ticket)) is not None:
+                self._say(Say.LETTER, json.dumps((worker, ticket, letter)).encode())
         self._unanswered += 1
         self._say(Say.REPORTS, records, vectors)
 

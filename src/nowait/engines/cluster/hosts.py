@@ -69,6 +69,11 @@ class Hosts:
         """As ``Places.home``."""
         return self._home.home
 
+    @property
+    def home_is_ready(self) -> bool:
+        """As ``Places.home_is_ready``."""
+        return self._home.home_is_ready
+
     def open(self) -> None:
         """As ``Places.open``."""
         self._recruiter.ask(self._minimum, self._minimum)
@@ -124,9 +129,9 @@ class Hosts:
         """As ``Places.drain``."""
         return self._home.drain()
 
-    def letter(self, worker: int) -> tuple[Any, ...]:
+    def letter(self, worker: int, ticket: int) -> tuple[Any, ...] | None:
         """As ``Places.letter``."""
-        return self._home.letter(worker)
+        return self._home.letter(worker, ticket)
 
     def pending(self) -> bool:
         """As ``Places.pending``."""

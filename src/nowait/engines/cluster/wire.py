@@ -47,7 +47,7 @@ class Say(IntEnum):
     REPORTS = 9
     """``REPORT`` records, and the gradients"""
     LETTER = 10
-    """in JSON: worker, letter; before the report that announces it"""
+    """in JSON: worker, ticket, letter; before the report that announces it"""
     DIED = 11
     BEAT = 12
     """nothing to report, but alive"""

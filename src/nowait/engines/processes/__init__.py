@@ -1,6 +1,7 @@
 """Real worker processes on this machine."""
 
-from nowait.engines.processes.engine import ProcessOptions, train
+from nowait.engines.processes.engine import ProcessOptions
+from nowait.engines.processes.running import train
 from nowait.engines.processes.shared import SharedSlots
 
 __all__ = ["ProcessOptions", "SharedSlots", "train"]

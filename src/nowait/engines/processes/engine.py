@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import os
 import select
 from bisect import insort
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from pathlib import Path
 from time import monotonic
 from typing import final
@@ -35,18 +32,13 @@ from nowait.core.errors import WorkerFailedError
 from nowait.core.server import new
 from nowait.core.versions import Version
 from nowait.engines.live import LiveView, WorkerView
+from nowait.engines.processes.agenda import Agenda
 from nowait.engines.processes.desk import Desk
-from nowait.engines.processes.failures import Failures, Habits
-from nowait.engines.processes.home import Home
-from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.payload import Payload
+from nowait.engines.processes.failures import NO_DETAILS, Failures, Habits
+from nowait.engines.processes.identifier import Identifier
 from nowait.engines.processes.places import Died, Gone, News, Opened, Place, Places, Reported
-from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.processes.staff import Office
-from nowait.engines.processes.wire import EVALUATOR, REPORT, ZYGOTE, Order, Report
-from nowait.engines.processes.worker import Job
+from nowait.engines.processes.wire import EVALUATOR, FINGERPRINTER, REPORT, ZYGOTE, Order, Report
 from nowait.engines.session import Parts, Session, Snapshot
-from nowait.engines.signals import Interruption
 from nowait.recording import Run
 from nowait.speeds import Speeds
 
@@ -71,45 +63,6 @@ class ProcessOptions:
     """More than the run begins with: the others join when there is room."""
 
 
-def train(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int, progress: bool | None) -> Run:
-    """Run to the end of the budget with real workers on this machine."""
-    threads = max(1, (os.cpu_count() or 1) // max(1, len(parts.server.workers)))
-    with open_office(parts, points, options, seed) as office:
-        return run_with(Home(office, threads, options.log), parts, options, progress)
-
-
-@contextlib.contextmanager
-def open_office(parts: Parts, points: SharedSlots, options: ProcessOptions, seed: int) -> Iterator[Office]:
-    """What the server and the workers of this machine share, for as long as a run takes."""
-    gradients = SharedSlots(points.length, points.dtype)
-    mailbox = Mailbox()
-    try:
-        job = Job(parts.problem, seed, points.length, points.dtype.str, options.slowdown, options.speeds)
-        payload = Payload.of(job)
-        try:
-            yield Office(points, gradients, mailbox, payload)
-        finally:
-            payload.close()
-    finally:
-        mailbox.close()
-        gradients.close()
-        points.close()
-
-
-def run_with(places: Places, parts: Parts, options: ProcessOptions, progress: bool | None) -> Run:
-    """Run to the end of the budget with workers in these places."""
-    view = LiveView(str(parts.config["method"]["type"]), parts.budget, parts.recorder, progress)
-    engine = Engine(parts, places, options, view)
-    try:
-        with Interruption(engine.interrupt), np.errstate(over="ignore", invalid="ignore"):
-            engine.open()
-            with view:
-                engine.run()
-                return engine.result()
-    finally:
-        engine.close()
-
-
 @final
 class Engine:
     """One server, many processes. It reads reports in batches, and hands the server one event after the other."""
@@ -127,16 +80,18 @@ class Engine:
         """By serial number: all whose death will be told."""
         self._serial = 0
         self._imitating = bool(options.slowdown) or options.speeds is not None
-        self._timers: list[float] = []
-        self._to_replace: list[tuple[float, int]] = []
+        self._agenda = Agenda(math.inf if parts.budget.seconds is None else parts.budget.seconds)
         self._vacant: list[int] = []
         """Workers that wait for room, in order."""
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
         self._highest_worker = max([*parts.server.workers, *self._numbers_used()], default=-1)
         self._failures = Failures(options.max_failures)
+        self._gradients_before = 0 if parts.checkpoint is None else parts.checkpoint.state.counts["gradients"]
         self._snapshot: tuple[Snapshot, Version] | None = None
+        self._evaluation = 0
+        """The number of the latest request to the evaluator."""
+        self._identifier = Identifier(parts.identification)
         self._began = self._ended = monotonic()
-        self._end = math.inf if parts.budget.seconds is None else parts.budget.seconds
         self._next_look = 0.0
         self._interrupted = ""
         if parts.keeper is not None:
@@ -154,13 +109,28 @@ class Engine:
         self._places.open()
         warm_up(self._server.params)
         self._places.wait_until_ready(self._poller, lambda: bool(self._interrupted))
+        if self._identifier.is_wanted and not self._interrupted:
+            self._identify()
         if self._interrupted:
             raise KeyboardInterrupt(f"{self._interrupted} came before the run had begun")
 
+    def _identify(self) -> None:
+        """Have the fingerprint of the problem computed, and wait for it, but not for long."""
+        self._start_the_clock()
+        self._serial += 1
+        self._identifier.begin(self._places.home, self._serial)
+        while self._identifier.blocks_the_run and not self._interrupted:
+            self._hear_all([fd for fd, _ in self._poller.poll(1000 * SECONDS_BETWEEN_LOOKS)])
+        if not self._interrupted:
+            self._identifier.stop_blocking()
+
+    def _start_the_clock(self) -> None:
+        self._began = monotonic() - (0.0 if self._parts.checkpoint is None else self._parts.checkpoint.state.time)
+
     def run(self) -> None:
         """Until the budget ends, or something else ends it."""
-        self._began = monotonic() - (0.0 if self._parts.checkpoint is None else self._parts.checkpoint.state.time)
-        self._hire(EVALUATOR, self._places.home)
+        self._start_the_clock()
+        self._hire_evaluator()
         homeless = [worker for worker in self._server.workers if not self._find_place(worker)]
         self._vacant = sorted({*self._vacant, *self._missing()})
         self._execute_but_for(homeless, self.session.start())
@@ -188,7 +158,12 @@ class Engine:
         self._places.close()
         for desk in self._desks.values():
             desk.line.close()
+        self._identifier.close()
         self._desks.clear()
+        self._hired.clear()
+        self._snapshot = None
+        if self._parts.keeper is not None:
+            self._parts.keeper.wanted_workers = list  # break the reference cycle with the engine
         self.session.let_go()
 
     def interrupt(self, signal: str) -> None:
@@ -210,8 +185,7 @@ class Engine:
     def wanted_workers(self) -> list[int]:
         """The live workers and those that are about to be replaced: what a run that is resumed should have."""
         joining = [request.worker for request in self._requests if isinstance(request, WorkerJoined)]
-        replaced = [worker for _, worker in self._to_replace]
-        return sorted({*self._server.workers, *self._vacant, *replaced, *joining})
+        return sorted({*self._server.workers, *self._vacant, *self._agenda.to_replace, *joining})
 
     # Control, and evaluation beside the run
 
@@ -229,14 +203,19 @@ class Engine:
         self._snapshot = (snapshot, self._server.retain())
         self._ask_evaluator()
 
-    def _ask_evaluator(self) -> None:
-        if self._snapshot is not None:
-            snapshot, version = self._snapshot
-            self._desks[EVALUATOR].line.order(snapshot.step, 0, version, Order.KEEP)
+    def _hire_evaluator(self) -> None:
+        if self._places.home_is_ready:  # else ``Opened`` will tell
+            self._hire(EVALUATOR, self._places.home)
+            self._ask_evaluator()
 
-    def _evaluated(self, step: int, loss: float) -> None:
-        if self._snapshot is not None and self._snapshot[0].step == step:
-            self._failures.delivered(EVALUATOR)
+    def _ask_evaluator(self) -> None:
+        if self._snapshot is not None and EVALUATOR in self._desks:
+            self._evaluation += 1  # so an answer to an earlier request is not taken for this one's
+            self._desks[EVALUATOR].line.order(self._evaluation, 0, self._snapshot[1], Order.KEEP)
+
+    def _evaluated(self, number: int, loss: float) -> None:
+        if self._snapshot is not None and self._evaluation == number:
+            self._forgive(EVALUATOR, self._places.home)
             (snapshot, version), self._snapshot = self._snapshot, None
             self._server.release(version)
             self.session.evaluated(snapshot, loss)
@@ -254,7 +233,7 @@ class Engine:
         """Reports that are there; waits for them, or until there is something else to do."""
         if self._now >= self._next_look:
             self._look_around()
-        if self._timers or self._to_replace or self._end < math.inf:
+        if not self._agenda.is_empty:
             self._look_at_the_clock()
         self._places.flush()
         pending = self._places.pending()
@@ -302,9 +281,14 @@ class Engine:
             desk.took = seconds
             if desk.queue and desk.running is None:
                 self._send(desk, desk.queue.popleft())
-            if troubled and (worker in troubled or ZYGOTE in troubled):
-                self._failures.delivered(worker)
-                self._failures.delivered(ZYGOTE)
+            if troubled:
+                self._forgive(worker, desk.place)
+
+    def _forgive(self, worker: int, place: Place) -> None:
+        """A worker delivered: reset its failures, and those of the home if it works there."""
+        self._failures.delivered(worker)
+        if place is self._places.home:
+            self._failures.delivered(ZYGOTE)
 
     def _execute_but_for(self, homeless: list[int], commands: list[Command]) -> None:
         """Execute, but for workers that are about to be lost, because they found no room."""
@@ -322,7 +306,7 @@ class Engine:
             elif isinstance(command, Cancel):
                 self._cancel(self._desks[command.worker])
             elif isinstance(command, Wake):
-                heappush(self._timers, command.at)
+                self._agenda.wake(command.at)
 
     def _send(self, desk: Desk, ticket: Ticket) -> None:
         """One ticket at a time: the next gradient would overwrite the one the server has not read."""
@@ -344,16 +328,19 @@ class Engine:
         if kind == Report.LOSS:
             self._evaluated(ticket_id, value)
             return
-        letter = self._places.letter(worker)
+        letter = self._places.letter(worker, ticket_id)
+        if worker == FINGERPRINTER:
+            self._identifier.answered(kind, letter)
+            return
         if worker == EVALUATOR:
-            raise WorkerFailedError(f"the problem's loss raised:\n{letter[1]}")
+            raise WorkerFailedError(f"the problem's loss raised:\n{(letter or NO_DETAILS)[1]}")
         desk = self._desks.get(worker)
         if desk is None or self.session.finished:
             return
         ticket, version = desk.running, desk.version
         if ticket is None or version is None or ticket.id != ticket_id:
             return
-        if kind == Report.MISFIT:
+        if kind == Report.MISFIT and letter is not None:
             misfit = np.broadcast_to(np.zeros((), np.dtype(letter[0])), letter[1])
             desk.running = None
             self._execute(self.session.handle(GradientArrived(ticket, misfit, self._now)))
@@ -361,7 +348,7 @@ class Engine:
             if desk.queue and desk.running is None:
                 self._send(desk, desk.queue.popleft())
         else:
-            self._on_error(desk, letter[0], letter[1])
+            self._on_error(desk, *(letter or NO_DETAILS))
 
     # Workers come and go
 
@@ -395,10 +382,10 @@ class Engine:
             elif not joins and worker in self._server.workers:
                 self._desks[worker].kill()
                 self._leave(self._desks[worker])
-            self._to_replace = sorted(entry for entry in self._to_replace if entry[1] != worker)
+            self._agenda.do_not_replace(worker)
             if not joins:
                 self._vacant = [other for other in self._vacant if other != worker]
-        if not self.session.finished and not self._server.workers and not (self._to_replace or self._vacant):
+        if not self.session.finished and not self._server.workers and not (self._agenda.to_replace or self._vacant):
             self.session.stop(f"every worker was removed after {self._server.steps} steps")
 
     def _join(self, worker: int) -> None:
@@ -421,15 +408,23 @@ class Engine:
             self._handle_reports(news.records)
             self._places.flush()
         elif isinstance(news, Died):
-            desk = self._hired.pop(news.serial, None)
-            if desk is not None and not desk.gone:
-                self._handle_reports(self._places.drain())
-                self._on_death(desk, news.code)
+            self._hear_of_death(news)
         elif isinstance(news, Gone):
             self._handle_reports(self._places.drain())
             self._on_place_gone(news)
         elif isinstance(news, Opened):
+            if news.place is self._places.home:
+                self._hire_evaluator()
             self._fill_vacancies()
+
+    def _hear_of_death(self, news: Died) -> None:
+        desk = self._hired.pop(news.serial, None)
+        if desk is not None and not desk.gone:
+            self._handle_reports(self._places.drain())
+            self._on_death(desk, news.code)
+        elif self._identifier.owns(news.serial):
+            self._handle_reports(self._places.drain())
+            self._identifier.ended(f"the process that computed one gradient {_cause(news.code)}")
 
     def _take_vectors(self, news: Reported) -> None:
         """Gradients that travelled are wherever they arrived."""
@@ -459,32 +454,35 @@ class Engine:
             desk.gone = True
             del self._hired[desk.serial]
             if desk.worker != EVALUATOR:
-                heappush(self._to_replace, (self._now, desk.worker))
+                self._agenda.replace(desk.worker, self._now)
         for desk in desks:
             if desk.worker != EVALUATOR:
                 self._leave(desk)
+        if self._identifier.is_at(news.place):
+            self._identifier.ended(news.cause)
         if news.place is self._places.home:
-            self._replace_home()
+            self._lose_home(news.cause)
         self._look_at_the_clock()
 
-    def _replace_home(self) -> None:
-        if self._failures.died(ZYGOTE) is None:
-            raise WorkerFailedError("the process that starts workers was killed again and again")
-        self._desks.pop(EVALUATOR).line.close()
-        self._places.reopen_home()
-        self._hire(EVALUATOR, self._places.home)
-        self._ask_evaluator()
+    def _lose_home(self, cause: str) -> None:
+        """Plan to start it again. Workers, and the evaluator, follow when it is ready: nobody waits for it here."""
+        if EVALUATOR in self._desks:
+            self._desks.pop(EVALUATOR).line.close()
+        pause = self._failures.died(ZYGOTE)
+        if pause is None:
+            raise WorkerFailedError(f"the process that starts workers ended again and again, at last because {cause}")
+        self._agenda.reopening = self._now + pause
 
     def _on_death(self, desk: Desk, code: int) -> None:
         self._now = monotonic() - self._began
-        cause = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        cause = _cause(code)
         pause = self._failures.died(desk.worker)
         if desk.worker == EVALUATOR:
-            self._replace_evaluator(desk, cause, give_up=pause is None)
+            self._replace_evaluator(cause, give_up=pause is None)
             return
         if pause is not None:
             logger.warning("worker %d %s: it is replaced", desk.worker, cause)
-            heappush(self._to_replace, (self._now + pause, desk.worker))
+            self._agenda.replace(desk.worker, self._now + pause)
             self._leave(desk)
             self._replace_those_whose_time_has_come()
         else:
@@ -492,27 +490,27 @@ class Engine:
             self._leave(desk)
             self._check_that_somebody_is_left(f"worker {desk.worker}, the last one, {cause}")
 
-    def _replace_evaluator(self, desk: Desk, cause: str, *, give_up: bool) -> None:
+    def _replace_evaluator(self, cause: str, *, give_up: bool) -> None:
         if give_up:
             raise WorkerFailedError(
                 f"the process that computes losses {cause} again and again: look at the problem's loss"
             )
         logger.warning("the process that computes losses %s: it is replaced", cause)
-        desk.line.close()
-        self._hire(EVALUATOR, self._places.home)
-        self._ask_evaluator()
+        self._desks.pop(EVALUATOR).line.close()
+        self._hire_evaluator()
 
     def _replace_those_whose_time_has_come(self) -> None:
-        while self._to_replace and self._to_replace[0][0] <= self._now and not self.session.finished:
-            self._join(heappop(self._to_replace)[1])
+        while not self.session.finished and (worker := self._agenda.take_replacement(self._now)) is not None:
+            self._join(worker)
 
     def _check_that_somebody_is_left(self, reason: str) -> None:
-        if not self._server.workers and not (self._to_replace or self._requests or self._vacant):
+        if not self._server.workers and not (self._agenda.to_replace or self._requests or self._vacant):
             raise WorkerFailedError(f"no worker is left: {reason}")
 
     def _on_error(self, desk: Desk, kind: str, text: str) -> None:
         """The problem raised. The gradient is lost; the worker goes on with another ticket."""
-        if self._failures.raised(desk.worker, kind):
+        any_gradient = self._server.counts.gradients > self._gradients_before
+        if self._failures.raised(desk.worker, kind, any_gradient=any_gradient):
             raise WorkerFailedError(f"worker {desk.worker} raised, not for the first time:\n{text}")
         logger.warning("worker %d raised:\n%s", desk.worker, text)
         if desk.version is not None:
@@ -548,29 +546,31 @@ class Engine:
     def _views(self) -> list[WorkerView]:
         """What the view shows of each worker; ``gradients`` is what it was given before its present ticket."""
         states = {worker: (desk.habits.mean, desk.state(self._now)) for worker, desk in self._desks.items()}
-        states |= {worker: (-1.0, "lost, to be replaced") for _, worker in self._to_replace}
+        states |= dict.fromkeys(self._agenda.to_replace, (-1.0, "lost, to be replaced"))
         states |= dict.fromkeys(self._vacant, (-1.0, "waits for room"))
-        del states[EVALUATOR]
+        states.pop(EVALUATOR, None)
         return [
             WorkerView(worker, max(0, self._server.jobs_of(worker) - 1), seconds, state)
             for worker, (seconds, state) in states.items()
         ]
 
     def _look_at_the_clock(self) -> None:
-        """Timers, the end of the time, workers to replace."""
+        """Timers, the end of the time, the home and workers to replace."""
         now = self._now = monotonic() - self._began
-        while self._timers and self._timers[0] <= now and not self.session.finished:
-            heappop(self._timers)
+        while not self.session.finished and self._agenda.take_timer(now):
             self._handle(TimerFired(now))
-        if self._to_replace:
-            self._replace_those_whose_time_has_come()
-        if now >= self._end and not self.session.finished:
+        if self._agenda.take_reopening(now):
+            self._places.reopen_home()
+        self._replace_those_whose_time_has_come()
+        if now >= self._agenda.end and not self.session.finished:
             self.session.stop()
 
     def _seconds_to_wait(self) -> float:
-        end = math.inf if self.session.finished else self._end
-        moments = [end, self._next_look, *self._timers[:1], *(time for time, _ in self._to_replace[:1])]
-        return max(0.0, min(moments) - self._now)
+        return max(0.0, min(self._next_look, self._agenda.next(finished=self.session.finished)) - self._now)
+
+
+def _cause(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 def _is_for(command: Command, workers: list[int]) -> bool:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import final
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds before a worker that died again without a gradient is replaced; they double every time."""
 MOST_DOUBLINGS = 20
-SAME_KIND = 3
-"""So many errors of one kind, from workers that have not delivered since, stop the run."""
+FIRST_ERRORS = 3
+"""Errors of one kind, from any workers, that stop a run in which no gradient was ever delivered."""
+ERRORS_IN_A_ROW = 10
+"""Errors of one kind from one worker, without a gradient of its own in between, that stop any run."""
+NO_DETAILS = ("an error without details", "its traceback did not arrive")
+"""Kind and text of an error whose letter is missing."""
 SHORTEST_DEADLINE, FIRST_DEADLINE = 5.0, 120.0
 """Seconds after which a worker may be called hung; the second for one that never delivered."""
 MEMORY = 0.9
@@ -23,7 +28,7 @@ class Failures:
     def __init__(self, most: int) -> None:
         self._most = most
         self._deaths: dict[int, int] = {}
-        self._errors: dict[int, list[str]] = {}
+        self._errors: dict[int, Counter[str]] = {}
         self.troubled: set[int] = set()
         """The workers with a failure that is not made good."""
 
@@ -41,11 +46,19 @@ class Failures:
             return None
         return 0.0 if deaths == 1 else min(FIRST_PAUSE * 2.0 ** min(deaths - 2, MOST_DOUBLINGS), LONGEST_PAUSE)
 
-    def raised(self, worker: int, kind: str) -> bool:
-        """A worker raised an error of this kind: is it enough?"""
+    def raised(self, worker: int, kind: str, *, any_gradient: bool) -> bool:
+        """A worker raised an error of this kind. Returns True if the run has to stop.
+
+        Before the first gradient (``any_gradient`` is False) three errors from anybody are enough: the problem is
+        wrong. Later only a worker that raises ten times in a row is: errors that happen now and then come three
+        in a row sooner or later, from one worker or from several.
+        """
         self.troubled.add(worker)
-        self._errors.setdefault(worker, []).append(kind)
-        return sum(kinds.count(kind) for kinds in self._errors.values()) >= SAME_KIND
+        errors = self._errors.setdefault(worker, Counter())
+        errors[kind] += 1
+        if any_gradient:
+            return errors[kind] >= ERRORS_IN_A_ROW
+        return sum(counts[kind] for counts in self._errors.values()) >= FIRST_ERRORS
 
 
 @final

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, final
 
 from nowait.core.errors import WorkerFailedError
-from nowait.engines.processes.places import News, Place
+from nowait.engines.processes.places import Gone, News, Opened, Place
 from nowait.engines.processes.staff import Office, Staff
 
 
@@ -21,7 +21,9 @@ class Home:
     def __init__(self, office: Office, threads: int, log: Path | None) -> None:
         self._office, self._threads, self._log = office, threads, log
         self._staff: Staff | None = None
-        self._poller: select.poll | None = None
+        self._lost = False
+        """The zygote is gone, and ``reopen_home`` was not called yet."""
+        self._poller = select.poll()
         self.reports = office.mailbox.reports
 
     @property
@@ -35,9 +37,14 @@ class Home:
         """As ``Places.open``."""
         self._staff = Staff.start(self._office, self._threads, self._log)
 
+    @property
+    def home_is_ready(self) -> bool:
+        """As ``Places.home_is_ready``."""
+        return self._staff is not None and not self._lost and self._staff.ready
+
     def wait_until_ready(self, poller: select.poll, interrupted: Callable[[], bool]) -> None:
         """As ``Places.wait_until_ready``."""
-        gone = self.home.wait_until_ready()
+        gone = self.home.wait_until_ready(interrupted)
         if gone is not None:
             raise WorkerFailedError(gone.cause)
         self._poller = poller
@@ -46,26 +53,40 @@ class Home:
 
     def reopen_home(self) -> None:
         """As ``Places.reopen_home``."""
-        if self._poller is not None:
-            self._poller.unregister(self.home.control)
-            self.home.close()
-            self.open()
-            self.wait_until_ready(self._poller, lambda: False)
+        self.open()
+        self._lost = False
+        self._poller.register(self.home.control, select.POLLIN)
 
-    def find(self) -> Staff:
-        """As ``Places.find``."""
-        return self.home
+    def find(self) -> Staff | None:
+        """As ``Places.find``: there is room for any number of workers, unless the zygote is being started again."""
+        return self._staff if self.home_is_ready else None
 
     def release(self, place: Place) -> None:
         """As ``Places.release``: nobody counts."""
 
     def pending(self) -> bool:
         """As ``Places.pending``."""
-        return self.home.has_news
+        return not self._lost and self.home.has_news
 
-    def hear(self, ready: Collection[int]) -> Iterable[News]:
+    def hear(self, ready: Collection[int]) -> Iterator[News]:
         """As ``Places.hear``."""
-        return self.home.news()
+        if self._lost:
+            return
+        was_ready = self.home.ready
+        for news in self.home.news():
+            if isinstance(news, Gone):
+                self._lose_home()
+            yield news
+            if self._lost:
+                return
+        if self.home.ready and not was_ready:
+            yield Opened(self.home)
+
+    def _lose_home(self) -> None:
+        """End what is left of the zygote and its workers. ``self.home`` stays the same, so it can be compared."""
+        self._lost = True
+        self._poller.unregister(self.home.control)
+        self.home.close()
 
     def read(self) -> bytes:
         """As ``Places.read``."""
@@ -75,9 +96,9 @@ class Home:
         """As ``Places.drain``."""
         return self._office.mailbox.drain()
 
-    def letter(self, worker: int) -> tuple[Any, ...]:
+    def letter(self, worker: int, ticket: int) -> tuple[Any, ...] | None:
         """As ``Places.letter``."""
-        return self._office.mailbox.letter(worker)
+        return self._office.mailbox.letter(worker, ticket)
 
     def flush(self) -> None:
         """As ``Places.flush``: orders are written as they are given."""
@@ -88,5 +109,5 @@ class Home:
 
     def close(self) -> None:
         """As ``Places.close``."""
-        if self._staff is not None:
+        if self._staff is not None and not self._lost:
             self._staff.close()

@@ -80,7 +80,11 @@ class Places(Protocol):
 
     @property
     def home(self) -> Place:
-        """Where the evaluator is: on this machine."""
+        """Where the evaluator is: on this machine. After its loss the old one, until ``reopen_home``."""
+
+    @property
+    def home_is_ready(self) -> bool:
+        """True while workers can be hired there; False while it is being started again."""
 
     def open(self) -> None:
         """Begin to start everything; there is something else to do meanwhile."""
@@ -106,8 +110,8 @@ class Places(Protocol):
     def drain(self) -> bytes:
         """All reports of this machine that are there."""
 
-    def letter(self, worker: int) -> tuple[Any, ...]:
-        """The letter that a report of this worker announced."""
+    def letter(self, worker: int, ticket: int) -> tuple[Any, ...] | None:
+        """Returns the details that a worker sent before its report on a ticket; None if they are missing."""
 
     def flush(self) -> None:
         """Send the orders that were given."""
@@ -116,7 +120,7 @@ class Places(Protocol):
         """Now and then: so many workers have no place, so many work."""
 
     def reopen_home(self) -> None:
-        """The place of the evaluator is gone: have another."""
+        """Begin to start a new home after a loss. ``Opened`` tells that it is ready, ``Gone`` that it failed."""
 
     def close(self) -> None:
         """Nothing is left."""

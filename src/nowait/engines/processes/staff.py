@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, final
@@ -20,11 +20,14 @@ from nowait.core.versions import Version
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.places import Died, Gone, News
+from nowait.engines.processes.readiness import is_ready
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.wire import LONGEST_MESSAGE, ORDER
 
 SECONDS_TO_END = 2.0
 """How long a zygote that is not our child may take to end."""
+SECONDS_BETWEEN_LOOKS = 0.05
+"""How often a signal is looked for while a problem is loaded."""
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -95,10 +98,12 @@ class Staff:
         theirs.close()
         return cls(ours, office, zygote)
 
-    def wait_until_ready(self) -> Gone | None:
-        """Until the zygote has loaded the problem; or why it did not."""
+    def wait_until_ready(self, interrupted: Callable[[], bool] = lambda: False) -> Gone | None:
+        """Wait until the zygote has loaded the problem, or ``interrupted()``. Returns why it could not, else None."""
         while not self.ready:
-            select.select([self.control], [], [])
+            if interrupted():
+                return None
+            is_ready(self.control, SECONDS_BETWEEN_LOOKS)
             for news in self.news():
                 if isinstance(news, Gone):
                     return news._replace(cause=f"workers could not load the problem:\n{news.cause}")
@@ -124,7 +129,7 @@ class Staff:
                 socket.send_fds(self.control, [pickle.dumps(message)], fds)
             except BlockingIOError:
                 self._collect()
-                select.select([self.control], [self.control], [], 1.0)
+                is_ready(self.control, 1.0, select.POLLIN | select.POLLOUT)
             except (BrokenPipeError, ConnectionResetError):
                 return  # the zygote is gone, which the end of its socket will tell
             else:
@@ -174,7 +179,7 @@ class Staff:
         """The zygote is not our child: it ends when we hang up. Wait for that: nobody may write to memory later."""
         with contextlib.suppress(OSError):
             self.control.shutdown(socket.SHUT_WR)
-            while select.select([self.control], [], [], SECONDS_TO_END)[0] and self.control.recv(LONGEST_MESSAGE):
+            while is_ready(self.control, SECONDS_TO_END) and self.control.recv(LONGEST_MESSAGE):
                 pass
 
 

@@ -9,7 +9,7 @@ ORDER = struct.Struct("<qqii")
 """To a worker: ticket id, job, slot of the point, ``Order``."""
 REPORT = struct.Struct("<qddii")
 """From a worker: ticket id, when it started, how long it computed, worker, ``Report``."""
-EVALUATOR, ZYGOTE = -1, -2
+EVALUATOR, ZYGOTE, FINGERPRINTER = -1, -2, -3
 """Their numbers, where workers are counted."""
 LONGEST_MESSAGE = 65_536
 """Of the server and its zygote, in bytes."""
@@ -39,3 +39,5 @@ class Report(IntEnum):
     """the problem raised; a letter has the traceback"""
     LOSS = 3
     """the evaluator's answer, in the place of the start"""
+    FINGERPRINT = 4
+    """the fingerprint was computed; a letter has it"""

@@ -8,7 +8,7 @@ import select
 import socket
 import sys
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from time import monotonic
 from typing import Any, final
 
@@ -17,8 +17,9 @@ import numpy as np
 from nowait.core import Sample, sampler
 from nowait.core.problem import gradient_function, loss_of
 from nowait.core.types import Vector
+from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.processes.wire import EVALUATOR, ORDER, REPORT, Order, Report
+from nowait.engines.processes.wire import EVALUATOR, FINGERPRINTER, ORDER, REPORT, Order, Report
 from nowait.speeds import Speeds, Timing
 
 LONGEST_LETTER = 60_000
@@ -59,6 +60,8 @@ def work(worker: int, job: Job, desk: Desk) -> None:
     """Compute until the server hangs up."""
     if worker == EVALUATOR:
         _evaluate(job, desk)
+    elif worker == FINGERPRINTER:
+        _fingerprint(job, desk)
     else:
         _Worker(worker, job, desk).run()
 
@@ -70,9 +73,19 @@ def _evaluate(job: Job, desk: Desk) -> None:
         try:
             loss, kind = loss_of(job.problem, desk.points[slot]), Report.LOSS
         except Exception as error:
-            _post(desk, EVALUATOR, error)
+            _post(desk, EVALUATOR, ticket, error)
             loss, kind = 0.0, Report.ERROR
         os.write(desk.reports, REPORT.pack(ticket, loss, monotonic() - began, EVALUATOR, kind))
+
+
+def _fingerprint(job: Job, desk: Desk) -> None:
+    try:
+        found, kind = Fingerprint.of(job.problem), Report.FINGERPRINT
+        desk.letters.send(pickle.dumps((FINGERPRINTER, 0, *astuple(found))))
+    except Exception as error:
+        _post(desk, FINGERPRINTER, 0, error)
+        kind = Report.ERROR
+    os.write(desk.reports, REPORT.pack(0, 0.0, 0.0, FINGERPRINTER, kind))
 
 
 @final
@@ -112,23 +125,23 @@ class _Worker:
                 if compute is not None:
                     compute(point, sample, out)
                 else:
-                    kind = self._compute(point, sample, instruction)
+                    kind = self._compute(ticket, point, sample, instruction)
             except Exception as error:
-                _post(self._desk, worker, error)
+                _post(self._desk, worker, ticket, error)
                 kind = Report.ERROR
             seconds = monotonic() - began
             if slow:
                 seconds = pace.keep(ticket, job, began, seconds)
             write(reports, pack(ticket, began, seconds, worker, kind))
 
-    def _compute(self, point: Vector, sample: Sample, instruction: int) -> int:
+    def _compute(self, ticket: int, point: Vector, sample: Sample, instruction: int) -> int:
         if self._memory is not None:
             self._memory.gradient(point, sample, self._out, instruction)
             return Report.GRADIENT
         misfit = self._gradient_into(point, sample, self._out)
         if misfit is None:
             return Report.GRADIENT
-        self._desk.letters.send(pickle.dumps((self._worker, str(misfit.dtype), misfit.shape)))
+        self._desk.letters.send(pickle.dumps((self._worker, ticket, str(misfit.dtype), misfit.shape)))
         return Report.MISFIT
 
 
@@ -185,10 +198,10 @@ class _Pace:
                 return
 
 
-def _post(desk: Desk, worker: int, error: BaseException) -> None:
+def _post(desk: Desk, worker: int, ticket: int, error: BaseException) -> None:
     """Send a traceback, and where the error is, by which two are known to be of the same kind."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     kind = f"{type(error).__name__} at {last.filename}:{last.lineno}" if last else type(error).__name__
     text = "".join(traceback.format_exception(error)).encode("utf-8", "replace")[-LONGEST_LETTER:]
-    desk.letters.send(pickle.dumps((worker, kind[:1_000], text.decode("utf-8", "replace"))))
+    desk.letters.send(pickle.dumps((worker, ticket, kind[:1_000], text.decode("utf-8", "replace"))))

@@ -1,0 +1,126 @@
+"""The fingerprint of a problem: by what ``nw.resume`` notices that it was given another one."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core import sampler
+from nowait.core.problem import initial_params
+from nowait.core.types import norm
+
+logger = logging.getLogger("nowait")
+
+SAME_WITHIN = 1e-3
+"""Relative difference of gradient norms that nondeterministic kernels may make."""
+OTHER_ABOVE = 1e-2
+"""Relative difference of gradient norms above which problems count as different; up to it there is a warning."""
+
+
+class Match(Enum):
+    """What comparing two fingerprints says about their problems."""
+
+    SAME = "same"
+    UNSURE = "unsure"
+    OTHER = "other"
+
+
+@final
+@dataclass(frozen=True)
+class Fingerprint:
+    """Size and dtype of params, and the norm of one gradient at ``problem.initial()``; None if it is not finite."""
+
+    size: int
+    dtype: str
+    gradient_norm: float | None
+
+    @classmethod
+    def of(cls, problem: Any) -> Fingerprint:
+        """Compute it. The gradient is the user's code: call this in a worker process."""
+        point = initial_params(problem)
+        point.flags.writeable = False
+        gradient = np.asarray(problem.gradient(point, sampler(0).sample(0, 0)))
+        length = float(norm(gradient)) if np.isfinite(gradient).all() else math.inf
+        return cls(point.size, str(point.dtype), length if math.isfinite(length) else None)
+
+    @classmethod
+    def read(cls, entry: Any) -> Fingerprint | None:
+        """From ``config.json``; None if it was not known when the run ended."""
+        if entry is None:
+            return None
+        try:
+            (size, dtype), length = entry["params"], entry["gradient_norm"]
+            return cls(int(size), str(dtype), None if length is None else float(length))
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"config.json was changed: its fingerprint is {entry!r}") from None
+
+    def described(self, problem: Any) -> dict[str, Any]:
+        """For ``config.json``."""
+        params = [self.size, self.dtype]
+        return {"problem": repr(problem)[:200], "params": params, "gradient_norm": self.gradient_norm}
+
+    def compare(self, other: Fingerprint, *, deterministic: bool) -> Match:
+        """Compare with another one. Norms decide only if gradients depend on nothing but point and sample."""
+        if (self.size, self.dtype) != (other.size, other.dtype):
+            return Match.OTHER
+        if self.gradient_norm is None or other.gradient_norm is None:
+            return Match.UNSURE
+        if math.isclose(self.gradient_norm, other.gradient_norm, rel_tol=SAME_WITHIN, abs_tol=1e-300):
+            return Match.SAME
+        close = math.isclose(self.gradient_norm, other.gradient_norm, rel_tol=OTHER_ABOVE)
+        return Match.UNSURE if close or not deterministic else Match.OTHER
+
+    def __str__(self) -> str:
+        length = "that is not finite" if self.gradient_norm is None else f"of norm {self.gradient_norm:.9g}"
+        return f"params {[self.size, self.dtype]} and a first gradient {length}"
+
+
+@final
+class Identification:
+    """Records the fingerprint of a run's problem, or compares it with the recorded one.
+
+    ``keep`` is called with an entry for ``config.json`` when a fingerprint is recorded.
+    """
+
+    def __init__(self, problem: Any, recorded: Any, folder: str, keep: Callable[[dict[str, Any]], None]) -> None:
+        self._problem, self._entry, self._folder, self._keep = problem, recorded, folder, keep
+        self._recorded = Fingerprint.read(recorded)
+        self.compares = self._recorded is not None
+        """True if there is a recorded fingerprint: no step may be made before the comparison."""
+
+    def known(self, given: Fingerprint) -> None:
+        """The fingerprint was computed. Raises ValueError if it is that of another problem."""
+        if self._recorded is None:
+            self._keep(given.described(self._problem))
+            return
+        match = self._recorded.compare(given, deterministic=getattr(self._problem, "replayable", True))
+        if match is Match.OTHER:
+            raise other_problem(self._folder, self._entry, str(given))
+        if match is Match.UNSURE:
+            logger.warning(
+                "the problem may not be the one of %s: that had %s; this one has %s",
+                self._folder,
+                self._recorded,
+                given,
+            )
+
+    def unknown(self, cause: str) -> None:
+        """The fingerprint could not be computed: the run goes on without it."""
+        if self._recorded is None:
+            logger.warning("the problem has no fingerprint, so nw.resume will not be able to compare it: %s", cause)
+        else:
+            logger.warning("the problem could not be compared with the one of %s: %s", self._folder, cause)
+
+
+def other_problem(folder: object, recorded: dict[str, Any], given: str) -> ValueError:
+    """The error for a run that is resumed with another problem."""
+    was = Fingerprint.read(recorded)
+    return ValueError(
+        f"{folder} is a run of another problem: that was {recorded.get('problem')} with {was}; this one has {given}"
+    )

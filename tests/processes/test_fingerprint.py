@@ -1,0 +1,212 @@
+"""By what a resumed run knows its problem again, and who computes it."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+import nowait as nw
+from faulty import Faulty
+from nowait.core import sampler
+from nowait.engines.fingerprint import Fingerprint, Identification, Match
+from nowait.engines.processes import identifier
+from nowait.engines.processes.identifier import Identifier
+from nowait.engines.processes.wire import FINGERPRINTER, Report
+
+METHOD = nw.AsynchronousSGD(nw.Constant(0.05))
+RECORDED = {"problem": "Mine()", "params": [3, "float64"], "gradient_norm": 2.0}
+
+# Comparing
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (Fingerprint(3, "float64", 2.0), Match.SAME),
+        (Fingerprint(3, "float64", 2.0 * (1 + 1e-5)), Match.SAME),
+        (Fingerprint(3, "float64", 2.01), Match.UNSURE),
+        (Fingerprint(3, "float64", None), Match.UNSURE),
+        (Fingerprint(3, "float64", 2.1), Match.OTHER),
+        (Fingerprint(4, "float64", 2.0), Match.OTHER),
+        (Fingerprint(3, "float32", 2.0), Match.OTHER),
+    ],
+)
+def test_size_and_dtype_are_compared_exactly_and_the_norm_with_a_tolerance(given, match):
+    assert Fingerprint.read(RECORDED).compare(given, deterministic=True) is match
+
+
+def test_gradients_that_vary_by_themselves_do_not_refuse_a_problem():
+    recorded = Fingerprint.read(RECORDED)
+    assert recorded.compare(Fingerprint(3, "float64", 9.0), deterministic=False) is Match.UNSURE
+    assert recorded.compare(Fingerprint(4, "float64", 2.0), deterministic=False) is Match.OTHER
+
+
+def test_a_fingerprint_is_written_and_read_back():
+    fingerprint = Fingerprint.of(Faulty())
+    gradient = Faulty().gradient(np.zeros(5), sampler(0).sample(0, 0))
+    assert fingerprint.gradient_norm == pytest.approx(np.linalg.norm(gradient), rel=1e-12)
+    entry = json.loads(json.dumps(fingerprint.described(Faulty())))
+    assert Fingerprint.read(entry) == fingerprint
+    assert Fingerprint.of(Faulty({(0, 0): "nan"})).gradient_norm is None
+    assert Fingerprint.read(None) is None
+
+
+@pytest.mark.parametrize("entry", [3, {}, {"params": [3], "gradient_norm": 1.0}, RECORDED | {"gradient_norm": "x"}])
+def test_a_changed_fingerprint_is_an_error(entry):
+    with pytest.raises(ValueError, match=r"config.json was changed: its fingerprint is"):
+        Fingerprint.read(entry)
+
+
+# The process that computes it, without a process
+
+
+class Somewhere:
+    """A place that hires nobody."""
+
+    def __init__(self):
+        self.hired, self.killed, self.closed = [], [], 0
+
+    def hire(self, worker, serial, began):
+        self.hired.append((worker, serial))
+        return self
+
+    def kill(self, serial):
+        self.killed.append(serial)
+
+    def close(self):
+        self.closed += 1
+
+
+def begun(recorded):
+    kept, place = [], Somewhere()
+    mine = Identifier(Identification(Faulty(), recorded, "runs/mine", kept.append))
+    mine.begin(place, serial=4)
+    assert place.hired == [(FINGERPRINTER, 4)]
+    return mine, place, kept
+
+
+def test_a_new_run_records_it():
+    mine, place, kept = begun(None)
+    assert mine.blocks_the_run
+    mine.answered(Report.FINGERPRINT, (3, "float64", 2.0))
+    assert kept == [{"problem": repr(Faulty())[:200], "params": [3, "float64"], "gradient_norm": 2.0}]
+    assert not mine.blocks_the_run
+    mine.ended("it ends as it should")
+    assert place.closed == 1
+
+
+@pytest.mark.parametrize("recorded", [None, RECORDED])
+def test_a_run_goes_on_without_it_if_it_cannot_be_computed(recorded, caplog):
+    for answer in (
+        lambda mine: mine.answered(Report.ERROR, ("kind", "its traceback")),
+        lambda mine: mine.answered(Report.ERROR, None),
+        lambda mine: mine.answered(Report.FINGERPRINT, None),
+        lambda mine: mine.ended("it was killed"),
+    ):
+        caplog.clear()
+        mine, place, kept = begun(recorded)
+        answer(mine)
+        assert (mine.blocks_the_run, place.closed, kept) == (False, 1, [])
+        assert ("has no fingerprint" if recorded is None else "could not be compared") in caplog.text
+
+
+def test_a_resumed_run_refuses_another_problem_and_is_not_sure_of_a_similar_one(caplog):
+    mine, _, kept = begun(RECORDED)
+    with pytest.raises(ValueError, match=r"runs/mine is a run of another problem: that was Mine\(\) with params \[3"):
+        mine.answered(Report.FINGERPRINT, (3, "float64", 3.0))
+    mine, _, kept = begun(RECORDED)
+    mine.answered(Report.FINGERPRINT, (3, "float64", 2.01))
+    assert "the problem may not be the one of runs/mine" in caplog.text
+    assert kept == []
+
+
+@pytest.mark.parametrize(("recorded", "killed"), [(None, []), (RECORDED, [4])])
+def test_a_process_that_takes_too_long_does_not_block_the_run(recorded, killed, monkeypatch, caplog):
+    """A new run may still record the answer later; a comparison would come too late."""
+    monkeypatch.setattr(identifier, "SECONDS_TO_RECORD", 0.0)
+    monkeypatch.setattr(identifier, "SECONDS_TO_COMPARE", 0.0)
+    mine, place, kept = begun(recorded)
+    assert not mine.blocks_the_run
+    mine.stop_blocking()
+    assert place.killed == killed
+    mine.answered(Report.FINGERPRINT, (3, "float64", 2.0))
+    assert len(kept) == (recorded is None)
+
+
+def test_without_a_folder_there_is_nothing_to_do():
+    mine = Identifier(None)
+    assert not mine.is_wanted
+    assert not mine.blocks_the_run
+    mine.ended("nothing")
+    mine.close()
+
+
+# In runs
+
+
+class Foreign(Faulty):
+    """Its gradient must not be computed in this process, and uses up the global random state of its own."""
+
+    home = os.getpid()
+
+    def gradient(self, point, sample):
+        assert os.getpid() != self.home
+        np.random.random()  # noqa: NPY002
+        return super().gradient(point, sample)
+
+
+def interrupted_run(folder, problem, **options):
+    def interrupt(control):
+        if control.steps == 30:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run = nw.train(problem, METHOD, workers=2, steps=100, folder=folder, callbacks=[interrupt], **options)
+    assert run.stats.interrupted
+    return run
+
+
+def fingerprint_of(folder):
+    return json.loads((folder / "config.json").read_text())["fingerprint"]
+
+
+def test_a_worker_computes_it_and_another_problem_leaves_the_folder_as_it_was(tmp_path, caplog):
+    np.random.seed(3)  # noqa: NPY002
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    run = interrupted_run(tmp_path / "run", Foreign())
+    assert fingerprint_of(tmp_path / "run") == Fingerprint.of(Faulty()).described(Foreign())
+    with pytest.raises(ValueError, match="is a run of another problem"):
+        nw.resume(tmp_path / "run", Faulty(sigma=0.3))
+    assert nw.load(tmp_path / "run").stats.steps == run.stats.steps
+    caplog.clear()
+    assert nw.resume(tmp_path / "run", Foreign()).stats.steps == 100
+    assert caplog.text == ""
+    assert np.array_equal(state, np.random.get_state()[1])  # noqa: NPY002
+
+
+@pytest.mark.parametrize("fault", ["kill", "leave", "fail", "hang"])
+def test_a_gradient_that_crashes_raises_or_hangs_is_no_comparison(fault, tmp_path, caplog, monkeypatch):
+    """Job 0 of worker 0 is what the fingerprint is made of; the run has it behind when it is resumed."""
+    monkeypatch.setattr(identifier, "SECONDS_TO_COMPARE", 0.2 if fault == "hang" else 120.0)
+    interrupted_run(tmp_path / "run", Faulty())
+    recorded = fingerprint_of(tmp_path / "run")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="nowait"):
+        run = nw.resume(tmp_path / "run", Faulty({(0, 0): fault}))
+    assert run.stats.steps == 100
+    assert f"could not be compared with the one of {tmp_path / 'run'}" in caplog.text
+    assert fingerprint_of(tmp_path / "run") == recorded
+
+
+def test_a_run_without_a_fingerprint_is_resumed_with_a_warning_and_has_one_then(tmp_path, caplog):
+    interrupted_run(tmp_path / "run", Faulty({(0, 0): "fail"}))
+    assert "the problem has no fingerprint, so nw.resume will not be able to compare it" in caplog.text
+    assert fingerprint_of(tmp_path / "run") is None
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    run = nw.resume(tmp_path / "run", Faulty())
+    assert run.stats.steps == 100
+    assert f"the problem cannot be compared with the one of {tmp_path / 'run'}" in caplog.text
+    assert fingerprint_of(tmp_path / "run")["params"] == [5, "float64"]

@@ -1,0 +1,158 @@
+"""The process that starts workers: killed or interrupted while it loads. And what a run leaves in memory."""
+
+import contextlib
+import copy
+import gc
+import os
+import signal
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nowait as nw
+from faulty import Faulty, train_until
+from nowait.engines.processes import failures
+from nowait.testing import CATALOGUE
+
+ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
+
+
+class Loads(Faulty):
+    """Counts how often it was loaded, in a folder, and kills the process that loads it where a test says."""
+
+    def __init__(self, folder, deadly):
+        super().__init__({(0, 20): "kill_parent"})
+        self.folder, self.deadly = str(folder), deadly
+
+    def prepare(self):
+        number = len(os.listdir(self.folder))
+        open(f"{self.folder}/{number}", "w").close()
+        if number in self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def kill_parent(self, gradient):
+        os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()
+
+
+def test_a_second_kill_of_the_zygote_while_it_reloads_is_one_more_failure(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(failures, "FIRST_PAUSE", 1e-3)
+    problem = Loads(tmp_path, deadly={1, 2})
+    run = train_until(lambda jobs: {0, 1} <= jobs.keys() and jobs[0] > 20, problem, ASYNCHRONOUS, workers=2)
+    assert len(os.listdir(tmp_path)) == 4, "it was loaded once, twice in vain, and once more"
+    assert [event["worker"] for event in run.trace.events if event["kind"] == 0] == [0, 1], "each came back once"
+    assert caplog.text.count("was killed: it is started again") == 2
+    assert np.array_equal(nw.replay(run.trace, Faulty(), ASYNCHRONOUS).last, run.last)
+
+
+def test_a_zygote_that_never_comes_back_stops_the_run(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(failures, "FIRST_PAUSE", 1e-3)
+    problem = Loads(tmp_path, deadly=range(1, 100))
+    with pytest.raises(nw.WorkerFailedError, match="the process that starts workers ended again and again"):
+        nw.train(problem, ASYNCHRONOUS, workers=2, steps=10**9, max_failures=2)
+    assert len(os.listdir(tmp_path)) == 3, "once well, and as often as failures are allowed"
+
+
+def test_time_goes_on_while_the_zygote_reloads(tmp_path, caplog):
+    """It is killed after the first loss, and loads for ever then; but the budget of seconds ends the run."""
+
+    class Endless(Faulty):
+        folder = str(tmp_path)
+
+        def prepare(self):
+            if os.path.exists(f"{self.folder}/evaluated"):
+                signal.pause()
+
+        def gradient(self, point, sample):
+            if os.path.exists(f"{self.folder}/evaluated"):
+                os.kill(os.getppid(), signal.SIGKILL)
+            return super().gradient(point, sample)
+
+    class Evaluated(nw.Callback):
+        def on_evaluate(self, control):
+            (tmp_path / "evaluated").touch()
+
+    run = nw.train(Endless(), ASYNCHRONOUS, workers=2, seconds=1.0, evaluate_every=10**9, callbacks=[Evaluated()])
+    assert run.stats.seconds >= 1.0
+    assert run.trace.events["kind"].tolist() == [1, 1], "both workers were lost, and none came back"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_problem_loads_ends_everything_at_once(number, tmp_path):
+    """The problem would load for ever."""
+
+    class Endless(Faulty):
+        def prepare(self):
+            with open(pipe, "wb") as file:
+                file.write(b".")
+            signal.pause()
+
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+
+    def interrupt():
+        with open(pipe, "rb") as file:
+            file.read(1)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt, match="came before the run had begun"):
+        nw.train(Endless(), ASYNCHRONOUS, workers=2, steps=10, folder=tmp_path / "run")
+    thread.join()
+    assert not (tmp_path / "run").exists()
+
+
+# Memory
+
+
+class Keep(nw.Callback):
+    """Keeps what callbacks get, as users may."""
+
+    def on_step(self, control):
+        self.control = control
+        self.server = weakref.ref(control._session.server)
+
+
+def _maps_and_files_of_shared_memory():
+    maps = [line for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines() if "memfd:nowait" in line]
+    links = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+    return len(maps), sum("memfd:nowait" in link for link in links)
+
+
+@pytest.fixture
+def no_garbage_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.parametrize("name", ["AsynchronousSGD", "RennalaSGD", "GradientTable"])
+def test_a_finished_run_keeps_no_shared_memory_though_nobody_collects_garbage(name, tmp_path):
+    before, keep, method = _maps_and_files_of_shared_memory(), Keep(), copy.deepcopy(CATALOGUE[name])
+    run = nw.train(Faulty(dimension=500), method, workers=2, steps=20, folder=tmp_path / "run", callbacks=[keep])
+    assert _maps_and_files_of_shared_memory() == before, "method and callbacks do not hold it either"
+    assert np.array_equal(keep.control.params, run.last)
+    assert keep.control.steps == 20
+    del keep.control, method
+    assert keep.server() is None, "there is no reference cycle"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.usefixtures("no_garbage_collection")
+def test_a_run_that_failed_keeps_no_shared_memory_once_its_error_is_gone():
+    before, method = _maps_and_files_of_shared_memory(), nw.RennalaSGD(nw.Constant(0.1), batch=2)
+
+    def fail(control):
+        raise RuntimeError("imagine a bug")
+
+    with contextlib.suppress(RuntimeError):
+        nw.train(Faulty(dimension=500), method, workers=2, steps=20, callbacks=[fail])
+    assert _maps_and_files_of_shared_memory() == before

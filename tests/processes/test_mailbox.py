@@ -1,0 +1,109 @@
+"""Reports and letters, in one process."""
+
+import os
+import pickle
+import resource
+
+import pytest
+
+import nowait as nw
+from faulty import Faulty
+from nowait.engines.processes.mailbox import Letters, Mailbox
+from nowait.engines.processes.readiness import is_ready
+from nowait.engines.processes.wire import REPORT, Report
+
+FIRST_FD_TOO_HIGH_FOR_SELECT = 1_024
+
+
+@pytest.fixture
+def mailbox():
+    mailbox = Mailbox()
+    yield mailbox
+    mailbox.close()
+
+
+def write(mailbox, worker, ticket, *content):
+    mailbox.their_letters.send(pickle.dumps((worker, ticket, *content)))
+
+
+def test_a_letter_is_found_by_worker_and_ticket_once(mailbox):
+    write(mailbox, 1, 7, "kind", "text")
+    write(mailbox, 0, 8, "another kind", "another text")
+    assert mailbox.letter(1, 7) == ("kind", "text")
+    assert mailbox.letter(0, 8) == ("another kind", "another text")
+    assert mailbox.letter(1, 7) is None
+
+
+def test_a_letter_that_never_came_is_not_waited_for(mailbox):
+    assert mailbox.letter(0, 3) is None
+
+
+def test_the_letter_of_a_process_that_died_before_its_report_is_dropped(mailbox):
+    """Its replacement has another ticket, and its report comes with a letter of its own, or without one."""
+    write(mailbox, 1, 7, "stale")
+    assert mailbox.letter(1, 9) is None
+    write(mailbox, 1, 10, "stale too")
+    write(mailbox, 1, 12, "right")
+    assert mailbox.letter(1, 12) == ("right",)
+    assert mailbox.letter(1, 10) is None
+
+
+def test_letters_are_collected_with_the_reports_so_that_stale_ones_never_block_a_worker(mailbox):
+    mailbox.their_letters.setblocking(False)
+    sent = 0
+    for _ in range(1_000):
+        write(mailbox, 1, sent, "x" * 1_000)
+        sent += 1
+        assert mailbox.drain() == b""
+    write(mailbox, 1, sent, "the last")
+    assert mailbox.letter(1, sent) == ("the last",)
+
+
+def test_memory_of_letters_is_bounded_by_the_number_of_workers():
+    letters = Letters()
+    for ticket in range(1_000):
+        letters.add(ticket % 3, ticket, ("text",))
+    assert [letters.take(worker, ticket) for worker, ticket in ((0, 999), (1, 997), (2, 998))] == [("text",)] * 3
+    assert letters.take(0, 996) is None
+
+
+def test_all_reports_are_read(mailbox):
+    report = REPORT.pack(1, 0.0, 0.0, 2, Report.GRADIENT)
+    os.write(mailbox.their_reports, 5 * report)
+    assert mailbox.drain() == 5 * report
+    assert mailbox.drain() == b""
+
+
+@pytest.fixture
+def many_open_files():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = FIRST_FD_TOO_HIGH_FOR_SELECT + 200
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        pytest.skip(f"this machine allows {hard} open files only")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while files[-1] < FIRST_FD_TOO_HIGH_FOR_SELECT:
+            files.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_runs_work_with_more_than_1024_open_files():
+    run = nw.train(Faulty({(1, 2): "kill"}), nw.AsynchronousSGD(nw.Constant(0.05)), workers=2, steps=200)
+    assert run.stats.steps == 200
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_a_high_file_descriptor_can_be_waited_for():
+    ours, theirs = os.pipe()
+    assert ours > FIRST_FD_TOO_HIGH_FOR_SELECT
+    assert not is_ready(ours, 0)
+    os.write(theirs, b".")
+    assert is_ready(ours, 0)
+    os.close(ours)
+    os.close(theirs)
