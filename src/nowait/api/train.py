@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +12,21 @@ from typing import Any, final
 
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.api.rebuild import rebuild
+from nowait.api.recorded import (
+    budget_of,
+    check_complete,
+    count,
+    count_or_none,
+    engine_of,
+    entry,
+    fingerprint_of,
+    flag,
+    labels_of,
+    part,
+    read_config,
+    seconds_or_none,
+    slowdown_keys,
+)
 from nowait.core import Method, Output, Update, checks, sampler
 from nowait.core.problem import checked_problem, initial_params
 from nowait.core.randomness import checked_seed
@@ -27,6 +41,9 @@ from nowait.recording import Run, describe
 from nowait.recording.folder import RunFolder
 from nowait.recording.run import write_json
 from nowait.speeds import Adversary, Speeds
+
+MOST_WORKERS = 2**22
+"""Linux has no more process ids than that."""
 
 
 def train(
@@ -95,9 +112,11 @@ def train(
         checkpoint_seconds=checkpoint_seconds,
         keep_checkpoints=checks.at_least(1, keep_checkpoints, "keep_checkpoints", "one is needed to resume"),
     )
+    _check_slowed_workers(plan)
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
         raise ValueError("checkpoints need a place: give folder= as well")
     with _placed(plan) as placed:
+        _check_slowed_workers(placed)
         return _train(
             placed,
             problem,
@@ -134,18 +153,16 @@ def resume(
     applied twice. The trace goes on with a "resumed" event.
     """
     path = Path(folder)
-    config_path = path / "config.json"
-    if not config_path.is_file():
-        raise FileNotFoundError(f"{path} is not the folder of a run: it has no config.json")
-    config = json.loads(config_path.read_text(encoding="utf-8"))
+    config = read_config(path)
     plan = Plan.of(config, speeds, engine)
-    _check_fingerprint(problem, config, path)
+    method = part(config, "method") if method is None else method
+    update = part(config, "update") if update is None else update
+    output = part(config, "output") if output is None else output
+    labels = labels_of(config)
+    _check_fingerprint(problem, entry(config, "fingerprint", fingerprint_of), path)
     run_folder = RunFolder(path, plan.keep_checkpoints)
     if run_folder.is_finished():
         raise ValueError(f"the run in {path} is finished: read it with nw.load")
-    method = rebuild(config["method"], "method") if method is None else method
-    update = rebuild(config["update"], "update") if update is None else update
-    output = rebuild(config["output"], "output") if output is None else output
     run_folder.lock()
     try:
         with _placed(plan) as placed:
@@ -159,7 +176,7 @@ def resume(
                 initial=None,
                 folder=path,
                 resumed=run_folder,
-                labels=config.get("labels", {}),
+                labels=labels,
                 progress=progress,
             )
     finally:
@@ -207,21 +224,32 @@ class Plan:
         """The plan that is written in a ``config.json``."""
         config = {"engine": None} | config
         needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]
-        missing = [name for name in needed if name not in config]
-        if missing:
-            raise ValueError(f"config.json has no {', no '.join(missing)}: the run was not made by nw.train")
-        values = {field.name: config[field.name] for field in fields(cls)}
-        values["engine"] = _engine_of(config["engine"]) if engine is None else checked_engine(engine)
-        try:
-            values["budget"] = Budget(**{name: value for name, value in config["budget"].items() if name != "type"})
-            values["slowdown"] = _checked_slowdown({int(key): factor for key, factor in config["slowdown"].items()})
-            values["workers"] = _workers_of(config["workers"], values["engine"])
-            values["seed"] = checked_seed(config["seed"])
-            checks.at_least(1, config["keep_checkpoints"], "keep_checkpoints", "one is needed to resume")
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(f"config.json was changed: {error}") from error
-        values["speeds"] = rebuild(config["speeds"], "speeds") if speeds is None else _checked_speeds(speeds)
-        return cls(**values)
+        check_complete(config, needed)
+        cluster = entry(config, "engine", engine_of) if engine is None else checked_engine(engine)
+        workers = entry(config, "workers", lambda value: _workers_of(value, cluster))
+        values = {name: entry(config, name, check) for name, check in _CHECKS.items()}
+        plan = cls(
+            workers=workers,
+            engine=cluster,
+            speeds=entry(config, "speeds", _speeds_of) if speeds is None else _checked_speeds(speeds),
+            **values,
+        )
+        entry(config, "slowdown", lambda _: _check_slowed_workers(plan))
+        return plan
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "budget": budget_of,
+    "evaluate_every": count_or_none,
+    "seed": checked_seed,
+    "slowdown": lambda value: _checked_slowdown(slowdown_keys(value)),
+    "replace_hung": flag,
+    "max_failures": count(0),
+    "checkpoint_every": count_or_none,
+    "checkpoint_seconds": seconds_or_none,
+    "keep_checkpoints": count(1),
+}
+"""Of the entries of ``config.json`` that become fields of a plan as they are."""
 
 
 @contextlib.contextmanager
@@ -320,8 +348,8 @@ def _fingerprint(problem: Any) -> dict[str, Any]:
     return {"problem": repr(problem)[:200], "params": [point.size, str(point.dtype)], "gradient_norm": norm(gradient)}
 
 
-def _check_fingerprint(problem: Any, config: dict[str, Any], path: Path) -> None:
-    recorded, given = config["fingerprint"], _fingerprint(checked_problem(problem))
+def _check_fingerprint(problem: Any, recorded: dict[str, Any], path: Path) -> None:
+    given = _fingerprint(checked_problem(problem))
     close = math.isclose(recorded["gradient_norm"], given["gradient_norm"], rel_tol=1e-6, abs_tol=1e-300)
     if recorded["params"] != given["params"] or not close:
         raise ValueError(
@@ -337,15 +365,22 @@ def _checked_workers(workers: Any, speeds: Speeds | None, cluster: RayCluster | 
             return speeds.num_workers
         return None if cluster is not None else os.cpu_count() or 1
     if not isinstance(workers, (tuple, list)):
-        return checks.at_least(1, workers, "workers", "somebody has to compute gradients")
+        return _checked_number(1, workers, "workers", "somebody has to compute gradients")
     if cluster is None:
         raise ValueError(
             f"workers={workers!r}: a fewest and a most are for engine='ray'; on one machine, give a number"
         )
     if len(workers) != 2:
         raise ValueError(f"workers must be a number, or the fewest and the most, as in (2, 16), got {workers!r}")
-    fewest = checks.at_least(1, workers[0], "the fewest workers", "somebody has to compute gradients")
-    return fewest, checks.at_least(fewest, workers[1], "the most workers", "it is the second of workers=(fewest, most)")
+    fewest = _checked_number(1, workers[0], "the fewest workers", "somebody has to compute gradients")
+    return fewest, _checked_number(fewest, workers[1], "the most workers", "it is the second of workers=(fewest, most)")
+
+
+def _checked_number(least: int, workers: Any, name: str, why: str) -> int:
+    number = checks.at_least(least, workers, name, why)
+    if number > MOST_WORKERS:
+        raise ValueError(f"{name} must be at most {MOST_WORKERS:,}, got {number:,}: no machine runs so many processes")
+    return number
 
 
 def _workers_of(description: Any, cluster: RayCluster | None) -> int | tuple[int, int] | None:
@@ -355,14 +390,9 @@ def _workers_of(description: Any, cluster: RayCluster | None) -> int | tuple[int
     return _checked_workers(description, None, cluster)
 
 
-def _engine_of(description: Any) -> RayCluster | None:
-    """The cluster that is written in a ``config.json``."""
-    if description is None:
-        return None
-    values = {name: value for name, value in description.items() if name != "type"}
-    if values.pop("has_runtime_env", False):
-        raise ValueError("the run had a runtime_env, which config.json does not hold: pass engine= again")
-    return RayCluster(**values)
+def _speeds_of(description: Any) -> Speeds | None:
+    """Those written in a ``config.json``."""
+    return _checked_speeds(rebuild(description, "speeds"))
 
 
 def _checked_speeds(speeds: Speeds | None) -> Speeds | None:
@@ -386,3 +416,11 @@ def _checked_slowdown(slowdown: Mapping[int, float] | None) -> dict[int, float]:
         if checked[number] < 1:
             raise ValueError(f"slowdown[{number}] must be at least 1, got {factor!r}: no worker can be made faster")
     return checked
+
+
+def _check_slowed_workers(plan: Plan) -> None:
+    """Raise if a worker that is to be slowed will not exist; how many there will be may not be known yet."""
+    unknown = [] if plan.most is None else sorted(worker for worker in plan.slowdown if worker >= plan.most)
+    if unknown:
+        those = "the only worker is 0" if plan.most == 1 else f"the workers are 0 to {(plan.most or 1) - 1}"
+        raise ValueError(f"slowdown names worker {', '.join(map(str, unknown))}, but {those}")

@@ -388,18 +388,23 @@ def main() -> None:
         typer.echo("nowait: interrupted", err=True)
         sys.exit(INTERRUPTED)
     except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
-        typer.echo(f"nowait: {_place_of(error)}{error}", err=True)
+        typer.echo(f"nowait: {_place_of(error)}{_printable(str(error))}", err=True)
         sys.exit(1)
     except Exception as error:
         place = _place_of(error)
         if not place:
             raise
-        typer.echo(f"nowait: {place}{type(error).__name__}: {error}", err=True)
+        typer.echo(f"nowait: {place}{type(error).__name__}: {_printable(str(error))}", err=True)
         sys.exit(1)
 
 
 def _as_ctrl_c(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def _printable(text: str) -> str:
+    """The text without control characters: an error may quote a file that somebody else wrote."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)
 
 
 def _place_of(error: BaseException) -> str:
