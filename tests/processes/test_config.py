@@ -211,7 +211,7 @@ def test_a_file_that_is_no_config_is_told_in_a_sentence(folder, text, message):
 
 def test_a_file_that_is_far_too_large_is_not_read(folder):
     os.truncate(folder / "config.json", 2**40)
-    with pytest.raises(ValueError, match="has more than 16 MiB: nw.train did not write it"):
+    with pytest.raises(ValueError, match=r"has more than 16 MiB: nw.train did not write it"):
         nw.resume(folder, Faulty())
 
 
@@ -234,7 +234,7 @@ def test_only_parts_of_a_run_are_made_from_a_description(name):
 @pytest.mark.parametrize("name", ["lr_scheduler", "swa_utils", "Optimizer.__init__", "__loader__", "SGD.step", 3, None])
 def test_only_optimisers_are_taken_from_torch(name):
     pytest.importorskip("torch")
-    with pytest.raises(ValueError, match="torch.optim has no optimiser"):
+    with pytest.raises(ValueError, match=r"torch.optim has no optimiser"):
         rebuild({"type": "TorchOptimizer", "optimizer": name, "options": {}}, "update")
 
 

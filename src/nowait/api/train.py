@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any, final
 
 from nowait.api.parts import make_parts, warn_of_split
@@ -97,6 +98,7 @@ def train(
     >>> run.stats.steps, run.stats.way, bool(run.history.loss[-1] < 0.01)
     (500, 'processes', True)
     """
+    called = perf_counter()
     cluster = checked_engine(engine)
     plan = Plan(
         workers=_checked_workers(workers, speeds, cluster),
@@ -128,6 +130,7 @@ def train(
             folder=folder,
             resumed=None,
             labels=dict(labels or {}),
+            called=called,
             progress=progress,
         )
 
@@ -152,6 +155,7 @@ def resume(
     Gradients after the checkpoint are computed anew, those that were in flight or held by the method are lost, none is
     applied twice. The trace goes on with a "resumed" event.
     """
+    called = perf_counter()
     path = Path(folder)
     config = read_config(path)
     plan = Plan.of(config, speeds, engine)
@@ -177,6 +181,7 @@ def resume(
                 folder=path,
                 resumed=run_folder,
                 labels=labels,
+                called=called,
                 progress=progress,
             )
     finally:
@@ -274,6 +279,7 @@ def _train(
     folder: str | Path | None,
     resumed: RunFolder | None,
     labels: dict[str, Any],
+    called: float,
     progress: bool | None,
 ) -> Run:
     if resumed is None:
@@ -299,7 +305,7 @@ def _train(
         resumed=checkpoint is not None,
         share=share,
     )
-    parts.checkpoint = checkpoint
+    parts.checkpoint, parts.called = checkpoint, called
     parts.config |= {field.name: describe(getattr(plan, field.name)) for field in fields(plan)}
     parts.config["labels"] = describe(labels)
     try:

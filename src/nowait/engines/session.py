@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -81,6 +82,8 @@ class Parts:
     """Who writes the run to disk while it goes on."""
     checkpoint: Checkpoint | None = None
     """Where the run goes on, if it is resumed."""
+    called: float = field(default_factory=perf_counter)
+    """When the user called for the run, by ``perf_counter``; loading, compiling and starting processes come after."""
 
 
 @final
@@ -187,7 +190,7 @@ class Session:
             if path is not None:
                 _call(self._hooks.on_checkpoint, SessionControl(self), path)
 
-    def result(self, seconds: float, wall_seconds: float, way: str) -> Run:
+    def result(self, seconds: float, way: str) -> Run:
         """The finished run."""
         server = self.server
         self._checkpoint()
@@ -214,7 +217,7 @@ class Session:
                 lost=counts.lost,
                 cancelled=counts.cancelled,
                 seconds=seconds,
-                wall_seconds=wall_seconds,
+                wall_seconds=perf_counter() - self._parts.called,
                 work_share=work / max(1, work.sum()),
                 way=way,
                 diverged=server.diverged is not None or not self._is_reasonable(self.loss or 0.0),
@@ -249,7 +252,7 @@ class Session:
     def _look(self) -> None:
         server, budget = self.server, self._parts.budget
         if server.diverged is not None:
-            self._diverge(server.diverged)
+            self._diverge(server.diverged, server.steps)
             return
         self.finished = self.finished or budget.exhausted(server.steps, server.counts.gradients)
         new_params = server.stepped_at == server.now and self._evaluated_step != server.steps
@@ -280,7 +283,7 @@ class Session:
         if not self._is_reasonable(loss) and not self._parts.replaying:
             reason = f"the loss at step {snapshot.step} is {loss:.3g}"
             server.declare_diverged(reason)
-            self._diverge(reason)
+            self._diverge(reason, snapshot.step)
         elif budget.target_loss is not None and loss <= budget.target_loss:
             self.finished = True
         _call(self._hooks.on_evaluate, SessionControl(self))
@@ -288,9 +291,12 @@ class Session:
     def _is_reasonable(self, loss: float) -> bool:
         return is_reasonable(loss, self._history.entries[0][3] if self._history.entries else 0.0)
 
-    def _diverge(self, reason: str) -> None:
-        advice = "Try a stepsize ten times smaller" if self.server.steps else "Look at the problem's gradient and loss"
-        self.stop(f"diverged after {self.server.steps} steps: {reason}. {advice}")
+    def _diverge(self, reason: str, step: int) -> None:
+        """End the run; ``step`` is how many steps the params contain whose loss or gradients are the reason."""
+        if step == 0:
+            self.stop(f"not finite before the first step: {reason}. Look at the problem's gradient and loss")
+        else:
+            self.stop(f"diverged after {self.server.steps} steps: {reason}. Try a stepsize ten times smaller")
 
     # Callbacks
 
