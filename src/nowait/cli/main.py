@@ -203,6 +203,8 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
 ) -> None:
     """Go on with a run from its last checkpoint, after a crash or Ctrl-C.
 
+    Code that the folder names runs only after you have agreed; --problem names it yourself.
+
     Example: nowait resume runs/train-1
     """
     from nowait.cli.runs import Named, run_resume
@@ -222,6 +224,8 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Make a recorded run again from its trace and compare the params bit for bit.
+
+    Code that the folder names runs only after you have agreed; --problem names it yourself.
 
     Example: nowait replay runs/train-1
     """
