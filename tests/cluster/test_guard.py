@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 pytest.importorskip("zmq")
 
 from nowait.engines.cluster import door as doors
-from nowait.engines.cluster import guard
+from nowait.engines.cluster import guard, network
 from nowait.engines.cluster.back_off import LONGEST_PAUSE, STEADY_SECONDS, BackOff
 from nowait.engines.cluster.guard import Unproven
 from nowait.engines.cluster.network import Dial, Exchange
@@ -122,7 +122,7 @@ def test_past_the_limit_the_oldest_connection_has_to_go():
     assert waiting.accepted(5) == []
     assert waiting.accepted(6) == []
     assert waiting.accepted(7) == [5]
-    waiting.done(7)
+    waiting.closed(7)
     assert waiting.accepted(8) == []
     assert waiting.accepted(6) == [], "its number was given to a new connection"
     assert waiting.accepted(9) == [8]
@@ -135,11 +135,26 @@ def test_no_order_of_events_lets_more_wait_than_the_limit():
     chance, waiting = random.Random(0), Unproven(most=5)
     for _ in range(2_000):
         connection = chance.randrange(20)
-        if chance.random() < 0.6:
+        what = chance.random()
+        if what < 0.6:
             assert connection not in waiting.accepted(connection)
+        elif what < 0.7:
+            waiting.proved(connection)
         else:
-            waiting.done(connection)
+            waiting.closed(connection)
         assert len(waiting) <= 5
+
+
+def test_a_connection_that_proved_itself_does_not_have_to_go():
+    waiting = Unproven(most=1)
+    waiting.accepted(5)
+    waiting.proved(5)
+    waiting.proved(6)
+    assert waiting.accepted(6) == [], "its message was read before it was heard of"
+    assert waiting.accepted(7) == []
+    assert waiting.accepted(8) == [7]
+    waiting.closed(6)
+    assert waiting.accepted(6) == [8], "another one with its number"
 
 
 def is_closed(stranger):
@@ -156,6 +171,7 @@ def is_closed(stranger):
 @pytest.mark.parametrize("encrypt", [True, False])
 def test_connections_without_the_keys_are_limited_and_hosts_still_get_in(encrypt, monkeypatch):
     monkeypatch.setattr(guard, "SPARE_CONNECTIONS", 4)
+    monkeypatch.setattr(network, "HANDSHAKE", 0)  # no limit of time
     form = Format(5, "<f8")
     exchange = Exchange("127.0.0.1", None, form, encrypt=encrypt)
     exchange.expect(1)
@@ -173,6 +189,14 @@ def test_connections_without_the_keys_are_limited_and_hosts_still_get_in(encrypt
     assert not host.broken()
     for end in (*first, *second, host, exchange):
         end.close()
+
+
+def test_a_connection_that_does_not_show_the_keys_in_time_is_closed(monkeypatch):
+    monkeypatch.setattr(network, "HANDSHAKE", 50)
+    exchange = Exchange("127.0.0.1", None, Format(5, "<f8"), encrypt=True)
+    with socket.create_connection(("127.0.0.1", int(exchange.address.url.rpartition(":")[2]))) as stranger:
+        assert is_closed(stranger)
+    exchange.close()
 
 
 def received(exchange):

@@ -213,7 +213,7 @@ def _problem_of(folder: Path, config: dict[str, Any], named: Named) -> Any:
 def _command_of(labels: Any) -> Named | None:
     """The problem that a command wrote into the labels; None if they are not of a command."""
     asked = labels.get(COMMAND) if isinstance(labels, dict) else None
-    if not asked:
+    if not isinstance(asked, dict) or not asked:
         return None
     problem, loss, batch_size = (asked.get(name) for name in ("problem", "loss", "batch_size"))
     if not isinstance(problem, str | None) or not isinstance(loss, str | None):

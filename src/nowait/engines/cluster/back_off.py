@@ -29,8 +29,8 @@ class BackOff:
 
     >>> now = 0.0
     >>> back_off = BackOff(lambda: now)
-    >>> for _ in range(3):
-    ...     back_off.lost("a")
+    >>> [back_off.lost("a") for _ in range(3)]
+    [False, False, False]
     >>> back_off.paused()
     frozenset({'a'})
     >>> now = 0.5

@@ -31,12 +31,18 @@ class Unproven:
     def __init__(self, most: int) -> None:
         self.most = most
         self._waiting: dict[int, None] = {}
+        self._proved: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def accepted(self, connection: int) -> list[int]:
-        """A new connection; those that have to be closed for it."""
+        """A new connection; those that have to be closed for it.
+
+        That it was accepted may be heard of after its first message, which another thread reads.
+        """
+        if connection in self._proved:
+            return []
         self._waiting.pop(connection, None)
         self._waiting[connection] = None
         excess = len(self._waiting) - self.most
@@ -45,9 +51,15 @@ class Unproven:
             del self._waiting[victim]
         return victims
 
-    def done(self, connection: int) -> None:
-        """A message came through it, or it is closed."""
+    def proved(self, connection: int) -> None:
+        """A message came through it."""
         self._waiting.pop(connection, None)
+        self._proved.add(connection)
+
+    def closed(self, connection: int) -> None:
+        """It is closed, and its number may be given to another one."""
+        self._waiting.pop(connection, None)
+        self._proved.discard(connection)
 
 
 @final
@@ -75,7 +87,7 @@ class Guard:
     def proved(self, connection: int) -> None:
         """A message came through this connection."""
         with self._lock:
-            self._unproven.done(connection)
+            self._unproven.proved(connection)
 
     def close(self) -> None:
         """Stop watching; before the listener is closed."""
@@ -90,7 +102,7 @@ class Guard:
                 if event["event"] == ACCEPTED:
                     victims = self._unproven.accepted(connection)
                 else:
-                    self._unproven.done(connection)
+                    self._unproven.closed(connection)
             for victim in victims:
                 _hang_up(victim, self._port)
 
