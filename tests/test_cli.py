@@ -249,10 +249,10 @@ def test_a_problem_of_the_users_file_is_trained_replayed_and_remembered(mine, tm
     config = json.loads((tmp_path / "runs" / "train-1" / "config.json").read_text())
     assert config["labels"]["command"]["problem"] == f"{tmp_path}/{mine}"
     assert config["slowdown"] == {"1": 2.0}
-    assert RUNNER.invoke(app, ["replay", "runs/train-1", "--json"]).exit_code == 0
+    assert RUNNER.invoke(app, ["replay", "runs/train-1", "--problem", mine, "--json"]).exit_code == 0
 
 
-def test_an_interrupted_run_is_resumed_without_a_further_word(mine, tmp_path):
+def test_an_interrupted_run_is_resumed_with_the_problem_that_the_user_names(mine, tmp_path):
     class CtrlC(nw.Callback):
         pressed = False
 
@@ -267,7 +267,7 @@ def test_an_interrupted_run_is_resumed_without_a_further_word(mine, tmp_path):
     method = nw.AsynchronousSGD(nw.Constant(0.1))
     folder = tmp_path / "run"
     nw.train(make(), method, workers=2, steps=60, folder=folder, callbacks=[CtrlC()], labels=labels)
-    resumed = RUNNER.invoke(app, ["resume", str(folder), "--json"])
+    resumed = RUNNER.invoke(app, ["resume", str(folder), "--problem", mine, "--json"])
     assert resumed.exit_code == 0, resumed.output
     assert json.loads(resumed.stdout)["stats"]["steps"] == 60
 

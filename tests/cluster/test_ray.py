@@ -17,7 +17,7 @@ import pytest
 
 import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Watched, train_until
-from nowait.api.train import _engine_of
+from nowait.api.recorded import cluster_of
 from nowait.engines.cluster.network import Address, Dial, Exchange
 from nowait.engines.cluster.wire import CLOCK, Format, Say
 from nowait.engines.processes.wire import ORDER as ORDER_RECORD
@@ -549,10 +549,10 @@ def test_how_many_workers_fit():
 
 def test_an_engine_is_remembered_but_not_its_secrets():
     plain, secret = nw.RayCluster(address="auto"), nw.RayCluster(runtime_env={"env_vars": {"TOKEN": "secret"}})
-    assert _engine_of(describe(plain)) == plain
+    assert cluster_of(describe(plain)) == plain
     assert "secret" not in str(describe(secret))
     with pytest.raises(ValueError, match="the run had a runtime_env"):
-        _engine_of(describe(secret))
+        cluster_of(describe(secret))
 
 
 def test_without_ray_the_error_names_what_to_install(monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from sklearn.datasets import dump_svmlight_file, load_breast_cancer
 
 import nowait as nw
+from nowait.problems import libsvm
 
 TEXT = "+1 1:0.5 3:2 # a comment\n\n-1 2:-1e-3\n+1\n"
 
@@ -74,3 +75,44 @@ def test_an_empty_file_has_no_rows(tmp_path):
     (tmp_path / "data").write_text("# nothing\n")
     with pytest.raises(ValueError, match="has no rows"):
         nw.problems.read_libsvm(tmp_path / "data")
+
+
+def test_a_tiny_file_with_a_huge_index_is_refused_unless_the_dimension_is_given(tmp_path):
+    path = tmp_path / "data"
+    path.write_text("1 2147483647:1\n-1 1:1\n")
+    message = r"has 2 values but the index 2,147,483,647, so every vector would take 16 GiB: give dimension=2147483647"
+    with pytest.raises(ValueError, match=message):
+        nw.problems.read_libsvm(path)
+    features, _ = nw.problems.read_libsvm(path, dimension=2**31 - 1)
+    assert features.shape == (2, 2**31 - 1)
+
+
+def test_a_wide_file_with_as_many_values_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(libsvm, "FREE_WIDTH", 4)
+    path = tmp_path / "data"
+    path.write_text("1 1:1 2:1 3:1\n1 4:1 5:1\n")
+    assert nw.problems.read_libsvm(path)[0].shape == (2, 5)
+    path.write_text("1 1:1 2:1 3:1\n1 5:1\n")
+    with pytest.raises(ValueError, match="has 4 values but the index 5"):
+        nw.problems.read_libsvm(path)
+
+
+def test_leading_zeros_of_an_index_are_read_and_endless_ones_refused(tmp_path):
+    path = tmp_path / "data"
+    path.write_text("1 00000000000003:1\n")
+    assert nw.problems.read_libsvm(path)[0].shape == (1, 3)
+    path.write_text("1 " + "9" * 5_000 + ":1\n")
+    with pytest.raises(ValueError, match=r"line 1: index 9{30} is larger than 2,147,483,647"):
+        nw.problems.read_libsvm(path)
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(libsvm, "LONGEST_LINE", 100)
+    path = tmp_path / "data.gz"
+    with gzip.open(path, "wt") as file:
+        file.write("1 1:1\n" + "0" * 100_000)
+    with pytest.raises(ValueError, match="line 2 has at least 100 characters: is it a LIBSVM file"):
+        nw.problems.read_libsvm(path)
+    path = tmp_path / "short"
+    path.write_text("1 1:1\n1 2:1")
+    assert nw.problems.read_libsvm(path)[0].shape == (2, 2), "the last line has no end"

@@ -315,9 +315,9 @@ def test_averages_with_weights_go_on(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("workers", 0, "config.json was changed: workers must be an integer of at least 1"),
-        ("keep_checkpoints", 0, "config.json was changed: keep_checkpoints must be"),
-        ("budget", 3, "config.json was changed"),
+        ("workers", 0, "config.json, entry 'workers': workers must be an integer of at least 1"),
+        ("keep_checkpoints", 0, "config.json, entry 'keep_checkpoints': it must be"),
+        ("budget", 3, "config.json, entry 'budget': it must hold entries by name, got 3"),
     ],
 )
 def test_a_changed_config_is_checked(key, value, message, tmp_path):

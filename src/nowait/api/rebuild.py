@@ -1,19 +1,46 @@
-"""Makes the parts of a run again from what ``config.json`` says of them."""
+"""Makes the parts of a run again from what ``config.json`` says of them.
+
+A run's folder may come from somebody else, so a description can only name classes on the list below. They compute with
+the numbers they are given; none of them opens files, imports modules or runs code that the description holds.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
 from nowait import core, methods, speeds
+from nowait.core import L1, Ball, Box, Method, Output, Stepsize, Update
+from nowait.methods import AdaptiveStrength, WindowRule
+from nowait.speeds import Speeds
 
 NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+BASES = (Method, Update, Output, Stepsize, Speeds, WindowRule, L1, Ball, Box, AdaptiveStrength)
+"""Only these classes and those derived from them are made from a description."""
+KINDS: dict[str, type] = {"method": Method, "update": Update, "output": Output, "speeds": Speeds}
+"""What each part of a run must be."""
 
 
 def rebuild(description: Any, what: str) -> Any:
-    """The object that ``nowait.recording.describe`` described, if it is one of this library."""
+    """The object that ``nowait.recording.describe`` described, if it is one of this library.
+
+    ``what`` is the entry of ``config.json``. Any description that makes no such part raises ``ValueError``.
+    """
+    try:
+        part = _value(description, what)
+    except (ImportError, ValueError):
+        raise
+    except Exception as error:
+        raise ValueError(f"the {what} cannot be made again: {type(error).__name__}: {error}") from error
+    if part is not None and not isinstance(part, KINDS[what]):
+        raise ValueError(f"the {what} must be described as a {KINDS[what].__name__}, got a {type(part).__name__}")
+    return part
+
+
+def _value(description: Any, what: str) -> Any:
     if isinstance(description, list):
-        return [rebuild(item, what) for item in description]
+        return [_value(item, what) for item in description]
     if isinstance(description, str):
         return NUMBERS.get(description, description)
     if not isinstance(description, dict):
@@ -21,7 +48,7 @@ def rebuild(description: Any, what: str) -> Any:
     if "array" in description:
         raise ValueError(f"the {what} has an array that the run folder does not hold: pass {what}= again")
     if "type" not in description:
-        return {key: rebuild(item, what) for key, item in description.items()}
+        return {key: _value(item, what) for key, item in description.items()}
     return _made(dict(description), what)
 
 
@@ -29,11 +56,19 @@ def _made(description: dict[str, Any], what: str) -> Any:
     name = description.pop("type")
     if name == "TorchOptimizer":
         return _torch_optimizer(description, what)
+    kind = _class_of(name)
+    if kind is None:
+        raise ValueError(f"the {what} of the run is a {name!s:.100}, which is not of this library: pass {what}= again")
+    return kind(**{key: _value(item, what) for key, item in description.items()})
+
+
+def _class_of(name: Any) -> type | None:
+    """The class of this library with this name, if a description may name it."""
     for module in (core, methods, speeds):
-        if name in module.__all__:
-            arguments = {key: rebuild(item, what) for key, item in description.items()}
-            return getattr(module, name)(**arguments)
-    raise ValueError(f"the {what} of the run is a {name}, which is not of this library: pass {what}= again")
+        if isinstance(name, str) and name in module.__all__:
+            kind = getattr(module, name)
+            return kind if inspect.isclass(kind) and issubclass(kind, BASES) else None
+    return None
 
 
 def _torch_optimizer(description: dict[str, Any], what: str) -> Any:
@@ -41,7 +76,16 @@ def _torch_optimizer(description: dict[str, Any], what: str) -> Any:
 
     from nowait.pytorch import TorchOptimizer
 
-    kind = getattr(torch.optim, description["optimizer"], None)
-    if kind is None:
-        raise ValueError(f"torch.optim has no {description['optimizer']}: pass {what}= again")
-    return TorchOptimizer(kind, **rebuild(description["options"], what))
+    name, options = description.get("optimizer"), description.get("options")
+    kind = getattr(torch.optim, name, None) if isinstance(name, str) else None
+    if not (inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)):
+        raise ValueError(f"torch.optim has no optimiser {name!s:.100}: pass {what}= again")
+    if not isinstance(options, dict) or not all(_is_plain(option) for option in options.values()):
+        raise ValueError(f"the options of {name} must be numbers and lists of numbers: pass {what}= again")
+    return TorchOptimizer(kind, **{option: _value(value, what) for option, value in options.items()})
+
+
+def _is_plain(option: Any) -> bool:
+    """Returns True for numbers, None, text and flat lists of them."""
+    items = option if isinstance(option, list) else [option]
+    return all(item is None or isinstance(item, bool | int | float | str) for item in items)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import perf_counter
 from typing import Any
 
 from nowait.api.parts import make_parts
@@ -38,6 +39,7 @@ def replay(
     >>> bool((nw.replay(run.trace, problem, method).params == run.params).all())
     True
     """
+    called = perf_counter()
     checks.instance(trace, Trace, "trace", "run.trace")
     if trace.kept != "full":
         raise ValueError(f'the run kept only a part of its trace (trace="{trace.kept}"), so it cannot be replayed')
@@ -60,5 +62,5 @@ def replay(
         initial=initial,
         seed=seed,
     )
-    parts.replaying = True
+    parts.replaying, parts.called = True, called
     return run_replay(parts, trace, seed, progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from time import perf_counter
 from typing import Any
 
 from nowait.api.parts import make_parts, warn_of_split
@@ -57,6 +58,7 @@ def simulate(
     >>> run.stats.work_share.round(2).tolist()
     [0.48, 0.48, 0.05]
     """
+    called = perf_counter()
     checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([1.0, 1.0, 10.0])")
     faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
     faults.check_leavers(speeds.num_workers)
@@ -76,6 +78,7 @@ def simulate(
         seed=seed,
         trace=trace,
     )
+    parts.called = called
     warn_of_split(problem, speeds.num_workers)
     parts.config |= {
         "speeds": describe(speeds),

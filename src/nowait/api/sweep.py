@@ -11,7 +11,7 @@ import numpy as np
 
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.core import Method, checks
-from nowait.core.problem import checked_problem, initial_params
+from nowait.core.problem import check_initial_loss, checked_problem, initial_params
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats
 from nowait.engines.budget import Budget, EvaluationPlan
@@ -72,6 +72,7 @@ def sweep(
     if threads is not None:
         threads = checks.at_least(1, threads, "threads", "somebody has to compute")
     params = initial_params(checked_problem(problem), initial)
+    check_initial_loss(problem, params)
     budget = Budget(steps, gradients, seconds)
     evaluations = EvaluationPlan.of(evaluate_every, budget, EVALUATIONS)
     warn_of_split(problem, speeds.num_workers)

@@ -9,10 +9,26 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any, final
 
 from nowait.api.parts import checked_kept, make_parts, warn_of_split
 from nowait.api.rebuild import rebuild
+from nowait.api.recorded import (
+    budget_of,
+    check_complete,
+    count,
+    count_or_none,
+    engine_of,
+    entry,
+    fingerprint_of,
+    flag,
+    labels_of,
+    part,
+    read_config,
+    seconds_or_none,
+    slowdown_keys,
+)
 from nowait.core import Method, Output, Update, checks
 from nowait.core.problem import checked_problem
 from nowait.core.randomness import checked_seed
@@ -26,10 +42,12 @@ from nowait.engines.processes import train as run_processes
 from nowait.engines.session import Parts
 from nowait.recording import HistoryRecorder, Run, describe
 from nowait.recording.folder import RunFolder
-from nowait.recording.run import read_config
 from nowait.speeds import Adversary, Speeds
 
 logger = logging.getLogger("nowait")
+
+MOST_WORKERS = 2**22
+"""Linux has no more process ids than that."""
 
 
 def train(
@@ -86,6 +104,7 @@ def train(
     >>> run.stats.steps, run.stats.way, bool(run.history.loss[-1] < 0.01)
     (500, 'processes', True)
     """
+    called = perf_counter()
     cluster = checked_engine(engine)
     plan = Plan(
         workers=_checked_workers(workers, speeds, cluster),
@@ -102,9 +121,11 @@ def train(
         keep_checkpoints=checks.at_least(1, keep_checkpoints, "keep_checkpoints", "one is needed to resume"),
         trace=checked_kept(trace),
     )
+    _check_slowed_workers(plan)
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
         raise ValueError("checkpoints need a place: give folder= as well")
     with _placed(plan) as placed:
+        _check_slowed_workers(placed)
         return _train(
             placed,
             problem,
@@ -117,6 +138,7 @@ def train(
             resumed=None,
             fingerprint=None,
             labels=dict(labels or {}),
+            called=called,
             progress=progress,
         )
 
@@ -137,23 +159,24 @@ def resume(
 
     Method, update, output and speeds are made again from ``config.json``; one of your own has to be passed again, and
     so has the problem, which is compared with the one of the run. A run that a signal ended can be resumed too.
-    It goes on with the engine it had, unless ``engine`` names another one or another cluster.
+    It goes on with the engine it had, unless ``engine`` names another one or another cluster; a cluster that was joined
+    by ``host:port`` has to be named again. No code that the folder names is run.
     Gradients after the checkpoint are computed anew, those that were in flight or held by the method are lost, none is
     applied twice. The trace goes on with a "resumed" event.
     """
+    called = perf_counter()
     path = Path(folder)
-    config_path = path / "config.json"
-    if not config_path.is_file():
-        raise FileNotFoundError(f"{path} is not the folder of a run: it has no config.json")
     config = read_config(path)
     plan = Plan.of(config, speeds, engine)
-    _check_size(checked_problem(problem), config["fingerprint"], path)
+    method = part(config, "method") if method is None else method
+    update = part(config, "update") if update is None else update
+    output = part(config, "output") if output is None else output
+    labels = labels_of(config)
+    fingerprint = entry(config, "fingerprint", fingerprint_of)
+    _check_size(checked_problem(problem), fingerprint, path)
     run_folder = RunFolder(path, plan.keep_checkpoints)
     if run_folder.is_finished():
         raise ValueError(f"the run in {path} is finished: read it with nw.load")
-    method = rebuild(config["method"], "method") if method is None else method
-    update = rebuild(config["update"], "update") if update is None else update
-    output = rebuild(config["output"], "output") if output is None else output
     run_folder.lock()
     try:
         with _placed(plan) as placed:
@@ -167,8 +190,9 @@ def resume(
                 initial=None,
                 folder=path,
                 resumed=run_folder,
-                fingerprint=config["fingerprint"],
-                labels=config.get("labels", {}),
+                fingerprint=fingerprint,
+                labels=labels,
+                called=called,
                 progress=progress,
             )
     finally:
@@ -217,22 +241,33 @@ class Plan:
         """The plan that is written in a ``config.json``."""
         config = {"engine": None, "trace": "full"} | config
         needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]
-        missing = [name for name in needed if name not in config]
-        if missing:
-            raise ValueError(f"config.json has no {', no '.join(missing)}: the run was not made by nw.train")
-        values = {field.name: config[field.name] for field in fields(cls)}
-        values["engine"] = _engine_of(config["engine"]) if engine is None else checked_engine(engine)
-        try:
-            values["budget"] = Budget(**{name: value for name, value in config["budget"].items() if name != "type"})
-            values["slowdown"] = _checked_slowdown({int(key): factor for key, factor in config["slowdown"].items()})
-            values["workers"] = _workers_of(config["workers"], values["engine"])
-            values["seed"] = checked_seed(config["seed"])
-            checks.at_least(1, config["keep_checkpoints"], "keep_checkpoints", "one is needed to resume")
-            checked_kept(config["trace"])
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(f"config.json was changed: {error}") from error
-        values["speeds"] = rebuild(config["speeds"], "speeds") if speeds is None else _checked_speeds(speeds)
-        return cls(**values)
+        check_complete(config, needed)
+        cluster = entry(config, "engine", engine_of) if engine is None else checked_engine(engine)
+        workers = entry(config, "workers", lambda value: _workers_of(value, cluster))
+        values = {name: entry(config, name, check) for name, check in _CHECKS.items()}
+        plan = cls(
+            workers=workers,
+            engine=cluster,
+            speeds=entry(config, "speeds", _speeds_of) if speeds is None else _checked_speeds(speeds),
+            **values,
+        )
+        entry(config, "slowdown", lambda _: _check_slowed_workers(plan))
+        return plan
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "budget": budget_of,
+    "evaluate_every": count_or_none,
+    "seed": checked_seed,
+    "slowdown": lambda value: _checked_slowdown(slowdown_keys(value)),
+    "replace_hung": flag,
+    "max_failures": count(0),
+    "checkpoint_every": count_or_none,
+    "checkpoint_seconds": seconds_or_none,
+    "keep_checkpoints": count(1),
+    "trace": checked_kept,
+}
+"""Of the entries of ``config.json`` that become fields of a plan as they are."""
 
 
 @contextlib.contextmanager
@@ -258,6 +293,7 @@ def _train(
     resumed: RunFolder | None,
     fingerprint: Any,
     labels: dict[str, Any],
+    called: float,
     progress: bool | None,
 ) -> Run:
     if resumed is None:
@@ -284,7 +320,7 @@ def _train(
         trace=plan.trace,
         share=share,
     )
-    parts.checkpoint = checkpoint
+    parts.checkpoint, parts.called = checkpoint, called
     parts.config |= {field.name: describe(getattr(plan, field.name)) for field in fields(plan)}
     parts.config["labels"] = describe(labels)
     try:
@@ -357,15 +393,22 @@ def _checked_workers(workers: Any, speeds: Speeds | None, cluster: RayCluster | 
             return speeds.num_workers
         return None if cluster is not None else os.cpu_count() or 1
     if not isinstance(workers, (tuple, list)):
-        return checks.at_least(1, workers, "workers", "somebody has to compute gradients")
+        return _checked_number(1, workers, "workers", "somebody has to compute gradients")
     if cluster is None:
         raise ValueError(
             f"workers={workers!r}: a fewest and a most are for engine='ray'; on one machine, give a number"
         )
     if len(workers) != 2:
         raise ValueError(f"workers must be a number, or the fewest and the most, as in (2, 16), got {workers!r}")
-    fewest = checks.at_least(1, workers[0], "the fewest workers", "somebody has to compute gradients")
-    return fewest, checks.at_least(fewest, workers[1], "the most workers", "it is the second of workers=(fewest, most)")
+    fewest = _checked_number(1, workers[0], "the fewest workers", "somebody has to compute gradients")
+    return fewest, _checked_number(fewest, workers[1], "the most workers", "it is the second of workers=(fewest, most)")
+
+
+def _checked_number(least: int, workers: Any, name: str, why: str) -> int:
+    number = checks.at_least(least, workers, name, why)
+    if number > MOST_WORKERS:
+        raise ValueError(f"{name} must be at most {MOST_WORKERS:,}, got {number:,}: no machine runs so many processes")
+    return number
 
 
 def _workers_of(description: Any, cluster: RayCluster | None) -> int | tuple[int, int] | None:
@@ -375,14 +418,9 @@ def _workers_of(description: Any, cluster: RayCluster | None) -> int | tuple[int
     return _checked_workers(description, None, cluster)
 
 
-def _engine_of(description: Any) -> RayCluster | None:
-    """The cluster that is written in a ``config.json``."""
-    if description is None:
-        return None
-    values = {name: value for name, value in description.items() if name != "type"}
-    if values.pop("has_runtime_env", False):
-        raise ValueError("the run had a runtime_env, which config.json does not hold: pass engine= again")
-    return RayCluster(**values)
+def _speeds_of(description: Any) -> Speeds | None:
+    """Those written in a ``config.json``."""
+    return _checked_speeds(rebuild(description, "speeds"))
 
 
 def _checked_speeds(speeds: Speeds | None) -> Speeds | None:
@@ -406,3 +444,11 @@ def _checked_slowdown(slowdown: Mapping[int, float] | None) -> dict[int, float]:
         if checked[number] < 1:
             raise ValueError(f"slowdown[{number}] must be at least 1, got {factor!r}: no worker can be made faster")
     return checked
+
+
+def _check_slowed_workers(plan: Plan) -> None:
+    """Raise if a worker that is to be slowed will not exist; how many there will be may not be known yet."""
+    unknown = [] if plan.most is None else sorted(worker for worker in plan.slowdown if worker >= plan.most)
+    if unknown:
+        those = "the only worker is 0" if plan.most == 1 else f"the workers are 0 to {(plan.most or 1) - 1}"
+        raise ValueError(f"slowdown names worker {', '.join(map(str, unknown))}, but {those}")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import nowait as nw
-from nowait.cli.results import print_json
+from nowait.cli.results import open_console, print_json
 from nowait.studies import Certificate, CertifiedRow, certify, longest_delay
 
 FIGURES = (".png", ".pdf", ".svg")
@@ -47,11 +47,11 @@ def run_certify(asked: CertifySettings) -> bool:
     if asked.as_json:
         print_json(_as_dictionary(found))
     else:
-        _print(Console(), found)
+        _print(open_console(), found)
     if asked.figure is not None:
         nw.plots.longest_delay(longest_delay()).savefig(asked.figure, dpi=150)
         if not asked.as_json:
-            Console().print(f"Figure: {asked.figure}", highlight=False)
+            open_console().print(f"Figure: {asked.figure}", highlight=False)
     return found.holds
 
 

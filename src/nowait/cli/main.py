@@ -203,6 +203,8 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
 ) -> None:
     """Go on with a run from its last checkpoint, after a crash or Ctrl-C.
 
+    Code that the folder names runs only after you have agreed; --problem names it yourself.
+
     Example: nowait resume runs/train-1
     """
     from nowait.cli.runs import Named, run_resume
@@ -222,6 +224,8 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Make a recorded run again from its trace and compare the params bit for bit.
+
+    Code that the folder names runs only after you have agreed; --problem names it yourself.
 
     Example: nowait replay runs/train-1
     """
@@ -405,18 +409,23 @@ def main() -> None:
         typer.echo("nowait: interrupted", err=True)
         sys.exit(INTERRUPTED)
     except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
-        typer.echo(f"nowait: {_place_of(error)}{error}", err=True)
+        typer.echo(f"nowait: {_place_of(error)}{_printable(str(error))}", err=True)
         sys.exit(1)
     except Exception as error:
         place = _place_of(error)
         if not place:
             raise
-        typer.echo(f"nowait: {place}{type(error).__name__}: {error}", err=True)
+        typer.echo(f"nowait: {place}{type(error).__name__}: {_printable(str(error))}", err=True)
         sys.exit(1)
 
 
 def _as_ctrl_c(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def _printable(text: str) -> str:
+    """The text without control characters: an error may quote a file that somebody else wrote."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)
 
 
 def _place_of(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.problems import load_problem
-from nowait.cli.results import plain, print_json
+from nowait.cli.results import open_console, plain, print_json
 from nowait.cli.tables import numbers
 from nowait.studies import Advice, plan
 
@@ -60,7 +60,7 @@ def run_plan(asked: PlanSettings) -> Advice:
     if asked.as_json:
         print_json(as_dictionary(advice))
     else:
-        _print(Console(), advice)
+        _print(open_console(), advice)
     return advice
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,9 @@ def load_problem(text: str | None, loss: str, batch_size: int) -> Any:
         if loss != BUILT_IN_LOSS:
             raise ValueError("the built-in problem is least squares: give --problem FILE for another loss")
         return nw.problems.LeastSquares.random(batch_size=batch_size, seed=42)
-    place, colon, function = text.rpartition(":")
-    if colon and function.isidentifier() and not Path(text).exists():
-        return _made_by(place, function)
+    code = code_of(text)
+    if code is not None:
+        return _made_by(*code)
     if not Path(text).is_file():
         raise ValueError(f"--problem: there is no file {text}; for a function write file.py:function")
     features, targets = nw.problems.read_libsvm(Path(text))
@@ -42,10 +44,44 @@ def remembered(text: str | None) -> str | None:
     """A name that holds in other folders too: files by their whole path."""
     if text is None:
         return None
+    code = code_of(text)
+    if code is None:
+        return str(Path(text).resolve())
+    place, function = code
+    return f"{Path(place).resolve()}:{function}" if place.endswith(".py") else text
+
+
+def code_of(text: str) -> tuple[str, str] | None:
+    """The file or module and the function that ``--problem`` names; None if it names a data file."""
     place, colon, function = text.rpartition(":")
-    if colon and function.isidentifier() and not Path(text).exists():
-        return f"{Path(place).resolve()}:{function}" if place.endswith(".py") else text
-    return str(Path(text).resolve())
+    return (place, function) if colon and function.isidentifier() and not Path(text).exists() else None
+
+
+def source_file(place: str) -> str | None:
+    """The file that ``_module`` would run for a file or module, found without running anything; None if unknown."""
+    if place.endswith(".py"):
+        return str(Path(place).resolve())
+    finders, search, spec = list(sys.meta_path), None, None
+    names = place.split(".")
+    with _searching_here():
+        for number in range(1, len(names) + 1):
+            found = (finder.find_spec(".".join(names[:number]), search) for finder in finders)
+            spec = next((one for one in found if one is not None), None)
+            if spec is None:
+                return None
+            search = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
+    return None if spec is None else spec.origin
+
+
+@contextlib.contextmanager
+def _searching_here() -> Iterator[None]:
+    """Look for modules in the current folder first, as ``_module`` does."""
+    before = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def unit_of(problem: Any) -> float:

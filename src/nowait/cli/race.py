@@ -16,7 +16,7 @@ import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import COMMAND, load_problem, remembered
-from nowait.cli.results import print_json
+from nowait.cli.results import open_console, print_json
 from nowait.core import Method
 from nowait.recording import describe
 from nowait.studies import Race, race
@@ -71,7 +71,7 @@ def run_race(asked: RaceSettings) -> Race:
     speeds, slowdown, imitation = _workers(asked)
     check_engine(asked.engine, speeds)
     make_folder(asked.folder)
-    console = Console(stderr=asked.as_json)
+    console = open_console(stderr=asked.as_json)
     console.print(f"{problem!r}. {imitation}", highlight=False)
     try:
         found = race(

@@ -1,4 +1,4 @@
-"""Results for machines."""
+"""Results for people and for machines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ import math
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """A console that prints text as it is: names of folders and methods may hold brackets or colons.
+
+    Rich would take ``[red]`` for a colour and ``:heart:`` for a picture.
+    """
+    return Console(stderr=stderr, markup=False, emoji=False)
 
 
 def print_json(value: Any) -> None:

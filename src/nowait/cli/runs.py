@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from rich.console import Console
 
 import nowait as nw
-from nowait.api.rebuild import rebuild
+from nowait.api.recorded import LOCAL_ADDRESSES, cluster_of, entry, part, read_config
 from nowait.cli.cluster import mixed_cluster
+from nowait.cli.consent import confirm_cluster, confirm_problem
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import BUILT_IN_LOSS, COMMAND, load_problem, remembered, unit_of
-from nowait.cli.results import print_json
+from nowait.cli.results import open_console, print_json
 from nowait.cli.tables import numbers
-from nowait.core import Method
+from nowait.core import Method, checks
+from nowait.core.randomness import checked_seed
 
 SEED_ENDING = re.compile(r"-seed-\d+$")
 CAREFUL = 0.5
@@ -124,29 +125,27 @@ class Named:
 
 def run_resume(folder: Path, named: Named, engine: str | nw.RayCluster | None, as_json: bool) -> nw.Run:
     """Go on with a run of ``nowait train``, or of ``nw.train`` if the problem is named."""
-    return _finished(nw.resume(folder, _problem_of(folder, named), engine=engine), folder, as_json)
+    config = read_config(folder)
+    engine = _cluster_of(folder, config) if engine is None else engine
+    return _finished(nw.resume(folder, _problem_of(folder, config, named), engine=engine), folder, as_json)
 
 
 def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
     """Make a recorded run again and compare."""
     recorded = nw.load(folder)
-    config = recorded.config
+    config = read_config(folder)
     if "method" not in config:
         raise ValueError(f"{folder} does not say which method it ran: replay it with nw.replay")
-    replayed = nw.replay(
-        recorded.trace,
-        _problem_of(folder, named),
-        rebuild(config["method"], "method"),
-        update=rebuild(config["update"], "update"),
-        output=rebuild(config["output"], "output"),
-        seed=config["seed"],
-    )
+    method, update, output = (part(config, name) for name in ("method", "update", "output"))
+    seed = entry(config, "seed", checked_seed)
+    problem = _problem_of(folder, config, named)
+    replayed = nw.replay(recorded.trace, problem, method, update=update, output=output, seed=seed)
     same = bool(np.array_equal(replayed.last, recorded.last))
     if as_json:
         print_json({"same": same, "stats": asdict(replayed.stats)})
     else:
         words = "the same params, bit for bit" if same else "other params than were recorded"
-        Console().print(f"{len(recorded.trace):,} arrivals replayed: {words}.", highlight=False)
+        open_console().print(f"{len(recorded.trace):,} arrivals replayed: {words}.", highlight=False)
     if not same:
         raise ValueError(f"the replay of {folder} ended at other params: was it made on another kind of machine?")
     return replayed
@@ -162,7 +161,7 @@ def run_report(folders: list[Path], target: Path, minimum: float) -> Path:
         for one in inside:
             runs.setdefault(SEED_ENDING.sub("", one.name), []).append(nw.load(one))
     path = nw.report(runs, target, minimum=minimum)
-    Console().print(f"Report: {path}", highlight=False)
+    open_console().print(f"Report: {path}", highlight=False)
     return path
 
 
@@ -182,7 +181,7 @@ def _method(asked: RunSettings, problem: Any, workers: int) -> Method:
     alone = make(1.0).schedule() is not None
     size = CAREFUL * unit_of(problem) / (workers if alone else 1)
     text = "1/(ML)" if alone else "1/L"
-    Console(stderr=True).print(f"No --stepsize: {size:.3g} is taken, half of {text}.", highlight=False)
+    open_console(stderr=True).print(f"No --stepsize: {size:.3g} is taken, half of {text}.", highlight=False)
     return make(size)
 
 
@@ -196,20 +195,41 @@ def _slowdown(text: str | None) -> Mapping[int, float] | None:
         raise ValueError(f"--slowdown must be written like 0=100,3=2 (worker=factor), got {text!r}") from None
 
 
-def _problem_of(folder: Path, named: Named) -> Any:
-    """The problem named, or the one that the run remembers."""
-    config = folder / "config.json"
-    if not config.is_file():
-        raise FileNotFoundError(f"{folder} is not the folder of a run: it has no config.json")
-    asked = json.loads(config.read_text(encoding="utf-8")).get("labels", {}).get(COMMAND)
-    if not asked and named.problem is None:
+def _problem_of(folder: Path, config: dict[str, Any], named: Named) -> Any:
+    """The problem named, or the one that the run remembers; code that the folder names runs only if the user agrees."""
+    command = entry({"labels": {}} | config, "labels", _command_of)
+    if command is None and named.problem is None:
         raise ValueError(f"{folder} was not made by a command, so its problem is not known: give --problem")
-    asked = {"problem": None, "loss": BUILT_IN_LOSS, "batch_size": 1} | (asked or {})
+    command = Named(None, BUILT_IN_LOSS, 1) if command is None else command
+    if named.problem is None and command.problem is not None:
+        confirm_problem(folder, command.problem)
     return load_problem(
-        asked["problem"] if named.problem is None else named.problem,
-        asked["loss"] if named.loss is None else named.loss,
-        asked["batch_size"] if named.batch_size is None else named.batch_size,
+        command.problem if named.problem is None else named.problem,
+        (command.loss if named.loss is None else named.loss) or BUILT_IN_LOSS,
+        (command.batch_size if named.batch_size is None else named.batch_size) or 1,
     )
+
+
+def _command_of(labels: Any) -> Named | None:
+    """The problem that a command wrote into the labels; None if they are not of a command."""
+    asked = labels.get(COMMAND) if isinstance(labels, dict) else None
+    if not isinstance(asked, dict) or not asked:
+        return None
+    problem, loss, batch_size = (asked.get(name) for name in ("problem", "loss", "batch_size"))
+    if not isinstance(problem, str | None) or not isinstance(loss, str | None):
+        raise ValueError(f"problem and loss must be text, got {problem!r:.80} and {loss!r:.80}")
+    if batch_size is not None:
+        checks.at_least(1, batch_size, "batch_size", "a gradient needs a row")
+    return Named(problem, loss, batch_size)
+
+
+def _cluster_of(folder: Path, config: dict[str, Any]) -> nw.RayCluster | None:
+    """The cluster of the run if it is on other machines and the user agrees; None leaves the engine to the run."""
+    cluster = entry({"engine": None} | config, "engine", cluster_of)
+    if cluster is None or cluster.address in LOCAL_ADDRESSES:
+        return None
+    confirm_cluster(folder, str(cluster.address))
+    return cluster
 
 
 def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
@@ -218,7 +238,7 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
             {"folder": str(folder), "stats": asdict(run.stats), "loss": run.history.loss, "step": run.history.step}
         )
         return run
-    console = Console()
+    console = open_console()
     console.print(f"{run}; {run.stats.steps_per_second:,.4g} steps/s, {run.stats.way}", highlight=False)
     if len(run.trace):
         delay = run.trace.delay
@@ -228,6 +248,6 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
     if run.stats.advice:
         console.print(run.stats.advice, style="yellow", highlight=False)
     resumable = run.stats.interrupted and run.stats.way == "processes"
-    ending = f"; go on with: nowait resume {folder}" if resumable else ""
+    ending = f"; go on with: nowait resume {shlex.quote(str(folder))}" if resumable else ""
     console.print(f"Run: {folder}{ending}", highlight=False)
     return run

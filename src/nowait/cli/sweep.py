@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem, unit_of
-from nowait.cli.results import print_json
+from nowait.cli.results import open_console, print_json
 from nowait.core.types import Floats
 from nowait.recording.files import write_json
 
@@ -48,7 +47,7 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     make_folder(settings.folder)
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in vars(settings).items()}
     write_json(settings.folder / "config.json", asked | {"stepsizes": stepsizes.tolist()})
-    console = Console(stderr=settings.as_json)
+    console = open_console(stderr=settings.as_json)
     console.print(
         f"{problem!r}; {settings.method} with {settings.workers} simulated workers, {medians.min():.2f} to "
         f"{medians.max():.2f} s per gradient; {len(stepsizes)} stepsizes, {settings.seeds} seeds, "

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 import nowait as nw
-from nowait.cli.results import print_json
+from nowait.cli.results import open_console, print_json
 
 
 def numbers(text: str, option: str) -> list[float]:
@@ -29,7 +28,7 @@ def run_tables(seconds: Sequence[float], budget_seconds: float, constants: nw.th
     if as_json:
         print_json({"table_1": first, "table_2": second, "max_delay": gain.max_delay, "steps": steps})
         return
-    console = Console()
+    console = open_console()
     console.print(
         f"{gain.workers} workers, {gain.seconds.min():g} to {gain.seconds.max():g} s per gradient; harmonic mean "
         f"{gain.harmonic_mean:.4g} s, longest delay {gain.max_delay:.4g} steps; {budget_seconds:g} s; {constants}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -77,8 +78,8 @@ def gradient_function(problem: Any) -> tuple[GradientInto, bool]:
 
     def compute_and_copy(point: Vector, sample: Sample, out: Vector) -> Any:
         gradient = np.asarray(problem.gradient(point, sample))
-        if gradient.shape != out.shape:
-            return gradient
+        if gradient.shape != out.shape or gradient.dtype.kind == "c":
+            return gradient  # the server says what is wrong with it
         out[:] = gradient
         return None
 
@@ -95,6 +96,8 @@ def _fill(problem: Any, point: Vector, sample: Sample, out: Vector) -> None:
     gradient = np.asarray(problem.gradient(point, sample))
     if gradient.shape != out.shape:
         raise ValueError(f"the gradient has shape {gradient.shape}, but params {out.shape}")
+    if gradient.dtype.kind == "c":
+        raise TypeError(f"the gradient must have real entries, got {gradient.dtype}: params are {out.dtype}")
     out[:] = gradient
 
 
@@ -115,7 +118,16 @@ def loss_of(problem: Any, point: Vector) -> float:
     loss = problem.loss(point)
     if np.ndim(loss) != 0 or loss is None:
         raise TypeError(f"the problem's loss(point) must return a number, got {type(loss).__name__}")
+    if np.iscomplexobj(loss):
+        raise TypeError(f"the problem's loss(point) must return a real number, got {loss!r}: return its real part")
     return float(loss)
+
+
+def check_initial_loss(problem: Any, params: Vector) -> None:
+    """Raise if the loss is not finite where runs begin: no stepsize could help."""
+    loss = loss_of(problem, params)
+    if not math.isfinite(loss):
+        raise ValueError(f"the loss of the initial params is {loss}: look at the problem's loss(point) and initial()")
 
 
 def message_bytes(problem: Any, params: Vector) -> int:

@@ -50,7 +50,9 @@ class LiveView:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            self._live = Live(
+                console=Console(stderr=True, markup=False, emoji=False), auto_refresh=False, transient=True
+            )
             self._live.start()
         return self
 

@@ -59,6 +59,6 @@ class Progress:
         from rich.console import Console
         from rich.progress import Progress as RichProgress
 
-        self._bar = RichProgress(console=Console(stderr=True), transient=True)
+        self._bar = RichProgress(console=Console(stderr=True, markup=False, emoji=False), transient=True)
         self._task = self._bar.add_task(self._label, total=1.0)
         self._bar.start()

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -81,6 +82,8 @@ class Parts:
     """Where the run goes on, if it is resumed."""
     identification: Identification | None = None
     """Records the problem's fingerprint, or compares it with that of the run; for engines with worker processes."""
+    called: float = field(default_factory=perf_counter)
+    """When the user called for the run, by ``perf_counter``; loading, compiling and starting processes come after."""
 
 
 @final
@@ -199,7 +202,7 @@ class Session:
         for path in checkpoints:
             _call(self._hooks.on_checkpoint, SessionControl(self), path)
 
-    def result(self, seconds: float, wall_seconds: float, way: str) -> Run:
+    def result(self, seconds: float, way: str) -> Run:
         """The finished run."""
         server = self.server
         self._checkpoint()
@@ -227,7 +230,7 @@ class Session:
                 lost=counts.lost,
                 cancelled=counts.cancelled,
                 seconds=seconds,
-                wall_seconds=wall_seconds,
+                wall_seconds=perf_counter() - self._parts.called,
                 work_share=work / max(1, work.sum()),
                 way=way,
                 diverged=server.diverged is not None or not self._is_reasonable(self.loss or 0.0),
@@ -263,7 +266,7 @@ class Session:
     def _look(self) -> None:
         server, budget = self.server, self._parts.budget
         if server.diverged is not None:
-            self._diverge(server.diverged)
+            self._diverge(server.diverged, server.steps)
             return
         self.finished = self.finished or budget.exhausted(server.steps, server.counts.gradients)
         new_params = server.stepped_at == server.now and self._evaluated_step != server.steps
@@ -294,7 +297,7 @@ class Session:
         if not self._is_reasonable(loss) and not self._parts.replaying:
             reason = f"the loss at step {snapshot.step} is {loss:.3g}"
             server.declare_diverged(reason)
-            self._diverge(reason)
+            self._diverge(reason, snapshot.step)
         elif budget.target_loss is not None and loss <= budget.target_loss:
             self.finished = True
         _call(self._hooks.on_evaluate, SessionControl(self))
@@ -302,9 +305,12 @@ class Session:
     def _is_reasonable(self, loss: float) -> bool:
         return is_reasonable(loss, self._history.entries[0][3] if self._history.entries else 0.0)
 
-    def _diverge(self, reason: str) -> None:
-        advice = "Try a stepsize ten times smaller" if self.server.steps else "Look at the problem's gradient and loss"
-        self.stop(f"diverged after {self.server.steps} steps: {reason}. {advice}")
+    def _diverge(self, reason: str, step: int) -> None:
+        """End the run; ``step`` is how many steps the params contain whose loss or gradients are the reason."""
+        if step == 0:
+            self.stop(f"not finite before the first step: {reason}. Look at the problem's gradient and loss")
+        else:
+            self.stop(f"diverged after {self.server.steps} steps: {reason}. Try a stepsize ten times smaller")
 
     # Callbacks
 

@@ -16,13 +16,20 @@ from nowait.core import checks
 from nowait.core.types import Floats
 
 LARGEST_INDEX = 2**31 - 1
+FREE_WIDTH = 2**24
+"""So many features are taken from any file. A wider matrix needs as many values in the file, or ``dimension``: a few
+bytes must not be able to ask for vectors of gigabytes."""
+LONGEST_LINE = 2**26
+"""In characters; a compressed file of a few kilobytes may hold a line of gigabytes."""
 OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def read_libsvm(path: str | Path, dimension: int | None = None) -> tuple[Any, Floats]:
     """The features as a sparse matrix and the labels, of lines ``label index:value …`` with indices from 1.
 
-    Text after ``#`` and empty lines are skipped. A broken line is named in the error.
+    Text after ``#`` and empty lines are skipped. A broken line is named in the error. The matrix is as wide as the
+    largest index, or ``dimension``. An index above 16,777,216 and above the number of values in the file is taken for a
+    mistake unless ``dimension`` is given.
     """
     from scipy.sparse import csr_array
 
@@ -32,7 +39,11 @@ def read_libsvm(path: str | Path, dimension: int | None = None) -> tuple[Any, Fl
     ends = [0]
     opener = OPENERS.get(Path(path).suffix, open)
     with opener(path, mode="rt", encoding="utf-8", errors="backslashreplace") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), start=1):
+            if len(line) == LONGEST_LINE:
+                raise ValueError(
+                    f"{path}, line {number} has at least {LONGEST_LINE:,} characters: is it a LIBSVM file?"
+                )
             tokens = line.partition("#")[0].split()
             if tokens:
                 _read_line(tokens, f"{path}, line {number}", labels, columns, values)
@@ -50,9 +61,7 @@ def _read_line(tokens: list[str], where: str, labels: list[float], columns: list
         index, colon, value = token.partition(":")
         if not colon or not index.isdecimal():
             raise ValueError(f"{where}: expected index:value, got {token!r}")
-        column = int(index) - 1
-        if column >= LARGEST_INDEX:
-            raise ValueError(f"{where}: index {index} is larger than {LARGEST_INDEX:,}")
+        column = _column(index, where)
         if column < 0:
             raise ValueError(f"{where}: index 0 in {token!r}, but LIBSVM indices start at 1")
         if column <= last:
@@ -60,6 +69,13 @@ def _read_line(tokens: list[str], where: str, labels: list[float], columns: list
         last = column
         columns.append(column)
         values.append(_number(value, where, f"the value of index {index}"))
+
+
+def _column(index: str, where: str) -> int:
+    digits = index.lstrip("0") or "0"
+    if len(digits) > len(str(LARGEST_INDEX)) or int(digits) > LARGEST_INDEX:
+        raise ValueError(f"{where}: index {index:.30} is larger than {LARGEST_INDEX:,}")
+    return int(digits) - 1
 
 
 def _number(text: str, where: str, what: str) -> float:
@@ -75,6 +91,11 @@ def _number(text: str, where: str, what: str) -> float:
 def _width(path: str | Path, columns: list[int], dimension: int | None) -> int:
     needed = max(columns, default=-1) + 1
     if dimension is None:
+        if needed > max(FREE_WIDTH, len(columns)):
+            raise ValueError(
+                f"{path} has {len(columns):,} values but the index {needed:,}, so every vector would take "
+                f"{needed * 8 / 2**30:.3g} GiB: give dimension={needed} if that is meant"
+            )
         return max(1, needed)
     checks.at_least(1, dimension, "dimension", "a row needs entries")
     if dimension < needed:

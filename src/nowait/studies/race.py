@@ -14,7 +14,7 @@ from nowait.api.simulate import simulate
 from nowait.api.sweep import checked_seeds
 from nowait.api.train import train
 from nowait.core import Method, checks
-from nowait.core.problem import checked_problem
+from nowait.core.problem import check_initial_loss, checked_problem, initial_params
 from nowait.engines.cluster import RayCluster, checked_engine, connected, import_ray
 from nowait.recording import Run, Sweep
 from nowait.recording.files import write_json
@@ -154,7 +154,7 @@ def race(
     name = check_engine(engine, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
     names = folder_names([entrant.name for entrant in entrants], seed_list)
-    checked_problem(problem)
+    check_initial_loss(checked_problem(problem), initial_params(problem))
     lowest = known_minimum(problem)
     say = tell or (lambda _: None)
     with _connection(engine, workers):

@@ -7,17 +7,23 @@ import select
 import socket
 from typing import final
 
+MOST_GUESTS = 64
+"""So many may be connected without having said who they are. A host says it at once."""
+
 
 @final
 class Door:
-    """A socket without a file, where hosts on this machine say who they are. Strangers are sent away."""
+    """A socket without a file, where hosts on this machine say who they are. Strangers are sent away.
+
+    Of those that have connected and said nothing, the oldest is hung up on when there are too many.
+    """
 
     def __init__(self) -> None:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.key = (f"\0nowait-{secrets.token_hex(8)}", secrets.token_bytes(32))
         """Its name, and the password."""
         self._listener.bind(self.key[0])
-        self._listener.listen()
+        self._listener.listen(MOST_GUESTS)
         self._listener.setblocking(False)
         self._guests: dict[int, socket.socket] = {}
         self.fd = self._listener.fileno()
@@ -27,12 +33,17 @@ class Door:
         if fd == self.fd:
             self._let_in(poller)
             return None
-        guest = self._guests.pop(fd)
-        poller.unregister(guest)
+        guest = self._guests.get(fd)
+        if guest is None:
+            return None  # it was hung up on meanwhile
         try:
             words = guest.recv(1024)
+        except BlockingIOError:
+            return None  # the file descriptor of one that was hung up on is that of a new guest
         except OSError:
             words = b""
+        del self._guests[fd]
+        poller.unregister(guest)
         password = self.key[1]
         if secrets.compare_digest(words[: len(password)], password):
             return words[len(password) :], guest
@@ -44,6 +55,10 @@ class Door:
             guest, _ = self._listener.accept()
         except OSError:
             return  # whoever knocked is gone
+        if len(self._guests) >= MOST_GUESTS:
+            oldest = self._guests.pop(next(iter(self._guests)))
+            poller.unregister(oldest)
+            oldest.close()
         guest.setblocking(False)
         self._guests[guest.fileno()] = guest
         poller.register(guest, select.POLLIN)

@@ -130,6 +130,7 @@ class Relay:
 
     def run(self) -> str:
         """As ``Host.serve``."""
+        self._say(Say.BEAT)  # who has said nothing yet is hung up on if many connect
         gone = self._staff.wait_until_ready()
         if gone is not None:
             if gone.lasting:

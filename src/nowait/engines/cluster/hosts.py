@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, final
 
 from nowait.core.errors import WorkerFailedError
+from nowait.engines.cluster.back_off import FIRST_PAUSE, BackOff
 from nowait.engines.cluster.distant import DistantStaff
 from nowait.engines.cluster.door import Door
 from nowait.engines.cluster.network import Exchange
@@ -20,21 +21,19 @@ from nowait.engines.cluster.wire import AHEAD, CLOCK, DEATH, Format, Message, Sa
 from nowait.engines.processes.home import Home
 from nowait.engines.processes.places import Died, Gone, News, Opened, Place, Reported
 from nowait.engines.processes.staff import Office, Staff
+from nowait.engines.processes.wire import REPORT, Report
 
 logger = logging.getLogger("nowait")
 
+GRADIENT = int(Report.GRADIENT)
 MESSAGES_AT_ONCE = 64
 SECONDS_BETWEEN_WORDS = 10.0
 """How often a run that waits for room says so."""
-SHORT_LIFE = 10.0
-"""A host that ends sooner counts as a failure."""
 AWAY = 2.0
 """If the server did not look for so many seconds, it cannot say who was silent."""
 SECONDS_BETWEEN_REQUESTS = 0.5
 SLOW_NETWORK = 1e7
 """Bytes per second, at the least."""
-FIRST_PAUSE, LONGEST_PAUSE, MOST_DOUBLINGS = 0.1, 60.0, 20
-"""Seconds before another host is asked for after one was lost; they double if it had not lived long."""
 
 
 @final
@@ -63,6 +62,9 @@ class Hosts:
         self._error: Exception | None = None
         self._looked = self._worked = self._told = monotonic()
         self._ask_after = 0.0
+        self._back_off = BackOff(monotonic)
+        self._unproven = False
+        """A host on this node is ready, and no gradient has come from here since."""
 
     @property
     def home(self) -> Staff:
@@ -123,11 +125,21 @@ class Hosts:
 
     def read(self) -> bytes:
         """As ``Places.read``."""
-        return self._home.read()
+        reports = self._home.read()
+        if self._unproven:
+            self._look_for_gradients(reports)
+        return reports
 
     def drain(self) -> bytes:
         """As ``Places.drain``."""
         return self._home.drain()
+
+    def _look_for_gradients(self, reports: bytes) -> None:
+        """Note that hosts on this node deliver. The evaluator reports through the same pipe."""
+        if any(kind == GRADIENT for *_, kind in REPORT.iter_unpack(reports)):
+            self._unproven = False
+            for host in self._files.values():
+                host.delivered = host.delivered or host.ready
 
     def letter(self, worker: int, ticket: int) -> tuple[Any, ...] | None:
         """As ``Places.letter``."""
@@ -198,6 +210,7 @@ class Hosts:
         kind, content, vectors = message
         if kind == Say.REPORTS:
             staff.reported()
+            host.delivered = host.delivered or len(vectors) > 0
             yield Reported(staff, content, vectors)
         elif kind == Say.LETTER:
             self._office.mailbox.keep(*json.loads(content))
@@ -218,9 +231,11 @@ class Hosts:
 
     def _take_recruits(self) -> None:
         self._hosts |= {host.identity: host for host in self._recruiter.started()}
+        self._exchange.expect(len(self._hosts))
 
     def _welcome(self, host: Recruit, staff: Place) -> Opened:
         host.ready, host.since = True, monotonic()
+        self._unproven = self._unproven or host.near is not None
         logger.info("a host on %s is ready for %d workers", host.node, host.size)
         return Opened(staff)
 
@@ -232,14 +247,20 @@ class Hosts:
             self._poller.unregister(host.near.control)
             host.near.close()
         self._recruiter.dismiss(host)
-        self._deaths = self._deaths + 1 if not host.ready or monotonic() - host.since < SHORT_LIFE else 1
-        self._ask_after = monotonic() + min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._deaths - 1, MOST_DOUBLINGS))
+        self._count(host)
         self._hopeless, self._last_words = self._hopeless or (lasting and self._starting), cause
         if host.ready and host.place is not None:
             yield Gone(host.place, f"the host on {host.node} is lost ({cause})")
         else:
             self._recruiter.failed(host)
             logger.warning("a host on %s could not start: %s", host.node, cause)
+
+    def _count(self, host: Recruit) -> None:
+        """Count a host that is lost, and pause its node."""
+        ready_seconds = monotonic() - host.since if host.ready else 0.0
+        useful = self._back_off.lost(host.node_id, ready_seconds=ready_seconds, delivered=host.delivered)
+        self._deaths = 1 if useful else self._deaths + 1
+        self._ask_after = min(self._ask_after, monotonic() + FIRST_PAUSE)
 
     # Now and then
 
@@ -257,7 +278,8 @@ class Hosts:
         missing = vacancies - promised - self._room()
         if missing > 0 and may_ask and now >= self._ask_after:
             self._ask_after = now + SECONDS_BETWEEN_REQUESTS
-            self._recruiter.ask(missing, missing + sum(host.size for host in self._hosts.values()))
+            total = missing + sum(host.size for host in self._hosts.values())
+            self._recruiter.ask(missing, total, self._back_off.paused())
         if workers:
             self._worked = now
         elif vacancies:
@@ -269,7 +291,7 @@ class Hosts:
             yield from self._lose(host, cause, lasting=lasting)
         elif not host.ready and now - host.since > self._cluster.start_seconds:
             yield from self._lose(host, f"it did not start within {self._cluster.start_seconds:.0f} s")
-        elif host.far is not None and now - host.far.heard > self._patience(host):
+        elif host.ready and host.far is not None and now - host.far.heard > self._patience(host):
             yield from self._lose(host, f"it was silent for {now - host.far.heard:.0f} s")
 
     def _patience(self, host: Recruit) -> float:

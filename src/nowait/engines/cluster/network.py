@@ -15,10 +15,13 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from nowait.core.types import Vector
+from nowait.engines.cluster.guard import Guard
 from nowait.engines.cluster.wire import Format, Message, Say
 
 USER = b"nowait"
 IO_THREADS = 2
+HANDSHAKE = 10_000
+"""Milliseconds that a connection has to show the keys of the run."""
 LAST_WORDS = 1_000
 """Milliseconds for what a host says at its end."""
 MORE, EVENTS, READABLE, HAS_MORE = int(zmq.SNDMORE), int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
@@ -47,6 +50,8 @@ class Exchange:
         self._context = zmq.Context(io_threads=IO_THREADS)
         self._socket = _open(self._context, zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE)
+        self._guard: Guard | None = None
         server_key, public_key, secret_key = b"", b"", secrets.token_hex(32).encode()
         self._doorkeeper = ThreadAuthenticator(self._context)
         self._doorkeeper.start()
@@ -66,6 +71,7 @@ class Exchange:
             self.close()
             raise OSError(f"the server cannot listen at {where}, port {port or 'any'}: {error}") from error
         url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._guard = Guard(self._socket, port=int(url.rpartition(":")[2]))
         self.address = Address(url, server_key, public_key, secret_key)
         self.fd = int(self._socket.getsockopt(zmq.FD))
 
@@ -73,8 +79,21 @@ class Exchange:
         """Who sent the next message, and that; None if there is none."""
         if not self.pending():
             return None
-        sender = self._socket.recv()
+        sender = self._sender()
         return sender, self._format.unpack(_receive(self._socket, more=self._format.large))
+
+    def _sender(self) -> bytes:
+        """The first frame of a message. Whose connection has not proved itself does so by it."""
+        if self._guard is None or not self._guard.anybody_waits:
+            return self._socket.recv()
+        frame = self._socket.recv(copy=False)
+        self._guard.proved(int(frame.get(zmq.SRCFD)))
+        return frame.bytes
+
+    def expect(self, hosts: int) -> None:
+        """So many hosts may connect at any moment."""
+        if self._guard is not None:
+            self._guard.expect(hosts)
 
     def pending(self) -> bool:
         """Is there a message? The file descriptor does not always tell."""
@@ -92,6 +111,8 @@ class Exchange:
 
     def close(self) -> None:
         """Hang up."""
+        if self._guard is not None:
+            self._guard.close()
         self._doorkeeper.stop()
         self._socket.close(linger=0)
         self._context.term()

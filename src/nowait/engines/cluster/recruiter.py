@@ -8,7 +8,7 @@ import queue
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
@@ -47,6 +47,8 @@ class Recruit:
     actor: Any = None
     ended: Future[str] = field(default_factory=Future)
     ready: bool = False
+    delivered: bool = False
+    """A gradient of its workers has come; of several hosts on the driver's node, a gradient of any of them."""
     near: Staff | None = None
     """Its workers, once it has been heard of, if they are on the driver's node;"""
     far: DistantStaff | None = None
@@ -85,10 +87,10 @@ class Recruiter:
         self._thread = Background()
         self._nodes = "it was not asked which nodes there are"
 
-    def ask(self, workers: int, total: int) -> None:
-        """Have hosts started for so many more workers of all the run wants, if there is room."""
+    def ask(self, workers: int, total: int, paused: Collection[str] = ()) -> None:
+        """Have hosts started for so many more workers of all the run wants, if nodes that are not paused have room."""
         self.asking = True
-        self._thread.do(lambda: self._recruit(workers, total))
+        self._thread.do(lambda: self._recruit(workers, total, paused))
 
     def started(self) -> Iterator[Recruit]:
         """Those asked for since; they may not be there yet."""
@@ -135,13 +137,13 @@ class Recruiter:
         if self._demand:
             _demand([])
 
-    def _recruit(self, workers: int, total: int) -> None:
+    def _recruit(self, workers: int, total: int, paused: Collection[str]) -> None:
         if self._closing:
             return
         try:
             self._pending = [host for host in self._pending if not host.ready and not host.ended.done()]
             for node_id, node, room in self._nodes_with_room():
-                taken = min(room, workers)
+                taken = 0 if node_id in paused else min(room, workers)
                 workers -= max(0, taken)
                 while taken > 0:
                     size = int(min(taken, self._cluster.largest_host))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from time import perf_counter
 from typing import Any, final
 
 import numpy as np
@@ -25,11 +24,10 @@ REFUSAL = "the trace is of another problem, seed, method, update or initial para
 
 def replay(parts: Parts, trace: Trace, seed: int, progress: bool | None) -> Run:
     """The run of the trace once more, checked row by row."""
-    began = perf_counter()
     player = _Player(parts, trace, seed)
     with np.errstate(over="ignore", invalid="ignore"), Progress("replaying", progress) as bar:
         player.play(bar)
-    return player.session.result(trace.seconds, perf_counter() - began, "replay")
+    return player.session.result(trace.seconds, "replay")
 
 
 @final

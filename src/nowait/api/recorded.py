@@ -1,0 +1,157 @@
+"""Reads a run's ``config.json`` and checks its entries.
+
+The folder may be damaged, edited by hand or prepared by somebody else: whatever is wrong with an entry, the error is a
+``ValueError`` of one sentence that begins with ``config.json`` and names the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nowait.api.rebuild import NUMBERS, rebuild
+from nowait.core import checks
+from nowait.engines.budget import Budget
+from nowait.engines.cluster import RayCluster
+from nowait.recording.run import read_config as read_sealed_config
+
+T = TypeVar("T")
+
+LARGEST_FILE = 16 * 2**20
+"""In bytes. The largest configs that are written have some thousand numbers."""
+LONGEST_CAUSE = 400
+LOCAL_ADDRESSES = (None, "auto", "local")
+"""Ray addresses that cannot lead to somebody else's machine unless the user's own environment says so."""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What ``config.json`` in a run's folder says."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is not the folder of a run: it has no config.json")
+    if path.stat().st_size > LARGEST_FILE:
+        raise ValueError(f"config.json in {folder} has more than {LARGEST_FILE >> 20} MiB: nw.train did not write it")
+    return read_sealed_config(folder)
+
+
+def check_complete(config: dict[str, Any], needed: Iterable[str]) -> None:
+    """Raise if an entry that ``nw.train`` always writes is missing."""
+    missing = [name for name in needed if name not in config]
+    if missing:
+        raise ValueError(f"config.json has no {', no '.join(missing)}: the run was not made by nw.train")
+
+
+def entry(config: dict[str, Any], name: str, check: Callable[[Any], T]) -> T:
+    """An entry as ``check`` returns it; if ``check`` raises, an error that names the entry."""
+    if name not in config:
+        raise ValueError(f"config.json has no {name}")
+    try:
+        return check(config[name])
+    except ImportError:
+        raise
+    except Exception as error:
+        raise ValueError(f"config.json, entry {name!r}: {_one_line(error)}") from error
+
+
+def part(config: dict[str, Any], name: str) -> Any:
+    """The method, update or output of the run, made again."""
+    made = entry(config, name, lambda description: rebuild(description, name))
+    if made is None:
+        raise ValueError(f"config.json, entry {name!r}: it is null, but every run has one: pass {name}= again")
+    return made
+
+
+def labels_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The labels of the run; none if there is no such entry."""
+    return entry({"labels": {}} | config, "labels", _dictionary)
+
+
+def budget_of(description: Any) -> Budget:
+    """The budget that an entry describes."""
+    values = {name: value for name, value in _dictionary(description).items() if name != "type"}
+    return Budget(**values)
+
+
+def cluster_of(description: Any) -> RayCluster | None:
+    """The cluster that an entry describes; None for processes on this machine."""
+    if description is None:
+        return None
+    values = {name: value for name, value in _dictionary(description).items() if name != "type"}
+    if values.pop("has_runtime_env", False):
+        raise ValueError("the run had a runtime_env, which config.json does not hold: pass engine= again")
+    return RayCluster(**values)
+
+
+def engine_of(description: Any) -> RayCluster | None:
+    """As ``cluster_of``, but a cluster on other machines has to be named by the user."""
+    cluster = cluster_of(description)
+    if cluster is not None and cluster.address not in LOCAL_ADDRESSES:
+        raise ValueError(
+            f"the run was on the Ray cluster at {cluster.address!r}, which could run code on this machine: "
+            f"if you trust it, pass engine=nw.RayCluster(address={cluster.address!r}) again"
+        )
+    return cluster
+
+
+def slowdown_keys(description: Any) -> dict[int, Any]:
+    """A slowdown with the numbers of workers for keys, which JSON keeps as text."""
+    return {int(worker): factor for worker, factor in _dictionary(description).items()}
+
+
+def flag(value: Any) -> bool:
+    """True or False, and nothing else."""
+    if not isinstance(value, bool):
+        raise ValueError(f"it must be true or false, got {_shown(value)}")
+    return value
+
+
+def count(least: int) -> Callable[[Any], int]:
+    """A check for integers of at least ``least``."""
+    return lambda value: checks.at_least(least, value, "it", "the run could not go on with fewer")
+
+
+def count_or_none(value: Any) -> int | None:
+    """An integer of at least 1, or None."""
+    return None if value is None else count(1)(value)
+
+
+def seconds_or_none(value: Any) -> float | None:
+    """A positive number of seconds, or None."""
+    return None if value is None else checks.positive(value, "it", "it is a number of seconds")
+
+
+def fingerprint_of(description: Any) -> dict[str, Any] | None:
+    """A recorded fingerprint: the problem as text, number and dtype of params, and the norm of one gradient.
+
+    None if it was not known when the run ended.
+    """
+    if description is None:
+        return None
+    values = dict(_dictionary(description))
+    params, length = values.get("params"), values.get("gradient_norm")
+    if not (isinstance(params, list) and len(params) == 2 and isinstance(params[1], str)):
+        raise ValueError(f"its params must be a number and a dtype, as in [10, 'float64'], got {_shown(params)}")
+    checks.at_least(1, params[0], "the number of its params", "a problem has at least one")
+    length = NUMBERS.get(length, length) if isinstance(length, str) else length
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int | float) or not length >= 0):
+        raise ValueError(f"its gradient_norm must be a number of at least 0, got {_shown(length)}")
+    if not isinstance(values.get("problem"), str):
+        raise ValueError(f"its problem must be text, got {_shown(values.get('problem'))}")
+    return values | {"gradient_norm": None if length is None else float(length)}
+
+
+def _dictionary(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"it must hold entries by name, got {_shown(value)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= LONGEST_CAUSE else text[: LONGEST_CAUSE - 3] + "..."
