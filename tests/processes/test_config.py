@@ -36,13 +36,14 @@ def folder(tmp_path, monkeypatch):
         checkpoint_every=10,
         checkpoint_seconds=1.5,
         keep_checkpoints=3,
+        trace="full",
     )
     config = {name: describe(getattr(plan, name)) for name in vars(plan)}
     config |= {"method": describe(METHOD), "update": describe(nw.Proximal(nw.Ball(1.0)))}
     config |= {"output": describe(nw.StronglyConvexAverage(0.1)), "labels": {"mine": 1}}
     config["fingerprint"] = {"problem": "Faulty()", "params": [4, "float64"], "gradient_norm": 0.5}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr(training, "_check_fingerprint", lambda *_: None)
+    monkeypatch.setattr(training, "_check_size", lambda *_: None)
     monkeypatch.setattr(training, "_train", lambda *_, **__: RESUMED)
     monkeypatch.setattr(training, "connected", lambda *_: contextlib.nullcontext(4))
     return tmp_path
