@@ -6,9 +6,9 @@ import contextlib
 import os
 import pickle
 import select
-import socket
 from typing import Any, final
 
+from nowait.engines.processes.platform import letter_sockets
 from nowait.engines.processes.wire import LONGEST_MESSAGE, REPORT
 
 READ_BYTES = 2048 * REPORT.size
@@ -23,7 +23,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.reports, self.their_reports = os.pipe()
-        self._letters, self.their_letters = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._letters, self.their_letters = letter_sockets()
         self._letters_kept: dict[int, tuple[Any, ...]] = {}
 
     def read(self) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import select
-import socket
 import sys
 import traceback
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import numpy as np
 from nowait.core import Sample, sampler
 from nowait.core.problem import gradient_function, loss_of
 from nowait.core.types import Vector
+from nowait.engines.processes.platform import LetterSocket
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.wire import EVALUATOR, ORDER, REPORT, Order, Report
 from nowait.speeds import Speeds, Timing
@@ -47,7 +47,7 @@ class Desk:
     """The pipe its orders come through."""
     reports: int
     """The pipe all reports go through."""
-    letters: socket.socket
+    letters: LetterSocket
     """For what does not fit into a report."""
     points: SharedSlots
     gradients: SharedSlots
