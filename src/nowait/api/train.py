@@ -22,6 +22,7 @@ from nowait.engines.cluster import RayCluster, checked_engine, connected
 from nowait.engines.keeper import Keeper
 from nowait.engines.processes import ProcessOptions, SharedSlots
 from nowait.engines.processes import train as run_processes
+from nowait.engines.processes.platform import require_worker_processes
 from nowait.engines.session import Parts
 from nowait.recording import Run, describe
 from nowait.recording.folder import RunFolder
@@ -80,6 +81,7 @@ def train(
     >>> run.stats.steps, run.stats.way, bool(run.history.loss[-1] < 0.01)
     (500, 'processes', True)
     """
+    require_worker_processes()
     cluster = checked_engine(engine)
     plan = Plan(
         workers=_checked_workers(workers, speeds, cluster),
@@ -133,6 +135,7 @@ def resume(
     Gradients after the checkpoint are computed anew, those that were in flight or held by the method are lost, none is
     applied twice. The trace goes on with a "resumed" event.
     """
+    require_worker_processes()
     path = Path(folder)
     config_path = path / "config.json"
     if not config_path.is_file():

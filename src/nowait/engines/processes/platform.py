@@ -69,8 +69,8 @@ def letter_sockets() -> tuple[socket.socket, socket.socket]:
 class LetterSocket:
     """The workers' end of ``letter_sockets``."""
 
-    def __init__(self, fd: int) -> None:
-        self._socket = socket.socket(fileno=fd)
+    def __init__(self, workers_end: socket.socket) -> None:
+        self._socket = workers_end
 
     def send(self, letter: bytes) -> None:
         """Send one letter; waits while the server has not read earlier ones.

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -74,7 +75,8 @@ def _load(given: Handed, orders: int, began: float) -> tuple[Job, Desk]:
     prepare(job.problem)
     points = SharedSlots(job.length, job.dtype, given.points, writeable=False)
     gradients = SharedSlots(job.length, job.dtype, given.gradients)
-    return job, Desk(orders, given.reports, LetterSocket(given.letters), points, gradients, began)
+    letters = LetterSocket(socket.socket(fileno=given.letters))
+    return job, Desk(orders, given.reports, letters, points, gradients, began)
 
 
 def end_with(lifeline: int, end: Callable[[int], object] = os._exit) -> threading.Thread:

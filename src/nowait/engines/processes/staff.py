@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -21,11 +21,14 @@ from nowait.engines.processes.log import open_log
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.places import Died, Gone, News
+from nowait.engines.processes.readiness import is_ready
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.wire import LONGEST_MESSAGE, ORDER
 
 SECONDS_TO_END = 2.0
 """How long a zygote that is not our child may take to end."""
+SECONDS_BETWEEN_LOOKS = 0.05
+"""How often a signal is looked for while a problem is loaded."""
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -99,10 +102,12 @@ class Staff:
         theirs.close()
         return cls(ours, office, zygote)
 
-    def wait_until_ready(self) -> Gone | None:
-        """Until the zygote has loaded the problem; or why it did not."""
+    def wait_until_ready(self, interrupted: Callable[[], bool] = lambda: False) -> Gone | None:
+        """Wait until the zygote has loaded the problem, or ``interrupted()``. Returns why it could not, else None."""
         while not self.ready:
-            self._wait(select.POLLIN)
+            if interrupted():
+                return None
+            is_ready(self.control, SECONDS_BETWEEN_LOOKS)
             for news in self.news():
                 if isinstance(news, Gone):
                     return news._replace(cause=f"workers could not load the problem:\n{news.cause}")
@@ -127,13 +132,7 @@ class Staff:
 
     def _drain(self) -> None:
         self._collect()
-        self._wait(select.POLLIN | select.POLLOUT, seconds=1.0)
-
-    def _wait(self, events: int, seconds: float | None = None) -> bool:
-        """Wait for the socket. Not by select(), which fails for descriptors above 1,023."""
-        poller = select.poll()
-        poller.register(self.control, events)
-        return bool(poller.poll(None if seconds is None else 1000 * seconds))
+        is_ready(self.control, 1.0, select.POLLIN | select.POLLOUT)
 
     @property
     def has_news(self) -> bool:
@@ -181,7 +180,7 @@ class Staff:
         """The zygote is not our child: it ends when we hang up. Wait for that: nobody may write to memory later."""
         with contextlib.suppress(OSError):
             self.control.shutdown(socket.SHUT_WR)
-            while self._wait(select.POLLIN, SECONDS_TO_END) and self.control.recv(LONGEST_MESSAGE):
+            while is_ready(self.control, SECONDS_TO_END) and self.control.recv(LONGEST_MESSAGE):
                 pass
 
 

@@ -141,7 +141,7 @@ class _Fork:
 
     def __init__(self, handed: Handed, job: Job, control: socket.socket) -> None:
         self._job, self._control, self._reports = job, control, handed.reports
-        self._letters = LetterSocket(handed.letters)
+        self._letters = LetterSocket(socket.socket(fileno=handed.letters))
         self._points = SharedSlots(job.length, job.dtype, handed.points, writeable=False)
         self._gradients = SharedSlots(job.length, job.dtype, handed.gradients)
         os.close(handed.payload)
