@@ -51,6 +51,12 @@ def test_linux_takes_the_portable_way_only_if_told_to(system, switch, answer, mo
     assert portable() is answer
 
 
+def test_a_run_on_ray_says_that_it_needs_linux(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(RuntimeError, match="engine='ray' needs Linux, this is darwin"):
+        nw.train(Faulty(), ASYNCHRONOUS, engine="ray", workers=2, steps=10)
+
+
 # Its parts
 
 

@@ -22,7 +22,7 @@ from nowait.engines.cluster import RayCluster, checked_engine, connected
 from nowait.engines.keeper import Keeper
 from nowait.engines.processes import ProcessOptions, SharedSlots
 from nowait.engines.processes import train as run_processes
-from nowait.engines.processes.platform import require_worker_processes
+from nowait.engines.processes.platform import require_ray_hosts, require_worker_processes
 from nowait.engines.session import Parts
 from nowait.recording import Run, describe
 from nowait.recording.folder import RunFolder
@@ -233,6 +233,7 @@ def _placed(plan: Plan) -> Iterator[Plan]:
     if plan.engine is None:
         yield plan
         return
+    require_ray_hosts()
     with connected(plan.engine, plan.most) as room:
         yield replace(plan, workers=max(1, room)) if plan.workers is None else plan
 

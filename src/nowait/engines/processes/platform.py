@@ -48,6 +48,15 @@ def require_worker_processes() -> None:
         )
 
 
+def require_ray_hosts() -> None:
+    """Raise unless this system can be the driver of a run on a Ray cluster."""
+    if sys.platform != "linux":
+        raise RuntimeError(
+            f"engine='ray' needs Linux, this is {sys.platform}: hosts on the driver's machine are reached through an "
+            "abstract Unix socket. Take engine='processes', or start the run on a node with Linux"
+        )
+
+
 def anonymous_file(name: str) -> int:
     """Return the descriptor of a file in memory, or else on disk, that is gone with the last process that has it."""
     if not portable():
