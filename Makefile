@@ -5,12 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help race test check format docs bench-simulation bench-engines bench-training golden clean
+.PHONY: help race test test-portable check wheel format docs bench-simulation bench-engines bench-training golden clean
 
 help:
 	@echo "make race              race minibatch SGD against asynchronous SGD (real workers, about two minutes)"
 	@echo "make test              run the tests"
+	@echo "make test-portable     run the tests of real workers in the way that macOS takes (ten minutes)"
 	@echo "make check             format, lint, types and layers"
+	@echo "make wheel             build the wheel and try it in an empty environment"
 	@echo "make format            format and fix what can be fixed"
 	@echo "make docs              build the pages of docs/ as a site into site/"
 	@echo "make bench-engines     speed of real workers, here and on Ray, as ratios to rivals (installs Ray; ten minutes)"
@@ -23,6 +25,12 @@ race: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-portable: $(VENV)/.installed-dev
+	NOWAIT_PORTABLE=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/processes tests/engines
+
+wheel: $(VENV)/.installed-dev
+	$(BIN)/python .ci/wheel.py
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -65,7 +65,7 @@ def test_a_killed_server_goes_on_from_its_last_checkpoint(method, parts, tmp_pat
     assert [event["kind"] for event in run.trace.events] == [3], "it was resumed once"
     assert run.trace.step[run.trace.events["after"][0] - 1] <= 75
     check_that_it_replays(run, Faulty(), plan)
-    assert run.history.step[0] == 0
+    assert run.history.step[0] in (0, 75), "the loss of step 0, unless the server died before it was computed"
     assert (np.diff(run.history.step) > 0).all()
     loaded = nw.load(tmp_path / "run")
     assert np.array_equal(loaded.last, run.last)

@@ -19,6 +19,7 @@ import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Waiting, Watched, train_until
 from nowait.core import sampler
 from nowait.engines.processes import failures
+from nowait.engines.processes.platform import portable
 from nowait.engines.processes.shared import SharedSlots
 from nowait.testing import CATALOGUE
 
@@ -260,8 +261,9 @@ def test_removing_every_worker_ends_the_run(caplog):
 
 
 def test_many_workers_can_be_asked_for_at_once():
-    run = nw.train(Faulty(), nw.MinibatchSGD(nw.Constant(0.1)), workers=200, steps=2)
-    assert run.stats.gradients == 400
+    workers = 20 if portable() else 200  # there each of them is an interpreter of its own
+    run = nw.train(Faulty(), nw.MinibatchSGD(nw.Constant(0.1)), workers=workers, steps=2)
+    assert run.stats.gradients == 2 * workers
 
 
 def test_what_workers_print_is_not_lost(tmp_path):
@@ -337,25 +339,43 @@ def test_workers_join_and_leave_while_it_runs():
 # Evaluation beside the run
 
 
+class AfterTheFirstLoss(Waiting):
+    """Workers do not go on after their first gradients until the evaluator has computed the first loss."""
+
+    def loss(self, point):
+        if self.evaluations == 0:
+            for worker in range(2):
+                with open(f"{self.folder}/{worker + 1}", "wb", buffering=0) as pipe:
+                    pipe.write(b".")
+        return super().loss(point)
+
+    def gradient(self, point, sample):
+        if sample.job == 3:
+            with open(f"{self.folder}/{sample.worker + 1}", "rb", buffering=0) as pipe:
+                pipe.read(1)
+        return super().gradient(point, sample)
+
+
 def test_evaluation_does_not_stop_the_updates(tmp_path):
-    conductor = Conductor(tmp_path, workers=1)
+    conductor = Conductor(tmp_path, workers=3)
 
     def release(control):
         if control.steps == 500:
             conductor.let(0)
 
-    run = nw.train(
-        Waiting(conductor.folder), ASYNCHRONOUS, workers=2, steps=800, evaluate_every=10, callbacks=[release]
-    )
+    problem = AfterTheFirstLoss(conductor.folder)
+    run = nw.train(problem, ASYNCHRONOUS, workers=2, steps=800, evaluate_every=10, callbacks=[release])
     conductor.close()
-    assert run.history.step[:2].tolist() == [0, 10]
-    assert run.history.step[2] >= 500, "the next one had to wait for it"
+    first, second, third = run.history.step[:3]
+    assert first == 0
+    assert 10 <= second < 500
+    assert third >= 500, "the next one had to wait for it"
     assert run.history.step[-1] == 800
     quadratic = nw.problems.NoisyQuadratic(dimension=5, L=1.0, mu=0.5)
     assert run.history.loss[-1] == quadratic.loss(run.last)
     replayed = nw.replay(run.trace, Faulty(), ASYNCHRONOUS, evaluate_every=1).history
     assert np.array_equal(run.history.loss, replayed.loss[run.history.step]), "the losses are those of the snapshots"
-    time_of_step = run.trace.time[run.trace.step == 10]
+    time_of_step = run.trace.time[run.trace.step == second]
     assert run.history.time[1] == time_of_step[0]
 
 

@@ -39,6 +39,7 @@ from nowait.engines.fingerprint import Fingerprint, Identification, other_proble
 from nowait.engines.keeper import Keeper, checkpoint_of
 from nowait.engines.processes import ProcessOptions, SharedSlots
 from nowait.engines.processes import train as run_processes
+from nowait.engines.processes.platform import require_ray_hosts, require_worker_processes
 from nowait.engines.session import Parts
 from nowait.recording import HistoryRecorder, Run, describe
 from nowait.recording.folder import RunFolder
@@ -105,6 +106,7 @@ def train(
     (500, 'processes', True)
     """
     called = perf_counter()
+    require_worker_processes()
     cluster = checked_engine(engine)
     plan = Plan(
         workers=_checked_workers(workers, speeds, cluster),
@@ -165,6 +167,7 @@ def resume(
     applied twice. The trace goes on with a "resumed" event.
     """
     called = perf_counter()
+    require_worker_processes()
     path = Path(folder)
     config = read_config(path)
     plan = Plan.of(config, speeds, engine)
@@ -276,6 +279,7 @@ def _placed(plan: Plan) -> Iterator[Plan]:
     if plan.engine is None:
         yield plan
         return
+    require_ray_hosts()
     with connected(plan.engine, plan.most) as room:
         yield replace(plan, workers=max(1, room)) if plan.workers is None else plan
 

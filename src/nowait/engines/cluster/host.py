@@ -92,7 +92,8 @@ def _knock(assignment: Assignment, door: tuple[str, bytes]) -> str:
 def _start_zygote(assignment: Assignment, control: socket.socket) -> subprocess.Popen[bytes]:
     if os.environ.get("OMP_NUM_THREADS") == assignment.ray_threads:
         del os.environ["OMP_NUM_THREADS"]
-    return start_zygote(control, assignment.threads, path=[entry for entry in assignment.path if os.path.isdir(entry)])
+    path = [entry for entry in assignment.path if os.path.isdir(entry)]
+    return start_zygote(control, assignment.threads, limit_output=True, path=path)
 
 
 @final

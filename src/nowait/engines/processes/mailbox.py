@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import socket
 from typing import Any, final
 
+from nowait.engines.processes.platform import letter_sockets
 from nowait.engines.processes.readiness import is_ready
 from nowait.engines.processes.wire import LONGEST_MESSAGE, REPORT
 
@@ -44,7 +44,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.reports, self.their_reports = os.pipe()
-        self._socket, self.their_letters = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket, self.their_letters = letter_sockets()
         self._socket.setblocking(False)
         self._letters = Letters()
 

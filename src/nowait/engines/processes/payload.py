@@ -9,7 +9,8 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, Self, final
 
-from nowait.engines.processes.shared import ALIGNMENT, anonymous_file
+from nowait.engines.processes.platform import anonymous_file, portable
+from nowait.engines.processes.shared import ALIGNMENT
 
 PIECE = 1 << 26
 """So many bytes are written at a time."""
@@ -55,12 +56,23 @@ class Payload:
 
 def unpickle(fd: int, sizes: list[int]) -> Any:
     """The job; its arrays are views of one block of memory, which workers share as long as they do not write to it."""
-    memory = memoryview(_huge_block(os.fstat(fd).st_size))
+    parts = _cut(memoryview(_mapped(fd) if portable() else _copied(fd)), sizes)
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def _mapped(fd: int) -> mmap.mmap:
+    """The file itself: processes that have no common ancestor with the data share its pages, until they write."""
+    return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _copied(fd: int) -> mmap.mmap:
+    """A copy in huge pages, which forked workers share."""
+    block = _huge_block(os.fstat(fd).st_size)
+    memory = memoryview(block)
     filled = 0
     while filled < len(memory):
         filled += os.preadv(fd, [memory[filled:]], filled)
-    parts = _cut(memory, sizes)
-    return pickle.loads(parts[0], buffers=parts[1:])
+    return block
 
 
 def _cut(memory: memoryview, sizes: list[int]) -> list[memoryview]:

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
-import tempfile
 from typing import Any, final
 
 import numpy as np
 
 from nowait.core.types import Vector
+from nowait.engines.processes.platform import anonymous_file
 
 ALIGNMENT = 64
-
-
-def anonymous_file(name: str) -> int:
-    """A file descriptor of memory that is gone when the last process that has it is."""
-    if sys.platform == "linux":
-        return os.memfd_create(name, os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 @final

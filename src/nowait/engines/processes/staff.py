@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import select
 import signal
 import socket
@@ -13,10 +12,12 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, final
+from typing import Any, final
 
 from nowait.core.types import Vector
 from nowait.core.versions import Version
+from nowait.engines.processes.channel import Channel
+from nowait.engines.processes.log import open_log
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.places import Died, Gone, News
@@ -82,18 +83,21 @@ class Staff:
         self.ready = False
         self._office = office
         self._zygote = zygote
-        self._messages: list[tuple[Any, ...]] = []
+        self._channel = Channel(control)
+        self._gone = False
+        self._handed: dict[int, int] = {}
+        """Pipes of workers that the zygote has not started yet, by serial number. They stay open here until then:
+        macOS may lose a descriptor that its sender closes while it is under way."""
         payload = office.payload
         fds = [payload.fd, office.points.fd, office.gradients.fd]
         fds += [office.mailbox.their_reports, office.mailbox.their_letters.fileno()]
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is gone, which its socket will tell
-            socket.send_fds(control, [pickle.dumps(payload.sizes)], fds)
+        self._channel.send((payload.sizes,), fds, wait=lambda: None)
         control.setblocking(False)
 
     @classmethod
     def start(cls, office: Office, threads: int, log: Path | None) -> Staff:
         """With a zygote that is a child of this process."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         zygote = start_zygote(theirs, threads, log=log)
         theirs.close()
         return cls(ours, office, zygote)
@@ -114,8 +118,8 @@ class Staff:
         gradient = self._office.gradients[max(worker, 0)]  # first: the file must not grow at both ends
         theirs, ours = os.pipe()
         os.set_blocking(ours, False)
-        self._send(("fork", worker, serial, began), [theirs])
-        os.close(theirs)
+        self._handed[serial] = theirs
+        self._send(("start", worker, serial, began), [theirs])
         return PipeLine(ours, gradient)
 
     def kill(self, serial: int) -> None:
@@ -123,53 +127,50 @@ class Staff:
         self._send(("kill", 0, serial, 0.0), [])
 
     def _send(self, message: tuple[Any, ...], fds: list[int]) -> None:
-        """Say something to the zygote, and hear what it says meanwhile: both may have a lot to say at once."""
-        while True:
-            try:
-                socket.send_fds(self.control, [pickle.dumps(message)], fds)
-            except BlockingIOError:
-                self._collect()
-                is_ready(self.control, 1.0, select.POLLIN | select.POLLOUT)
-            except (BrokenPipeError, ConnectionResetError):
-                return  # the zygote is gone, which the end of its socket will tell
-            else:
-                return
+        """Send, and drain replies meanwhile to avoid a deadlock. If the zygote is gone, ``news`` will tell."""
+        self._channel.send(message, fds, wait=self._drain)
+
+    def _drain(self) -> None:
+        self._collect()
+        is_ready(self.control, 1.0, select.POLLIN | select.POLLOUT)
 
     @property
     def has_news(self) -> bool:
         """Was something heard while something was said? The socket does not tell of it again."""
-        return bool(self._messages)
+        return bool(self._channel.messages)
 
     def news(self) -> Iterable[News]:
         """What the zygote said."""
         self._collect()
-        messages, self._messages = self._messages, []
+        messages = list(self._channel.messages)
+        self._channel.messages.clear()
         for kind, *details in messages:
             if kind == "ready":
                 self.ready = True
+            elif kind == "started":
+                os.close(self._handed.pop(details[0]))
             elif kind == "died":
                 yield Died(*details)
             else:
                 yield Gone(self, str(details[0]), lasting=kind == "failed")
 
     def _collect(self) -> None:
-        while True:
-            try:
-                message = self.control.recv(LONGEST_MESSAGE)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:
-                message = b""
-            if not message:
-                self._messages.append(("gone", "the process that starts workers was killed"))
-                return
-            self._messages.append(pickle.loads(message))
+        """Receive all that is there; the end of the socket becomes a message too, once."""
+        try:
+            while not self._gone:
+                if not self._channel.receive():
+                    self._gone = True
+                    self._channel.messages.append(("gone", "the process that starts workers was killed"))
+        except BlockingIOError:
+            return
 
     def close(self) -> None:
         """End the zygote, and with it all workers; nothing is left."""
         if self._zygote is None:
             self._hang_up()
         self.control.close()
+        while self._handed:
+            os.close(self._handed.popitem()[1])
         if self._zygote is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._zygote.pid, signal.SIGKILL)
@@ -184,16 +185,26 @@ class Staff:
 
 
 def start_zygote(
-    theirs: socket.socket, threads: int, *, log: Path | None = None, path: Iterable[str] = ()
+    theirs: socket.socket,
+    threads: int,
+    *,
+    log: Path | None = None,
+    limit_output: bool = False,
+    path: Iterable[str] = (),
 ) -> subprocess.Popen[bytes]:
-    """A zygote at the other end of a socket, which looks for modules where this process does, and in ``path``."""
+    """A zygote at the other end of a socket, which looks for modules where this process does, and in ``path``.
+
+    What it and its workers print goes to ``log``, of which the beginning and the end are kept; without one, wherever
+    this process prints. ``limit_output`` limits that as well: only for files that nobody else writes to.
+    """
     entries = [*sys.path, *(entry for entry in path if entry not in sys.path)]
     code = (
         f"import sys; sys.path[:] = {[str(entry) for entry in entries]!r}; "
-        f"from nowait.engines.processes.zygote import main; main({theirs.fileno()})"
+        f"from nowait.engines.processes.zygote import main; "
+        f"main({theirs.fileno()}, limit_output={limit_output or log is not None})"
     )
     environment = os.environ | {name: os.environ.get(name, str(threads)) for name in THREAD_VARIABLES}
-    output: IO[bytes] | None = None if log is None else open(log, "ab")  # noqa: SIM115 (closed below)
+    output = None if log is None else open_log(log)
     try:
         return subprocess.Popen(
             [sys.executable, "-c", code],
@@ -206,4 +217,4 @@ def start_zygote(
         )
     finally:
         if output is not None:
-            output.close()
+            os.close(output)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import select
-import socket
 import sys
 import traceback
 from dataclasses import astuple, dataclass, field
@@ -18,6 +17,7 @@ from nowait.core import Sample, sampler
 from nowait.core.problem import gradient_function, loss_of
 from nowait.core.types import Vector
 from nowait.engines.fingerprint import Fingerprint
+from nowait.engines.processes.platform import LetterSocket
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.wire import EVALUATOR, FINGERPRINTER, ORDER, REPORT, Order, Report
 from nowait.speeds import Speeds, Timing
@@ -48,7 +48,7 @@ class Desk:
     """The pipe its orders come through."""
     reports: int
     """The pipe all reports go through."""
-    letters: socket.socket
+    letters: LetterSocket
     """For what does not fit into a report."""
     points: SharedSlots
     gradients: SharedSlots

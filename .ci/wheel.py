@@ -1,0 +1,65 @@
+"""Builds the wheel, looks into it, installs it into an empty environment and runs the README's quick start there."""
+
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PIP = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="nowait-wheel-") as name:
+        folder = Path(name)
+        wheel = build(folder)
+        check_content(zipfile.ZipFile(wheel).namelist())
+        python = install(wheel, folder)
+        try_out(python, folder)
+    print(f"{wheel.name}: built, installed into an empty environment, quick start run")
+
+
+def build(folder: Path) -> Path:
+    run([sys.executable, *PIP, "wheel", "--no-deps", "--wheel-dir", str(folder / "dist"), str(ROOT)])
+    (wheel,) = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def check_content(names: list[str]) -> None:
+    """All of the package, py.typed and the files of the report too, and nothing else: no tests."""
+    files = (path.relative_to(ROOT / "src") for path in (ROOT / "src" / "nowait").rglob("*") if path.is_file())
+    package = {path.as_posix() for path in files if "__pycache__" not in path.parts}
+    found = {name for name in names if not re.match(r"nowait-[^/]+\.dist-info/", name)}
+    if found != package:
+        sys.exit(f"the wheel lacks {sorted(package - found)} and has {sorted(found - package)} too many")
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    run([str(python), *PIP, "install", "--no-compile", "--constraint", str(ROOT / "constraints.txt"), str(wheel)])
+    return python
+
+
+def try_out(python: Path, folder: Path) -> None:
+    """Where the checkout cannot be seen: -I ignores PYTHONPATH and the current folder."""
+    quick_start = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    if quick_start is None:
+        sys.exit("README.md has no quick start")
+    where = "import nowait, sys; sys.exit(0 if nowait.__file__.startswith(sys.prefix) else nowait.__file__)"
+    for command in (["-I", "-c", where], ["-I", "-c", quick_start[1]]):
+        run([str(python), *command], cwd=folder)
+    run([str(python.with_name("nowait")), "--help"], cwd=folder)
+
+
+def run(command: list[str], cwd: Path = ROOT) -> None:
+    result = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(command)[:300]}\nended with status {result.returncode}:\n{result.stdout}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The portable way, which macOS takes, on Linux: a part of the suite. `make test-portable` runs all of it."""
+
+import errno
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nowait as nw
+from faulty import Faulty, train_until
+from nowait.engines.processes import platform
+from nowait.engines.processes.payload import Payload, unpickle
+from nowait.engines.processes.platform import LetterSocket, anonymous_file, letter_sockets, portable
+from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.spawned import end_with
+from nowait.engines.processes.worker import LONGEST_LETTER
+from nowait.testing import ENGINE_CHECKS
+
+CHECKS = (
+    "the_trace_replays",
+    "losses_are_those_of_the_iterates",
+    "callbacks_stop_add_and_remove",
+    "a_bad_gradient_is_rejected_and_computed_again",
+    "an_error_in_the_problem_is_shown",
+)
+ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
+
+
+@pytest.fixture
+def switched(monkeypatch):
+    monkeypatch.setenv("NOWAIT_PORTABLE", "1")
+
+
+# The decision
+
+
+@pytest.mark.parametrize(
+    ("system", "switch", "answer"),
+    [("linux", None, False), ("linux", "0", False), ("linux", "", False), ("linux", "1", True), ("darwin", None, True)],
+)
+def test_linux_takes_the_portable_way_only_if_told_to(system, switch, answer, monkeypatch):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.delenv("NOWAIT_PORTABLE", raising=False)
+    if switch is not None:
+        monkeypatch.setenv("NOWAIT_PORTABLE", switch)
+    assert portable() is answer
+
+
+def test_a_run_on_ray_says_that_it_needs_linux(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(RuntimeError, match="engine='ray' needs Linux, this is darwin"):
+        nw.train(Faulty(), ASYNCHRONOUS, engine="ray", workers=2, steps=10)
+
+
+# Its parts
+
+
+def test_shared_memory_is_a_temporary_file_without_a_name(switched, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    fd = anonymous_file("nowait")
+    assert os.fstat(fd).st_nlink == 0
+    assert os.fstat(fd).st_dev == tmp_path.stat().st_dev
+    assert os.listdir(tmp_path) == []
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+
+
+def test_slots_in_a_file_are_seen_by_both_sides_and_grow(switched):
+    ours = SharedSlots(3, np.float64)
+    theirs = SharedSlots(3, np.float64, os.dup(ours.fd), writeable=False)
+    for number in range(40):
+        ours.allocate()[:] = number
+        assert np.array_equal(theirs[number], np.full(3, float(number)))
+    ours.close()
+    theirs.close()
+
+
+def test_a_payload_is_mapped_and_what_a_worker_writes_to_it_stays_its_own(switched):
+    payload = Payload.of({"data": np.arange(1_000.0)})
+    mine, yours = unpickle(payload.fd, payload.sizes), unpickle(payload.fd, payload.sizes)
+    mine["data"][:] = -1.0
+    assert np.array_equal(yours["data"], np.arange(1_000.0))
+    payload.close()
+
+
+def test_the_longest_letter_fits_into_a_datagram_and_several_into_the_mailbox():
+    server, workers = letter_sockets()
+    assert workers.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > 2 * LONGEST_LETTER
+    assert server.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > 2 * LONGEST_LETTER
+    letter = pickle.dumps((0, "x" * LONGEST_LETTER))
+    with server, workers:
+        LetterSocket(workers).send(letter)
+        assert server.recv(2 * len(letter)) == letter
+
+
+def test_a_letter_is_sent_again_while_macos_has_no_room_for_it(monkeypatch):
+    monkeypatch.setattr(platform, "SECONDS_BETWEEN_TRIES", 0.0)
+    full = Full(refusals=3)
+    LetterSocket(full).send(b"news")
+    assert full.sent == [b"news"]
+    assert full.refusals == 0
+
+
+class Full:
+    """A socket that refuses some letters as macOS does."""
+
+    def __init__(self, refusals):
+        self.refusals, self.sent = refusals, []
+
+    def send(self, letter):
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise OSError(errno.ENOBUFS, "No buffer space available")
+        self.sent.append(letter)
+
+
+def test_a_worker_ends_with_its_lifeline_and_not_before():
+    lifeline, ours = os.pipe()
+    ended = []
+    thread = end_with(lifeline, ended.append)
+    os.write(ours, b"still there")
+    assert thread.is_alive()
+    assert ended == []
+    os.close(ours)
+    thread.join()
+    assert ended == [1]
+    os.close(lifeline)
+
+
+# The engine
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_contract_of_engines(switched, name, caplog):
+    {check.__name__: check for check in ENGINE_CHECKS}[name](nw.train)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_are_fresh_interpreters_that_start_with_nothing_of_the_zygote(switched, tmp_path):
+    class Said(Faulty):
+        def gradient(self, point, sample):
+            if sample.job == 0:
+                with open("/proc/self/cmdline", "rb") as file:
+                    print(b"spawned import main" in file.read())  # noqa: T201
+            return super().gradient(point, sample)
+
+    nw.train(Said(), ASYNCHRONOUS, workers=2, steps=40, folder=tmp_path / "run")
+    assert "True" in (tmp_path / "run" / "workers.log").read_text()
+
+
+def test_killed_workers_and_a_killed_zygote_are_replaced_and_the_run_replays(switched, caplog):
+    class KillTheZygote(Faulty):
+        def gradient(self, point, sample):
+            if (sample.worker, sample.job) == (0, 20):
+                os.kill(os.getppid(), signal.SIGKILL)
+            return super().gradient(point, sample)
+
+    problem = KillTheZygote({(1, 3): "kill", (0, 5): "fail"})
+    everybody = lambda jobs: jobs.get(0, 0) > 20 and jobs.get(1, 0) > 3  # noqa: E731
+    run = train_until(everybody, problem, ASYNCHRONOUS, workers=2)
+    assert "worker 1 was killed by signal 9: it is replaced" in caplog.text
+    assert "and workers [0, 1] with it: they are replaced" in caplog.text
+    assert np.array_equal(nw.replay(run.trace, Faulty(), ASYNCHRONOUS).last, run.last)
+
+
+def test_a_run_whose_server_was_killed_is_resumed(switched, tmp_path):
+    plan = f'{{"folder": "{tmp_path}/run", "method": "asynchronous", "steps": 60, "every": 10, "die_at": 35}}'
+    script = os.path.join(os.path.dirname(os.path.dirname(__file__)), "crashing.py")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, script, plan]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    run = nw.resume(tmp_path / "run", Faulty())
+    assert run.stats.steps == 60
+    assert np.array_equal(nw.replay(run.trace, Faulty(), ASYNCHRONOUS, seed=7).last, run.last)
