@@ -72,15 +72,21 @@ def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw
     seconds = mixed_cluster(asked.workers, straggler, seed=0) if speeds is None else numbers(speeds, "--speeds")
     model = nw.speeds.LogNormal(list(seconds), sigma=0.2) if speeds is None else nw.speeds.Fixed(list(seconds))
     method = _method(asked, problem, model.num_workers)
-    run = nw.simulate(
-        problem,
-        method,
-        model,
-        **budget,
-        evaluate_every=asked.evaluate_every,
-        seed=asked.seed,
-        labels=asked.labels(method, workers=model.num_workers, speeds=speeds, straggler=straggler),
-    )
+    try:
+        run = nw.simulate(
+            problem,
+            method,
+            model,
+            **budget,
+            evaluate_every=asked.evaluate_every,
+            seed=asked.seed,
+            labels=asked.labels(method, workers=model.num_workers, speeds=speeds, straggler=straggler),
+        )
+    except nw.Interrupted as error:
+        if error.run is not None:
+            error.run.save(asked.folder)
+            _finished(error.run, asked.folder, asked.as_json)
+        raise
     run.save(asked.folder)
     return _finished(run, asked.folder, asked.as_json)
 

@@ -93,9 +93,15 @@ class Run:
         stats = asdict(self.stats) | {"work_share": self.stats.work_share.tolist()}
         write_json(folder / "stats.json", stats)
 
+    @property
+    def _loss_step(self) -> str:
+        """Which step the last loss is of, if it is not the last one: a signal ended the run before it was evaluated."""
+        step = int(self.history.step[-1])
+        return "" if step == self.stats.steps else f" at step {step}"
+
     def __repr__(self) -> str:
         stats = self.stats
-        loss = f", loss {self.history.loss[-1]:.6g}" if len(self.history) else ""
+        loss = f", loss {self.history.loss[-1]:.6g}{self._loss_step}" if len(self.history) else ""
         diverged = ", diverged" if stats.diverged else ""
         return f"Run({stats.steps} steps, {stats.gradients} gradients, {stats.seconds:.6g} s{loss}{diverged})"
 

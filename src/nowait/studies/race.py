@@ -16,14 +16,14 @@ from nowait.api.train import train
 from nowait.core import Method, checks
 from nowait.core.problem import checked_problem
 from nowait.engines.cluster import RayCluster, checked_engine, connected, import_ray
-from nowait.recording import Run, Sweep
+from nowait.recording import Run, Sweep, name_of
 from nowait.recording.run import write_json
 from nowait.speeds import Speeds
 from nowait.studies.entrants import GRID, Entrant, Make, best_of, checked_entrants, tune
 from nowait.studies.findings import RaceRow, findings, rows_of
 from nowait.studies.quiet import quiet
 from nowait.studies.sources import Source
-from nowait.studies.units import known_minimum, name_of, stepsize_unit
+from nowait.studies.units import known_minimum, stepsize_unit
 from nowait.theory import Speedup, estimate, speedup
 
 ENGINES = ("processes", "simulate", "ray")
