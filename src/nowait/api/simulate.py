@@ -43,8 +43,8 @@ def simulate(
     a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
     ``nw.Callback`` objects. ``faults`` lets workers leave and join. ``progress`` None shows a bar on a terminal.
 
-    Ctrl-C and SIGTERM end the run and raise ``nw.Interrupted``, a ``KeyboardInterrupt`` whose ``run`` is the run so far,
-    so that a loop over many runs ends as well.
+    Ctrl-C and SIGTERM end the run and raise ``nw.Interrupted``, a ``KeyboardInterrupt`` that has the run so far as
+    ``run``, so that a loop over many runs ends as well.
 
     Linear models and ``NoisyQuadratic`` with plain SGD and a method that does not look at gradients run compiled, which
     changes nothing but the speed (and, by rounding, averages of iterates); ``run.stats.way`` says which way it was.

@@ -61,8 +61,8 @@ def sweep(
     ``evaluate_every`` steps; None spreads about twenty evaluations over the budget. All cores are used unless
     ``threads`` says how many. What cannot be compiled (see ``nw.simulate``) is run one by one.
 
-    ``update`` and ``output`` are those of ``nw.simulate``; with either the runs are made one by one. With an output rule
-    stepsizes are compared by the loss of its answer (``answers``), else by the last loss.
+    ``update`` and ``output`` are those of ``nw.simulate``; with either the runs are made one by one. With an output
+    rule stepsizes are compared by the loss of its answer (``answers``), else by the last loss.
 
     With a ``folder`` every complete run is written there. The same call with the same folder, after an interruption or
     with further stepsizes and seeds, makes only the runs that are missing. ``nw.Sweep.load(folder)`` reads a finished
@@ -231,8 +231,8 @@ def _sweep_run(run: Run, answer: float | None) -> SweepRun:
     losses = run.history.loss.copy()
     if run.stats.diverged:
         losses[-1] = np.inf
-    moments = (run.history.step, run.history.gradients, run.history.time)
-    return SweepRun(losses, *(column.astype(np.float64) for column in moments), answer)
+    step, gradients = run.history.step.astype(np.float64), run.history.gradients.astype(np.float64)
+    return SweepRun(losses, step, gradients, run.history.time.astype(np.float64), answer)
 
 
 def _config(parts: SweepParts, method: Method, rules: _Rules) -> dict[str, Any]:

@@ -35,8 +35,8 @@ from nowait.cli.options import (
 from nowait.engines.watch import Watch
 
 DIVERGED, KILLED = 3, 128
-"""Exit statuses: 0 is done, 1 an error of the user's that is told in a line, 2 wrong options. A signal gives 128 and its
-number, as shells have it: 130 is Ctrl-C, 143 SIGTERM."""
+"""Exit statuses: 0 is done, 1 an error of the user's that is told in a line, 2 wrong options. A signal gives 128 plus
+its number, as in shells: 130 for Ctrl-C, 143 for SIGTERM."""
 
 
 @final

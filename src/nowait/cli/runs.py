@@ -23,7 +23,7 @@ from nowait.core import Method
 
 SEED_ENDING = re.compile(r"-seed-\d+$")
 CAREFUL = 0.5
-"""A stepsize that is not given is so much of 1/L, or of 1/(ML) where single gradients make steps."""
+"""A stepsize that is not given is so much of 1/L, divided by ``Method.stepsize_divisor``."""
 
 
 @final
@@ -185,9 +185,9 @@ def _method(asked: RunSettings, problem: Any, workers: int) -> Method:
     make = parse_method(asked.method)
     if asked.stepsize is not None:
         return make(asked.stepsize)
-    alone = make(1.0).schedule() is not None
-    size = CAREFUL * unit_of(problem) / (workers if alone else 1)
-    text = "1/(ML)" if alone else "1/L"
+    delay = make(1.0).stepsize_divisor(workers)
+    size = CAREFUL * unit_of(problem) / delay
+    text = "1/L" if delay == 1 else "1/(ML)" if delay == workers else f"1/({delay:.3g}·L)"
     Console(stderr=True).print(f"No --stepsize: {size:.3g} is taken, half of {text}.", highlight=False)
     return make(size)
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from nowait.core.types import Floats, Integers
 
-
 COLUMNS = ("losses", "step", "gradients", "time")
 
 
@@ -67,21 +66,25 @@ class Sweep:
         """From the runs by stepsize and seed."""
         table = [[runs[size, seed] for seed in seeds.tolist()] for size in stepsizes.tolist()]
         longest = max(len(run.losses) for row in table for run in row)
-        losses, *moments = (_padded(table, name, longest) for name in COLUMNS)
+        losses, step, gradients, time = (_padded(table, name, longest) for name in COLUMNS)
         diverged = np.asarray(np.isinf(losses).any(axis=2))
         losses[diverged[:, :, None] & np.isnan(losses)] = np.inf
         answers = None
         if table[0][0].answer is not None:
             answers = np.array([[run.answer for run in row] for row in table], dtype=np.float64)
             answers[diverged | ~np.isfinite(answers)] = np.inf
-        return cls(stepsizes, seeds, losses, *moments, diverged, way, answers, config)
+        return cls(stepsizes, seeds, losses, step, gradients, time, diverged, way, answers, config)
 
     def run(self, place: int, seed_place: int) -> SweepRun:
         """The run with the stepsize and the seed at these places."""
         made = ~np.isnan(self.step[place, seed_place])
-        columns = (self.curves, self.step, self.gradients, self.time)
-        answer = None if self.answers is None else float(self.answers[place, seed_place])
-        return SweepRun(*(column[place, seed_place][made] for column in columns), answer)
+        return SweepRun(
+            losses=self.curves[place, seed_place][made],
+            step=self.step[place, seed_place][made],
+            gradients=self.gradients[place, seed_place][made],
+            time=self.time[place, seed_place][made],
+            answer=None if self.answers is None else float(self.answers[place, seed_place]),
+        )
 
     def save(self, folder: str | Path) -> Path:
         """Write it into a new folder. ``Sweep.load`` reads it, and ``nw.sweep(..., folder=...)`` adds to it."""

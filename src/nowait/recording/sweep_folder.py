@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core.types import Floats, Integers
-from nowait.recording.run import write_json
+from nowait.recording.checked_json import read_checked, write_checked
 from nowait.recording.sweep import COLUMNS, Sweep, SweepRun
 
 logger = logging.getLogger("nowait")
@@ -50,7 +50,7 @@ class SweepFolder:
         path = Path(folder)
         if not (path / HEADER).is_file():
             raise FileNotFoundError(f"{path} is not the folder of a sweep: it has no {HEADER}")
-        header = _read_header(path / HEADER)
+        header = read_checked(path / HEADER, "remove the folder, and sweep again")
         stepsizes, seeds = np.array(header["stepsizes"], np.float64), np.array(header["seeds"], np.int64)
         return cls(path, stepsizes, seeds, header["config"])
 
@@ -131,7 +131,7 @@ class SweepFolder:
 
     def _write_header(self) -> None:
         header = {"stepsizes": self.stepsizes.tolist(), "seeds": self.seeds.tolist(), "config": self.config}
-        write_json(self.path / HEADER, header | {"crc32": _crc32(header)})
+        write_checked(self.path / HEADER, header)
 
 
 def way_of(ways: set[str]) -> str:
@@ -161,20 +161,5 @@ def _row_of(line: bytes) -> dict[str, Any] | None:
 
 def _run_of(row: dict[str, Any]) -> SweepRun:
     answer = None if row["answer"] is None else float(row["answer"])
-    return SweepRun(*(np.array(row[name], dtype=np.float64) for name in COLUMNS), answer)
-
-
-def _read_header(path: Path) -> dict[str, Any]:
-    """The header, if its checksum says that nobody changed it."""
-    try:
-        header = json.loads(path.read_text(encoding="utf-8"))
-        checksum = header.pop("crc32")
-        if checksum == _crc32(header):
-            return dict(header)
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        pass
-    raise ValueError(f"{path} is damaged: its checksum does not fit; remove the folder, and sweep again")
-
-
-def _crc32(header: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(header, sort_keys=True).encode())
+    columns = {name: np.array(row[name], dtype=np.float64) for name in COLUMNS}
+    return SweepRun(**columns, answer=answer)

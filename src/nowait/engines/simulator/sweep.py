@@ -177,10 +177,10 @@ class _Work:
             self._finished(seed, np.array([size]), plan, events, losses)
 
     def _finished(self, seed: int, sizes: Floats, plan: Plan, events: list[int], losses: Floats) -> None:
-        moments = _moments(plan, events)
+        step, gradients, time = _moments(plan, events)
         with self._keeping:
             self._check_that_it_goes_on()
-            self._keep(seed, sizes, [SweepRun(row, *moments) for row in losses])
+            self._keep(seed, sizes, [SweepRun(row, step, gradients, time) for row in losses])
 
     def _check_that_it_goes_on(self) -> None:
         """Curves that were cut short by ``stop`` must not be kept: they look like runs that diverged."""
