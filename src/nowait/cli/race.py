@@ -72,7 +72,7 @@ def run_race(asked: RaceSettings) -> Race:
     check_engine(asked.engine, speeds)
     make_folder(asked.folder)
     console = Console(stderr=asked.as_json)
-    console.print(f"{problem!r}. {imitation}", highlight=False)
+    console.print(f"{problem!r}. {imitation}", highlight=False, markup=False)
     try:
         found = race(
             problem,
@@ -87,7 +87,7 @@ def run_race(asked: RaceSettings) -> Race:
             tuning_sizes=QUICK_SIZES if asked.quick else USUAL_SIZES,
             folder=asked.folder,
             labels={COMMAND: asked.resolved},
-            tell=lambda words: console.print(words, highlight=False),
+            tell=lambda words: console.print(words, highlight=False, markup=False),
         )
     except nw.Interrupted as error:
         if error.race is not None:
@@ -142,8 +142,8 @@ def _print(console: Console, found: Race, folder: Path) -> None:
     if found.runs:
         console.print(_table(found))
     for sentence in found.findings:
-        console.print(f"• {sentence}", highlight=False)
-    console.print(f"Report: {folder / 'report.html'}; figures and runs beside it.", highlight=False)
+        console.print(f"• {sentence}", highlight=False, markup=False)
+    console.print(f"Report: {folder / 'report.html'}; figures and runs beside it.", highlight=False, markup=False)
 
 
 def _table(found: Race) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +19,8 @@ from nowait.cli.problems import BUILT_IN_LOSS, COMMAND, load_problem, remembered
 from nowait.cli.results import print_json
 from nowait.cli.tables import numbers
 from nowait.core import Method
+from nowait.reports.groups import grouped
 
-SEED_ENDING = re.compile(r"-seed-\d+$")
 CAREFUL = 0.5
 """A stepsize that is not given is so much of 1/L, divided by ``Method.stepsize_divisor``."""
 
@@ -159,20 +158,19 @@ def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
 
 
 def run_report(folders: list[Path], target: Path, minimum: float) -> Path:
-    """One report of all the runs in these folders; those that differ in their seed alone are one method."""
+    """One report of all the runs in these folders; those that differ in their seed alone are one group."""
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder: give --out a file")
-    runs: dict[str, list[nw.Run]] = {}
-    for folder in folders:
-        inside = [folder] if (folder / "stats.json").is_file() else _runs_inside(folder)
-        for one in inside:
-            runs.setdefault(SEED_ENDING.sub("", one.name), []).append(nw.load(one))
+    inside = [one for folder in folders for one in _runs_inside(folder)]
+    runs = grouped((one.name, nw.load(one)) for one in dict.fromkeys(inside))
     path = nw.report(runs, target, minimum=minimum)
     Console().print(f"Report: {path}", highlight=False)
     return path
 
 
 def _runs_inside(folder: Path) -> list[Path]:
+    if (folder / "stats.json").is_file():
+        return [folder]
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
     inside = sorted(path.parent for path in (*folder.glob("*/stats.json"), *folder.glob("*/*/stats.json")))

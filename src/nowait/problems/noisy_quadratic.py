@@ -122,11 +122,22 @@ class NoisyQuadratic:
             zeta=self.zeta,
         )
 
-    def split(self, workers: int, by: str = "iid", zeta: float = 1.0) -> NoisyQuadratic:
-        """One F_m for each worker: the same one (``by="iid"``), or ``zeta`` away from F (``"label"``, ``"sorted"``)."""
-        if by not in ("iid", "label", "sorted"):
+    def split(self, workers: int, by: str | None = None, zeta: float | None = None) -> NoisyQuadratic:
+        """One F_m for each worker, ``zeta`` away from F.
+
+        Without ``zeta`` it is 0, the same F for all, with ``by="iid"`` (or without ``by``), and 1 with ``by="label"`` or
+        ``"sorted"``, which mean the same here.
+        """
+        if by not in (None, "iid", "label", "sorted"):
             raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
-        return replace(self, workers=workers, zeta=0.0 if by == "iid" else zeta)
+        if zeta is None:
+            zeta = 0.0 if by in (None, "iid") else 1.0
+        zeta = checks.not_negative(zeta, "zeta", "it is how far workers' gradients are from the mean")
+        if by == "iid" and zeta > 0:
+            raise ValueError(
+                f"by='iid' gives all workers the same F, so zeta is 0, got {zeta:g}: leave one of them out"
+            )
+        return replace(self, workers=workers, zeta=zeta)
 
     def _make_shifts(self) -> Floats:
         """The corners of a regular polygon with radius zeta, in the plane of the first two coordinates."""
