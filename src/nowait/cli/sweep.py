@@ -69,10 +69,8 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
             folder=settings.folder,
         )
     except nw.Interrupted:
-        words = "the complete runs are kept; the same command with"
-        console.print(
-            f"Interrupted: {words} --folder {settings.folder} makes the others.", highlight=False, markup=False
-        )
+        words = f"The complete runs are kept: the same command with --folder {settings.folder} makes the others."
+        console.print(words, highlight=False, markup=False)
         raise
     if settings.as_json:
         best = None if sweep.diverged.any(axis=1).all() else sweep.best

@@ -125,8 +125,8 @@ class NoisyQuadratic:
     def split(self, workers: int, by: str | None = None, zeta: float | None = None) -> NoisyQuadratic:
         """One F_m for each worker, ``zeta`` away from F.
 
-        Without ``zeta`` it is 0, the same F for all, with ``by="iid"`` (or without ``by``), and 1 with ``by="label"`` or
-        ``"sorted"``, which mean the same here.
+        Without ``zeta`` it is 1 with ``by="label"`` or ``"sorted"`` (which mean the same here), and else 0: the same F
+        for all.
         """
         if by not in (None, "iid", "label", "sorted"):
             raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
@@ -135,7 +135,7 @@ class NoisyQuadratic:
         zeta = checks.not_negative(zeta, "zeta", "it is how far workers' gradients are from the mean")
         if by == "iid" and zeta > 0:
             raise ValueError(
-                f"by='iid' gives all workers the same F, so zeta is 0, got {zeta:g}: leave one of them out"
+                f"by='iid' gives all workers the same F, but zeta={zeta:g} asks for different ones: give one of the two"
             )
         return replace(self, workers=workers, zeta=zeta)
 
