@@ -41,8 +41,8 @@ class RaceRow:
     """How many times sooner that should be by s_max/HM; None where the formula does not apply."""
     measured: float | None
     """How many times sooner it was; None for the first method, and if it never was."""
-    answer: float = math.nan
-    """With an output rule: the loss of its answer; NaN without one."""
+    answer: float | None = None
+    """With an output rule: the loss of its answer."""
 
 
 def rows_of(
@@ -54,7 +54,7 @@ def rows_of(
     """The table of a race; the first method is the one to compare with."""
     first = next(iter(runs.values()))
     rows = [_row(name, mine, first, minimum, gain) for name, mine in runs.items() if mine]
-    return [replace(row, answer=_median((answers or {}).get(row.method, [math.nan]))) for row in rows]
+    return [replace(row, answer=_median(answers[row.method])) for row in rows] if answers else rows
 
 
 def cut_short(runs: Mapping[str, list[Run]]) -> list[str]:
