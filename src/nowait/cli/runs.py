@@ -14,15 +14,12 @@ from rich.console import Console
 import nowait as nw
 from nowait.api.rebuild import rebuild
 from nowait.cli.cluster import mixed_cluster
-from nowait.cli.methods import parse_method
+from nowait.cli.methods import default_stepsize, parse_method
 from nowait.cli.problems import BUILT_IN_LOSS, COMMAND, load_problem, remembered, unit_of
 from nowait.cli.results import print_json
 from nowait.cli.tables import numbers
 from nowait.core import Method
 from nowait.reports.groups import grouped
-
-CAREFUL = 0.5
-"""A stepsize that is not given is so much of 1/L, divided by ``Method.stepsize_divisor``."""
 
 
 @final
@@ -183,9 +180,7 @@ def _method(asked: RunSettings, problem: Any, workers: int) -> Method:
     make = parse_method(asked.method)
     if asked.stepsize is not None:
         return make(asked.stepsize)
-    delay = make(1.0).stepsize_divisor(workers)
-    size = CAREFUL * unit_of(problem) / delay
-    text = "1/L" if delay == 1 else "1/(ML)" if delay == workers else f"1/({delay:.3g}·L)"
+    size, text = default_stepsize(make(1.0), unit_of(problem), workers)
     Console(stderr=True).print(f"No --stepsize: {size:.3g} is taken, half of {text}.", highlight=False)
     return make(size)
 
