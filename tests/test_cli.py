@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ from typer.testing import CliRunner
 
 import nowait as nw
 from nowait.cli import app, main
+from nowait.cli.cluster import mixed_cluster
+from nowait.cli.methods import default_stepsize, known_methods, parse_method
+from nowait.cli.problems import load_problem, unit_of
 
 
 @pytest.fixture(autouse=True)
@@ -238,7 +242,25 @@ def test_a_simulated_run_is_saved_replayed_and_reported(tmp_path, monkeypatch):
     again = RUNNER.invoke(app, ["replay", "runs/simulate-1"])
     assert "200 arrivals replayed: the same params, bit for bit." in again.output
     assert RUNNER.invoke(app, ["report", "runs", "--out", "all.html"]).exit_code == 0
-    assert "simulate-1" in (tmp_path / "all.html").read_text()
+    assert "AsynchronousSGD" in (tmp_path / "all.html").read_text()
+
+
+def test_a_report_takes_runs_together_by_what_was_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    problem, speeds = nw.problems.NoisyQuadratic(4), nw.speeds.Fixed([1.0, 2.0])
+    for folder, method, seed in (
+        ("x-0", nw.AsynchronousSGD(nw.Constant(0.1)), 0),
+        ("x-1", nw.AsynchronousSGD(nw.Constant(0.1)), 1),
+        ("y-seed-0", nw.AsynchronousSGD(nw.Constant(0.1)), 2),
+        ("y-seed-1", nw.MinibatchSGD(nw.Constant(0.1)), 1),
+    ):
+        nw.simulate(problem, method, speeds, steps=20, seed=seed).save(tmp_path / "runs" / folder)
+    assert RUNNER.invoke(app, ["report", "runs", "runs/x-0", "--out", "all.html"]).exit_code == 0
+    data = re.search(r'id="data">(.*?)</script>', (tmp_path / "all.html").read_text(), re.DOTALL)[1]
+    assert [(method["name"], method["runs"]) for method in json.loads(data)["methods"]] == [
+        ("AsynchronousSGD", 3),
+        ("MinibatchSGD", 1),
+    ]
 
 
 def test_a_problem_of_the_users_file_is_trained_replayed_and_remembered(mine, tmp_path):
@@ -282,6 +304,58 @@ def test_a_stepsize_that_is_not_given_is_taken_from_the_smoothness(mine):
     result = RUNNER.invoke(app, ["simulate", mine, "--speeds", "1,1", "--steps", "100"])
     assert result.exit_code == 0
     assert "No --stepsize: 0.25 is taken, half of 1/(ML)." in result.output
+
+
+PARAMETERS = {
+    "ata": "batch=6",
+    "clipped": "max_norm=10",
+    "delayednesterov": "every=3",
+    "malenia": "batch=8",
+    "mindflayer": "timeout_seconds=3,trials=2",
+    "picky": "radius=0.5",
+    "rennala": "batch=4",
+    "ringmaster": "max_delay=8",
+}
+"""Of the methods that need some."""
+
+
+@pytest.fixture(scope="module")
+def the_default_problem():
+    problem = load_problem(None, "least-squares", batch_size=16)
+    return problem, unit_of(problem)
+
+
+@pytest.mark.parametrize("workers", [8, 40])
+@pytest.mark.parametrize("rule", ["adaptive", "constant"])
+@pytest.mark.parametrize("name", sorted(known_methods()))
+def test_every_method_ends_below_where_it_began_with_the_default_stepsize(name, rule, workers, the_default_problem):
+    problem, unit = the_default_problem
+    make = parse_method(f"{name}:stepsize={rule},{PARAMETERS.get(name, '')}")
+    size, _ = default_stepsize(make(1.0), unit, workers)
+    speeds = nw.speeds.LogNormal(mixed_cluster(workers, 10.0, seed=0).tolist(), sigma=0.2)
+    run = nw.simulate(problem, make(size), speeds, gradients=1_200, evaluate_every=10**6, progress=False)
+    first, last = run.history.loss[[0, -1]]
+    assert not run.stats.diverged
+    assert last < 0.6 * first
+
+
+@pytest.mark.parametrize(
+    ("method", "divisor", "words"),
+    [
+        (nw.AsynchronousSGD(nw.Constant(1.0)), 20, "1/(ML)"),
+        (nw.GradientTable(nw.Constant(1.0)), 20, "1/(ML)"),
+        (nw.RescaledASGD(nw.Constant(1.0)), 20, "1/(ML)"),
+        (nw.MinibatchSGD(nw.Constant(1.0)), 1, "1/L"),
+        (nw.FedBuff(nw.Constant(1.0), buffer=5), 4, "1/(4·L)"),
+        (nw.FedBuff(nw.Constant(1.0), buffer=50), 1, "1/L"),
+        (nw.DelayedNesterov(nw.Constant(1.0), every=2, beta=0.9), 100, "1/(100·L)"),
+        (nw.DelayedNesterov(nw.Constant(1.0), every=100, beta=0.9), 20, "1/(ML)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nw.Method) else "",
+)
+def test_the_default_stepsize_goes_by_how_old_gradients_are(method, divisor, words):
+    size, text = default_stepsize(method, 8.0, 20)
+    assert (size, text) == (pytest.approx(4.0 / divisor), words)
 
 
 def test_options_come_from_a_file_and_the_command_line_goes_before_it(tmp_path, monkeypatch):

@@ -65,9 +65,9 @@ from nowait.methods import (
     ShuffledAssignment,
     WindowRule,
 )
-from nowait.recording import Callback, History, Run, Stats, Sweep, TensorBoard, Trace, load
+from nowait.recording import Callback, History, Interrupted, Run, Stats, Sweep, TensorBoard, Trace, load
 from nowait.reports import write_report as report
-from nowait.studies import certify, plan, race
+from nowait.studies import Race, certify, plan, race
 
 if TYPE_CHECKING:
     from nowait import plots
@@ -101,6 +101,7 @@ __all__ = [
     "GradientTable",
     "HingeDecay",
     "History",
+    "Interrupted",
     "LastIterate",
     "MaleniaSGD",
     "Method",
@@ -112,6 +113,7 @@ __all__ = [
     "PickySGD",
     "PolynomialDecay",
     "Proximal",
+    "Race",
     "RandomAssignment",
     "RandomIterate",
     "RayCluster",

@@ -176,6 +176,31 @@ def test_heterogeneity_of_the_quadratic_is_exactly_zeta(dimension, workers):
     assert problem.constants().zeta == 0.7
 
 
+@pytest.mark.parametrize("dimension", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("by", [None, "label", "sorted"])
+def test_a_split_has_the_zeta_that_was_asked_for_or_is_refused(dimension, workers, by):
+    whole = nw.problems.NoisyQuadratic(dimension, mu=1.0)
+    if workers == 1 or (dimension == 1 and workers % 2):
+        with pytest.raises(ValueError, match="cannot add up to 0"):
+            whole.split(workers, by=by, zeta=1.5)
+        return
+    problem = whole.split(workers, by=by, zeta=1.5)
+    assert (problem.constants().zeta, problem.num_shards) == (1.5, workers)
+    np.testing.assert_allclose(np.linalg.norm(problem.shifts, axis=1), 1.5)
+    np.testing.assert_allclose(problem.shifts.sum(axis=0), 0, atol=1e-12)
+
+
+def test_a_split_without_zeta_is_the_same_for_all_unless_it_is_by_label():
+    whole = nw.problems.NoisyQuadratic(4)
+    assert [whole.split(4, by=by).zeta for by in (None, "iid", "label", "sorted")] == [0, 0, 1, 1]
+    assert whole.split(4, by="label", zeta=0.0).zeta == 0
+    with pytest.raises(ValueError, match=r"by='iid' gives all workers the same F, but zeta=1 asks for different ones"):
+        whole.split(4, by="iid", zeta=1.0)
+    with pytest.raises(ValueError, match="zeta must be a finite number of at least 0, got -1"):
+        whole.split(4, zeta=-1.0)
+
+
 @pytest.mark.parametrize("kind", ["LogisticRegression", "NonconvexLogisticRegression", "SoftmaxRegression"])
 def test_the_data_of_shards_are_as_far_apart_as_zeta_says_at_most(kind):
     features = np.vstack([3 * np.eye(6), RNG.normal(size=(6, 6))])

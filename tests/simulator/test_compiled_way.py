@@ -428,7 +428,9 @@ def test_a_signal_during_the_plan_ends_the_run_there(monkeypatch, caplog):
         return original(self, worker, at)
 
     monkeypatch.setattr(Planner, "assign", assign)
-    run = nw.simulate(PROBLEM, CATALOGUE["RandomAssignment"], SPEEDS, steps=10**9)
+    with pytest.raises(nw.Interrupted) as caught:
+        nw.simulate(PROBLEM, CATALOGUE["RandomAssignment"], SPEEDS, steps=10**9)
+    run = caught.value.run
     assert (run.stats.way, run.stats.interrupted) == ("compiled", True)
     assert "SIGINT ended the run after" in run.stats.advice
     assert run.stats.steps == len(run.trace)
@@ -447,7 +449,9 @@ def test_a_signal_during_the_execution_ends_the_run_there(monkeypatch, caplog, o
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(execution.Execution, "run_to", run_to)
-    run = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=1_000, evaluate_every=100, output=output)
+    with pytest.raises(nw.Interrupted) as caught:
+        nw.simulate(PROBLEM, METHOD, SPEEDS, steps=1_000, evaluate_every=100, output=output)
+    run = caught.value.run
     assert (run.stats.way, run.stats.interrupted, run.stats.steps) == ("compiled", True, 100)
     monkeypatch.undo()
     reference = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=100, way="reference", output=output)

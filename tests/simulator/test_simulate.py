@@ -500,12 +500,17 @@ def test_a_hundred_thousand_workers_arrive_in_order():
     assert run.trace.live_workers[-1] == count - 200
 
 
-def test_ctrl_c_ends_a_simulation_well(caplog):
+def test_ctrl_c_ends_a_simulation_and_raises_with_the_run_so_far(caplog):
     def interrupt(control):
         if control.steps == 50:
             os.kill(os.getpid(), signal.SIGINT)
 
     problem, method = nw.problems.NoisyQuadratic(dimension=3), nw.AsynchronousSGD(nw.Constant(0.1))
-    run = nw.simulate(problem, method, nw.speeds.Fixed([1.0, 2.0]), steps=10**9, callbacks=[interrupt])
+    with pytest.raises(nw.Interrupted) as caught:
+        nw.simulate(problem, method, nw.speeds.Fixed([1.0, 2.0]), steps=10**9, callbacks=[interrupt])
+    run = caught.value.run
+    assert caught.value.signal == "SIGINT"
+    assert isinstance(caught.value, KeyboardInterrupt)
     assert 50 <= run.stats.steps < 60
+    assert f"loss {run.history.loss[0]:.6g} at step 0" in repr(run), "the loss is of an older step, and says so"
     assert f"SIGINT ended the run after {run.stats.steps} steps" in run.stats.advice

@@ -7,9 +7,11 @@ import pytest
 
 import nowait as nw
 from names import plain
-from nowait.studies.entrants import ADAPTIVE, CONSTANT, MINIBATCH, best_of, checked_entrants, tune
+from nowait.studies import entrants
+from nowait.studies.entrants import ADAPTIVE, CONSTANT, MINIBATCH, Tuning, best_of, checked_entrants
 from nowait.studies.findings import findings, rows_of
-from nowait.studies.race import folder_names
+from nowait.studies.race import folder_names, unused_seed
+from nowait.studies.race_folder import save_race
 
 PROBLEM = nw.problems.LeastSquares.random(samples=300, dimension=10, noise=0.01, batch_size=4, seed=0)
 UNEQUAL = nw.speeds.Fixed([1.0, 1.0, 2.0, 15.0])
@@ -48,7 +50,8 @@ def test_the_speedup_is_predicted_and_measured(a_race):
 def test_every_stage_is_told_with_grid_and_winner(a_race):
     found, said = a_race
     assert "4 workers, 1 to 15 s per gradient" in said[0]
-    for words, (name, tuning) in zip(said[1:], found.tunings.items(), strict=True):
+    assert said[1] == found.tuned_on
+    for words, (name, tuning) in zip(said[2:], found.tunings.items(), strict=True):
         assert words.startswith(f"{name}: of the stepsizes ")
         assert f"the best is {tuning.best:.3g}" in words
 
@@ -157,7 +160,7 @@ def test_the_formula_is_about_minibatch_sgd_and_what_applies_gradients_at_once()
 
 def test_a_method_that_makes_no_step_is_not_tuned():
     [entrant] = checked_entrants({"waits": lambda size: nw.MinibatchSGD(nw.Constant(size))})
-    tuning = tune(PROBLEM, entrant, nw.speeds.Fixed([1.0, 900.0]), 1.0, 50.0)
+    tuning = Tuning(PROBLEM, nw.speeds.Fixed([1.0, 900.0]), unit=1.0, seconds=50.0, seed=0, sizes=7).of(entrant)
     assert best_of(tuning) == tuning.stepsizes[len(tuning.stepsizes) // 2]
 
 
@@ -202,10 +205,12 @@ def test_an_interrupted_race_keeps_what_there_is(tmp_path):
         return nw.AsynchronousSGD(nw.Constant(size))
 
     methods = {"first": nw.MinibatchSGD(nw.Constant(0.5)), "second": interrupting}
-    found = nw.race(
-        PROBLEM, methods, engine="simulate", speeds=UNEQUAL, gradients=300, seeds=[0, 1, 2], folder=tmp_path / "race"
-    )
+    options = {"seeds": [0, 1, 2], "tuning_sizes": 1, "folder": tmp_path / "race"}
+    with pytest.raises(nw.Interrupted) as caught:
+        nw.race(PROBLEM, methods, engine="simulate", speeds=UNEQUAL, gradients=300, **options)
+    found = caught.value.race
     assert found.interrupted
+    assert nw.Race.load(tmp_path / "race").interrupted
     assert found.findings[0] == "Interrupted: not every method had its time."
     assert sorted(path.name for path in (tmp_path / "race").glob("first*")) == [
         f"first-seed-{seed}" for seed in range(3)
@@ -215,8 +220,107 @@ def test_an_interrupted_race_keeps_what_there_is(tmp_path):
 
 def test_the_grid_moves_to_where_the_best_stepsize_is():
     [entrant] = checked_entrants({"far": lambda size: nw.MinibatchSGD(nw.Constant(size / 100))})
-    tuning = tune(PROBLEM, entrant, UNEQUAL, 1 / PROBLEM.constants().L, 300.0, seed=0)
+    unit = 1 / PROBLEM.constants().L
+    tuning = Tuning(PROBLEM, UNEQUAL, unit, seconds=300.0, seed=0, sizes=13).of(entrant)
     assert 0 < tuning.best_place < len(tuning.stepsizes) - 1
+    assert tuning.best == pytest.approx(100 * unit, rel=0.9)
+
+
+@pytest.mark.parametrize("sizes", [1, 2, 3, 4, 5, 6, 7, 13, 30])
+@pytest.mark.parametrize("factor", [1.0, 1e-3, 1e3])
+def test_just_as_many_stepsizes_are_tried_as_were_asked_for(sizes, factor, caplog):
+    [entrant] = checked_entrants({"one": lambda size: nw.AsynchronousSGD(nw.Constant(size))})
+    tuning = Tuning(PROBLEM, UNEQUAL, factor / PROBLEM.constants().L, seconds=30.0, seed=0, sizes=sizes).of(entrant)
+    assert len(set(tuning.stepsizes.tolist())) == sizes
+    assert tuning.stepsizes.tolist() == sorted(tuning.stepsizes, reverse=True)
+
+
+def test_one_or_two_stepsizes_are_near_the_unit():
+    for sizes, tried in ((1, [0.5]), (2, [2.0, 1.0])):
+        found = nw.race(
+            PROBLEM,
+            {"one": lambda size: nw.MinibatchSGD(nw.Constant(size))},
+            engine="simulate",
+            speeds=UNEQUAL,
+            gradients=300,
+            tuning_sizes=sizes,
+        )
+        assert (found.tunings["one"].stepsizes * PROBLEM.constants().L).tolist() == pytest.approx(tried)
+
+
+def test_the_seed_of_the_tuning_does_not_race():
+    assert unused_seed([0, 1, 2]) == 3
+    assert unused_seed([2**63 - 1, 0, 1]) == 2
+    seeds_of_sweeps = []
+    original = entrants.sweep
+
+    def sweep(*arguments, **options):
+        seeds_of_sweeps.append(options["seeds"])
+        return original(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nowait.studies.entrants.sweep", sweep)
+        found = nw.race(PROBLEM, engine="simulate", speeds=UNEQUAL, gradients=300, seeds=[5, 6], tuning_sizes=2)
+    assert {seed for seeds in seeds_of_sweeps for seed in seeds} == {7}
+    assert found.config["tuning"] == {
+        "share_of_the_time": 0.5,
+        "seconds": found.seconds / 2,
+        "seeds": [7],
+        "stepsizes_tried": 2,
+    }
+    assert found.findings[-1] == found.tuned_on
+    assert "2 for every method, on 50% of the time of the race" in found.tuned_on
+    assert found.tuned_on.endswith("with seed 7, which does not race.")
+
+
+def test_update_and_output_are_those_of_all_runs_and_of_the_tuning():
+    found = nw.race(
+        PROBLEM,
+        {"one": lambda size: nw.AsynchronousSGD(nw.Constant(size))},
+        engine="simulate",
+        speeds=UNEQUAL,
+        gradients=300,
+        seeds=[0, 1],
+        update=nw.Momentum(0.5),
+        output=nw.UniformAverage(),
+        tuning_sizes=3,
+    )
+    for run in found.runs["one"]:
+        assert (run.config["update"]["type"], run.config["output"]["type"]) == ("Momentum", "UniformAverage")
+    assert found.answers["one"] == [PROBLEM.loss(run.params) for run in found.runs["one"]]
+    assert found.rows[0].answer == pytest.approx(np.median(found.answers["one"]))
+    tuning = found.tunings["one"]
+    assert tuning.answers is not None
+    assert tuning.best_place == int(np.argmin(tuning.answers[:, 0]))
+
+
+def test_a_race_is_loaded_as_it_was_saved(a_race, tmp_path):
+    found, _ = a_race
+    loaded = nw.Race.load(save_race(found, tmp_path / "race"))
+    assert loaded.rows == found.rows
+    assert loaded.findings == found.findings
+    assert (loaded.config, loaded.minimum, loaded.problem) == (found.config, found.minimum, found.problem)
+    for name, tuning in found.tunings.items():
+        np.testing.assert_array_equal(loaded.tunings[name].curves, tuning.curves)
+        assert loaded.tunings[name].best == tuning.best
+    again = save_race(loaded, tmp_path / "copy")
+    assert nw.Race.load(again).rows == found.rows
+
+
+def test_a_damaged_race_is_refused_in_a_sentence(a_race, tmp_path):
+    found, _ = a_race
+    path = save_race(found, tmp_path / "race") / "race.json"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), len(whole) // 40):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"race\.json is damaged, its checksum does not fit"):
+            nw.Race.load(path.parent)
+        path.write_bytes(whole[:place])
+        with pytest.raises(ValueError, match=r"race\.json is damaged"):
+            nw.Race.load(path.parent)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"is not the folder of a race: it has no race\.json"):
+        nw.Race.load(path.parent)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +332,11 @@ def test_the_grid_moves_to_where_the_best_stepsize_is():
         ({"methods": {"a": 3}}, "method must be a method or a function"),
         ({"methods": {"a": lambda size: 3}}, "must be a nowait Method"),
         ({"seeds": []}, "seeds is empty"),
+        ({"tuning_sizes": 0}, "tuning_sizes must be an integer of at least 1, got 0"),
+        ({"workers": 3, "slowdown": {3: 2.0}}, "slowdown has worker 3, but the 3 workers are numbered from 0"),
+        ({"speeds": UNEQUAL, "slowdown": {9: 2.0}}, "slowdown has worker 9, but the 4 workers are numbered from 0"),
+        ({"engine": "simulate", "speeds": UNEQUAL, "slowdown": {0: 2.0}}, "slowdown= is for real workers"),
+        ({"engine": "simulate", "speeds": UNEQUAL, "update": 3}, "update must be a nowait Update"),
         ({"engine": "simulate", "speeds": UNEQUAL, "seconds": 1.0, "gradients": 3}, "seconds= or gradients=, not both"),
     ],
     ids=plain,

@@ -11,6 +11,7 @@ from nowait.core import Method, Output, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
 from nowait.engines.simulator import replay as run_replay
+from nowait.engines.watch import Watch
 from nowait.recording import Run, Trace
 
 
@@ -31,7 +32,7 @@ def replay(
 
     Problem, method, seed, update and initial params must be those of the run. A trace of others is refused at the
     first row where a ticket, a delay, an outcome, a stepsize or a gradient's norm differs. ``output`` may be another:
-    it makes another answer of the same iterates.
+    it makes another answer of the same iterates. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
     >>> import nowait as nw
     >>> problem, method = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1), nw.AsynchronousSGD(nw.Constant(0.1))
@@ -63,4 +64,5 @@ def replay(
         seed=seed,
     )
     parts.replaying, parts.called = True, called
-    return run_replay(parts, trace, seed, progress)
+    with Watch():
+        return run_replay(parts, trace, seed, progress)

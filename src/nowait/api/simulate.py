@@ -12,6 +12,7 @@ from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
 from nowait.engines.simulator import simulate as run_simulation
 from nowait.engines.simulator import simulate_compiled
+from nowait.engines.watch import Watch
 from nowait.recording import Run, describe
 from nowait.speeds import Faults, Speeds
 
@@ -43,6 +44,9 @@ def simulate(
     The loss is evaluated before the first step, every ``evaluate_every`` steps and at the end; None spreads about
     a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
     ``nw.Callback`` objects. ``faults`` lets workers leave and join. ``progress`` None shows a bar on a terminal.
+
+    Ctrl-C and SIGTERM end the run and raise ``nw.Interrupted``, a ``KeyboardInterrupt`` that has the run so far as
+    ``run``, so that a loop over many runs ends as well.
 
     Linear models and ``NoisyQuadratic`` with plain SGD and a method that does not look at gradients run compiled, which
     changes nothing but the speed (and, by rounding, averages of iterates); ``run.stats.way`` says which way it was.
@@ -86,5 +90,6 @@ def simulate(
         "labels": describe(dict(labels or {})),
         "trace": trace,
     }
-    run = None if way == "reference" else simulate_compiled(parts, speeds, faults, seed, progress)
-    return run_simulation(parts, speeds.clock(seed), faults, seed, progress) if run is None else run
+    with Watch():
+        run = None if way == "reference" else simulate_compiled(parts, speeds, faults, seed, progress)
+        return run_simulation(parts, speeds.clock(seed), faults, seed, progress) if run is None else run

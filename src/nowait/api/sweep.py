@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, final
 
 import numpy as np
 
 from nowait.api.parts import make_parts, warn_of_split
-from nowait.core import Method, checks
-from nowait.core.problem import check_initial_loss, checked_problem, initial_params
+from nowait.core import LastIterate, Method, Output, Update, checks
+from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.progress import Progress
-from nowait.engines.simulator import simulate
+from nowait.engines.simulator import simulate, simulate_compiled
 from nowait.engines.simulator.compiled import data_of
-from nowait.engines.simulator.sweep import Curves, NotPlannable, SweepParts, sweep_compiled
-from nowait.recording import Run, Sweep
+from nowait.engines.simulator.sweep import NotPlannable, SweepParts, sweep_compiled
+from nowait.engines.watch import Watch
+from nowait.recording import Run, Sweep, SweepRun, describe, name_of
+from nowait.recording.sweep_folder import SweepFolder, way_of
 from nowait.speeds import Faults, Speeds
 
 logger = logging.getLogger("nowait")
@@ -40,10 +44,13 @@ def sweep(
     gradients: int | None = None,
     seconds: float | None = None,
     evaluate_every: int | None = None,
+    update: Update | None = None,
+    output: Output | None = None,
     initial: Any = None,
     faults: Faults | None = None,
     threads: int | None = None,
     device: str = "cpu",
+    folder: str | Path | None = None,
     progress: bool | None = None,
 ) -> Sweep:
     """Simulate a method with every stepsize and every seed: the losses, and which stepsize is best.
@@ -53,6 +60,13 @@ def sweep(
     runs end as those of ``nw.simulate`` do; a run that diverges is a result, not an error. The loss is evaluated every
     ``evaluate_every`` steps; None spreads about twenty evaluations over the budget. All cores are used unless
     ``threads`` says how many. What cannot be compiled (see ``nw.simulate``) is run one by one.
+
+    ``update`` and ``output`` are those of ``nw.simulate``; with either the runs are made one by one. With an output
+    rule stepsizes are compared by the loss of its answer (``answers``), else by the last loss.
+
+    With a ``folder`` every complete run is written there. The same call with the same folder, after an interruption or
+    with further stepsizes and seeds, makes only the runs that are missing. ``nw.Sweep.load(folder)`` reads a finished
+    sweep. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
@@ -65,7 +79,7 @@ def sweep(
         raise ValueError(f"device must be 'cpu', got {device!r}: there is no other way to sweep yet")
     sizes, seed_list = _checked_sizes(stepsizes), checked_seeds(seeds)
     make = maker(method)
-    checks.instance(make(float(sizes[0])), Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
+    first = checks.instance(make(float(sizes[0])), Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
     checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([1.0, 1.0, 10.0])")
     faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
     faults.check_leavers(speeds.num_workers)
@@ -77,14 +91,13 @@ def sweep(
     evaluations = EvaluationPlan.of(evaluate_every, budget, EVALUATIONS)
     warn_of_split(problem, speeds.num_workers)
     parts = SweepParts(problem, data_of(problem), make, speeds, faults, budget, evaluations, params)
-    with Progress("sweeping", progress) as bar:
-        try:
-            result = _result(sizes, seed_list, sweep_compiled(parts, sizes, seed_list, threads, bar), "compiled")
-        except NotPlannable:
-            curves = [
-                _one_by_one(parts, sizes, seed, bar, place / len(seed_list)) for place, seed in enumerate(seed_list)
-            ]
-            result = _result(sizes, seed_list, curves, "reference")
+    rules = _Rules(update, output)
+    config = _config(parts, make(1.0) if isinstance(method, Method) else first, rules)
+    found = None if folder is None else SweepFolder.go_on(folder, sizes, np.array(seed_list), config)
+    with Watch() as watch, Progress("sweeping", progress) as bar:
+        work = _Work(parts, rules, sizes, seed_list, found, watch)
+        work.make_all(threads, bar)
+    result = Sweep.of(sizes, np.array(seed_list, dtype=np.int64), work.runs, way_of(work.ways), config)
     if result.advice:
         logger.warning(result.advice)
     return result
@@ -104,55 +117,139 @@ def maker(method: Method | Make) -> Make:
     return lambda size: dataclasses.replace(method, stepsize=rule.with_size(size))
 
 
-def _one_by_one(parts: SweepParts, sizes: Floats, seed: int, bar: Progress, done: float) -> Curves:
-    """The runs of a seed, the reference way; ``done`` is the share of the sweep that is behind."""
-    runs = []
-    for size in sizes.tolist():
+@final
+@dataclasses.dataclass(frozen=True)
+class _Rules:
+    update: Update | None
+    output: Output | None
+
+    def __post_init__(self) -> None:
+        if self.update is not None:
+            checks.instance(self.update, Update, "update", "nw.Momentum(0.9)")
+        if self.output is not None:
+            checks.instance(self.output, Output, "output", "nw.UniformAverage()")
+
+    @property
+    def usual(self) -> bool:
+        """Plain SGD, and the last iterate as the answer."""
+        return self.update is None and self.has_last_iterate
+
+    @property
+    def has_last_iterate(self) -> bool:
+        return self.output is None or isinstance(self.output, LastIterate)
+
+
+@final
+class _Work:
+    """The runs that are there and those to be made."""
+
+    def __init__(
+        self,
+        parts: SweepParts,
+        rules: _Rules,
+        sizes: Floats,
+        seeds: list[int],
+        folder: SweepFolder | None,
+        watch: Watch,
+    ) -> None:
+        self._parts = parts
+        self._rules = rules
+        self._sizes = sizes
+        self._seeds = seeds
+        self._folder = folder
+        self._watch = watch
+        kept, ways = ({}, set()) if folder is None else folder.kept()
+        self.runs: dict[tuple[float, int], SweepRun] = kept
+        self.ways: set[str] = ways
+
+    def make_all(self, threads: int | None, bar: Progress) -> None:
+        """Make the runs that are missing."""
+        for sizes, seeds in self._missing():
+            try:
+                if not self._rules.usual:
+                    raise NotPlannable
+                sweep_compiled(self._parts, sizes, seeds, threads, bar, self._keep_compiled)
+            except NotPlannable:
+                self._one_by_one(sizes, seeds, bar)
+
+    def _missing(self) -> list[tuple[Floats, list[int]]]:
+        """Stepsizes and the seeds that lack just these."""
+        groups: dict[tuple[float, ...], list[int]] = {}
+        for seed in self._seeds:
+            missing = tuple(size for size in self._sizes.tolist() if (size, seed) not in self.runs)
+            if missing:
+                groups.setdefault(missing, []).append(seed)
+        return [(np.array(sizes), seeds) for sizes, seeds in groups.items()]
+
+    def _keep_compiled(self, seed: int, sizes: Floats, runs: list[SweepRun]) -> None:
+        self._keep({(size, seed): run for size, run in zip(sizes.tolist(), runs, strict=True)}, "compiled")
+
+    def _keep(self, runs: dict[tuple[float, int], SweepRun], way: str) -> None:
+        if self._folder is not None:
+            self._folder.add(runs, way)
+        self.runs |= runs
+        self.ways.add(way)
+
+    def _one_by_one(self, sizes: Floats, seeds: list[int], bar: Progress) -> None:
+        for seed in seeds:
+            for size in sizes.tolist():
+                if (size, seed) not in self.runs:
+                    run = self._single(size, seed)
+                    self._watch.check()
+                    self._keep({(size, seed): _sweep_run(run, self._answer(run))}, run.stats.way)
+                    bar.show(len(self.runs) / (len(self._sizes) * len(self._seeds)))
+
+    def _single(self, size: float, seed: int) -> Run:
+        """One run, compiled if it can be."""
+        parts = self._parts
         run_parts = make_parts(
             parts.problem,
             parts.make(size),
             parts.faults.present_at_start(parts.speeds.num_workers),
             parts.budget,
             evaluate_every=None,
-            update=None,
-            output=None,
+            update=self._rules.update,
+            output=self._rules.output,
             callbacks=(),
             initial=parts.initial,
             seed=seed,
         )
         run_parts.evaluations, run_parts.quiet = parts.evaluations, True
-        runs.append(simulate(run_parts, parts.speeds.clock(seed), parts.faults, seed, progress=False))
-        bar.show(done)
-    rows = []
-    for run in runs:
-        losses = run.history.loss.copy()
-        if run.stats.diverged:
-            losses[-1] = np.inf
-        rows.append([losses, *(column.astype(np.float64) for column in _moments_of(run))])
-    curves = Curves.of(rows)
-    return dataclasses.replace(curves, losses=_infinite_after_divergence(curves.losses))
+        if not self._rules.usual:
+            run = simulate_compiled(run_parts, parts.speeds, parts.faults, seed, progress=False)
+            if run is not None:
+                return run
+        return simulate(run_parts, parts.speeds.clock(seed), parts.faults, seed, progress=False)
+
+    def _answer(self, run: Run) -> float | None:
+        """The loss of the output rule's answer; None if that is the last iterate."""
+        if self._rules.has_last_iterate:
+            return None
+        return math.inf if run.stats.diverged else loss_of(self._parts.problem, run.params)
 
 
-def _moments_of(run: Run) -> tuple[Any, Any, Any]:
-    return run.history.step, run.history.gradients, run.history.time
+def _sweep_run(run: Run, answer: float | None) -> SweepRun:
+    losses = run.history.loss.copy()
+    if run.stats.diverged:
+        losses[-1] = np.inf
+    step, gradients = run.history.step.astype(np.float64), run.history.gradients.astype(np.float64)
+    return SweepRun(losses, step, gradients, run.history.time.astype(np.float64), answer)
 
 
-def _infinite_after_divergence(losses: Floats) -> Floats:
-    """A run that diverged has infinite losses to the end."""
-    diverged = np.isinf(losses).any(axis=1, keepdims=True)
-    losses[diverged & np.isnan(losses)] = np.inf
-    return losses
-
-
-def _result(sizes: Floats, seeds: list[int], curves: list[Curves], way: str) -> Sweep:
-    length = max(one.losses.shape[1] for one in curves)
-    tables = [np.full((len(sizes), len(seeds), length), np.nan) for _ in range(4)]
-    for place, one in enumerate(curves):
-        for table, values in zip(tables, (one.losses, one.step, one.gradients, one.time), strict=True):
-            table[:, place, : values.shape[1]] = values
-    diverged = np.asarray(np.isinf(tables[0]).any(axis=2))
-    losses, step, gradients, time = tables
-    return Sweep(sizes, np.array(seeds, dtype=np.int64), losses, step, gradients, time, diverged, way)
+def _config(parts: SweepParts, method: Method, rules: _Rules) -> dict[str, Any]:
+    """What was run, but for stepsizes and seeds: a folder must hold the same to be added to."""
+    loss = loss_of(parts.problem, parts.initial)
+    return {
+        "problem": name_of(parts.problem),
+        "initial_loss": float(f"{loss:.6g}") if math.isfinite(loss) else str(loss),
+        "method": describe(method),
+        "update": describe(rules.update),
+        "output": describe(rules.output),
+        "speeds": describe(parts.speeds),
+        "faults": describe(parts.faults),
+        "budget": describe(parts.budget),
+        "evaluations": describe(parts.evaluations),
+    }
 
 
 def _checked_sizes(stepsizes: Iterable[float]) -> Floats:

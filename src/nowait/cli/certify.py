@@ -70,13 +70,13 @@ def _as_dictionary(found: Certificate) -> dict[str, object]:
 
 def _print(console: Console, found: Certificate) -> None:
     console.print(_table(found))
-    console.print(_lemmas(found), highlight=False)
+    console.print(_lemmas(found), highlight=False, markup=False)
     console.print(_bias_table(found))
     verdict = "Everything holds." if found.holds else "VIOLATED: see the rows above."
     undecided = sum(row.verdict == "open" for row in found.rows)
     if found.holds and undecided:
         verdict = f"Nothing is violated, but in {undecided} rows the interval is wider than the bound: take more seeds."
-    console.print(verdict, style="bold" if found.holds else "bold red", highlight=False)
+    console.print(verdict, style="bold" if found.holds else "bold red", highlight=False, markup=False)
 
 
 def _table(found: Certificate) -> Table:

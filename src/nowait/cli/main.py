@@ -6,9 +6,10 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, final
 
 import typer
+from typer.core import TyperGroup
 
 import nowait
 from nowait.cli.options import (
@@ -31,11 +32,29 @@ from nowait.cli.options import (
     chosen,
     engine_of,
 )
+from nowait.engines.watch import Watch
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+DIVERGED, KILLED = 3, 128
+"""Exit statuses: 0 is done, 1 an error of the user's that is told in a line, 2 wrong options. A signal gives 128 plus
+its number, as in shells: 130 for Ctrl-C, 143 for SIGTERM."""
 
-DIVERGED, INTERRUPTED = 3, 130
-"""Exit statuses. 0 is done, 1 an error of the user's that is told in a line, 2 wrong options."""
+
+@final
+class Commands(TyperGroup):
+    """All commands. A signal ends each with the status for it, whatever the command does with the exception."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            with Watch():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            words = str(error) or "interrupted"
+            typer.echo(f"nowait: {words}", err=True)
+            raise typer.Exit(_status_of(error)) from error
+
+
+app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -93,7 +112,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     from nowait.cli.race import RaceSettings, run_race
 
     folder = _free(Path("runs/race")) if folder is None else folder
-    found = run_race(
+    run_race(
         RaceSettings(
             workers,
             method or [],
@@ -111,8 +130,6 @@ def race(  # noqa: PLR0917 (typer makes options of them)
             as_json,
         )
     )
-    if found.interrupted:
-        raise typer.Exit(INTERRUPTED)
 
 
 @app.command()
@@ -402,12 +419,8 @@ def certify(  # noqa: PLR0917 (typer makes options of them)
 
 def main() -> None:
     """Run the command line; user errors are told in one line and end with status 1."""
-    signal.signal(signal.SIGTERM, _as_ctrl_c)
     try:
         app()
-    except KeyboardInterrupt:
-        typer.echo("nowait: interrupted", err=True)
-        sys.exit(INTERRUPTED)
     except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
         typer.echo(f"nowait: {_place_of(error)}{_printable(str(error))}", err=True)
         sys.exit(1)
@@ -419,8 +432,9 @@ def main() -> None:
         sys.exit(1)
 
 
-def _as_ctrl_c(*_: object) -> None:
-    raise KeyboardInterrupt
+def _status_of(error: KeyboardInterrupt) -> int:
+    name = error.signal if isinstance(error, nowait.Interrupted) else "SIGINT"
+    return KILLED + int(signal.Signals[name])
 
 
 def _printable(text: str) -> str:
@@ -445,7 +459,7 @@ def is_of_the_user(filename: str) -> bool:
 def _end(run: nowait.Run) -> None:
     """The exit status says how a run ended."""
     if run.stats.interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise nowait.Interrupted.of(run)
     if run.stats.diverged:
         raise typer.Exit(DIVERGED)
 

@@ -12,6 +12,8 @@ from nowait.core import Method, Stepsize
 
 RULES: dict[str, Callable[[float], Stepsize]] = {"adaptive": nw.DelayAdaptive, "constant": nw.Constant}
 ENDINGS = ("ASGD", "SGD")
+CAREFUL = 0.5
+"""A stepsize that is not given is so much of 1/L, divided by ``Method.stepsize_divisor``."""
 
 
 def known_methods() -> dict[str, type[Method]]:
@@ -45,6 +47,13 @@ def parse_method(text: str) -> Callable[[float], Method]:
     if missing:
         raise ValueError(f"{name} needs {', '.join(missing)}: write {name}:{missing[0]}=...")
     return lambda size: kinds[name](stepsize=RULES[rule](size), **values)  # type: ignore[call-arg]
+
+
+def default_stepsize(method: Method, unit: float, workers: int) -> tuple[float, str]:
+    """The stepsize of a run that was given none, and of what it is half, in words; ``unit`` is 1/L."""
+    divisor = method.stepsize_divisor(workers)
+    words = "1/L" if divisor == 1 else "1/(ML)" if divisor == workers else f"1/({divisor:.3g}·L)"
+    return CAREFUL * unit / divisor, words
 
 
 def _fields(kind: type[Method]) -> dict[str, bool]:

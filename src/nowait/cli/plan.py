@@ -85,12 +85,12 @@ def as_dictionary(advice: Advice) -> dict[str, Any]:
 
 
 def _print(console: Console, advice: Advice) -> None:
-    console.print(f"From {advice.source}; simulated on {advice.problem}.", highlight=False)
+    console.print(f"From {advice.source}; simulated on {advice.problem}.", highlight=False, markup=False)
     console.print(_table(advice))
     if advice.predicted:
         console.print(_predictions(advice))
     for sentence in advice.sentences:
-        console.print(f"• {sentence}", highlight=False)
+        console.print(f"• {sentence}", highlight=False, markup=False)
 
 
 def _table(advice: Advice) -> Table:

@@ -87,16 +87,25 @@ def run_race(asked: RaceSettings) -> Race:
             tuning_sizes=QUICK_SIZES if asked.quick else USUAL_SIZES,
             folder=asked.folder,
             labels={COMMAND: asked.resolved},
-            tell=lambda words: console.print(words, highlight=False),
+            tell=lambda words: console.print(words, highlight=False, markup=False),
         )
+    except nw.Interrupted as error:
+        if error.race is not None:
+            _tell(console, error.race, asked)
+        raise
     finally:
         with contextlib.suppress(OSError):
             asked.folder.rmdir()  # if nothing came of it
-    if asked.as_json:
-        print_json({"rows": [asdict(row) for row in found.rows], "findings": found.findings, "config": found.config})
-    else:
-        _print(console, found, asked.folder)
+    _tell(console, found, asked)
     return found
+
+
+def _tell(console: Console, found: Race, asked: RaceSettings) -> None:
+    if not asked.as_json:
+        _print(console, found, asked.folder)
+        return
+    rows = [asdict(row) for row in found.rows]
+    print_json({"interrupted": found.interrupted, "rows": rows, "findings": found.findings, "config": found.config})
 
 
 def _workers(asked: RaceSettings) -> tuple[Any, dict[int, float] | None, str]:
@@ -133,8 +142,8 @@ def _print(console: Console, found: Race, folder: Path) -> None:
     if found.runs:
         console.print(_table(found))
     for sentence in found.findings:
-        console.print(f"• {sentence}", highlight=False)
-    console.print(f"Report: {folder / 'report.html'}; figures and runs beside it.", highlight=False)
+        console.print(f"• {sentence}", highlight=False, markup=False)
+    console.print(f"Report: {folder / 'report.html'}; figures and runs beside it.", highlight=False, markup=False)
 
 
 def _table(found: Race) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,16 +14,13 @@ import nowait as nw
 from nowait.api.recorded import LOCAL_ADDRESSES, cluster_of, entry, part, read_config
 from nowait.cli.cluster import mixed_cluster
 from nowait.cli.consent import confirm_cluster, confirm_problem
-from nowait.cli.methods import parse_method
+from nowait.cli.methods import default_stepsize, parse_method
 from nowait.cli.problems import BUILT_IN_LOSS, COMMAND, load_problem, remembered, unit_of
 from nowait.cli.results import open_console, print_json
 from nowait.cli.tables import numbers
 from nowait.core import Method, checks
 from nowait.core.randomness import checked_seed
-
-SEED_ENDING = re.compile(r"-seed-\d+$")
-CAREFUL = 0.5
-"""A stepsize that is not given is so much of 1/L, or of 1/(ML) where single gradients make steps."""
+from nowait.reports.groups import grouped
 
 
 @final
@@ -73,15 +69,21 @@ def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw
     seconds = mixed_cluster(asked.workers, straggler, seed=0) if speeds is None else numbers(speeds, "--speeds")
     model = nw.speeds.LogNormal(list(seconds), sigma=0.2) if speeds is None else nw.speeds.Fixed(list(seconds))
     method = _method(asked, problem, model.num_workers)
-    run = nw.simulate(
-        problem,
-        method,
-        model,
-        **budget,
-        evaluate_every=asked.evaluate_every,
-        seed=asked.seed,
-        labels=asked.labels(method, workers=model.num_workers, speeds=speeds, straggler=straggler),
-    )
+    try:
+        run = nw.simulate(
+            problem,
+            method,
+            model,
+            **budget,
+            evaluate_every=asked.evaluate_every,
+            seed=asked.seed,
+            labels=asked.labels(method, workers=model.num_workers, speeds=speeds, straggler=straggler),
+        )
+    except nw.Interrupted as error:
+        if error.run is not None:
+            error.run.save(asked.folder)
+            _finished(error.run, asked.folder, asked.as_json)
+        raise
     run.save(asked.folder)
     return _finished(run, asked.folder, asked.as_json)
 
@@ -152,20 +154,19 @@ def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
 
 
 def run_report(folders: list[Path], target: Path, minimum: float) -> Path:
-    """One report of all the runs in these folders; those that differ in their seed alone are one method."""
+    """One report of all the runs in these folders; those that differ in their seed alone are one group."""
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder: give --out a file")
-    runs: dict[str, list[nw.Run]] = {}
-    for folder in folders:
-        inside = [folder] if (folder / "stats.json").is_file() else _runs_inside(folder)
-        for one in inside:
-            runs.setdefault(SEED_ENDING.sub("", one.name), []).append(nw.load(one))
+    inside = [one for folder in folders for one in _runs_inside(folder)]
+    runs = grouped((one.name, nw.load(one)) for one in dict.fromkeys(inside))
     path = nw.report(runs, target, minimum=minimum)
     open_console().print(f"Report: {path}", highlight=False)
     return path
 
 
 def _runs_inside(folder: Path) -> list[Path]:
+    if (folder / "stats.json").is_file():
+        return [folder]
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
     inside = sorted(path.parent for path in (*folder.glob("*/stats.json"), *folder.glob("*/*/stats.json")))
@@ -178,9 +179,7 @@ def _method(asked: RunSettings, problem: Any, workers: int) -> Method:
     make = parse_method(asked.method)
     if asked.stepsize is not None:
         return make(asked.stepsize)
-    alone = make(1.0).schedule() is not None
-    size = CAREFUL * unit_of(problem) / (workers if alone else 1)
-    text = "1/(ML)" if alone else "1/L"
+    size, text = default_stepsize(make(1.0), unit_of(problem), workers)
     open_console(stderr=True).print(f"No --stepsize: {size:.3g} is taken, half of {text}.", highlight=False)
     return make(size)
 

@@ -16,6 +16,7 @@ from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.results import open_console, print_json
 from nowait.core.types import Floats
 from nowait.recording.files import write_json
+from nowait.recording.sweep_folder import HEADER
 
 
 @final
@@ -44,7 +45,8 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     speeds = nw.speeds.LogNormal(medians.tolist(), sigma=0.2)
     stepsizes = _stepsizes(settings.stepsizes, problem)
     make(float(stepsizes[0]))
-    make_folder(settings.folder)
+    if not (settings.folder / HEADER).is_file():  # else the sweep in it goes on
+        make_folder(settings.folder)
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in vars(settings).items()}
     write_json(settings.folder / "config.json", asked | {"stepsizes": stepsizes.tolist()})
     console = open_console(stderr=settings.as_json)
@@ -53,10 +55,22 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
         f"{medians.max():.2f} s per gradient; {len(stepsizes)} stepsizes, {settings.seeds} seeds, "
         f"{settings.gradients:,} gradients each.",
         highlight=False,
+        markup=False,
     )
-    sweep = nw.sweep(
-        problem, make, speeds, stepsizes=stepsizes, seeds=range(settings.seeds), gradients=settings.gradients
-    )
+    try:
+        sweep = nw.sweep(
+            problem,
+            make,
+            speeds,
+            stepsizes=stepsizes,
+            seeds=range(settings.seeds),
+            gradients=settings.gradients,
+            folder=settings.folder,
+        )
+    except nw.Interrupted:
+        words = f"The complete runs are kept: the same command with --folder {settings.folder} makes the others."
+        console.print(words, highlight=False, markup=False)
+        raise
     if settings.as_json:
         best = None if sweep.diverged.any(axis=1).all() else sweep.best
         print_json({"stepsizes": sweep.stepsizes, "final": sweep.final, "diverged": sweep.diverged, "best": best})
@@ -64,7 +78,7 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
         console.print(_table(sweep))
     figure = settings.folder / "sweep.png"
     nw.plots.sweep(sweep).savefig(figure, dpi=150)
-    console.print(f"Figure: {figure}", highlight=False)
+    console.print(f"Figure: {figure}", highlight=False, markup=False)
     return sweep
 
 

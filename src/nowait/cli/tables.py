@@ -33,10 +33,11 @@ def run_tables(seconds: Sequence[float], budget_seconds: float, constants: nw.th
         f"{gain.workers} workers, {gain.seconds.min():g} to {gain.seconds.max():g} s per gradient; harmonic mean "
         f"{gain.harmonic_mean:.4g} s, longest delay {gain.max_delay:.4g} steps; {budget_seconds:g} s; {constants}",
         highlight=False,
+        markup=False,
     )
     console.print(_table_1(first, steps))
     console.print(_table_2(second, budget_seconds))
-    console.print(_about_workers(gain), highlight=False)
+    console.print(_about_workers(gain), highlight=False, markup=False)
 
 
 def _table_1(rows: list[nw.theory.Table1Row], steps: int) -> Table:

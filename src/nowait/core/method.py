@@ -60,6 +60,14 @@ class Method(ABC):
         """
         return None
 
+    def stepsize_divisor(self, num_workers: int) -> float:
+        """Stepsizes of a sensible order are 1/L divided by this: about how many steps old gradients are when used.
+
+        It is M if every arrival makes a step, along itself or along a mean of gradients that were used before. A method
+        of rounds, whose gradients are all fresh, returns 1; one that waits for b new gradients before a step, M/b.
+        """
+        return float(num_workers)
+
     def pending_stepsize(self, server: Server, delay: int) -> float:
         """The stepsize a gradient still in flight at the end would get, for the weights of averaging outputs."""
         stepsize = getattr(self, "stepsize", None)

@@ -72,6 +72,10 @@ class ATA(Method):
         self.seen.pop(worker, None)
         self._step_when_all_are_in(server)
 
+    def stepsize_divisor(self, num_workers: int) -> float:
+        """All gradients of a round are fresh."""
+        return 1.0
+
     def _step_when_all_are_in(self, server: Server) -> None:
         if server.in_flight or not server.workers:
             return

@@ -53,6 +53,10 @@ class CA2FL(Method):
         self.cache.pop(worker, None)
         self.arrived.pop(worker, None)
 
+    def stepsize_divisor(self, num_workers: int) -> float:
+        """A step for every full buffer."""
+        return max(1.0, num_workers / self.buffer)
+
     def _step(self, server: Server, arrival: Arrival) -> None:
         direction = server.sum()
         for cached in self.cache.values():

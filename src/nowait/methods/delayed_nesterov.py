@@ -47,6 +47,10 @@ class DelayedNesterov(Method):
         server.step(step, self.stepsize.at(arrival, server))
         server.assign(arrival.worker)
 
+    def stepsize_divisor(self, num_workers: int) -> float:
+        """In the end a gradient moves params by 1/(N·(1 − β)) of the stepsize."""
+        return num_workers * max(1.0, 1 / (self.every * (1 - self.beta)))
+
     def _update_momentum(self) -> None:
         self.momentum.merge(self.momentum, self.beta - 1)
         self.momentum.merge(self.recent, 1 / self.every)

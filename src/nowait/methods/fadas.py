@@ -46,3 +46,7 @@ class FADAS(Method):
             self.total.clear()
             self.oldest = 0
         server.assign(arrival.worker)
+
+    def stepsize_divisor(self, num_workers: int) -> float:
+        """A step for every full buffer."""
+        return max(1.0, num_workers / self.buffer)

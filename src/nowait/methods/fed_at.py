@@ -91,6 +91,10 @@ class FedAT(Method):
         if tier.workers:
             self._end_round_if_all_are_in(server, tier)
 
+    def stepsize_divisor(self, num_workers: int) -> float:
+        """Within a tier gradients are fresh, and params are a mean over the tiers."""
+        return 1.0
+
     # Rounds
 
     def _begin_round(self, server: Server, tier: Tier) -> None:

@@ -40,3 +40,7 @@ class FedBuff(Method):
             server.step(self.total, self.stepsize.fresh(server), 1 / self.buffer)
             self.total.clear()
         server.assign(arrival.worker)
+
+    def stepsize_divisor(self, num_workers: int) -> float:
+        """A step for every full buffer."""
+        return max(1.0, num_workers / self.buffer)

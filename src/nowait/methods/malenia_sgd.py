@@ -52,6 +52,10 @@ class MaleniaSGD(Method):
         if self.sums and self._is_enough(server):
             self._step(server)
 
+    def stepsize_divisor(self, num_workers: int) -> float:
+        """All gradients of a round are fresh."""
+        return 1.0
+
     def _is_enough(self, server: Server) -> bool:
         """(1/n·Σ 1/B_i)⁻¹ ≥ batch/n, with every B_i at least 1: n² ≥ batch·Σ 1/B_i."""
         workers = server.num_workers

@@ -95,6 +95,10 @@ class MindFlayerSGD(Method):
         deadline = next(when for when, _, ticket_id in self.deadlines if ticket_id == rejected.id)
         heappush(self.deadlines, (deadline, ticket.worker, ticket.id))
 
+    def stepsize_divisor(self, num_workers: int) -> float:
+        """All gradients of a round are fresh."""
+        return 1.0
+
     def _try(self, server: Server, worker: int) -> None:
         deadline = server.now + float(_of(self.timeout_seconds, worker))
         ticket = server.assign(worker)

@@ -34,6 +34,10 @@ class MinibatchSGD(Method):
         """The round may have waited for this worker alone."""
         self._step_when_all_are_in(server)
 
+    def stepsize_divisor(self, num_workers: int) -> float:
+        """All gradients of a round are fresh."""
+        return 1.0
+
     def _step_when_all_are_in(self, server: Server) -> None:
         if server.in_flight or self.total.count == 0 or not server.workers:
             return

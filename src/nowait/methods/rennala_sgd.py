@@ -45,3 +45,7 @@ class RennalaSGD(Method):
         for worker in server.workers if self.cancel else (arrival.worker,):
             server.cancel(worker)
             server.assign(worker)
+
+    def stepsize_divisor(self, num_workers: int) -> float:
+        """All gradients of a round are fresh."""
+        return 1.0

@@ -122,11 +122,22 @@ class NoisyQuadratic:
             zeta=self.zeta,
         )
 
-    def split(self, workers: int, by: str = "iid", zeta: float = 1.0) -> NoisyQuadratic:
-        """One F_m for each worker: the same one (``by="iid"``), or ``zeta`` away from F (``"label"``, ``"sorted"``)."""
-        if by not in ("iid", "label", "sorted"):
+    def split(self, workers: int, by: str | None = None, zeta: float | None = None) -> NoisyQuadratic:
+        """One F_m for each worker, ``zeta`` away from F.
+
+        Without ``zeta`` it is 1 with ``by="label"`` or ``"sorted"`` (which mean the same here), and else 0: the same F
+        for all.
+        """
+        if by not in (None, "iid", "label", "sorted"):
             raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
-        return replace(self, workers=workers, zeta=0.0 if by == "iid" else zeta)
+        if zeta is None:
+            zeta = 0.0 if by in (None, "iid") else 1.0
+        zeta = checks.not_negative(zeta, "zeta", "it is how far workers' gradients are from the mean")
+        if by == "iid" and zeta > 0:
+            raise ValueError(
+                f"by='iid' gives all workers the same F, but zeta={zeta:g} asks for different ones: give one of the two"
+            )
+        return replace(self, workers=workers, zeta=zeta)
 
     def _make_shifts(self) -> Floats:
         """The corners of a regular polygon with radius zeta, in the plane of the first two coordinates."""

@@ -1,11 +1,12 @@
 """What a run leaves behind: the trace, the history, the totals, the folder."""
 
 from nowait.recording.callbacks import Callback, Control, checked_callbacks
-from nowait.recording.config import describe
+from nowait.recording.config import describe, name_of
 from nowait.recording.history import History, HistoryRecorder
+from nowait.recording.interrupted import Interrupted
 from nowait.recording.recorder import TraceRecorder
 from nowait.recording.run import Run, Stats, load
-from nowait.recording.sweep import Sweep
+from nowait.recording.sweep import Sweep, SweepRun
 from nowait.recording.tensorboard import TensorBoard
 from nowait.recording.trace import Trace
 
@@ -14,13 +15,16 @@ __all__ = [
     "Control",
     "History",
     "HistoryRecorder",
+    "Interrupted",
     "Run",
     "Stats",
     "Sweep",
+    "SweepRun",
     "TensorBoard",
     "Trace",
     "TraceRecorder",
     "checked_callbacks",
     "describe",
     "load",
+    "name_of",
 ]

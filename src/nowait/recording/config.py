@@ -29,6 +29,12 @@ def describe(value: Any) -> Any:
     return _plain(value)
 
 
+def name_of(problem: Any) -> str:
+    """What a problem says of itself, or the name of its class."""
+    text = repr(problem)
+    return type(problem).__name__ if text.startswith("<") else text
+
+
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value

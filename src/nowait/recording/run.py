@@ -112,11 +112,15 @@ class Run:
         more = {"evaluations": len(self.history), FILES: {PARAMS: contents._asdict()}}
         write_json(folder / STATS, sealed(stats | more))
 
+    @property
+    def _loss_step(self) -> str:
+        """Which step the last loss is of, if it is not the last one: a signal ended the run before it was evaluated."""
+        step = int(self.history.step[-1])
+        return "" if step == self.stats.steps else f" at step {step}"
+
     def __repr__(self) -> str:
         stats = self.stats
-        loss = f", loss {self.history.loss[-1]:.6g}" if len(self.history) else ""
-        if len(self.history) and self.history.step[-1] != stats.steps:
-            loss += f" at step {self.history.step[-1]}"
+        loss = f", loss {self.history.loss[-1]:.6g}{self._loss_step}" if len(self.history) else ""
         diverged = ", diverged" if stats.diverged else ""
         return f"Run({stats.steps} steps, {stats.gradients} gradients, {stats.seconds:.6g} s{loss}{diverged})"
 

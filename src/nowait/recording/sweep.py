@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core.types import Floats, Integers
+
+COLUMNS = ("losses", "step", "gradients", "time")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SweepRun:
+    """One run of a sweep: its losses (infinite from where it diverged) and when they were evaluated."""
+
+    losses: Floats
+    step: Floats
+    gradients: Floats
+    time: Floats
+    answer: float | None = None
+    """The loss of the output rule's answer; None if the answer is the last iterate."""
 
 
 @final
@@ -32,11 +49,69 @@ class Sweep:
     """Whether a run diverged: [stepsize, seed]."""
     way: str
     """Whether the runs were compiled or made the reference way."""
+    answers: Floats | None = None
+    """With an output rule: the loss of its answer, [stepsize, seed], infinite where the run diverged."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """What was run, in plain words and numbers."""
+
+    @classmethod
+    def of(
+        cls,
+        stepsizes: Floats,
+        seeds: Integers,
+        runs: Mapping[tuple[float, int], SweepRun],
+        way: str,
+        config: dict[str, Any],
+    ) -> Self:
+        """From the runs by stepsize and seed."""
+        table = [[runs[size, seed] for seed in seeds.tolist()] for size in stepsizes.tolist()]
+        longest = max(len(run.losses) for row in table for run in row)
+        losses, step, gradients, time = (_padded(table, name, longest) for name in COLUMNS)
+        diverged = np.asarray(np.isinf(losses).any(axis=2))
+        losses[diverged[:, :, None] & np.isnan(losses)] = np.inf
+        answers = None
+        if table[0][0].answer is not None:
+            answers = np.array([[run.answer for run in row] for row in table], dtype=np.float64)
+            answers[diverged | ~np.isfinite(answers)] = np.inf
+        return cls(stepsizes, seeds, losses, step, gradients, time, diverged, way, answers, config)
+
+    def run(self, place: int, seed_place: int) -> SweepRun:
+        """The run with the stepsize and the seed at these places."""
+        made = ~np.isnan(self.step[place, seed_place])
+        return SweepRun(
+            losses=self.curves[place, seed_place][made],
+            step=self.step[place, seed_place][made],
+            gradients=self.gradients[place, seed_place][made],
+            time=self.time[place, seed_place][made],
+            answer=None if self.answers is None else float(self.answers[place, seed_place]),
+        )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write it into a new folder. ``Sweep.load`` reads it, and ``nw.sweep(..., folder=...)`` adds to it."""
+        from nowait.recording.sweep_folder import SweepFolder
+
+        target = SweepFolder.create(folder, self.stepsizes, self.seeds, self.config)
+        for place, size in enumerate(self.stepsizes.tolist()):
+            runs = {(size, seed): self.run(place, number) for number, seed in enumerate(self.seeds.tolist())}
+            target.add(runs, self.way)
+        return target.path
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Sweep:
+        """Read a finished sweep from its folder. One that is damaged or not finished is refused."""
+        from nowait.recording.sweep_folder import SweepFolder
+
+        return SweepFolder.open(folder).finished()
 
     @property
     def final(self) -> Floats:
-        """The last loss of every run: [stepsize, seed]."""
+        """The last loss of every run, at its last iterate: [stepsize, seed]."""
         return _last(self.curves)
+
+    @property
+    def decisive(self) -> Floats:
+        """By which stepsizes are compared: the loss of the output rule's answer, or the last loss."""
+        return self.final if self.answers is None else self.answers
 
     @property
     def lowest(self) -> Floats:
@@ -46,7 +121,7 @@ class Sweep:
 
     @property
     def best(self) -> float:
-        """The stepsize with the lowest median of final losses over the seeds, among those that never diverged."""
+        """The stepsize with the lowest median of ``decisive`` over the seeds, among those that never diverged."""
         return float(self.stepsizes[self.best_place])
 
     @property
@@ -57,7 +132,7 @@ class Sweep:
             raise ValueError(
                 f"every stepsize diverged for some seed: try smaller ones than {self.stepsizes.min():.3g}, the smallest"
             )
-        return int(np.where(steady, np.median(self.final, axis=1), np.inf).argmin())
+        return int(np.where(steady, np.median(self.decisive, axis=1), np.inf).argmin())
 
     @property
     def advice(self) -> str:
@@ -72,6 +147,16 @@ class Sweep:
     def __repr__(self) -> str:
         found = "all diverged" if self.diverged.any(axis=1).all() else f"best {self.best:.3g}"
         return f"Sweep({len(self.stepsizes)} stepsizes, {len(self.seeds)} seeds, {found})"
+
+
+def _padded(table: list[list[SweepRun]], name: str, longest: int) -> Floats:
+    """A column of all runs, [stepsize, seed, evaluation]; NaN after the end of a run."""
+    padded = np.full((len(table), len(table[0]), longest), np.nan)
+    for place, row in enumerate(table):
+        for number, run in enumerate(row):
+            column = getattr(run, name)
+            padded[place, number, : len(column)] = column
+    return padded
 
 
 def _last(curves: Floats) -> Floats:

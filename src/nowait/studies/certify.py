@@ -14,6 +14,7 @@ from nowait.core import checks
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.engines.progress import Progress
+from nowait.engines.watch import Watch
 from nowait.methods import AsynchronousSGD
 from nowait.studies.assumptions import PROBLEMS
 from nowait.studies.bias import BiasRow, data_dependent_delays
@@ -94,7 +95,7 @@ def certify(
     ``settings`` are those of ``nw.theory.prescribe``, ``patterns`` equal, straggler, pareto, time-varying and
     adversarial; None is all. Every row is a mean over ``seeds`` runs of ``steps`` steps, with the seeds from ``seed``
     on. Lemma 1, the delay identity and the lemma on the sum of the stepsizes are checked on every run. ``bias`` shows
-    what happens without Assumption 1.
+    what happens without Assumption 1. Ctrl-C and SIGTERM raise ``nw.Interrupted``: there is no certificate of a part.
 
     >>> found = certify(settings=["convex"], patterns=["straggler"], steps=500, seeds=3, progress=False)
     >>> [row.verdict for row in found.rows]
@@ -111,10 +112,11 @@ def certify(
             constants = problem.constants()
             cases.append((make.__name__, problem, prescribe(setting, constants, workers=workers, steps=steps)))
     rows = []
-    with Progress("certifying", progress) as bar:
+    with Watch() as watch, Progress("certifying", progress) as bar:
         for name, problem, prescription in cases:
             for pattern in under:
                 rows.append(_row(name, problem, prescription, pattern, range(first, first + seeds)))
+                watch.check()
                 bar.show(len(rows) / (len(cases) * len(under) + 1))
         bias = data_dependent_delays(first)
     return Certificate(rows, bias, workers, steps, seeds)

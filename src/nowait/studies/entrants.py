@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -9,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.api.sweep import maker, sweep
-from nowait.core import Constant, DelayAdaptive, Method, checks
+from nowait.core import Constant, DelayAdaptive, Method, Output, Update, checks
 from nowait.core.types import Floats
 from nowait.methods import AsynchronousSGD, MinibatchSGD
 from nowait.recording import Sweep
@@ -19,10 +20,10 @@ from nowait.theory.speedup import MINIBATCH
 Make = Callable[[float], Method]
 CONSTANT = "Asynchronous SGD, constant"
 ADAPTIVE = "Asynchronous SGD, delay-adaptive"
-GRID = 2.0 ** np.arange(2.0, -1.5, -0.5)
-"""Stepsizes to try at first, in units such as 1/L, or a share of 1/M of them where single gradients make steps."""
-SHIFT = 4.0
-MOST_MOVES = 6
+ALONE = 0.5
+"""The stepsize in units such as 1/L, if only one is tried."""
+FARTHER = 4.0
+"""Where the best stepsize is at an end, the next one tried is so many times larger or smaller."""
 
 
 @final
@@ -65,45 +66,97 @@ def _entrant(name: str, method: Method | Make) -> Entrant:
     return Entrant(name, make, tuned=True)
 
 
-def tune(
-    problem: Any,
-    entrant: Entrant,
-    speeds: Speeds,
-    unit: float,
-    seconds: float,
-    *,
-    seed: int = 0,
-    grid: Floats = GRID,
-    progress: bool | None = False,
-) -> Sweep:
-    """The final losses for a grid of stepsizes in virtual time; the grid is moved while its best is at an end.
+@final
+@dataclass(frozen=True)
+class Tuning:
+    """How the stepsizes of a race are found: by sweeps in virtual time."""
 
-    A method that makes no step in the time is not tuned: its stepsizes are all as good.
-    """
-    scale = _scale(entrant, speeds.num_workers)
-    for _ in range(MOST_MOVES):
-        sizes: Floats = grid * scale * unit
-        result = sweep(
-            problem, entrant.make, speeds, stepsizes=sizes.tolist(), seeds=[seed], seconds=seconds, progress=progress
+    problem: Any
+    speeds: Speeds
+    unit: float
+    """The order of the stepsizes to try, such as 1/L."""
+    seconds: float
+    """The virtual time of every run."""
+    seed: int
+    """One that does not race: a stepsize that suits these samples by chance gains nothing from it."""
+    sizes: int
+    """How many stepsizes are tried, all in all."""
+    update: Update | None = None
+    output: Output | None = None
+    progress: bool | None = False
+
+    def of(self, entrant: Entrant) -> Sweep:
+        """The losses for so many stepsizes: at first a grid, then more beyond its ends or around the best.
+
+        A method that makes no step in the time is not tuned: its stepsizes are all as good.
+        """
+        unit = self.unit * _scale(entrant, self.speeds.num_workers)
+        tried = self._sweep(entrant, (first_grid(self.sizes) * unit).tolist())
+        while len(tried.stepsizes) < self.sizes and makes_steps(tried):
+            more = further_sizes(tried)[: self.sizes - len(tried.stepsizes)]
+            tried = _together(tried, self._sweep(entrant, more))
+        return tried
+
+    def _sweep(self, entrant: Entrant, sizes: list[float]) -> Sweep:
+        return sweep(
+            self.problem,
+            entrant.make,
+            self.speeds,
+            stepsizes=sizes,
+            seeds=[self.seed],
+            seconds=self.seconds,
+            update=self.update,
+            output=self.output,
+            progress=self.progress,
         )
-        if not np.nan_to_num(result.step).max() > 0:
-            break
-        if result.diverged.all() or result.best_place == len(sizes) - 1:
-            scale /= SHIFT
-        elif result.best_place == 0:
-            scale *= SHIFT
-        else:
-            break
-    return result
+
+
+def first_grid(count: int) -> Floats:
+    """About two thirds of ``count`` stepsizes, each half the one before, around 1.
+
+    >>> first_grid(1).tolist(), first_grid(2).tolist(), first_grid(7).tolist()
+    ([0.5], [2.0, 1.0], [4.0, 2.0, 1.0, 0.5, 0.25])
+    """
+    first = count - count // 3
+    return np.array([ALONE]) if first == 1 else np.asarray(2.0 ** (first // 2 - np.arange(first)))
+
+
+def further_sizes(tried: Sweep) -> list[float]:
+    """Two more stepsizes: beyond the end that the best one is at, else between the best one and its neighbours."""
+    sizes = tried.stepsizes
+    if tried.diverged.any(axis=1).all() or tried.best == sizes.min():
+        return [float(sizes.min() / FARTHER), float(sizes.min() / FARTHER**2)]
+    if tried.best == sizes.max():
+        return [float(sizes.max() * FARTHER), float(sizes.max() * FARTHER**2)]
+    above, below = sizes[sizes > tried.best].min(), sizes[sizes < tried.best].max()
+    return [math.sqrt(tried.best * above), math.sqrt(tried.best * below)]
+
+
+def makes_steps(tuning: Sweep) -> bool:
+    """Did any run make a step?"""
+    return bool(np.nan_to_num(tuning.step).max() > 0)
+
+
+def _together(first: Sweep, second: Sweep) -> Sweep:
+    """Two sweeps over the same seeds as one, the largest stepsize first."""
+    runs = {
+        (size, seed): one.run(place, number)
+        for one in (first, second)
+        for place, size in enumerate(one.stepsizes.tolist())
+        for number, seed in enumerate(one.seeds.tolist())
+    }
+    sizes = np.array(sorted({size for size, _ in runs}, reverse=True))
+    way = first.way if first.way == second.way else "reference"
+    return Sweep.of(sizes, first.seeds, runs, way, first.config)
 
 
 def best_of(tuning: Sweep) -> float:
     """The best stepsize; in the middle of the grid if all are as good, the smallest if all diverged."""
-    if not np.nan_to_num(tuning.step).max() > 0:
+    if not makes_steps(tuning):
         return float(tuning.stepsizes[len(tuning.stepsizes) // 2])
     return float(tuning.stepsizes.min()) if tuning.diverged.any(axis=1).all() else tuning.best
 
 
 def _scale(entrant: Entrant, workers: int) -> float:
-    """A single gradient of M in flight takes about 1/M of a minibatch's step."""
-    return 1.0 / workers if entrant.make(1.0).schedule() is not None else 1.0
+    """Steps along gradients that are d steps old have to be about d times shorter."""
+    return 1.0 / entrant.make(1.0).stepsize_divisor(workers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -41,12 +41,29 @@ class RaceRow:
     """How many times sooner that should be by s_max/HM; None where the formula does not apply."""
     measured: float | None
     """How many times sooner it was; None for the first method, and if it never was."""
+    answer: float | None = None
+    """With an output rule: the loss of its answer."""
 
 
-def rows_of(runs: Mapping[str, list[Run]], minimum: float | None, gain: Speedup) -> list[RaceRow]:
+def rows_of(
+    runs: Mapping[str, list[Run]],
+    minimum: float | None,
+    gain: Speedup,
+    answers: Mapping[str, list[float]] | None = None,
+) -> list[RaceRow]:
     """The table of a race; the first method is the one to compare with."""
     first = next(iter(runs.values()))
-    return [_row(name, mine, first, minimum, gain) for name, mine in runs.items() if mine]
+    rows = [_row(name, mine, first, minimum, gain) for name, mine in runs.items() if mine]
+    return [replace(row, answer=_median(answers[row.method])) for row in rows] if answers else rows
+
+
+def cut_short(runs: Mapping[str, list[Run]]) -> list[str]:
+    """For runs that a signal ended: of which step their last loss is."""
+    ended = [(name, run) for name, mine in runs.items() for run in mine if run.stats.interrupted and len(run.history)]
+    return [
+        f"{name} was ended after {run.stats.steps:,} steps; its last loss is of step {int(run.history.step[-1]):,}."
+        for name, run in ended
+    ]
 
 
 def _row(name: str, runs: list[Run], first: list[Run], minimum: float | None, gain: Speedup) -> RaceRow:

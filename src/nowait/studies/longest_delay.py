@@ -11,6 +11,7 @@ from nowait.api.simulate import simulate
 from nowait.core import Constant, DelayAdaptive, Stepsize
 from nowait.core.types import Floats
 from nowait.engines.progress import Progress
+from nowait.engines.watch import Watch
 from nowait.methods import AsynchronousSGD
 from nowait.problems import NoisyQuadratic
 from nowait.speeds import Fixed
@@ -49,11 +50,12 @@ def longest_delay(seed: int = 0, progress: bool | None = None) -> LongestDelay:
     delays = WORKERS * np.array(FACTORS, dtype=np.float64)
     rules = [_rules(delay) for delay in delays]
     errors: dict[str, list[float]] = {name: [] for name in rules[0]}
-    with Progress("simulating", progress) as bar:
+    with Watch() as watch, Progress("simulating", progress) as bar:
         for place, (delay, of_delay) in enumerate(zip(delays.tolist(), rules, strict=True)):
             speeds = Fixed([1.0] + [delay - WORKERS + 1] * (WORKERS - 1))
             for name, rule in of_delay.items():
                 errors[name].append(_largest_error(problem, rule, speeds, seed))
+                watch.check()
             bar.show((place + 1) / len(delays))
     constants = problem.constants()
     known = prescribe("convex", constants, workers=WORKERS, steps=STEPS).guarantee

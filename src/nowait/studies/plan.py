@@ -15,15 +15,16 @@ from nowait.core import checks, sampler
 from nowait.core.problem import checked_problem, gradient_function, initial_params
 from nowait.core.randomness import checked_seed
 from nowait.engines.progress import Progress
+from nowait.engines.watch import Watch
 from nowait.problems import LeastSquares
-from nowait.recording import Sweep, Trace
+from nowait.recording import Sweep, Trace, name_of
 from nowait.speeds import Speeds
 from nowait.studies.advice import Advice
 from nowait.studies.candidates import candidates
 from nowait.studies.quiet import quiet
 from nowait.studies.sources import Source
 from nowait.studies.track import Effort, Track
-from nowait.studies.units import name_of, stepsize_unit
+from nowait.studies.units import stepsize_unit
 from nowait.theory import Constants, Speedup, estimate, speedup
 
 logger = logging.getLogger("nowait")
@@ -65,7 +66,7 @@ def plan(
     problem), each with its stepsize tuned for the time to ``target_loss`` (None: the lowest loss that all of them
     reach, or 99.9 % of the way to the lowest found). Asynchronous SGD makes about ``gradients`` of them in the time
     simulated, with ``seeds`` seeds (None: 3); fewer of both if gradients are slow. What is said of the methods holds
-    for this problem: give your own.
+    for this problem: give your own. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
     >>> advice = plan(seconds=[1.0, 1.0, 1.0, 30.0], gradients=3_000, seeds=1, progress=False)
     >>> advice.asynchrony_pays, round(advice.speedup.speedup, 2)
@@ -88,9 +89,10 @@ def plan(
     unit = stepsize_unit(chosen, found, count)
     track = Track(chosen, source.speeds, unit, _budget_seconds(gain, count), seed_list, effort)
     tuned = []
-    with Progress("simulating", progress) as bar, quiet():
+    with Watch() as watch, Progress("simulating", progress) as bar, quiet():
         for candidate in entrants:
             tuned.append(track.tuned(candidate))
+            watch.check()
             bar.show(len(tuned) / (len(entrants) + 1))
         target = _target(tuned, target_loss)
         simulated = [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, final
 
@@ -13,22 +15,23 @@ import numpy as np
 from nowait.api.simulate import simulate
 from nowait.api.sweep import checked_seeds
 from nowait.api.train import train
-from nowait.core import Method, checks
-from nowait.core.problem import check_initial_loss, checked_problem, initial_params
+from nowait.core import LastIterate, Method, Output, Update, checks
+from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.engines.cluster import RayCluster, checked_engine, connected, import_ray
-from nowait.recording import Run, Sweep
-from nowait.recording.files import write_json
+from nowait.engines.watch import Watch
+from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
-from nowait.studies.entrants import GRID, Entrant, Make, best_of, checked_entrants, tune
-from nowait.studies.findings import RaceRow, findings, rows_of
+from nowait.studies.entrants import Entrant, Make, Tuning, best_of, checked_entrants, makes_steps
+from nowait.studies.findings import RaceRow, cut_short, findings, rows_of
 from nowait.studies.quiet import quiet
 from nowait.studies.sources import Source
-from nowait.studies.units import known_minimum, name_of, stepsize_unit
+from nowait.studies.units import known_minimum, stepsize_unit
 from nowait.theory import Speedup, estimate, speedup
 
 ENGINES = ("processes", "simulate", "ray")
 TUNING_SHARE = 0.5
 """Stepsizes are tuned on so much of the time."""
+LARGEST_SEED = 2**63 - 1
 GRADIENTS = 32_000
 LONGEST_NAME = 80
 LEAST_SECONDS = 5.0
@@ -54,17 +57,25 @@ class Race:
     config: dict[str, Any] = field(default_factory=dict)
     interrupted: bool = False
     """Whether a signal ended it before all methods had their time."""
+    answers: dict[str, list[float]] = field(default_factory=dict)
+    """With an output rule: the loss of its answer for every run, by method."""
 
     @property
     def rows(self) -> list[RaceRow]:
         """The table: one row for every method, medians over the seeds."""
-        return rows_of(self.runs, self.minimum, self.speedup) if self.runs else []
+        return rows_of(self.runs, self.minimum, self.speedup, self.answers) if self.runs else []
 
     @property
     def findings(self) -> list[str]:
-        """What came out, in words, whichever way."""
-        warning = ["Interrupted: not every method had its time."] if self.interrupted else []
-        return warning + (findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else [])
+        """What came out, in words, whichever way; and how the stepsizes were found."""
+        warning = ["Interrupted: not every method had its time.", *cut_short(self.runs)] if self.interrupted else []
+        found = findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else []
+        return warning + found + ([self.tuned_on] if self.tunings else [])
+
+    @property
+    def tuned_on(self) -> str:
+        """On which seeds and how much time the stepsizes were tuned."""
+        return _tuned_on(self.config["tuning"])
 
     @property
     def shown_from(self) -> float:
@@ -78,23 +89,24 @@ class Race:
         return 0.0
 
     def save(self, folder: str | Path) -> Path:
-        """Every run that is not there yet, the configuration, ``report.html`` and the figure, into a folder."""
+        """Every run and sweep that is not there yet, ``report.html`` and the figure; ``Race.load`` reads it."""
         from nowait.plots import race as draw
+        from nowait.studies.race_folder import save_race
 
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        names = folder_names(list(self.runs), self.config["seeds"])
-        for name, runs in self.runs.items():
-            for seed, run in zip(self.config["seeds"], runs, strict=False):
-                if not (target / names[name, seed]).exists():
-                    run.save(target / names[name, seed])
-        write_json(target / "config.json", self.config | {"interrupted": self.interrupted})
+        target = save_race(self, Path(folder))
         if self.runs:
             figure = draw(self.runs, minimum=self.shown_from)
             for ending in ("png", "svg"):
                 figure.savefig(target / f"race.{ending}", dpi=150)
             self.report(target / "report.html")
         return target
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Race:
+        """Read a race from the folder it was saved in. A damaged one is refused."""
+        from nowait.studies.race_folder import load_race
+
+        return load_race(Path(folder))
 
     def report(self, path: str | Path) -> Path:
         """The interactive report, one file."""
@@ -129,6 +141,8 @@ def race(
     seeds: Iterable[int] = (0,),
     probe_seconds: float = 2.0,
     tuning_sizes: int = 7,
+    update: Update | None = None,
+    output: Output | None = None,
     folder: str | Path | None = None,
     labels: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
@@ -142,8 +156,14 @@ def race(
     or on Ray with ``"ray"`` or ``nw.RayCluster(...)``, and stepsizes are tuned in virtual time on compute times from a
     probe; ``"simulate"`` needs ``speeds``. The time is
     ``seconds``, or what the workers need for so many ``gradients`` (32,000 unless said). With a ``folder`` every run is
-    saved when it ends, and the report in the end. ``tell`` hears of every stage. Ctrl-C ends the race with what there
-    is.
+    saved when it ends, and the report in the end; ``nw.Race.load(folder)`` reads it. ``tell`` hears of every stage.
+
+    For every method just ``tuning_sizes`` stepsizes are tried, in virtual time: about two thirds of them are a grid,
+    the others lie beyond the end that the best one is at, or around the best one. They get half the time of the race,
+    and a seed that does not race (``found.tuned_on`` says which). ``update`` and ``output`` are those of ``nw.train``,
+    for all methods; with an output rule stepsizes are compared by the loss of its answer.
+
+    Ctrl-C and SIGTERM raise ``nw.Interrupted``, whose ``race`` has what there is; with a ``folder`` that is saved too.
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
@@ -152,12 +172,14 @@ def race(
     ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
     """
     name = check_engine(engine, speeds)
+    check_slowdown(name, slowdown, workers, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
+    tuning_sizes = checks.at_least(1, tuning_sizes, "tuning_sizes", "a method needs a stepsize")
     names = folder_names([entrant.name for entrant in entrants], seed_list)
     check_initial_loss(checked_problem(problem), initial_params(problem))
     lowest = known_minimum(problem)
     say = tell or (lambda _: None)
-    with _connection(engine, workers):
+    with Watch() as watch, _connection(engine, workers):
         if name == "simulate" and speeds is not None:
             source = Source.of_speeds(speeds, seed=0)
         else:
@@ -165,27 +187,21 @@ def race(
             source = Source.of_probe(problem, workers, probe_seconds, slowdown=slowdown, speeds=speeds, engine=engine)
         if "delivered nothing" in source.words:
             say(f"Mind {source.words}.")
-        cluster = Cluster(problem, engine, speeds, slowdown, source, dict(labels or {}))
+        cluster = Cluster(problem, engine, speeds, slowdown, source, dict(labels or {}), update, output)
         limit = _seconds(seconds, gradients, cluster)
         say(cluster.words(limit))
-        unit = stepsize_unit(problem, estimate(problem, seed=seed_list[0]), GRADIENTS)
-        heat = _Heat(cluster, limit, unit, seed_list, tuning_sizes, say, progress)
+        tuning = cluster.tuning(limit * TUNING_SHARE, unused_seed(seed_list), tuning_sizes, progress)
+        if any(entrant.tuned for entrant in entrants):
+            say(_tuned_on(_tuning_config(tuning)))
+        heat = _Heat(cluster, limit, tuning, seed_list, say, progress)
         keep = None if folder is None else (lambda name, seed, run: run.save(Path(folder) / names[name, seed]))
         with quiet():
-            interrupted = heat.run_all(entrants, keep)
-    found = Race(
-        problem=name_of(problem),
-        engine=name,
-        seconds=limit,
-        runs=heat.runs,
-        tunings=heat.tunings,
-        speedup=cluster.gain,
-        minimum=lowest,
-        config=_config(name, limit, seed_list, cluster, heat.sizes) | dict(labels or {}),
-        interrupted=interrupted,
-    )
-    if folder is not None:
-        found.save(folder)
+            signal = heat.run_all(entrants, keep, watch)
+        found = heat.found(name, lowest, interrupted=bool(signal))
+        if folder is not None:
+            found.save(folder)
+        if signal:
+            raise Interrupted(signal, race=found)
     return found
 
 
@@ -196,42 +212,75 @@ class _Heat:
 
     cluster: Cluster
     seconds: float
-    unit: float
+    tuning: Tuning
     seeds: list[int]
-    tuning_sizes: int
     say: Callable[[str], None]
     progress: bool | None
     runs: dict[str, list[Run]] = field(default_factory=dict)
     tunings: dict[str, Sweep] = field(default_factory=dict)
     sizes: dict[str, float] = field(default_factory=dict)
+    answers: dict[str, list[float]] = field(default_factory=dict)
 
-    def run_all(self, entrants: list[Entrant], keep: Callable[[str, int, Run], Any] | None) -> bool:
-        """Let everybody run; whether a signal ended it before."""
+    def run_all(self, entrants: list[Entrant], keep: Callable[[str, int, Run], Any] | None, watch: Watch) -> str:
+        """Let everybody run; the name of the signal that ended it before, if one did."""
         try:
             for entrant in entrants:
                 size = self._tuned(entrant) if entrant.tuned else 1.0
+                watch.check()
                 for seed in self.seeds:
                     run = self.cluster.run(entrant, size, self.seconds, seed, self.progress)
-                    self.runs.setdefault(entrant.name, []).append(run)
+                    self._add(entrant.name, run)
                     if keep is not None:
                         keep(entrant.name, seed, run)
                     if run.stats.interrupted:
-                        return True
+                        raise Interrupted.of(run)
+                    watch.check()
+        except Interrupted as error:
+            return error.signal
         except KeyboardInterrupt:
-            return True
-        return False
+            return "SIGINT"
+        return ""
+
+    def found(self, engine: str, minimum: float | None, interrupted: bool) -> Race:
+        """The race, as far as it went."""
+        return Race(
+            problem=name_of(self.cluster.problem),
+            engine=engine,
+            seconds=self.seconds,
+            runs=self.runs,
+            tunings=self.tunings,
+            speedup=self.cluster.gain,
+            minimum=minimum,
+            config=self._config(engine) | self.cluster.labels,
+            interrupted=interrupted,
+            answers=self.answers,
+        )
+
+    def _config(self, engine: str) -> dict[str, Any]:
+        cluster = self.cluster
+        return {
+            "problem": name_of(cluster.problem),
+            "engine": engine,
+            "workers": cluster.workers,
+            "speeds": cluster.source.words,
+            "seconds_per_gradient": [float(f"{value:.6g}") for value in cluster.source.seconds],
+            "seconds": self.seconds,
+            "seeds": list(self.seeds),
+            "update": describe(cluster.update),
+            "output": describe(cluster.output),
+            "stepsizes": self.sizes,
+            "tuning": _tuning_config(self.tuning),
+        }
+
+    def _add(self, name: str, run: Run) -> None:
+        self.runs.setdefault(name, []).append(run)
+        output = self.cluster.output
+        if output is not None and not isinstance(output, LastIterate):
+            loss = math.inf if run.stats.diverged else loss_of(self.cluster.problem, run.params)
+            self.answers.setdefault(name, []).append(loss)
 
     def _tuned(self, entrant: Entrant) -> float:
-        tuning = tune(
-            self.cluster.problem,
-            entrant,
-            self.cluster.source.speeds,
-            self.unit,
-            self.seconds * TUNING_SHARE,
-            seed=self.seeds[0],
-            grid=GRID[:: max(1, len(GRID) // max(1, self.tuning_sizes - 1))],
-            progress=self.progress,
-        )
+        tuning = self.tuning.of(entrant)
         self.tunings[entrant.name], self.sizes[entrant.name] = tuning, best_of(tuning)
         self.say(_tuned_words(entrant.name, tuning))
         return self.sizes[entrant.name]
@@ -249,6 +298,8 @@ class Cluster:
     source: Source
     """Their speeds: in a simulation those given, else as a probe found them."""
     labels: dict[str, Any]
+    update: Update | None = None
+    output: Output | None = None
 
     @property
     def workers(self) -> int:
@@ -271,31 +322,37 @@ class Cluster:
             f"Predicted speedup of asynchrony, s_max/HM: {self.gain.speedup:.3g} x."
         )
 
+    def tuning(self, seconds: float, seed: int, sizes: int, progress: bool | None) -> Tuning:
+        """How stepsizes are found for these workers."""
+        unit = stepsize_unit(self.problem, estimate(self.problem, seed=seed), GRADIENTS)
+        speeds = self.source.speeds
+        return Tuning(self.problem, speeds, unit, seconds, seed, sizes, self.update, self.output, progress)
+
     def run(self, entrant: Entrant, size: float, seconds: float, seed: int, progress: bool | None) -> Run:
-        """One method for the time of the race."""
+        """One method for the time of the race. A run that a signal ended says so in its stats."""
+        shared: dict[str, Any] = {
+            "seconds": seconds,
+            "seed": seed,
+            "update": self.update,
+            "output": self.output,
+            "labels": self.labels,
+            "progress": progress,
+        }
         method = entrant.make(size)
-        if self.engine == "simulate":
-            return simulate(
-                self.problem,
-                method,
-                self.source.speeds,
-                seconds=seconds,
-                seed=seed,
-                labels=self.labels,
-                progress=progress,
-            )
-        return train(
-            self.problem,
-            method,
-            workers=self.workers,
-            engine=self.engine,
-            speeds=self.speeds,
-            slowdown=self.slowdown,
-            seconds=seconds,
-            seed=seed,
-            labels=self.labels,
-            progress=progress,
-        )
+        if self.engine != "simulate":
+            where: dict[str, Any] = {
+                "workers": self.workers,
+                "engine": self.engine,
+                "speeds": self.speeds,
+                "slowdown": self.slowdown,
+            }
+            return train(self.problem, method, **where, **shared)
+        try:
+            return simulate(self.problem, method, self.source.speeds, **shared)
+        except Interrupted as error:
+            if error.run is None:
+                raise
+            return error.run
 
 
 def check_engine(engine: str | RayCluster, speeds: Speeds | None) -> str:
@@ -321,8 +378,8 @@ def _seconds(seconds: float | None, gradients: int | None, cluster: Cluster) -> 
         if gradients is not None:
             raise ValueError("give seconds= or gradients=, not both: every method gets the same time")
         return checks.positive(seconds, "seconds", "methods need time")
-    count = checks.at_least(1, GRADIENTS if gradients is None else gradients, "gradients", "methods need some")
-    wanted = count / cluster.source.rate
+    number = checks.at_least(1, GRADIENTS if gradients is None else gradients, "gradients", "methods need some")
+    wanted = number / cluster.source.rate
     return wanted if cluster.engine == "simulate" or gradients is not None else max(LEAST_SECONDS, wanted)
 
 
@@ -332,23 +389,47 @@ def _tuned_words(name: str, tuning: Sweep) -> str:
         for size, diverged in zip(tuning.stepsizes, tuning.diverged[:, 0], strict=True)
     )
     best = best_of(tuning)
-    if not np.nan_to_num(tuning.step).max() > 0:
+    if not makes_steps(tuning):
         return f"{name}: it makes no step in half the time, so {best:.3g} is taken untuned"
     edge = "; it is at the end of the grid" if best in (tuning.stepsizes.min(), tuning.stepsizes.max()) else ""
     return f"{name}: of the stepsizes {shown} the best is {best:.3g}{edge}"
 
 
-def _config(engine: str, seconds: float, seeds: list[int], cluster: Cluster, sizes: dict[str, float]) -> dict[str, Any]:
+def _tuning_config(tuning: Tuning) -> dict[str, Any]:
     return {
-        "problem": name_of(cluster.problem),
-        "engine": engine,
-        "workers": cluster.workers,
-        "speeds": cluster.source.words,
-        "seconds_per_gradient": [float(f"{value:.6g}") for value in cluster.source.seconds],
-        "seconds": seconds,
-        "seeds": list(seeds),
-        "stepsizes": sizes,
+        "share_of_the_time": TUNING_SHARE,
+        "seconds": tuning.seconds,
+        "seeds": [tuning.seed],
+        "stepsizes_tried": tuning.sizes,
     }
+
+
+def _tuned_on(tuning: Mapping[str, Any]) -> str:
+    """How stepsizes are found, in a sentence."""
+    return (
+        f"Stepsizes are tuned in virtual time, {tuning['stepsizes_tried']} for every method, on "
+        f"{tuning['share_of_the_time']:.0%} of the time of the race ({tuning['seconds']:,.4g} s) and with seed "
+        f"{tuning['seeds'][0]}, which does not race."
+    )
+
+
+def unused_seed(seeds: list[int]) -> int:
+    """A seed that is none of these."""
+    return max(seeds) + 1 if max(seeds) < LARGEST_SEED else next(seed for seed in count() if seed not in seeds)
+
+
+def check_slowdown(
+    engine: str, slowdown: Mapping[int, float] | None, workers: int | None, speeds: Speeds | None
+) -> None:
+    """Refuse a slowdown that nobody would feel."""
+    if not slowdown:
+        return
+    if engine == "simulate":
+        raise ValueError("slowdown= is for real workers: in a simulated race, give slow workers by speeds=")
+    known = workers if workers is not None else None if speeds is None else speeds.num_workers
+    strangers = [] if known is None else [worker for worker in slowdown if not 0 <= worker < known]
+    if strangers:
+        raise ValueError(f"slowdown has worker {strangers[0]!r}, but the {known} workers are numbered from 0")
 
 
 def folder_names(methods: list[str], seeds: list[int]) -> dict[tuple[str, int], str]:

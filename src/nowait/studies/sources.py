@@ -15,7 +15,7 @@ from nowait.core.types import Floats
 from nowait.engines.cluster import RayCluster
 from nowait.methods import AsynchronousSGD
 from nowait.problems import NoisyQuadratic
-from nowait.recording import Trace
+from nowait.recording import Interrupted, Trace
 from nowait.speeds import Fixed, Recorded, Speeds
 from nowait.theory import speedup
 
@@ -105,7 +105,7 @@ class Source:
                 progress=False,
             )
             if run.stats.interrupted:
-                raise KeyboardInterrupt
+                raise Interrupted.of(run)
             counts = np.bincount(run.trace.worker, minlength=run.trace.num_workers)
             if counts.min() >= ENOUGH_EACH:
                 break

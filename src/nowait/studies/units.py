@@ -27,9 +27,3 @@ def known_minimum(problem: Any) -> float | None:
         return float(problem.minimum()[1])
     except Exception:  # it has none, or cannot find it: then nothing is known
         return None
-
-
-def name_of(problem: Any) -> str:
-    """What a problem says of itself, or the name of its class."""
-    text = repr(problem)
-    return type(problem).__name__ if text.startswith("<") else text

@@ -22,7 +22,7 @@ from nowait.engines.simulator.plan import NotPlannable, Plan
 from nowait.engines.simulator.planner import Planner
 from nowait.engines.simulator.schedule import scheduled_plan
 from nowait.problems.compiled_data import ProblemData
-from nowait.recording import Run, Trace
+from nowait.recording import Interrupted, Run, Trace
 from nowait.recording.tally import Tally, places_kept
 from nowait.speeds import Faults, Speeds
 from nowait.speeds.formula import Formula
@@ -42,7 +42,7 @@ PROBLEM_BEHAVIOUR = ("gradient", "gradient_into", "gradient_with_memory", "add_p
 
 
 def simulate_compiled(parts: Parts, speeds: Speeds, faults: Faults, seed: int, progress: bool | None) -> Run | None:
-    """The run, or None if it has to be made the reference way."""
+    """The run, or None if it has to be made the reference way. A signal raises ``Interrupted``."""
     data = _data_of(parts)
     if data is None or max(parts.budget.steps or 0, parts.budget.gradients or 0) > MOST_EVENTS:
         return None
@@ -105,16 +105,19 @@ class Blueprint:
         return self._declared is not None and self._formula is not None
 
     def stop(self) -> None:
-        """End the plan that is being made."""
+        """End the plan that is being made, and keep those that follow from growing."""
         self._stopped = True
         if self._planner is not None:
             self._planner.stopped = True
+
+    def go_on(self) -> None:
+        """Plan again after ``stop``."""
+        self._stopped = False
 
     def plan(
         self, budget: Budget, bar: Progress, *, most_events: float = math.inf, weigh_in_flight: bool = True
     ) -> Plan:
         """The plan of the whole budget, or of so many events."""
-        self._stopped = False
         declared, formula = self._declared, self._formula
         if declared is None or formula is None:
             return self._planned_by_the_method(budget, bar, most_events, weigh_in_flight)
@@ -137,6 +140,7 @@ class Blueprint:
         planner = self._planner = Planner(
             self.method, self.workers, clock, self._faults, budget, seed=self.seed, averaging=self.averaging
         )
+        planner.stopped = self._stopped
         try:
             return planner.plan(bar, most_events, weigh_in_flight=weigh_in_flight)
         except Exception as error:  # a method that fails fails the reference way too, and says why
@@ -165,7 +169,18 @@ class _CompiledRun:
         self._signal = ""
 
     def run(self) -> Run:
-        """To the end of the budget."""
+        """To the end of the budget. Once a signal came, the run does not return: whatever follows, it is told of."""
+        try:
+            run = self._run()
+        except NotPlannable:
+            if self._signal:
+                raise Interrupted(self._signal) from None
+            raise
+        if self._signal:
+            raise Interrupted(self._signal, run=run)
+        return run
+
+    def _run(self) -> Run:
         quiet = np.errstate(over="ignore", invalid="ignore")
         with quiet, Interruption(self._interrupt), Progress("simulating", self._progress) as bar:
             plan = self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events)
@@ -177,6 +192,7 @@ class _CompiledRun:
             )
             self._play(session, playback, bar)
             if playback.is_ahead:
+                self._blueprint.go_on()
                 plan = self._blueprint.plan(
                     self._parts.budget,
                     bar,
@@ -184,6 +200,8 @@ class _CompiledRun:
                     weigh_in_flight=playback.diverged is None,
                 )
                 playback.end_with(plan)
+        if self._signal and not session.interrupted:  # it came while the plan was made, or at the very end
+            session.interrupt(self._signal)
         seconds = playback.now if playback.plan.seconds is None else playback.plan.seconds
         return session.result(seconds, "compiled")
 

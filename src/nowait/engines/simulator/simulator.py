@@ -26,18 +26,21 @@ from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.engines.signals import Interruption
 from nowait.engines.simulator.alarms import Alarm, Alarms, why_nothing_happens
-from nowait.recording import Run
+from nowait.recording import Interrupted, Run
 from nowait.speeds import Clock, Faults
 
 
 def simulate(parts: Parts, clock: Clock, faults: Faults, seed: int, progress: bool | None) -> Run:
-    """Run to the end of the budget."""
+    """Run to the end of the budget. A signal ends it before with ``Interrupted``, which has the run so far."""
     simulator = Simulator(parts, clock, faults, seed)
     quiet = np.errstate(over="ignore", invalid="ignore")
     with quiet, Interruption(simulator.session.interrupt), Progress("simulating", progress) as bar:
         simulator.run(bar)
     seconds = simulator.session.server.now if simulator.seconds is None else simulator.seconds
-    return simulator.session.result(seconds, "reference")
+    run = simulator.session.result(seconds, "reference")
+    if simulator.session.interrupted:
+        raise Interrupted.of(run)
+    return run
 
 
 @final

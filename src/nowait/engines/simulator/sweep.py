@@ -23,6 +23,7 @@ from nowait.engines.simulator.compiled import Blueprint, Position
 from nowait.engines.simulator.execution import Execution
 from nowait.engines.simulator.plan import ADD, APPLY, MERGE, STEP, NotPlannable, Plan
 from nowait.problems.compiled_data import ProblemData
+from nowait.recording import SweepRun
 from nowait.speeds import Faults, Speeds
 
 EVENTS_COMPARED = 2_000
@@ -50,43 +51,29 @@ class SweepParts:
         return Blueprint(method, workers, self.speeds, self.faults, seed)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """The runs of one seed, [stepsize, evaluation]: their losses, and when they were evaluated."""
-
-    losses: Floats
-    step: Floats
-    gradients: Floats
-    time: Floats
-
-    @classmethod
-    def of(cls, rows: list[list[Floats]]) -> Curves:
-        """From the four rows of every stepsize; shorter ones are filled up with NaN."""
-        longest = max(len(row[0]) for row in rows)
-        tables = [
-            np.stack([np.pad(row[place], (0, longest - len(row[place])), constant_values=np.nan) for row in rows])
-            for place in range(4)
-        ]
-        return cls(*tables)
+Keep = Callable[[int, Floats, list[SweepRun]], None]
+"""Takes the complete runs of a seed and their stepsizes; called from any thread, by one at a time."""
 
 
 def sweep_compiled(
-    parts: SweepParts, stepsizes: Floats, seeds: list[int], threads: int | None, bar: Progress
-) -> list[Curves]:
-    """The curves of every seed. ``NotPlannable`` if the method looks at gradients."""
+    parts: SweepParts, stepsizes: Floats, seeds: list[int], threads: int | None, bar: Progress, keep: Keep
+) -> None:
+    """All runs, to ``keep`` as they are complete. ``NotPlannable`` if the method looks at gradients."""
     if parts.data is None:
         raise NotPlannable
     cores = threads or num_cores()
     scales = _plans_scale(parts, stepsizes, seeds[0])
-    work = _Work(parts, stepsizes, bar, len(seeds))
+    work = _Work(parts, stepsizes, bar, len(seeds), keep)
     if not scales:
-        return [work.of_seed_with_own_plans(seed) for seed in seeds]
+        for seed in seeds:
+            work.of_seed_with_own_plans(seed)
+        return
     at_once = min(cores, len(seeds))
     blocks = np.array_split(np.arange(len(stepsizes)), min(len(stepsizes), max(1, cores // at_once)))
     with ThreadPoolExecutor(cores) as pool, ThreadPoolExecutor(at_once) as seed_pool:
         try:
-            return list(seed_pool.map(lambda seed: work.of_seed(seed, blocks, pool), seeds))
+            for _ in seed_pool.map(lambda seed: work.of_seed(seed, blocks, pool), seeds):
+                pass
         except BaseException:  # Ctrl-C, above all: nobody waits for runs that nobody wants
             work.stop()
             seed_pool.shutdown(wait=False, cancel_futures=True)
@@ -141,10 +128,16 @@ def _are_stepsizes(codes: NDArray[np.int32]) -> NDArray[np.bool_]:
     return np.asarray(numbers == 1)
 
 
+class _StoppedError(Exception):
+    """The sweep was ended from outside."""
+
+
 @final
 class _Work:
-    def __init__(self, parts: SweepParts, stepsizes: Floats, bar: Progress, num_seeds: int) -> None:
+    def __init__(self, parts: SweepParts, stepsizes: Floats, bar: Progress, num_seeds: int, keep: Keep) -> None:
         self._parts = parts
+        self._keep = keep
+        self._keeping = Lock()
         self._stepsizes = stepsizes
         self._bar = bar
         self._to_do = num_seeds * len(stepsizes)
@@ -162,29 +155,37 @@ class _Work:
 
     def _plan(self, stepsize: float, seed: int) -> Plan:
         with self._planning:
-            if self._stopped:
-                raise NotPlannable
+            self._check_that_it_goes_on()
             self._blueprint = self._parts.blueprint(stepsize, seed)
             return self._blueprint.plan(self._parts.budget, Progress("", shown=False))
 
-    def of_seed(self, seed: int, blocks: list[NDArray[Any]], pool: ThreadPoolExecutor) -> Curves:
+    def of_seed(self, seed: int, blocks: list[NDArray[Any]], pool: ThreadPoolExecutor) -> None:
         """One plan for all stepsizes, some of them in each thread."""
         plan = self._plan(float(self._stepsizes[0]), seed)
         events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
         factors = self._stepsizes / self._stepsizes[0]
         results = pool.map(lambda block: self._execute(plan, events, seed, factors[block]), blocks)
         losses = np.concatenate(list(results))
-        moments = _moments(plan, events)
-        return Curves(losses, *(np.tile(row, (len(losses), 1)) for row in moments))
+        self._finished(seed, self._stepsizes, plan, events, losses)
 
-    def of_seed_with_own_plans(self, seed: int) -> Curves:
+    def of_seed_with_own_plans(self, seed: int) -> None:
         """A plan for every stepsize."""
-        rows: list[list[Floats]] = []
-        for size in self._stepsizes.tolist():
-            plan = self._plan(size, seed)
+        for size in self._stepsizes:
+            plan = self._plan(float(size), seed)
             events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
-            rows.append([self._execute(plan, events, seed, np.ones(1))[0], *_moments(plan, events)])
-        return Curves.of(rows)
+            losses = self._execute(plan, events, seed, np.ones(1))
+            self._finished(seed, np.array([size]), plan, events, losses)
+
+    def _finished(self, seed: int, sizes: Floats, plan: Plan, events: list[int], losses: Floats) -> None:
+        step, gradients, time = _moments(plan, events)
+        with self._keeping:
+            self._check_that_it_goes_on()
+            self._keep(seed, sizes, [SweepRun(row, step, gradients, time) for row in losses])
+
+    def _check_that_it_goes_on(self) -> None:
+        """Curves that were cut short by ``stop`` must not be kept: they look like runs that diverged."""
+        if self._stopped:
+            raise _StoppedError
 
     def _execute(self, plan: Plan, events: list[int], seed: int, factors: Floats) -> Floats:
         """The losses at the beginning and after these events, [run, evaluation]."""
@@ -248,4 +249,4 @@ def _moments(plan: Plan, events: list[int]) -> list[Floats]:
     ]
 
 
-__all__ = ["Curves", "NotPlannable", "SweepParts", "sweep_compiled"]
+__all__ = ["Keep", "NotPlannable", "SweepParts", "sweep_compiled"]

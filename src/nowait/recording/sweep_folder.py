@@ -1,0 +1,165 @@
+"""The folder of a sweep: every run is written when it is complete, so that a sweep can go on where it ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core.types import Floats, Integers
+from nowait.recording.files import read_strictly_sealed, sealed, write_json
+from nowait.recording.sweep import COLUMNS, Sweep, SweepRun
+
+logger = logging.getLogger("nowait")
+
+HEADER, RUNS = "sweep.json", "runs.jsonl"
+Runs = dict[tuple[float, int], SweepRun]
+
+
+@final
+class SweepFolder:
+    """``sweep.json`` says what is swept; ``runs.jsonl`` has a line for every run, each with its checksum."""
+
+    def __init__(self, path: Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]) -> None:
+        self.path = path
+        self.stepsizes = stepsizes
+        self.seeds = seeds
+        self.config = config
+
+    @classmethod
+    def create(cls, folder: str | Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]) -> SweepFolder:
+        """A new sweep, in a folder that holds none yet."""
+        path = Path(folder)
+        if (path / HEADER).exists():
+            raise FileExistsError(f"{path} holds a sweep already: nothing is overwritten; choose another folder")
+        path.mkdir(parents=True, exist_ok=True)
+        made = cls(path, stepsizes, seeds, config)
+        made._write_header()
+        return made
+
+    @classmethod
+    def open(cls, folder: str | Path) -> SweepFolder:
+        """The sweep that a folder holds."""
+        path = Path(folder)
+        if not (path / HEADER).is_file():
+            raise FileNotFoundError(f"{path} is not the folder of a sweep: it has no {HEADER}")
+        header = read_strictly_sealed(path / HEADER)
+        stepsizes, seeds = np.array(header["stepsizes"], np.float64), np.array(header["seeds"], np.int64)
+        return cls(path, stepsizes, seeds, header["config"])
+
+    @classmethod
+    def go_on(cls, folder: str | Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]) -> SweepFolder:
+        """A new sweep, or the one in the folder with these stepsizes and seeds; everything else must be as it was."""
+        if not (Path(folder) / HEADER).exists():
+            return cls.create(folder, stepsizes, seeds, config)
+        found = cls.open(folder)
+        asked = json.loads(json.dumps(config))
+        differing = [name for name in {**found.config, **asked} if found.config.get(name) != asked.get(name)]
+        if differing:
+            raise ValueError(
+                f"{folder} holds another sweep, with another {' and '.join(sorted(differing))}: choose another folder"
+            )
+        found.stepsizes, found.seeds = stepsizes, seeds
+        found._write_header()
+        return found
+
+    def add(self, runs: Mapping[tuple[float, int], SweepRun], way: str) -> None:
+        """Write complete runs, by stepsize and seed."""
+        lines = "".join(_line(size, seed, run, way) for (size, seed), run in runs.items()).encode()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+        with open(os.open(self.path / RUNS, flags, 0o644), "ab") as file:
+            if file.tell() and not self._ends_a_line():
+                lines = b"\n" + lines
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def kept(self) -> tuple[Runs, set[str]]:
+        """The runs that are there, and the ways they were made; damaged lines are left out with a warning."""
+        runs, ways, damaged = self._read()
+        for number in damaged:
+            logger.warning("line %d of %s is damaged: that run is made again", number, self.path / RUNS)
+        return runs, ways
+
+    def finished(self) -> Sweep:
+        """The whole sweep."""
+        runs, ways, damaged = self._read()
+        wanted = [(size, seed) for size in self.stepsizes.tolist() for seed in self.seeds.tolist()]
+        missing = sum(key not in runs for key in wanted)
+        if missing:
+            why = f"line {damaged[0]} of {RUNS} is damaged" if damaged else "it was not finished"
+            raise ValueError(
+                f"{missing} of the {len(wanted)} runs of the sweep in {self.path} are missing ({why}): call nw.sweep "
+                f"with the same arguments and folder={str(self.path)!r} to make them"
+            )
+        return Sweep.of(self.stepsizes, self.seeds, runs, way_of(ways), self.config)
+
+    def _read(self) -> tuple[Runs, set[str], list[int]]:
+        """The whole runs, the ways they were made, and the numbers of the lines that are damaged."""
+        runs: Runs = {}
+        ways: set[str] = set()
+        damaged: list[int] = []
+        for number, row in self._rows():
+            if row is None:
+                damaged.append(number)
+            else:
+                runs[row["stepsize"], row["seed"]] = _run_of(row)
+                ways.add(row["way"])
+        return runs, ways, damaged
+
+    def _rows(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
+        """The lines by number, from 1; None for a damaged one."""
+        path = self.path / RUNS
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, _row_of(line)
+
+    def _ends_a_line(self) -> bool:
+        with (self.path / RUNS).open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+
+    def _write_header(self) -> None:
+        header = {"stepsizes": self.stepsizes.tolist(), "seeds": self.seeds.tolist(), "config": self.config}
+        write_json(self.path / HEADER, sealed(header))
+
+
+def way_of(ways: set[str]) -> str:
+    """How the runs of a sweep were made, in one word."""
+    return "compiled" if ways == {"compiled"} else "reference"
+
+
+def _line(size: float, seed: int, run: SweepRun, way: str) -> str:
+    row = {"stepsize": size, "seed": seed, "way": way, "answer": _number(run.answer)}
+    row |= {name: [_number(value) for value in getattr(run, name).tolist()] for name in COLUMNS}
+    text = json.dumps(row, allow_nan=False)
+    return f"{zlib.crc32(text.encode()):08x} {text}\n"
+
+
+def _number(value: float | None) -> float | str | None:
+    """JSON has no infinity."""
+    return value if value is None or math.isfinite(value) else "inf"
+
+
+def _row_of(line: bytes) -> dict[str, Any] | None:
+    checksum, _, text = line.rstrip(b"\n").partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        return None
+    row: dict[str, Any] = json.loads(text)
+    return row
+
+
+def _run_of(row: dict[str, Any]) -> SweepRun:
+    answer = None if row["answer"] is None else float(row["answer"])
+    columns = {name: np.array(row[name], dtype=np.float64) for name in COLUMNS}
+    return SweepRun(**columns, answer=answer)
