@@ -169,17 +169,17 @@ def power(x: Any, y: float) -> Any:
 
 
 def integer_power(base: float, exponents: Any) -> Any:
-    """base^n for whole numbers n of at least 0, by repeated squaring."""
+    """base^n for whole numbers n, by repeated squaring."""
     if isinstance(exponents, np.ndarray):
         different, places = np.unique(exponents, return_inverse=True)
         return np.array([integer_power(base, int(exponent)) for exponent in different])[places]
-    result, square, left = 1.0, float(base), int(exponents)
+    result, square, left = 1.0, float(base), abs(int(exponents))
     while left:
         if left & 1:
             result *= square
         square *= square
         left >>= 1
-    return result
+    return result if exponents >= 0 else 1.0 / result
 
 
 def cos_of_turns(turns: Any) -> Any:
