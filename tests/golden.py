@@ -1,12 +1,19 @@
 """The golden table: what every method of the catalogue does on one toy problem. ``make golden`` writes it anew.
 
+    python tests/golden.py           # write the golden table and the hashes of golden_traces.py anew
+    python tests/golden.py --check   # compare the hashes: OK, or which runs record other bits here
+    python tests/golden.py --look    # compare, and look at the compiled code as well
+
 Six workers that need 0.1 to 10 s for a gradient, 100 s of virtual time, a quadratic of dimension 10; once with the same
 data for everybody, once with data of their own (ζ = 1), and once with random speeds, leaves, joins and the uniform
 average as the answer. Most changes of a method's behaviour show here.
 """
 
+import sys
 from pathlib import Path
 
+import compiled_code
+import golden_traces
 import nowait as nw
 from nowait.testing import CATALOGUE
 
@@ -39,5 +46,17 @@ def row(name):
     return " ".join([f"{name:34}", counts, *(f"{loss:>13.6e}" for loss in losses)])
 
 
+def check(look):
+    """Print OK, or which runs record other bits than the table of hashes says; the exit status."""
+    problems = [f"differs: {name}" for name in golden_traces.differing()]
+    if look:
+        problems += compiled_code.suspicious()
+    sys.stdout.write("\n".join(problems or ["OK"]) + "\n")
+    return 1 if problems else 0
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] in (["--check"], ["--look"]):
+        sys.exit(check(look=sys.argv[1] == "--look"))
     TABLE.write_text("\n".join([HEADER, *map(row, CATALOGUE)]) + "\n", encoding="utf-8")
+    golden_traces.write()

@@ -71,7 +71,9 @@ def test_budgets_and_threads(budget, threads, caplog):
     "problem",
     [
         nw.problems.NoisyQuadratic(dimension=6, sigma=0.1),
-        nw.problems.LogisticRegression(PROBLEM.features, np.sign(PROBLEM.targets), batch_size=3, l2=0.1).split(5),
+        nw.problems.LogisticRegression(
+            PROBLEM.features, PROBLEM.targets > np.median(PROBLEM.targets), batch_size=3, l2=0.1
+        ).split(5),
         nw.problems.Compressed(PROBLEM, nw.problems.TopK(3)),
     ],
     ids=lambda problem: type(problem).__name__,

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from nowait.core.elementary import exp
 from nowait.core.types import Floats
 
 
 def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
     """Seconds per gradient: lognormal around 1, and one straggler."""
-    seconds = np.exp(0.5 * np.random.default_rng(seed).standard_normal(workers))
+    seconds: Floats = exp(0.5 * np.round(np.random.default_rng(seed).standard_normal(workers), 9))
     seconds[-1] = straggler * float(np.median(seconds))
     return seconds
 

@@ -11,6 +11,7 @@ import numpy as np
 
 SOURCES = (
     "**/*kernels.py",
+    "core/elementary.py",
     "core/lanes.py",
     "core/prefetch.py",
     "core/randomness.py",
@@ -31,17 +32,12 @@ def kernels() -> Any:
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile with numba, cached on disk where there is a place to write; no fastmath, so bits do not change."""
-    return _compile(function, fastmath=False)
+    return _compile(function)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same, for a part of other compiled functions: it becomes part of them."""
-    return _compile(function, fastmath=False, forceinline=True)
-
-
-def compiled_for_sums(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, but sums may be added up in any order, several terms at a time."""
-    return _compile(function, fastmath={"reassoc"})
+    return _compile(function, forceinline=True)
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from nowait.core import checks
 from nowait.core.compiled import kernels
+from nowait.core.elementary import exp, log, log_of_sum
 from nowait.core.randomness import CounterRandom
 from nowait.core.state import State, restore, state_of
 from nowait.core.types import Floats, Integers, Vector
@@ -169,16 +170,16 @@ class StronglyConvexAverage(Output):
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
         """One more weighted point."""
         if stepsize > 0:
-            log_weight = math.log(stepsize) + self.mu * stepsize_sum
-            self.log_weight = float(np.logaddexp(self.log_weight, log_weight))
-            _move(self.mean, point, math.exp(log_weight - self.log_weight))
+            log_weight = log(stepsize) + self.mu * stepsize_sum
+            self.log_weight = log_of_sum(self.log_weight, log_weight)
+            _move(self.mean, point, exp(log_weight - self.log_weight))
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
         """γ̂_k·exp(μ·Σ γ_i) each, relative to the largest of them."""
         used = uses.stepsize > 0
         exponents = np.full(len(used), -math.inf)
-        exponents[used] = np.log(uses.stepsize[used]) + self.mu * uses.stepsize_sum[used]
-        return _in_proportion(uses, np.exp(exponents - exponents.max()) if used.any() else uses.stepsize)
+        exponents[used] = log(uses.stepsize[used]) + self.mu * uses.stepsize_sum[used]
+        return _in_proportion(uses, exp(exponents - exponents.max()) if used.any() else uses.stepsize)
 
     def result(self, last: Vector) -> Vector:
         """The mean; the last params if no gradient has a weight."""
@@ -239,7 +240,8 @@ def _only(version: int, steps: int) -> Floats:
 def _in_proportion(uses: Uses, weights: Floats) -> Floats:
     """Shares in proportion to the weights of the uses; x_K alone if none has a weight."""
     total = np.bincount(uses.version, weights, minlength=uses.steps + 1)
-    return total / total.sum() if total.sum() > 0 else _only(uses.steps, uses.steps)
+    whole = kernels().sum_of(total.astype(np.float64, copy=False))  # without uses they are integers
+    return total / whole if whole > 0 else _only(uses.steps, uses.steps)
 
 
 def _move(mean: Floats, point: Vector, fraction: float) -> None:

@@ -1,4 +1,4 @@
-"""The draws of ``nowait.core.randomness``, compiled: the same integers, bit for bit. It imports numba."""
+"""The draws of ``nowait.core.randomness``, compiled: the same bits. It imports numba."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nowait.core.compiled import compiled
+from nowait.core.elementary_kernels import cos_of_turns, log
 from nowait.core.randomness import FIRST_FACTOR, GOLDEN, NORMALS, SECOND_FACTOR, TICKET_STRIDE
 
 
@@ -47,10 +48,17 @@ def unit(bits: Any) -> Any:
 @compiled
 def normal(first: Any, second: Any) -> Any:
     """A standard normal number from the bits of two draws (Box and Muller)."""
-    return np.sqrt(-2.0 * np.log(unit(first))) * np.cos(2.0 * np.pi * unit(second))
+    return np.sqrt(-2.0 * log(unit(first))) * cos_of_turns(unit(second))
 
 
 @compiled
 def normals_key(key: Any) -> Any:
     """The key of the draws behind ``Sample.normals``."""
     return child(key, NORMALS)
+
+
+@compiled
+def fill_normals(draws: Any, out: Any) -> None:
+    """What ``Sample.normals`` is made of, from ``normals_key`` of its key."""
+    for i in range(out.size):
+        out[i] = normal(child(draws, 2 * i), child(draws, 2 * i + 1))

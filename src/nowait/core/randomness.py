@@ -3,17 +3,20 @@
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)
 used as a stateless hash: draw i of a key is ``mix(key + (i + 1) * GOLDEN)``. A worker has a key of its own; its
 ticket number ``job`` takes the draws from ``job * 2**32`` on. Integer arithmetic modulo 2**64 is the same in
-Python, numpy, compiled kernels and on a GPU, so every way of running sees the same samples.
+Python, numpy, compiled kernels and on a GPU, so every way of running sees the same samples. Normal numbers
+are made with ``nowait.core.elementary``, so they have the same bits everywhere too.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core.elementary import cos_of_turns, log
 from nowait.core.types import Floats, Integers
 
 MASK = (1 << 64) - 1
@@ -112,8 +115,8 @@ class Stream:
     def normal(self, worker: int, job: int) -> float:
         """One standard normal number for this ticket (Box and Muller)."""
         key = self.key(worker, job)
-        radius = math.sqrt(-2.0 * math.log(unit(child(key, 0))))
-        return radius * math.cos(2.0 * math.pi * unit(child(key, 1)))
+        radius = math.sqrt(-2.0 * log(unit(child(key, 0))))
+        return radius * float(cos_of_turns(unit(child(key, 1))))
 
     def sample(self, worker: int, job: int) -> Sample:
         """The draws of one ticket as a ``Sample``."""
@@ -162,9 +165,9 @@ class Sample:
 
     def normals(self, size: int) -> Floats:
         """``size`` standard normal numbers (Box and Muller on two uniform numbers each)."""
-        draws = units(children(child(self.key, NORMALS), 2 * size))
-        radius: Floats = np.sqrt(-2.0 * np.log(draws[0::2]))
-        return radius * np.cos(2.0 * np.pi * draws[1::2])
+        numbers = np.empty(size)
+        _kernels().fill_normals(np.uint64(child(self.key, NORMALS)), numbers)
+        return numbers
 
     def part(self, number: int) -> Sample:
         """An independent sample of the same ticket: for several batches, or noise beside them."""
@@ -176,6 +179,13 @@ class Sample:
 
     def __repr__(self) -> str:
         return f"Sample(worker={self.worker}, job={self.job}, key={self.key:#018x})"
+
+
+@cache
+def _kernels() -> Any:
+    from nowait.core import random_kernels
+
+    return random_kernels
 
 
 def sampler(seed: int) -> Stream:

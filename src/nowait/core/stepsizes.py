@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.elementary import cos_of_turns, exp, integer_power, power
 
 if TYPE_CHECKING:
     from nowait.core.server import Arrival, Server
@@ -139,7 +140,7 @@ class ExponentialDelayAdaptive(Stepsize):
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ·min(1, cut·exp(−rate·τ)/τ)."""
-        ratio = np.minimum(1.0, self.cut * np.exp(-self.rate * np.asarray(delay, dtype=np.float64)) / delay)
+        ratio = np.minimum(1.0, self.cut * exp(-self.rate * np.asarray(delay, dtype=np.float64)) / delay)
         return _like(delay, self.largest * ratio)
 
 
@@ -166,7 +167,7 @@ class PolynomialDecay(Stepsize):
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ·τ^(−power)."""
-        return self.largest * (delay * 1.0) ** -self.power
+        return self.largest * power(delay * 1.0, -self.power)
 
 
 @final
@@ -250,7 +251,7 @@ class AdaDelay(Stepsize):
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """1/(L + c·√(t + δ))."""
-        return 1.0 / (self.smoothness + self.scale * (step + delay - 1.0) ** 0.5)
+        return 1.0 / (self.smoothness + self.scale * _like(step + delay, np.sqrt(step + delay - 1.0)))
 
 
 @final
@@ -273,7 +274,7 @@ class StepDecay(Stepsize):
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """rule·factor^⌊(step − 1)/every⌋."""
-        return self.rule(delay, num_workers, step) * self.factor ** ((step - 1) // self.every)
+        return self.rule(delay, num_workers, step) * integer_power(self.factor, (step - 1) // self.every)
 
 
 @final
@@ -297,7 +298,7 @@ class Cosine(Stepsize):
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """rule·(floor + (1 − floor)·(1 + cos(π·(step − 1)/steps))/2)."""
         progress = np.minimum(1.0, (np.asarray(step) - 1.0) / self.steps)
-        wave = self.floor + (1 - self.floor) * 0.5 * (1.0 + np.cos(np.pi * progress))
+        wave = self.floor + (1 - self.floor) * 0.5 * (1.0 + cos_of_turns(0.5 * progress))
         return self.rule(delay, num_workers, step) * _like(step, wave)
 
 

@@ -1,9 +1,12 @@
 """The array types every layer speaks of."""
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nowait.core.compiled import kernels
 
 Vector = NDArray[np.floating[Any]]
 """A one-dimensional float32 or float64 array: params, a gradient, a point."""
@@ -15,7 +18,7 @@ Integers = NDArray[np.int64]
 def norm(vector: Vector) -> float:
     """The Euclidean norm, also of entries whose squares overflow."""
     largest = float(np.abs(vector).max())
-    return largest * float(np.linalg.norm(vector / largest)) if largest > 0 else 0.0
+    return largest * math.sqrt(kernels().squared_norm(vector / largest)) if largest > 0 else 0.0
 
 
 def checked_params(values: object, name: str) -> Vector:

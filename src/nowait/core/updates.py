@@ -16,8 +16,9 @@ import numpy as np
 
 from nowait.core import checks
 from nowait.core.compiled import kernels
+from nowait.core.elementary import integer_power
 from nowait.core.state import State, restore, state_of
-from nowait.core.types import Vector
+from nowait.core.types import Vector, norm
 
 NOT_FINITE = (math.nan, math.nan)
 Stepper = Callable[[Vector, Vector, Any, Vector], tuple[float, float]]
@@ -169,8 +170,8 @@ class Adam(Update):
         self.steps += 1
         _decay_and_add(self.mean, self.beta1, direction * (1 - self.beta1))
         _decay_and_add(self.square, self.beta2, direction * direction * (1 - self.beta2))
-        mean_bias = 1 - self.beta1**self.steps
-        square_bias = 1 - self.beta2**self.steps
+        mean_bias = 1 - integer_power(self.beta1, self.steps)
+        square_bias = 1 - integer_power(self.beta2, self.steps)
         np.divide(self.square, square_bias, out=out)
         _adam_step(params, self.mean, stepsize / mean_bias, self.epsilon, out)
 
@@ -258,8 +259,8 @@ class Ball:
 
     def __call__(self, values: Vector, stepsize: float) -> Vector:
         """The nearest point of the ball."""
-        norm = float(np.linalg.norm(values))
-        return values if norm <= self.radius else values * values.dtype.type(self.radius / norm)
+        length = norm(values)
+        return values if length <= self.radius else values * values.dtype.type(self.radius / length)
 
 
 @final

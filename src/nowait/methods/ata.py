@@ -8,6 +8,7 @@ from heapq import heapify, heapreplace
 from typing import final
 
 from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core.elementary import log
 
 
 @final
@@ -110,5 +111,5 @@ class ATA(Method):
         if worker not in self.seen:
             return 0.0
         count, mean = self.seen[worker]
-        logarithm = math.log(2 * self.rounds**2) / count
+        logarithm: float = log(2 * self.rounds**2) / count
         return max(0.0, mean * (1 - 4 * math.e * self.spread * (math.sqrt(logarithm) + logarithm)))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
-
 from nowait.core import Arrival, Method, Server, Stepsize, checks
+from nowait.core.types import norm
 
 
 @final
@@ -30,6 +29,6 @@ class PickySGD(Method):
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Apply it if it is near, and go on from the current params."""
-        if np.linalg.norm(server.trained(server.params - arrival.point)) <= self.radius:
+        if norm(server.trained(server.params - arrival.point)) <= self.radius:
             server.apply(arrival, self.stepsize.at(arrival, server))
         server.assign(arrival.worker)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nowait.core import Sample, checks
+from nowait.core.compiled import kernels
 from nowait.core.types import Vector
 from nowait.core.types import norm as length
 
@@ -55,7 +57,7 @@ class TopK(Compressor):
         """Zero all but the largest."""
         rest = vector.size - self.count
         if rest > 0:
-            vector[np.argpartition(np.abs(vector), rest)[:rest]] = 0
+            vector[~_largest(np.abs(vector), self.count)] = 0
 
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """Values and indices, or all values if that is less."""
@@ -91,7 +93,7 @@ class RandomK(Compressor):
             return
         if self.unbiased:
             vector *= vector.dtype.type(vector.size / self.count)
-        vector[np.argpartition(sample.uniforms(vector.size), rest)[:rest]] = 0
+        vector[~_largest(sample.uniforms(vector.size), self.count)] = 0
 
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """Values only."""
@@ -143,9 +145,21 @@ class Sign(Compressor):
 
     def compress(self, vector: Vector, sample: Sample) -> None:
         """All entries become plus or minus the scale."""
-        scale = np.abs(vector).mean(dtype=np.float64)
+        scale = kernels().sum_of(np.abs(vector)) / vector.size
         np.copysign(vector.dtype.type(scale), vector, out=vector)
 
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """The scale and signs."""
         return itemsize + math.ceil(dimension / 8)
+
+
+def _largest(values: Vector, count: int) -> NDArray[np.bool_]:
+    """Which entries are the ``count`` largest; of equal ones the first ones.
+
+    (Which of the equal ones ``np.argpartition`` takes depends on the processor.)
+    """
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    chosen: NDArray[np.bool_] = values > least
+    equal = np.flatnonzero(values == least)
+    chosen[equal[: count - np.count_nonzero(chosen)]] = True
+    return chosen

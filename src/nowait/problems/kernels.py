@@ -3,19 +3,19 @@
 Everything exists in two halves, the slopes φ'(a_i·x, b_i) of the rows of a batch at a point, and the sum of rows times
 slopes: for a linear model the slopes are all that the second half needs to know of the point. A batch is worked through
 in blocks of eight rows, so that the point and the gradient are read from cache once per block, every row is used twice
-while it is there, and rows come from memory several at a time. The terms of a dot product may be added up in any order;
-nothing else may.
+while it is there, and rows come from memory several at a time. Dot products are added up in lanes, in the order that is
+written in ``nowait.core.lanes``: four lanes for the rows of whole blocks, sixteen for the others.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from nowait.core.compiled import compiled, compiled_for_sums, inlined
-from nowait.core.lanes import dot
+from nowait.core.compiled import compiled, inlined
+from nowait.core.elementary_kernels import exp
+from nowait.core.lanes import dot, eight_dots
 from nowait.core.random_kernels import below, child, normal, normals_key
 from nowait.problems.compiled_data import DENSE, QUADRATIC
 
@@ -34,7 +34,7 @@ def slope(model: int, margin: Any, target: Any) -> Any:
         return np.sign(margin - target)
     if model == HINGE:
         return -target if target * margin < 1.0 else 0.0
-    return -target / (1.0 + math.exp(target * margin))
+    return -target / (1.0 + exp(target * margin))
 
 
 @compiled
@@ -49,24 +49,14 @@ def draw(key: Any, limit: Any, size: int) -> Any:
 # Dense rows
 
 
-@compiled_for_sums
+@compiled
 def margins_of_eight(features: Any, rows: Any, i: int, point: Any, margins: Any) -> None:
     """``margins[i:i + 8]`` = those of eight rows of the batch."""
-    a, b, c, d = features[rows[i]], features[rows[i + 1]], features[rows[i + 2]], features[rows[i + 3]]
-    e, f, g, h = features[rows[i + 4]], features[rows[i + 5]], features[rows[i + 6]], features[rows[i + 7]]
-    m0 = m1 = m2 = m3 = m4 = m5 = m6 = m7 = 0.0
-    for j in range(point.size):
-        x = float(point[j])
-        m0 += float(a[j]) * x
-        m1 += float(b[j]) * x
-        m2 += float(c[j]) * x
-        m3 += float(d[j]) * x
-        m4 += float(e[j]) * x
-        m5 += float(f[j]) * x
-        m6 += float(g[j]) * x
-        m7 += float(h[j]) * x
-    margins[i], margins[i + 1], margins[i + 2], margins[i + 3] = m0, m1, m2, m3
-    margins[i + 4], margins[i + 5], margins[i + 6], margins[i + 7] = m4, m5, m6, m7
+    a, b, c, d = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
+    e, f, g, h = rows[i + 4], rows[i + 5], rows[i + 6], rows[i + 7]
+    dots = eight_dots(features, (a, b, c, d, e, f, g, h), point)
+    for k in range(8):
+        margins[i + k] = dots[k]
 
 
 @compiled

@@ -11,6 +11,7 @@ import numpy as np
 from nowait.core import Sample, sampler
 from nowait.core.types import Floats, Vector
 from nowait.problems.compiled_data import DENSE, NO_INTEGERS, SPARSE, ProblemData
+from nowait.problems.matrix import margins_of, sums_of
 from nowait.problems.rows import RowModel
 
 
@@ -31,12 +32,12 @@ class LinearModel(RowModel):
 
     def loss(self, point: Vector) -> float:
         """F."""
-        return float(self.shards.mean(self.losses(self.features @ point, self.targets))) + self.penalty(point)
+        return float(self.losses_at(point[None])[0])
 
     def full_gradient(self, point: Vector) -> Vector:
         """∇F."""
-        slopes = self.slopes(self.features @ point, self.targets) * self.shards.weights
-        gradient: Vector = np.asarray(slopes @ self.features)
+        slopes = self.slopes(margins_of(self.features, point[None])[0], self.targets) * self.shards.weights
+        gradient: Vector = sums_of(self.features, slopes[None])[0]
         self.add_penalty_gradient(point, gradient)
         return gradient.astype(point.dtype, copy=False)
 
@@ -82,13 +83,10 @@ class LinearModel(RowModel):
         return data._replace(features=empty, values=matrix.data, columns=matrix.indices, row_starts=matrix.indptr)
 
     def losses_at(self, points: Any) -> Floats:
-        """``loss`` of every row of ``points``, in one matrix product."""
-        margins = np.asarray(self.features @ points.T)
-        losses = self.losses(margins, self.targets[:, None])
-        means = losses.mean(axis=0) if self.shards.order is None else self.shards.weights @ losses
-        penalties = np.array([self.penalty(point) for point in points])
-        result: Floats = np.asarray(means, dtype=np.float64) + penalties
-        return result
+        """``loss`` of every row of ``points``, in one pass over the data."""
+        margins = margins_of(self.features, points)
+        means = [self.shards.mean(self.losses(row, self.targets)) for row in margins]
+        return np.array([mean + self.penalty(point) for mean, point in zip(means, points, strict=True)])
 
     @abstractmethod
     def losses(self, margins: Any, targets: Any) -> Any:
@@ -96,7 +94,7 @@ class LinearModel(RowModel):
 
     @abstractmethod
     def slopes(self, margins: Any, targets: Any) -> Any:
-        """∂φ/∂margin, elementwise; of numbers or arrays."""
+        """∂φ/∂margin, elementwise."""
 
 
 @cache

@@ -9,9 +9,11 @@ from typing import Any, Self, final
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.compiled import kernels
 from nowait.core.types import Vector
 from nowait.problems.libsvm import read_libsvm
 from nowait.problems.linear_model import LinearModel
+from nowait.problems.matrix import full_kernels
 from nowait.theory import Constants
 
 STEEPEST = 3 * 3**0.5 / 8
@@ -25,13 +27,11 @@ class LogisticModel(LinearModel):
 
     def losses(self, margins: Any, targets: Any) -> Any:
         """ln(1 + exp(−target·margin)), without overflow."""
-        return np.logaddexp(0.0, -targets * margins)
+        return full_kernels().logistic_losses(margins, targets)
 
     def slopes(self, margins: Any, targets: Any) -> Any:
         """−target/(1 + exp(target·margin))."""
-        from scipy.special import expit
-
-        return -targets * expit(-targets * margins)
+        return full_kernels().logistic_slopes(margins, targets)
 
     def unregularised_constants(self) -> Constants:
         """L ≤ λ_max/4, and for every x: G = max‖a_i‖, sigma² ≤ mean‖a_i‖²/batch, zeta by the norms of rows."""
@@ -109,7 +109,7 @@ class NonconvexLogisticRegression(LogisticModel):
 
     def penalty(self, point: Vector) -> float:
         """strength·Σ x_j²/(1 + x_j²)."""
-        return float(self.strength * (1 - 1 / (1 + point * point)).sum())
+        return float(self.strength * kernels().sum_of(1 - 1 / (1 + point * point)))
 
     def add_penalty_gradient(self, point: Vector, out: Vector) -> None:
         """Add 2·strength·x_j/(1 + x_j²)² to ``out``."""

@@ -9,6 +9,8 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import Sample, checks, sampler
+from nowait.core.compiled import kernels
+from nowait.core.elementary import cos_of_turns, exp, log, sin_of_turns
 from nowait.core.types import Floats, Vector
 from nowait.problems.compiled_data import QUADRATIC, ProblemData
 from nowait.theory import Constants
@@ -65,7 +67,7 @@ class NoisyQuadratic:
 
     def loss(self, point: Vector) -> float:
         """F."""
-        return float(0.5 * self.eigenvalues @ (point - self.solution) ** 2)
+        return float(kernels().inner(0.5 * self.eigenvalues, (point - self.solution) ** 2))
 
     def full_gradient(self, point: Vector) -> Vector:
         """∇F."""
@@ -149,12 +151,12 @@ class NoisyQuadratic:
                 f"{self.workers} shifts of length zeta={self.zeta} in dimension {self.dimension} cannot add up to 0: "
                 f"take at least two workers (an even number in one dimension)"
             )
-        angles = 2 * np.pi * np.arange(self.workers) / self.workers
-        shifts[:, 0] = self.zeta * np.cos(angles)
+        turns = np.arange(self.workers) / self.workers
+        shifts[:, 0] = self.zeta * cos_of_turns(turns)
         if self.dimension == 1:
-            shifts[:, 0] = self.zeta * (-1.0) ** np.arange(self.workers)
+            shifts[:, 0] = self.zeta * (1.0 - 2.0 * (np.arange(self.workers) % 2))
         else:
-            shifts[:, 1] = self.zeta * np.sin(angles)
+            shifts[:, 1] = self.zeta * sin_of_turns(turns)
         return shifts
 
 
@@ -162,8 +164,15 @@ def _eigenvalues(dimension: int, mu: float, largest: float) -> Floats:
     if dimension == 1:
         return np.array([largest])
     if mu > 0:
-        return np.geomspace(mu, largest, dimension)
-    return np.concatenate([[0.0], np.geomspace(largest, largest / dimension, dimension - 1)[::-1]])
+        return _geometric(mu, largest, dimension)
+    return np.concatenate([[0.0], _geometric(largest / dimension, largest, dimension - 1)])
+
+
+def _geometric(first: float, last: float, count: int) -> Floats:
+    """Numbers from first to last with equal ratios."""
+    numbers: Floats = first * exp(np.arange(count) / max(1, count - 1) * log(last / first))
+    numbers[-1] = last
+    return numbers
 
 
 @cache

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import Sample, checks
+from nowait.core.compiled import kernels
 from nowait.core.types import Floats, Integers, Vector
+from nowait.problems.matrix import squared_norms_of
 from nowait.problems.shards import Shards
 from nowait.theory import Constants
 
@@ -75,7 +77,7 @@ class RowModel(ABC):
 
     def penalty(self, point: Vector) -> float:
         """l2/2·‖x‖²."""
-        return 0.5 * self.l2 * float(point @ point) if self.l2 else 0.0
+        return 0.5 * self.l2 * float(kernels().squared_norm(point)) if self.l2 else 0.0
 
     def add_penalty_gradient(self, point: Vector, out: Vector) -> None:
         """Add the gradient of ``penalty`` to ``out``."""
@@ -137,10 +139,7 @@ class RowModel(ABC):
 
     def squared_row_norms(self) -> Floats:
         """‖a_i‖² of every row."""
-        if isinstance(self.features, np.ndarray):
-            norms: Floats = np.einsum("ij,ij->i", self.features, self.features, dtype=np.float64)
-            return norms
-        return np.asarray(self.features.multiply(self.features).sum(axis=1), dtype=np.float64).ravel()
+        return squared_norms_of(self.features)
 
     def mean_squared_row_norm(self) -> float:
         """The mean of ‖a_i‖²; of several shards the one with the largest mean counts."""

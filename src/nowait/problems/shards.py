@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 
 from nowait.core import Sample
+from nowait.core.compiled import kernels
 from nowait.core.types import Floats, Integers
 
 
@@ -61,7 +62,9 @@ class Shards:
 
     def mean(self, values: Floats) -> float:
         """The mean over shards of each shard's mean."""
-        return float(values.mean()) if self.order is None else float(values @ self.weights)
+        if self.order is None:
+            return float(kernels().sum_of(values)) / len(values)
+        return float(kernels().inner(values, self.weights))
 
     def rows_of(self, shard: int) -> Integers:
         """The rows of one shard."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from nowait.core import Sample
 from nowait.core.types import Floats, Integers, Vector
 from nowait.problems.libsvm import read_libsvm
+from nowait.problems.matrix import full_kernels, margins_of, sums_of
 from nowait.problems.rows import RowModel
 from nowait.theory import Constants
 
@@ -48,30 +49,26 @@ class SoftmaxRegression(RowModel):
 
     def loss(self, point: Vector) -> float:
         """F."""
-        from scipy.special import logsumexp
-
-        scores = self.features @ self._matrix(point)
-        losses = logsumexp(scores, axis=1) - scores[np.arange(self.samples), self._numbers]
+        losses = full_kernels().softmax_losses(self._scores(point), self._numbers)
         return self.shards.mean(losses) + self.penalty(point)
 
     def full_gradient(self, point: Vector) -> Vector:
         """∇F."""
-        slopes = self._slopes(self.features, self._numbers, point) * self.shards.weights[:, None]
-        gradient: Vector = np.asarray(self.features.T @ slopes).ravel()
+        slopes = self._slopes(point) * self.shards.weights
+        gradient: Vector = sums_of(self.features, slopes).T.ravel()
         self.add_penalty_gradient(point, gradient)
         return gradient.astype(point.dtype, copy=False)
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
         """The gradient of a random batch, written into ``out``."""
         rows = self.shards.draw(sample, self.batch_size)
-        features = self.features[rows]
-        slopes = self._slopes(features, self._numbers[rows], point) / self.batch_size
-        self._matrix(out)[:] = features.T @ slopes
+        slopes = self._slopes(point, rows) / self.batch_size
+        self._matrix(out)[:] = sums_of(self.features, slopes, rows).T
         self.add_penalty_gradient(point, out)
 
     def accuracy(self, point: Vector) -> float:
         """The share of rows whose class has the highest score."""
-        best = np.argmax(self.features @ self._matrix(point), axis=1)
+        best = np.argmax(self._scores(point), axis=0)
         return float((best == self._numbers).mean())
 
     def constants(self) -> Constants:
@@ -100,12 +97,14 @@ class SoftmaxRegression(RowModel):
         """Params as X."""
         return point.reshape(-1, len(self.classes))
 
-    def _slopes(self, features: Any, numbers: Any, point: Vector) -> Floats:
-        """softmax(scores) − one-hot(class), of every row."""
-        from scipy.special import softmax
+    def _scores(self, point: Vector, rows: Integers | None = None) -> Floats:
+        """a_i·X of these rows (all of them unless given): a row per class."""
+        return margins_of(self.features, self._matrix(point).T, rows)
 
-        slopes: Floats = softmax(features @ self._matrix(point), axis=1)
-        slopes[np.arange(len(numbers)), numbers] -= 1
+    def _slopes(self, point: Vector, rows: Integers | None = None) -> Floats:
+        """softmax(scores) − one-hot(class) of these rows (all of them unless given): a row per class."""
+        slopes = self._scores(point, rows)
+        full_kernels().scores_to_slopes(slopes, self._numbers if rows is None else self._numbers[rows])
         return slopes
 
 

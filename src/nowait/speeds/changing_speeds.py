@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from nowait.core import checks
+from nowait.core.elementary import log
 from nowait.core.randomness import Stream
 from nowait.speeds.random_speeds import Values
 from nowait.speeds.speeds import WHY_WORKERS, PerWorker, Speeds, Timing, count_workers, per_worker
@@ -153,4 +154,5 @@ class _Periods:
         return begins[place], ends[place]
 
     def _draw(self, means: PerWorker, worker: int, number: int) -> float:
-        return -means[worker] * math.log(self._stream.uniform(worker, number))
+        seconds: float = -means[worker] * log(self._stream.uniform(worker, number))
+        return seconds

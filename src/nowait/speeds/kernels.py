@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from nowait.core.compiled import compiled
+from nowait.core.elementary_kernels import exp, log, power
 from nowait.core.random_kernels import child, normal, ticket_key, unit
 from nowait.speeds.formula import EXPONENTIAL, FIXED, LOG_NORMAL
 
@@ -20,11 +20,11 @@ def seconds_of(formula: Any, worker: int, job: int) -> Any:
         return first
     key = ticket_key(formula.stream, worker, job)
     if formula.kind == EXPONENTIAL:
-        return -first * math.log(unit(child(key, 0)))
+        return -first * log(unit(child(key, 0)))
     second = formula.second[worker % formula.second.size]
     if formula.kind == LOG_NORMAL:
-        return first * math.exp(second * normal(child(key, 0), child(key, 1)))
-    return first * unit(child(key, 0)) ** (-1.0 / second)
+        return first * exp(second * normal(child(key, 0), child(key, 1)))
+    return first * power(unit(child(key, 0)), -1.0 / second)
 
 
 @compiled

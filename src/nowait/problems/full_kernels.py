@@ -1,0 +1,123 @@
+"""Compiled losses and gradients over all rows of a problem. It imports numba, so it is imported at the first loss.
+
+Everything is added up in a written order, as in ``nowait.problems.kernels``: margins of rows in blocks of eight, and
+the sum over rows block by block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nowait.core.compiled import compiled
+from nowait.core.elementary_kernels import exp, log, log1p_of_share
+from nowait.core.lanes import dot, dot_of_rows
+from nowait.problems.kernels import add_from, margins_of_eight, sparse_margin
+
+
+@compiled
+def dense_margins(features: Any, rows: Any, points: Any, margins: Any) -> None:
+    """``margins[p, i]`` = ``features[rows[i]]·points[p]``; a block of rows is read once for all points."""
+    i = 0
+    while i < rows.size:
+        whole = i + 8 <= rows.size
+        for p in range(points.shape[0]):
+            if whole:
+                margins_of_eight(features, rows, i, points[p], margins[p])
+            else:
+                margins[p, i] = dot(features[rows[i]], points[p])
+        i += 8 if whole else 1
+
+
+@compiled
+def sparse_margins(values: Any, columns: Any, starts: Any, rows: Any, points: Any, margins: Any) -> None:
+    """The same for sparse rows."""
+    for i in range(rows.size):
+        for p in range(points.shape[0]):
+            margins[p, i] = sparse_margin(values, columns, starts, rows[i], points[p])
+
+
+@compiled
+def dense_sums(features: Any, rows: Any, slopes: Any, sums: Any) -> None:
+    """``sums[p]`` += the sum over i of ``slopes[p, i]·features[rows[i]]``."""
+    i = 0
+    while i < rows.size:
+        after = i
+        for p in range(sums.shape[0]):
+            after = add_from(features, rows, i, slopes[p], sums[p])
+        i = after
+
+
+@compiled
+def sparse_sums(values: Any, columns: Any, starts: Any, rows: Any, slopes: Any, sums: Any) -> None:
+    """The same for sparse rows."""
+    for i in range(rows.size):
+        for p in range(sums.shape[0]):
+            for place in range(starts[rows[i]], starts[rows[i] + 1]):
+                sums[p, columns[place]] += slopes[p, i] * values[place]
+
+
+@compiled
+def dense_squared_norms(features: Any) -> Any:
+    """‖a_i‖² of every row, in float64."""
+    norms = np.empty(features.shape[0])
+    for row in range(norms.size):
+        norms[row] = dot_of_rows(features, row, features, row)
+    return norms
+
+
+@compiled
+def sparse_squared_norms(values: Any, starts: Any) -> Any:
+    """The same for sparse rows."""
+    norms = np.zeros(starts.size - 1)
+    for row in range(norms.size):
+        for place in range(starts[row], starts[row + 1]):
+            norms[row] += float(values[place]) * float(values[place])
+    return norms
+
+
+@compiled
+def logistic_losses(margins: Any, targets: Any) -> Any:
+    """ln(1 + exp(−target·margin)) of every row, without overflow."""
+    losses = np.empty(margins.size)
+    for i in range(margins.size):
+        z = float(targets[i]) * float(margins[i])
+        losses[i] = (0.0 if z > 0.0 else -z) + log1p_of_share(exp(-abs(z)))
+    return losses
+
+
+@compiled
+def logistic_slopes(margins: Any, targets: Any) -> Any:
+    """−target/(1 + exp(target·margin)) of every row."""
+    slopes = np.empty(margins.size)
+    for i in range(margins.size):
+        slopes[i] = -float(targets[i]) / (1.0 + exp(float(targets[i]) * float(margins[i])))
+    return slopes
+
+
+@compiled
+def softmax_losses(scores: Any, numbers: Any) -> Any:
+    """−ln softmax(scores[:, i])[numbers[i]] of every row i; scores have a row per class."""
+    losses = np.empty(scores.shape[1])
+    for i in range(losses.size):
+        highest = scores[:, i].max()
+        total = 0.0
+        for c in range(scores.shape[0]):
+            total += exp(scores[c, i] - highest)
+        losses[i] = (highest - scores[numbers[i], i]) + log(total)
+    return losses
+
+
+@compiled
+def scores_to_slopes(scores: Any, numbers: Any) -> None:
+    """softmax(scores[:, i]) − one-hot(numbers[i]) for every row i, in place of the scores."""
+    for i in range(scores.shape[1]):
+        highest = scores[:, i].max()
+        total = 0.0
+        for c in range(scores.shape[0]):
+            scores[c, i] = exp(scores[c, i] - highest)
+            total += scores[c, i]
+        for c in range(scores.shape[0]):
+            scores[c, i] = scores[c, i] / total
+        scores[numbers[i], i] -= 1.0

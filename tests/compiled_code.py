@@ -1,0 +1,39 @@
+"""Looks at the code that this process has compiled: is there arithmetic whose result depends on the processor?"""
+
+import re
+import sys
+
+from numba.core.dispatcher import Dispatcher
+
+FREE = re.compile(r"\bf(add|sub|mul|div|rem|neg|cmp) (fast|reassoc|contract|arcp|afn|nnan|ninf|nsz)\b")
+FUSED = re.compile(r"@llvm\.(fma|fmuladd)\b")
+LIBRARY = re.compile(
+    r"@(llvm\.)?(exp|exp2|exp10|expm1|log|log2|log10|log1p|pow|powi|sin|cos|tan|tanh|hypot|cbrt|ldexp|frexp)"
+    r"(f|\.f64|\.f32|\.v\d+f\d\d)?\("
+)
+
+
+def kernels():
+    """The compiled functions of the package that were loaded, by name."""
+    return {
+        f"{module}.{name}": value
+        for module in sorted(sys.modules)
+        if module.startswith("nowait")
+        for name, value in vars(sys.modules[module]).items()
+        if isinstance(value, Dispatcher)
+    }
+
+
+def depends_on_the_processor(code):
+    """The lines of LLVM code that fuse or reorder arithmetic, or that call a mathematical library."""
+    return [line.strip() for line in code.splitlines() if any(p.search(line) for p in (FREE, FUSED, LIBRARY))]
+
+
+def suspicious():
+    """Those lines of all kernels that this process compiled, with their kernels."""
+    return [
+        f"{name}: {line}"
+        for name, kernel in kernels().items()
+        for code in kernel.inspect_llvm().values()
+        for line in depends_on_the_processor(code)
+    ]
