@@ -108,6 +108,7 @@ def test_the_file_of_a_module_is_found_without_importing_it(folder):
     assert source_file("hostile") == str(folder.parent / "hostile.py")
     assert source_file("package.inner") == str(package / "inner.py")
     assert source_file("package.nowhere") is None
+    assert source_file("hostile.package") is None, "only packages have modules inside"
     assert source_file("nowhere") is None
     assert not ran(folder)
     assert not (package / "ran").exists()

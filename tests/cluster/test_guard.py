@@ -1,5 +1,6 @@
 """Connections and hosts that fail: how many may wait, and for how long. Nothing here needs a Ray cluster."""
 
+import math
 import random
 import select
 import socket
@@ -57,10 +58,13 @@ def test_a_pause_is_that_of_one_node():
     assert back_off.paused() == {"bad"}
     back_off.lost("good", delivered=True)
     assert back_off.paused() == {"bad", "good"}
+    assert back_off.next_end() == 0.1
     clock.now = 0.15
     assert back_off.paused() == {"bad"}
+    assert back_off.next_end() == LONGEST_PAUSE
     clock.now = LONGEST_PAUSE + 0.1
     assert back_off.paused() == frozenset()
+    assert back_off.next_end() == math.inf
 
 
 @pytest.mark.parametrize("use", [{"delivered": True}, {"ready_seconds": STEADY_SECONDS}], ids=str)

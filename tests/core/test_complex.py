@@ -77,3 +77,13 @@ def test_integers_are_still_gradients():
             return [1, -1]
 
     assert simulate(Whole()).stats.steps == 20
+
+
+def test_a_method_cannot_step_along_complex_numbers():
+    class Turned(nw.Method):
+        def on_arrival(self, server, arrival):
+            server.apply(arrival, 0.1, direction=arrival.gradient * 1j)
+            server.assign(arrival.worker)
+
+    with pytest.raises(TypeError, match="a direction must have real entries, got complex128: params are float64"):
+        nw.simulate(Complex(), Turned(), nw.speeds.Fixed([1.0]), steps=5)

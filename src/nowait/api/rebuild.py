@@ -29,7 +29,7 @@ def rebuild(description: Any, what: str) -> Any:
     """
     try:
         part = _value(description, what)
-    except (ImportError, ValueError):
+    except ValueError:
         raise
     except Exception as error:
         raise ValueError(f"the {what} cannot be made again: {type(error).__name__}: {error}") from error

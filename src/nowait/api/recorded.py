@@ -48,8 +48,6 @@ def entry(config: dict[str, Any], name: str, check: Callable[[Any], T]) -> T:
         raise ValueError(f"config.json has no {name}")
     try:
         return check(config[name])
-    except ImportError:
-        raise
     except Exception as error:
         raise ValueError(f"config.json, entry {name!r}: {_one_line(error)}") from error
 

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +62,20 @@ def source_file(place: str) -> str | None:
     """The file that ``_module`` would run for a file or module, found without running anything; None if unknown."""
     if place.endswith(".py"):
         return str(Path(place).resolve())
-    finders, search, spec = list(sys.meta_path), None, None
     names = place.split(".")
     with _searching_here():
-        for number in range(1, len(names) + 1):
-            found = (finder.find_spec(".".join(names[:number]), search) for finder in finders)
-            spec = next((one for one in found if one is not None), None)
-            if spec is None:
+        spec = _spec(names[0], None)
+        for number in range(1, len(names)):
+            if spec is None or spec.submodule_search_locations is None:
                 return None
-            search = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
+            spec = _spec(".".join(names[: number + 1]), list(spec.submodule_search_locations))
     return None if spec is None else spec.origin
+
+
+def _spec(name: str, search: list[str] | None) -> ModuleSpec | None:
+    """Where a module is, asked of all finders; unlike ``importlib.util.find_spec`` it does not import its package."""
+    found = (finder.find_spec(name, search) for finder in sys.meta_path)
+    return next((spec for spec in found if spec is not None), None)
 
 
 @contextlib.contextmanager

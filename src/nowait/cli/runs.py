@@ -199,27 +199,25 @@ def _problem_of(folder: Path, config: dict[str, Any], named: Named) -> Any:
     command = entry({"labels": {}} | config, "labels", _command_of)
     if command is None and named.problem is None:
         raise ValueError(f"{folder} was not made by a command, so its problem is not known: give --problem")
-    command = Named(None, BUILT_IN_LOSS, 1) if command is None else command
-    if named.problem is None and command.problem is not None:
-        confirm_problem(folder, command.problem)
+    problem, loss, batch_size = (None, BUILT_IN_LOSS, 1) if command is None else command
+    if named.problem is None and problem is not None:
+        confirm_problem(folder, problem)
     return load_problem(
-        command.problem if named.problem is None else named.problem,
-        (command.loss if named.loss is None else named.loss) or BUILT_IN_LOSS,
-        (command.batch_size if named.batch_size is None else named.batch_size) or 1,
+        problem if named.problem is None else named.problem,
+        loss if named.loss is None else named.loss,
+        batch_size if named.batch_size is None else named.batch_size,
     )
 
 
-def _command_of(labels: Any) -> Named | None:
-    """The problem that a command wrote into the labels; None if they are not of a command."""
+def _command_of(labels: Any) -> tuple[str | None, str, int] | None:
+    """Problem, loss and batch size that a command wrote into the labels; None if they are not of a command."""
     asked = labels.get(COMMAND) if isinstance(labels, dict) else None
     if not isinstance(asked, dict) or not asked:
         return None
-    problem, loss, batch_size = (asked.get(name) for name in ("problem", "loss", "batch_size"))
-    if not isinstance(problem, str | None) or not isinstance(loss, str | None):
+    problem, loss, size = asked.get("problem"), asked.get("loss", BUILT_IN_LOSS), asked.get("batch_size", 1)
+    if not isinstance(problem, str | None) or not isinstance(loss, str):
         raise ValueError(f"problem and loss must be text, got {problem!r:.80} and {loss!r:.80}")
-    if batch_size is not None:
-        checks.at_least(1, batch_size, "batch_size", "a gradient needs a row")
-    return Named(problem, loss, batch_size)
+    return problem, loss, checks.at_least(1, size, "batch_size", "a gradient needs a row")
 
 
 def _cluster_of(folder: Path, config: dict[str, Any]) -> nw.RayCluster | None:

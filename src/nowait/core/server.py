@@ -533,6 +533,8 @@ class Server:
     def _fitting(self, direction: Vector) -> Vector:
         if direction.shape != self._shape:
             raise ValueError(f"a direction must have the shape of params {self._shape}, got {direction.shape}")
+        if direction.dtype.kind == "c":
+            raise TypeError(f"a direction must have real entries, got {direction.dtype}: params are {self._dtype}")
         return np.ascontiguousarray(direction, dtype=self._dtype)
 
 

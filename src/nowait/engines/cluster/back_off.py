@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
@@ -58,3 +59,8 @@ class BackOff:
         """The nodes where no host may be started now."""
         now = self._clock()
         return frozenset(node for node, state in self._nodes.items() if now < state.not_before)
+
+    def next_end(self) -> float:
+        """When the first of the pauses ends; infinity if no node is paused."""
+        now = self._clock()
+        return min((state.not_before for state in self._nodes.values() if now < state.not_before), default=math.inf)

@@ -75,11 +75,6 @@ class Guard:
         self._thread = threading.Thread(target=self._watch, name="nowait-guard", daemon=True)
         self._thread.start()
 
-    @property
-    def anybody_waits(self) -> bool:
-        """Returns True while there is a connection that has not proved itself."""
-        return len(self._unproven) > 0
-
     def expect(self, hosts: int) -> None:
         """So many hosts may connect at any moment."""
         self._unproven.most = SPARE_CONNECTIONS + hosts

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, final
 
 from nowait.core.errors import WorkerFailedError
-from nowait.engines.cluster.back_off import FIRST_PAUSE, BackOff
+from nowait.engines.cluster.back_off import BackOff
 from nowait.engines.cluster.distant import DistantStaff
 from nowait.engines.cluster.door import Door
 from nowait.engines.cluster.network import Exchange
@@ -260,7 +260,6 @@ class Hosts:
         ready_seconds = monotonic() - host.since if host.ready else 0.0
         useful = self._back_off.lost(host.node_id, ready_seconds=ready_seconds, delivered=host.delivered)
         self._deaths = 1 if useful else self._deaths + 1
-        self._ask_after = min(self._ask_after, monotonic() + FIRST_PAUSE)
 
     # Now and then
 
@@ -277,7 +276,7 @@ class Hosts:
         promised = sum(host.size for host in self._hosts.values() if not host.ready)
         missing = vacancies - promised - self._room()
         if missing > 0 and may_ask and now >= self._ask_after:
-            self._ask_after = now + SECONDS_BETWEEN_REQUESTS
+            self._ask_after = min(now + SECONDS_BETWEEN_REQUESTS, self._back_off.next_end())
             total = missing + sum(host.size for host in self._hosts.values())
             self._recruiter.ask(missing, total, self._back_off.paused())
         if workers:

@@ -52,6 +52,8 @@ class Exchange:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE)
         self._guard: Guard | None = None
+        self._senders: set[bytes] = set()
+        """The hosts that have sent something."""
         server_key, public_key, secret_key = b"", b"", secrets.token_hex(32).encode()
         self._doorkeeper = ThreadAuthenticator(self._context)
         self._doorkeeper.start()
@@ -79,15 +81,16 @@ class Exchange:
         """Who sent the next message, and that; None if there is none."""
         if not self.pending():
             return None
-        sender = self._sender()
-        return sender, self._format.unpack(_receive(self._socket, more=self._format.large))
+        sender = self._socket.recv()
+        first = self._socket.recv() if sender in self._senders else self._first_frame_from(sender)
+        return sender, self._format.unpack([first, *_rest(self._socket, more=self._format.large)])
 
-    def _sender(self) -> bytes:
-        """The first frame of a message. Whose connection has not proved itself does so by it."""
-        if self._guard is None or not self._guard.anybody_waits:
-            return self._socket.recv()
+    def _first_frame_from(self, sender: bytes) -> bytes:
+        """The content of the first message of a host, which proves that its connection has the keys."""
         frame = self._socket.recv(copy=False)
-        self._guard.proved(int(frame.get(zmq.SRCFD)))
+        self._senders.add(sender)
+        if self._guard is not None:
+            self._guard.proved(int(frame.get(zmq.SRCFD)))
         return frame.bytes
 
     def expect(self, hosts: int) -> None:
@@ -147,7 +150,7 @@ class Dial:
         """The next message; None if there is none."""
         if not self.pending():
             return None
-        return self._format.unpack(_receive(self._socket, more=self._format.large))
+        return self._format.unpack([self._socket.recv(), *_rest(self._socket, more=self._format.large)])
 
     def pending(self) -> bool:
         """As ``Exchange.pending``."""
@@ -169,9 +172,9 @@ def _pending(socket: zmq.Socket[bytes]) -> bool:
     return bool(int(socket.getsockopt(EVENTS)) & READABLE)
 
 
-def _receive(socket: zmq.Socket[bytes], *, more: bool) -> list[Any]:
-    """The frames of a message; there is more than one only where vectors have frames of their own."""
-    frames: list[Any] = [socket.recv()]
+def _rest(socket: zmq.Socket[bytes], *, more: bool) -> list[Any]:
+    """The frames of a message after the first; there are some only where vectors have frames of their own."""
+    frames: list[Any] = []
     while more and socket.getsockopt(HAS_MORE):
         frames.append(socket.recv(copy=False).buffer)
     return frames
