@@ -21,15 +21,24 @@ def send(*numbers):
         os.kill(os.getpid(), number)
 
 
+@pytest.fixture
+def hangup_is_not_ignored():
+    """As it would be if the tests are run under ``nohup``."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup_is_not_ignored")
 def test_a_closed_terminal_asks_once_and_is_never_the_second_signal():
     """The shell and the kernel may both send SIGHUP."""
-    asked, before = [], signal.getsignal(signal.SIGHUP)
+    asked = []
     with Interruption(asked.append, hangup=True):
         send(signal.SIGHUP, signal.SIGHUP)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGTERM)
     assert asked == ["SIGHUP"]
-    assert signal.getsignal(signal.SIGHUP) is before
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("hangup", [True, False])
@@ -45,6 +54,7 @@ def test_an_ignored_hangup_stays_ignored(hangup):
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("hangup_is_not_ignored")
 def test_a_hangup_ends_a_run_with_a_checkpoint(tmp_path, caplog):
     def interrupt(control):
         if control.steps == 50:

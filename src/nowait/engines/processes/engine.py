@@ -204,7 +204,7 @@ class Engine:
         self._ask_evaluator()
 
     def _hire_evaluator(self) -> None:
-        if self._places.home_is_ready:  # else ``Opened`` will tell
+        if self._places.home_is_ready and EVALUATOR not in self._desks:  # else ``Opened`` will tell
             self._hire(EVALUATOR, self._places.home)
             self._ask_evaluator()
 

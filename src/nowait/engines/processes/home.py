@@ -72,15 +72,15 @@ class Home:
         """As ``Places.hear``."""
         if self._lost:
             return
-        was_ready = self.home.ready
-        for news in self.home.news():
+        home, was_ready = self.home, self.home.ready
+        for news in home.news():
             if isinstance(news, Gone):
                 self._lose_home()
+                yield news
+                return  # there may be a new home by now
             yield news
-            if self._lost:
-                return
-        if self.home.ready and not was_ready:
-            yield Opened(self.home)
+        if home.ready and not was_ready:
+            yield Opened(home)
 
     def _lose_home(self) -> None:
         """End what is left of the zygote and its workers. ``self.home`` stays the same, so it can be compared."""
