@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from faulty import Faulty, train_until
 from nowait.engines.processes import platform
 from nowait.engines.processes.payload import Payload, unpickle
 from nowait.engines.processes.platform import LetterSocket, anonymous_file, letter_sockets, portable
+from nowait.engines.processes.readiness import is_ready
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.spawned import end_with
 from nowait.engines.processes.worker import LONGEST_LETTER
@@ -178,3 +180,45 @@ def test_a_run_whose_server_was_killed_is_resumed(switched, tmp_path):
     run = nw.resume(tmp_path / "run", Faulty())
     assert run.stats.steps == 60
     assert np.array_equal(nw.replay(run.trace, Faulty(), ASYNCHRONOUS, seed=7).last, run.last)
+
+
+ORPHANS = """
+    import os, signal
+    import nowait as nw
+    from faulty import Faulty
+
+    class Hangs(Faulty):
+        def gradient(self, point, sample):
+            if (sample.worker, sample.job) == (1, 1):
+                with open({pids!r}, "w") as file:
+                    print(os.getpid(), os.getppid(), file=file, flush=True)
+                signal.pause()
+            return super().gradient(point, sample)
+
+    def die(control):
+        if os.path.exists({pids!r}) and os.path.getsize({pids!r}):
+            worker, zygote = open({pids!r}).read().split()
+            print(worker, flush=True)
+            input()
+            os.kill(int(zygote), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    nw.train(Hangs(), nw.AsynchronousSGD(nw.Constant(0.01)), workers=2, steps=10**9, callbacks=[die])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pidfd_open is Linux's")
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_a_worker_that_hangs_ends_although_zygote_and_server_were_killed_at_once(switch, tmp_path):
+    script = textwrap.dedent(ORPHANS.format(pids=str(tmp_path / "pids")))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment["NOWAIT_PORTABLE"] = switch
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        worker = os.pidfd_open(int(process.stdout.readline()))
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.wait()
+        ended = is_ready(worker, seconds=30.0)  # a pidfd becomes readable when its process ends
+        os.close(worker)
+    assert ended
