@@ -1,5 +1,6 @@
 """The command line, as a user calls it."""
 
+import dataclasses
 import json
 import logging
 import re
@@ -294,6 +295,18 @@ def test_an_interrupted_run_is_resumed_with_the_problem_that_the_user_names(mine
     assert json.loads(resumed.stdout)["stats"]["steps"] == 60
 
 
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_an_interrupted_run_has_the_status_of_its_signal(name, status, monkeypatch):
+    run = nw.simulate(
+        nw.problems.NoisyQuadratic(2), nw.AsynchronousSGD(nw.Constant(0.1)), nw.speeds.Fixed([1.0]), steps=3
+    )
+    ended = dataclasses.replace(run.stats, interrupted=True, advice=f"{name} ended the run after 3 steps")
+    monkeypatch.setattr("nowait.cli.runs.run_train", lambda *_: dataclasses.replace(run, stats=ended))
+    result = RUNNER.invoke(app, ["train", "--steps", "3"])
+    assert result.exit_code == status
+    assert f"nowait: {name} ended the run after 3 steps" in result.stderr
+
+
 def test_a_diverged_run_has_a_status_of_its_own(mine):
     result = RUNNER.invoke(app, ["simulate", mine, "--stepsize", "1e9", "--steps", "500"])
     assert result.exit_code == 3
@@ -325,8 +338,7 @@ def the_default_problem():
     return problem, unit_of(problem)
 
 
-@pytest.mark.parametrize("workers", [8, 40])
-@pytest.mark.parametrize("rule", ["adaptive", "constant"])
+@pytest.mark.parametrize(("rule", "workers"), [("adaptive", 8), ("constant", 40)])
 @pytest.mark.parametrize("name", sorted(known_methods()))
 def test_every_method_ends_below_where_it_began_with_the_default_stepsize(name, rule, workers, the_default_problem):
     problem, unit = the_default_problem

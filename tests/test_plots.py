@@ -110,3 +110,12 @@ def test_what_is_no_run_is_refused(wrong):
         nw.plots.errors(wrong)
     with pytest.raises(TypeError, match="timeline draws one run"):
         nw.plots.timeline(wrong)
+
+
+def test_runs_without_an_arrival_are_drawn_too():
+    """As when workers are busy with something else for the whole of a short race."""
+    problem, method = nw.problems.NoisyQuadratic(3), nw.AsynchronousSGD(nw.Constant(0.1))
+    run = nw.simulate(problem, method, nw.speeds.Fixed([5.0, 5.0]), seconds=1.0)
+    assert len(run.trace) == 0
+    figure = nw.plots.race({"nobody": run})
+    assert figure.axes[2].get_yscale() == "linear"

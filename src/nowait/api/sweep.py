@@ -91,6 +91,7 @@ def sweep(
     evaluations = EvaluationPlan.of(evaluate_every, budget, EVALUATIONS)
     warn_of_split(problem, speeds.num_workers)
     parts = SweepParts(problem, data_of(problem), make, speeds, faults, budget, evaluations, params)
+    check_rules(update, output)
     rules = _Rules(update, output)
     config = _config(parts, make(1.0) if isinstance(method, Method) else first, rules)
     found = None if folder is None else SweepFolder.go_on(folder, sizes, np.array(seed_list), config)
@@ -122,12 +123,6 @@ def maker(method: Method | Make) -> Make:
 class _Rules:
     update: Update | None
     output: Output | None
-
-    def __post_init__(self) -> None:
-        if self.update is not None:
-            checks.instance(self.update, Update, "update", "nw.Momentum(0.9)")
-        if self.output is not None:
-            checks.instance(self.output, Output, "output", "nw.UniformAverage()")
 
     @property
     def usual(self) -> bool:
@@ -260,6 +255,14 @@ def _checked_sizes(stepsizes: Iterable[float]) -> Floats:
     if len(set(sizes)) < len(sizes):
         raise ValueError("stepsizes has one of them twice")
     return np.array(sizes)
+
+
+def check_rules(update: Any, output: Any) -> None:
+    """Raise if an update or an output is given that is none."""
+    if update is not None:
+        checks.instance(update, Update, "update", "nw.Momentum(0.9)")
+    if output is not None:
+        checks.instance(output, Output, "output", "nw.UniformAverage()")
 
 
 def checked_seeds(seeds: Iterable[int]) -> list[int]:

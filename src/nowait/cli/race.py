@@ -143,6 +143,9 @@ def _print(console: Console, found: Race, folder: Path) -> None:
         console.print(_table(found))
     for sentence in found.findings:
         console.print(f"• {sentence}", highlight=False, markup=False)
+    if not found.runs:
+        console.print(f"No method ran; what was tuned is in {folder}.", highlight=False, markup=False)
+        return
     console.print(f"Report: {folder / 'report.html'}; figures and runs beside it.", highlight=False, markup=False)
 
 

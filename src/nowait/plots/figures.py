@@ -119,13 +119,18 @@ def longest_delay(study: Any) -> Figure:
 
 def _draw_final_losses(axes: Axes, result: Sweep) -> None:
     order = np.argsort(result.stepsizes)
-    sizes, final = result.stepsizes[order], result.final[order]
+    sizes, final = result.stepsizes[order], result.decisive[order]
     steady = ~result.diverged[order].any(axis=1)
     axes.fill_between(sizes[steady], final[steady].min(axis=1), final[steady].max(axis=1), color=COLOURS[0], alpha=0.2)
     axes.plot(sizes[steady], np.median(final[steady], axis=1), "o-", color=COLOURS[0], label="median over seeds")
     for size in sizes[~steady]:
         axes.axvline(size, color=COLOURS[1], linestyle=":", label="diverged")
-    axes.set(xlabel="stepsize", ylabel="final loss", xscale="log", yscale="log" if steady.any() else "linear")
+    axes.set(
+        xlabel="stepsize",
+        ylabel="final loss" if result.answers is None else "loss of the answer",
+        xscale="log",
+        yscale="log" if steady.any() else "linear",
+    )
     axes.grid(alpha=0.3)
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
@@ -200,7 +205,8 @@ def _draw_delays(axes: Axes, runs: dict[str, list[Run]]) -> None:
     workers = max((group[0].trace.num_workers for group in runs.values()), default=1)
     axes.axvline(workers, color="0.4", linestyle=":", label=f"M = {workers}")
     axes.axvline(longest, color="0.4", linestyle="--", label=f"τ_max = {longest:,}")
-    axes.set(xlabel="delay (steps)", ylabel="gradients", xscale="log", yscale="log")
+    some = any(len(delays) for delays in pooled.values())  # a logarithmic scale needs something to show
+    axes.set(xlabel="delay (steps)", ylabel="gradients", xscale="log", yscale="log" if some else "linear")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
 

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.api.simulate import simulate
-from nowait.api.sweep import checked_seeds
+from nowait.api.sweep import check_rules, checked_seeds
 from nowait.api.train import train
 from nowait.core import LastIterate, Method, Output, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
@@ -174,6 +174,7 @@ def race(
     name = check_engine(engine, speeds)
     check_slowdown(name, slowdown, workers, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
+    check_rules(update, output)
     tuning_sizes = checks.at_least(1, tuning_sizes, "tuning_sizes", "a method needs a stepsize")
     names = folder_names([entrant.name for entrant in entrants], seed_list)
     check_initial_loss(checked_problem(problem), initial_params(problem))
