@@ -24,7 +24,7 @@ class Quadratic:
         return np.zeros(self.dimension)
 
     def loss(self, point):
-        return float(0.5 * self.eigenvalues @ (point - self.solution) ** 2)
+        return sum((0.5 * self.eigenvalues * (point - self.solution) ** 2).tolist())  # in this order, everywhere
 
     def gradient(self, point, sample):
         noise = self.sigma / np.sqrt(self.dimension) * sample.normals(self.dimension)

@@ -429,7 +429,7 @@ def test_a_signal_during_the_plan_ends_the_run_there(monkeypatch, caplog):
 
     monkeypatch.setattr(Planner, "assign", assign)
     with pytest.raises(nw.Interrupted) as caught:
-        nw.simulate(PROBLEM, CATALOGUE["RandomAssignment"], SPEEDS, steps=10**9)
+        nw.simulate(PROBLEM, CATALOGUE["RandomAssignment"], SPEEDS, steps=10**7)
     run = caught.value.run
     assert (run.stats.way, run.stats.interrupted) == ("compiled", True)
     assert "SIGINT ended the run after" in run.stats.advice

@@ -50,7 +50,7 @@ def test_the_sum_is_not_known_for_other_rules():
 def tampered(trace, column, place, change):
     arrivals = trace.arrivals.copy()
     arrivals[column][place] += change
-    return dataclasses.replace(trace, arrivals=arrivals)
+    return dataclasses.replace(trace, source=arrivals)
 
 
 def test_a_wrong_delay_breaks_the_identity():

@@ -123,11 +123,11 @@ def train(
         keep_checkpoints=checks.at_least(1, keep_checkpoints, "keep_checkpoints", "one is needed to resume"),
         trace=checked_kept(trace),
     )
-    _check_slowed_workers(plan)
+    check_slowed_workers(plan.slowdown, plan.most)
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
         raise ValueError("checkpoints need a place: give folder= as well")
     with _placed(plan) as placed:
-        _check_slowed_workers(placed)
+        check_slowed_workers(placed.slowdown, placed.most)
         return _train(
             placed,
             problem,
@@ -254,7 +254,7 @@ class Plan:
             speeds=entry(config, "speeds", _speeds_of) if speeds is None else _checked_speeds(speeds),
             **values,
         )
-        entry(config, "slowdown", lambda _: _check_slowed_workers(plan))
+        entry(config, "slowdown", lambda _: check_slowed_workers(plan.slowdown, plan.most))
         return plan
 
 
@@ -450,9 +450,9 @@ def _checked_slowdown(slowdown: Mapping[int, float] | None) -> dict[int, float]:
     return checked
 
 
-def _check_slowed_workers(plan: Plan) -> None:
-    """Raise if a worker that is to be slowed will not exist; how many there will be may not be known yet."""
-    unknown = [] if plan.most is None else sorted(worker for worker in plan.slowdown if worker >= plan.most)
+def check_slowed_workers(slowdown: Mapping[int, float], most: int | None) -> None:
+    """Raise if a worker that is to be slowed will not exist; how many there will be may not be known yet (None)."""
+    unknown = [] if most is None else sorted(worker for worker in slowdown if worker >= most)
     if unknown:
-        those = "the only worker is 0" if plan.most == 1 else f"the workers are 0 to {(plan.most or 1) - 1}"
+        those = "the only worker is 0" if most == 1 else f"the workers are 0 to {(most or 1) - 1}"
         raise ValueError(f"slowdown names worker {', '.join(map(str, unknown))}, but {those}")

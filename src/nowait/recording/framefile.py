@@ -65,7 +65,7 @@ class FrameFile:
         if self._descriptor < 0:
             return bytes(self._memory[offset : offset + size])
         pieces = []
-        while size > 0 and (piece := os.pread(self._descriptor, size, offset)):
+        while size > 0 and (piece := _read_at(self._descriptor, size, offset)):
             pieces.append(piece)
             offset, size = offset + len(piece), size - len(piece)
         return b"".join(pieces)
@@ -106,8 +106,22 @@ def no_follow() -> int:
 def _write(descriptor: int, data: bytes | bytearray, offset: int) -> None:
     view = memoryview(data)
     while view:
-        written = os.pwrite(descriptor, view, offset)
+        written = _write_at(descriptor, view, offset)
         view, offset = view[written:], offset + written
+
+
+def _read_at(descriptor: int, size: int, offset: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, size, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.read(descriptor, size)
+
+
+def _write_at(descriptor: int, data: memoryview, offset: int) -> int:
+    if hasattr(os, "pwrite"):
+        return os.pwrite(descriptor, data, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.write(descriptor, data)
 
 
 def _close(descriptor: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from nowait.api.simulate import simulate
 from nowait.api.sweep import check_rules, checked_seeds
-from nowait.api.train import train
+from nowait.api.train import check_slowed_workers, train
 from nowait.core import LastIterate, Method, Output, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.engines.cluster import RayCluster, checked_engine, connected, import_ray
@@ -428,9 +428,7 @@ def check_slowdown(
     if engine == "simulate":
         raise ValueError("slowdown= is for real workers: in a simulated race, give slow workers by speeds=")
     known = workers if workers is not None else None if speeds is None else speeds.num_workers
-    strangers = [] if known is None else [worker for worker in slowdown if not 0 <= worker < known]
-    if strangers:
-        raise ValueError(f"slowdown has worker {strangers[0]!r}, but the {known} workers are numbered from 0")
+    check_slowed_workers(slowdown, known)
 
 
 def folder_names(methods: list[str], seeds: list[int]) -> dict[tuple[str, int], str]:
