@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import nowait as nw
 from nowait.cli import app
 from nowait.studies import bias, longest_delay
+from nowait.studies.sources import Source
 
 PROBLEM = nw.problems.LeastSquares.random(samples=60, dimension=4, noise=0.01, seed=0)
 QUADRATIC = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1)
@@ -185,6 +186,29 @@ def test_an_interrupted_race_has_what_was_run():
     assert race.findings[0] == "Interrupted: not every method had its time."
     steps, last = race.runs["first"][0].stats.steps, int(race.runs["first"][0].history.step[-1])
     assert race.findings[1] == f"first was ended after {steps} steps; its last loss is of step {last}."
+
+
+def a_run_that_sigterm_ended():
+    run = nw.simulate(QUADRATIC, METHOD, SPEEDS, steps=30)
+    ended = dataclasses.replace(run.stats, interrupted=True, advice="SIGTERM ended the run after 30 steps")
+    return dataclasses.replace(run, stats=ended)
+
+
+def test_a_race_of_real_workers_stops_when_one_of_its_runs_was_interrupted(monkeypatch):
+    """``nw.train`` returns such a run."""
+    monkeypatch.setattr(Source, "of_probe", lambda *_, **__: Source.of_seconds([1.0, 2.0]))
+    monkeypatch.setattr(sys.modules["nowait.studies.race"], "train", lambda *_, **__: a_run_that_sigterm_ended())
+    with pytest.raises(nw.Interrupted) as caught:
+        nw.race(QUADRATIC, {"first": METHOD, "second": METHOD}, workers=2, seconds=10.0, seeds=[0, 1])
+    assert caught.value.signal == "SIGTERM"
+    assert {name: len(runs) for name, runs in caught.value.race.runs.items()} == {"first": 1}
+
+
+@pytest.mark.parametrize("study", [nw.race, nw.plan])
+def test_a_probe_that_was_interrupted_ends_the_study(study, monkeypatch):
+    monkeypatch.setattr("nowait.studies.sources.train", lambda *_, **__: a_run_that_sigterm_ended())
+    with pytest.raises(nw.Interrupted, match="SIGTERM ended the run after 30 steps"):
+        study(QUADRATIC, workers=2, probe_seconds=0.1)
 
 
 RUNNER = CliRunner()
