@@ -1,5 +1,6 @@
 """Systems without POSIX: simulations, theory and reports work; real workers say that they cannot."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -29,7 +30,9 @@ WITHOUT_POSIX = """
 
     import nowait as nw
 
-    problem = nw.problems.LeastSquares.random(samples=60, dimension=4, noise=1e-3, batch_size=2, seed=1)
+    from faulty import Quadratic  # in plain numpy: nothing is compiled
+
+    problem = Quadratic(dimension=4, sigma=0.1)
     method = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
 """
 
@@ -37,7 +40,8 @@ WITHOUT_POSIX = """
 def run_without_posix(code, folder):
     script = textwrap.dedent(WITHOUT_POSIX) + textwrap.dedent(code)
     command = [sys.executable, "-X", "warn_default_encoding", "-c", script]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
