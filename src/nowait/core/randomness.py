@@ -81,6 +81,13 @@ def units(bits: Bits) -> Floats:
     return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
+def many_normals(key: int, size: int) -> Floats:
+    """``Sample.normals`` of a sample with this key, for large sizes: nothing has to be compiled for it."""
+    draws = units(children(child(key, NORMALS), 2 * size))
+    normals: Floats = np.sqrt(-2.0 * log(draws[0::2])) * cos_of_turns(draws[1::2])
+    return normals
+
+
 def checked_seed(seed: object) -> int:
     """The seed as an integer, or an error that says what a seed is."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or int(seed) < 0:

@@ -1,9 +1,14 @@
-"""A progress bar for long work: shown on a terminal after a moment, silent elsewhere."""
+"""A progress bar for long work: shown on a terminal after a moment, silent elsewhere.
+
+While it is open it also says, once in a process, that kernels are being compiled (numba does that at their first use on
+a machine, and keeps the result on disk).
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self, final
@@ -15,6 +20,28 @@ SECONDS_BEFORE_SHOWING = 1.0
 def somebody_looks() -> bool:
     """Is the standard error stream a terminal?"""
     return sys.stderr is not None and sys.stderr.isatty()
+
+
+@cache
+def listen_for_compiling() -> None:
+    """From now on, write a line to the standard error stream when a kernel is compiled: the first time only."""
+    from numba.core import event
+
+    class Listener(event.Listener):
+        def on_start(self, event: Any) -> None:
+            say_that_it_compiles()
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]
+
+
+@cache
+def say_that_it_compiles() -> None:
+    """Write the line, once in a process."""
+    sys.stderr.write("compiling, once: the next run will find the compiled code on disk\n")
+    sys.stderr.flush()
 
 
 @final
@@ -31,6 +58,8 @@ class Progress:
 
     def __enter__(self) -> Self:
         self._began = monotonic()
+        if self.shown:
+            listen_for_compiling()
         return self
 
     def __exit__(

@@ -13,13 +13,13 @@ import numpy as np
 from nowait.core.compiled import compiled
 from nowait.core.elementary_kernels import exp, log, log1p_of_share
 from nowait.core.lanes import dot, dot_of_rows
-from nowait.problems.kernels import add_from, margins_of_eight, sparse_margin
+from nowait.problems.kernels import FIRST, add_from, margins_of_eight, sparse_margin
 
 
 @compiled
 def dense_margins(features: Any, rows: Any, points: Any, margins: Any) -> None:
     """``margins[p, i]`` = ``features[rows[i]]·points[p]``; a block of rows is read once for all points."""
-    i = 0
+    i = FIRST
     while i < rows.size:
         whole = i + 8 <= rows.size
         for p in range(points.shape[0]):
@@ -41,7 +41,7 @@ def sparse_margins(values: Any, columns: Any, starts: Any, rows: Any, points: An
 @compiled
 def dense_sums(features: Any, rows: Any, slopes: Any, sums: Any) -> None:
     """``sums[p]`` += the sum over i of ``slopes[p, i]·features[rows[i]]``."""
-    i = 0
+    i = FIRST
     while i < rows.size:
         after = i
         for p in range(sums.shape[0]):

@@ -19,6 +19,8 @@ from nowait.core.lanes import dot, eight_dots
 from nowait.core.random_kernels import below, child, normal, normals_key
 from nowait.problems.compiled_data import DENSE, QUADRATIC
 
+FIRST = np.int64(0)
+"""For a literal 0 as an argument, numba compiles a version of the function called that is of no use."""
 LEAST_SQUARES = 0
 LOGISTIC = 1
 ABSOLUTE = 2
@@ -109,7 +111,7 @@ def batch_gradient(model: int, features: Any, targets: Any, rows: Any, point: An
     """``out`` = the mean gradient of some rows."""
     total = np.zeros(point.size)
     slopes = np.empty(rows.size)
-    i = 0
+    i = FIRST
     while i < rows.size:
         after = slopes_from(model, features, targets, rows, i, point, slopes)
         add_from(features, rows, i, slopes, total)
@@ -135,7 +137,8 @@ def sparse_gradient(
     model: int, values: Any, columns: Any, starts: Any, targets: Any, rows: Any, point: Any, out: Any
 ) -> None:
     """``out`` = the mean gradient of some rows."""
-    out[:] = 0.0
+    for j in range(out.size):
+        out[j] = 0.0
     for i in range(rows.size):
         row = rows[i]
         scale = slope(model, sparse_margin(values, columns, starts, row, point), float(targets[row])) / rows.size
@@ -192,7 +195,7 @@ def subtract_sparse_row(
 @compiled
 def fill_slopes(data: Any, rows: Any, point: Any, slopes: Any) -> None:
     """The slopes of a batch."""
-    i = 0
+    i = FIRST
     while i < rows.size:
         if data.kind == DENSE:
             i = slopes_from(data.model, data.features, data.targets, rows, i, point, slopes)
@@ -205,8 +208,9 @@ def fill_slopes(data: Any, rows: Any, point: Any, slopes: Any) -> None:
 @compiled
 def gradient_of_slopes(data: Any, rows: Any, slopes: Any, out: Any) -> None:
     """The gradient of a batch with these slopes."""
-    out[:] = 0.0
-    i = 0
+    for j in range(out.size):
+        out[j] = 0.0
+    i = FIRST
     while i < rows.size:
         if data.kind == DENSE:
             i = add_from(data.features, rows, i, slopes, out)

@@ -8,7 +8,7 @@ from typing import Any, Self, final
 import numpy as np
 
 from nowait.core import checks
-from nowait.core.randomness import Stream, checked_seed
+from nowait.core.randomness import Stream, checked_seed, many_normals
 from nowait.core.types import Vector
 from nowait.problems.linear_model import LinearModel
 from nowait.problems.matrix import margins_of
@@ -44,8 +44,8 @@ class LeastSquares(LinearModel):
         checks.not_negative(noise, "noise", "it is a standard deviation")
         rng = np.random.default_rng(checked_seed(seed))
         features = rng.uniform(size=(samples, dimension)) / np.sqrt(dimension)
-        normals = Stream(seed, "data")
-        solution, errors = normals.sample(0, 0).normals(dimension), normals.sample(0, 1).normals(samples)
+        stream = Stream(seed, "data")
+        solution, errors = many_normals(stream.key(0, 0), dimension), many_normals(stream.key(0, 1), samples)
         targets = margins_of(features, solution[None])[0] + noise * errors
         return cls(features, targets, batch_size=batch_size)
 

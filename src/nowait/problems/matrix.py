@@ -14,7 +14,7 @@ def margins_of(features: Any, points: Any, rows: Integers | None = None) -> Floa
     """The products of rows (all of them unless given) with points: a row per point, a column per row of the data."""
     rows = np.arange(features.shape[0]) if rows is None else rows
     margins = np.empty((len(points), len(rows)))
-    points = np.ascontiguousarray(points)
+    points = np.array(points, order="C")  # a copy: kernels for read-only arrays would be compiled once more
     if isinstance(features, np.ndarray):
         full_kernels().dense_margins(features, rows, points, margins)
     else:

@@ -11,6 +11,9 @@ from nowait.core.elementary_kernels import exp, log, power
 from nowait.core.random_kernels import child, normal, ticket_key, unit
 from nowait.speeds.formula import EXPONENTIAL, FIXED, LOG_NORMAL
 
+FIRST, SECOND = np.int64(0), np.int64(1)
+"""Numbers of draws. For literals numba would compile other versions of what is called with them."""
+
 
 @compiled
 def seconds_of(formula: Any, worker: int, job: int) -> Any:
@@ -20,11 +23,11 @@ def seconds_of(formula: Any, worker: int, job: int) -> Any:
         return first
     key = ticket_key(formula.stream, worker, job)
     if formula.kind == EXPONENTIAL:
-        return -first * log(unit(child(key, 0)))
+        return -first * log(unit(child(key, FIRST)))
     second = formula.second[worker % formula.second.size]
     if formula.kind == LOG_NORMAL:
-        return first * exp(second * normal(child(key, 0), child(key, 1)))
-    return first * power(unit(child(key, 0)), -1.0 / second)
+        return first * exp(second * normal(child(key, FIRST), child(key, SECOND)))
+    return first * power(unit(child(key, FIRST)), -1.0 / second)
 
 
 @compiled

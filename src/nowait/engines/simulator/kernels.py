@@ -21,6 +21,7 @@ from nowait.core.random_kernels import ticket_key
 from nowait.engines.simulator.plan import ADD, APPLY, ARRIVE, CLEAR, EVENT, FIRST_SUM, STEP
 from nowait.problems.compiled_data import DENSE, ProblemData
 from nowait.problems.kernels import (
+    FIRST,
     draw_row,
     fill_gradient,
     fill_slopes,
@@ -133,7 +134,9 @@ def use_sums(
         return at + 1, number
     total = codes[at + 1] - FIRST_SUM
     if code == CLEAR:
-        sums[:, total] = 0.0
+        for run in range(sums.shape[0]):
+            for j in range(sums.shape[2]):
+                sums[run, total, j] = 0.0
         return at + 2, number
     if code == STEP:
         for run in range(alive.size):
@@ -257,7 +260,7 @@ def execute_rows(work: Any, end: int) -> None:
 @inlined
 def drawn_row(row_order: Any, shard_starts: Any, stream: Any, worker: int, job: int) -> Any:
     """The row of a ticket whose batch is one row."""
-    return draw_row(row_order, shard_starts, ticket_key(stream, worker, job), worker, 0)
+    return draw_row(row_order, shard_starts, ticket_key(stream, worker, job), worker, FIRST)
 
 
 @compiled
@@ -291,7 +294,8 @@ def execute_vectors(work: Any, end: int) -> None:
                     if work.slopes_only:
                         gradient_of_slopes(data, rows, pending[run, slot], gradients[run])
                     else:
-                        gradients[run, :] = pending[run, slot]
+                        for j in range(gradients.shape[1]):
+                            gradients[run, j] = pending[run, slot, j]
                     norm = math.sqrt(squared_norm(gradients[run]))
                     alive[run] = norm < np.inf
                     if run == 0:
@@ -387,7 +391,7 @@ def start_schedule(schedule: Any) -> None:
     times, places, desks = schedule.times, schedule.places, schedule.desks
     for place in range(schedule.workers.size):
         worker, desk = schedule.workers[place], desks[place]
-        desk.seconds = seconds_of(schedule.formula, worker, 0)
+        desk.seconds = seconds_of(schedule.formula, worker, FIRST)
         desk.ticket, desk.job, desk.version, desk.started = place, 0, 0, 0.0
         times[place] = finish_of(schedule.formula, worker, desk.seconds, 0.0)
         places[place] = place
@@ -424,7 +428,7 @@ def write_arrivals(
         desk.ticket, desk.job, desk.version, desk.started = workers.size + gradients, desk.job + 1, steps, time
         desk.seconds = seconds_of(formula, worker, desk.job)
         times[0] = finish_of(formula, worker, desk.seconds, time)
-        sift_down(times, places, desks, 0)
+        sift_down(times, places, desks, FIRST)
         written, gradients = written + 1, gradients + 1
     schedule.counts[0], schedule.counts[1] = steps, gradients
     return written

@@ -1,0 +1,62 @@
+"""Short runs on a machine without compiled code: they are over before the code of the compiled way would be ready."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+from nowait.core import LastIterate
+from nowait.core.compiled import is_ready
+from nowait.core.schedule import speaks_for
+from nowait.engines.budget import Budget
+from nowait.engines.session import Parts
+from nowait.engines.simulator.compiled import SPEEDS_BEHAVIOUR
+from nowait.engines.simulator.execution import kernels
+from nowait.speeds import Speeds
+
+FEW_GRADIENTS = 4_000
+"""The reference way computes so many in about the time that it takes to compile the other way."""
+
+
+@final
+class Patience:
+    """How many gradients this process may still compute the reference way before it compiles."""
+
+    def __init__(self, gradients: float) -> None:
+        self.gradients = gradients
+
+    def allows(self, gradients: float) -> bool:
+        """Whether a run of so many gradients is among them; if so, they are used up."""
+        allowed = gradients <= self.gradients
+        self.gradients -= gradients if allowed else 0
+        return allowed
+
+
+PATIENCE = Patience(FEW_GRADIENTS)
+
+
+def is_better_not_compiled(parts: Parts, speeds: Speeds, seed: int) -> bool:
+    """Whether a run is short, its compiled code is not there yet, and the reference way records the same bits.
+
+    The ways differ in the last digits of averages, and of gradient norms where gradients are slopes of one row.
+    """
+    problem = parts.problem
+    exact = isinstance(parts.server.output, LastIterate) and getattr(problem, "batch_size", 0) != 1
+    if not exact or not hasattr(type(problem), "compiled_data"):
+        return False
+    gradients = most_gradients(parts.budget, speeds, seed)
+    return gradients <= PATIENCE.gradients and not is_ready(kernels().execute_vectors) and PATIENCE.allows(gradients)
+
+
+def most_gradients(budget: Budget, speeds: Speeds, seed: int) -> float:
+    """About how many gradients a run computes at most; infinity if that is not known."""
+    bounds = [math.inf if budget.gradients is None else budget.gradients]
+    if budget.steps is not None:
+        bounds.append(budget.steps * speeds.num_workers)
+    declared = speaks_for(type(speeds), "formula", SPEEDS_BEHAVIOUR)
+    formula = speeds.formula(seed) if declared and budget.seconds is not None else None
+    if formula is not None and budget.seconds is not None:
+        typical = formula.first.tolist()
+        workers = range(speeds.num_workers)
+        bounds.append(sum(budget.seconds / typical[worker % len(typical)] for worker in workers))
+    return min(bounds)
