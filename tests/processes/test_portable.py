@@ -155,16 +155,35 @@ def test_workers_are_fresh_interpreters_that_start_with_nothing_of_the_zygote(sw
     assert "True" in (tmp_path / "run" / "workers.log").read_text()
 
 
-def test_killed_workers_and_a_killed_zygote_are_replaced_and_the_run_replays(switched, caplog):
-    class KillTheZygote(Faulty):
-        def gradient(self, point, sample):
-            if (sample.worker, sample.job) == (0, 20):
-                os.kill(os.getppid(), signal.SIGKILL)
-            return super().gradient(point, sample)
+class KillTheZygote(Faulty):
+    """Worker 0 kills the zygote, once, when worker 1 has been killed and replaced."""
 
-    problem = KillTheZygote({(1, 3): "kill", (0, 5): "fail"})
-    everybody = lambda jobs: jobs.get(0, 0) > 20 and jobs.get(1, 0) > 3  # noqa: E731
-    run = train_until(everybody, problem, ASYNCHRONOUS, workers=2)
+    folder = ""
+
+    def gradient(self, point, sample):
+        replaced, killed = f"{self.folder}/replaced", f"{self.folder}/killed"
+        if sample.worker == 1 and sample.job > 3:
+            open(replaced, "w").close()
+        if sample.worker == 0 and os.path.exists(replaced) and not os.path.exists(killed):
+            open(killed, "w").close()
+            os.kill(os.getppid(), signal.SIGKILL)
+        return super().gradient(point, sample)
+
+
+class Joins(nw.Callback):
+    def __init__(self):
+        self.workers = []
+
+    def on_worker_join(self, control, worker):
+        self.workers.append(worker)
+
+
+def test_killed_workers_and_a_killed_zygote_are_replaced_and_the_run_replays(switched, tmp_path, caplog):
+    problem, joins = KillTheZygote({(1, 3): "kill"}), Joins()
+    problem.folder = str(tmp_path)
+    run = train_until(lambda jobs: len(joins.workers) == 3, problem, ASYNCHRONOUS, [joins], workers=2)
+    assert joins.workers[0] == 1
+    assert sorted(joins.workers[1:]) == [0, 1]
     assert "worker 1 was killed by signal 9: it is replaced" in caplog.text
     assert "and workers [0, 1] with it: they are replaced" in caplog.text
     assert np.array_equal(nw.replay(run.trace, Faulty(), ASYNCHRONOUS).last, run.last)
