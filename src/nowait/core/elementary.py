@@ -16,7 +16,7 @@ polynomials are Chebyshev interpolants of (2·artanh(s)/s − 2)/s² in s², of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -113,6 +113,13 @@ def times_log_of_parts(y: Any, f: Any, k: Any) -> Any:
 
 
 # For Python numbers and numpy arrays
+
+
+def added(numbers: Iterable[float], start: float = 0.0) -> float:
+    """The sum of floats, one after the other. ``sum`` adds them in another way from Python 3.12 on."""
+    for number in numbers:
+        start += number
+    return start
 
 
 def exp(x: Any) -> Any:

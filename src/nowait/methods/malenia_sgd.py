@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core.elementary import added
 
 
 @final
@@ -48,7 +49,7 @@ class MaleniaSGD(Method):
         """Its gradients leave with it, and nobody waits for it."""
         gone = self.sums.pop(worker, None)
         if gone is not None:
-            self.inverse_counts = sum(1 / total.count for total in self.sums.values())
+            self.inverse_counts = added(1 / total.count for total in self.sums.values())
         if self.sums and self._is_enough(server):
             self._step(server)
 

@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 
 from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, Ticket, checks
+from nowait.core.elementary import added
 
 
 @final
@@ -120,7 +121,8 @@ class MindFlayerSGD(Method):
     def _end_round_if_all_tries_are_spent(self, server: Server) -> None:
         if self.running or not server.workers:
             return
-        expected = sum((self._chance(worker) * self.planned[worker] for worker in server.workers), self.left_behind)
+        chances = (self._chance(worker) * self.planned[worker] for worker in server.workers)
+        expected = added(chances, self.left_behind)
         if self.total.count and expected > 0:
             server.step(self.total, self.stepsize.fresh(server), 1 / expected)
         self.total.clear()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from nowait.core import Arrival, Method, Server, Stepsize, checks
+from nowait.core.elementary import added
 
 
 @final
@@ -49,4 +50,4 @@ class RescaledASGD(Method):
     def on_leave(self, server: Server, worker: int) -> None:
         """It is not part of the mean any more."""
         self.seconds.pop(worker, None)
-        self.total = sum(self.seconds.values())
+        self.total = added(self.seconds.values())
