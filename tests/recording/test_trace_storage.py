@@ -115,6 +115,14 @@ def test_a_stored_trace_can_be_pickled():
     assert (again.seconds, again.last_norm, again.num_arrivals) == (1.0, 2.0, 100)
 
 
+def test_few_rows_are_counted_as_many_are(monkeypatch):
+    rows = recorded(1000, arrivals=500).trace().arrivals
+    few = Tally.of(rows).state()
+    monkeypatch.setattr("nowait.recording.tally.FEW_ROWS", 0)
+    assert Tally.of(rows).state() == few
+    assert few["repeats"] > 0
+
+
 # How much is kept
 
 

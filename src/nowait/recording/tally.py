@@ -17,6 +17,9 @@ FIRST_ARRIVALS = 1_024
 ONE_IN = 64
 """… and then one in so many."""
 
+FEW_ROWS = 4_096
+"""Up to so many rows are counted without compiled code, which takes longer to compile than they do."""
+
 
 @final
 class Tally:
@@ -47,9 +50,19 @@ class Tally:
         self._grow(int(worker.max()) + 1)
         size = len(self.valid)
         self.arrivals += len(rows)
-        self.repeats += int(kernels().count_repeats(worker, np.ascontiguousarray(rows["version"]), self._latest))
+        self.repeats += self._repeats(worker, np.ascontiguousarray(rows["version"]))
         self.by_worker += np.bincount(worker, minlength=size)
         self.valid += np.bincount(worker[IS_VALID[rows["outcome"]]], minlength=size)
+
+    def _repeats(self, worker: Integers, version: Integers) -> int:
+        """How often a worker comes with the version it came with before."""
+        if len(worker) > FEW_ROWS:
+            return int(kernels().count_repeats(worker, version, self._latest))
+        repeats = 0
+        for number, its_version in zip(worker.tolist(), version.tolist(), strict=True):
+            repeats += int(self._latest[number]) == its_version
+            self._latest[number] = its_version
+        return repeats
 
     def sample(self, worker: Integers) -> NDArray[np.bool_]:
         """Which of the next arrivals, by worker, a sampled trace keeps: those that every worker has few of, first."""
