@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help race test test-portable check wheel format docs bench-simulation bench-engines bench-training golden clean
+.PHONY: help race test test-shuffled test-portable check wheel format docs bench-simulation bench-engines bench-training golden clean
 
 help:
 	@echo "make race              race minibatch SGD against asynchronous SGD (real workers, about two minutes)"
 	@echo "make test              run the tests"
 	@echo "make test-portable     run the tests of real workers in the way that macOS takes (ten minutes)"
+	@echo "make test-shuffled     run the tests in another order; NOWAIT_SHUFFLE=7 chooses it"
 	@echo "make check             format, lint, types and layers"
 	@echo "make wheel             build the wheel and try it in an empty environment"
 	@echo "make format            format and fix what can be fixed"
@@ -25,6 +26,9 @@ race: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-shuffled: $(VENV)/.installed-dev
+	NOWAIT_SHUFFLE=$${NOWAIT_SHUFFLE:-1} PYTHONPATH=tests $(BIN)/python -m pytest -n 2 --dist worksteal -p shuffled
 
 test-portable: $(VENV)/.installed-dev
 	NOWAIT_PORTABLE=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/processes tests/engines

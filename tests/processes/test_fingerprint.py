@@ -151,7 +151,9 @@ def test_without_a_folder_there_is_nothing_to_do():
 class Foreign(Faulty):
     """Its gradient must not be computed in this process, and uses up the global random state of its own."""
 
-    home = os.getpid()
+    def __post_init__(self):
+        super().__post_init__()
+        self.home = os.getpid()  # of the object: workers may import this module afresh
 
     def gradient(self, point, sample):
         assert os.getpid() != self.home
