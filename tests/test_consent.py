@@ -39,6 +39,7 @@ def folder(tmp_path, monkeypatch):
 def change(folder, **command):
     config = json.loads((folder / "config.json").read_text())
     config["labels"]["command"] |= command
+    del config["checksum"]
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -163,6 +164,7 @@ def test_a_cluster_that_a_folder_names_is_joined_only_if_the_user_agrees(folder,
     config = json.loads((folder / "config.json").read_text())
     config["engine"] = {"type": "RayCluster", "has_runtime_env": False, "address": "somewhere:6379"}
     config["labels"] = {}
+    del config["checksum"]
     (folder / "config.json").write_text(json.dumps(config))
     refused = RUNNER.invoke(app, ["resume", str(folder)])
     assert refused.exit_code == 2

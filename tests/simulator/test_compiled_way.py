@@ -154,8 +154,8 @@ def test_long_runs_are_planned_piece_by_piece(name, monkeypatch):
 
 
 def test_a_cap_far_away_costs_nothing():
-    """A plan of so many steps would take 112 GB."""
-    run = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=10**9, target_loss=2.0, evaluate_every=7)
+    """A plan of so many steps would take 7 GB."""
+    run = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=compiled.MOST_EVENTS, target_loss=2.0, evaluate_every=7)
     assert run.stats.way == "compiled"
     assert run.stats.steps < 10_000
 

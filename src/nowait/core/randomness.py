@@ -10,6 +10,7 @@ are made with ``nowait.core.elementary``, so they have the same bits everywhere 
 from __future__ import annotations
 
 import math
+import sys
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,8 @@ TICKET_STRIDE = (GOLDEN << 32) & MASK
 UNIFORMS, NORMALS, PARTS = (1 << 32) - 1, (1 << 32) - 2, 1 << 31
 """Draws of a ticket that serve as keys of their own, so that indices, uniforms, normals and parts are independent."""
 MOST_CACHED_WORKERS = 65_536
+KERNELS = "nowait.core.random_kernels"
+"""The module with compiled draws. Worker processes that have not loaded it do without: loading it takes a second."""
 
 Bits = NDArray[np.uint64]
 
@@ -82,7 +85,7 @@ def units(bits: Bits) -> Floats:
 
 
 def many_normals(key: int, size: int) -> Floats:
-    """``Sample.normals`` of a sample with this key, for large sizes: nothing has to be compiled for it."""
+    """``Sample.normals`` of a sample with this key, without compiled code. The bits are the same."""
     draws = units(children(child(key, NORMALS), 2 * size))
     normals: Floats = np.sqrt(-2.0 * log(draws[0::2])) * cos_of_turns(draws[1::2])
     return normals
@@ -172,6 +175,8 @@ class Sample:
 
     def normals(self, size: int) -> Floats:
         """``size`` standard normal numbers (Box and Muller on two uniform numbers each)."""
+        if KERNELS not in sys.modules:
+            return many_normals(self.key, size)
         numbers = np.empty(size)
         _kernels().fill_normals(np.uint64(child(self.key, NORMALS)), numbers)
         return numbers
