@@ -71,8 +71,10 @@ class Keeper:
         if self._pending is None:
             return []
         (write, version), self._pending = self._pending, None
-        server.release(version)
-        path = write.result()
+        try:
+            path = write.result()
+        finally:
+            server.release(version)
         return [] if path is None else [path]
 
     def rewind(self, checkpoint: Checkpoint, recorder: TraceRecorder, config: dict[str, Any]) -> None:
@@ -87,7 +89,7 @@ class Keeper:
     def close(self) -> None:
         """The run is over, however it ended."""
         if self._pending is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):  # the run ends by another error, or has diverged
                 self._pending[0].result(SECONDS_TO_GIVE_UP)
         self.folder.leave()
 
