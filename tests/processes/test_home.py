@@ -1,7 +1,7 @@
 """The process that starts workers: killed or interrupted while it loads. And what a run leaves in memory."""
 
 import contextlib
-import copy
+import dataclasses
 import gc
 import os
 import select
@@ -186,7 +186,7 @@ def no_garbage_collection():
 @pytest.mark.usefixtures("no_garbage_collection")
 @pytest.mark.parametrize("name", ["AsynchronousSGD", "RennalaSGD", "GradientTable"])
 def test_a_finished_run_keeps_no_shared_memory_though_nobody_collects_garbage(name, tmp_path):
-    before, keep, method = _maps_and_files_of_shared_memory(), Keep(), copy.deepcopy(CATALOGUE[name])
+    before, keep, method = _maps_and_files_of_shared_memory(), Keep(), dataclasses.replace(CATALOGUE[name])
     run = nw.train(Faulty(dimension=500), method, workers=2, steps=20, folder=tmp_path / "run", callbacks=[keep])
     assert _maps_and_files_of_shared_memory() == before, "method and callbacks do not hold it either"
     assert np.array_equal(keep.control.params, run.last)

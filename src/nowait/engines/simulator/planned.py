@@ -175,7 +175,9 @@ class PlannedSum(Coefficients):
         self.number = number
 
     def __del__(self) -> None:
-        self.planner.free(self.number)
+        planner = getattr(self, "planner", None)  # a signal may have come before there was one
+        if planner is not None:
+            planner.free(self.number)
 
     @property
     def vector(self) -> NoReturn:
