@@ -25,7 +25,6 @@ from nowait.testing import ENGINE_CHECKS
 
 CHECKS = (
     "the_trace_replays",
-    "losses_are_those_of_the_iterates",
     "callbacks_stop_add_and_remove",
     "a_bad_gradient_is_rejected_and_computed_again",
     "an_error_in_the_problem_is_shown",
