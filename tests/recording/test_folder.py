@@ -269,6 +269,18 @@ def test_checksums_do_not_depend_on_the_layout_of_a_file(tmp_path):
     assert read_config(tmp_path) == {"a": {"x": None, "y": math.inf}, "b": [1, 2.5]}
 
 
+@pytest.mark.parametrize("name", ["params.safetensors", "stats.json"])
+def test_damaged_results_of_a_finished_run_are_written_again(name, tmp_path, caplog):
+    whole = unfinished(tmp_path / "run").finish()
+    assert RunFolder(tmp_path / "run", keep=3).is_finished()
+    path = tmp_path / "run" / name
+    path.write_bytes(path.read_bytes()[:-9] + b"?" + path.read_bytes()[-8:])
+    assert not RunFolder(tmp_path / "run", keep=3).is_finished()
+    assert f"{name} is damaged" in caplog.text
+    resumed(tmp_path / "run").finish()
+    assert np.array_equal(nw.load(tmp_path / "run").last, whole.last)
+
+
 # What nowait check says
 
 

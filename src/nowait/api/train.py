@@ -48,7 +48,7 @@ from nowait.speeds import Adversary, Speeds
 logger = logging.getLogger("nowait")
 
 MOST_WORKERS = 2**22
-"""Linux has no more process ids than that."""
+"""The largest number of process ids that Linux allows."""
 
 
 def train(
@@ -357,7 +357,7 @@ def _run(plan: Plan, parts: Parts, points: SharedSlots, progress: bool | None) -
 
 
 def _keeper(plan: Plan, parts: Parts, folder: str | Path, resumed: RunFolder | None, recorded: Any) -> Keeper:
-    """Who writes the run to disk; with it, who looks after the fingerprint (None until a worker has computed it)."""
+    """Make the ``Keeper`` of a run, and set up recording or comparing of the fingerprint (None: not known yet)."""
     config = parts.config
     config["fingerprint"] = recorded
     run_folder = resumed or _new_folder(plan, parts, folder)
@@ -371,7 +371,7 @@ def _keeper(plan: Plan, parts: Parts, folder: str | Path, resumed: RunFolder | N
 
 
 def _new_folder(plan: Plan, parts: Parts, folder: str | Path) -> RunFolder:
-    """With a checkpoint of the start in it."""
+    """Create the folder, with a checkpoint of the start in it."""
     state, wanted = parts.server.initial_state(), list(range(plan.most or plan.fewest))
     return RunFolder.create(
         folder,

@@ -17,9 +17,9 @@ from nowait.recording.checkpoints import BackgroundWrite, Checkpoint
 from nowait.recording.folder import RunFolder
 
 BACKGROUND_BYTES = 1 << 20
-"""A checkpoint with vectors of at least so many bytes is written in a thread."""
+"""Checkpoints of at least this many bytes are written by a thread."""
 SECONDS_TO_GIVE_UP = 10.0
-"""How long a run that failed waits for a checkpoint that is being written."""
+"""How long a failed run waits for a checkpoint that is being written."""
 
 
 @final
@@ -38,7 +38,7 @@ class Keeper:
     """A checkpoint that is being written, and the version that it keeps."""
 
     def start(self, server: Server) -> list[Path]:
-        """The run begins: the checkpoint of its start, which was made with the folder."""
+        """Returns the checkpoint of the start, which was written when the folder was created."""
         self.plan(server)
         return [self.folder.checkpoints.folder_of(server.steps)]
 

@@ -36,7 +36,7 @@ class FolderCheck:
 
     files: list[FileCheck]
     summary: str
-    """What can be done with the folder."""
+    """Whether the run can be loaded or resumed."""
 
     @property
     def whole(self) -> bool:
@@ -120,7 +120,7 @@ def _params(folder: Path) -> str:
 
 
 def _checkpoints(folder: Path) -> tuple[list[FileCheck], int | None]:
-    """What is known of each checkpoint; and the newest that a run can be resumed from."""
+    """The state of each checkpoint, and the step that the run can be resumed from."""
     checkpoints = CheckpointFolder(folder / CHECKPOINTS, keep=1)
     try:
         ends, trouble = whole_length(FrameFile.read_only(folder / TRACE), TRACE)

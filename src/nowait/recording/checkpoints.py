@@ -41,18 +41,18 @@ class Checkpoint:
 
     state: ServerState
     initial_workers: list[int]
-    """Those the run began with; the state has those it had when the checkpoint was made."""
+    """The workers at the start of the run; ``state.workers`` are those at the checkpoint."""
     wanted: list[int]
-    """Those it should have: also those that were being replaced."""
+    """The workers that a resumed run should have, including those that were being replaced."""
     position: Position
-    """Where the trace stood."""
+    """The end of the trace at the checkpoint."""
     tally: Tally
     evaluations: int
-    """How many losses the history had."""
+    """The number of losses in the history."""
     loss: float
-    """The latest of them; NaN if there was none."""
+    """The latest loss; NaN if there was none."""
     history: HistoryRecorder = field(default_factory=HistoryRecorder)
-    """Up to the checkpoint, when it was read back."""
+    """The losses up to the checkpoint; filled in when a checkpoint is read back."""
 
     @property
     def is_start(self) -> bool:
@@ -233,7 +233,7 @@ class BackgroundWrite:
 def newest_whole(
     folder: CheckpointFolder, trace_ends: Sequence[int], trouble: str
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, as is the trace up to it; and what is wrong with the newer ones."""
+    """Returns the newest undamaged checkpoint whose trace is undamaged too, and what is wrong with newer ones."""
     damages = []
     for step in folder.steps():
         try:

@@ -1,4 +1,4 @@
-"""What is raised when a file of a run is not what was written."""
+"""The error for a damaged file of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, final
 
 @final
 class DamagedFileError(ValueError):
-    """A file of a run does not hold what was written. ``whole``: so many bytes of it do."""
+    """A file of a run is damaged. ``whole`` is the number of undamaged bytes at its beginning."""
 
     def __init__(self, name: Any, why: str, whole: int = 0) -> None:
         super().__init__(f"{name} is damaged: {why}")

@@ -36,14 +36,14 @@ TENSOR_TYPES = {
 
 
 class Contents(NamedTuple):
-    """What a file had in it when it was written."""
+    """Size and checksum of a file when it was written."""
 
     bytes: int
     crc32: int
 
 
 def create_new(path: Path) -> int:
-    """A descriptor of a new, empty file. Whatever had its name is removed first, also a link, but not its target."""
+    """Create an empty file and return its descriptor. An existing file or link of that name is removed first."""
     path.unlink(missing_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | no_follow(), 0o644)
 

@@ -12,19 +12,19 @@ from typing import Any, final
 
 from nowait.recording.checkpoints import Checkpoint, CheckpointFolder, newest_whole
 from nowait.recording.errors import DamagedFileError
-from nowait.recording.files import read_strictly_sealed, sealed, sync, write_json
+from nowait.recording.files import check_contents, sealed, sync, write_json
 from nowait.recording.framefile import FrameFile, no_follow
 from nowait.recording.history import HistoryRecorder
 from nowait.recording.journal import whole_length
 from nowait.recording.metrics import append_metrics, read_history, write_metrics
 from nowait.recording.recorder import TraceRecorder
-from nowait.recording.run import CONFIG, METRICS, STATS, TRACE, Run
+from nowait.recording.run import CONFIG, METRICS, PARAMS, STATS, TRACE, Run, read_stats
 
 logger = logging.getLogger("nowait")
 
 LOCK, CHECKPOINTS, LOG = ".lock", "checkpoints", "workers.log"
 FIRST_FILES = (CONFIG, TRACE, METRICS, LOCK, LOG, f"{LOG}.1")
-"""What a run that never made a step may have written."""
+"""The files of a run that never made a step."""
 
 
 @final
@@ -147,14 +147,20 @@ class RunFolder:
     # To resume
 
     def is_finished(self) -> bool:
-        """Returns True if the run came to the end of its budget. One that a signal ended did not."""
+        """Returns True if the run came to the end of its budget and its results are whole.
+
+        A run that a signal ended is not finished. If results are damaged, a warning says so: they are made again.
+        """
         if not (self.path / STATS).is_file():
             return False
         try:
-            return not read_strictly_sealed(self.path / STATS).get("interrupted", False)
+            stats, contents, _ = read_stats(self.path / STATS, strict=True)
+            if contents is not None and not stats.interrupted:
+                check_contents(self.path / PARAMS, contents)
         except DamagedFileError as error:
-            logger.warning("%s: whether the run was finished is not known, so it goes on from its checkpoint", error)
+            logger.warning("%s: the run goes on from its newest checkpoint and writes its results again", error)
             return False
+        return not stats.interrupted
 
     def latest(self) -> Checkpoint:
         """The newest whole checkpoint, with the history cut where it was made. A warning names damaged newer ones."""

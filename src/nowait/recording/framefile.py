@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import final
 
 MOST_MEMORY = 1 << 25
-"""Bytes kept in memory before they move to a temporary file, which has no name and is gone with its last user."""
+"""Bytes kept in memory before they are moved to an unlinked temporary file."""
 
 
 @final
 class FrameFile:
-    """Bytes that are appended and read back. Without a descriptor they are in memory, while they are few."""
+    """Append-only bytes. Without a descriptor they are kept in memory, and in a temporary file once they are many."""
 
     def __init__(self, descriptor: int | None = None, length: int = 0) -> None:
         self._memory = bytearray()
@@ -84,7 +84,7 @@ class FrameFile:
             os.fsync(self._descriptor)
 
     def in_memory_if_small(self) -> FrameFile:
-        """A copy in memory if there is room for it, else the file itself."""
+        """Returns a copy in memory if the file is small, else the file itself."""
         return FrameFile.of_bytes(self.read(0, self.length)) if self.length <= MOST_MEMORY // 4 else self
 
     def _move_to_disk(self) -> None:

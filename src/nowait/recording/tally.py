@@ -13,12 +13,12 @@ from nowait.core.types import Integers
 from nowait.recording.rows import IS_VALID
 
 FIRST_ARRIVALS = 1_024
-"""A sampled trace has so many arrivals of each worker from the start, …"""
+"""A sampled trace keeps the first 1,024 arrivals of each worker."""
 ONE_IN = 64
-"""… and then one in so many."""
+"""After those, it keeps one arrival in 64 of each worker."""
 
 FEW_ROWS = 4_096
-"""Up to so many rows are counted without compiled code, which takes longer to compile than they do."""
+"""Up to this many rows are counted in Python: compiling the kernel would take longer."""
 
 
 @final
@@ -65,7 +65,7 @@ class Tally:
         return repeats
 
     def sample(self, worker: Integers) -> NDArray[np.bool_]:
-        """Which of the next arrivals, by worker, a sampled trace keeps: those that every worker has few of, first."""
+        """Returns a mask of the next arrivals, given by worker, that a sampled trace keeps."""
         order = np.argsort(worker, kind="stable")
         ordered = worker[order]
         starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else np.empty(0, np.int64)

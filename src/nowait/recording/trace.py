@@ -23,13 +23,13 @@ from nowait.recording.journal import Journal, JournalWriter
 from nowait.recording.rows import ARRIVAL_DTYPE, CHUNK_ROWS, COLUMNS, EVENT_DTYPE, OUTCOMES, OtherEvent, event_of
 
 FORMAT = 1
-"""Of an npz file."""
+"""The format number of an npz file."""
 MOST_EXPANSION = 200
-"""An npz file of a trace that would take more times its size in memory is refused: no run writes such a file."""
+"""An npz file that would expand to more than 200 times its size is refused: no trace compresses that well."""
 ROWS_READ_AT_ONCE = 1 << 20
-"""A stored trace of at most so many rows is read whole when one column is asked for."""
+"""A stored trace with at most this many rows is read as a whole when one column is accessed."""
 VERIFIED_AT_ONCE = 1 << 30
-"""A stored trace of at most so many bytes is checked when it is loaded; of a longer one each part when it is read."""
+"""A stored trace of at most this many bytes is verified when it is loaded, a longer one as it is read."""
 
 
 @final
@@ -270,7 +270,7 @@ def _load_npz(path: Path) -> Trace:
 
 
 def _check_size(path: Path) -> None:
-    """Before memory is asked for: what the archive says it expands to, and what its arrays say they have."""
+    """Check the declared sizes of the archive and its arrays before any memory is allocated."""
     with zipfile.ZipFile(path) as file:
         expanded = sum(entry.file_size for entry in file.infolist())
         if expanded > MOST_EXPANSION * path.stat().st_size + (1 << 20):

@@ -8,14 +8,14 @@ import socket
 from typing import final
 
 MOST_GUESTS = 64
-"""So many may be connected without having said who they are. A host says it at once."""
+"""The most connections that have not authenticated. A host authenticates at once."""
 
 
 @final
 class Door:
-    """A socket without a file, where hosts on this machine say who they are. Strangers are sent away.
+    """An abstract Unix socket where hosts on this machine authenticate with a password; others are closed.
 
-    Of those that have connected and said nothing, the oldest is hung up on when there are too many.
+    When too many connections have sent nothing yet, the oldest of them is closed.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Door:
             return None
         guest = self._guests.get(fd)
         if guest is None:
-            return None  # it was hung up on meanwhile
+            return None  # it was closed meanwhile
         try:
             words = guest.recv(1024)
         except BlockingIOError:
-            return None  # the file descriptor of one that was hung up on is that of a new guest
+            return None  # the descriptor of a closed connection was given to a new one
         except OSError:
             words = b""
         del self._guests[fd]

@@ -16,7 +16,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 SPARE_CONNECTIONS = 64
-"""So many more may be open without the keys than hosts are expected."""
+"""Connections without the keys that may be open besides those of the hosts that are expected."""
 ACCEPTED, CLOSED, STOPPED = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_DISCONNECTED), int(zmq.EVENT_MONITOR_STOPPED)
 
 
@@ -76,7 +76,7 @@ class Guard:
         self._thread.start()
 
     def expect(self, hosts: int) -> None:
-        """So many hosts may connect at any moment."""
+        """Set the number of hosts that are expected to connect."""
         self._unproven.most = SPARE_CONNECTIONS + hosts
 
     def proved(self, connection: int) -> None:

@@ -131,7 +131,7 @@ class Relay:
 
     def run(self) -> str:
         """As ``Host.serve``."""
-        self._say(Say.BEAT)  # who has said nothing yet is hung up on if many connect
+        self._say(Say.BEAT)  # connections that have sent nothing are closed if there are many
         gone = self._staff.wait_until_ready()
         if gone is not None:
             if gone.lasting:

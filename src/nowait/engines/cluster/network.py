@@ -94,7 +94,7 @@ class Exchange:
         return frame.bytes
 
     def expect(self, hosts: int) -> None:
-        """So many hosts may connect at any moment."""
+        """Set the number of hosts that are expected to connect."""
         if self._guard is not None:
             self._guard.expect(hosts)
 

@@ -88,7 +88,7 @@ class Recruiter:
         self._nodes = "it was not asked which nodes there are"
 
     def ask(self, workers: int, total: int, paused: Collection[str] = ()) -> None:
-        """Have hosts started for so many more workers of all the run wants, if nodes that are not paused have room."""
+        """Have hosts started for workers without room, on nodes that are not paused and have some."""
         self.asking = True
         self._thread.do(lambda: self._recruit(workers, total, paused))
 
