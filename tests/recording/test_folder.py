@@ -6,6 +6,7 @@ import math
 import os
 import random
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -432,28 +433,26 @@ def test_the_best_checkpoint_stays_when_a_run_diverges(tmp_path):
 
 
 def test_a_large_checkpoint_is_written_while_steps_go_on(tmp_path, monkeypatch):
+    """The thread that writes waits until six more steps are made."""
     monkeypatch.setattr("nowait.engines.keeper.BACKGROUND_BYTES", 1)
-    writes = []
-    write = CheckpointFolder.write
+    write, gate = CheckpointFolder.write, threading.Event()
 
-    def counted(folder, checkpoint, sync_trace):
-        while len(writes) < checkpoint.state.steps and not writes:
-            writes.append(checkpoint.state.params.copy())
+    def gated(folder, checkpoint, sync_trace):
+        assert checkpoint.is_start or gate.wait(timeout=100)
         return write(folder, checkpoint, sync_trace)
 
-    monkeypatch.setattr(CheckpointFolder, "write", counted)
-    scripted = Scripted(tmp_path / "run", size=3000, every=3)
-    scripted.run(4)
-    pending, version = scripted.keeper._pending
-    assert version.number == 3, "the version is kept until it is written"
-    pending.result()
-    scripted.run(30)
+    monkeypatch.setattr(CheckpointFolder, "write", gated)
+    scripted = Scripted(tmp_path / "run", size=3000, every=3).run(9)
+    assert scripted.keeper._pending[1].number == 3, "the version is kept until it is written"
+    assert scripted.folder.checkpoints.steps() == [0]
+    gate.set()
     run = scripted.finish()
-    assert run.stats.steps == 30
+    assert scripted.folder.checkpoints.steps() == [9, 3, 0]
+    assert np.array_equal(
+        scripted.folder.checkpoints.read(3).state.params, Scripted(tmp_path / "other", size=3000).run(3).server.params
+    )
     assert all(version.references == 0 for version in scripted.server._versions.free)
-    again = resumed(tmp_path / "run")
-    assert again.server.steps == 30
-    assert np.array_equal(again.server.params, run.last)
+    assert np.array_equal(resumed(tmp_path / "run").server.params, run.last)
 
 
 def test_a_failure_to_write_in_the_background_reaches_the_run(tmp_path, monkeypatch):
