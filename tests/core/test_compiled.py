@@ -3,7 +3,7 @@
 import numba
 import numpy as np
 
-from nowait.core.compiled import compiled, is_ready
+from nowait.numerics.compiled import compiled, is_ready
 
 
 def test_without_a_place_for_its_cache_a_kernel_is_compiled_anyway(monkeypatch):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numba import njit
 
-from nowait.core import random_kernels as compiled
-from nowait.core.elementary import exp, log, power
-from nowait.core.lanes import LANES, dot, dot_of_rows, step_and_dot
 from nowait.core.randomness import Stream, child, many_normals, mix, sampler, unit
+from nowait.numerics import random_kernels as compiled
+from nowait.numerics.elementary import exp, log, power
+from nowait.numerics.lanes import LANES, dot, dot_of_rows, step_and_dot
 from nowait.problems.kernels import draw, draw_row
 from nowait.speeds import Communication, Exponential, Fixed, LogNormal, Pareto
 from nowait.speeds.kernels import finish_of, seconds_of

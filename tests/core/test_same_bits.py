@@ -13,10 +13,10 @@ from numba import njit
 
 import golden_traces
 from compiled_code import depends_on_the_processor
-from nowait.core import elementary, elementary_kernels
-from nowait.core.kernels import add_scaled, inner, move_towards, sgd_step, squared_norm, sum_of
-from nowait.core.lanes import LANES, LANES_OF_EIGHT
 from nowait.core.types import norm
+from nowait.numerics import elementary, elementary_kernels
+from nowait.numerics.kernels import add_scaled, inner, move_towards, sgd_step, squared_norm, sum_of
+from nowait.numerics.lanes import LANES, LANES_OF_EIGHT
 from nowait.problems.kernels import batch_gradient, margins_of_eight, row_gradient
 
 TESTS = Path(__file__).parents[1]

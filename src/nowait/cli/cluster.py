@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nowait.core.elementary import exp
 from nowait.core.types import Floats
+from nowait.numerics.elementary import exp
 
 
 def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:

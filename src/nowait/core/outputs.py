@@ -16,11 +16,11 @@ from typing import final
 import numpy as np
 
 from nowait.core import checks
-from nowait.core.compiled import kernels
-from nowait.core.elementary import exp, log, log_of_sum
 from nowait.core.randomness import CounterRandom
 from nowait.core.state import State, restore, state_of
 from nowait.core.types import Floats, Integers, Vector
+from nowait.numerics.compiled import kernels
+from nowait.numerics.elementary import exp, log, log_of_sum
 
 
 @final

@@ -4,7 +4,7 @@ The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorando
 used as a stateless hash: draw i of a key is ``mix(key + (i + 1) * GOLDEN)``. A worker has a key of its own; its
 ticket number ``job`` takes the draws from ``job * 2**32`` on. Integer arithmetic modulo 2**64 is the same in
 Python, numpy, compiled kernels and on a GPU, so every way of running sees the same samples. Normal numbers
-are made with ``nowait.core.elementary``, so they have the same bits everywhere too.
+are made with ``nowait.numerics.elementary``, so they have the same bits everywhere too.
 """
 
 from __future__ import annotations
@@ -17,18 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core.elementary import cos_of_turns, log
 from nowait.core.types import Floats, Integers
+from nowait.numerics.elementary import cos_of_turns, log
+from nowait.numerics.splitmix import FIRST_FACTOR, GOLDEN, MASK, NORMALS, PARTS, SECOND_FACTOR, TICKET_STRIDE, UNIFORMS
 
-MASK = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
-FIRST_FACTOR = 0xBF58476D1CE4E5B9
-SECOND_FACTOR = 0x94D049BB133111EB
-TICKET_STRIDE = (GOLDEN << 32) & MASK
-UNIFORMS, NORMALS, PARTS = (1 << 32) - 1, (1 << 32) - 2, 1 << 31
-"""Draws of a ticket that serve as keys of their own, so that indices, uniforms, normals and parts are independent."""
 MOST_CACHED_WORKERS = 65_536
-KERNELS = "nowait.core.random_kernels"
+KERNELS = "nowait.numerics.random_kernels"
 """The module with compiled draws. Worker processes that have not loaded it do without: loading it takes a second."""
 
 Bits = NDArray[np.uint64]
@@ -195,7 +189,7 @@ class Sample:
 
 @cache
 def _kernels() -> Any:
-    from nowait.core import random_kernels
+    from nowait.numerics import random_kernels
 
     return random_kernels
 

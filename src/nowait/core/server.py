@@ -19,7 +19,6 @@ from typing import final
 import numpy as np
 
 from nowait.core.arrival import Arrival
-from nowait.core.compiled import kernels
 from nowait.core.errors import IllegalEvent
 from nowait.core.in_flight import InFlight
 from nowait.core.log import APPLIED, DROPPED, HELD, Log, NoLog, Outcome
@@ -47,6 +46,7 @@ from nowait.core.sums import GradientSum, Held
 from nowait.core.types import Vector, checked_params
 from nowait.core.updates import Sgd, Stepper, Update
 from nowait.core.versions import Version, Versions
+from nowait.numerics.compiled import kernels
 
 __all__ = ["Arrival", "Server"]
 

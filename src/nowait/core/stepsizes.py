@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from nowait.core import checks
-from nowait.core.elementary import cos_of_turns, exp, integer_power, power
+from nowait.numerics.elementary import cos_of_turns, exp, integer_power, power
 
 if TYPE_CHECKING:
     from nowait.core.server import Arrival, Server

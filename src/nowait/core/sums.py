@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from nowait.core.compiled import kernels
 from nowait.core.types import Vector
+from nowait.numerics.compiled import kernels
 
 if TYPE_CHECKING:
     from nowait.core.server import Arrival, Server

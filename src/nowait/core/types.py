@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core.compiled import kernels
+from nowait.numerics.compiled import kernels
 
 Vector = NDArray[np.floating[Any]]
 """A one-dimensional float32 or float64 array: params, a gradient, a point."""

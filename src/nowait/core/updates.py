@@ -15,10 +15,10 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import checks
-from nowait.core.compiled import kernels
-from nowait.core.elementary import integer_power
 from nowait.core.state import State, restore, state_of
 from nowait.core.types import Vector, norm
+from nowait.numerics.compiled import kernels
+from nowait.numerics.elementary import integer_power
 
 NOT_FINITE = (math.nan, math.nan)
 Stepper = Callable[[Vector, Vector, Any, Vector], tuple[float, float]]

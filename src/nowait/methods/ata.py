@@ -8,7 +8,7 @@ from heapq import heapify, heapreplace
 from typing import final
 
 from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
-from nowait.core.elementary import log
+from nowait.numerics.elementary import log
 
 
 @final

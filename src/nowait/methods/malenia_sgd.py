@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
-from nowait.core.elementary import added
+from nowait.numerics.elementary import added
 
 
 @final

@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, Ticket, checks
-from nowait.core.elementary import added
+from nowait.numerics.elementary import added
 
 
 @final

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import Sample, checks
-from nowait.core.compiled import kernels
 from nowait.core.types import Vector
 from nowait.core.types import norm as length
+from nowait.numerics.compiled import kernels
 
 INDEX_BYTES = 4
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from nowait.core.compiled import compiled
-from nowait.core.elementary_kernels import exp, log, log1p_of_share
-from nowait.core.lanes import dot, dot_of_rows
+from nowait.numerics.compiled import compiled
+from nowait.numerics.elementary_kernels import exp, log, log1p_of_share
+from nowait.numerics.lanes import dot, dot_of_rows
 from nowait.problems.kernels import FIRST, add_from, margins_of_eight, sparse_margin
 
 

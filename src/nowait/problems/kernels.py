@@ -4,7 +4,7 @@ Everything exists in two halves, the slopes φ'(a_i·x, b_i) of the rows of a ba
 slopes: for a linear model the slopes are all that the second half needs to know of the point. A batch is worked through
 in blocks of eight rows, so that the point and the gradient are read from cache once per block, every row is used twice
 while it is there, and rows come from memory several at a time. Dot products are added up in lanes, in the order that is
-written in ``nowait.core.lanes``: four lanes for the rows of whole blocks, sixteen for the others.
+written in ``nowait.numerics.lanes``: four lanes for the rows of whole blocks, sixteen for the others.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from nowait.core.compiled import compiled, inlined
-from nowait.core.elementary_kernels import exp
-from nowait.core.lanes import dot, eight_dots
-from nowait.core.random_kernels import below, child, normal, normals_key
+from nowait.numerics.compiled import compiled, inlined
+from nowait.numerics.elementary_kernels import exp
+from nowait.numerics.lanes import dot, eight_dots
+from nowait.numerics.random_kernels import below, child, normal, normals_key
 from nowait.problems.compiled_data import DENSE, QUADRATIC
 
 FIRST = np.int64(0)

@@ -9,8 +9,8 @@ from typing import Any, Self, final
 import numpy as np
 
 from nowait.core import checks
-from nowait.core.compiled import kernels
 from nowait.core.types import Vector
+from nowait.numerics.compiled import kernels
 from nowait.problems.libsvm import read_libsvm
 from nowait.problems.linear_model import LinearModel
 from nowait.problems.matrix import full_kernels

@@ -9,9 +9,9 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import Sample, checks, sampler
-from nowait.core.compiled import kernels
-from nowait.core.elementary import cos_of_turns, exp, log, sin_of_turns
 from nowait.core.types import Floats, Vector
+from nowait.numerics.compiled import kernels
+from nowait.numerics.elementary import cos_of_turns, exp, log, sin_of_turns
 from nowait.problems.compiled_data import QUADRATIC, ProblemData
 from nowait.theory import Constants
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import Sample, checks
-from nowait.core.compiled import kernels
 from nowait.core.types import Floats, Integers, Vector
+from nowait.numerics.compiled import kernels
 from nowait.problems.matrix import squared_norms_of
 from nowait.problems.shards import Shards
 from nowait.theory import Constants

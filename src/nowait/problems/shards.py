@@ -10,8 +10,8 @@ from typing import final
 import numpy as np
 
 from nowait.core import Sample
-from nowait.core.compiled import kernels
 from nowait.core.types import Floats, Integers
+from nowait.numerics.compiled import kernels
 
 
 @final

@@ -11,8 +11,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from nowait.core import Sample, checks
-from nowait.core.randomness import MASK, TICKET_STRIDE, child
+from nowait.core.randomness import child
 from nowait.core.types import Integers
+from nowait.numerics.splitmix import MASK, TICKET_STRIDE
 from nowait.problems.shards import Shards
 
 SAMPLINGS = ("replacement", "epochs")

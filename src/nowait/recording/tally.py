@@ -8,8 +8,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core.compiled import kernels
 from nowait.core.types import Integers
+from nowait.numerics.compiled import kernels
 from nowait.recording.rows import IS_VALID
 
 FIRST_ARRIVALS = 1_024

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import final
 
 from nowait.core import checks
-from nowait.core.elementary import log
 from nowait.core.randomness import Stream
+from nowait.numerics.elementary import log
 from nowait.speeds.random_speeds import Values
 from nowait.speeds.speeds import WHY_WORKERS, PerWorker, Speeds, Timing, count_workers, per_worker
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from nowait.core.compiled import compiled
-from nowait.core.elementary_kernels import exp, log, power
-from nowait.core.random_kernels import child, normal, ticket_key, unit
+from nowait.numerics.compiled import compiled
+from nowait.numerics.elementary_kernels import exp, log, power
+from nowait.numerics.random_kernels import child, normal, ticket_key, unit
 from nowait.speeds.formula import EXPONENTIAL, FIXED, LOG_NORMAL
 
 FIRST, SECOND = np.int64(0), np.int64(1)

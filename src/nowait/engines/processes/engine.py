@@ -27,7 +27,6 @@ from nowait.core import (
     WorkerJoined,
     WorkerLost,
 )
-from nowait.core.compiled import warm_up
 from nowait.core.errors import WorkerFailedError
 from nowait.core.server import new
 from nowait.core.versions import Version
@@ -39,6 +38,7 @@ from nowait.engines.processes.identifier import Identifier
 from nowait.engines.processes.places import Died, Gone, News, Opened, Place, Places, Reported
 from nowait.engines.processes.wire import EVALUATOR, FINGERPRINTER, REPORT, ZYGOTE, Order, Report
 from nowait.engines.session import Parts, Session, Snapshot
+from nowait.numerics.compiled import warm_up
 from nowait.recording import Run
 from nowait.speeds import Speeds
 

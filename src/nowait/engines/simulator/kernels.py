@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nowait.core.compiled import compiled, inlined
-from nowait.core.kernels import add_scaled, squared_norm
-from nowait.core.lanes import dot_of_rows, step_and_dot
-from nowait.core.prefetch import prefetch_row
-from nowait.core.random_kernels import ticket_key
 from nowait.engines.simulator.plan import ADD, APPLY, ARRIVE, CLEAR, EVENT, FIRST_SUM, STEP
+from nowait.numerics.compiled import compiled, inlined
+from nowait.numerics.kernels import add_scaled, squared_norm
+from nowait.numerics.lanes import dot_of_rows, step_and_dot
+from nowait.numerics.prefetch import prefetch_row
+from nowait.numerics.random_kernels import ticket_key
 from nowait.problems.compiled_data import DENSE, ProblemData
 from nowait.problems.kernels import (
     FIRST,

@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from nowait.core.compiled import inlined
+from nowait.numerics.compiled import inlined
 
 NUMBERS_PER_LINE = 8
 """So many numbers of float64 come from memory together."""

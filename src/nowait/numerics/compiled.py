@@ -11,10 +11,10 @@ import numpy as np
 
 SOURCES = (
     "**/*kernels.py",
-    "core/elementary.py",
-    "core/lanes.py",
-    "core/prefetch.py",
-    "core/randomness.py",
+    "numerics/elementary.py",
+    "numerics/lanes.py",
+    "numerics/prefetch.py",
+    "numerics/splitmix.py",
     "engines/simulator/plan.py",
     "problems/compiled_data.py",
     "speeds/formula.py",
@@ -24,8 +24,8 @@ SOURCES = (
 
 @cache
 def kernels() -> Any:
-    """The module ``nowait.core.kernels``."""
-    from nowait.core import kernels as module
+    """The module ``nowait.numerics.kernels``."""
+    from nowait.numerics import kernels as module
 
     return module
 

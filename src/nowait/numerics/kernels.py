@@ -1,7 +1,7 @@
 """Compiled passes over memory. Importing this module imports numba, so it is imported when a run starts.
 
 The same inputs give the same bits on every processor, wherever the arrays are in memory: sums are added up in the order
-of ``nowait.core.lanes``, and ``sgd_step`` writes exactly what numpy's ``params - stepsize * direction`` does.
+of ``nowait.numerics.lanes``, and ``sgd_step`` writes exactly what numpy's ``params - stepsize * direction`` does.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from nowait.core.compiled import compiled
-from nowait.core.lanes import dot, step_and_norm, total
+from nowait.numerics.compiled import compiled
+from nowait.numerics.lanes import dot, step_and_norm, total
 
 
 @compiled

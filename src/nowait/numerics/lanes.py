@@ -20,7 +20,7 @@ from numba.core import cgutils
 from numba.core.errors import NumbaTypeError
 from numba.extending import intrinsic
 
-from nowait.core.compiled import inlined
+from nowait.numerics.compiled import inlined
 
 LANES = 16
 LANES_OF_EIGHT = 4

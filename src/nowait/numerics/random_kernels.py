@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from nowait.core.compiled import compiled
-from nowait.core.elementary_kernels import cos_of_turns, log
-from nowait.core.randomness import FIRST_FACTOR, GOLDEN, NORMALS, SECOND_FACTOR, TICKET_STRIDE
+from nowait.numerics.compiled import compiled
+from nowait.numerics.elementary_kernels import cos_of_turns, log
+from nowait.numerics.splitmix import FIRST_FACTOR, GOLDEN, NORMALS, SECOND_FACTOR, TICKET_STRIDE
 
 
 @compiled

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="call-arg"
-"""The functions of ``nowait.core.elementary``, compiled: the same bits. It imports numba.
+"""The functions of ``nowait.numerics.elementary``, compiled: the same bits. It imports numba.
 
 Exponents are read and made by integer operations on the bits of numbers. There are no branches, so that loops over
 these functions can be compiled to vector instructions.
@@ -15,9 +15,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, register_jitable
 
-from nowait.core import elementary
-from nowait.core.compiled import inlined
-from nowait.core.elementary import HIGHEST, LOWEST, ONE_OVER_LN2, ROUNDER, SQRT_TWO_LESS_ONE
+from nowait.numerics import elementary
+from nowait.numerics.compiled import inlined
+from nowait.numerics.elementary import HIGHEST, LOWEST, ONE_OVER_LN2, ROUNDER, SQRT_TWO_LESS_ONE
 
 ONE_BITS = 1023 << 52
 """The bits of 1.0."""
