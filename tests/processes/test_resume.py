@@ -17,7 +17,7 @@ import nowait as nw
 from faulty import Faulty, Watched
 from nowait.core.randomness import CounterRandom
 from nowait.engines.keeper import checkpoint_of
-from nowait.engines.processes import failures
+from nowait.engines.workers import failures
 from nowait.recording import HistoryRecorder, TraceRecorder
 from nowait.recording.files import sealed, write_json
 from nowait.recording.folder import RunFolder

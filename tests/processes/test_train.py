@@ -18,9 +18,9 @@ import pytest
 import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Waiting, Watched, train_until
 from nowait.core import sampler
-from nowait.engines.processes import failures
 from nowait.engines.processes.platform import portable
 from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.workers import failures
 from nowait.testing import CATALOGUE
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))

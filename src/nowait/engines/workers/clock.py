@@ -1,0 +1,35 @@
+"""Time, and waiting for input, as the event loop needs them."""
+
+from __future__ import annotations
+
+import select
+from time import monotonic
+from typing import Protocol, final
+
+
+class Clock(Protocol):
+    """Time, and waiting for input."""
+
+    def monotonic(self) -> float:
+        """Return the seconds of a clock that never goes back."""
+
+    def wait(self, fds: frozenset[int], seconds: float) -> list[int]:
+        """Wait until some of the file descriptors are readable, at most so many seconds; returns those."""
+
+
+@final
+class SystemClock:
+    """The monotonic clock of this machine, and ``poll``."""
+
+    def __init__(self) -> None:
+        self.monotonic = monotonic
+        self._fds: frozenset[int] = frozenset()
+        self._poller = select.poll()
+
+    def wait(self, fds: frozenset[int], seconds: float) -> list[int]:
+        """Wait until some of the file descriptors are readable, at most so many seconds; returns those."""
+        if fds is not self._fds:
+            self._fds, self._poller = fds, select.poll()
+            for fd in fds:
+                self._poller.register(fd, select.POLLIN)
+        return [fd for fd, _ in self._poller.poll(1000 * seconds)]
