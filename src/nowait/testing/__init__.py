@@ -3,6 +3,8 @@
 from nowait.testing.catalogue import CATALOGUE
 from nowait.testing.contract import METHOD_CHECKS
 from nowait.testing.engines import ENGINE_CHECKS
+from nowait.testing.scripted import ScriptedTransport
+from nowait.testing.scripted_runs import train_scripted
 from nowait.testing.servers import a_server, check_invariants, gradient_from
 from nowait.testing.workers import ScriptedWorkers
 
@@ -10,8 +12,10 @@ __all__ = [
     "CATALOGUE",
     "ENGINE_CHECKS",
     "METHOD_CHECKS",
+    "ScriptedTransport",
     "ScriptedWorkers",
     "a_server",
     "check_invariants",
     "gradient_from",
+    "train_scripted",
 ]
