@@ -26,6 +26,7 @@ from nowait.testing import CATALOGUE, ENGINE_CHECKS
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
 ORDER = [2, 0, 1, 1, 2, 2, 0, 2]
+CHECKS = ["the_trace_replays", "callbacks_stop_add_and_remove", "an_error_in_the_problem_is_shown"]
 
 
 def parent_of(process):
@@ -50,15 +51,19 @@ def check_that_it_replays(run, problem, method=ASYNCHRONOUS):
 # The contract
 
 
-@pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
-def test_the_contract_of_engines(check, both, caplog):
+@pytest.mark.parametrize(
+    "name", ["the_trace_replays", "callbacks_stop_add_and_remove", "an_error_in_the_problem_is_shown"]
+)
+def test_the_contract_of_engines(name, both, caplog):
+    """The other checks run without processes: what is different here is how orders and reports travel."""
+
     def train(problem, method, **options):
         return nw.train(problem, method, engine=both, **options)
 
-    check(train)
+    {check.__name__: check for check in ENGINE_CHECKS}[name](train)
 
 
-@pytest.mark.parametrize("name", ["AsynchronousSGD", "MinibatchSGD", "RennalaSGD, cancel=False"])
+@pytest.mark.parametrize("name", ["MinibatchSGD"])
 def test_the_same_order_of_arrivals_gives_the_params_of_the_simulator(name, both, tmp_path):
     conductor = Conductor(tmp_path, workers=3)
     method, problem = CATALOGUE[name], Conducted(folder=str(tmp_path))
@@ -71,8 +76,7 @@ def test_the_same_order_of_arrivals_gives_the_params_of_the_simulator(name, both
         assert np.array_equal(run.trace.arrivals[column], simulated.trace.arrivals[column]), column
 
 
-@pytest.mark.parametrize("encrypt", [True, False])
-@pytest.mark.parametrize("dimension", [5, 20_000])
+@pytest.mark.parametrize(("encrypt", "dimension"), [(True, 20_000), (False, 5)])
 def test_small_and_large_params_travel_encrypted_or_not(encrypt, dimension, nodes):
     """20,000 numbers travel as frames of their own."""
     engine = nw.RayCluster(shared_memory=False, encrypt=encrypt)
@@ -126,7 +130,7 @@ def test_a_cancelled_worker_does_not_play_slow_any_longer(only):
 # Faults
 
 
-@pytest.mark.parametrize("name", ["AsynchronousSGD", "RingleaderASGD"])
+@pytest.mark.parametrize("name", ["RingleaderASGD"])
 def test_workers_that_die_raise_and_send_nonsense_on_both_nodes(name, both, caplog):
     faults = {(1, 2): "kill", (2, 3): "fail", (0, 4): "nan", (0, 7): "kill", (3, 0): "leave", (1, 5): "fail"}
     problem, method = Faulty(faults), CATALOGUE[name]

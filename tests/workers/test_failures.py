@@ -5,7 +5,7 @@ import math
 import pytest
 
 import nowait as nw
-from faulty import Faulty, train_until
+from faulty import Faulty
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.workers.agenda import Agenda
 from nowait.engines.workers.failures import ERRORS_IN_A_ROW, FIRST_ERRORS, FIRST_PAUSE, LONGEST_PAUSE, Failures
@@ -48,13 +48,6 @@ def test_a_worker_that_raises_many_times_in_a_row_stops_the_run_although_others_
         failures.delivered(1)
         decisions.append(failures.raised(0, "OSError at x:1", any_gradient=True))
     assert decisions == [False] * (ERRORS_IN_A_ROW - 1) + [True]
-
-
-def test_a_problem_that_raises_now_and_then_is_trained_to_the_end(caplog):
-    """Every fifth gradient of every worker raises, at the same line."""
-    faults = {(worker, job): "fail" for worker in range(4) for job in range(4, 400, 5)}
-    run = train_until(lambda jobs: len(jobs) == 4 and min(jobs.values()) > 60, Faulty(faults), ASYNCHRONOUS, workers=4)
-    assert run.stats.lost >= 40
 
 
 @pytest.mark.parametrize("fault", ["fail", "misfit"])

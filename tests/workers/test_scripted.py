@@ -165,6 +165,40 @@ def test_a_cancelled_worker_finishes_first_and_its_result_is_late():
     assert run.stats.cancelled >= run.stats.late
 
 
+class Restless(nw.Method):
+    """Takes back what the worker of each second arrival has, and what it has just been given."""
+
+    def start(self, server):
+        self.cancelled = set()
+        for worker in server.workers:
+            server.assign(worker)
+            server.assign(worker)
+
+    def on_arrival(self, server, arrival):
+        server.apply(arrival, 0.01)
+        worker = (arrival.worker + 1) % 3
+        if server.steps % 2 == 0:
+            self.cancelled |= {ticket.id for ticket in server.in_flight.of(worker)}
+            self.cancelled.add(server.assign(worker).id)
+            server.cancel(worker)
+            server.assign(worker)
+        server.assign(arrival.worker)
+
+
+@pytest.mark.parametrize("slowdown", [None, {0: 2.0}])
+def test_a_worker_that_imitates_a_slow_one_is_told_that_its_ticket_was_cancelled_and_no_other(slowdown):
+    seen, method = [], Restless()
+    run = train_scripted(Faulty(), method, workers=3, steps=60, slowdown=slowdown, look=seen.append)
+    hurried = seen[0].transport.hurried
+    assert {ticket for _, ticket in hurried} <= method.cancelled
+    assert len(set(hurried)) == len(hurried), "it is told once"
+    if slowdown is None:
+        assert hurried == []
+    else:
+        assert len(hurried) in (run.stats.late, run.stats.late + 1), "the last one may not have reported yet"
+    check_that_it_replays(run, Faulty(), method)
+
+
 def test_what_a_worker_remembers_survives_cancelling_deaths_and_errors_and_replays(caplog):
     problem = nw.problems.Compressed(Faulty({(0, 3): "fail"}), nw.problems.TopK(1))
     method = nw.RennalaSGD(nw.Constant(0.1), batch=3)

@@ -175,6 +175,8 @@ class ScriptedTransport:
         """Worker and place of every process that was started."""
         self.killed: list[int] = []
         """The workers whose processes were killed by the engine."""
+        self.hurried: list[tuple[int, int]] = []
+        """Worker and ticket of every order to hurry."""
         self.open_channels = 0
         """Channels that were not closed."""
 
@@ -259,6 +261,7 @@ class ScriptedTransport:
         if self._processes.get(process.serial) is not process:
             return  # it is dead, and nobody reads the pipe
         if order[3] == Instruction.HURRY:
+            self.hurried.append((process.worker, order[0]))
             return
         assert process.order is None, f"worker {process.worker} was sent a second ticket"
         self._orders += 1

@@ -47,6 +47,7 @@ def train_scripted(
     capacity: float = math.inf,
     most_workers: int = 0,
     reopens: bool = True,
+    slowdown: dict[int, float] | None = None,
     replace_hung: bool = False,
     max_failures: int = 5,
     keeper: Keeper | None = None,
@@ -56,7 +57,8 @@ def train_scripted(
 ) -> Run:
     """Train as ``nw.train`` does, with the workers of a ``ScriptedTransport``.
 
-    ``look`` is called after the run, also if it failed.
+    ``slowdown`` makes no worker slower, but the engine tells workers of cancelled tickets as if it did. ``look`` is
+    called after the run, also if it failed.
 
     >>> import nowait as nw
     >>> from nowait.testing.scripted import Die
@@ -86,7 +88,10 @@ def train_scripted(
     )
     transport = ScriptedTransport(problem, seed, slots, script, capacity=capacity, reopens=reopens)
     options = WorkerOptions(
-        most_workers=max(most_workers, workers), replace_hung=replace_hung, max_failures=max_failures
+        slowdown=slowdown or {},
+        most_workers=max(most_workers, workers),
+        replace_hung=replace_hung,
+        max_failures=max_failures,
     )
     minimum = 1 if math.isinf(capacity) else 0
     try:

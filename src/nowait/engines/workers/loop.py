@@ -237,11 +237,10 @@ class Loop:
             state.took = seconds
             state.instruction = KEEP if not remembers or ticket_id in versions else UNDO
             commands = handle(new(GradientArrived, (ticket, gradients[worker], now, started, seconds)))
-            following = first_of(worker)
-            if following is not None and state.ticket is None and not session.finished:
-                self._send(state, following)
-            if len(commands) != 1 or type(commands[0]) is not Assign or commands[0][0] is not following:
+            if len(commands) != 1 or type(commands[0]) is not Assign or commands[0][0][1] != worker:
                 self._obey(commands)
+            if state.ticket is None and (following := first_of(worker)) is not None:
+                self._send(state, following)
             release(version)
             if troubled:
                 self._workforce.delivered(worker, state.place)
@@ -305,7 +304,7 @@ class Loop:
                 if state is not None and state.ticket is None:
                     self._send_next(state)
             elif isinstance(command, Cancel):
-                self._hurry(states.get(command.worker))
+                self._hurry(states.get(command.worker), command.tickets)
             elif isinstance(command, Wake):
                 self._workforce.agenda.wake(command.at)
 
@@ -321,9 +320,11 @@ class Loop:
         state.warned = state.hurried = False
         state.channel.send(ticket[0], ticket[3], version.slot, state.instruction)
 
-    def _hurry(self, state: WorkerState | None) -> None:
+    def _hurry(self, state: WorkerState | None, cancelled: tuple[int, ...]) -> None:
         """Tell a worker that imitates a slow one that its ticket was cancelled. Others finish, and report late."""
-        if state is not None and self._imitating and state.ticket is not None and not state.hurried:
+        if not self._imitating or state is None or state.ticket is None or state.hurried:
+            return
+        if state.ticket.id in cancelled:
             state.hurried = True
             state.channel.send(state.ticket.id, 0, 0, Instruction.HURRY)
 
