@@ -33,3 +33,27 @@ class SystemClock:
             for fd in fds:
                 self._poller.register(fd, select.POLLIN)
         return [fd for fd, _ in self._poller.poll(1000 * seconds)]
+
+
+@final
+class RunClock:
+    """Counts the seconds of a run; ``before`` is how many it had when it was resumed."""
+
+    __slots__ = ("_before", "_monotonic", "began", "now")
+
+    def __init__(self, clock: Clock, before: float) -> None:
+        self._monotonic, self._before = clock.monotonic, before
+        self.began = 0.0
+        """When the run began, or would have begun if it had not been interrupted, by the monotonic clock."""
+        self.now = before
+        """Seconds of the run, when the clock was last read."""
+
+    def start(self) -> None:
+        """Begin to count, again if necessary."""
+        self.began = self._monotonic() - self._before
+        self.now = self._before
+
+    def read(self) -> float:
+        """Return the seconds of the run."""
+        self.now = self._monotonic() - self.began
+        return self.now
