@@ -15,7 +15,7 @@ SECONDS_BETWEEN_REQUESTS = 0.5
 SLOW_NETWORK = 1e7
 """Bytes per second that any network is expected to carry."""
 LONG_PAUSE = 2.0
-"""If the server did not check for so many seconds, it cannot tell which hosts were silent."""
+"""If the server did not check for this long, it cannot tell which hosts were silent."""
 
 
 @final

@@ -65,7 +65,7 @@ class HostProvisioner:
         self._thread.start()
 
     def ask(self, workers: int, total: int, paused: Collection[str] = ()) -> None:
-        """Start hosts for so many workers, on nodes that have free resources and are not paused."""
+        """Start hosts for this many workers, on nodes that have free resources and are not paused."""
         self.asking = True
         self._thread.do(lambda: self._provision(workers, total, paused))
 
@@ -198,7 +198,7 @@ class BackgroundThread:
         self._tasks.put(task)
 
     def close(self, seconds: float) -> None:
-        """Finish the tasks, but do not wait longer than so many seconds."""
+        """Finish the tasks, but wait at most this many seconds."""
         self._tasks.put(None)
         if self._thread.is_alive():
             self._thread.join(seconds)

@@ -14,7 +14,7 @@ class Clock(Protocol):
         """Return the seconds of a clock that never goes back."""
 
     def wait(self, fds: frozenset[int], seconds: float) -> list[int]:
-        """Wait until some of the file descriptors are readable, at most so many seconds; returns those."""
+        """Wait until some of the file descriptors are readable, for at most this many seconds; returns those."""
 
 
 @final
@@ -27,7 +27,7 @@ class SystemClock:
         self._poller = select.poll()
 
     def wait(self, fds: frozenset[int], seconds: float) -> list[int]:
-        """Wait until some of the file descriptors are readable, at most so many seconds; returns those."""
+        """Wait until some of the file descriptors are readable, for at most this many seconds; returns those."""
         if fds is not self._fds:
             self._fds, self._poller = fds, select.poll()
             for fd in fds:

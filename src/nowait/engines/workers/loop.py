@@ -126,7 +126,7 @@ class Loop:
         self._receive(max(0.0, due - self._clock.now))
 
     def _receive(self, seconds: float) -> None:
-        """Wait for input, at most so many seconds, and handle it."""
+        """Wait for input, at most this many seconds, and handle it."""
         pending = self._transport.flush()
         ready = self._wait(self._transport.fds, 0.0 if pending else seconds)
         if not ready and not pending:
