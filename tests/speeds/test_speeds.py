@@ -200,11 +200,11 @@ def test_the_adversarys_order_repeats_and_passes_over_workers_without_a_ticket()
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SPEEDS.Fixed([]), "seconds is empty: somebody has to compute gradients"),
+        (lambda: SPEEDS.Fixed([]), "seconds is empty: at least one worker has to compute gradients"),
         (lambda: SPEEDS.Fixed([1.0, -2.0]), r"seconds\[1\] must be a finite number above 0, got -2.0"),
         (lambda: SPEEDS.Fixed([1.0, math.nan]), r"seconds\[1\] must be a finite number above 0, got nan"),
         (lambda: SPEEDS.Fixed(0, workers=3), "seconds must be a finite number above 0, got 0"),
-        (lambda: SPEEDS.Fixed(1.0), "say how many there are with workers="),
+        (lambda: SPEEDS.Fixed(1.0), "pass the number of workers as workers="),
         (lambda: SPEEDS.Fixed(1.0, workers=0), "workers must be an integer of at least 1, got 0"),
         (lambda: SPEEDS.Fixed([1.0, 2.0], workers=3), "seconds has 2 values, but workers=3"),
         (lambda: SPEEDS.Fixed("fast"), "seconds must be a number or a list with one value per worker, got 'fast'"),
@@ -216,7 +216,7 @@ def test_the_adversarys_order_repeats_and_passes_over_workers_without_a_ticket()
         (lambda: SPEEDS.TimeVarying(lambda worker, time: 1.0, workers=0), "workers must be an integer of at least 1"),
         (lambda: SPEEDS.TimeVarying(lambda worker, time: -1.0, workers=1).timing(0)(0, 0, 0.0), "rate.* got -1.0"),
         (lambda: SPEEDS.UpDown(1.0, up=0.0, down=1.0, workers=1), "up must be a finite number above 0"),
-        (lambda: SPEEDS.Adversary([]), "order is empty: nobody would ever arrive"),
+        (lambda: SPEEDS.Adversary([]), "order is empty: no gradient would ever arrive"),
         (lambda: SPEEDS.Adversary([0, -1]), r"order\[1\] must be a worker number of at least 0, got -1"),
         (lambda: SPEEDS.BySample(1.0, 3.0, workers=1), "factor must be a function of the sample"),
         (lambda: SPEEDS.BySample(1.0, lambda sample: 0.0, workers=1).timing(0)(0, 0, 0.0), "factor.sample. must be"),
@@ -232,7 +232,10 @@ def test_the_adversarys_order_repeats_and_passes_over_workers_without_a_ticket()
         (lambda: SPEEDS.Faults([(1.0, "join", 10**12)]), "take numbers of at most 10,000,000"),
         (lambda: SPEEDS.Adversary([0, 5], workers=2), "workers must be an integer of at least 6, got 2"),
         (lambda: SPEEDS.Faults([(1.0, "leave")]), r"faults\[0\] must be \(time, 'leave' or 'join', worker\)"),
-        (lambda: SPEEDS.Faults([(1.0, "leave", 0), (2.0, "leave", 0)]), "worker 0 is to leave at 2"),
+        (
+            lambda: SPEEDS.Faults([(1.0, "leave", 0), (2.0, "leave", 0)]),
+            r'worker 0 has two "leave" entries in a row \(the second at t=2\)',
+        ),
         (lambda: SPEEDS.Faults("leave"), "faults are a list"),
     ],
 )
