@@ -75,7 +75,7 @@ def test_every_part_is_drawn(page):
         "Summary",
         "Error",
         "Delays",
-        "The first jobs",
+        "Timeline of the first jobs",
         "Share of the work",
         "Theory and measurement",
         "Configuration",
@@ -179,7 +179,7 @@ def test_the_timeline_tells_of_every_job(page):
     assert page.ask("document.querySelectorAll('#timeline-chart rect.job').length") > 50
     page.point_at("#timeline-chart rect.job:nth-child(9)")
     told = tip(page, "timeline")
-    for word in ("worker", "job", "version read", "delay", "step", "computed for"):
+    for word in ("worker", "job", "version", "delay", "step", "started", "arrived", "compute time"):
         assert word in told
 
 
@@ -192,7 +192,7 @@ def test_dropped_work_has_a_pattern(page):
 def test_shares_follow_the_method_and_show_the_fair_share(page):
     page.choose("#shares-method", "1")
     assert page.ask("document.querySelectorAll('#shares-chart rect.share').length") == 4
-    assert text(page, "#shares-chart text.mark") == "fair share 1/M = 25 %"
+    assert text(page, "#shares-chart text.mark") == "equal share 1/M = 25 %"
     page.point_at("#shares-chart svg", across=0.9)
     assert tip(page, "shares").startswith("worker 3share")
 

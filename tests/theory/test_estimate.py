@@ -83,7 +83,7 @@ def test_the_error_of_a_sampled_smoothness_says_how_much_it_differs_from_sample_
 def test_a_known_lowest_loss_makes_delta_a_bound():
     found = estimate(Plain(), lowest=-1.0)
     assert found.Delta == pytest.approx(5.0)
-    with pytest.raises(ValueError, match="lowest=3 is no lower bound of the loss"):
+    with pytest.raises(ValueError, match="lowest=3 is not a lower bound of the loss"):
         estimate(Plain(), lowest=3.0)
 
 

@@ -83,11 +83,11 @@ def test_stepsizes_that_shrink_too_much_break_the_sum():
 
 def test_other_methods_have_no_such_lemmas():
     minibatch = nw.simulate(PROBLEM, nw.MinibatchSGD(nw.Constant(0.1)), nw.speeds.Fixed([1, 2]), steps=5)
-    with pytest.raises(ValueError, match="take the trace of a run of AsynchronousSGD"):
+    with pytest.raises(ValueError, match="pass the trace of a run of AsynchronousSGD"):
         check_lemmas(minibatch.trace, nw.Constant(0.1), PROBLEM)
     faults = nw.speeds.Faults([(3.0, "leave", 0)])
     left = nw.simulate(PROBLEM, nw.AsynchronousSGD(nw.Constant(0.1)), nw.speeds.Fixed([1, 2]), steps=20, faults=faults)
-    with pytest.raises(ValueError, match="workers that stay"):
+    with pytest.raises(ValueError, match="whose workers do not change"):
         check_lemmas(left.trace, nw.Constant(0.1), PROBLEM)
 
 
