@@ -182,7 +182,7 @@ def test_damage_in_the_newest_checkpoint_is_named_and_the_run_goes_on_from_an_ol
     run = resumed(tmp_path / "run")
     assert run.server.steps == 6
     assert f"step_8/{name} is damaged" in caplog.text
-    assert "the run goes on from the older checkpoint of step 6" in caplog.text
+    assert "resuming from the older checkpoint of step 6" in caplog.text
     assert not newest.parent.exists(), "it would be newer than what the run does next"
 
 
@@ -190,7 +190,7 @@ def test_damage_everywhere_is_one_sentence(tmp_path):
     unfinished(tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
         path.write_text("{")
-    with pytest.raises(DamagedFileError, match="it has no whole checkpoint to resume from"):
+    with pytest.raises(DamagedFileError, match="it has no intact checkpoint to resume from"):
         resumed(tmp_path / "run")
 
 
