@@ -1,4 +1,4 @@
-"""The report in a real browser: every control does what it says, and nothing is logged, loaded or cut off."""
+"""The report in a real browser: every control works, and nothing is logged, loaded or clipped."""
 
 import re
 
@@ -41,7 +41,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def page(browser, report):
-    """The report, freshly opened on a laptop in light; at the end it must have complained of nothing."""
+    """Open the report in a laptop-sized window in light mode; afterwards, check that the page logged no error."""
     browser.prefer("light")
     browser.resize(1280, 800)
     browser.open(report)
@@ -63,7 +63,7 @@ def drawn_path(page):
 
 
 def tip(page, chart):
-    """What the tip of a chart says, once it is there."""
+    """Wait for the tooltip of a chart and return its text."""
     page.wait_until(f"!document.querySelector('#{chart}-chart .tip').hidden")
     return text(page, f"#{chart}-chart .tip")
 

@@ -1,4 +1,4 @@
-"""What a report is made of: numbers that are thinned, binned and added up right, and a page that is safe and whole."""
+"""The data of a report: thinned curves, histograms and shares; and the page: complete and safely escaped."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ def a_run(method=None, seed=0, **budget):
 
 
 def with_losses(run, losses, diverged=False):
-    """The run, had these been its losses at times 0, 1, 2, ..."""
+    """Return the run with these losses at times 0, 1, 2, ..."""
     places = np.arange(len(losses))
     history = History(places, places * 10, places.astype(float), np.array(losses, dtype=float))
     return dataclasses.replace(run, history=history, stats=dataclasses.replace(run.stats, diverged=diverged))

@@ -55,7 +55,7 @@ def test_a_time_varying_ticket_ends_when_the_integral_of_its_rate_reaches_one():
     ("start", "finish"), [(0.0, 0.5), (9.9, 10.9 + 0.7), (10.0, 12.0), (9.5, 10.0), (20.0, 31.0), (25.0, 31.0)]
 )
 def test_a_rate_may_jump_and_rest(start, finish):
-    """Two a second until 10, one every two seconds until 20, rest until 30, then one a second."""
+    """The rate is 2 gradients per second until time 10, 0.5 until 20, 0 until 30, then 1."""
 
     def rate(worker, time):
         return 2.0 if time < 10 else 0.5 if time < 20 else 0.0 if time < 30 else 1.0
@@ -171,7 +171,7 @@ def test_a_clock_waits_for_its_limit():
 
 
 def test_cancelled_tickets_do_not_pile_up():
-    """A slow worker cancelled over and over leaves nothing behind for a million seconds."""
+    """The heap stays small when the tickets of a slow worker are cancelled again and again."""
     clock = HeapClock(lambda worker, job, start: (1e6, start + 1e6))
     for number in range(10_000):
         ticket = Ticket(id=number, worker=0, version=0, job=number)

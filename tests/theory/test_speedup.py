@@ -142,7 +142,7 @@ def test_wrong_seconds_are_refused(seconds, message):
 
 
 def test_the_simulated_speedup_is_the_predicted_one():
-    """Without noise, in the time to a target: the formula is about optimisation terms, so it is met roughly."""
+    """The speedup without noise, in the time to a target: it is close to the formula for the optimisation terms."""
     seconds = [1.0, 1.0, 1.0, 1.0, 40.0]
     problem = nw.problems.NoisyQuadratic(dimension=5, L=1.0, mu=0.05)
     speeds = nw.speeds.Fixed(seconds)

@@ -1,4 +1,4 @@
-"""Prescriptions: the paper's formulas, written out once more, and errors that name what is missing."""
+"""Prescriptions: the paper's formulas, written out independently, and errors that name missing constants."""
 
 import math
 
@@ -231,7 +231,7 @@ RIVAL_PROBLEMS = {
 @pytest.mark.parametrize("setting", RIVAL_PROBLEMS)
 @pytest.mark.parametrize("rival", ["minibatch", "constant"])
 def test_the_guarantees_of_the_rivals_hold_and_are_not_empty(setting, rival):
-    """On average over seeds; and a start that is as far as B makes the bound say something."""
+    """The mean over seeds is below the bound, with a start at distance B, so that the bound is not trivial."""
     problem = RIVAL_PROBLEMS[setting]
     if rival == "minibatch":
         p = prescribe_minibatch(setting, problem.constants(), workers=4, steps=400)
