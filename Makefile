@@ -1,4 +1,4 @@
-# Every target makes and uses a virtual environment of its own; only Python 3.11 or newer and make are needed.
+# Every target creates and uses the virtual environment .venv; only Python 3.11 or newer and make are needed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,19 +8,19 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: help race test test-shuffled test-portable check wheel format docs bench-simulation bench-engines bench-training golden mutants clean
 
 help:
-	@echo "make race              race minibatch SGD against asynchronous SGD (real workers, about two minutes)"
+	@echo "make race              compare minibatch SGD with asynchronous SGD (real workers, about two minutes)"
 	@echo "make test              run the tests"
-	@echo "make test-portable     run the tests of real workers in the way that macOS takes (ten minutes)"
-	@echo "make test-shuffled     run the tests in another order; NOWAIT_SHUFFLE=7 chooses it"
-	@echo "make check             format, lint, types and layers"
-	@echo "make wheel             build the wheel and try it in an empty environment"
-	@echo "make format            format and fix what can be fixed"
-	@echo "make docs              build the pages of docs/ as a site into site/"
-	@echo "make bench-engines     speed of real workers, here and on Ray, as ratios to rivals (installs Ray; ten minutes)"
-	@echo "make bench-training    PyTorch training to a loss: DistributedDataParallel against nowait (three minutes)"
-	@echo "make mutants           break the code in 60 small ways and count what the tests notice (half an hour)"
-	@echo "make golden            write the golden tables of methods and runs anew, after a change that is meant"
-	@echo "make bench-simulation  speed of simulations, as ratios to a plain loop (three minutes)"
+	@echo "make test-portable     run the tests of real workers in portable mode, as on macOS (ten minutes)"
+	@echo "make test-shuffled     run the tests in random order; NOWAIT_SHUFFLE=7 sets the seed"
+	@echo "make check             check format, lint, types and layers"
+	@echo "make wheel             build the wheel and test it in an empty environment"
+	@echo "make format            format the code and apply automatic fixes"
+	@echo "make docs              build the site from docs/ into site/"
+	@echo "make bench-engines     speed of real workers, local and on Ray, relative to baselines (installs Ray; ten minutes)"
+	@echo "make bench-training    time to a validation loss: DistributedDataParallel and nowait (three minutes)"
+	@echo "make mutants           make 60 small breaking changes and count how many the tests catch (half an hour)"
+	@echo "make golden            rewrite the golden tables of methods and runs after an intended change"
+	@echo "make bench-simulation  speed of simulations relative to a plain loop (three minutes)"
 
 race: $(VENV)/.installed
 	$(BIN)/nowait race

@@ -1,4 +1,4 @@
-"""Builds the wheel, looks into it, installs it into an empty environment and runs the README's quick start there."""
+"""Builds the wheel, checks its contents, installs it into an empty environment and runs the README's example there."""
 
 import re
 import subprocess
@@ -18,8 +18,8 @@ def main() -> None:
         wheel = build(folder)
         check_content(zipfile.ZipFile(wheel).namelist())
         python = install(wheel, folder)
-        try_out(python, folder)
-    print(f"{wheel.name}: built, installed into an empty environment, quick start run")
+        run_example(python, folder)
+    print(f"{wheel.name}: built, installed into an empty environment, example run")
 
 
 def build(folder: Path) -> Path:
@@ -29,12 +29,12 @@ def build(folder: Path) -> Path:
 
 
 def check_content(names: list[str]) -> None:
-    """All of the package, py.typed and the files of the report too, and nothing else: no tests."""
+    """Exit unless the wheel contains exactly the package, with py.typed and the report's assets, and no tests."""
     files = (path.relative_to(ROOT / "src") for path in (ROOT / "src" / "nowait").rglob("*") if path.is_file())
     package = {path.as_posix() for path in files if "__pycache__" not in path.parts}
     found = {name for name in names if not re.match(r"nowait-[^/]+\.dist-info/", name)}
     if found != package:
-        sys.exit(f"the wheel lacks {sorted(package - found)} and has {sorted(found - package)} too many")
+        sys.exit(f"missing in the wheel: {sorted(package - found)}; unexpected in it: {sorted(found - package)}")
 
 
 def install(wheel: Path, folder: Path) -> Path:
@@ -44,13 +44,13 @@ def install(wheel: Path, folder: Path) -> Path:
     return python
 
 
-def try_out(python: Path, folder: Path) -> None:
-    """Where the checkout cannot be seen: -I ignores PYTHONPATH and the current folder."""
-    quick_start = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    if quick_start is None:
-        sys.exit("README.md has no quick start")
+def run_example(python: Path, folder: Path) -> None:
+    """Run the README's example with the installed package: -I ignores PYTHONPATH and the current folder."""
+    example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    if example is None:
+        sys.exit("README.md has no Python example")
     where = "import nowait, sys; sys.exit(0 if nowait.__file__.startswith(sys.prefix) else nowait.__file__)"
-    for command in (["-I", "-c", where], ["-I", "-c", quick_start[1]]):
+    for command in (["-I", "-c", where], ["-I", "-c", example[1]]):
         run([str(python), *command], cwd=folder)
     run([str(python.with_name("nowait")), "--help"], cwd=folder)
 
@@ -58,7 +58,7 @@ def try_out(python: Path, folder: Path) -> None:
 def run(command: list[str], cwd: Path = ROOT) -> None:
     result = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if result.returncode != 0:
-        sys.exit(f"{' '.join(command)[:300]}\nended with status {result.returncode}:\n{result.stdout}")
+        sys.exit(f"{' '.join(command)[:300]}\nexited with status {result.returncode}:\n{result.stdout}")
 
 
 if __name__ == "__main__":

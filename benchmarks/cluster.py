@@ -1,11 +1,11 @@
-"""Speed of the Ray engine, as ratios to the asynchronous parameter server of Ray's documentation on the same Ray.
+"""Speed of the Ray engine relative to the asynchronous parameter server of Ray's documentation on the same Ray.
 
     make bench-engines
 
-A trivial gradient (a copy of the point), so that what is measured is what lies between worker and server: over the
+The gradient is trivial (a copy of the point), so that the communication between worker and server is measured: over the
 network (also on one node) and over shared memory on the driver's own node, with d = 400 and M = 8 and 40; with
 d = 1,000,000 in float64 and M = 4 on one node and on two (``ray.cluster_utils.Cluster``, both on this machine), where
-the network path is measured encrypted and not.
+the network path is measured with and without encryption.
 """
 
 import os
@@ -26,17 +26,17 @@ STEPSIZE, ROUNDS = 1e-6, 3
 
 
 def make_copy():
-    """The gradient of the rival: a copy, as in ``Copy``."""
+    """Return the gradient function of the baseline: a copy, as in ``Copy``."""
     return np.copy
 
 
 def pattern(dimension, workers, steps, where=None):
-    """The rival's steps per second."""
+    """Return the baseline's steps per second."""
     return steps_per_second(np.ones(dimension), STEPSIZE, steps, make_copy, [()] * workers, where)
 
 
 def engine(dimension, workers, steps, **options):
-    """The same with nowait; steps per second."""
+    """Return nowait's steps per second."""
     method = nw.AsynchronousSGD(nw.Constant(STEPSIZE))
     cluster = nw.RayCluster(**options)
     run = nw.train(
@@ -46,20 +46,20 @@ def engine(dimension, workers, steps, **options):
     return run.stats.steps_per_second
 
 
-def compare(what, rival, ours):
-    """Medians of all in turn, and the medians of the ratios to the rival."""
+def compare(what, baseline, ours):
+    """Measure all in alternating rounds; print medians of the rates and of the ratios to the baseline."""
     names = list(ours)
-    rounds = [(rival(), *(ours[name]() for name in names)) for _ in range(ROUNDS)]
+    rounds = [(baseline(), *(ours[name]() for name in names)) for _ in range(ROUNDS)]
     theirs = statistics.median(row[0] for row in rounds)
     print(f"{what}: Ray's pattern {theirs:,.0f} steps/s")
-    for place, name in enumerate(names, start=1):
-        rate = statistics.median(row[place] for row in rounds)
-        ratio = statistics.median(row[place] / row[0] for row in rounds)
+    for column, name in enumerate(names, start=1):
+        rate = statistics.median(row[column] for row in rounds)
+        ratio = statistics.median(row[column] / row[0] for row in rounds)
         print(f"    {name:34s} {rate:10,.0f} steps/s   ratio {ratio:6.1f}", flush=True)
 
 
 def one_node():
-    """On a Ray of one node."""
+    """Measure on a Ray cluster of one node."""
     ray.init(address="local", num_cpus=40, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     for workers in (8, 40):
         ours = {
@@ -74,7 +74,7 @@ def one_node():
 
 
 def two_nodes():
-    """On a Ray of two nodes, the workers on the other one."""
+    """Measure on a Ray cluster of two nodes, with the workers on the node without the driver."""
     head = {"num_cpus": 2, "resources": {"driver": 1}, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(num_cpus=8, resources={"far": 8})
@@ -90,7 +90,8 @@ def two_nodes():
 
 
 def main():
-    print(f"Python {platform.python_version()}, Ray {ray.__version__}, {os.cpu_count()} cores; {ROUNDS} rounds in turn")
+    versions = f"Python {platform.python_version()}, Ray {ray.__version__}"
+    print(f"{versions}, {os.cpu_count()} cores; {ROUNDS} alternating rounds")
     one_node()
     two_nodes()
 

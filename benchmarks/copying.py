@@ -1,4 +1,4 @@
-"""A problem whose gradient is its point: what is measured with it is how bytes move."""
+"""A problem whose gradient is a copy of its point, to measure data transfer."""
 
 import numpy as np
 

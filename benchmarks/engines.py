@@ -1,15 +1,15 @@
-"""Speed of the process engine, as ratios to rivals measured in the same minutes.
+"""Speed of the process engine relative to baselines that are measured in alternation with it.
 
     make bench-engines
 
-1. Least squares, d = 400, batch 1, 40 workers, against a bare loop of pipes, shared memory and numpy that does the
-   same work with the same gradient code: no versions, no trace, no checks, no faults, no evaluation. Two of them:
-   workers answer through pipes of their own, or all through one (which is how the engine does it).
-2. The same with batch 256, against the asynchronous parameter server of Ray's documentation (an actor that holds
+1. Least squares, d = 400, batch 1, 40 workers, compared with a bare loop of pipes, shared memory and numpy that does
+   the same work with the same gradient code, without versions, trace, checks, fault handling and evaluation. Two
+   variants: every worker answers through its own pipe, or all through one (as in the engine).
+2. The same with batch 256, compared with the asynchronous parameter server of Ray's documentation (an actor that holds
    params, actors that compute gradients, ``ray.wait``), if Ray is installed.
 3. d = 10,000,000 in float32, the gradient a plain copy of the point, 2 workers: bytes of gradients and points per
-   second, against a plain copy of as many bytes.
-4. Starting 40 workers with 32 MB of data, also from a script that has imported torch, if that is installed.
+   second, compared with a plain copy of as many bytes.
+4. Starting 40 workers with 32 MB of data, also from a script that has imported torch, if torch is installed.
 """
 
 import importlib.util
@@ -37,10 +37,10 @@ ORDER, REPORT = struct.Struct("<qqii"), struct.Struct("<qddii")
 
 
 def bare_loop(problem, steps, *, one_pipe):
-    """Asynchronous SGD with processes, as short as it gets; steps per second.
+    """Run a minimal asynchronous SGD with processes and return its steps per second.
 
-    Every worker has a pipe for its orders. Its answers come through a pipe of its own, which the server polls, or
-    (``one_pipe``) all through one, which it reads in batches.
+    Every worker has a pipe for its orders. Answers come through one pipe per worker, which the server polls, or (with
+    ``one_pipe``) through a single pipe, which it reads in batches.
     """
     dimension = problem.dimension
     memory = np.frombuffer(mmap.mmap(-1, 2 * WORKERS * dimension * 8)).reshape(2, WORKERS, dimension)
@@ -99,14 +99,14 @@ def _bare_worker(worker, problem, vectors, pipes):
 
 
 def engine(problem, steps, workers=WORKERS):
-    """The same with the process engine; steps per second."""
+    """Return the steps per second of the process engine."""
     method = nw.AsynchronousSGD(nw.Constant(STEPSIZE))
     run = nw.train(problem, method, workers=workers, steps=steps, evaluate_every=steps, progress=False)
     return run.stats.steps_per_second
 
 
 class Batch:
-    """A gradient of least squares."""
+    """A minibatch gradient of least squares."""
 
     def __init__(self, features, targets, seed):
         self.features, self.targets, self.rng = features, targets, np.random.default_rng(seed)
@@ -118,7 +118,7 @@ class Batch:
 
 
 def ray_pattern(features, targets, steps):
-    """The asynchronous parameter server as Ray's documentation has it, with least squares for a model."""
+    """Return the steps per second of Ray's asynchronous parameter server with least squares as the model."""
     import ray
     from parameter_server import steps_per_second
 
@@ -131,7 +131,7 @@ def ray_pattern(features, targets, steps):
 
 
 def plain_copy():
-    """Bytes per second of a plain copy."""
+    """Return the bytes per second of a plain copy."""
     source, target = np.ones(LARGE, np.float32), np.empty(LARGE, np.float32)
     np.copyto(target, source)
     began = time.perf_counter()
@@ -141,7 +141,7 @@ def plain_copy():
 
 
 def large_params():
-    """Bytes of gradients and points per second."""
+    """Return the bytes of gradients and points per second."""
     method = nw.AsynchronousSGD(nw.Constant(1e-6))
     run = nw.train(Copy(LARGE, np.float32), method, workers=2, steps=60, evaluate_every=60, progress=False)
     return run.stats.steps_per_second * 2 * 4 * LARGE
@@ -161,34 +161,34 @@ print(time.perf_counter() - began)
 
 
 def start_up(first=""):
-    """Seconds of a whole call that makes one step with 40 workers."""
+    """Return the seconds of a whole call that makes one step with 40 workers."""
     result = subprocess.run(
         [sys.executable, "-c", START.format(first=first)], capture_output=True, text=True, check=True
     )
     return float(result.stdout)
 
 
-def ratios(ours, rival, rounds=ROUNDS):
-    """Medians of both, and the median of the ratios, measured in turn."""
-    pairs = [(ours(), rival()) for _ in range(rounds)]
-    ours_median, rival_median = (statistics.median(values) for values in zip(*pairs, strict=True))
-    return ours_median, rival_median, statistics.median(mine / theirs for mine, theirs in pairs)
+def ratios(ours, baseline, rounds=ROUNDS):
+    """Measure both in alternating rounds; return both medians and the median of the ratios."""
+    pairs = [(ours(), baseline()) for _ in range(rounds)]
+    ours_median, baseline_median = (statistics.median(values) for values in zip(*pairs, strict=True))
+    return ours_median, baseline_median, statistics.median(mine / theirs for mine, theirs in pairs)
 
 
 def main():
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores; medians of {ROUNDS} rounds in turn\n")
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores; medians of {ROUNDS} alternating rounds\n")
     problem = nw.problems.LeastSquares.random(10_000, 400, batch_size=1)
     for name, one_pipe in (("a pipe each", False), ("one pipe", True)):
-        rival = partial(bare_loop, problem, 40_000, one_pipe=one_pipe)
-        ours, bare, ratio = ratios(partial(engine, problem, 40_000), rival)
+        baseline = partial(bare_loop, problem, 40_000, one_pipe=one_pipe)
+        ours, bare, ratio = ratios(partial(engine, problem, 40_000), baseline)
         rate = f"{ours:10,.0f} steps/s"
         print(f"batch 1, 40 workers:    {rate}   bare loop, {name} {bare:10,.0f} steps/s   ratio {ratio:.2f}")
     large = nw.problems.LeastSquares.random(10_000, 400, batch_size=256)
     if importlib.util.find_spec("ray") is None:
         print(f"batch 256, 40 workers:  {engine(large, 20_000):10,.0f} steps/s   (Ray is not installed)")
     else:
-        rival = partial(ray_pattern, large.features, large.targets, 2_000)
-        ours, theirs, ratio = ratios(partial(engine, large, 20_000), rival, rounds=3)
+        baseline = partial(ray_pattern, large.features, large.targets, 2_000)
+        ours, theirs, ratio = ratios(partial(engine, large, 20_000), baseline, rounds=3)
         print(
             f"batch 256, 40 workers:  {ours:10,.0f} steps/s   Ray's pattern {theirs:6,.0f} steps/s   ratio {ratio:.1f}"
         )

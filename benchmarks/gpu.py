@@ -1,4 +1,4 @@
-"""PyTorch problems on a GPU: the same gradients as on the processor, training with several workers, and what it costs.
+"""PyTorch problems on a GPU: compares gradients with the CPU, trains with several workers, and measures the time.
 
 python benchmarks/gpu.py        (needs a CUDA device)
 """
@@ -49,7 +49,7 @@ def check_gradients():
     host, device = problem_of(small, "cpu"), problem_of(small, "cuda")
     sample = sampler(0).sample(1, 3)
     first, second = (one.gradient(one.initial(), sample) for one in (host, device))
-    print(f"gradient on the GPU against the processor: largest difference {np.abs(first - second).max():.2e}")
+    print(f"gradient on GPU and CPU: largest difference {np.abs(first - second).max():.2e}")
     assert np.allclose(first, second, rtol=1e-3, atol=1e-4)
     assert abs(host.loss(host.initial()) - device.loss(device.initial())) < 1e-3
 
@@ -73,7 +73,7 @@ def check_training():
 
 
 def time_gradients(repeats=50):
-    """One gradient of a larger model: all of it against the bare computation on the GPU, and the copies."""
+    """Measure one gradient of a larger model: in total, only the computation on the GPU, and the copies."""
     problem = problem_of(large, "cuda", batch_size=256)
     point, out = problem.initial(), np.empty(problem.dimension, np.float32)
     samples = sampler(0)
@@ -92,8 +92,8 @@ def time_gradients(repeats=50):
     alone = timed(bare, repeats)
     megabytes = point.nbytes / 1e6
     print(
-        f"{problem.dimension:,} params ({megabytes:.0f} MB): {whole * 1e3:.2f} ms per gradient, the bare computation "
-        f"{alone * 1e3:.2f} ms, so batches and copies both ways take {(whole - alone) * 1e3:.2f} ms "
+        f"{problem.dimension:,} params ({megabytes:.0f} MB): {whole * 1e3:.2f} ms per gradient, the computation alone "
+        f"{alone * 1e3:.2f} ms, so batches and copies in both directions take {(whole - alone) * 1e3:.2f} ms "
         f"({2 * megabytes / 1e3 / max(whole - alone, 1e-9):.1f} GB/s)"
     )
     for workers in (1, 2, 4):

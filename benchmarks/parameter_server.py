@@ -1,5 +1,6 @@
-"""The asynchronous parameter server of Ray's documentation: an actor that holds params, actors that compute gradients,
-``ray.wait``. The rival of the other benchmarks.
+"""The asynchronous parameter server of Ray's documentation, the baseline of the other benchmarks.
+
+An actor holds params, other actors compute gradients, and the driver calls ``ray.wait``.
 """
 
 import time
@@ -8,13 +9,13 @@ import numpy as np
 import ray
 
 SECONDS_TO_SETTLE = 1.0
-"""Processes that were killed are gone by then."""
+"""Time until killed processes have ended."""
 
 
 def steps_per_second(initial, stepsize, steps, kind, arguments, where=None):
-    """One worker for each of ``arguments``, which computes gradients with ``kind(*arguments)``, a function of params.
+    """Return the steps per second with one worker for each of ``arguments``; its gradient is ``kind(*arguments)``.
 
-    ``where`` names a resource: workers are on the node that has it, the server is on the one with "driver".
+    ``where`` is the name of a Ray resource: workers run on the node that has it, the server on the one with "driver".
     """
 
     @ray.remote(num_cpus=0)

@@ -1,12 +1,12 @@
-"""Speed of simulations, as ratios to rivals and limits measured in the same minute.
+"""Speed of simulations relative to baselines and limits that are measured in alternation with them.
 
     make bench-simulation
 
 The problem is least squares with 10,000 rows and 400 dimensions, 40 workers with fixed speeds, as in the paper's
-experiment but for the batch of 1. The *plain loop* is what one would write by hand with numpy and a heap for this one
-method and problem: no queues, no trace, no checks, no joins. The *bare kernel* is a compiled loop over arrays that say
-beforehand who arrives when with which row and stepsize: the same arithmetic and nothing else. Every figure of ours is
-that of a whole call, without evaluations of the full loss in between. Rounds are made in turn; medians are shown.
+experiment except for the batch of 1. The *plain loop* is written by hand with numpy and a heap for this one method and
+problem: no queues, no trace, no checks, no joins. The *bare kernel* is a compiled loop over precomputed arrays with the
+worker, row and stepsize of every arrival: only the arithmetic. nowait's times are those of a whole call, without
+evaluations of the full loss in between. Rounds alternate; medians are shown.
 """
 
 import heapq
@@ -33,7 +33,7 @@ SWEPT = np.geomspace(STEPSIZE / 100, STEPSIZE, 16)
 
 @dataclass
 class Undeclared(nw.Method):
-    """Asynchronous SGD that does not declare its schedule: its plan is made in Python, call by call."""
+    """Asynchronous SGD that does not declare its schedule: its plan is computed in Python, call by call."""
 
     stepsize: nw.Stepsize
 
@@ -53,7 +53,7 @@ PLANNED = {
 
 
 def plain_loop(features, targets):
-    """Asynchronous SGD with delay-adaptive stepsizes, as short as it gets."""
+    """Run a minimal asynchronous SGD with delay-adaptive stepsizes."""
     rng = np.random.default_rng(0)
     samples, dimension = features.shape
     params = np.zeros(dimension)
@@ -74,7 +74,7 @@ def plain_loop(features, targets):
 
 @njit(fastmath=True, nogil=True)
 def bare_kernel(features, targets, arrivals, params, slopes, pending):
-    """The arithmetic of asynchronous SGD, fused into one pass over the params per step."""
+    """Run the arithmetic of asynchronous SGD, fused into one pass over the params per step."""
     rows, workers, stepsizes = arrivals
     for step in range(rows.size):
         worker = workers[step]
@@ -98,16 +98,16 @@ def rate_of(work, function):
     return work / (time.perf_counter() - began)
 
 
-def compare(title, rivals, rounds=ROUNDS, unit="steps per second"):
-    """Run every rival in turn, several times; print medians and ratios to the first one."""
-    for _, function in rivals.values():
+def compare(title, candidates, rounds=ROUNDS, unit="steps per second"):
+    """Run all candidates in alternating rounds; print medians and ratios to the first one."""
+    for _, function in candidates.values():
         function()
-    rates = {name: [] for name in rivals}
+    rates = {name: [] for name in candidates}
     for _ in range(rounds):
-        for name, (work, function) in rivals.items():
+        for name, (work, function) in candidates.items():
             rates[name].append(rate_of(work, function))
     first = next(iter(rates))
-    print(f"\n{title:46} {unit:>18} {'of the first':>14}")
+    print(f"\n{title:46} {unit:>18} {'relative':>14}")
     for name, values in rates.items():
         ratio = statistics.median(value / base for value, base in zip(values, rates[first], strict=True))
         print(f"{name:46} {statistics.median(values):18,.0f} {ratio:14.2f}", flush=True)
@@ -129,11 +129,11 @@ def compare_ways(problem):
         "d = 400, batch 1, 40 workers",
         {
             "plain numpy heap loop": (PLAIN_STEPS, lambda: plain_loop(problem.features, problem.targets)),
-            "reference way": (
+            "reference simulation": (
                 REFERENCE_STEPS,
                 lambda: simulate(problem, METHOD, steps=REFERENCE_STEPS, way="reference"),
             ),
-            "compiled way": (STEPS, lambda: simulate(problem, METHOD, steps=STEPS)),
+            "compiled simulation": (STEPS, lambda: simulate(problem, METHOD, steps=STEPS)),
             "bare kernel": (STEPS, bare),
             "sweep of 16 stepsizes and 2 seeds, all cores": (
                 32 * STEPS // 5,
@@ -150,22 +150,22 @@ def compare_ways(problem):
             ),
         },
     )
-    pairs = zip(rates["bare kernel"], rates["compiled way"], strict=True)
+    pairs = zip(rates["bare kernel"], rates["compiled simulation"], strict=True)
     ratio = statistics.median(bare / ours for bare, ours in pairs)
-    print(f"the bare kernel is {ratio:.2f} times as fast as the compiled way")
+    print(f"the bare kernel is {ratio:.2f} times as fast as the compiled simulation")
 
 
 def compare_planned(problem):
-    rivals = {"plain numpy heap loop": (PLAIN_STEPS, lambda: plain_loop(problem.features, problem.targets))}
+    candidates = {"plain numpy heap loop": (PLAIN_STEPS, lambda: plain_loop(problem.features, problem.targets))}
     for name, method in PLANNED.items():
         run = lambda method=method: simulate(problem, method, gradients=PLANNED_STEPS)  # noqa: E731
         assert run().stats.way == "compiled"
-        rivals[name] = (PLANNED_STEPS, run)
-    compare("plans made in Python, method by method", rivals, unit="arrivals per second")
+        candidates[name] = (PLANNED_STEPS, run)
+    compare("methods whose plan is computed in Python", candidates, unit="arrivals per second")
 
 
 def compare_batches(problem):
-    """The paper's batch of 256, against the two matrix products of its gradients on rows that lie in order."""
+    """Compare the paper's batch of 256 with the two matrix products of its gradients on contiguous rows."""
     gradients = 32_000 // 4
     batches = [problem.features[start : start + 256] for start in range(0, problem.samples - 256, 256)]
     point = np.ones(problem.dimension)
@@ -175,14 +175,15 @@ def compare_batches(problem):
             batch = batches[number % len(batches)]
             (batch @ point) @ batch
 
-    rivals = {
+    candidates = {
         "the matrix products alone": (gradients, products),
-        "compiled way": (gradients, lambda: simulate(problem, METHOD, gradients=gradients)),
+        "compiled simulation": (gradients, lambda: simulate(problem, METHOD, gradients=gradients)),
     }
-    compare("d = 400, batch 256, 40 workers", rivals, unit="gradients per second")
+    compare("d = 400, batch 256, 40 workers", candidates, unit="gradients per second")
 
 
 def growth():
+    """Print the speed for growing numbers of workers and dimensions."""
     print(f"\n{'workers':>12} {'dimension':>12} {'steps per second':>18}")
     small = nw.problems.LeastSquares.random(samples=1_000, dimension=10, seed=0)
     for workers in (10, 1_000, 100_000, 1_000_000):
@@ -202,7 +203,7 @@ def show_growth(problem, speeds, steps):
 
 
 def huge_cluster():
-    """In a process of its own, whose memory is counted."""
+    """Simulate a million workers; runs in its own process, whose peak memory is measured."""
     problem = nw.problems.LeastSquares.random(samples=2_000, dimension=1_000, seed=0)
     method = nw.AsynchronousSGD(nw.DelayAdaptive(1e-6))
     steps, rates = 3_000_000, []
@@ -214,7 +215,7 @@ def huge_cluster():
     for _ in range(3):
         rates.append(rate_of(steps, run))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"\na million workers, d = 1,000: {statistics.median(rates):,.0f} steps per second, {memory:.2f} GB in all")
+    print(f"\na million workers, d = 1,000: {statistics.median(rates):,.0f} steps per second, {memory:.2f} GB in total")
 
 
 def main():

@@ -1,12 +1,12 @@
-"""Real training to a validation loss: DistributedDataParallel against nowait, with equal workers and with a slow one.
+"""Training to a validation loss with DistributedDataParallel and nowait, with equal workers and with a slow one.
 
     make bench-training
 
 Four workers train the same MLP on scikit-learn's digits, with batches of 64 per worker, once with PyTorch's
-DistributedDataParallel (gloo), once with nowait. Every gradient takes at least 20 ms (a pause imitates a larger model,
-so that two cores can host four workers); in the second setting one worker takes ten times as long. Stepsizes are tuned
-for each method in virtual time; DDP has that of minibatch SGD, which it is. Times of DDP are without its evaluations;
-nowait evaluates beside the run. Start-up is not counted.
+DistributedDataParallel (gloo), once with nowait. Every gradient takes at least 20 ms (a pause simulates a larger model,
+so that four workers can run on two cores); in the second setting one worker takes ten times as long. Stepsizes are
+tuned for each method in virtual time; DDP uses that of minibatch SGD, which is the same algorithm. Times of DDP exclude
+its evaluations; nowait evaluates concurrently. Start-up is not included.
 """
 
 import math
@@ -44,7 +44,7 @@ def data():
 
 
 def ddp_worker(rank, port, stepsize, slow, results):
-    """The loop of a DDP tutorial, with a pause that imitates a slower gradient."""
+    """Run the loop of a DDP tutorial, with a pause that simulates a slower gradient."""
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group("gloo", rank=rank, world_size=WORKERS)
@@ -57,10 +57,10 @@ def ddp_worker(rank, port, stepsize, slow, results):
     samples, began, evaluating = sampler(0), time.perf_counter(), 0.0
     for step in range(1, 1_000_000):
         ticket = time.perf_counter()
-        places = samples.sample(rank, step).indices(len(train_set), BATCH)
+        rows = samples.sample(rank, step).indices(len(train_set), BATCH)
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs[places]), targets[places])
-        time.sleep(max(0.0, pause - (time.perf_counter() - ticket)))  # before backward, in which gradients are averaged
+        loss = nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
+        time.sleep(max(0.0, pause - (time.perf_counter() - ticket)))  # before backward, which averages gradients
         loss.backward()
         optimizer.step()
         if step % EVALUATE_EVERY == 0:
@@ -104,7 +104,7 @@ def methods():
 
 
 def tuned(problem, scale, make, seconds):
-    """The stepsize that is first at the target in virtual time."""
+    """Return the stepsize that reaches the target first in virtual time."""
     best, best_time = 0.5 * scale, math.inf
     for size in (scale * 2.0**power for power in range(-2, 3)):
         speeds = nw.speeds.Fixed(seconds)
@@ -119,7 +119,7 @@ def setting(problem, slow):
     seconds = [SECONDS] * (WORKERS - 1) + [SECONDS * (SLOWDOWN if slow else 1.0)]
     gain = nw.theory.speedup(seconds).speedup
     print(f"\n{'one worker slowed 10 x' if slow else 'equal workers'}: predicted speedup s_max/HM {gain:.2f} x")
-    print(f"{'':26}{'stepsize':>10}{'seconds':>10}{'steps/s':>10}{'gradients/s':>13}{'against DDP':>13}{'gain':>8}")
+    print(f"{'':26}{'stepsize':>10}{'seconds':>10}{'steps/s':>10}{'gradients/s':>13}{'time vs DDP':>13}{'gain':>8}")
     sizes = {name: tuned(problem, scale, make, seconds) for name, (scale, make) in methods().items()}
     ddp = run_ddp(sizes["nowait, minibatch"], slow)
     show("DDP (gloo)", sizes["nowait, minibatch"], *ddp, ddp)
@@ -155,7 +155,7 @@ def main():
     print(
         f"{problem}, {WORKERS} workers, at least {SECONDS * 1000:.0f} ms per gradient, to a validation loss of {TARGET}"
     )
-    print("gain: gradients per second against those of DDP; the prediction is for asynchronous methods")
+    print("gain: gradients per second relative to DDP; the prediction is for asynchronous methods")
     for slow in (False, True):
         setting(problem, slow)
 

@@ -1,4 +1,4 @@
-"""Workers leave and join while a run goes on; the run is saved, loaded and replayed to the same bits."""
+"""Workers leave and join during a run; the run is saved, loaded and replayed bit for bit."""
 
 import tempfile
 from pathlib import Path
@@ -14,11 +14,11 @@ faults = nw.speeds.Faults([(100.0, "leave", 0), (300.0, "join", 0), (400.0, "joi
 
 run = nw.simulate(problem, method, speeds, seconds=600, faults=faults)
 for start in range(0, 600, 100):
-    then = (run.trace.time >= start) & (run.trace.time < start + 100)
-    print(f"{start:3} s: {run.trace.live_workers[then].max()} workers, {then.sum():3} gradients")
+    rows = (run.trace.time >= start) & (run.trace.time < start + 100)
+    print(f"{start:3} s: {run.trace.live_workers[rows].max()} workers, {rows.sum():3} gradients")
 
 with tempfile.TemporaryDirectory() as folder:
     run.save(Path(folder) / "run")
     trace = nw.load(Path(folder) / "run").trace
 again = nw.replay(trace, problem, method)
-print("replayed to the same bits:", np.array_equal(again.params, run.params))
+print("the replay is bit-identical:", np.array_equal(again.params, run.params))

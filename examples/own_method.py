@@ -1,4 +1,4 @@
-"""A method of your own, checked by the contract that every method keeps."""
+"""A method of your own, tested by the contract suite that every method passes."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from nowait.testing import METHOD_CHECKS
 
 
 @dataclass
-class Patient(nw.Method):
+class Pairs(nw.Method):
     """Asynchronous SGD that steps along the sum of two arrivals at a time."""
 
     stepsize: nw.Stepsize
@@ -25,5 +25,5 @@ class Patient(nw.Method):
 
 
 for check in METHOD_CHECKS:
-    check(Patient(nw.Constant(0.05)))
-    print("kept:", check.__name__.replace("_", " "))
+    check(Pairs(nw.Constant(0.05)))
+    print("passed:", check.__name__.replace("_", " "))

@@ -6,7 +6,7 @@ import nowait as nw
 
 
 class Median:
-    """The coordinate-wise median of some points: minimise the mean distance in the 1-norm."""
+    """The coordinate-wise median of points: it minimises the mean distance in the 1-norm."""
 
     def __init__(self, points):
         self.points = points

@@ -1,4 +1,4 @@
-"""A problem of your own, trained by real worker processes, one of which is slow and one of which is killed."""
+"""A problem of your own, trained by real worker processes; one is slow, and one is killed."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import nowait as nw
 
 
 class Circle:
-    """Find the centre of points on a circle, from noisy pairs of them."""
+    """Finds the centre of a circle from noisy points on it."""
 
     dimension = 2
     centre = np.array([3.0, -1.0])
@@ -19,7 +19,7 @@ class Circle:
 
     def gradient(self, point, sample):
         if (sample.worker, sample.job) == (1, 1):
-            os.kill(os.getpid(), signal.SIGKILL)  # what the kernel does when memory runs out
+            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory runs out
         angle = 2 * np.pi * sample.uniforms(1)[0]
         direction = np.array([np.cos(angle), np.sin(angle)])
         middle = self.centre + 0.1 * direction + 0.05 * sample.normals(2)
@@ -36,4 +36,4 @@ print("the centre is near", (run.params + 0.0).round(0))
 print("workers joined again:", sorted(set(run.trace.events["worker"].tolist())))
 
 again = nw.replay(run.trace, Circle(), method, output=nw.UniformAverage())
-print("the replay has the same bits:", bool((again.params == run.params).all()))
+print("the replay is bit-identical:", bool((again.params == run.params).all()))

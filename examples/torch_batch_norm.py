@@ -1,4 +1,4 @@
-"""A small CNN with batch normalisation: its running statistics travel with the gradients and are merged on the server.
+"""A small CNN with batch normalisation: workers send running statistics with gradients, and the server merges them.
 
 The curve is written to torch_batch_norm.png.
 """
@@ -58,4 +58,4 @@ merged = problem.model(run.params)[1].running_mean
 print(problem)
 print("accuracy above 0.8:", problem.evaluate(run.params)["accuracy"] > 0.8)
 print("running means moved away from zero:", bool(merged.abs().mean() > 0.01))
-print("written for others to load: runs/torch-cnn/model.safetensors")
+print("written: runs/torch-cnn/model.safetensors")

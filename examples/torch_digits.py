@@ -42,7 +42,7 @@ run = nw.train(
     update=TorchOptimizer(torch.optim.AdamW, betas=(0.5, 0.99), weight_decay=0.01),
 )
 nw.plots.errors({"AdamW, delay-adaptive": run}, axis="step").savefig("torch_digits.png")
-model = problem.model(run.params)  # an ordinary nn.Module again
+model = problem.model(run.params)  # an nn.Module
 
 print(problem)
 print("steps:", run.stats.steps)
@@ -55,4 +55,4 @@ again = nw.replay(
     nw.AsynchronousSGD(nw.DelayAdaptive(0.004)),
     update=TorchOptimizer(torch.optim.AdamW, betas=(0.5, 0.99), weight_decay=0.01),
 )
-print("replayed to the same bits, dropout and all:", bool((again.params == run.params).all()))
+print("the replay, with dropout, is bit-identical:", bool((again.params == run.params).all()))

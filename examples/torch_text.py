@@ -17,7 +17,7 @@ LENGTH, WIDTH = 32, 48
 
 
 class Characters(Dataset):
-    """Stretches of text: the input, and the same one character later."""
+    """Pieces of text: the input, and the target shifted by one character."""
 
     def __init__(self, codes):
         self.codes = codes
@@ -25,14 +25,14 @@ class Characters(Dataset):
     def __len__(self):
         return len(self.codes) - LENGTH - 1
 
-    def __getitem__(self, place):
-        return self.codes[place : place + LENGTH], self.codes[place + 1 : place + LENGTH + 1]
+    def __getitem__(self, start):
+        return self.codes[start : start + LENGTH], self.codes[start + 1 : start + LENGTH + 1]
 
 
 class Transformer(nn.Module):
     def __init__(self, letters):
         super().__init__()
-        self.letters, self.places = nn.Embedding(letters, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.letters, self.positions = nn.Embedding(letters, WIDTH), nn.Embedding(LENGTH, WIDTH)
         layer = nn.TransformerEncoderLayer(
             WIDTH, nhead=4, dim_feedforward=96, dropout=0.0, batch_first=True, norm_first=True
         )
@@ -41,7 +41,7 @@ class Transformer(nn.Module):
 
     def forward(self, codes):
         mask = nn.Transformer.generate_square_subsequent_mask(LENGTH)
-        return self.head(self.layers(self.letters(codes) + self.places.weight, mask=mask, is_causal=True))
+        return self.head(self.layers(self.letters(codes) + self.positions.weight, mask=mask, is_causal=True))
 
 
 def loss(output, target):

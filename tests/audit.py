@@ -1,4 +1,4 @@
-"""A run of asynchronous SGD taken apart by the definitions of the paper (Section 2), independent of the server."""
+"""Recomputes quantities of a run of asynchronous SGD from the paper's definitions (Section 2), without the server."""
 
 import math
 
@@ -40,7 +40,7 @@ class Audit:
         return k - self.prev(k, m)
 
     def gamma_at_next(self, k, m):
-        """γ_{next(k, m)}; for a gradient not delivered by K the delay is frozen at K (appendix of the paper)."""
+        """Return γ_{next(k, m)}; a gradient that has not arrived by K gets its delay at K (appendix of the paper)."""
         arrival = self.next(k, m)
         if arrival < math.inf:
             return self.stepsizes[arrival]
@@ -50,13 +50,13 @@ class Audit:
         return self.gamma_at_next(k + 1, self.workers[k])
 
     def gradient(self, k, m):
-        """The gradient that worker m computes just before step k: at x_{prev(k, m)}, with its own sample."""
+        """Return the gradient that worker m computes just before step k: at x_{prev(k, m)}, with its own sample."""
         version = self.prev(k, m)
         job = sum(1 for j in range(1, k) if self.workers[j] == m)
         sample = sampler(self.seed).sample(m, job)
         return self.problem.gradient(self.iterates[version], sample)
 
     def weighted_average(self, weights):
-        """Σ w_k·x_k / Σ w_k over k = 1 … K."""
+        """Return Σ w_k·x_k / Σ w_k over k = 1 … K."""
         total = sum(weights[k] * self.iterates[k] for k in range(1, self.last + 1))
         return np.asarray(total / sum(weights[k] for k in range(1, self.last + 1)))

@@ -1,4 +1,4 @@
-"""A server that is killed where a test says. Run as a script: it trains, or resumes, and kills itself."""
+"""A script that trains or resumes and kills its own process, the server, at a point chosen by the test."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def options_of(plan):
 
 
 class Die(nw.Callback):
-    """Kills this process when the run has made so many steps; if it is to say so, when it has been heard."""
+    """Kills this process after ``steps`` steps; with ``say``, prints a line first and waits for a line on stdin."""
 
     def __init__(self, steps, say):
         self.steps, self.say = steps, say
@@ -39,7 +39,7 @@ class Die(nw.Callback):
 
 
 def die_while_writing(number):
-    """Kills this process just before it completes its checkpoint of this number."""
+    """Kill this process just before it completes its checkpoint with this number."""
     rename, count = os.rename, 0
 
     def dying_rename(source, target):

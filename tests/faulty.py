@@ -1,4 +1,4 @@
-"""Problems whose workers fail where a test says, and wait where a test says. Imported by worker processes."""
+"""Problems whose workers fail or wait at points chosen by a test. Imported by worker processes."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ class Quadratic:
         return np.zeros(self.dimension)
 
     def loss(self, point):
-        return sum((0.5 * self.eigenvalues * (point - self.solution) ** 2).tolist())  # in this order, everywhere
+        return sum((0.5 * self.eigenvalues * (point - self.solution) ** 2).tolist())  # a fixed order of additions
 
     def gradient(self, point, sample):
         noise = self.sigma / np.sqrt(self.dimension) * sample.normals(self.dimension)
@@ -33,7 +33,7 @@ class Quadratic:
 
 @dataclass
 class Faulty:
-    """A noisy quadratic; ``faults`` says what happens at which (worker, job)."""
+    """A noisy quadratic; ``faults`` maps (worker, job), or a worker, to the name of a fault below."""
 
     faults: dict = field(default_factory=dict)
     dimension: int = 5
@@ -74,7 +74,7 @@ class Faulty:
 
 @dataclass
 class Conducted(Faulty):
-    """Worker m finishes a gradient only when a byte comes through the named pipe ``folder/m``."""
+    """Worker m finishes a gradient only after it has read a byte from the named pipe ``folder/m``."""
 
     folder: str = ""
 
@@ -86,7 +86,7 @@ class Conducted(Faulty):
 
 
 class Conductor:
-    """Lets workers finish one after the other, in a given order."""
+    """Lets workers of a ``Conducted`` problem finish in a chosen order."""
 
     def __init__(self, folder, workers):
         self.folder = str(folder)
@@ -105,7 +105,7 @@ class Conductor:
 
 @dataclass
 class InOrder(nw.Method):
-    """Another method whose arrivals come in the order of an adversary: the next worker that has a ticket."""
+    """Wraps a method; workers arrive in a given order, and those without a ticket are skipped, as in ``Adversary``."""
 
     method: nw.Method
     order: list
@@ -128,9 +128,9 @@ class InOrder(nw.Method):
 
 
 class Watched(nw.Method, nw.Callback):
-    """Another method, in a run that ends when ``enough`` says so: however the machine shares its time, that comes.
+    """Wraps a method and stops the run when ``enough(jobs)`` is true, so that tests do not depend on timing.
 
-    ``jobs`` is the latest job that each worker delivered.
+    ``jobs`` is the latest job of each worker that arrived.
     """
 
     def __init__(self, method, enough):
@@ -156,13 +156,13 @@ class Watched(nw.Method, nw.Callback):
 
 
 def train_until(enough, problem, method, callbacks=(), **options):
-    """Train until ``enough(jobs)``, where ``jobs`` is the latest job that each worker delivered."""
+    """Train until ``enough(jobs)``, where ``jobs`` is the latest job of each worker that arrived."""
     watched = Watched(method, enough)
     return nw.train(problem, watched, steps=10**9, callbacks=[watched, *callbacks], **options)
 
 
 class Waiting(Faulty):
-    """Its loss waits, from the second time on, for a byte from a pipe that the test holds."""
+    """Its second evaluation of the loss waits for a byte from a named pipe that the test writes to."""
 
     def __init__(self, folder):
         super().__init__()

@@ -1,12 +1,12 @@
-"""The golden table: what every method of the catalogue does on one toy problem. ``make golden`` writes it anew.
+"""The golden table: results of every method of the catalogue on one toy problem. ``make golden`` rewrites it.
 
-    python tests/golden.py           # write the golden table and the hashes of golden_traces.py anew
-    python tests/golden.py --check   # compare the hashes: OK, or which runs record other bits here
-    python tests/golden.py --look    # compare, and look at the compiled code as well
+    python tests/golden.py           # rewrite the golden table and the hashes of golden_traces.py
+    python tests/golden.py --check   # compare the hashes: print OK, or the runs that record other bits here
+    python tests/golden.py --look    # compare the hashes and inspect the compiled code as well
 
 Six workers that need 0.1 to 10 s for a gradient, 100 s of virtual time, a quadratic of dimension 10; once with the same
-data for everybody, once with data of their own (ζ = 1), and once with random speeds, leaves, joins and the uniform
-average as the answer. Most changes of a method's behaviour show here.
+data for all workers, once with different data on each (ζ = 1), and once with random speeds, leaves, joins and the
+uniform average as the output. Most changes of a method's behaviour change this table.
 """
 
 import sys
@@ -35,7 +35,7 @@ HEADER = " ".join([f"{'method':34}", *(f"{name:>{width}}" for name, width in COL
 
 
 def row(name):
-    """One line of the table: counts, and the last loss with the same data and with data of their own."""
+    """Return one line of the table: counts, and the losses with the same data, different data and random speeds."""
     same = nw.simulate(SAME, CATALOGUE[name], SPEEDS, seconds=100.0, evaluate_every=10_000)
     own = nw.simulate(OWN, CATALOGUE[name], SPEEDS, seconds=100.0, evaluate_every=10_000)
     output, faults = nw.UniformAverage(), nw.speeds.Faults(TURMOIL)
@@ -47,7 +47,7 @@ def row(name):
 
 
 def check(look):
-    """Print OK, or which runs record other bits than the table of hashes says; the exit status."""
+    """Print OK, or the runs whose bits differ from the table of hashes; return the exit status."""
     problems = [f"differs: {name}" for name in golden_traces.differing()]
     if look:
         problems += compiled_code.suspicious()

@@ -1,7 +1,7 @@
-"""Hashes of everything that small runs record: the same bits on every processor, wherever arrays are in memory.
+"""Hashes of everything that small runs record, which is bit-identical on every processor and for every alignment.
 
-``make golden`` writes the table anew, after a change that is meant. ``python tests/golden.py --check`` compares: it
-needs nothing but the package, so that it runs on other machines as well.
+``make golden`` rewrites the table after an intended change. ``python tests/golden.py --check`` compares: it needs only
+the package, so that it runs on other machines as well.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ def least_squares(batch_size, dimension=37):
 
 
 def single(problem):
-    """The same data in float32."""
+    """Return the problem with the same data in float32."""
     return nw.problems.LeastSquares(problem.features.astype(np.float32), problem.targets, problem.batch_size)
 
 
 def labelled(sparse=False):
-    """Features, dense or sparse, and classes 0, 1 and 2."""
+    """Return features, dense or sparse, and classes 0, 1 and 2."""
     features = least_squares(1, dimension=21).features - 0.1
     classes = np.arange(len(features)) * 7 % 11 % 3
     features[np.arange(len(features)), classes] += 0.3
@@ -62,21 +62,21 @@ def simulated(problem, method=ASYNCHRONOUS, speeds=FIXED, **options):
 
 
 def of_the_catalogue():
-    """Every method."""
+    """Yield a run of every method."""
     problem = quadratic(10)
     for method in CATALOGUE.values():
         yield from simulated(problem, method, EXPONENTIAL, way="reference")
 
 
 def of_wrappers():
-    """Compressed gradients and local steps."""
+    """Yield runs with compressed gradients and local steps."""
     for compressor in (nw.problems.TopK(3), nw.problems.RandomK(3), nw.problems.QSGD(7), nw.problems.Sign()):
         yield from simulated(nw.problems.Compressed(quadratic(), compressor), speeds=EXPONENTIAL)
     yield from simulated(nw.problems.LocalSteps(quadratic(), steps=3, stepsize=0.05), nw.FedBuff(nw.Constant(1.0)))
 
 
 def of_rules():
-    """Stepsize rules, updates and outputs that use elementary functions."""
+    """Yield runs with stepsize rules, updates and outputs that use elementary functions."""
     problem = quadratic(10)
     for rule in (
         nw.ExponentialDelayAdaptive(0.1, cut=4.0, rate=0.05),
@@ -122,7 +122,7 @@ CASES = {
 
 
 def digest(runs):
-    """A hash of the traces, histories and answers of runs."""
+    """Return a hash of the traces, histories and outputs of runs."""
     result = hashlib.sha256()
     for run in runs:
         trace, history = run.trace, run.history
@@ -142,7 +142,7 @@ def write():
 
 
 def differing():
-    """The names of the cases that differ from the table."""
+    """Return the names of the cases that differ from the table."""
     table = json.loads(TABLE.read_text(encoding="utf-8"))
     now = digests()
     return sorted(name for name in table.keys() | now.keys() if table.get(name) != now.get(name))

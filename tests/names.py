@@ -1,8 +1,8 @@
-"""Names of tests."""
+"""Names of parametrised tests."""
 
 import re
 
 
 def plain(value):
-    """A parameter as text without addresses, so that processes that share the work know a test by the same name."""
+    """Return a parameter as text without memory addresses, so that test names are the same in all processes."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))

@@ -1,6 +1,6 @@
-"""A plugin of pytest that runs tests in another order: ``NOWAIT_SHUFFLE=7 pytest -p shuffled``.
+"""A pytest plugin that runs tests in random order: ``NOWAIT_SHUFFLE=7 pytest -p shuffled``.
 
-Files are shuffled, and tests within each file, so that fixtures of a file are made once. The same number gives the same
+Files are shuffled, and tests within each file, so that module fixtures are created once. The same seed gives the same
 order in every process of pytest-xdist.
 """
 

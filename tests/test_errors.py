@@ -48,7 +48,10 @@ class WrongInitial:
         ({"target_loss": math.nan}, "target_loss must be a finite number, got nan"),
         ({"target_loss": "0.1"}, "target_loss must be a finite number, got '0.1'"),
         ({"seconds": 10**400}, "seconds must be a finite number above 0, got 1000"),
-        ({"faults": nw.speeds.Faults([(1.0, "leave", 20)])}, "worker 20 is to leave at 1, but there are 2 workers"),
+        (
+            {"faults": nw.speeds.Faults([(1.0, "leave", 20)])},
+            r'worker 20 has a "leave" entry at t=1, but there are 2 workers \(0 to 1\) and it did not join before',
+        ),
         ({"callbacks": nw.Callback()}, r"callbacks must be a list of callbacks, .* write callbacks=\[...\]"),
         ({"update": nw.Proximal(lambda values, stepsize: None)}, "must return the proximal point, got NoneType"),
         ({"evaluate_every": 0}, "evaluate_every must be an integer of at least 1, got 0"),

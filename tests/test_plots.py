@@ -71,7 +71,7 @@ def test_a_sweep_that_only_diverged_can_be_drawn(caplog):
 
 
 def test_a_sweep_draws_a_sweep_alone(runs):
-    with pytest.raises(TypeError, match=r"sweep draws what nw.sweep returned"):
+    with pytest.raises(TypeError, match=r"sweep draws the result of nw.sweep"):
         nw.plots.sweep(runs)
 
 

@@ -197,7 +197,7 @@ def test_a_wrong_entry_is_named(folder, name, value, message):
     ("text", "message"),
     [
         ("", r"config\.json is damaged: it cannot be read as JSON"),
-        ("[1]", r"config\.json is damaged: it does not hold the entries"),
+        ("[1]", r"config\.json is damaged: it must contain a JSON object"),
         ("[" * 100_000, r"config\.json is damaged: it cannot be read as JSON"),
         ('{"seed": ' + "9" * 5_000 + "}", r"config\.json is damaged: it cannot be read as JSON"),
         (b"\xff\xfe\xff", r"config\.json is damaged: it cannot be read as JSON"),

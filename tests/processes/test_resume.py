@@ -217,7 +217,7 @@ def test_a_folder_that_is_being_written_is_refused(tmp_path):
         if control.steps == 20:
             nw.resume(tmp_path / "run", Faulty())
 
-    with pytest.raises(ValueError, match="is being written by a run that goes on"):
+    with pytest.raises(ValueError, match="is locked: another process is running this run"):
         nw.train(
             Faulty(),
             crashing.METHODS["asynchronous"],

@@ -1,4 +1,4 @@
-"""The folder of a run under attack: damage is noticed, links are not followed, files of others stay."""
+"""Robustness of the run folder: damage is detected, links are not followed, foreign files are kept."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ METHOD = nw.FedBuff(nw.Constant(0.1), buffer=3)
 
 
 class Scripted:
-    """A server with two workers that is driven by hand and kept in a folder, without processes."""
+    """A server with two workers that is driven event by event and recorded in a folder, without processes."""
 
     def __init__(self, path, keep=3, size=4, every=2, checkpoint=None, folder=None):
         self.recorder = TraceRecorder([0, 1], "full", chunk_rows=8)
@@ -56,7 +56,7 @@ class Scripted:
         self.tickets = [command.ticket for command in commands]
 
     def run(self, steps, loss=lambda step: 1.0 / (1 + step)):
-        """Gradients that depend on the ticket alone, until so many steps are made."""
+        """Send gradients that depend only on the ticket until the server has made ``steps`` steps."""
         while self.server.steps < steps:
             ticket = self.tickets.pop(0)
             gradient = np.full(self.server.params.shape, 1.0 + ticket.job % 3 + ticket.worker)
@@ -86,7 +86,7 @@ class Scripted:
 
 
 def resumed(path):
-    """Go on with a folder, as ``nw.resume`` does."""
+    """Resume a folder, as ``nw.resume`` does."""
     read_config(path)
     folder = RunFolder(path, keep=3)
     folder.lock()
@@ -98,7 +98,7 @@ def resumed(path):
 
 
 def unfinished(path, steps=9):
-    """A folder as a crash leaves it."""
+    """Return a folder as a crash leaves it."""
     scripted = Scripted(path).run(steps)
     scripted.folder.close()
     return scripted
@@ -112,7 +112,7 @@ def files_of(path):
 
 
 def damages(data, rng):
-    """Some ways in which a file may be damaged."""
+    """Yield several kinds of damage to a file."""
     place = rng.randrange(len(data)) if data else 0
     yield "flipped", data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1 :] if data else b"x"
     yield "cut", data[:place]
@@ -182,7 +182,7 @@ def test_damage_in_the_newest_checkpoint_is_named_and_the_run_goes_on_from_an_ol
     run = resumed(tmp_path / "run")
     assert run.server.steps == 6
     assert f"step_8/{name} is damaged" in caplog.text
-    assert "the run goes on from the older checkpoint of step 6" in caplog.text
+    assert "resuming from the older checkpoint of step 6" in caplog.text
     assert not newest.parent.exists(), "it would be newer than what the run does next"
 
 
@@ -190,7 +190,7 @@ def test_damage_everywhere_is_one_sentence(tmp_path):
     unfinished(tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
         path.write_text("{")
-    with pytest.raises(DamagedFileError, match="it has no whole checkpoint to resume from"):
+    with pytest.raises(DamagedFileError, match="it has no intact checkpoint to resume from"):
         resumed(tmp_path / "run")
 
 
@@ -282,7 +282,7 @@ def test_damaged_results_of_a_finished_run_are_written_again(name, tmp_path, cap
     assert np.array_equal(nw.load(tmp_path / "run").last, whole.last)
 
 
-# What nowait check says
+# nowait check
 
 
 def test_check_of_a_whole_run(tmp_path):
@@ -311,7 +311,7 @@ def test_check_names_what_is_damaged(tmp_path):
         check_folder(tmp_path)
 
 
-# Links, and files of others
+# Links and foreign files
 
 
 def test_links_in_a_prepared_folder_are_not_followed(tmp_path):
@@ -383,7 +383,7 @@ def test_a_run_that_never_began_removes_its_own_files_and_no_others(tmp_path):
 
 
 def test_a_folder_is_never_there_without_a_checkpoint(tmp_path, monkeypatch):
-    """The process is killed at each call that renames or creates a file while the folder is made."""
+    """Kill the process at each call that renames or creates a file while the folder is created."""
     for number in range(1, 100):
         path = tmp_path / f"run-{number}"
         with monkeypatch.context() as patch:
@@ -406,7 +406,7 @@ class _Killed(BaseException):
 
 
 def _kill_at(patch, number):
-    """As a kill does: nothing is cleaned up."""
+    """Simulate SIGKILL: no cleanup runs."""
     calls = []
 
     def wrapped(function):
@@ -424,7 +424,7 @@ def _kill_at(patch, number):
     return calls
 
 
-# Which checkpoints stay, and how they are written
+# Which checkpoints are kept, and how they are written
 
 
 def test_the_best_checkpoint_stays_when_a_run_diverges(tmp_path):
@@ -433,7 +433,7 @@ def test_the_best_checkpoint_stays_when_a_run_diverges(tmp_path):
 
 
 def test_a_large_checkpoint_is_written_while_steps_go_on(tmp_path, monkeypatch):
-    """The thread that writes waits until six more steps are made."""
+    """The writing thread waits until six more steps are made."""
     monkeypatch.setattr("nowait.engines.keeper.BACKGROUND_BYTES", 1)
     write, gate = CheckpointFolder.write, threading.Event()
 

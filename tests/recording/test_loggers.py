@@ -1,4 +1,4 @@
-"""Callbacks that write: checkpoints heard of, TensorBoard, the step of a loss."""
+"""Callbacks for logging: on_checkpoint, TensorBoard, and the step of a loss."""
 
 import sys
 

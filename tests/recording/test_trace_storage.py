@@ -1,4 +1,4 @@
-"""How traces are stored: in frames with checksums, in bounded memory, and read back bit for bit."""
+"""Storage of traces: in frames with checksums, in bounded memory, and read back bit for bit."""
 
 import itertools
 import pickle
@@ -26,7 +26,7 @@ SPEEDS = nw.speeds.Exponential([0.3, 1.0, 1.0, 9.0])
 
 
 def recorded(chunk_rows, kept="full", method=None, arrivals=100):
-    """A recorder that heard of a run with many workers."""
+    """Return a recorder that recorded a run with many workers."""
     recorder = TraceRecorder(range(4), kept, chunk_rows)
     method = nw.FedBuff(nw.Constant(0.1), buffer=7) if method is None else method
     workers = ScriptedWorkers(method, num_workers=4, log=recorder)
@@ -35,7 +35,7 @@ def recorded(chunk_rows, kept="full", method=None, arrivals=100):
 
 
 def random_rows(count, seed):
-    """Rows with columns of every width: constant, small, large and any floats."""
+    """Return rows with columns of every width: constant, small, large and arbitrary floats."""
     rng = np.random.default_rng(seed)
     rows = np.zeros(count, ARRIVAL_DTYPE)
     for place, name in enumerate(COLUMNS):
@@ -123,7 +123,7 @@ def test_few_rows_are_counted_as_many_are(monkeypatch):
     assert few["repeats"] > 0
 
 
-# How much is kept
+# Sampled traces
 
 
 def test_a_sampled_trace_has_the_first_arrivals_of_each_worker_and_then_one_in_so_many():
@@ -252,7 +252,7 @@ def test_an_array_that_is_larger_than_its_entry_is_refused(tmp_path):
     path = tmp_path / "liar.npz"
     with zipfile.ZipFile(path, "w") as file, file.open("format.npy", "w") as entry:
         np.lib.format.write_array_header_1_0(entry, {"descr": "<i8", "fortran_order": False, "shape": (2**40,)})
-    with pytest.raises(DamagedFileError, match="another size than its header says"):
+    with pytest.raises(DamagedFileError, match="does not match its header"):
         nw.Trace.load(path)
 
 

@@ -15,7 +15,7 @@ DEADLINE_SECONDS = 60.0
 
 
 class Browser:
-    """One browser with one page. Every call waits for its answer, none longer than the deadline."""
+    """One browser with one page. Every call waits for its answer, with a timeout."""
 
     def __init__(self, folder):
         ours, theirs = _pipe_pair(), _pipe_pair()
@@ -42,14 +42,14 @@ class Browser:
         return answer["result"]
 
     def open(self, path):
-        """Load a file and wait until it is there."""
+        """Load a file and wait until it is loaded."""
         self.events.clear()
         self.call("Page.navigate", url=path.resolve().as_uri())
         if not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._until(lambda got: got.get("method") == "Page.loadEventFired")
 
     def ask(self, expression):
-        """The value of a JavaScript expression; of a promise, what it comes to."""
+        """Return the value of a JavaScript expression; a promise is awaited."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -60,17 +60,17 @@ class Browser:
         assert self.ask(f"new Promise((done) => {{ {look} }})")
 
     def resize(self, width, height, mobile=False):
-        """Another window; returns when the page has drawn itself for it."""
+        """Resize the window and wait until the page has been redrawn."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         self.wait_until(f"document.documentElement.clientWidth === {width}")
         self.ask("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def prefer(self, scheme):
-        """The reader's system is light or dark."""
+        """Emulate the reader's preference for a light or dark colour scheme."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def point_at(self, selector, across=0.5, down=0.5):
-        """Move the mouse to a place in an element."""
+        """Move the mouse to a position in an element."""
         box = self.ask(
             f"(() => {{ const element = document.querySelector({json.dumps(selector)});"
             " element.scrollIntoView({block: 'center'}); const box = element.getBoundingClientRect();"
@@ -81,7 +81,7 @@ class Browser:
         return place
 
     def click(self, selector):
-        """Press the mouse on an element, as a reader does."""
+        """Click on an element with the mouse."""
         place = self.point_at(selector)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
@@ -92,31 +92,31 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def choose(self, selector, value):
-        """Choose an option of a select box."""
+        """Select an option of a select element."""
         self.ask(
             f"(() => {{ const box = document.querySelector({json.dumps(selector)}); box.value = {json.dumps(value)};"
             " box.dispatchEvent(new Event('change', {bubbles: true})) })()"
         )
 
     def screenshot(self, path, whole=True):
-        """The page as an image."""
+        """Return a screenshot of the page."""
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def complaints(self):
-        """Errors and warnings that the page logged."""
+        """Return the errors and warnings that the page logged."""
         errors = [event["params"] for event in self.events if event["method"] == "Runtime.exceptionThrown"]
         logged = [event["params"]["entry"] for event in self.events if event["method"] == "Log.entryAdded"]
         printed = [event["params"] for event in self.events if event["method"] == "Runtime.consoleAPICalled"]
         return errors + logged + printed
 
     def requests(self):
-        """What the page asked for."""
+        """Return the URLs that the page requested."""
         sent = [event for event in self.events if event["method"] == "Network.requestWillBeSent"]
         return [event["params"]["request"]["url"] for event in sent]
 
     def close(self):
-        """End the browser and everything it started."""
+        """End the browser and all its child processes."""
         os.close(self._write)
         os.close(self._read)
         os.killpg(self._pid, signal.SIGKILL)
@@ -143,7 +143,7 @@ class Browser:
 
 
 def _pipe_pair():
-    """A pipe whose ends are not 3 or 4, the numbers they get in the browser."""
+    """Return a pipe whose file descriptors are not 3 or 4, which the browser uses."""
     ends = os.pipe()
     moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
     for end in ends:

@@ -1,4 +1,4 @@
-"""Which runs a report takes together, and how it names them."""
+"""How a report groups runs, and how it names the groups."""
 
 import dataclasses
 

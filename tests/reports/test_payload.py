@@ -1,4 +1,4 @@
-"""What a report is made of: numbers that are thinned, binned and added up right, and a page that is safe and whole."""
+"""The data of a report: thinned curves, histograms and shares; and the page: complete and safely escaped."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ def a_run(method=None, seed=0, **budget):
 
 
 def with_losses(run, losses, diverged=False):
-    """The run, had these been its losses at times 0, 1, 2, ..."""
+    """Return the run with these losses at times 0, 1, 2, ..."""
     places = np.arange(len(losses))
     history = History(places, places * 10, places.astype(float), np.array(losses, dtype=float))
     return dataclasses.replace(run, history=history, stats=dataclasses.replace(run.stats, diverged=diverged))
@@ -193,7 +193,8 @@ def test_a_configuration_is_flattened_and_says_nothing_twice():
 
 def test_what_differs_between_runs_is_apart_from_what_does_not(run):
     other = a_run(nw.MinibatchSGD(nw.Constant(0.5)))
-    differs, same = config_tables({"async": [run, a_run(seed=1)], "minibatch": [other]}, None).split("The same for all")
+    tables = config_tables({"async": [run, a_run(seed=1)], "minibatch": [other]}, None)
+    differs, same = tables.split("Common to all runs")
     assert "AsynchronousSGD" in differs
     assert "<td>0, 1</td>" in differs
     assert "Exponential" in same
@@ -274,7 +275,7 @@ def test_what_is_no_run_is_refused_and_nothing_is_written(run, tmp_path):
     for wrong in (1, [], [run, 1], "run", {"inner": run}):
         with pytest.raises(TypeError, match="'one' must be a Run or a list of Runs"):
             write_report({"one": wrong}, tmp_path / "a.html")
-    with pytest.raises(TypeError, match="named by text, got the name 1"):
+    with pytest.raises(TypeError, match="the name of a run must be a string, got 1"):
         write_report({1: run}, tmp_path / "a.html")
     with pytest.raises(ValueError, match="minimum must be a finite number"):
         write_report({"one": run}, tmp_path / "a.html", minimum=np.nan)

@@ -235,7 +235,7 @@ def test_a_run_that_came_back_from_infinity_counts_as_diverged():
         ([[0.1], [0.2], [0.3]], "the best stepsize, 0.1, is the smallest of the grid: a wider grid may do better"),
         ([[0.3], [0.2], [0.1]], "the best stepsize, 10, is the largest of the grid"),
         ([[0.3], [0.1], [math.inf]], ""),
-        ([[math.inf], [math.inf]], "every stepsize diverged for some seed: try smaller ones than 0.1"),
+        ([[math.inf], [math.inf]], "every stepsize diverged for some seed: try stepsizes below 0.1"),
         ([[0.3]], ""),
     ],
 )
@@ -246,7 +246,7 @@ def test_what_is_said_about_the_grid(final, words):
 
 
 def test_there_is_no_best_if_all_diverged():
-    with pytest.raises(ValueError, match=r"every stepsize diverged for some seed: try smaller ones than 0\.1"):
+    with pytest.raises(ValueError, match=r"every stepsize diverged for some seed: try stepsizes below 0\.1"):
         a_sweep([[math.inf], [math.inf]]).best  # noqa: B018
 
 

@@ -118,14 +118,14 @@ def test_further_stepsizes_and_seeds_are_added(tmp_path):
 )
 def test_the_folder_of_another_sweep_is_refused(other, name, tmp_path):
     swept(folder=tmp_path / "sweep")
-    with pytest.raises(ValueError, match=f"holds another sweep, with another {name}: choose another folder"):
+    with pytest.raises(ValueError, match=f"contains a sweep with another {name}: choose another folder"):
         swept(**({"folder": tmp_path / "sweep"} | other))
 
 
 def test_nothing_is_overwritten(tmp_path):
     result = swept()
     result.save(tmp_path / "sweep")
-    with pytest.raises(FileExistsError, match="holds a sweep already: nothing is overwritten"):
+    with pytest.raises(FileExistsError, match="already contains a sweep, and nothing is overwritten"):
         result.save(tmp_path / "sweep")
 
 
@@ -149,7 +149,7 @@ def test_damage_is_never_believed(tmp_path, caplog):
     caplog.clear()
     assert_same(swept(folder=tmp_path / "sweep"), result)
     assert "line 2 of" in caplog.messages[0]
-    assert "is damaged: that run is made again" in caplog.messages[0]
+    assert "is damaged: this run will be repeated" in caplog.messages[0]
     assert_same(nw.Sweep.load(tmp_path / "sweep"), result)
 
 

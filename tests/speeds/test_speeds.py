@@ -55,7 +55,7 @@ def test_a_time_varying_ticket_ends_when_the_integral_of_its_rate_reaches_one():
     ("start", "finish"), [(0.0, 0.5), (9.9, 10.9 + 0.7), (10.0, 12.0), (9.5, 10.0), (20.0, 31.0), (25.0, 31.0)]
 )
 def test_a_rate_may_jump_and_rest(start, finish):
-    """Two a second until 10, one every two seconds until 20, rest until 30, then one a second."""
+    """The rate is 2 gradients per second until time 10, 0.5 until 20, 0 until 30, then 1."""
 
     def rate(worker, time):
         return 2.0 if time < 10 else 0.5 if time < 20 else 0.0 if time < 30 else 1.0
@@ -171,7 +171,7 @@ def test_a_clock_waits_for_its_limit():
 
 
 def test_cancelled_tickets_do_not_pile_up():
-    """A slow worker cancelled over and over leaves nothing behind for a million seconds."""
+    """The heap stays small when the tickets of a slow worker are cancelled again and again."""
     clock = HeapClock(lambda worker, job, start: (1e6, start + 1e6))
     for number in range(10_000):
         ticket = Ticket(id=number, worker=0, version=0, job=number)
@@ -200,11 +200,11 @@ def test_the_adversarys_order_repeats_and_passes_over_workers_without_a_ticket()
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SPEEDS.Fixed([]), "seconds is empty: somebody has to compute gradients"),
+        (lambda: SPEEDS.Fixed([]), "seconds is empty: at least one worker has to compute gradients"),
         (lambda: SPEEDS.Fixed([1.0, -2.0]), r"seconds\[1\] must be a finite number above 0, got -2.0"),
         (lambda: SPEEDS.Fixed([1.0, math.nan]), r"seconds\[1\] must be a finite number above 0, got nan"),
         (lambda: SPEEDS.Fixed(0, workers=3), "seconds must be a finite number above 0, got 0"),
-        (lambda: SPEEDS.Fixed(1.0), "say how many there are with workers="),
+        (lambda: SPEEDS.Fixed(1.0), "pass the number of workers as workers="),
         (lambda: SPEEDS.Fixed(1.0, workers=0), "workers must be an integer of at least 1, got 0"),
         (lambda: SPEEDS.Fixed([1.0, 2.0], workers=3), "seconds has 2 values, but workers=3"),
         (lambda: SPEEDS.Fixed("fast"), "seconds must be a number or a list with one value per worker, got 'fast'"),
@@ -216,7 +216,7 @@ def test_the_adversarys_order_repeats_and_passes_over_workers_without_a_ticket()
         (lambda: SPEEDS.TimeVarying(lambda worker, time: 1.0, workers=0), "workers must be an integer of at least 1"),
         (lambda: SPEEDS.TimeVarying(lambda worker, time: -1.0, workers=1).timing(0)(0, 0, 0.0), "rate.* got -1.0"),
         (lambda: SPEEDS.UpDown(1.0, up=0.0, down=1.0, workers=1), "up must be a finite number above 0"),
-        (lambda: SPEEDS.Adversary([]), "order is empty: nobody would ever arrive"),
+        (lambda: SPEEDS.Adversary([]), "order is empty: no gradient would ever arrive"),
         (lambda: SPEEDS.Adversary([0, -1]), r"order\[1\] must be a worker number of at least 0, got -1"),
         (lambda: SPEEDS.BySample(1.0, 3.0, workers=1), "factor must be a function of the sample"),
         (lambda: SPEEDS.BySample(1.0, lambda sample: 0.0, workers=1).timing(0)(0, 0, 0.0), "factor.sample. must be"),
@@ -232,7 +232,10 @@ def test_the_adversarys_order_repeats_and_passes_over_workers_without_a_ticket()
         (lambda: SPEEDS.Faults([(1.0, "join", 10**12)]), "take numbers of at most 10,000,000"),
         (lambda: SPEEDS.Adversary([0, 5], workers=2), "workers must be an integer of at least 6, got 2"),
         (lambda: SPEEDS.Faults([(1.0, "leave")]), r"faults\[0\] must be \(time, 'leave' or 'join', worker\)"),
-        (lambda: SPEEDS.Faults([(1.0, "leave", 0), (2.0, "leave", 0)]), "worker 0 is to leave at 2"),
+        (
+            lambda: SPEEDS.Faults([(1.0, "leave", 0), (2.0, "leave", 0)]),
+            r'worker 0 has two "leave" entries in a row \(the second at t=2\)',
+        ),
         (lambda: SPEEDS.Faults("leave"), "faults are a list"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Estimated constants, against those that are known."""
+"""Estimated constants, compared with known ones."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ RNG = np.random.default_rng(0)
 
 
 class Plain:
-    """A user's problem: no full_gradient, no minimum; float32 if asked."""
+    """A user's problem without full_gradient and minimum, in float64 or float32."""
 
     dimension = 3
     curvature = np.array([1.0, 2.0, 5.0])
@@ -56,7 +56,7 @@ def test_an_estimate_is_as_good_as_constants_for_prescribe():
 
 
 def test_the_error_says_how_uncertain_sigma_is():
-    """More samples, a smaller error; and the errors of many estimates are as large as they say."""
+    """More samples give a smaller error, and the reported errors match the spread of many estimates."""
     few, many = (estimate(Plain(), samples=samples, descent=0).sigma.error for samples in (32, 2_048))
     assert many < few / 4
     found = [estimate(Plain(), samples=64, descent=0, iterations=1, seed=seed).sigma for seed in range(30)]
@@ -83,7 +83,7 @@ def test_the_error_of_a_sampled_smoothness_says_how_much_it_differs_from_sample_
 def test_a_known_lowest_loss_makes_delta_a_bound():
     found = estimate(Plain(), lowest=-1.0)
     assert found.Delta == pytest.approx(5.0)
-    with pytest.raises(ValueError, match="lowest=3 is no lower bound of the loss"):
+    with pytest.raises(ValueError, match="lowest=3 is not a lower bound of the loss"):
         estimate(Plain(), lowest=3.0)
 
 
@@ -124,7 +124,7 @@ def test_wrong_options_are_refused(options, message):
 
 
 class Absolute:
-    """A user's piecewise linear loss: no curvature anywhere."""
+    """A user's piecewise linear loss, without curvature."""
 
     dimension = 2
 

@@ -1,4 +1,4 @@
-"""The lemmas on traces: they hold on every run, and a tampered trace is found out."""
+"""The lemmas on traces: they hold on every run, and a manipulated trace is detected."""
 
 import dataclasses
 
@@ -73,7 +73,7 @@ def test_another_seed_is_not_the_run():
 
 
 def test_stepsizes_that_shrink_too_much_break_the_sum():
-    """A rule with a smaller cut than it says."""
+    """The stepsizes of the trace are smaller than those of the rule."""
     trace = a_run(nw.speeds.Fixed([1, 2, 9]), nw.Constant(0.1)).trace
     order = Order(trace)
     order.final_stepsizes = lambda rule: np.full(order.K + 1 + order.M, 0.01)
@@ -83,11 +83,11 @@ def test_stepsizes_that_shrink_too_much_break_the_sum():
 
 def test_other_methods_have_no_such_lemmas():
     minibatch = nw.simulate(PROBLEM, nw.MinibatchSGD(nw.Constant(0.1)), nw.speeds.Fixed([1, 2]), steps=5)
-    with pytest.raises(ValueError, match="take the trace of a run of AsynchronousSGD"):
+    with pytest.raises(ValueError, match="pass the trace of a run of AsynchronousSGD"):
         check_lemmas(minibatch.trace, nw.Constant(0.1), PROBLEM)
     faults = nw.speeds.Faults([(3.0, "leave", 0)])
     left = nw.simulate(PROBLEM, nw.AsynchronousSGD(nw.Constant(0.1)), nw.speeds.Fixed([1, 2]), steps=20, faults=faults)
-    with pytest.raises(ValueError, match="workers that stay"):
+    with pytest.raises(ValueError, match="whose workers do not change"):
         check_lemmas(left.trace, nw.Constant(0.1), PROBLEM)
 
 
@@ -113,7 +113,7 @@ def test_the_lemmas_hold_in_single_precision_and_from_other_initial_params():
 def test_other_last_params_are_not_the_run():
     stepsize = nw.Constant(0.1)
     run = a_run(nw.speeds.Fixed([1, 2, 9]), stepsize)
-    turned = run.last[::-1].copy()  # of the same norm
+    turned = run.last[::-1].copy()  # has the same norm
     assert broken(run.trace, stepsize) == []
     checks = check_lemmas(run.trace, stepsize, PROBLEM, seed=1, last=turned)
     assert [check.lemma for check in checks if not check.holds] == ["Lemma 1"]

@@ -1,4 +1,4 @@
-"""Prescriptions: the paper's formulas, written out once more, and errors that name what is missing."""
+"""Prescriptions: the paper's formulas, written out independently, and errors that name missing constants."""
 
 import math
 
@@ -77,7 +77,7 @@ def test_the_504_of_theorem_3_2_is_a_parameter():
         prescribe("strongly-convex", constants, workers=M, steps=long, log_factor=factor) for factor in (None, 84)
     )
     assert printed.stepsize.largest == pytest.approx(6 * enough.stepsize.largest)
-    with pytest.raises(ValueError, match=r"log_factor is a part of Theorem 3.2"):
+    with pytest.raises(ValueError, match=r"log_factor applies to the setting 'strongly-convex' only \(Theorem 3.2\)"):
         prescribe("convex", constants, workers=M, steps=K, log_factor=84)
 
 
@@ -158,20 +158,20 @@ def test_a_missing_constant_is_named_with_a_remedy(setting, name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"setting": "convexe"}, "there is no setting 'convexe': choose one of .* did you mean 'convex'"),
+        ({"setting": "convexe"}, "unknown setting 'convexe': choose one of .* did you mean 'convex'"),
         ({"constants": {"L": 1.0}}, "constants must be a nowait Constants"),
-        ({"setting": ["convex"]}, r"there is no setting \['convex'\]"),
-        ({"constants": nw.problems.NoisyQuadratic(3)}, r"got a problem: write problem.constants\(\)"),
-        ({"constants": Constants(L=1e-200, sigma=1.0, B=1e200)}, "is beyond floating point"),
+        ({"setting": ["convex"]}, r"unknown setting \['convex'\]"),
+        ({"constants": nw.problems.NoisyQuadratic(3)}, r"got a problem: pass problem.constants\(\)"),
+        ({"constants": Constants(L=1e-200, sigma=1.0, B=1e200)}, "exceeds floating-point range"),
         ({"workers": 0}, "workers must be an integer of at least 1, got 0"),
         ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
         ({"steps": 7}, "needs K ≥ M, got steps=7 for workers=8: take at least 8 steps"),
         ({"setting": "strongly-convex", "steps": 23}, "needs K ≥ 3M, got steps=23 for workers=8: take at least 24"),
-        ({"constants": Constants(L=1.0, B=0.0, sigma=1.0)}, "needs B above 0 .* x_0 is a minimiser already"),
+        ({"constants": Constants(L=1.0, B=0.0, sigma=1.0)}, "needs B above 0 .* x_0 is already a minimiser"),
         ({"constants": Constants(L=0.0, B=1.0, sigma=1.0)}, "needs L above 0"),
         (
             {"setting": "strongly-convex", "constants": Constants(L=1.0, mu=0.0, B=1.0, sigma=1.0)},
-            "needs mu above 0 .* take 'convex'",
+            "needs mu above 0 .* use 'convex'",
         ),
         ({"constants": Constants(L=1.0, B=1.0, sigma=1.0, zeta=0.3)}, "zeta is 0.3: the workers' data differ"),
     ],
@@ -231,7 +231,7 @@ RIVAL_PROBLEMS = {
 @pytest.mark.parametrize("setting", RIVAL_PROBLEMS)
 @pytest.mark.parametrize("rival", ["minibatch", "constant"])
 def test_the_guarantees_of_the_rivals_hold_and_are_not_empty(setting, rival):
-    """On average over seeds; and a start that is as far as B makes the bound say something."""
+    """The mean over seeds is below the bound, with a start at distance B, so that the bound is not trivial."""
     problem = RIVAL_PROBLEMS[setting]
     if rival == "minibatch":
         p = prescribe_minibatch(setting, problem.constants(), workers=4, steps=400)

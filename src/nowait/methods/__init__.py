@@ -1,4 +1,4 @@
-"""The methods: each a small handler on the verbs of the server, in a file of its own."""
+"""The methods. Each has a file of its own and is a small handler that calls the server's verbs."""
 
 from nowait.methods.adaptive_revision import AdaptiveRevision
 from nowait.methods.asynchronous_sgd import AsynchronousSGD

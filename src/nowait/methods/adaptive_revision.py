@@ -14,12 +14,13 @@ from nowait.core.types import Vector
 @final
 @dataclass
 class AdaptiveRevision(Method):
-    """AdaGrad whose squares know of the gradients that came between, and which revises the steps it made too long.
+    """AdaGrad for delayed gradients: it accounts for the gradients applied in between and corrects steps already made.
 
     McMahan and Streeter, "Delay-Tolerant Algorithms for Asynchronous Distributed Online Learning" (NeurIPS 2014), in
     every coordinate: b = Σ of the gradients applied since this one's point; Z ← Z + g² + 2·g·b; Z' ← max(Z', Z);
-    η = γ/√Z'; the step is η_new·g − (η_old − η_new)·b. Z and Z' begin at ``first_square``, which is 1 in Petuum's
-    implementation (the paper itself was not at hand). Memory is one vector per ticket in flight.
+    η = γ/√Z'; the step is η_new·g − (η_old − η_new)·b. Z and Z' start at ``first_square``, which is 1 in Petuum's
+    implementation (the rule follows that implementation, not the paper's text). Memory is one vector per ticket in
+    flight.
     """
 
     makes_its_own_update = True
@@ -35,7 +36,7 @@ class AdaptiveRevision(Method):
         self.first_square = checks.positive(self.first_square, "first_square", "it keeps the first step finite")
 
     def start(self, server: Server) -> None:
-        """Nothing applied yet."""
+        """Reset the sums and give every worker a ticket."""
         self.applied = np.zeros_like(server.params)
         self.squares = np.full_like(server.params, self.first_square)
         self.largest = self.squares.copy()
@@ -44,7 +45,7 @@ class AdaptiveRevision(Method):
             self._assign(server, worker)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Step, with what came between in mind, and go on from the new params."""
+        """Apply the corrected gradient and assign the worker a ticket at the new params."""
         gradient = arrival.gradient
         between = self.applied - self.at_issue.pop(arrival.ticket.id)
         self.squares = self.squares + gradient * gradient + 2 * gradient * between
@@ -56,15 +57,15 @@ class AdaptiveRevision(Method):
         self._assign(server, arrival.worker)
 
     def on_join(self, server: Server, worker: int) -> None:
-        """A first ticket."""
+        """Give the new worker its first ticket."""
         self._assign(server, worker)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """Forget what its tickets began from."""
+        """Forget the sums stored for the worker's lost tickets."""
         self.at_issue = {number: value for number, value in self.at_issue.items() if number in server.in_flight}
 
     def on_reissue(self, server: Server, rejected: Ticket, ticket: Ticket) -> None:
-        """The new ticket begins where the rejected one did, if it is at the same point."""
+        """Move the stored sum to the new ticket if its point is the same; otherwise store the current sum."""
         begun = self.at_issue.pop(rejected.id)
         self.at_issue[ticket.id] = begun if ticket.version == rejected.version else self.applied
 

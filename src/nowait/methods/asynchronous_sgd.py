@@ -1,4 +1,4 @@
-"""Asynchronous SGD: every gradient is applied the moment it arrives."""
+"""Asynchronous SGD: every gradient is applied when it arrives."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class AsynchronousSGD(Method):
     stepsize: Stepsize
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Apply, and go on from the new params."""
+        """Apply the gradient and assign the worker a ticket at the new params."""
         server.apply(arrival, self.stepsize.at(arrival, server))
         server.assign(arrival.worker)
 
     def schedule(self) -> ApplyAtOnce:
-        """All that it does."""
+        """Return the whole method as a schedule that can be compiled."""
         return ApplyAtOnce(self.stepsize)

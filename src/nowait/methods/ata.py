@@ -1,4 +1,4 @@
-"""ATA: adaptive task allocation, which learns who is fast while it trains."""
+"""ATA: adaptive task allocation, which learns the workers' speeds during training."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from nowait.numerics.elementary import log
 @final
 @dataclass
 class ATA(Method):
-    """Rounds of ``batch`` gradients, dealt so that the round is expected to end soonest; nobody works in vain.
+    """Rounds of ``batch`` gradients, allocated so that the round is expected to end soonest; no gradient is wasted.
 
     Maranjyan, Saad, Richtárik and Orabona, "ATA: Adaptive Task Allocation for Efficient Resource Management in
-    Distributed Machine Learning" (ICML 2025). Worker i's compute time is taken as low as its observations allow,
+    Distributed Machine Learning" (ICML 2025). Worker i's compute time is estimated by a lower confidence bound,
 
         (mean_i − 4e·α_i·(√(ln(2r²)/N_i) + ln(2r²)/N_i))₊,   α_i = spread·mean_i
 
-    with N_i observations and r the number of the round, so that a worker that may be fast is tried again; the jobs are
-    dealt one by one to the worker that would finish its jobs first. Workers not seen yet get one each before that.
-    While somebody's bound is 0 such workers get all the jobs: a slow worker that joins costs one long round or two. A
-    round's step is along the mean of its gradients. As fast as Rennala SGD in order once the speeds are learned, with
-    less work: nothing is computed and thrown away. A job's time is that from the worker's last arrival (or from the
-    round's beginning), so time on the network counts.
+    with N_i observations in round r, so that a worker that may be fast is tried again. Jobs are allocated one by one to
+    the worker that would finish its jobs first. Workers that were not observed yet get one job each before that. While
+    the bounds of some workers are 0, these workers get all the jobs: a slow worker that joins causes one or two long
+    rounds. A round's step is along the mean of its gradients. Once the speeds are learned, the time is of the same
+    order as that of Rennala SGD, with less work: no gradient is discarded. A job's time is measured from the worker's
+    last arrival (or from the start of the round), so it includes communication.
 
-    ``spread`` is how much a worker's times scatter around their mean (their sub-exponential norm, relative to it). The
-    default suits steady workers, and is our judgement. The authors' code takes 2, which is safe for any scatter, but
-    leaves the bounds at 0, and all workers with the same number of jobs, for hundreds or thousands of rounds.
+    ``spread`` is how much a worker's times vary around their mean (their sub-exponential norm relative to the mean).
+    The default suits workers of steady speed and is our choice. The authors' code uses 2, which is safe for any
+    variation, but keeps the bounds at 0, and all workers at the same number of jobs, for hundreds or thousands of
+    rounds.
     """
 
     stepsize: Stepsize
@@ -39,11 +40,11 @@ class ATA(Method):
     total: GradientSum = field(init=False, repr=False, compare=False)
     rounds: int = field(init=False, repr=False, compare=False)
     seen: dict[int, tuple[int, float]] = field(init=False, repr=False, compare=False)
-    """By worker: how many times were observed, and their mean."""
+    """By worker: the number of observed times, and their mean."""
     arrived: dict[int, float] = field(init=False, repr=False, compare=False)
-    """By worker: when its last gradient arrived."""
+    """By worker: the time at which its last gradient arrived."""
     began: float = field(init=False, repr=False, compare=False)
-    """When the round began."""
+    """The time at which the round started."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,12 +52,12 @@ class ATA(Method):
         self.spread = checks.not_negative(self.spread, "spread", "it is how much times scatter around their mean")
 
     def start(self, server: Server) -> None:
-        """The first round; nobody was seen yet."""
+        """Start the first round, without observations."""
         self.total, self.rounds, self.seen, self.arrived = server.sum(), 0, {}, {}
         self._begin_round(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Hold it and learn from its time; the last one of the round makes the step."""
+        """Hold the gradient and record its time; step if it is the last one of the round."""
         self.total.add(arrival)
         count, mean = self.seen.get(arrival.worker, (0, 0.0))
         seconds = arrival.time - max(self.began, self.arrived.get(arrival.worker, 0.0))
@@ -65,16 +66,16 @@ class ATA(Method):
         self._step_when_all_are_in(server)
 
     def on_join(self, server: Server, worker: int) -> None:
-        """It is dealt jobs in the next round."""
+        """Include the worker from the next round on."""
         self._step_when_all_are_in(server)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """The round goes on without its jobs, which may have been the last ones."""
+        """Drop the worker's observations; step if the round waited for its jobs only."""
         self.seen.pop(worker, None)
         self._step_when_all_are_in(server)
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """All gradients of a round are fresh."""
+        """Return 1: all gradients of a round are fresh."""
         return 1.0
 
     def _step_when_all_are_in(self, server: Server) -> None:
@@ -93,7 +94,7 @@ class ATA(Method):
                 server.assign(worker)
 
     def _allocation(self, workers: list[int]) -> dict[int, int]:
-        """How many jobs each worker gets: the next one always goes to whom would finish it first."""
+        """Return the number of jobs per worker: each job goes to the worker that would finish it first."""
         new = [worker for worker in workers if worker not in self.seen][: self.batch]
         jobs = dict.fromkeys(new, 1)
         known = [worker for worker in workers if worker in self.seen] or workers
@@ -107,7 +108,7 @@ class ATA(Method):
         return jobs
 
     def _lower_bound(self, worker: int) -> float:
-        """The compute time of the worker, as low as its observations allow."""
+        """Return the lower confidence bound of the worker's compute time; 0 without observations."""
         if worker not in self.seen:
             return 0.0
         count, mean = self.seen[worker]

@@ -1,4 +1,4 @@
-"""CA²FL: buffered steps corrected by a cache of everybody's latest gradient."""
+"""CA²FL: buffered steps corrected by a cache of every worker's latest gradient."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
 @final
 @dataclass
 class CA2FL(Method):
-    """Every ``buffer`` arrivals step along h̄ + mean of (g_i − h_i), h_i being worker i's cached gradient.
+    """Every ``buffer`` arrivals, step along h̄ + mean of (g_i − h_i), where h_i is worker i's cached gradient.
 
     Wang et al., "Tackling the Data Heterogeneity in Asynchronous Federated Learning with Cached Update Calibration"
-    (ICLR 2024). h̄ is the mean of the cache over all live workers, zero for a worker that has not delivered yet; after
-    the step the arrivals of the buffer become their workers' cached gradients. Every worker weighs the same however
-    fast it is, so heterogeneous data cause no bias. Memory is one vector per worker.
+    (ICLR 2024). h̄ is the mean of the cache over all live workers, with zero for a worker that has sent no gradient yet;
+    after the step, the gradients in the buffer replace their workers' cached gradients. Every worker has the same
+    weight, whatever its speed, so heterogeneous data cause no bias. Memory is one vector per worker.
     """
 
     stepsize: Stepsize
@@ -31,12 +31,12 @@ class CA2FL(Method):
         self.buffer = checks.at_least(1, self.buffer, "buffer", "a step needs at least one gradient")
 
     def start(self, server: Server) -> None:
-        """An empty cache and an empty buffer."""
+        """Start with an empty cache and an empty buffer."""
         self.cache, self.arrived, self.differences, self.held = {}, {}, server.sum(), 0
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Hold its difference from the cache; the last one of the buffer makes the step."""
+        """Hold the difference from the cached gradient; step if the buffer is full."""
         latest = server.sum()
         latest.add(arrival)
         self.arrived[arrival.worker] = latest
@@ -49,12 +49,12 @@ class CA2FL(Method):
         server.assign(arrival.worker)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """Its cached gradient leaves with it."""
+        """Remove the worker's cached gradient."""
         self.cache.pop(worker, None)
         self.arrived.pop(worker, None)
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """A step for every full buffer."""
+        """Return M/buffer, at least 1: there is one step per full buffer."""
         return max(1.0, num_workers / self.buffer)
 
     def _step(self, server: Server, arrival: Arrival) -> None:

@@ -11,11 +11,11 @@ from nowait.core import Arrival, Method, Server, Stepsize, checks
 @final
 @dataclass
 class ClippedASGD(Method):
-    """Apply every gradient at once, shortened to ``max_norm`` if it is longer.
+    """Apply every gradient when it arrives, clipped to the norm ``max_norm``.
 
     Erickson and Johansson, "Clipping Makes Distributed and Federated Asynchronous SGD Robust to Stragglers" (2026): no
-    step of plain SGD moves params further than γ·max_norm, so the virtual iterates stay near whatever the delays are,
-    as in Theorem 2 of Mishchenko et al. (2022). Clipping moves the fixed point on heterogeneous data.
+    step of plain SGD moves params further than γ·max_norm, so the virtual iterates stay close for any delays, as in
+    Theorem 2 of Mishchenko et al. (2022). With heterogeneous data, clipping moves the fixed point.
     """
 
     stepsize: Stepsize
@@ -26,7 +26,7 @@ class ClippedASGD(Method):
         self.max_norm = checks.positive(self.max_norm, "max_norm", "every gradient would be shortened to nothing")
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Apply it, or a shorter one in its direction."""
+        """Apply the gradient, clipped if needed, and assign the worker a ticket at the new params."""
         stepsize = self.stepsize.at(arrival, server)
         if arrival.gradient_norm <= self.max_norm:
             server.apply(arrival, stepsize)

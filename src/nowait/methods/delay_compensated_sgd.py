@@ -1,4 +1,4 @@
-"""Delay-compensated SGD: correct a stale gradient towards what it would be at the current params."""
+"""Delay-compensated SGD: correct a stale gradient towards the gradient at the current params."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nowait.core.types import Vector
 @final
 @dataclass
 class AdaptiveStrength:
-    """λ_t = largest/√(MS + 1e-7) in every coordinate, MS being the moving mean of squared gradients (DC-ASGD-a)."""
+    """λ_t = largest/√(MS + 1e-7) in every coordinate; MS is the moving average of squared gradients (DC-ASGD-a)."""
 
     largest: float = 2.0
     decay: float = 0.95
@@ -27,12 +27,12 @@ class AdaptiveStrength:
 @final
 @dataclass
 class DelayCompensatedSGD(Method):
-    """Step along g + λ·g⊙g⊙(x − x_sent), x_sent being the point of the gradient g.
+    """Step along g + λ·g⊙g⊙(x − x_sent), where x_sent is the point of the gradient g.
 
-    Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation" (ICML 2017): g⊙g stands for the
+    Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation" (ICML 2017): g⊙g approximates the
     diagonal of the Hessian. ``strength`` is λ, 0.04 in their experiments, or an ``AdaptiveStrength``. The constants are
-    those of public implementations; the paper itself was not at hand. (Some keep the mean of squares per worker; here
-    there is one.)
+    those of public implementations, not checked against the paper's text. (Some implementations keep one moving average
+    of squares per worker; here there is a single one.)
     """
 
     stepsize: Stepsize
@@ -45,12 +45,12 @@ class DelayCompensatedSGD(Method):
             self.strength = checks.not_negative(self.strength, "strength", "it weighs the correction")
 
     def start(self, server: Server) -> None:
-        """No gradient squared yet."""
+        """Reset the moving average of squares and give every worker a ticket."""
         self.squares = None
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Correct it, apply it, go on from the new params."""
+        """Apply the corrected gradient and assign the worker a ticket at the new params."""
         gradient = arrival.gradient
         correction = gradient * gradient * (server.params - arrival.point)
         direction = gradient + self._strength(gradient) * correction

@@ -11,12 +11,12 @@ from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
 @final
 @dataclass
 class DelayedNesterov(Method):
-    """Apply g/N at once; with every N-th arrival update the momentum and step along it too.
+    """Apply g/N at each arrival; at every N-th arrival update the momentum and include it in the step.
 
     Liu et al., "Asynchronous Local-SGD Training for Language Modeling" (2024): with m ← β·m + mean of the last N
-    gradients, the N-th step is along g/N + β·m, the others along g/N. Momentum that every stale gradient fed would
-    overshoot. With N = 1 it is Nesterov's momentum. Usual values are γ = 0.7 for local steps, β = 0.9 and N
-    about the number of workers.
+    gradients, the N-th step is along g/N + β·m, the others along g/N. Momentum that is updated with every stale
+    gradient would overshoot. With N = 1 this is Nesterov's momentum. Usual values are γ = 0.7 for local steps, β = 0.9
+    and N close to the number of workers.
     """
 
     makes_its_own_update = True
@@ -32,12 +32,12 @@ class DelayedNesterov(Method):
         self.beta = checks.fraction(self.beta, "beta", "momentum would never fade")
 
     def start(self, server: Server) -> None:
-        """No momentum yet."""
+        """Reset the momentum and give every worker a ticket."""
         self.momentum, self.recent = server.sum(), server.sum()
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """A step along its share, and along momentum when its time has come."""
+        """Step along g/N, at every N-th arrival also along the momentum, and assign the worker a new ticket."""
         self.recent.add(arrival)
         step = server.sum()
         step.add(arrival, 1 / self.every)
@@ -48,7 +48,7 @@ class DelayedNesterov(Method):
         server.assign(arrival.worker)
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """In the end a gradient moves params by 1/(N·(1 − β)) of the stepsize."""
+        """Return M·max(1, 1/(N·(1 − β))): in total, a gradient moves params by 1/(N·(1 − β)) of the stepsize."""
         return num_workers * max(1.0, 1 / (self.every * (1 - self.beta)))
 
     def _update_momentum(self) -> None:

@@ -1,4 +1,4 @@
-"""FADAS: buffered steps whose size falls when the buffer is stale."""
+"""FADAS: buffered steps with a smaller stepsize when the buffer is stale."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
 class FADAS(Method):
     """Step along the mean of every ``buffer`` gradients, with min(γ, 1/δ) if the largest δ exceeds ``max_delay``.
 
-    Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization" (ICML 2024), with δ = delay − 1. Take
-    ``update=nw.AMSGrad(0.9, 0.99)``, their server optimiser. (Public code multiplies γ by 1/δ; the paper takes the
+    Wang et al., "FADAS: Towards Federated Adaptive Asynchronous Optimization" (ICML 2024), with δ = delay − 1. Use
+    ``update=nw.AMSGrad(0.9, 0.99)``, their server optimiser. (Public code multiplies γ by 1/δ; the paper uses the
     smaller of the two.)
     """
 
@@ -30,12 +30,12 @@ class FADAS(Method):
         self.max_delay = checks.at_least(0, self.max_delay, "max_delay", "it is a number of steps, 0 for fresh ones")
 
     def start(self, server: Server) -> None:
-        """An empty buffer."""
+        """Start with an empty buffer and give every worker a ticket."""
         self.total, self.oldest = server.sum(), 0
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Hold it; the last one of the buffer makes the step."""
+        """Hold the gradient; step if the buffer is full. Assign the worker a new ticket."""
         self.total.add(arrival)
         self.oldest = max(self.oldest, arrival.delay - 1)
         if self.total.count == self.buffer:
@@ -48,5 +48,5 @@ class FADAS(Method):
         server.assign(arrival.worker)
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """A step for every full buffer."""
+        """Return M/buffer, at least 1: there is one step per full buffer."""
         return max(1.0, num_workers / self.buffer)

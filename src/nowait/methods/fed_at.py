@@ -1,4 +1,4 @@
-"""FedAT: workers of like speed keep step, tiers do not wait for each other."""
+"""FedAT: workers of similar speed form tiers; a tier runs synchronously, tiers do not wait for each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
 @final
 @dataclass(eq=False)
 class Tier:
-    """Workers that keep step. ``model`` and ``sent`` are ways from x_0 back: the point is x_0 minus the vector."""
+    """Workers that run synchronous rounds. ``model`` and ``sent`` are displacements: the point is x_0 minus them."""
 
     workers: list[int]
     model: GradientSum
@@ -22,24 +22,25 @@ class Tier:
     waiting: set[int] = field(default_factory=set)
     rounds: int = 1
     began: float = 0.0
-    """When its round began."""
+    """The time at which its round started."""
 
 
 @final
 @dataclass
 class FedAT(Method):
-    """Synchronous rounds within each tier of like speed; params are a mean of the tiers' models, slow ones favoured.
+    """Synchronous rounds within each tier of similar speed; params are a mean of the tiers' models favouring slow ones.
 
     Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System with Asynchronous
-    Tiers" (SC 2021); the weights were checked against public implementations, the paper itself was not at hand. When
-    tier m of n (1 is the fastest) ends its round number T_m, its model becomes the point it was given minus γ·mean of
-    its gradients, and params become Σ_m T_{n+1−m}/T·model_m with T = Σ T_m: the tier that made the fewest rounds gets
-    the weight of the one that made the most. Take ``nw.problems.LocalSteps`` as the worker's job (with ``proximal`` for
-    their regularised local steps) and γ = 1. Params are set to the mean, so ``update`` must stay plain SGD.
+    Tiers" (SC 2021); the weights were checked against public implementations, not against the paper's text. When tier m
+    of n (1 is the fastest) ends its round number T_m, its model becomes the point it was given minus γ·mean of its
+    gradients, and params become Σ_m T_{n+1−m}/T·model_m with T = Σ T_m: the tier with the fewest rounds gets the weight
+    of the one with the most. Use ``nw.problems.LocalSteps`` as the worker's job (with ``proximal`` for their
+    regularised local steps) and γ = 1. Params are set to the mean, so ``update`` must stay plain SGD.
 
-    The first round is one of all workers: it shows how long each takes, by which they are dealt to ``tiers`` of the
-    same size, give or take one worker; it counts as every tier's first round. (Where tiers differ in size, the weights
-    are multiplied by it.) A worker that comes back returns to its tier, one that is new joins the slowest.
+    The first round includes all workers and measures how long each takes. Workers are then sorted by this time and
+    divided into ``tiers`` groups of equal size, up to one worker; the round counts as every tier's first. (If tiers
+    differ in size, the weights are multiplied by the size.) A worker that rejoins returns to its tier; a new one joins
+    the slowest.
     """
 
     makes_its_own_update = True
@@ -47,11 +48,11 @@ class FedAT(Method):
     tiers: int = 5
     groups: list[Tier] = field(init=False, repr=False, compare=False)
     seconds: dict[int, float] = field(init=False, repr=False, compare=False)
-    """How long each worker took in the first round."""
+    """By worker: the seconds it took in the first round."""
     position: GradientSum = field(init=False, repr=False, compare=False)
-    """The way from params back to x_0."""
+    """x_0 minus params."""
     home: dict[int, Tier] = field(init=False, repr=False, compare=False)
-    """By worker, also of those that left: its tier."""
+    """By worker, including workers that left: its tier."""
     dealt: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,13 +60,13 @@ class FedAT(Method):
         self.tiers = checks.at_least(1, self.tiers, "tiers", "every worker belongs to one")
 
     def start(self, server: Server) -> None:
-        """One tier of everybody, to see how long they take."""
+        """Start with one tier of all workers, to measure how long they take."""
         self.seconds, self.position, self.home, self.dealt = {}, server.sum(), {}, False
         self.groups = [self._new_tier(server, list(server.workers))]
         self._begin_round(server, self.groups[0])
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Hold it; the last one of its tier ends the tier's round."""
+        """Hold the gradient; the last one of a tier ends the tier's round."""
         tier = self.home[arrival.worker]
         tier.gradients.add(arrival)
         tier.waiting.discard(arrival.worker)
@@ -74,7 +75,7 @@ class FedAT(Method):
         self._end_round_if_all_are_in(server, tier)
 
     def on_join(self, server: Server, worker: int) -> None:
-        """Its tier takes it into the next round."""
+        """Add the worker to its tier, from the tier's next round on."""
         tier = self.home.get(worker) or self._slowest()
         if not tier.workers:
             self._move(tier.model, self.position)
@@ -84,7 +85,7 @@ class FedAT(Method):
             self._begin_round(server, tier)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """Its tier does not wait for it."""
+        """Remove the worker from its tier; end the tier's round if it waited for this worker only."""
         tier = self.home[worker]
         tier.workers.remove(worker)
         tier.waiting.discard(worker)
@@ -92,7 +93,7 @@ class FedAT(Method):
             self._end_round_if_all_are_in(server, tier)
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """Within a tier gradients are fresh, and params are a mean over the tiers."""
+        """Return 1: gradients are fresh within a tier, and params are a mean over the tiers."""
         return 1.0
 
     # Rounds
@@ -136,7 +137,7 @@ class FedAT(Method):
     # Tiers
 
     def _deal_out(self, server: Server) -> None:
-        """The first round is over: tiers of the same size by how long workers took."""
+        """After the first round, form tiers of equal size from the measured times."""
         by_speed = sorted(server.workers, key=lambda worker: (self.seconds.get(worker, math.inf), worker))
         count = min(self.tiers, len(by_speed))
         bounds = [len(by_speed) * number // count for number in range(count + 1)]
@@ -146,7 +147,7 @@ class FedAT(Method):
             self._begin_round(server, tier)
 
     def _new_tier(self, server: Server, workers: list[int]) -> Tier:
-        """A tier whose model is params."""
+        """Return a tier whose model is the current params."""
         tier = Tier(workers, server.sum(), server.sum(), server.sum())
         self._move(tier.model, self.position)
         self.home |= dict.fromkeys(workers, tier)

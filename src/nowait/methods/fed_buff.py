@@ -14,8 +14,8 @@ class FedBuff(Method):
     """Hold gradients, discounted by their delay, and step along the mean of every ``buffer`` of them.
 
     Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation" (AISTATS 2022), with their discount
-    1/√(1 + δ) = τ^(−1/2) and buffer of 10. ``discount`` is any stepsize rule; it weighs each gradient inside the
-    buffer, and ``stepsize`` makes the step. The worker goes on at once from the current params.
+    1/√(1 + δ) = τ^(−1/2) and a buffer of 10. ``discount`` is any stepsize rule; it weights each gradient in the buffer,
+    and ``stepsize`` is that of the step. The worker gets a new ticket at the current params immediately.
     """
 
     stepsize: Stepsize
@@ -29,12 +29,12 @@ class FedBuff(Method):
         checks.instance(self.discount, Stepsize, "discount", "nw.PolynomialDecay(1.0, power=0.5)")
 
     def start(self, server: Server) -> None:
-        """An empty buffer."""
+        """Start with an empty buffer and give every worker a ticket."""
         self.total = server.sum()
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Hold it; the last one of the buffer makes the step."""
+        """Hold the discounted gradient; step if the buffer is full. Assign the worker a new ticket."""
         self.total.add(arrival, self.discount.at(arrival, server))
         if self.total.count == self.buffer:
             server.step(self.total, self.stepsize.fresh(server), 1 / self.buffer)
@@ -42,5 +42,5 @@ class FedBuff(Method):
         server.assign(arrival.worker)
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """A step for every full buffer."""
+        """Return M/buffer, at least 1: there is one step per full buffer."""
         return max(1.0, num_workers / self.buffer)

@@ -12,13 +12,13 @@ from nowait.methods.latest_gradients import LatestGradients
 @final
 @dataclass
 class GradientTable(Method):
-    """Keep each worker's latest gradient; every arrival replaces one and makes a step along the mean of all.
+    """Keep each worker's latest gradient; every arrival replaces one and makes a step along the mean of the table.
 
     The rule of DuDe-ASGD (Wang, Sun, Wai and Zhang, "Dual-Delayed Asynchronous SGD for Arbitrarily Heterogeneous Data",
     2024) and of IA²SGD ("Incremental Aggregated Asynchronous SGD for Arbitrarily Heterogeneous Data", 2025). Every
-    worker weighs the same however fast it is, so heterogeneous data cause no bias. Memory is one vector per worker,
-    work per arrival a few passes over memory. Steps begin when every live worker has delivered once. A worker that
-    leaves takes its entry along.
+    worker has the same weight, whatever its speed, so heterogeneous data cause no bias. Memory is one vector per
+    worker; an arrival costs a few passes over a vector. Steps begin when every live worker has sent one gradient. When
+    a worker leaves, its entry is removed.
     """
 
     stepsize: Stepsize
@@ -26,12 +26,12 @@ class GradientTable(Method):
     full: bool = field(init=False, repr=False, compare=False)
 
     def start(self, server: Server) -> None:
-        """An empty table."""
+        """Start with an empty table and give every worker a ticket."""
         self.table, self.full = LatestGradients(server), False
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Replace the worker's entry, step along the mean, go on from the new params."""
+        """Replace the worker's entry, step along the mean, and assign the worker a ticket at the new params."""
         self.table.replace(arrival)
         self.full = self.full or len(self.table) == server.num_workers
         if self.full:
@@ -39,5 +39,5 @@ class GradientTable(Method):
         server.assign(arrival.worker)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """Its entry leaves with it."""
+        """Remove the worker's entry."""
         self.table.remove(worker)

@@ -1,4 +1,4 @@
-"""The table behind the methods that step along the mean of everybody's latest gradient."""
+"""The table used by methods that step along the mean of all workers' latest gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LatestGradients:
         return len(self.entries)
 
     def replace(self, arrival: Arrival) -> None:
-        """The arrival's gradient becomes its worker's entry, and the old entry the spare one."""
+        """Store the arrival's gradient as its worker's entry; the old entry's memory is reused for the next one."""
         self._spare.add(arrival)
         old = self.entries.get(arrival.worker)
         if old is None:
@@ -36,12 +36,12 @@ class LatestGradients:
             self._add_up()
 
     def remove(self, worker: int) -> None:
-        """A worker's entry leaves with it."""
+        """Remove a worker's entry."""
         if self.entries.pop(worker, None) is not None:
             self._add_up()
 
     def _add_up(self) -> None:
-        """Add the table up anew once a round, so that rounding errors do not pile up in the total."""
+        """Recompute the total, once per round, so that rounding errors do not accumulate."""
         self.total.clear()
         for entry in self.entries.values():
             self.total.merge(entry)

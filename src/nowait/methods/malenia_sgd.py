@@ -1,4 +1,4 @@
-"""Malenia SGD: minibatches in which every worker counts the same, however many gradients it sends."""
+"""Malenia SGD: minibatches in which every worker has the same weight, however many gradients it sends."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class MaleniaSGD(Method):
     """Collect gradients at one point until the harmonic mean of the workers' counts is large enough, then step.
 
     Tyurin and Richtárik, "Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a Fixed
-    Computation Model" (NeurIPS 2023), for heterogeneous data. With n workers that delivered B_i gradients summing to
-    G_i, a round ends when every B_i ≥ 1 and (1/n·Σ 1/B_i)⁻¹ ≥ batch/n; the step is along (1/n)·Σ G_i/B_i, and
-    everybody restarts. ``batch`` is their S = max(⌈σ²/ε⌉, n).
+    Computation Model" (NeurIPS 2023), for heterogeneous data. With n workers that sent B_i gradients with sum G_i, a
+    round ends when every B_i ≥ 1 and (1/n·Σ 1/B_i)⁻¹ ≥ batch/n; the step is along (1/n)·Σ G_i/B_i, and all workers
+    restart at the new params. ``batch`` is their S = max(⌈σ²/ε⌉, n).
     """
 
     stepsize: Stepsize
@@ -30,12 +30,12 @@ class MaleniaSGD(Method):
         self.batch = checks.at_least(1, self.batch, "batch", "a step needs at least one gradient")
 
     def start(self, server: Server) -> None:
-        """An empty round."""
+        """Start with an empty round and give every worker a ticket."""
         self.sums, self.inverse_counts = {}, 0.0
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Add it to its worker's sum; the one that fills the batch makes the step."""
+        """Add the gradient to its worker's sum; step if the batch is complete, else assign the worker a new ticket."""
         total = self.sums.get(arrival.worker) or server.sum()
         total.add(arrival)
         self.sums[arrival.worker] = total
@@ -46,7 +46,7 @@ class MaleniaSGD(Method):
             server.assign(arrival.worker)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """Its gradients leave with it, and nobody waits for it."""
+        """Remove the worker's gradients; step if the batch is complete without it."""
         gone = self.sums.pop(worker, None)
         if gone is not None:
             self.inverse_counts = added(1 / total.count for total in self.sums.values())
@@ -54,11 +54,11 @@ class MaleniaSGD(Method):
             self._step(server)
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """All gradients of a round are fresh."""
+        """Return 1: all gradients of a round are fresh."""
         return 1.0
 
     def _is_enough(self, server: Server) -> bool:
-        """(1/n·Σ 1/B_i)⁻¹ ≥ batch/n, with every B_i at least 1: n² ≥ batch·Σ 1/B_i."""
+        """Return True if (1/n·Σ 1/B_i)⁻¹ ≥ batch/n with every B_i at least 1, that is, n² ≥ batch·Σ 1/B_i."""
         workers = server.num_workers
         everybody_in = len(self.sums) == workers > 0
         return everybody_in and workers * workers >= self.batch * self.inverse_counts * (1 - 1e-12)

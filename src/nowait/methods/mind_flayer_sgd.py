@@ -1,4 +1,4 @@
-"""MindFlayer SGD: give up a gradient that takes too long."""
+"""MindFlayer SGD: cancel a gradient that takes too long."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from nowait.numerics.elementary import added
 @final
 @dataclass
 class MindFlayerSGD(Method):
-    """In a round every worker has ``trials`` tries at one point; a try longer than ``timeout_seconds`` is given up.
+    """In a round every worker makes ``trials`` attempts at one point; each is cancelled after ``timeout_seconds``.
 
     Maranjyan, Omar Shaikh Omar and Richtárik, "MindFlayer SGD: Efficient Parallel SGD in the Presence of Heterogeneous
-    and Random Worker Compute Times" (UAI 2025). The step is along (1/B)·Σ of the gradients in time, with B = Σ
-    p_i·trials_i and p_i the ``probability`` that a try of worker i is in time: unbiased, which the number that happened
-    to arrive would not be, as long as times do not depend on the samples. Without ``probability`` the share of its
-    tries in time so far is taken (one of them at least). For heavy-tailed compute times, where waiting for a batch
-    stalls. Times, trials and probabilities are one for all or one per worker; a worker with 0 trials rests (unless
-    nobody else is left).
+    and Random Worker Compute Times" (UAI 2025). The step is along (1/B)·Σ of the gradients that arrived in time, with
+    B = Σ p_i·trials_i and p_i the ``probability`` that an attempt of worker i finishes in time. As long as times do not
+    depend on the samples this is unbiased; dividing by the number of arrivals would not be. Without ``probability``,
+    p_i is the worker's share of attempts in time so far (counting at least one). For heavy-tailed compute times, where
+    waiting for a full batch stalls. Timeouts, trials and probabilities are one value for all workers or one per worker;
+    a worker with 0 trials is idle (unless no other worker is left).
     """
 
     stepsize: Stepsize
@@ -33,9 +33,9 @@ class MindFlayerSGD(Method):
     probability: float | Sequence[float] | None = None
     total: GradientSum = field(init=False, repr=False, compare=False)
     planned: dict[int, int] = field(init=False, repr=False, compare=False)
-    """By worker: its tries in this round."""
+    """By worker: its number of attempts in this round."""
     left_behind: float = field(init=False, repr=False, compare=False)
-    """What the tries of those that left in this round add to B."""
+    """What the attempts of workers that left during this round add to B."""
     left: dict[int, int] = field(init=False, repr=False, compare=False)
     running: dict[int, int] = field(init=False, repr=False, compare=False)
     deadlines: list[tuple[float, int, int]] = field(init=False, repr=False, compare=False)
@@ -58,17 +58,17 @@ class MindFlayerSGD(Method):
                 raise ValueError(f"probability must be at most 1, got {probability!r}")
 
     def start(self, server: Server) -> None:
-        """The first round."""
+        """Start the first round."""
         self.total, self.deadlines, self.made = server.sum(), [], {}
         self._begin_round(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """In time: hold it."""
+        """Hold the gradient, which arrived in time, and start the worker's next attempt, if it has one left."""
         self.total.add(arrival)
         self._spend(server, arrival.worker, in_time=1)
 
     def on_timer(self, server: Server) -> None:
-        """Give up the tries whose time is over."""
+        """Cancel the attempts that have timed out."""
         while self.deadlines and self.deadlines[0][0] <= server.now:
             _, worker, ticket_id = heappop(self.deadlines)
             if self.running.get(worker) == ticket_id:
@@ -76,7 +76,7 @@ class MindFlayerSGD(Method):
                 self._spend(server, worker, in_time=0)
 
     def on_join(self, server: Server, worker: int) -> None:
-        """It takes part in this round."""
+        """Let the worker take part in the current round."""
         self.planned[worker] = self.left[worker] = int(_of(self.trials, worker))
         if self.left[worker] > 0:
             self._try(server, worker)
@@ -84,20 +84,20 @@ class MindFlayerSGD(Method):
             self._end_round_if_all_tries_are_spent(server)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """Those of its tries that are not made leave with it."""
+        """Drop the worker's remaining attempts; end the round if it waited for them only."""
         tries_made = self.planned.get(worker, 0) - self.left.pop(worker, 0)
         self.left_behind += self._chance(worker) * max(0, tries_made)
         self.running.pop(worker, None)
         self._end_round_if_all_tries_are_spent(server)
 
     def on_reissue(self, server: Server, rejected: Ticket, ticket: Ticket) -> None:
-        """The same try goes on, with the time it has left."""
+        """Continue the attempt under the new ticket, with the same deadline."""
         self.running[ticket.worker] = ticket.id
         deadline = next(when for when, _, ticket_id in self.deadlines if ticket_id == rejected.id)
         heappush(self.deadlines, (deadline, ticket.worker, ticket.id))
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """All gradients of a round are fresh."""
+        """Return 1: all gradients of a round are fresh."""
         return 1.0
 
     def _try(self, server: Server, worker: int) -> None:

@@ -11,31 +11,31 @@ from nowait.core import Arrival, GradientSum, Method, Server, Stepsize
 @final
 @dataclass
 class MinibatchSGD(Method):
-    """Wait for one gradient of every worker, then step along their mean.
+    """Wait for one gradient from every worker, then step along their mean.
 
     Each step takes as long as the slowest worker. The baseline of the paper: Dekel et al., "Optimal
-    Distributed Online Prediction Using Mini-Batches" (2012). A worker that leaves is not waited for.
+    Distributed Online Prediction Using Mini-Batches" (2012). It does not wait for workers that left.
     """
 
     stepsize: Stepsize
     total: GradientSum = field(init=False, repr=False, compare=False)
 
     def start(self, server: Server) -> None:
-        """An empty round."""
+        """Start with an empty round and give every worker a ticket."""
         self.total = server.sum()
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Hold it; the last one of the round makes the step."""
+        """Hold the gradient; step if it is the last one of the round."""
         self.total.add(arrival)
         self._step_when_all_are_in(server)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """The round may have waited for this worker alone."""
+        """Step if the round waited for this worker only."""
         self._step_when_all_are_in(server)
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """All gradients of a round are fresh."""
+        """Return 1: all gradients of a round are fresh."""
         return 1.0
 
     def _step_when_all_are_in(self, server: Server) -> None:

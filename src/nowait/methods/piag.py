@@ -1,4 +1,4 @@
-"""PIAG: proximal incremental aggregated gradients, with stepsizes that follow the delays by themselves."""
+"""PIAG: proximal incremental aggregated gradients, with stepsizes that adapt to the observed delays."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from nowait.core import Arrival, Method, Server, Ticket, checks
 from nowait.methods.latest_gradients import LatestGradients
 
 ROUNDING = 1e-9
-"""By so much, relatively, a sum of stepsizes may exceed the budget for rounding alone."""
+"""Relative rounding error by which a sum of stepsizes may exceed the budget."""
 LARGEST_SUM = 1e3
-"""In budgets: when the sum of all stepsizes has grown so large, it is counted anew from the oldest point."""
+"""In multiples of the budget: above this, the sum of all stepsizes is counted from the oldest point again."""
 
 
 class WindowRule(ABC):
-    """How much of the budget the next step takes."""
+    """Decides how much of the budget the next step uses."""
 
     @abstractmethod
     def stepsize(self, budget: float, spent: float, age: int) -> float:
-        """The next stepsize: ``spent`` was used by the ``age`` steps since the oldest point in the table."""
+        """Return the next stepsize; ``spent`` was used by the ``age`` steps since the oldest point in the table."""
 
 
 @final
 @dataclass(frozen=True)
 class ShareOfTheRest(WindowRule):
-    """α·max(γ′ − spent, 0): a share of what the window has left (the first rule of Wu et al., their α is 0.9)."""
+    """α·max(γ′ − spent, 0): a fixed share of the window's remaining budget (the first rule of Wu et al., α = 0.9)."""
 
     share: float = 0.9
 
@@ -37,17 +37,17 @@ class ShareOfTheRest(WindowRule):
             raise ValueError(f"share must be at most 1, got {self.share!r}: the window has no more than its rest")
 
     def stepsize(self, budget: float, spent: float, age: int) -> float:
-        """A share of the rest."""
+        """Return ``share`` times the remaining budget."""
         return self.share * max(budget - spent, 0.0)
 
 
 @final
 @dataclass(frozen=True)
 class EqualParts(WindowRule):
-    """γ′/(δ + 1) where that fits into the window, else 0 (the second rule of Wu et al.)."""
+    """γ′/(δ + 1) if that fits into the window's remaining budget, else 0 (the second rule of Wu et al.)."""
 
     def stepsize(self, budget: float, spent: float, age: int) -> float:
-        """An equal part, or nothing."""
+        """Return an equal part of the budget, or 0 if the remaining budget is smaller."""
         part = budget / (age + 1)
         return part if spent + part <= budget * (1 + ROUNDING) else 0.0
 
@@ -55,14 +55,13 @@ class EqualParts(WindowRule):
 @final
 @dataclass
 class PIAG(Method):
-    """Step along the mean of everybody's latest gradient; the steps of any delay window add up to ``budget`` at most.
+    """Step along the mean of all workers' latest gradients; in any delay window stepsizes add up to at most ``budget``.
 
     Wu, Magnússon, Feyzmahdavian and Johansson, "Delay-Adaptive Step-sizes for Asynchronous Learning" (ICML 2022). The
-    rules are as we know them from the literature; the paper itself was not at hand. The window reaches back to the
-    oldest point in the table, so the rule needs no bound on the delays: it sees them. ``budget`` is their γ′ = h/L with
-    h < 1; ``rule`` is ``ShareOfTheRest(0.9)`` or ``EqualParts()``. Their theory is for exact gradients; take
-    ``update=nw.Proximal(...)`` for the proximal step. Memory is one vector per worker; steps begin when every live
-    worker has delivered once.
+    rules follow citations of it, not the paper's own text. The window starts at the oldest point in the table, so the
+    rule needs no bound on the delays: it observes them. ``budget`` is their γ′ = h/L with h < 1; ``rule`` is
+    ``ShareOfTheRest(0.9)`` or ``EqualParts()``. Their theory is for exact gradients; use ``update=nw.Proximal(...)``
+    for the proximal step. Memory is one vector per worker; steps begin when every live worker has sent one gradient.
     """
 
     budget: float
@@ -70,11 +69,11 @@ class PIAG(Method):
     table: LatestGradients = field(init=False, repr=False, compare=False)
     full: bool = field(init=False, repr=False, compare=False)
     spent: float = field(init=False, repr=False, compare=False)
-    """The sum of all stepsizes so far, counted from some earlier point."""
+    """The sum of the stepsizes since some earlier point."""
     spent_before: dict[int, float] = field(init=False, repr=False, compare=False)
-    """By worker: what ``spent`` was at the point its ticket is computed at."""
+    """By worker: the value of ``spent`` at its ticket's point."""
     points: dict[int, tuple[int, float]] = field(init=False, repr=False, compare=False)
-    """By worker: the version of its entry in the table, and what ``spent`` was there."""
+    """By worker: the version of its entry in the table, and the value of ``spent`` at that version."""
     by_age: list[tuple[int, float, int]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,14 +82,14 @@ class PIAG(Method):
         checks.instance(self.rule, WindowRule, "rule", "nw.EqualParts()")
 
     def start(self, server: Server) -> None:
-        """An empty table, nothing spent."""
+        """Start with an empty table and no spent budget, and give every worker a ticket."""
         self.table, self.full, self.spent = LatestGradients(server), False, 0.0
         self.spent_before, self.points, self.by_age = {}, {}, []
         for worker in server.workers:
             self._assign(server, worker)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Replace the worker's entry, step along the mean with what the window allows."""
+        """Replace the worker's entry, step along the mean with the rule's stepsize, and assign a new ticket."""
         self.table.replace(arrival)
         self._remember_point(arrival)
         self.full = self.full or len(self.table) == server.num_workers
@@ -101,22 +100,22 @@ class PIAG(Method):
         self._assign(server, arrival.worker)
 
     def on_join(self, server: Server, worker: int) -> None:
-        """A ticket for it."""
+        """Give the new worker a ticket."""
         self._assign(server, worker)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """Its entry leaves with it."""
+        """Remove the worker's entry."""
         self.table.remove(worker)
         self.points.pop(worker, None)
         self.spent_before.pop(worker, None)
 
     def on_reissue(self, server: Server, rejected: Ticket, ticket: Ticket) -> None:
-        """It may be at the current params now."""
+        """Update the stored sum if the new ticket's point is the current params."""
         if ticket.version != rejected.version:
             self.spent_before[ticket.worker] = self.spent
 
     def pending_stepsize(self, server: Server, delay: int) -> float:
-        """What the window has left now."""
+        """Return the stepsize that the rule allows now."""
         return self._next_stepsize(server) if self.points else self.budget
 
     def _assign(self, server: Server, worker: int) -> None:
@@ -134,7 +133,7 @@ class PIAG(Method):
         self.by_age = sorted((*point, worker) for worker, point in self.points.items())
 
     def _count_anew(self) -> None:
-        """Take the sum at the oldest point off all sums: differences of huge sums would be rounded too much."""
+        """Subtract the sum at the oldest point from all sums: differences of huge sums lose precision."""
         begin = min([*self.spent_before.values(), *(spent for _, spent in self.points.values())])
         self.spent -= begin
         self.spent_before = {worker: spent - begin for worker, spent in self.spent_before.items()}
@@ -142,7 +141,7 @@ class PIAG(Method):
         self._sort_anew()
 
     def _next_stepsize(self, server: Server) -> float:
-        """What the rule takes of the window from the oldest point in the table until now."""
+        """Return the rule's stepsize for the window from the oldest point in the table until now."""
         if self.spent > LARGEST_SUM * self.budget:
             self._count_anew()
         while (oldest := self.by_age[0])[:2] != self.points.get(oldest[2]):

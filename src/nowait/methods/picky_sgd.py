@@ -15,8 +15,8 @@ class PickySGD(Method):
     """Apply a gradient if params are within ``radius`` of the point it was computed at, else drop it.
 
     Cohen, Daniely, Drori, Koren and Schain, "Asynchronous Stochastic Optimization Robust to Arbitrary Delays" (NeurIPS
-    2021): radius = ε/(2L) for a target gradient norm ε. Needs no knowledge of the delays. Their guarantee holds with
-    probability 1/2 and is boosted by restarts, which are left to the caller.
+    2021): radius = ε/(2L) for a target gradient norm ε. It does not need to know the delays. Their guarantee holds with
+    probability 1/2; restarts, which are left to the caller, raise this probability.
     """
 
     stepsize: Stepsize
@@ -28,7 +28,7 @@ class PickySGD(Method):
         self.radius = checks.positive(self.radius, "radius", why)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Apply it if it is near, and go on from the current params."""
+        """Apply the gradient if its point is near, and assign the worker a ticket at the current params."""
         if norm(server.trained(server.params - arrival.point)) <= self.radius:
             server.apply(arrival, self.stepsize.at(arrival, server))
         server.assign(arrival.worker)

@@ -1,4 +1,4 @@
-"""Random assignment: whoever finishes, a random worker gets the next ticket."""
+"""Random assignment: after each arrival a random worker gets the next ticket."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class RandomAssignment(Method):
 
     Koloskova, Stich and Jaggi, "Sharper Convergence Guarantees for Asynchronous SGD for Distributed and Federated
     Learning" (NeurIPS 2022), Algorithm 2, with as many tickets in flight as workers. A busy worker queues the
-    ticket with the params of now. Every worker computes the same share, so heterogeneous data cause no bias, but
-    the slowest worker sets the pace.
+    ticket with the current params. In expectation every worker computes the same number of gradients, so heterogeneous
+    data cause no bias, but the slowest worker limits the speed.
     """
 
     stepsize: Stepsize
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Apply, and let chance choose who goes on."""
+        """Apply the gradient and assign a ticket to a random worker."""
         server.apply(arrival, self.stepsize.at(arrival, server))
         server.assign(server.random.choice(server.workers))
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """The tickets it had queued go to others, so that as many stay in flight as there are workers."""
+        """Replace the worker's lost tickets, so that as many tickets as workers stay in flight."""
         while len(server.in_flight) < server.num_workers:
             server.assign(server.random.choice(server.workers))

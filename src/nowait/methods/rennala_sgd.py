@@ -1,4 +1,4 @@
-"""Rennala SGD: minibatches of whoever is fast."""
+"""Rennala SGD: minibatches of fresh gradients from any workers, so mostly from the fast ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
 @final
 @dataclass
 class RennalaSGD(Method):
-    """Collect ``batch`` fresh gradients, from whichever workers deliver them, then step along their mean.
+    """Collect ``batch`` fresh gradients from any workers, then step along their mean.
 
     Tyurin and Richtárik, "Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a Fixed
-    Computation Model" (NeurIPS 2023). With ``cancel`` every worker restarts at the new params; without, workers
-    finish what they have and stale gradients are dropped on arrival, which is asynchronous mini-batching: Attia,
-    Gaash and Koren, "Faster Stochastic Optimization with Arbitrary Delays via Asynchronous Mini-Batching" (2024).
+    Computation Model" (NeurIPS 2023). With ``cancel=True`` every worker restarts at the new params. With
+    ``cancel=False`` workers finish their tickets and stale gradients are dropped on arrival; this is asynchronous
+    mini-batching: Attia, Gaash and Koren, "Faster Stochastic Optimization with Arbitrary Delays via Asynchronous
+    Mini-Batching" (2024).
     """
 
     stepsize: Stepsize
@@ -29,12 +30,12 @@ class RennalaSGD(Method):
         self.batch = checks.at_least(1, self.batch, "batch", "a step needs at least one gradient")
 
     def start(self, server: Server) -> None:
-        """An empty batch."""
+        """Start with an empty batch and give every worker a ticket."""
         self.total = server.sum()
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Hold it if it is fresh; the last one of the batch makes the step."""
+        """Hold the gradient if it is fresh; step if the batch is complete."""
         if arrival.delay == 1:
             self.total.add(arrival)
         if self.total.count < self.batch:
@@ -47,5 +48,5 @@ class RennalaSGD(Method):
             server.assign(worker)
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """All gradients of a round are fresh."""
+        """Return 1: all gradients of a round are fresh."""
         return 1.0

@@ -1,4 +1,4 @@
-"""Rescaled ASGD: slow workers make longer steps, so that everybody moves params as far."""
+"""Rescaled ASGD: slow workers make longer steps, so that every worker contributes equally."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nowait.numerics.elementary import added
 @final
 @dataclass
 class RescaledASGD(Method):
-    """Asynchronous SGD with γ_i = γ·s_i/mean(s), s_i being worker i's compute time.
+    """Asynchronous SGD with γ_i = γ·s_i/mean(s), where s_i is worker i's compute time.
 
     Mahran, Maranjyan and Richtárik, "Rescaled Asynchronous SGD: Optimal Distributed Optimization under Data and System
-    Heterogeneity" (2026): a worker that delivers half as often makes steps twice as long, so that heterogeneous data
-    cause no bias, without the memory of a table. Their times are fixed and known; here they are a moving average with
-    weight ``memory`` on the past, and the mean is over the live workers that have delivered. Take a stepsize that does
-    not depend on the delay: one that does would undo the rescaling.
+    Heterogeneity" (2026): a worker that sends gradients half as often makes steps twice as long, so heterogeneous data
+    cause no bias, without the memory of a gradient table. Their times are fixed and known; here each is a moving
+    average with weight ``memory`` on the past, and the mean is over the live workers that have sent a gradient. Use a
+    stepsize that does not depend on the delay: one that does would undo the rescaling.
     """
 
     stepsize: Stepsize
@@ -31,12 +31,12 @@ class RescaledASGD(Method):
         self.memory = checks.fraction(self.memory, "memory", "the average would never follow the times")
 
     def start(self, server: Server) -> None:
-        """No times known yet."""
+        """Reset the measured times and give every worker a ticket."""
         self.seconds, self.total = {}, 0.0
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Apply with its worker's share, and go on from the new params."""
+        """Apply the gradient with its worker's stepsize and assign the worker a ticket at the new params."""
         known = self.seconds.get(arrival.worker)
         mine = arrival.compute_seconds
         if known is not None:
@@ -48,6 +48,6 @@ class RescaledASGD(Method):
         server.assign(arrival.worker)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """It is not part of the mean any more."""
+        """Remove the worker's time from the mean."""
         self.seconds.pop(worker, None)
         self.total = added(self.seconds.values())

@@ -1,4 +1,4 @@
-"""Ringleader ASGD: asynchronous, heterogeneous, nothing discarded."""
+"""Ringleader ASGD: asynchronous SGD for heterogeneous data that discards no gradient."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ class RingleaderASGD(Method):
     """Rounds of n steps along the mean of the workers' own mean gradients.
 
     Maranjyan and Richtárik, "Ringleader ASGD: The First Asynchronous SGD with Optimal Time Complexity under Data
-    Heterogeneity" (2025). First phase: collect until every worker has delivered; workers go on at their own
-    points. Second phase: each worker's next arrival makes one step and gets the new params; arrivals of workers
-    that had their step already count for the next round, computed at their own points, because a worker's mean
-    must be of gradients at one point. In δ = delay − 1 no delay exceeds 2n − 2.
+    Heterogeneity" (2025). First phase: collect until every worker has sent a gradient; workers continue at their own
+    points. Second phase: each worker's next arrival makes one step and gets the new params. Further arrivals from
+    workers that already made their step are collected for the next round, and these workers continue at their own
+    points, because a worker's mean must be over gradients at one point. In terms of δ = delay − 1, no delay exceeds
+    2n − 2.
     """
 
     stepsize: Stepsize
@@ -27,12 +28,12 @@ class RingleaderASGD(Method):
     to_step: set[int] = field(init=False, repr=False, compare=False)
 
     def start(self, server: Server) -> None:
-        """The first phase of an empty round."""
+        """Start the first phase of an empty round and give every worker a ticket."""
         self.current, self.following, self.total, self.to_step = {}, {}, server.sum(), set()
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Collect it, for this round or the next; step if it is its worker's turn."""
+        """Collect the gradient for this round or the next; step if the worker has not made its step yet."""
         collecting = not self.to_step
         if not collecting and arrival.worker not in self.to_step:
             self._add(self.following, server, arrival)
@@ -49,7 +50,7 @@ class RingleaderASGD(Method):
         self._done(arrival.worker)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """Its gradients leave with it, and its turn."""
+        """Remove the worker's gradients, and its step from the round."""
         self.current.pop(worker, None)
         self.following.pop(worker, None)
         self._add_up()
@@ -57,7 +58,7 @@ class RingleaderASGD(Method):
             self._done(worker)
 
     def _collect(self, server: Server, arrival: Arrival) -> None:
-        """Add it to its worker's entry, and to the total: G/b becomes (G + g)/(b + 1)."""
+        """Add the gradient to its worker's entry and update the total: G/b becomes (G + g)/(b + 1)."""
         entry = self.current.get(arrival.worker)
         count = 0 if entry is None else entry.count
         self.total.add(arrival, 1 / (count + 1))

@@ -14,9 +14,9 @@ class RingmasterASGD(Method):
     """Apply every gradient up to a largest delay and drop the rest.
 
     ``max_delay`` is R in Maranjyan, Tyurin and Richtárik, "Ringmaster ASGD: The First Asynchronous SGD with
-    Optimal Time Complexity" (ICML 2025), which counts δ = delay − 1 and
-    applies δ < R. With ``cancel_stale`` (their Algorithm "with calculation stops") a worker whose gradient would
-    be dropped restarts at the current params at once.
+    Optimal Time Complexity" (ICML 2025), which counts δ = delay − 1 and applies δ < R. With ``cancel_stale`` (their
+    Algorithm "with calculation stops") a worker whose gradient would be dropped restarts at the current params
+    immediately.
     """
 
     stepsize: Stepsize
@@ -29,7 +29,7 @@ class RingmasterASGD(Method):
         self.max_delay = checks.at_least(1, self.max_delay, "max_delay", why)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Apply it unless it is too old, and go on from the current params."""
+        """Apply the gradient unless it is too old, and assign the worker a ticket at the current params."""
         if arrival.delay <= self.max_delay:
             server.apply(arrival, self.stepsize.at(arrival, server))
         server.assign(arrival.worker)
@@ -37,11 +37,11 @@ class RingmasterASGD(Method):
             self._restart_stale_workers(server)
 
     def pending_stepsize(self, server: Server, delay: int) -> float:
-        """What is too old would be dropped."""
+        """Return 0 for a delay above ``max_delay``: such a gradient would be dropped."""
         return super().pending_stepsize(server, delay) if delay <= self.max_delay else 0.0
 
     def schedule(self) -> ApplyAtOnce | None:
-        """All that it does, unless it restarts workers."""
+        """Return the whole method as a schedule that can be compiled; None with ``cancel_stale``."""
         return None if self.cancel_stale else ApplyAtOnce(self.stepsize, self.max_delay)
 
     def _restart_stale_workers(self, server: Server) -> None:

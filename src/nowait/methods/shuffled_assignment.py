@@ -1,4 +1,4 @@
-"""Shuffled assignment: tickets are dealt in random permutations of the workers."""
+"""Shuffled assignment: workers get tickets in the order of random permutations."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ class ShuffledAssignment(Method):
     """Apply every gradient and give the new params to the next worker of a random permutation, busy or not.
 
     Islamov, Safaryan and Alistarh, "AsGrad: A Sharp Unified Analysis of Asynchronous-SGD Algorithms" (AISTATS 2024):
-    like ``RandomAssignment``, but everybody's turn comes once per pass, with a new order each pass. A busy worker
-    queues the ticket. Unbiased for heterogeneous data; the slowest worker sets the pace.
+    like ``RandomAssignment``, but every worker gets exactly one ticket per pass, in a new order each pass. A busy
+    worker queues the ticket. Unbiased for heterogeneous data; the slowest worker limits the speed.
     """
 
     stepsize: Stepsize
     deck: list[int] = field(init=False, repr=False, compare=False)
 
     def start(self, server: Server) -> None:
-        """An empty deck; everybody gets a first ticket."""
+        """Start without a permutation and give every worker a ticket."""
         self.deck = []
         super().start(server)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Apply, and deal to the next of the deck."""
+        """Apply the gradient and assign a ticket to the next worker of the permutation."""
         server.apply(arrival, self.stepsize.at(arrival, server))
         self._deal(server)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """The tickets it had go to others, so that as many stay in flight as there are workers."""
+        """Replace the worker's lost tickets, so that as many tickets as workers stay in flight."""
         while len(server.in_flight) < server.num_workers:
             self._deal(server)
 

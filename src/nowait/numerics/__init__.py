@@ -1,4 +1,4 @@
-"""Arithmetic with the same bits on every machine: elementary functions, sums in a fixed order, compiled kernels.
+"""Arithmetic that is bit-identical on every machine: elementary functions, sums in a fixed order, compiled kernels.
 
 Importing a module named ``*kernels``, ``lanes`` or ``prefetch`` imports numba; the others do not.
 """

@@ -1,4 +1,4 @@
-"""Compiled kernels, loaded at their first use: ``import nowait`` must not import numba."""
+"""Compiled kernels, loaded on first use: ``import nowait`` must not import numba."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ SOURCES = (
     "problems/compiled_data.py",
     "speeds/formula.py",
 )
-"""The files with compiled functions, and with constants that are compiled into them."""
+"""The files that contain compiled functions, or constants that are compiled into them."""
 
 
 @cache
 def kernels() -> Any:
-    """The module ``nowait.numerics.kernels``."""
+    """Import and return the module ``nowait.numerics.kernels``."""
     from nowait.numerics import kernels as module
 
     return module
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile with numba, cached on disk where there is a place to write; no fastmath, so bits do not change."""
+    """Compile with numba, with a cache on disk if a folder is writable; no fastmath, so results are bit-identical."""
     return _compile(function)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, for a part of other compiled functions: it becomes part of them."""
+    """Compile like ``compiled``, but inline the function into the compiled functions that call it."""
     return _compile(function, forceinline=True)
 
 
@@ -46,29 +46,27 @@ def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     try:
         result: Any = njit(cache=True, nogil=True, **options)(function)
         result._cache._cache_file._source_stamp = source_stamp()
-    except RuntimeError:  # numba finds no folder it can write to
+    except RuntimeError:  # numba found no writable cache folder
         result = njit(nogil=True, **options)(function)
-    except (
-        AttributeError
-    ):  # another numba keeps its stamp elsewhere: then only changes of the function's own file count
+    except AttributeError:  # other numba versions store the stamp elsewhere; they check the function's own file only
         pass
     made: Callable[..., Any] = result
     return made
 
 
 def is_ready(kernel: Any) -> bool:
-    """Whether compiled code of a kernel (for some types of arguments) is in memory or in the cache on disk."""
+    """Return True if compiled code of a kernel, for any argument types, is in memory or in the cache on disk."""
     try:
         return bool(kernel.signatures or kernel._cache._cache_file._load_index())
-    except AttributeError:  # another numba has its cache elsewhere, or there is no place for one
+    except AttributeError:  # other numba versions store the cache elsewhere, or there is no cache
         return True
 
 
 @cache
 def source_stamp() -> tuple[tuple[str, int, int], ...]:
-    """What tells whether compiled code on disk is out of date: all files that go into it.
+    """Return name, modification time and size of all source files; cached code with another stamp is out of date.
 
-    Numba looks at the file of a function alone, but functions of other files are compiled into it.
+    Numba checks only the file of a function, but functions from other files are compiled into it.
     """
     package = Path(__file__).parents[1]
     files = [file for pattern in SOURCES for file in package.glob(pattern)]
@@ -76,7 +74,7 @@ def source_stamp() -> tuple[tuple[str, int, int], ...]:
 
 
 def warm_up(params: Any) -> None:
-    """Load the kernels that steps from params like these need, before a run counts seconds."""
+    """Load or compile the kernels that steps on params of this dtype need, before the run's clock starts."""
     few = np.zeros(1, dtype=params.dtype)
     point = few.copy()
     point.flags.writeable = False

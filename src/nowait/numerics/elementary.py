@@ -1,11 +1,11 @@
-"""Elementary functions made of + − · / and √ alone, in a written order: the same bits on every processor.
+"""Elementary functions that use only + − · / and √, in a fixed order: bit-identical on every processor.
 
-The mathematical library of the system and numpy choose other code on other processors, with other last digits. IEEE 754
-fixes the result of every operation used here, so these functions have one result. Their error is below 1 ulp
+The system's math library and numpy select different code on different processors, and the last digits differ. IEEE 754
+fixes the result of every operation used here, so each function has exactly one result. Their error is below 1 ulp
 (``cos``: 1.5 ulp; ``power``: 1.5 ulp while the result is between e^-40 and e^40).
 
 The functions at the top, on reduced arguments, take numbers or arrays, and ``elementary_kernels`` compiles the same
-source. Below them are the whole functions for Python numbers and numpy arrays.
+source. Below them are the complete functions for Python numbers and numpy arrays.
 
 The reductions are the usual ones (Muller, "Elementary Functions: Algorithms and Implementation", 2016):
 ln(2^k·(1 + f)) = k·ln 2 + 2·artanh(s) with s = f/(2 + f); exp(n·ln 2 + r) = 2^n·exp(r); cos of quarter turns. The
@@ -35,11 +35,11 @@ LOWEST, HIGHEST = -746.0, 710.0
 """exp is 0 below and infinite above."""
 
 
-# On reduced arguments: plain arithmetic, for numbers, arrays and compiled code
+# On reduced arguments: plain arithmetic for numbers, arrays and compiled code
 
 
 def artanh_series(z: Any) -> Any:
-    """(2·artanh(s)/s − 2) for z = s², s between ±0.1716."""
+    """Return (2·artanh(s)/s − 2) for z = s², s between ±0.1716."""
     z2 = z * z
     low = (0.6666666666666666 + 0.4000000000000088 * z) + (0.28571428570803614 + 0.22222222391713917 * z) * z2
     high = (0.18181795640132906 + 0.15386239702814658 * z) + (0.13268773138656886 + 0.13086626147840102 * z) * z2
@@ -47,7 +47,7 @@ def artanh_series(z: Any) -> Any:
 
 
 def log_of_parts(f: Any, k: Any) -> Any:
-    """ln(2^k·(1 + f)), 1 + f between √½ and √2."""
+    """Return ln(2^k·(1 + f)) for 1 + f between √½ and √2."""
     s = f / (2.0 + f)
     half = 0.5 * f * f
     tail = s * (half + artanh_series(s * s)) + k * LN2_LOW
@@ -55,7 +55,7 @@ def log_of_parts(f: Any, k: Any) -> Any:
 
 
 def exp_of_rest(n: Any, x: Any) -> Any:
-    """exp(x − n·ln 2), n being x/ln 2 rounded to an integer."""
+    """Return exp(x − n·ln 2), where n is x/ln 2 rounded to an integer."""
     high = x - n * LN2_HIGH
     low = n * LN2_LOW
     r = high - low
@@ -71,7 +71,7 @@ def exp_of_rest(n: Any, x: Any) -> Any:
 
 
 def cos_of_quarter(r: Any) -> Any:
-    """cos(π/2·r), r between ±½."""
+    """Return cos(π/2·r) for r between ±½."""
     w = r * r
     w2 = w * w
     low = (1.2337005501361697 - 0.2536695079010478 * w) + (0.020863480763340773 - 0.0009192602745468447 * w) * w2
@@ -80,7 +80,7 @@ def cos_of_quarter(r: Any) -> Any:
 
 
 def sin_of_quarter(r: Any) -> Any:
-    """sin(π/2·r), r between ±½."""
+    """Return sin(π/2·r) for r between ±½."""
     w = r * r
     w2 = w * w
     low = (-0.6459640975062463 + 0.07969262624616703 * w) + (-0.004681754135317561 + 0.00016044118476030617 * w) * w2
@@ -89,7 +89,7 @@ def sin_of_quarter(r: Any) -> Any:
 
 
 def product_error(a: Any, b: Any, product: Any) -> Any:
-    """a·b − product, exactly, for product = a·b rounded (Dekker 1971)."""
+    """Return a·b − product exactly, for product = a·b rounded (Dekker 1971)."""
     a_shifted, b_shifted = SPLITTER * a, SPLITTER * b
     a_high, b_high = a_shifted - (a_shifted - a), b_shifted - (b_shifted - b)
     a_low, b_low = a - a_high, b - b_high
@@ -97,7 +97,7 @@ def product_error(a: Any, b: Any, product: Any) -> Any:
 
 
 def times_log_of_parts(y: Any, f: Any, k: Any) -> Any:
-    """y·ln(2^k·(1 + f)) as a sum of two numbers, the second far smaller than the first."""
+    """Return y·ln(2^k·(1 + f)) as a sum of two numbers, the second far smaller than the first."""
     below = 2.0 + f
     s = f / below
     product = s * below
@@ -116,14 +116,14 @@ def times_log_of_parts(y: Any, f: Any, k: Any) -> Any:
 
 
 def added(numbers: Iterable[float], start: float = 0.0) -> float:
-    """The sum of floats, one after the other. ``sum`` adds them in another way from Python 3.12 on."""
+    """Return the sum of floats, added one after the other; since Python 3.12 ``sum`` uses compensated summation."""
     for number in numbers:
         start += number
     return start
 
 
 def exp(x: Any) -> Any:
-    """e^x."""
+    """Return e^x."""
     if isinstance(x, np.ndarray):
         with np.errstate(over="ignore", under="ignore"):
             kept = np.clip(np.where(np.isnan(x), 0.0, x), LOWEST, HIGHEST)
@@ -138,7 +138,7 @@ def exp(x: Any) -> Any:
 
 
 def log(x: Any) -> Any:
-    """The natural logarithm; −∞ of 0, NaN of numbers below."""
+    """Return the natural logarithm; −∞ for 0, NaN for negative numbers."""
     if isinstance(x, np.ndarray):
         with np.errstate(invalid="ignore"):
             ordinary = (x > 0) & (x < np.inf)
@@ -152,19 +152,19 @@ def log(x: Any) -> Any:
 
 
 def log1p_of_share(share: float) -> float:
-    """ln(1 + share), for a number between 0 and 1."""
+    """Return ln(1 + share) for a number between 0 and 1."""
     large = share > SQRT_TWO_LESS_ONE
     return float(log_of_parts((share - 1.0) * 0.5 if large else share, 1.0 if large else 0.0))
 
 
 def log_of_sum(first: float, second: float) -> float:
-    """ln(e^first + e^second), without overflow; either may be −∞."""
+    """Return ln(e^first + e^second) without overflow; either argument may be −∞."""
     larger, smaller = max(first, second), min(first, second)
     return larger if smaller == -math.inf else larger + log1p_of_share(exp(smaller - larger))
 
 
 def power(x: Any, y: float) -> Any:
-    """x^y for x above 0."""
+    """Return x^y for x above 0."""
     if isinstance(x, np.ndarray):
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             first, second = times_log_of_parts(y, *_parts(x))
@@ -176,7 +176,7 @@ def power(x: Any, y: float) -> Any:
 
 
 def integer_power(base: float, exponents: Any) -> Any:
-    """base^n for whole numbers n, by repeated squaring."""
+    """Return base^n for integers n, by repeated squaring."""
     if isinstance(exponents, np.ndarray):
         different, places = np.unique(exponents, return_inverse=True)
         return np.array([integer_power(base, int(exponent)) for exponent in different])[places]
@@ -190,7 +190,7 @@ def integer_power(base: float, exponents: Any) -> Any:
 
 
 def cos_of_turns(turns: Any) -> Any:
-    """cos(2π·turns)."""
+    """Return cos(2π·turns)."""
     quarters = 4.0 * turns
     q = _rounded(quarters)
     c, s = cos_of_quarter(quarters - q), sin_of_quarter(quarters - q)
@@ -201,17 +201,17 @@ def cos_of_turns(turns: Any) -> Any:
 
 
 def sin_of_turns(turns: Any) -> Any:
-    """sin(2π·turns)."""
+    """Return sin(2π·turns)."""
     return cos_of_turns(turns - 0.25)
 
 
 def _rounded(x: Any) -> Any:
-    """The nearest integer, as a float."""
+    """Return the nearest integer, as a float."""
     return (x + ROUNDER) - ROUNDER
 
 
 def _parts(x: Any) -> tuple[Any, Any]:
-    """f and k with x = 2^k·(1 + f), 1 + f between √½ and √2; exact."""
+    """Return f and k with x = 2^k·(1 + f), 1 + f between √½ and √2, exactly."""
     if isinstance(x, np.ndarray):
         fraction, exponent = np.frexp(x)
         small = fraction < SQRT_HALF
@@ -221,6 +221,6 @@ def _parts(x: Any) -> tuple[Any, Any]:
 
 
 def _scaled(y: Any, n: Any, ldexp: Callable[[float, Any], Any]) -> Any:
-    """y·2^n in two products, of which only the second rounds."""
+    """Return y·2^n as two products, of which only the second rounds."""
     half = n >> 1
     return y * ldexp(1.0, half) * ldexp(1.0, n - half)

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="call-arg"
-"""The functions of ``nowait.numerics.elementary``, compiled: the same bits. It imports numba.
+"""The functions of ``nowait.numerics.elementary``, compiled, with bit-identical results. Imports numba.
 
-Exponents are read and made by integer operations on the bits of numbers. There are no branches, so that loops over
-these functions can be compiled to vector instructions.
+Exponents are read and written by integer operations on the bits of floats. There are no branches, so that loops over
+these functions can be vectorised.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ROUNDER_BITS = 0x4338000000000000
 SMALLEST_NORMAL = 2.0**-1022
 MANTISSA = (1 << 52) - 1
 WHOLE, WHOLE_BITS = 2.0**52, 0x4330000000000000
-"""2^52 and its bits; below them go the bits of a whole number that is added to it."""
+"""2^52 and its bits; OR-ing an integer into the low bits adds it to 2^52."""
 TO_NORMAL = 2.0**54
-"""Makes numbers below the smallest normal one normal."""
+"""Multiplies subnormal numbers into the normal range."""
 
 for _function in (
     elementary.artanh_series,
@@ -45,7 +45,7 @@ for _function in (
 
 @intrinsic
 def _bits_of(typing: Any, number: Any) -> Any:
-    """The bits of a float64, as an integer."""
+    """Return the bits of a float64 as an integer."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(64))
@@ -55,7 +55,7 @@ def _bits_of(typing: Any, number: Any) -> Any:
 
 @intrinsic
 def _from_bits(typing: Any, bits: Any) -> Any:
-    """The float64 with these bits."""
+    """Return the float64 with these bits."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.DoubleType())
@@ -65,7 +65,7 @@ def _from_bits(typing: Any, bits: Any) -> Any:
 
 @inlined
 def _parts(x: Any) -> Any:
-    """f and k with x = 2^k·(1 + f), 1 + f between √½ and √2, for a finite number above 0."""
+    """Return f and k with x = 2^k·(1 + f), 1 + f between √½ and √2, for a finite number above 0."""
     tiny = x < SMALLEST_NORMAL
     offset = _bits_of(x * TO_NORMAL if tiny else x) - ROOT_BITS
     f = _from_bits((offset & MANTISSA) + ROOT_BITS) - 1.0
@@ -76,7 +76,7 @@ def _parts(x: Any) -> Any:
 
 @inlined
 def log(x: Any) -> Any:
-    """The natural logarithm; −∞ of 0, NaN of numbers below."""
+    """Return the natural logarithm; −∞ for 0, NaN for negative numbers."""
     f, k = _parts(x)
     result = elementary.log_of_parts(f, k)
     result = result if x > 0.0 else math.nan
@@ -86,7 +86,7 @@ def log(x: Any) -> Any:
 
 @inlined
 def exp(x: Any) -> Any:
-    """e^x."""
+    """Return e^x."""
     x = LOWEST if x < LOWEST else x
     x = HIGHEST if x > HIGHEST else x
     shifted = x * ONE_OVER_LN2 + ROUNDER
@@ -98,14 +98,14 @@ def exp(x: Any) -> Any:
 
 @inlined
 def log1p_of_share(share: Any) -> Any:
-    """ln(1 + share), for a number between 0 and 1."""
+    """Return ln(1 + share) for a number between 0 and 1."""
     large = share > SQRT_TWO_LESS_ONE
     return elementary.log_of_parts((share - 1.0) * 0.5 if large else share, 1.0 if large else 0.0)
 
 
 @inlined
 def power(x: Any, y: Any) -> Any:
-    """x^y for x above 0."""
+    """Return x^y for x above 0."""
     f, k = _parts(x)
     first, second = elementary.times_log_of_parts(y, f, k)
     whole = exp(first)
@@ -114,7 +114,7 @@ def power(x: Any, y: Any) -> Any:
 
 @inlined
 def cos_of_turns(turns: Any) -> Any:
-    """cos(2π·turns)."""
+    """Return cos(2π·turns)."""
     quarters = 4.0 * turns
     shifted = quarters + ROUNDER
     r = quarters - (shifted - ROUNDER)

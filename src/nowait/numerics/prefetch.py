@@ -1,4 +1,4 @@
-"""A hint to the processor that a row of a matrix will be read soon. It imports numba."""
+"""Software prefetch of a matrix row that will be read soon. Imports numba."""
 
 # mypy: disable-error-code="call-arg"
 from __future__ import annotations
@@ -11,15 +11,15 @@ from numba.extending import intrinsic
 
 from nowait.numerics.compiled import inlined
 
-NUMBERS_PER_LINE = 8
-"""So many numbers of float64 come from memory together."""
+VALUES_PER_CACHE_LINE = 8
+"""float64 values per cache line."""
 MOST_LINES = 24
-"""The processor goes on by itself after these."""
+"""Cache lines to prefetch; the hardware prefetcher fetches the ones after these."""
 
 
 @intrinsic
-def _prefetch(typing: Any, array: Any, place: Any) -> Any:
-    """Prefetch the cache line of an entry of an array, counted over all its dimensions."""
+def _prefetch(typing: Any, array: Any, index: Any) -> Any:
+    """Prefetch the cache line of an array entry, given its index in the flattened array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -29,7 +29,7 @@ def _prefetch(typing: Any, array: Any, place: Any) -> Any:
         function = builder.module.globals.get("llvm.prefetch.p0i8")
         if function is None:
             function = ir.Function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(function, [pointer, integer(0), integer(2), integer(1)])  # to read, into the second cache, data
+        builder.call(function, [pointer, integer(0), integer(2), integer(1)])  # read, L2 cache, data
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
@@ -37,7 +37,7 @@ def _prefetch(typing: Any, array: Any, place: Any) -> Any:
 
 @inlined
 def prefetch_row(matrix: Any, row: int) -> None:
-    """Have the beginning of a row of a contiguous matrix come from memory."""
-    lines = min(MOST_LINES, matrix.shape[1] // NUMBERS_PER_LINE + 1)
+    """Prefetch the beginning of a row of a contiguous matrix."""
+    lines = min(MOST_LINES, matrix.shape[1] // VALUES_PER_CACHE_LINE + 1)
     for line in range(lines):
-        _prefetch(matrix, row * matrix.shape[1] + line * NUMBERS_PER_LINE)
+        _prefetch(matrix, row * matrix.shape[1] + line * VALUES_PER_CACHE_LINE)

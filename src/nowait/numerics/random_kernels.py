@@ -1,4 +1,4 @@
-"""The draws of ``nowait.core.randomness``, compiled: the same bits. It imports numba."""
+"""The random numbers of ``nowait.core.randomness``, compiled, with bit-identical results. Imports numba."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nowait.numerics.splitmix import FIRST_FACTOR, GOLDEN, NORMALS, SECOND_FACTO
 
 @compiled
 def mix(value: Any) -> Any:
-    """The SplitMix64 finaliser."""
+    """Apply the SplitMix64 finaliser."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(FIRST_FACTOR)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(SECOND_FACTOR)
     return value ^ (value >> np.uint64(31))
@@ -21,19 +21,19 @@ def mix(value: Any) -> Any:
 
 @compiled
 def child(key: Any, counter: Any) -> Any:
-    """Draw number ``counter`` of a key."""
+    """Return draw number ``counter`` of a key."""
     return mix(key + (np.uint64(counter) + np.uint64(1)) * np.uint64(GOLDEN))
 
 
 @compiled
 def ticket_key(stream: Any, worker: int, job: int) -> Any:
-    """What ``Stream.key(worker, job)`` is of the stream with this key."""
+    """Return ``Stream.key(worker, job)`` of the stream with this key."""
     return child(stream, worker) + np.uint64(job) * np.uint64(TICKET_STRIDE)
 
 
 @compiled
 def below(bits: Any, limit: Any) -> Any:
-    """Random bits as an integer in [0, limit), for limits below 2**32."""
+    """Convert random bits to an integer in [0, limit), for limits below 2**32."""
     half, low_bits = np.uint64(32), np.uint64(0xFFFFFFFF)
     low = ((bits & low_bits) * np.uint64(limit)) >> half
     return np.int64(((bits >> half) * np.uint64(limit) + low) >> half)
@@ -41,24 +41,24 @@ def below(bits: Any, limit: Any) -> Any:
 
 @compiled
 def unit(bits: Any) -> Any:
-    """Random bits as a float strictly between 0 and 1."""
+    """Convert random bits to a float strictly between 0 and 1."""
     return (np.float64(bits >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
 @compiled
 def normal(first: Any, second: Any) -> Any:
-    """A standard normal number from the bits of two draws (Box and Muller)."""
+    """Convert the bits of two draws to a standard normal number (Box–Muller)."""
     return np.sqrt(-2.0 * log(unit(first))) * cos_of_turns(unit(second))
 
 
 @compiled
 def normals_key(key: Any) -> Any:
-    """The key of the draws behind ``Sample.normals``."""
+    """Return the key that ``Sample.normals`` draws from."""
     return child(key, NORMALS)
 
 
 @compiled
 def fill_normals(draws: Any, out: Any) -> None:
-    """What ``Sample.normals`` is made of, from ``normals_key`` of its key."""
+    """Fill ``out`` with the numbers of ``Sample.normals``; ``draws`` is ``normals_key`` of the sample's key."""
     for i in range(out.size):
         out[i] = normal(child(draws, 2 * i), child(draws, 2 * i + 1))

@@ -1,4 +1,4 @@
-"""Error curves and delay histograms. Every function returns a matplotlib ``Figure``; save it where you like."""
+"""Error curves, delay histograms, timelines. Every function returns a matplotlib ``Figure``: call its ``savefig``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from nowait.core.types import Floats
 from nowait.recording import Run, Sweep
 
 Runs = Mapping[str, Run | Sequence[Run]]
-"""Runs by name; several runs of one name are seeds, drawn as their median and their range."""
+"""Runs by name; several runs under one name are seeds, drawn as their median and range."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-"""The palette of Okabe and Ito, which colour-blind readers can tell apart."""
+"""The colour-blind-safe palette of Okabe and Ito."""
 LINES = ("-", "--", "-.", ":")
 LABELS = {"time": "time (s)", "gradients": "gradients", "step": "steps"}
 POINTS_OF_BANDS = 200
@@ -31,21 +31,21 @@ MOST_LANES = 40
 
 
 def errors(runs: Runs, axis: str = "time", minimum: float = 0.0) -> Figure:
-    """Loss minus ``minimum`` against an axis, "time", "gradients" or "step", on a logarithmic scale."""
+    """Plot loss minus ``minimum`` against "time", "gradients" or "step", on a logarithmic scale."""
     figure, axes = _figure(1)
     _draw_errors(axes[0], _checked(runs), axis, minimum)
     return figure
 
 
 def delays(runs: Runs) -> Figure:
-    """How many gradients had which delay, on logarithmic scales, with M marked."""
+    """Plot a histogram of the gradients' delays on logarithmic scales, with M and τ_max marked."""
     figure, axes = _figure(1)
     _draw_delays(axes[0], _checked(runs))
     return figure
 
 
 def race(runs: Runs, minimum: float = 0.0) -> Figure:
-    """Error against time, error against gradients, and delays, side by side."""
+    """Plot error against time, error against gradients, and delays, side by side."""
     figure, axes = _figure(3)
     checked = _checked(runs)
     _draw_errors(axes[0], checked, "time", minimum)
@@ -55,13 +55,13 @@ def race(runs: Runs, minimum: float = 0.0) -> Figure:
 
 
 def work_share(runs: Runs) -> Figure:
-    """The share of the gradients that each worker computed, and its fair share 1/M."""
+    """Plot the share of the gradients that each worker computed, and the equal share 1/M."""
     figure, axes = _figure(1)
     for (name, group), style in zip(_checked(runs).items(), _styles(len(runs)), strict=True):
         share = group[0].stats.work_share
         axes[0].plot(np.arange(len(share)), share, marker="o", markersize=3, label=name, **style)
     workers = max(group[0].trace.num_workers for group in _checked(runs).values())
-    axes[0].axhline(1 / max(1, workers), color="0.4", linestyle=":", label="fair share, 1/M")
+    axes[0].axhline(1 / max(1, workers), color="0.4", linestyle=":", label="equal share, 1/M")
     axes[0].set(xlabel="worker", ylabel="share of the gradients")
     axes[0].grid(alpha=0.3)
     axes[0].legend(fontsize="small")
@@ -69,10 +69,10 @@ def work_share(runs: Runs) -> Figure:
 
 
 def timeline(run: Run, jobs: int = 300) -> Figure:
-    """Who computed what when: a bar for each of the first ``jobs`` gradients, coloured by what became of it."""
+    """Plot when each worker computed: a bar for each of the first ``jobs`` gradients, coloured by its outcome."""
     if not isinstance(run, Run) or not len(run.trace):
         raise TypeError(f"timeline draws one run with arrivals, got {run!r}")
-    jobs = checks.at_least(1, jobs, "jobs", "it is how many are drawn")
+    jobs = checks.at_least(1, jobs, "jobs", "it is the number of gradients to draw")
     figure = Figure(figsize=(10.4, 4.6), layout="constrained")
     axes = [figure.subplots()]
     trace = run.trace
@@ -84,8 +84,8 @@ def timeline(run: Run, jobs: int = 300) -> Figure:
         if rows:
             starts = np.array([trace.started[row] for row in rows])
             widths = np.array([trace.time[row] for row in rows]) - starts
-            places = [lanes[int(trace.worker[row])] for row in rows]
-            axes[0].barh(places, widths, left=starts, height=0.8, color=colour, edgecolor="white", label=outcome)
+            heights = [lanes[int(trace.worker[row])] for row in rows]
+            axes[0].barh(heights, widths, left=starts, height=0.8, color=colour, edgecolor="white", label=outcome)
     axes[0].set(xlabel=LABELS["time"], ylabel="worker", yticks=list(lanes.values()), yticklabels=list(lanes))
     axes[0].invert_yaxis()
     axes[0].legend(fontsize="small")
@@ -93,9 +93,9 @@ def timeline(run: Run, jobs: int = 300) -> Figure:
 
 
 def sweep(result: Sweep) -> Figure:
-    """Final loss against stepsize (median and range over the seeds), and the curves of the best stepsize."""
+    """Plot final loss against stepsize (median and range over seeds), and the loss curves of the best stepsize."""
     if not isinstance(result, Sweep):
-        raise TypeError(f"sweep draws what nw.sweep returned, got {result!r}")
+        raise TypeError(f"sweep draws the result of nw.sweep, got {result!r}")
     figure, axes = _figure(2)
     _draw_final_losses(axes[0], result)
     _draw_curves(axes[1], result)
@@ -103,7 +103,7 @@ def sweep(result: Sweep) -> Figure:
 
 
 def longest_delay(study: Any) -> Figure:
-    """Errors, and guarantees, against the longest delay, of ``nowait.studies.longest_delay()``."""
+    """Plot errors and guarantees against the longest delay, from the result of ``nowait.studies.longest_delay()``."""
     figure, axes = _figure(2)
     for panel, curves, label in (
         (axes[0], study.errors, f"largest F(x) − F*, steps {study.steps // 2:,} to {study.steps:,}"),
@@ -127,7 +127,7 @@ def _draw_final_losses(axes: Axes, result: Sweep) -> None:
         axes.axvline(size, color=COLOURS[1], linestyle=":", label="diverged")
     axes.set(
         xlabel="stepsize",
-        ylabel="final loss" if result.answers is None else "loss of the answer",
+        ylabel="final loss" if result.answers is None else "loss of the output",
         xscale="log",
         yscale="log" if steady.any() else "linear",
     )
@@ -151,7 +151,7 @@ def _draw_curves(axes: Axes, result: Sweep) -> None:
 
 def _checked(runs: Runs) -> dict[str, list[Run]]:
     if not isinstance(runs, Mapping) or not runs:
-        raise TypeError(f'runs must be named, {{"name": run, ...}}, got {runs!r}')
+        raise TypeError(f'runs must be named: pass a dictionary {{"name": run, ...}}, got {runs!r}')
     groups = {name: list(group) if isinstance(group, Sequence) else [group] for name, group in runs.items()}
     for name, group in groups.items():
         if not group or not all(isinstance(run, Run) for run in group):
@@ -172,27 +172,27 @@ def _draw_errors(axes: Axes, runs: dict[str, list[Run]], axis: str, minimum: flo
         if len(curves) == 1:
             axes.plot(*curves[0], label=name, **style)
         elif all(len(curve[0]) for curve in curves):
-            places, low, middle, high = _band(curves)
-            axes.plot(places, middle, label=f"{name}, median of {len(group)}", **style)
-            axes.fill_between(places, low, high, color=style["color"], alpha=0.15)
+            grid, low, middle, high = _band(curves)
+            axes.plot(grid, middle, label=f"{name}, median of {len(group)}", **style)
+            axes.fill_between(grid, low, high, color=style["color"], alpha=0.15)
     axes.set(xlabel=LABELS[axis], ylabel="loss" if minimum == 0 else "loss − minimum", yscale="log")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
 
 
 def _curve(run: Run, axis: str, minimum: float) -> tuple[Floats, Floats]:
-    """What a logarithmic axis can show of a run's errors."""
+    """Return the x values and errors of a run that are finite and above 0, as a logarithmic axis needs."""
     error = run.history.loss - minimum
     shown = np.isfinite(error) & (error > 0)
     return getattr(run.history, axis)[shown], error[shown]
 
 
 def _band(curves: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats, Floats, Floats]:
-    """Lowest, median and highest error over the runs, as long as all of them go on."""
-    begin, end = max(places[0] for places, _ in curves), min(places[-1] for places, _ in curves)
-    places = np.linspace(begin, end, POINTS_OF_BANDS)
-    logs = np.array([np.interp(places, x, np.log(y)) for x, y in curves])
-    return places, np.exp(logs.min(axis=0)), np.exp(np.median(logs, axis=0)), np.exp(logs.max(axis=0))
+    """Return x values and the lowest, median and highest error over the runs, where all runs have errors."""
+    begin, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    grid = np.linspace(begin, end, POINTS_OF_BANDS)
+    logs = np.array([np.interp(grid, x, np.log(y)) for x, y in curves])
+    return grid, np.exp(logs.min(axis=0)), np.exp(np.median(logs, axis=0)), np.exp(logs.max(axis=0))
 
 
 def _draw_delays(axes: Axes, runs: dict[str, list[Run]]) -> None:
@@ -205,7 +205,7 @@ def _draw_delays(axes: Axes, runs: dict[str, list[Run]]) -> None:
     workers = max((group[0].trace.num_workers for group in runs.values()), default=1)
     axes.axvline(workers, color="0.4", linestyle=":", label=f"M = {workers}")
     axes.axvline(longest, color="0.4", linestyle="--", label=f"τ_max = {longest:,}")
-    some = any(len(delays) for delays in pooled.values())  # a logarithmic scale needs something to show
+    some = any(len(delays) for delays in pooled.values())  # a logarithmic scale needs at least one count
     axes.set(xlabel="delay (steps)", ylabel="gradients", xscale="log", yscale="log" if some else "linear")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
@@ -213,6 +213,6 @@ def _draw_delays(axes: Axes, runs: dict[str, list[Run]]) -> None:
 
 def _styles(count: int) -> list[dict[str, Any]]:
     return [
-        {"color": COLOURS[place % len(COLOURS)], "linestyle": LINES[place % len(LINES)], "linewidth": 1.6}
-        for place in range(count)
+        {"color": COLOURS[number % len(COLOURS)], "linestyle": LINES[number % len(LINES)], "linewidth": 1.6}
+        for number in range(count)
     ]

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the trace, the history, the totals, the folder."""
+"""The records of a run: trace, history, statistics and run folder."""
 
 from nowait.recording.callbacks import Callback, Control, checked_callbacks
 from nowait.recording.config import describe, name_of

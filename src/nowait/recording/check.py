@@ -1,4 +1,4 @@
-"""Says which files of a run folder are whole: ``nowait check``."""
+"""Checks which files of a run folder are intact: ``nowait check``."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from nowait.recording.trace import Trace
 @final
 @dataclass(frozen=True)
 class FileCheck:
-    """One file of a run, or one checkpoint."""
+    """The result for one file of a run, or one checkpoint."""
 
     name: str
     whole: bool
     words: str
-    """What it holds, or what is wrong with it."""
+    """A summary of its contents, or what is wrong with it."""
 
 
 @final
 @dataclass(frozen=True)
 class FolderCheck:
-    """All files of a run."""
+    """The results for all files of a run."""
 
     files: list[FileCheck]
     summary: str
-    """Whether the run can be loaded or resumed."""
+    """A sentence that says whether the run can be loaded or resumed."""
 
     @property
     def whole(self) -> bool:
-        """Returns True if no file is damaged."""
+        """True if no file is damaged."""
         return all(file.whole for file in self.files)
 
 
 def check_folder(folder: str | Path) -> FolderCheck:
-    """Read every file of a run and compare it with its checksums. Nothing is changed and no code is run.
+    """Read every file of a run and compare it with its checksums. Nothing is changed and no code from it is executed.
 
-    A run that goes on writes meanwhile, so its newest files may look cut.
+    If the run is still active, its newest files may appear truncated.
     """
     path = Path(folder)
     if not (path / CONFIG).is_file() and not (path / TRACE).is_file():
@@ -72,7 +72,7 @@ def _checked(folder: Path, name: str, check: Callable[[Path], str]) -> FileCheck
 
 def _config(folder: Path) -> str:
     _, has_checksum = read_sealed(folder / CONFIG)
-    return "checksum matches" if has_checksum else "no checksum: changed by hand, or of an older version"
+    return "checksum matches" if has_checksum else "no checksum: edited by hand, or written by an older version"
 
 
 def _trace_check(folder: Path) -> list[tuple[str, Callable[[Path], str]]]:
@@ -86,14 +86,14 @@ def _trace(folder: Path) -> str:
     ends, trouble = whole_length(file, TRACE)
     whole_bytes = ends[-1] if ends else 0
     if trouble and ((folder / STATS).exists() or not _is_cut(file, whole_bytes)):
-        raise DamagedFileError(TRACE, f"{len(ends)} frames are whole, up to byte {whole_bytes:,}")
+        raise DamagedFileError(TRACE, f"only the first {len(ends)} frames are intact, up to byte {whole_bytes:,}")
     journal = Journal(file, TRACE, whole_bytes)
-    ending = "" if journal.end is not None else ", of a run that did not end"
+    ending = "" if journal.end is not None else ", of a run that has not finished"
     return f"{journal.num_rows:,} arrivals in {len(ends)} frames{ending}"
 
 
 def _is_cut(file: FrameFile, whole_bytes: int) -> bool:
-    """Returns True if what follows the whole frames may be one that a crash cut off."""
+    """Return True if the bytes after the intact frames may be a frame that a crash truncated."""
     return whole_bytes > 0 and file.length - whole_bytes < 1 << 22
 
 
@@ -114,13 +114,13 @@ def _stats(folder: Path) -> str:
 def _params(folder: Path) -> str:
     _, contents, _ = read_stats(folder / STATS, strict=(folder / TRACE).exists())
     if contents is None:
-        return "no checksum: of an older version"
+        return "no checksum: written by an older version"
     check_contents(folder / PARAMS, contents)
     return f"{contents.bytes:,} bytes, checksum matches"
 
 
 def _checkpoints(folder: Path) -> tuple[list[FileCheck], int | None]:
-    """The state of each checkpoint, and the step that the run can be resumed from."""
+    """Return the results for the checkpoints, and the step that the run can be resumed from (None: no step)."""
     checkpoints = CheckpointFolder(folder / CHECKPOINTS, keep=1)
     try:
         ends, trouble = whole_length(FrameFile.read_only(folder / TRACE), TRACE)

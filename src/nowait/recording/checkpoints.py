@@ -1,4 +1,4 @@
-"""The checkpoints of a run: folders ``step_N`` with the numbers and the vectors of the server's state."""
+"""The checkpoints of a run: folders ``step_N`` with the scalars and vectors of the server's state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAME = re.compile(r"step_(0|[1-9][0-9]{0,18})")
 @final
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run up to a step."""
+    """The state of a run after a step."""
 
     state: ServerState
     initial_workers: list[int]
@@ -52,16 +52,16 @@ class Checkpoint:
     loss: float
     """The latest loss; NaN if there was none."""
     history: HistoryRecorder = field(default_factory=HistoryRecorder)
-    """The losses up to the checkpoint; filled in when a checkpoint is read back."""
+    """The losses up to the checkpoint; set when a checkpoint is read."""
 
     @property
     def is_start(self) -> bool:
-        """Whether the run had not begun: no worker had a ticket."""
+        """True for the checkpoint of the start: no worker had a ticket yet."""
         return self.state.next_ticket == 0
 
     @property
     def num_bytes(self) -> int:
-        """The size of its vectors."""
+        """The size of the checkpoint's vectors."""
         return sum(array.nbytes for array in _vectors(self.state).values())
 
 
@@ -75,18 +75,18 @@ class CheckpointFolder:
         self._losses: dict[int, float] = {}
 
     def steps(self) -> list[int]:
-        """The steps of the checkpoints that are there, whole or not, newest first."""
+        """Return the steps of all checkpoints, damaged ones included, newest first."""
         names = (NAME.fullmatch(path.name) for path in self.path.glob("step_*") if path.is_dir())
         return sorted((int(name[1]) for name in names if name is not None), reverse=True)
 
     def folder_of(self, step: int) -> Path:
-        """Where the checkpoint of this step is."""
+        """Return the path of this step's checkpoint."""
         return self.path / f"step_{step}"
 
     def write(self, checkpoint: Checkpoint, sync_trace: Callable[[], None]) -> Path | None:
-        """Write a checkpoint. A crash at any moment leaves the earlier ones as they were.
+        """Write a checkpoint and return its path; None if this step already has one.
 
-        Returns where it is; None if there is one of this step already.
+        A crash at any moment leaves the earlier checkpoints unchanged.
         """
         target = self.folder_of(checkpoint.state.steps)
         sync_trace()
@@ -104,10 +104,10 @@ class CheckpointFolder:
         return target
 
     def read(self, step: int) -> Checkpoint:
-        """Read a checkpoint. ``DamagedFileError`` if it is not whole."""
+        """Read a checkpoint; raise ``DamagedFileError`` if it is damaged."""
         checkpoint = _read_state(self.folder_of(step))
         if checkpoint.state.steps != step:
-            raise DamagedFileError(self.folder_of(step), f"it holds step {checkpoint.state.steps}")
+            raise DamagedFileError(self.folder_of(step), f"it contains step {checkpoint.state.steps}")
         self._losses[step] = checkpoint.loss
         return checkpoint
 
@@ -119,7 +119,7 @@ class CheckpointFolder:
                 self._losses.pop(later, None)
 
     def remove_all(self) -> None:
-        """Remove all checkpoints, and the folder if nothing else is in it."""
+        """Remove all checkpoints, and the folder if it is empty then."""
         unfinished = [path for path in self.path.glob(".step_*") if NAME.fullmatch(path.name[1:])]
         for folder in (*map(self.folder_of, self.steps()), *unfinished):
             _remove(folder)
@@ -127,7 +127,7 @@ class CheckpointFolder:
             self.path.rmdir()
 
     def _remove_old(self) -> None:
-        """Keep the newest, and the one with the lowest loss: those after a divergence are of no use."""
+        """Keep the newest, and the one with the lowest loss: checkpoints after a divergence are useless."""
         steps = self.steps()
         best = min(steps, key=lambda step: (_comparable(self._losses.get(step, math.nan)), -step))
         for step in steps[self._keep :]:
@@ -141,7 +141,7 @@ def _comparable(loss: float) -> float:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a checkpoint: the files that it consists of, and the folder if nothing else is in it."""
+    """Remove the files of a checkpoint, and its folder if it is empty then."""
     for name in (NUMBERS, VECTORS):
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)
@@ -187,7 +187,7 @@ def _read_state(folder: Path) -> Checkpoint:
             numbers[part] |= _part(vectors, f"{part}.")
         state = ServerState(params=vectors["params"], **numbers)
     except (KeyError, TypeError, AttributeError) as error:
-        raise DamagedFileError(folder / NUMBERS, f"it does not hold what a checkpoint has ({error!r})") from None
+        raise DamagedFileError(folder / NUMBERS, f"an entry is missing or has the wrong type ({error!r})") from None
     return Checkpoint(
         state, more["initial_workers"], more["wanted_workers"], trace, tally, more["evaluations"], more["loss"]
     )
@@ -199,7 +199,7 @@ def _part(vectors: State, prefix: str) -> State:
 
 @final
 class BackgroundWrite:
-    """Writes one checkpoint in a thread, while steps go on."""
+    """Writes one checkpoint in a background thread."""
 
     def __init__(self, write: Callable[[], Path | None]) -> None:
         self._write = write
@@ -211,11 +211,11 @@ class BackgroundWrite:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has been written, or has failed."""
+        """True once the checkpoint has been written or writing has failed."""
         return self._done.is_set()
 
     def result(self, timeout_seconds: float | None = None) -> Path | None:
-        """Wait for it. Returns where it is; raises what the thread raised."""
+        """Wait for the thread and return the checkpoint's path; re-raise the thread's exception."""
         self._thread.join(timeout_seconds)
         if self._error is not None:
             raise self._error
@@ -233,7 +233,7 @@ class BackgroundWrite:
 def newest_whole(
     folder: CheckpointFolder, trace_ends: Sequence[int], trouble: str
 ) -> tuple[Checkpoint | None, list[str]]:
-    """Returns the newest undamaged checkpoint whose trace is undamaged too, and what is wrong with newer ones."""
+    """Return the newest intact checkpoint whose trace is intact too, and what is wrong with the newer ones."""
     damages = []
     for step in folder.steps():
         try:

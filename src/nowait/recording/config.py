@@ -1,4 +1,4 @@
-"""Parts of a run in plain words and numbers, for ``config.json``."""
+"""Describes the parts of a run as JSON values, for ``config.json``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_LIST = 64
 
 
 def describe(value: Any) -> Any:
-    """Something JSON can hold that says what the value was: dataclasses by their class and fields."""
+    """Return a JSON-compatible description of a value; a dataclass is described by its class and its fields."""
     if isinstance(value, np.ndarray):
         return _array(value)
     if isinstance(value, list | tuple | range):
@@ -30,7 +30,7 @@ def describe(value: Any) -> Any:
 
 
 def name_of(problem: Any) -> str:
-    """What a problem says of itself, or the name of its class."""
+    """Return the problem's ``repr``, or the name of its class if it has none of its own."""
     text = repr(problem)
     return type(problem).__name__ if text.startswith("<") else text
 

@@ -1,4 +1,4 @@
-"""Writes and reads the files of a run: whole or not at all, with checksums, and never through a symbolic link."""
+"""Writes and reads the files of a run: atomically, with checksums, and never through a symbolic link."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nowait.recording.errors import DamagedFileError
 from nowait.recording.framefile import no_follow
 
 CHECKSUM = "checksum"
-"""The entry of a JSON file that has the checksum of the other entries."""
+"""The entry of a JSON file that holds the checksum of the other entries."""
 PIECE = 1 << 24
 """Bytes read or written at a time."""
 TENSOR_TYPES = {
@@ -32,7 +32,7 @@ TENSOR_TYPES = {
     "u8": "U64",
     "b1": "BOOL",
 }
-"""NumPy's names of types, and those of the safetensors format."""
+"""NumPy's type names, and those of the safetensors format."""
 
 
 class Contents(NamedTuple):
@@ -43,13 +43,13 @@ class Contents(NamedTuple):
 
 
 def create_new(path: Path) -> int:
-    """Create an empty file and return its descriptor. An existing file or link of that name is removed first."""
+    """Create an empty file and return its file descriptor; an existing file or link is removed first."""
     path.unlink(missing_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | no_follow(), 0o644)
 
 
 def write_file(path: Path, pieces: Iterable[Any]) -> Contents:
-    """Write a new file and wait until it is on the disk."""
+    """Write a new file, fsync it, and return its size and checksum."""
     descriptor = create_new(path)
     size = checksum = 0
     try:
@@ -65,12 +65,12 @@ def write_file(path: Path, pieces: Iterable[Any]) -> Contents:
 
 
 def replace_file(path: Path, data: bytes) -> Contents:
-    """Write a file whole or not at all: a crash leaves what was there before."""
+    """Replace a file atomically: after a crash the old file is unchanged."""
     return replace_by_pieces(path, [data])
 
 
 def replace_by_pieces(path: Path, pieces: Iterable[Any]) -> Contents:
-    """``replace_file`` of data that come in pieces."""
+    """Replace a file atomically with data that come in pieces."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         contents = write_file(unfinished, pieces)
@@ -82,7 +82,7 @@ def replace_by_pieces(path: Path, pieces: Iterable[Any]) -> Contents:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line of text to a file, which is created if there is none."""
+    """Append a line of text to a file; create it if it does not exist."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | no_follow(), 0o644)
     try:
         data = memoryview(line.encode() + b"\n")
@@ -93,7 +93,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the entries of a folder, to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -105,22 +105,22 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a file of JSON that people can read."""
+    """Write a value as indented JSON, atomically."""
     replace_file(path, json_bytes(value))
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON that people can read."""
+    """Return a value as indented JSON."""
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with the checksum of all of them."""
+    """Return the values with an entry for their checksum."""
     return dict(values) | {CHECKSUM: _checksum_of(values)}
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The entries of a JSON file. ``DamagedFileError`` if it is not one."""
+    """Return the entries of a JSON file; raise ``DamagedFileError`` if it cannot be parsed."""
     try:
         values = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -128,12 +128,12 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError, OSError) as error:
         raise DamagedFileError(path, f"it cannot be read as JSON ({error})") from None
     if not isinstance(values, dict):
-        raise DamagedFileError(path, "it does not hold the entries it should")
+        raise DamagedFileError(path, "it must contain a JSON object")
     return values
 
 
 def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
-    """The entries without the checksum, and whether there was one. ``DamagedFileError`` if it differs."""
+    """Return the entries, and whether there was a checksum; raise ``DamagedFileError`` if it does not match."""
     values = read_json(path)
     checksum = values.pop(CHECKSUM, None)
     if checksum is not None and checksum != _checksum_of(values):
@@ -144,7 +144,7 @@ def read_sealed(path: Path) -> tuple[dict[str, Any], bool]:
 
 
 def read_strictly_sealed(path: Path) -> dict[str, Any]:
-    """The entries of a file that must have a checksum."""
+    """Return the entries of a file; raise ``DamagedFileError`` if its checksum is missing or does not match."""
     values, has_checksum = read_sealed(path)
     if not has_checksum:
         raise DamagedFileError(path, "it has no checksum")
@@ -152,13 +152,13 @@ def read_strictly_sealed(path: Path) -> dict[str, Any]:
 
 
 def _checksum_of(values: Mapping[str, Any]) -> str:
-    """Of the values, however they are laid out in the file."""
+    """Return the checksum of the values, which does not depend on the file's layout."""
     text = json.dumps(_plain(values), sort_keys=True, separators=(",", ":"))
     return f"{zlib.crc32(text.encode()):08x}"
 
 
 def _plain(values: Mapping[str, Any]) -> Any:
-    """The values as they are read back: keys are strings, tuples are lists."""
+    """Return the values as JSON reads them back: keys are strings, tuples are lists."""
     return json.loads(json.dumps(dict(values)))
 
 
@@ -166,7 +166,7 @@ def _plain(values: Mapping[str, Any]) -> Any:
 
 
 def tensor_pieces(arrays: Mapping[str, Any]) -> Iterable[Any]:
-    """The bytes of a safetensors file. The arrays are not copied, unlike in ``safetensors.numpy.save``."""
+    """Yield the bytes of a safetensors file without copying the arrays, unlike ``safetensors.numpy.save``."""
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     header, offset = {}, 0
     for name, array in whole.items():
@@ -186,7 +186,7 @@ def tensor_pieces(arrays: Mapping[str, Any]) -> Iterable[Any]:
 
 
 def read_tensors(path: Path, contents: Contents | None) -> dict[str, Any]:
-    """The arrays of a safetensors file, after it was compared with what was written (None: not known)."""
+    """Return the arrays of a safetensors file; with ``contents``, check its size and checksum first."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -202,7 +202,7 @@ def read_tensors(path: Path, contents: Contents | None) -> dict[str, Any]:
 
 
 def check_contents(path: Path, contents: Contents) -> None:
-    """Compare a file with what was written. ``DamagedFileError`` if it differs."""
+    """Compare a file's size and checksum with those recorded; raise ``DamagedFileError`` if they differ."""
     try:
         size = path.stat().st_size
         if size != contents.bytes:

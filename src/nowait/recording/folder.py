@@ -1,4 +1,4 @@
-"""The folder of a run: what is written while it goes on, so that it can be resumed."""
+"""The folder of a run, written during the run so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ logger = logging.getLogger("nowait")
 
 LOCK, CHECKPOINTS, LOG = ".lock", "checkpoints", "workers.log"
 FIRST_FILES = (CONFIG, TRACE, METRICS, LOCK, LOG, f"{LOG}.1")
-"""The files of a run that never made a step."""
+"""The files of a run that was created but never started."""
 
 
 @final
 class RunFolder:
-    """Writes a run into its folder as it goes on: metrics at once, checkpoints when asked, the rest at the end."""
+    """Writes a run into its folder: metrics immediately, checkpoints on request, the rest at the end."""
 
     def __init__(self, path: str | Path, keep: int) -> None:
         self.path = Path(path).absolute()
@@ -48,14 +48,14 @@ class RunFolder:
         recorder: TraceRecorder,
         first: Callable[[TraceRecorder], Checkpoint],
     ) -> RunFolder:
-        """A new folder, with a checkpoint of the start in it. One that exists is refused.
+        """Create a new folder with a checkpoint of the start; raise ``FileExistsError`` if it exists.
 
-        It is prepared under another name and then renamed, so that a crash leaves no folder that cannot be resumed.
+        It is prepared under a temporary name and then renamed, so that a crash leaves no folder that cannot be resumed.
         """
         target = Path(path).absolute()
         if os.path.lexists(target):
             raise FileExistsError(
-                f"{target} exists: nothing is overwritten; choose another folder, or nw.resume it if it is a run"
+                f"{target} exists, and nothing is overwritten: choose another folder, or use nw.resume if it is a run"
             )
         folder = cls(target.with_name(f".{target.name}.creating"), keep)
         folder._clear_leftovers()
@@ -68,13 +68,13 @@ class RunFolder:
             recorder.write_to(folder._trace)
             folder.write_checkpoint(first(recorder))
             folder._rename(target)
-        except BaseException:  # a disk that is full leaves nothing behind
+        except BaseException:  # for example, the disk is full: remove the files
             folder.leave()
             raise
         return folder
 
     def _clear_leftovers(self) -> None:
-        """A crash while a folder was prepared left it under its other name."""
+        """Remove the temporary folder that a crash during ``create`` left."""
         if self.path.is_dir() and not self.path.is_symlink():
             self.lock()
             self._created = True
@@ -88,8 +88,8 @@ class RunFolder:
         self.checkpoints.read(0)
 
     def lock(self) -> None:
-        """Keep other processes from writing the same run. The lock ends with this process, however it ends."""
-        import fcntl  # not everywhere; and where it is not, real workers are not either
+        """Lock the folder against other processes. The lock is released when this process ends, also by a crash."""
+        import fcntl  # POSIX only, like the engine with real workers
 
         try:
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | no_follow(), 0o644)
@@ -101,20 +101,22 @@ class RunFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
-            raise ValueError(f"{self.path} is being written by a run that goes on: wait for it, or end it") from None
+            raise ValueError(
+                f"{self.path} is locked: another process is running this run; wait for it to end, or stop it"
+            ) from None
 
     def close(self) -> None:
-        """Let others write it."""
+        """Release the lock."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def begin(self) -> None:
-        """The run has begun: from now on the folder stays, whatever happens."""
+        """Mark the run as started: from now on ``leave`` keeps its files."""
         self._began = True
 
     def leave(self) -> None:
-        """Let others write it. If the run was created but never began, its files are removed, and no others."""
+        """Release the lock. If the run was created but never started, remove its files, and no others."""
         if self._created and not self._began:
             self.checkpoints.remove_all()
             for name in FIRST_FILES:
@@ -124,32 +126,33 @@ class RunFolder:
                 self.path.rmdir()
         self.close()
 
-    # While the run goes on
+    # During the run
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write ``config.json``, with a checksum."""
         write_json(self.path / CONFIG, sealed(config))
 
     def evaluated(self, step: int, gradients: int, time: float, loss: float) -> None:
-        """One more line of metrics."""
+        """Append one line of metrics."""
         append_metrics(self.path / METRICS, step, gradients, time, loss)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> Path | None:
-        """Write a checkpoint. Returns where it is; None if there is one of this step already."""
+        """Write a checkpoint and return its path; None if this step already has one."""
         trace = self._trace
         return self.checkpoints.write(checkpoint, sync_trace=lambda: None if trace is None else trace.sync())
 
     def finish(self, run: Run) -> None:
-        """The run is over: write what ``nw.load`` reads. The trace is there already."""
+        """Write the results that ``nw.load`` reads (the trace is already written), and release the lock."""
         run.write_results(self.path)
         self.close()
 
     # To resume
 
     def is_finished(self) -> bool:
-        """Returns True if the run came to the end of its budget and its results are whole.
+        """Return True if the run reached the end of its budget and its results are intact.
 
-        A run that a signal ended is not finished. If results are damaged, a warning says so: they are made again.
+        A run that was interrupted by a signal is not finished. Damaged results are reported by a warning, and False is
+        returned, so that they are computed again.
         """
         if not (self.path / STATS).is_file():
             return False
@@ -158,20 +161,20 @@ class RunFolder:
             if contents is not None and not stats.interrupted:
                 check_contents(self.path / PARAMS, contents)
         except DamagedFileError as error:
-            logger.warning("%s: the run goes on from its newest checkpoint and writes its results again", error)
+            logger.warning("%s: resuming from the newest checkpoint to write the results again", error)
             return False
         return not stats.interrupted
 
     def latest(self) -> Checkpoint:
-        """The newest whole checkpoint, with the history cut where it was made. A warning names damaged newer ones."""
+        """Return the newest intact checkpoint with the history up to it. Damaged newer ones are logged as warnings."""
         trace = self._open_trace()
         ends, trouble = whole_length(trace, self.path / TRACE)
         checkpoint, damages = newest_whole(self.checkpoints, ends, trouble)
         if checkpoint is None:
             reason = "; ".join(damages[:3]) or "there is none"
-            raise DamagedFileError(self.path, f"it has no whole checkpoint to resume from ({reason})")
+            raise DamagedFileError(self.path, f"it has no intact checkpoint to resume from ({reason})")
         for damage in dict.fromkeys(damages):
-            logger.warning("%s: the run goes on from the older checkpoint of step %d", damage, checkpoint.state.steps)
+            logger.warning("%s: resuming from the older checkpoint of step %d", damage, checkpoint.state.steps)
         self._trace = trace
         return dataclasses.replace(checkpoint, history=self._cut_history(checkpoint))
 
@@ -182,9 +185,9 @@ class RunFolder:
             raise DamagedFileError(self.path / TRACE, f"it cannot be opened ({error.strerror})") from None
 
     def rewind(self, checkpoint: Checkpoint, recorder: TraceRecorder) -> None:
-        """Cut the files where the run is resumed, and remove what is newer. A crash leaves it as resumable."""
+        """Truncate the files at the checkpoint and remove newer ones. After a crash here the run is still resumable."""
         if self._trace is None:
-            raise RuntimeError("the folder has to be read before it is cut: call latest first")
+            raise RuntimeError("call latest before rewind: the trace is not open")
         self.checkpoints.remove_later(checkpoint.state.steps)
         (self.path / STATS).unlink(missing_ok=True)
         self._trace.truncate(checkpoint.position.length)

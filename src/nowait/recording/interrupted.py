@@ -1,4 +1,4 @@
-"""What is raised when a signal ends a simulation, a replay, a sweep or a study."""
+"""The exception that is raised when a signal ends a simulation, a replay, a sweep or a study."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from nowait.recording.run import Run
 
 @final
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, or another signal that ends a process, stopped the work before it was complete.
+    """Raised when Ctrl-C, or another signal that ends a process, stops the work before it is complete.
 
-    It is a ``KeyboardInterrupt``, so it also ends the loop around the call. ``signal`` is the name of the signal,
-    ``run`` the part of a simulation that was made, ``race`` the part of a race; each is None if there is none.
+    It is a ``KeyboardInterrupt``, so a loop around the call ends too. ``signal`` is the name of the signal, ``run`` the
+    partial run of a simulation, ``race`` the partial result of a race; each is None if there is none.
     """
 
     def __init__(self, signal: str, *, run: Run | None = None, race: Any = None) -> None:
@@ -25,6 +25,6 @@ class Interrupted(KeyboardInterrupt):
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        """From a run that a signal ended; its advice begins with the name of the signal."""
+        """Create it from a run that a signal ended; the run's advice begins with the name of the signal."""
         first = run.stats.advice.split(" ", 1)[0]
         return cls(first if first in signals.Signals.__members__ else "SIGINT", run=run)

@@ -1,4 +1,4 @@
-"""The file ``metrics.jsonl``: a line per evaluation, each with a checksum."""
+"""The file ``metrics.jsonl``: one line per evaluation, each with a checksum."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ logger = logging.getLogger("nowait")
 
 CHECKSUM = "crc32"
 MOST_WARNINGS = 3
-"""Broken lines that are named one by one."""
+"""Number of damaged lines that a warning lists."""
 
 
 def metrics_line(step: int, gradients: int, time: float, loss: float) -> str:
-    """One evaluation."""
+    """Return the line of one evaluation."""
     values = {"step": step, "gradients": gradients, "time": time, "loss": loss}
     return json.dumps(values | {CHECKSUM: _checksum_of(values)})
 
@@ -30,16 +30,16 @@ def append_metrics(path: Path, step: int, gradients: int, time: float, loss: flo
 
 
 def write_metrics(path: Path, history: History) -> None:
-    """Write all evaluations of a run anew."""
+    """Replace the file with all evaluations of a run."""
     lines = [metrics_line(**row) + "\n" for row in history.rows()]  # type: ignore[arg-type]
     replace_file(path, "".join(lines).encode())
 
 
 def read_metrics(path: Path, *, with_checksums: bool) -> tuple[HistoryRecorder, list[int]]:
-    """The evaluations, and the numbers of the lines that are broken.
+    """Return the evaluations, and the numbers of the damaged lines.
 
-    A last line without an end was cut off in a crash: it does not count as broken. Files of older versions have lines
-    without checksums.
+    A last line without a line break was truncated by a crash and does not count as damaged. Files of older versions
+    have no checksums.
     """
     recorder, broken = HistoryRecorder(), []
     lines = path.read_bytes().split(b"\n")
@@ -53,7 +53,7 @@ def read_metrics(path: Path, *, with_checksums: bool) -> tuple[HistoryRecorder, 
 
 
 def read_history(path: Path, *, with_checksums: bool) -> HistoryRecorder:
-    """The evaluations; a warning names lines that are broken and left out."""
+    """Return the evaluations; damaged lines are left out and logged as a warning."""
     recorder, broken = read_metrics(path, with_checksums=with_checksums)
     if broken:
         more = f" and {len(broken) - MOST_WARNINGS} more" if len(broken) > MOST_WARNINGS else ""

@@ -18,23 +18,23 @@ COLUMNS = ("losses", "step", "gradients", "time")
 @final
 @dataclass(frozen=True, eq=False)
 class SweepRun:
-    """One run of a sweep: its losses (infinite from where it diverged) and when they were evaluated."""
+    """One run of a sweep: its losses (infinite after it diverged) and when they were evaluated."""
 
     losses: Floats
     step: Floats
     gradients: Floats
     time: Floats
     answer: float | None = None
-    """The loss of the output rule's answer; None if the answer is the last iterate."""
+    """The loss of the output rule's result; None if the result is the last iterate."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """What ``nw.sweep`` returns. The first axis of every array is the stepsize, the second the seed.
+    """The result of ``nw.sweep``. The first axis of every array is the stepsize, the second the seed.
 
-    Losses of a run that diverged are infinite from there on. Where a run has fewer evaluations than another, the rest
-    of its row is NaN.
+    After a run diverged, its losses are infinite. If a run has fewer evaluations than another, the rest of its row is
+    NaN.
     """
 
     stepsizes: Floats
@@ -42,17 +42,19 @@ class Sweep:
     curves: Floats
     """The loss at every evaluation, x_0 first: [stepsize, seed, evaluation]."""
     step: Floats
-    """After how many steps that was, in the same shape; ``gradients`` and ``time`` (virtual seconds) alike."""
+    """The number of steps at every evaluation, in the same shape as ``curves``."""
     gradients: Floats
+    """The number of gradients at every evaluation, in the same shape."""
     time: Floats
+    """The virtual seconds at every evaluation, in the same shape."""
     diverged: NDArray[np.bool_]
-    """Whether a run diverged: [stepsize, seed]."""
+    """True where a run diverged: [stepsize, seed]."""
     way: str
-    """Whether the runs were compiled or made the reference way."""
+    """``"compiled"`` if all runs were compiled, else ``"reference"``."""
     answers: Floats | None = None
-    """With an output rule: the loss of its answer, [stepsize, seed], infinite where the run diverged."""
+    """With an output rule: the loss of its result, [stepsize, seed], infinite where the run diverged."""
     config: dict[str, Any] = field(default_factory=dict)
-    """What was run, in plain words and numbers."""
+    """A description of what was run, as JSON values."""
 
     @classmethod
     def of(
@@ -63,7 +65,7 @@ class Sweep:
         way: str,
         config: dict[str, Any],
     ) -> Self:
-        """From the runs by stepsize and seed."""
+        """Create a sweep from its runs by stepsize and seed."""
         table = [[runs[size, seed] for seed in seeds.tolist()] for size in stepsizes.tolist()]
         longest = max(len(run.losses) for row in table for run in row)
         losses, step, gradients, time = (_padded(table, name, longest) for name in COLUMNS)
@@ -76,7 +78,7 @@ class Sweep:
         return cls(stepsizes, seeds, losses, step, gradients, time, diverged, way, answers, config)
 
     def run(self, place: int, seed_place: int) -> SweepRun:
-        """The run with the stepsize and the seed at these places."""
+        """Return the run with the stepsize and the seed at these indices."""
         made = ~np.isnan(self.step[place, seed_place])
         return SweepRun(
             losses=self.curves[place, seed_place][made],
@@ -87,7 +89,7 @@ class Sweep:
         )
 
     def save(self, folder: str | Path) -> Path:
-        """Write it into a new folder. ``Sweep.load`` reads it, and ``nw.sweep(..., folder=...)`` adds to it."""
+        """Write the sweep into a new folder. ``Sweep.load`` reads it; ``nw.sweep(..., folder=...)`` adds runs to it."""
         from nowait.recording.sweep_folder import SweepFolder
 
         target = SweepFolder.create(folder, self.stepsizes, self.seeds, self.config)
@@ -98,7 +100,7 @@ class Sweep:
 
     @classmethod
     def load(cls, folder: str | Path) -> Sweep:
-        """Read a finished sweep from its folder. One that is damaged or not finished is refused."""
+        """Read a finished sweep from its folder; raise ValueError if it is damaged or incomplete."""
         from nowait.recording.sweep_folder import SweepFolder
 
         return SweepFolder.open(folder).finished()
@@ -110,7 +112,7 @@ class Sweep:
 
     @property
     def decisive(self) -> Floats:
-        """By which stepsizes are compared: the loss of the output rule's answer, or the last loss."""
+        """The losses by which stepsizes are compared: those of the output rule's result, or the last losses."""
         return self.final if self.answers is None else self.answers
 
     @property
@@ -126,19 +128,19 @@ class Sweep:
 
     @property
     def best_place(self) -> int:
-        """Where ``best`` stands among the stepsizes."""
+        """The index of ``best`` in ``stepsizes``."""
         steady = ~self.diverged.any(axis=1)
         if not steady.any():
             raise ValueError(
-                f"every stepsize diverged for some seed: try smaller ones than {self.stepsizes.min():.3g}, the smallest"
+                f"every stepsize diverged for some seed: try stepsizes below {self.stepsizes.min():.3g}, the smallest"
             )
         return int(np.where(steady, np.median(self.decisive, axis=1), np.inf).argmin())
 
     @property
     def advice(self) -> str:
-        """What to do about the grid; empty if the best stepsize lies inside it."""
+        """A suggestion for another grid; empty if the best stepsize is not at an end of the grid."""
         if self.diverged.any(axis=1).all():
-            return f"every stepsize diverged for some seed: try smaller ones than {self.stepsizes.min():.3g}"
+            return f"every stepsize diverged for some seed: try stepsizes below {self.stepsizes.min():.3g}"
         if len(self.stepsizes) > 1 and self.best in (self.stepsizes.min(), self.stepsizes.max()):
             end = "smallest" if self.best == self.stepsizes.min() else "largest"
             return f"the best stepsize, {self.best:.3g}, is the {end} of the grid: a wider grid may do better"
@@ -150,7 +152,7 @@ class Sweep:
 
 
 def _padded(table: list[list[SweepRun]], name: str, longest: int) -> Floats:
-    """A column of all runs, [stepsize, seed, evaluation]; NaN after the end of a run."""
+    """Return one column of all runs as [stepsize, seed, evaluation]; NaN after the end of a run."""
     padded = np.full((len(table), len(table[0]), longest), np.nan)
     for place, row in enumerate(table):
         for number, run in enumerate(row):
@@ -160,7 +162,7 @@ def _padded(table: list[list[SweepRun]], name: str, longest: int) -> Floats:
 
 
 def _last(curves: Floats) -> Floats:
-    """The last entry of every curve that is not NaN."""
-    places = curves.shape[2] - 1 - np.isnan(curves)[:, :, ::-1].argmin(axis=2)
-    last: Floats = np.take_along_axis(curves, places[:, :, None], axis=2)[:, :, 0]
+    """Return the last entry of every curve that is not NaN."""
+    indices = curves.shape[2] - 1 - np.isnan(curves)[:, :, ::-1].argmin(axis=2)
+    last: Floats = np.take_along_axis(curves, indices[:, :, None], axis=2)[:, :, 0]
     return last

@@ -1,4 +1,4 @@
-"""The folder of a sweep: every run is written when it is complete, so that a sweep can go on where it ended."""
+"""The folder of a sweep. Every run is written when it is complete, so that an interrupted sweep can be continued."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Runs = dict[tuple[float, int], SweepRun]
 
 @final
 class SweepFolder:
-    """``sweep.json`` says what is swept; ``runs.jsonl`` has a line for every run, each with its checksum."""
+    """``sweep.json`` describes the sweep; ``runs.jsonl`` has one line per run, each with a checksum."""
 
     def __init__(self, path: Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]) -> None:
         self.path = path
@@ -35,10 +35,10 @@ class SweepFolder:
 
     @classmethod
     def create(cls, folder: str | Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]) -> SweepFolder:
-        """A new sweep, in a folder that holds none yet."""
+        """Create a new sweep; raise ``FileExistsError`` if the folder already contains one."""
         path = Path(folder)
         if (path / HEADER).exists():
-            raise FileExistsError(f"{path} holds a sweep already: nothing is overwritten; choose another folder")
+            raise FileExistsError(f"{path} already contains a sweep, and nothing is overwritten: choose another folder")
         path.mkdir(parents=True, exist_ok=True)
         made = cls(path, stepsizes, seeds, config)
         made._write_header()
@@ -46,7 +46,7 @@ class SweepFolder:
 
     @classmethod
     def open(cls, folder: str | Path) -> SweepFolder:
-        """The sweep that a folder holds."""
+        """Open the sweep in a folder."""
         path = Path(folder)
         if not (path / HEADER).is_file():
             raise FileNotFoundError(f"{path} is not the folder of a sweep: it has no {HEADER}")
@@ -56,7 +56,7 @@ class SweepFolder:
 
     @classmethod
     def go_on(cls, folder: str | Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]) -> SweepFolder:
-        """A new sweep, or the one in the folder with these stepsizes and seeds; everything else must be as it was."""
+        """Open the sweep in the folder with these stepsizes and seeds, or create one; all else must be unchanged."""
         if not (Path(folder) / HEADER).exists():
             return cls.create(folder, stepsizes, seeds, config)
         found = cls.open(folder)
@@ -64,7 +64,7 @@ class SweepFolder:
         differing = [name for name in {**found.config, **asked} if found.config.get(name) != asked.get(name)]
         if differing:
             raise ValueError(
-                f"{folder} holds another sweep, with another {' and '.join(sorted(differing))}: choose another folder"
+                f"{folder} contains a sweep with another {' and '.join(sorted(differing))}: choose another folder"
             )
         found.stepsizes, found.seeds = stepsizes, seeds
         found._write_header()
@@ -82,14 +82,14 @@ class SweepFolder:
             os.fsync(file.fileno())
 
     def kept(self) -> tuple[Runs, set[str]]:
-        """The runs that are there, and the ways they were made; damaged lines are left out with a warning."""
+        """Return the stored runs, and whether they were compiled; damaged lines are skipped with a warning."""
         runs, ways, damaged = self._read()
         for number in damaged:
-            logger.warning("line %d of %s is damaged: that run is made again", number, self.path / RUNS)
+            logger.warning("line %d of %s is damaged: this run will be repeated", number, self.path / RUNS)
         return runs, ways
 
     def finished(self) -> Sweep:
-        """The whole sweep."""
+        """Return the finished sweep; raise ValueError if runs are missing."""
         runs, ways, damaged = self._read()
         wanted = [(size, seed) for size in self.stepsizes.tolist() for seed in self.seeds.tolist()]
         missing = sum(key not in runs for key in wanted)
@@ -97,12 +97,12 @@ class SweepFolder:
             why = f"line {damaged[0]} of {RUNS} is damaged" if damaged else "it was not finished"
             raise ValueError(
                 f"{missing} of the {len(wanted)} runs of the sweep in {self.path} are missing ({why}): call nw.sweep "
-                f"with the same arguments and folder={str(self.path)!r} to make them"
+                f"with the same arguments and folder={str(self.path)!r} to compute them"
             )
         return Sweep.of(self.stepsizes, self.seeds, runs, way_of(ways), self.config)
 
     def _read(self) -> tuple[Runs, set[str], list[int]]:
-        """The whole runs, the ways they were made, and the numbers of the lines that are damaged."""
+        """Return the intact runs, the ways in which they were computed, and the numbers of the damaged lines."""
         runs: Runs = {}
         ways: set[str] = set()
         damaged: list[int] = []
@@ -115,7 +115,7 @@ class SweepFolder:
         return runs, ways, damaged
 
     def _rows(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
-        """The lines by number, from 1; None for a damaged one."""
+        """Yield the lines with their numbers, from 1; None for a damaged line."""
         path = self.path / RUNS
         if not path.exists():
             return
@@ -135,7 +135,7 @@ class SweepFolder:
 
 
 def way_of(ways: set[str]) -> str:
-    """How the runs of a sweep were made, in one word."""
+    """Return "compiled" if all runs of a sweep were compiled, else "reference"."""
     return "compiled" if ways == {"compiled"} else "reference"
 
 
@@ -147,7 +147,7 @@ def _line(size: float, seed: int, run: SweepRun, way: str) -> str:
 
 
 def _number(value: float | None) -> float | str | None:
-    """JSON has no infinity."""
+    """Return the number, or "inf" if it is not finite, because JSON has no infinity."""
     return value if value is None or math.isfinite(value) else "inf"
 
 

@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard, if its package is there."""
+"""A callback that writes metrics for TensorBoard, if its package is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nowait.recording.callbacks import Callback, Control
 class TensorBoard(Callback):
     """Writes loss, workers, gradients and time at every evaluation: ``callbacks=[nw.TensorBoard("logs/mine")]``.
 
-    Needs the package ``tensorboard``; the first use says so if it is not there.
+    Needs the package ``tensorboard``; without it the first evaluation raises ``ImportError``.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -20,7 +20,7 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def on_evaluate(self, control: Control) -> None:
-        """Write what is known now."""
+        """Write the current values."""
         writer = self._opened()
         if control.loss is not None:
             writer.add_event(_event({"loss": control.loss}, control.loss_step or 0))
@@ -29,7 +29,7 @@ class TensorBoard(Callback):
         writer.flush()
 
     def close(self) -> None:
-        """End the file; what was evaluated is in it before, too."""
+        """Close the file. Every evaluation is already flushed to it."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -1,4 +1,4 @@
-"""The trace: the event log of a run, as numpy arrays. A run replays from it, and every figure is made of it."""
+"""The trace: the event log of a run, as numpy arrays. Replays and figures are made from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nowait.recording.rows import ARRIVAL_DTYPE, CHUNK_ROWS, COLUMNS, EVENT_DTYP
 FORMAT = 1
 """The format number of an npz file."""
 MOST_EXPANSION = 200
-"""An npz file that would expand to more than 200 times its size is refused: no trace compresses that well."""
+"""An npz file that would expand to more than 200 times its size is rejected: no trace compresses that well."""
 ROWS_READ_AT_ONCE = 1 << 20
 """A stored trace with at most this many rows is read as a whole when one column is accessed."""
 VERIFIED_AT_ONCE = 1 << 30
@@ -35,7 +35,7 @@ VERIFIED_AT_ONCE = 1 << 30
 @final
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The event log of a run, in the order the server dealt with events.
+    """The event log of a run, in the order in which the server handled the events.
 
     Arrival columns, one entry per arrival: ``ticket worker job version delay time started compute_seconds live_workers
     outcome step weight stepsize gradient_norm``. ``outcome`` is applied, held, dropped, late or rejected; ``step`` is
@@ -43,21 +43,21 @@ class Trace:
     step's γ, all 0 if there is none. Joins, losses, timers and resumes are in ``events``; ``after`` counts the arrivals
     before each.
 
-    The rows of a long run stay on disk: ``blocks`` reads them a part at a time, and a column is read when it is asked
-    for. ``kept`` is "full" if the trace has all arrivals, "sampled" if it has some of each worker, or "none".
+    The rows of a long run stay on disk: ``blocks`` reads them block by block, and a column is read when it is accessed.
+    ``kept`` is "full" if the trace has all arrivals, "sampled" if it has some of each worker, or "none".
     """
 
     source: NDArray[np.void] | Journal
-    """The rows, or where they are stored."""
+    """The rows in memory, or the journal that reads them from disk."""
     events: NDArray[np.void]
     initial_workers: Integers
     seconds: float
-    """When the run ended."""
+    """The time at which the run ended."""
     last_norm: float
-    """The norm of the last params, by which a replay checks that it arrived there."""
+    """The norm of the last params, with which a replay compares its own."""
     kept: str = "full"
     num_arrivals: int = -1
-    """The arrivals of the run, also those that are not kept."""
+    """The number of arrivals of the run, including those that are not kept."""
 
     def __post_init__(self) -> None:
         if self.num_arrivals < 0:
@@ -69,7 +69,7 @@ class Trace:
         return self.source.arrivals() if isinstance(self.source, Journal) else self.source
 
     def blocks(self) -> Iterator[NDArray[np.void]]:
-        """The rows in parts of at most 16,384, so that memory does not grow with the length of the run."""
+        """Yield the rows in blocks of at most 16,384, so that memory does not grow with the length of the run."""
         if isinstance(self.source, Journal):
             yield from self.source.blocks()
             return
@@ -96,12 +96,12 @@ class Trace:
 
     @property
     def job(self) -> Integers:
-        """How many tickets the worker number had before."""
+        """The number of tickets that the worker number had before."""
         return self._column("job")
 
     @property
     def version(self) -> Integers:
-        """How many steps the point contained."""
+        """The number of steps that the point contains."""
         return self._column("version")
 
     @property
@@ -111,22 +111,22 @@ class Trace:
 
     @property
     def time(self) -> Floats:
-        """When it arrived, in seconds."""
+        """The time of arrival, in seconds."""
         return self._column("time")
 
     @property
     def started(self) -> Floats:
-        """When the worker began with it, in seconds."""
+        """The time at which the worker started, in seconds."""
         return self._column("started")
 
     @property
     def compute_seconds(self) -> Floats:
-        """How long the worker computed."""
+        """The seconds that the worker computed."""
         return self._column("compute_seconds")
 
     @property
     def live_workers(self) -> Integers:
-        """The number of workers after the arrival was dealt with."""
+        """The number of workers after the arrival was handled."""
         return self._column("live_workers")
 
     @property
@@ -136,18 +136,18 @@ class Trace:
 
     @cached_property
     def outcome(self) -> NDArray[np.str_]:
-        """What became of it: applied, held, dropped, late or rejected."""
+        """The outcome: applied, held, dropped, late or rejected."""
         names: NDArray[np.str_] = np.array(OUTCOMES, dtype=np.str_)[self._column("outcome")]
         return names
 
     @property
     def step(self) -> Integers:
-        """The first step made with it, 0 if none."""
+        """The first step that used the gradient, 0 if none."""
         return self._column("step")
 
     @property
     def weight(self) -> Floats:
-        """Its coefficient in the direction of that step."""
+        """The gradient's coefficient in the direction of that step."""
         return self._column("weight")
 
     @property
@@ -156,7 +156,7 @@ class Trace:
         return self._column("stepsize")
 
     def save(self, path: str | Path) -> None:
-        """Write a compressed npz file, whole or not at all."""
+        """Write a compressed npz file, atomically."""
         unfinished = Path(f"{path}.unfinished")
         try:
             with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as file:
@@ -167,7 +167,7 @@ class Trace:
             raise
 
     def _write_columns(self, file: zipfile.ZipFile) -> None:
-        """One array per entry of the archive; columns a block at a time."""
+        """Write one array per entry of the archive, the columns block by block."""
         numbers = {"format": np.int64(FORMAT), "seconds": np.float64(self.seconds)}
         arrays: dict[str, Any] = {name: np.asarray(value) for name, value in numbers.items()}
         arrays |= {"last_norm": np.asarray(np.float64(self.last_norm)), "initial_workers": self.initial_workers}
@@ -184,7 +184,7 @@ class Trace:
                     entry.write(np.ascontiguousarray(block[name]).tobytes())
 
     def write(self, path: Path) -> None:
-        """Write a new file in the format of ``trace.rows``, a block at a time."""
+        """Write a new file in the format of ``trace.rows``, block by block."""
         file = FrameFile.open(path, create=True)
         writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept)
         first = 0
@@ -198,7 +198,7 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Read what ``save`` wrote, or the ``trace.rows`` of a run folder. No pickle is loaded."""
+        """Read a file written by ``save``, or the ``trace.rows`` of a run folder. No pickle is loaded."""
         source = Path(path)
         file = FrameFile.read_only(source)
         if file.read(0, len(FILE_HEADER)) == FILE_HEADER:
@@ -207,7 +207,7 @@ class Trace:
 
     @classmethod
     def of_journal(cls, file: FrameFile, name: Any) -> Trace:
-        """The trace in the file of a run that ended."""
+        """Return the trace in the file of a finished run."""
         journal = Journal(file, name)
         if journal.end is None:
             raise DamagedFileError(name, "the end of the run is missing")
@@ -224,9 +224,9 @@ class Trace:
         )
 
     def in_order(self) -> Iterator[tuple[int, tuple[Any, ...] | OtherEvent]]:
-        """Every event of the run: the row of an arrival as a tuple, or another event; with the number of the row.
+        """Yield every event of the run with a number: an arrival's row as a tuple, or another event.
 
-        Another event has the number of the arrivals that came before it.
+        The number of an arrival is its row; that of another event is the number of arrivals before it.
         """
         rows = enumerate(row for block in self.blocks() for row in block.tolist())
         at = 0
@@ -276,7 +276,7 @@ def _check_size(path: Path) -> None:
         if expanded > MOST_EXPANSION * path.stat().st_size + (1 << 20):
             raise ValueError(
                 f"{path} would take {expanded:,} bytes in memory, {expanded / path.stat().st_size:.0f} times its size: "
-                f"no trace is like that, so it is not read"
+                f"no trace compresses that well, so it is not read"
             )
         for entry in file.infolist():
             _check_array(path, file, entry)
@@ -288,7 +288,7 @@ def _check_array(path: Path, file: zipfile.ZipFile, entry: zipfile.ZipInfo) -> N
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(data)
         if data.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize != entry.file_size:
-            raise DamagedFileError(path, f"{entry.filename} has another size than its header says")
+            raise DamagedFileError(path, f"the size of {entry.filename} does not match its header")
 
 
 def _table(file: Any, prefix: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:

@@ -1,4 +1,4 @@
-"""A report of runs: one HTML file with everything in it."""
+"""Reports of runs, each a single self-contained HTML file."""
 
 from nowait.reports.page import write_report
 

@@ -1,4 +1,4 @@
-"""Error curves: of one run, or the middle and the range of several, with no more points than a screen can show."""
+"""Error curves of one run, or the median and range of several runs, reduced to at most ``MOST_POINTS`` points."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MOST_POINTS = 1_000
 
 
 def curves(runs: Sequence[Run], minimum: float) -> dict[str, dict[str, list[float | None]]]:
-    """For every axis the places ``x`` and the errors there: ``middle``, and ``low`` and ``high`` of several runs.
+    """Return for every axis the values ``x`` and the errors ``middle``, and ``low`` and ``high`` of several runs.
 
-    Several runs meet at the places of all of them. Between its evaluations a run is interpolated, after its end it
-    keeps its last error; one that diverged has none from there on, and counts as infinite.
+    Several runs are evaluated on the union of their x values. Between its evaluations a run is interpolated; after its
+    end its last error is repeated. After the end of a run that diverged its error counts as infinite.
     """
     return {axis: _curve(runs, axis, minimum) for axis in AXES}
 
 
 def thin(low: Floats, high: Floats, most: int = MOST_POINTS) -> Integers:
-    """The places to keep of a long curve: first, last, and of every stretch its lowest and its highest."""
+    """Return the indices to keep of a long curve: first, last, and the lowest and highest of every interval."""
     count = len(low)
     if count <= most:
         return np.arange(count)
@@ -37,7 +37,7 @@ def thin(low: Floats, high: Floats, most: int = MOST_POINTS) -> Integers:
 
 
 def errors(run: Run, minimum: float) -> Floats:
-    """Losses minus the minimum; infinite where a loss is not a number."""
+    """Return losses minus the minimum; infinite where a loss is NaN."""
     error = np.asarray(run.history.loss, dtype=np.float64) - minimum
     return np.where(np.isnan(error), np.inf, error)
 
@@ -48,8 +48,8 @@ def _curve(runs: Sequence[Run], axis: str, minimum: float) -> dict[str, list[flo
         return {"x": [], "middle": []}
     if len(evaluated) == 1:
         values = errors(evaluated[0], minimum)
-        return _columns({"x": _places(evaluated[0], axis), "middle": values}, values, values)
-    grid = np.unique(np.concatenate([_places(run, axis) for run in evaluated]))
+        return _columns({"x": _x_values(evaluated[0], axis), "middle": values}, values, values)
+    grid = np.unique(np.concatenate([_x_values(run, axis) for run in evaluated]))
     table = np.stack([_on_grid(run, axis, grid, minimum) for run in evaluated])
     low, high = table.min(axis=0), table.max(axis=0)
     with np.errstate(over="ignore"):
@@ -62,21 +62,21 @@ def _columns(columns: dict[str, Any], low: Floats, high: Floats) -> dict[str, li
     return {name: compact(column[kept].tolist()) for name, column in columns.items()}
 
 
-def _places(run: Run, axis: str) -> Floats:
+def _x_values(run: Run, axis: str) -> Floats:
     return np.asarray(getattr(run.history, axis), dtype=np.float64)
 
 
 def _on_grid(run: Run, axis: str, grid: Floats, minimum: float) -> Floats:
-    places, values = _places(run, axis), errors(run, minimum)
-    on_grid = _interpolated(grid, places, values)
+    x, values = _x_values(run, axis), errors(run, minimum)
+    on_grid = _interpolated(grid, x, values)
     on_grid[np.isnan(on_grid)] = np.inf
     if run.stats.diverged:
-        on_grid[grid > places[-1]] = np.inf
+        on_grid[grid > x[-1]] = np.inf
     return on_grid
 
 
-def _interpolated(grid: Floats, places: Floats, values: Floats) -> Floats:
-    """Straight lines on a logarithmic scale, which is how errors are looked at; on a linear one if it must be."""
+def _interpolated(grid: Floats, x: Floats, values: Floats) -> Floats:
+    """Interpolate on a logarithmic scale, on which errors are plotted; linearly if a value is not above 0."""
     if (values > 0).all():
-        return np.exp(np.interp(grid, places, np.log(values)))
-    return np.interp(grid, places, values)
+        return np.exp(np.interp(grid, x, np.log(values)))
+    return np.interp(grid, x, values)

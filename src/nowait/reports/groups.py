@@ -1,4 +1,4 @@
-"""Which runs belong together in a report: those that differ in their seed alone."""
+"""Groups runs for a report: runs that differ only in their seed form one group."""
 
 from __future__ import annotations
 
@@ -9,74 +9,74 @@ from typing import Any
 from nowait.recording import Run
 from nowait.reports.tables import NONE, flat
 
-ABOUT_THE_SEED = {"seed", "labels.seed"}
-ABOUT_THE_PLACE = {"checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "labels.folder"}
-"""Entries of a configuration that do not change what was run."""
+SEED_KEYS = {"seed", "labels.seed"}
+STORAGE_KEYS = {"checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "labels.folder"}
+"""Entries of a configuration that do not affect the result of the run."""
 COMMAND = "labels.command."
-OF_THE_COMMAND = {"seed", "seeds", "folder", "as_json", "config", "method", "stepsize", "gradients", "steps", "seconds"}
-"""What a command remembers that says nothing new, because the run's own configuration has it."""
+COMMAND_KEYS = {"seed", "seeds", "folder", "as_json", "config", "method", "stepsize", "gradients", "steps", "seconds"}
+"""Recorded command-line options that the run's own configuration repeats."""
 FIRST = ("method", "update", "output", "problem", "speeds", "engine", "workers")
-"""The entries by which groups are named if they can be, in this order."""
+"""The entries that are tried first to name a group, in this order."""
 NORM = "fingerprint.gradient_norm"
 LONGEST_VALUE = 60
 
 
 def grouped(runs: Iterable[tuple[str, Run]]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but the seed, under names that say what tells them apart.
+    """Return lists of runs that differ only in their seed, under names that say how the groups differ.
 
-    Each run comes with a name of its own, which is taken for a run without a configuration.
+    Each run comes with a name, which is used if the run has no configuration.
     """
     groups: dict[str, list[Run]] = {}
     configs: dict[str, dict[str, str]] = {}
     for name, run in runs:
         exact = {key: value for key, value in _leaves(run.config) if not _is_left_out(key)}
         key = json.dumps(exact or name, sort_keys=True)
-        configs[key] = _for_people(run.config, exact) if exact else {"method": name}
+        configs[key] = _readable(run.config, exact) if exact else {"method": name}
         groups.setdefault(key, []).append(run)
     return dict(zip(group_names(list(configs.values())), groups.values(), strict=True))
 
 
 def group_names(configs: list[dict[str, str]]) -> list[str]:
-    """A name for each configuration: its method, and the fewest further entries that make the names differ."""
+    """Return a name for each configuration: its method, and the fewest further entries that make names unique."""
     names = [config.get("method", "run") for config in configs]
     for key in _in_order(configs):
         if len(set(names)) == len(names):
             break
         alike = {name for name in names if names.count(name) > 1}
         for name in alike:
-            members = [place for place, other in enumerate(names) if other == name]
-            if len({configs[place].get(key) for place in members}) > 1:
-                for place in members:
-                    names[place] = f"{name}, {_shown(key, configs[place])}"
-    return [name if names.index(name) == place else f"{name} ({place + 1})" for place, name in enumerate(names)]
+            members = [index for index, other in enumerate(names) if other == name]
+            if len({configs[index].get(key) for index in members}) > 1:
+                for index in members:
+                    names[index] = f"{name}, {_shown(key, configs[index])}"
+    return [name if names.index(name) == index else f"{name} ({index + 1})" for index, name in enumerate(names)]
 
 
-def _for_people(config: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, str]:
-    """The entries as ``flat`` shows them, but with all the digits that may tell two runs apart."""
+def _readable(config: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, str]:
+    """Return the entries as ``flat`` shows them, but with enough digits to distinguish runs."""
     shown = {key: value for key, value in flat(config).items() if value != NONE and not _is_left_out(key)}
     return shown | {key: f"{value:.10g}" for key, value in exact.items() if isinstance(value, float)}
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """All that a configuration says, in one level; ``flat`` is for people and rounds."""
+    """Yield all entries of a nested configuration with dotted keys and exact values (``flat`` rounds them)."""
     for key, value in config.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{name}.")
         elif name == NORM and isinstance(value, float):
-            yield name, f"{value:.3g}"  # some gradients differ in their last digits from run to run
+            yield name, f"{value:.3g}"  # some gradients differ in the last digits between runs
         else:
             yield name, value
 
 
 def _is_left_out(key: str) -> bool:
     if key.startswith(COMMAND):
-        return key.removeprefix(COMMAND).partition(".")[0] in OF_THE_COMMAND
-    return key in ABOUT_THE_SEED | ABOUT_THE_PLACE
+        return key.removeprefix(COMMAND).partition(".")[0] in COMMAND_KEYS
+    return key in SEED_KEYS | STORAGE_KEYS
 
 
 def _in_order(configs: list[dict[str, str]]) -> list[str]:
-    """The entries in which configurations differ, those that say most first."""
+    """Return the entries in which configurations differ, the most informative first."""
     keys = dict.fromkeys(key for config in configs for key in config)
     differing = [key for key in keys if len({config.get(key) for config in configs}) > 1]
 

@@ -1,4 +1,4 @@
-"""Numbers as a page shows them, and as its data hold them."""
+"""Formatting of numbers for the page, and rounding for its data."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterable
 
 DIGITS = 6
-"""Significant digits in the data of a page: more than a screen can show."""
+"""Significant digits in the page's data: more than a chart can resolve."""
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def shown(value: float | None, digits: int = 3, trim: bool = True) -> str:
-    """A number for people: 15,599 or 0.0367 or 1.83 × 10⁻⁶; a dash for none.
+    """Format a number as 15,599 or 0.0367 or 1.83 × 10⁻⁶; None and NaN as a dash.
 
-    ``trim`` leaves out zeros at the end; without it numbers in a column have their points below each other.
+    ``trim`` removes trailing zeros; without it the decimal points in a column are aligned.
 
     >>> shown(15599), shown(0.0367047), shown(1.8255e-6), shown(float("inf")), shown(None)
     ('15,599', '0.0367', '1.83 × 10⁻⁶', '∞', '–')
@@ -31,7 +31,7 @@ def shown(value: float | None, digits: int = 3, trim: bool = True) -> str:
 
 
 def compact(values: Iterable[float]) -> list[float | None]:
-    """Numbers for JSON, rounded to what can be seen; None for those that are not finite.
+    """Round numbers for JSON to ``DIGITS`` significant digits; None for numbers that are not finite.
 
     >>> compact([0.123456789, 2.0, float("inf")])
     [0.123457, 2, None]

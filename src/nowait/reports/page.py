@@ -1,4 +1,4 @@
-"""The page: a template, a style, a script and the data, in one file that needs nothing else."""
+"""Writes the page: template, style, script and data in one self-contained file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def write_report(
     predictions: Sequence[tuple[str, str, str]] = (),
     config: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write one HTML file with the curves, delays, timelines and tables of named runs; it opens in any browser.
+    """Write one HTML file with curves, delays, timelines and tables of named runs; return its path.
 
-    A name with several runs (seeds) gives the median and a band from the lowest to the highest. ``minimum`` is F*,
-    subtracted from losses. ``notes`` are sentences at the top, ``predictions`` rows (what, predicted, measured).
-    ``config`` is shown as a table; None shows each run's own. The file loads nothing from anywhere.
+    A name with several runs (seeds) is drawn as their median, with a band from the lowest to the highest. ``minimum``
+    is F*, which is subtracted from losses. ``notes`` are sentences at the top, ``predictions`` are rows (what,
+    predicted, measured). ``config`` is shown as a table; with None each run's own configuration is shown. The file is
+    self-contained: it loads nothing over the network.
     """
     named = checked_runs(runs)
     minimum = checks.finite(minimum, "minimum", "errors are losses minus it")
@@ -44,7 +45,7 @@ def write_report(
         summary=summary_table(named, minimum),
         predictions=_predictions(predictions),
         config=config_tables(named, _checked_config(config)),
-        minimum=f" F* = {shown(minimum)} is subtracted for errors." if minimum else "",
+        minimum=f" Errors are losses minus F* = {shown(minimum)}." if minimum else "",
         data=_data(payload(named, minimum)),
     )
     target = Path(path)
@@ -58,7 +59,7 @@ def _asset(name: str) -> str:
 
 
 def _data(value: Any) -> str:
-    """JSON that can stand inside a script element: no text in it can end the element."""
+    """Return JSON that is safe inside a script element: no text in it can close the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

@@ -1,4 +1,4 @@
-"""Runs as plain dictionaries: all that the page's script needs, thinned and counted."""
+"""Converts runs to plain dictionaries with the data for the page's charts: thinned curves and binned counts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NamedRuns = Mapping[str, list[Run]]
 
 
 def checked_runs(runs: Any) -> dict[str, list[Run]]:
-    """The runs of every name, as lists."""
+    """Check the runs and return a list of runs for every name."""
     if not isinstance(runs, Mapping) or not runs:
-        raise TypeError(f'runs must be named, {{"name": run, ...}}, got {runs!r}')
+        raise TypeError(f'runs must be named: pass a dictionary {{"name": run, ...}}, got {runs!r}')
     return {_checked_name(name): _checked_entry(name, entry) for name, entry in runs.items()}
 
 
 def payload(runs: NamedRuns, minimum: float) -> dict[str, Any]:
-    """What the charts are drawn from."""
+    """Return the data from which the script draws the charts."""
     longest = max(int(run.trace.delay.max(initial=1)) for entry in runs.values() for run in entry)
     edges = work.delay_edges(longest)
     return {
@@ -33,7 +33,7 @@ def payload(runs: NamedRuns, minimum: float) -> dict[str, Any]:
 
 
 def summary(runs: Sequence[Run], minimum: float) -> dict[str, Any]:
-    """One row of the table: medians over the runs; delays over all arrivals; how many diverged."""
+    """Return one row of the summary table: medians over runs, delays over all arrivals, the number that diverged."""
     stats = [run.stats for run in runs]
     loss = [_last_error(run, minimum) for run in runs]
     delay = np.concatenate([run.trace.delay for run in runs])
@@ -75,7 +75,7 @@ def _last_error(run: Run, minimum: float) -> float:
 
 def _checked_name(name: Any) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"runs must be named by text, got the name {name!r}")
+        raise TypeError(f"the name of a run must be a string, got {name!r}")
     return name
 
 

@@ -1,4 +1,4 @@
-"""The tables of a report, as HTML: they can be read, copied and printed without the script."""
+"""The tables of a report as HTML, readable without JavaScript."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nowait.reports.numbers import shown
 from nowait.reports.payload import NamedRuns, summary
 
 LONGEST_LIST = 8
-"""Lists with more numbers than this are shown by their range."""
+"""Longer lists of numbers are shown as a range."""
 NONE = "–"
 
 
 def summary_table(runs: NamedRuns, minimum: float) -> str:
-    """One row per method."""
+    """Return the summary table, with one row per method."""
     heading = [
         "method",
         "runs",
@@ -31,12 +31,12 @@ def summary_table(runs: NamedRuns, minimum: float) -> str:
 
 
 def predictions_table(predictions: Sequence[tuple[str, str, str]]) -> str:
-    """What theory says beside what was measured."""
+    """Return the table of predicted and measured values."""
     return table(["what", "predicted", "measured"], [list(row) for row in predictions])
 
 
 def config_tables(runs: NamedRuns, config: Mapping[str, Any] | None) -> str:
-    """The configuration given; or those of the runs, apart by what they share and where they differ."""
+    """Return a table of the given configuration; without one, tables of the runs' differing and common entries."""
     if config is not None:
         return table(["entry", "value"], [[key, value] for key, value in flat(config).items()], numbers=False)
     columns = {name: _merged([flat(run.config) for run in entry]) for name, entry in runs.items()}
@@ -47,15 +47,15 @@ def config_tables(runs: NamedRuns, config: Mapping[str, Any] | None) -> str:
     parts = []
     if differing:
         rows = [[key, *values[key]] for key in differing]
-        parts += ["<h3>What differs</h3>", table(["entry", *columns], rows, numbers=False)]
+        parts += ["<h3>Differences</h3>", table(["entry", *columns], rows, numbers=False)]
     if shared:
-        heading = "<h3>The same for all</h3>" if differing else ""
+        heading = "<h3>Common to all runs</h3>" if differing else ""
         parts += [heading, table(["entry", "value"], shared, numbers=False)]
     return "\n".join(parts)
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested dictionaries as one, with dots in the keys; a ``type`` stands for its dictionary, if it says more.
+    """Flatten nested dictionaries, with dotted keys; a ``type`` entry becomes the value of its dictionary's key.
 
     >>> flat({"method": {"type": "MinibatchSGD", "stepsize": {"type": "Constant", "value": 0.5}}, "seed": 1})
     {'method': 'MinibatchSGD', 'method.stepsize': 'Constant', 'method.stepsize.value': '0.5', 'seed': '1'}
@@ -73,7 +73,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]], numbers: bool = True) -> str:
-    """A table in a box of its own that scrolls if it is too wide. The first column names the rows."""
+    """Return an HTML table in a container that scrolls if it is too wide. The first column holds the row headers."""
     kind = ' class="numbers"' if numbers else ""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heading)
     body = "\n".join(f"<tr>{_cells(row)}</tr>" for row in rows)

@@ -1,4 +1,4 @@
-"""What the workers did: delays, shares of the work, and the first jobs on a timeline. All of it is counted here."""
+"""Statistics of the workers: delays, shares of the gradients, and a timeline of the first jobs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MOST_LANES = 40
 MOST_WORKERS = 100
 MOST_JOBS = 400
 MOST_BINS = 40
-VALID = [place for place, outcome in enumerate(OUTCOMES) if outcome.value in ("applied", "held", "dropped")]
+VALID = [code for code, outcome in enumerate(OUTCOMES) if outcome.value in ("applied", "held", "dropped")]
 
 
 def mean_seconds(runs: Sequence[Run]) -> Floats:
-    """From start to arrival, on average, by worker number; infinite for a worker without an arrival."""
+    """Return the mean seconds from start to arrival, by worker number; infinite for a worker without arrivals."""
     worker = np.concatenate([run.trace.worker for run in runs])
     taken = np.concatenate([run.trace.time - run.trace.started for run in runs])
     known = max((int(run.trace.initial_workers.max(initial=-1)) + 1 for run in runs), default=0)
@@ -32,7 +32,7 @@ def mean_seconds(runs: Sequence[Run]) -> Floats:
 
 
 def choose_workers(seconds: Floats, most: int) -> Integers:
-    """Worker numbers, fastest first; of too many the fastest third, the slowest third and some between."""
+    """Return at most ``most`` worker numbers, fastest first: the fastest, the slowest and some in between."""
     order = np.argsort(seconds, kind="stable")
     if len(order) <= most:
         return order
@@ -42,20 +42,20 @@ def choose_workers(seconds: Floats, most: int) -> Integers:
 
 
 def delay_edges(longest: int) -> Integers:
-    """Bins of delays: bin i is from ``edges[i]`` up to and without ``edges[i + 1]``."""
+    """Return the bin edges of delays: bin i contains ``edges[i]`` ≤ delay < ``edges[i + 1]``."""
     return np.unique(np.geomspace(1, max(1, longest) + 1, MOST_BINS + 1).round().astype(np.int64))
 
 
 def delays(runs: Sequence[Run], edges: Integers, seconds: Floats) -> dict[str, Any]:
-    """How many arrivals had which delay: of all workers, and of each of the chosen ones."""
+    """Return the histogram of delays over all workers, and for each of the chosen workers."""
     worker = np.concatenate([run.trace.worker for run in runs])
     delay = np.concatenate([run.trace.delay for run in runs])
     chosen = choose_workers(seconds, MOST_WORKERS)
     bins = np.clip(np.searchsorted(edges, delay, side="right") - 1, 0, len(edges) - 2)
-    place = np.full(len(seconds), -1)
-    place[chosen] = np.arange(len(chosen))
-    listed = place[worker] >= 0
-    cells = place[worker][listed] * (len(edges) - 1) + bins[listed]
+    row = np.full(len(seconds), -1)
+    row[chosen] = np.arange(len(chosen))
+    listed = row[worker] >= 0
+    cells = row[worker][listed] * (len(edges) - 1) + bins[listed]
     by_worker = np.bincount(cells, minlength=len(chosen) * (len(edges) - 1)).reshape(len(chosen), -1)
     longest = np.zeros(len(seconds), dtype=np.int64)
     np.maximum.at(longest, worker, delay)
@@ -69,7 +69,7 @@ def delays(runs: Sequence[Run], edges: Integers, seconds: Floats) -> dict[str, A
 
 
 def shares(runs: Sequence[Run], seconds: Floats) -> dict[str, Any]:
-    """Each chosen worker's part of the valid gradients, and the fair part 1/M."""
+    """Return each chosen worker's share of the valid gradients, with the number of workers M."""
     arrivals = np.concatenate([run.trace.arrivals[["worker", "outcome"]] for run in runs])
     valid = arrivals["worker"][np.isin(arrivals["outcome"], VALID)]
     work = np.bincount(valid, minlength=len(seconds))
@@ -84,12 +84,12 @@ def shares(runs: Sequence[Run], seconds: Floats) -> dict[str, Any]:
 
 
 def num_workers(runs: Sequence[Run]) -> int:
-    """M: the number of workers at the start."""
+    """Return M, the number of workers at the start."""
     return max(run.trace.num_workers for run in runs)
 
 
 def timeline(trace: Trace, seconds: Floats) -> dict[str, Any]:
-    """The first jobs of the chosen workers: those that have arrived when a page is full, and those running then."""
+    """Return the first jobs of the chosen workers: the first ``MOST_JOBS`` arrivals, and the jobs running then."""
     lanes = choose_workers(seconds, MOST_LANES)
     lane = np.full(len(seconds), -1)
     lane[lanes] = np.arange(len(lanes))
@@ -103,7 +103,7 @@ def timeline(trace: Trace, seconds: Floats) -> dict[str, Any]:
 
 
 def _first_jobs(rows: NDArray[np.void]) -> NDArray[np.void]:
-    """As many arrivals as a page can show, and of every worker the job it was at when the last of them came."""
+    """Return the first ``MOST_JOBS`` arrivals, and every worker's job that was running at the last of them."""
     shown, later = rows[:MOST_JOBS], rows[MOST_JOBS:]
     running = later[later["started"] < shown["time"].max(initial=-np.inf)]
     _, first = np.unique(running["worker"], return_index=True)

@@ -1,4 +1,4 @@
-"""How long workers take in a simulation."""
+"""Speed models: how long workers take in a simulation."""
 
 from nowait.speeds.adversary import Adversary
 from nowait.speeds.changing_speeds import TimeVarying, UpDown

@@ -1,4 +1,4 @@
-"""An adversary that chooses who arrives next."""
+"""An adversary that chooses which worker arrives next."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from nowait.speeds.speeds import Speeds, Timing, worker_numbers
 @final
 @dataclass
 class Adversary(Speeds):
-    """The next worker of ``order`` that has a ticket arrives next, one a second; the order repeats.
+    """Workers arrive in the given order, one per second; workers without a ticket are skipped, and the order repeats.
 
-    Arbitrary delays, as the paper's theorems allow them. Workers in ``workers=`` that the order does not name
-    never return.
+    This makes arbitrary delays, as the paper's theorems allow. Workers that are counted in ``workers=`` but do not
+    appear in the order never return a gradient.
 
     >>> import nowait as nw
     >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
@@ -34,7 +34,7 @@ class Adversary(Speeds):
     def __post_init__(self) -> None:
         self._order = worker_numbers(self.order, "order")
         if not self._order:
-            raise ValueError("order is empty: nobody would ever arrive")
+            raise ValueError("order is empty: no gradient would ever arrive")
         least = max(self._order) + 1
         if self.workers is None:
             self.num_workers = least
@@ -43,9 +43,9 @@ class Adversary(Speeds):
             self.num_workers = checks.at_least(least, self.workers, "workers", why)
 
     def timing(self, seed: int) -> Timing:
-        """An adversary has no durations."""
+        """Raise TypeError: an adversary has no durations."""
         raise TypeError("Adversary decides the order of arrivals, not durations: it cannot be wrapped")
 
     def clock(self, seed: int) -> Clock:
-        """The order."""
+        """Return a clock that follows the order."""
         return OrderClock(self._order)

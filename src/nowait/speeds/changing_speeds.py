@@ -15,7 +15,7 @@ from nowait.speeds.random_speeds import Values
 from nowait.speeds.speeds import WHY_WORKERS, PerWorker, Speeds, Timing, count_workers, per_worker
 
 MOST_PIECES = 20_000
-"""A ticket that is not done after so many pieces of time never ends."""
+"""Integration steps after which a ticket counts as never ending."""
 SMALLEST_PIECE = 1e-9
 
 
@@ -25,9 +25,9 @@ class TimeVarying(Speeds):
     """A ticket ends when the integral of ``rate(worker, time)`` since its start reaches 1.
 
     The rate is in gradients per second and may be 0 for a while. It must not change much within ``resolution``
-    seconds, else a short burst can be missed; a ticket that takes more than 20,000 resolutions never ends. The
-    universal computation model of Tyurin, "Tight Time Complexities in Parallel Stochastic Optimization with
-    Arbitrary Computation Dynamics" (2024).
+    seconds, otherwise a short burst can be missed. A ticket that takes longer than 20,000 times ``resolution`` never
+    ends. This is the universal computation model of Tyurin, "Tight Time Complexities in Parallel Stochastic
+    Optimization with Arbitrary Computation Dynamics" (2024).
 
     >>> speeds = TimeVarying(lambda worker, time: 2.0 if time < 10 else 0.5, workers=4)
     >>> seconds, finish = speeds.timing(seed=0)(0, 0, 9.75)
@@ -43,11 +43,11 @@ class TimeVarying(Speeds):
     def __post_init__(self) -> None:
         if not callable(self.rate):
             raise TypeError(f"rate must be a function of (worker, time), got {self.rate!r}")
-        checks.positive(self.resolution, "resolution", "it is the longest time looked ahead at once")
+        checks.positive(self.resolution, "resolution", "it is the longest integration step, in seconds")
         self.num_workers = checks.at_least(1, self.workers, "workers", WHY_WORKERS)
 
     def timing(self, seed: int) -> Timing:
-        """The time until the integral reaches 1."""
+        """Return a function that computes when the integral of the rate reaches 1."""
 
         def timing(worker: int, job: int, start: float) -> tuple[float, float]:  # noqa: ARG001
             finish = self._finish(worker, start)
@@ -56,7 +56,7 @@ class TimeVarying(Speeds):
         return timing
 
     def _finish(self, worker: int, start: float) -> float:
-        """Integrate piece by piece (Simpson, halving pieces until two halves agree with the whole)."""
+        """Return the time at which the integral reaches 1, by the adaptive Simpson rule; infinity if it never does."""
         left, time = 1.0, start
         for _ in range(MOST_PIECES):
             rate = self._rate(worker, time)
@@ -69,7 +69,7 @@ class TimeVarying(Speeds):
         return math.inf
 
     def _work(self, worker: int, time: float, piece: float) -> tuple[float, float]:
-        """The work done in a piece of time, shortened until its rate is smooth; the piece and the work."""
+        """Halve the piece of time until Simpson's rule is accurate; return the piece and its integral."""
         first, middle, last = (self._rate(worker, time + piece * part) for part in (0.0, 0.5, 1.0))
         while True:
             early, late = self._rate(worker, time + piece * 0.25), self._rate(worker, time + piece * 0.75)
@@ -80,7 +80,7 @@ class TimeVarying(Speeds):
             piece, middle, last = piece / 2, early, middle
 
     def _crossing(self, worker: int, time: float, piece: float, left: float) -> float:
-        """Where inside the piece the work reaches what is left, by bisection."""
+        """Return the time inside the piece at which the integral reaches ``left``, by bisection."""
         low, high = 0.0, piece
         while high - low > 1e-12 * max(1.0, time):
             part = (low + high) / 2
@@ -92,13 +92,13 @@ class TimeVarying(Speeds):
         return time + high
 
     def _rate(self, worker: int, time: float) -> float:
-        return checks.not_negative(self.rate(worker, time), f"rate({worker}, {time:.6g})", "work is not undone")
+        return checks.not_negative(self.rate(worker, time), f"rate({worker}, {time:.6g})", "it is a speed")
 
 
 @final
 @dataclass
 class UpDown(Speeds):
-    """Workers that fail and come back: up and down for exponential times with these means, up at the start.
+    """Workers with outages: up and down for exponentially distributed times with these means, and up at the start.
 
     A ticket takes ``seconds`` of up time: an outage pauses it.
     """
@@ -119,7 +119,7 @@ class UpDown(Speeds):
         self._down = per_worker(self.down, self.num_workers, "down")
 
     def timing(self, seed: int) -> Timing:
-        """The worker's seconds, outages added."""
+        """Return a function that adds the outages to the worker's seconds."""
         periods = _Periods(Stream(seed, "speed"), self._up, self._down)
 
         def timing(worker: int, job: int, start: float) -> tuple[float, float]:  # noqa: ARG001
@@ -136,7 +136,7 @@ class UpDown(Speeds):
 
 @final
 class _Periods:
-    """The up times of every worker, drawn as far as they are asked for."""
+    """The up periods of every worker, drawn lazily."""
 
     def __init__(self, stream: Stream, up: PerWorker, down: PerWorker) -> None:
         self._stream, self._up, self._down = stream, up, down
@@ -144,14 +144,14 @@ class _Periods:
         self._ends: dict[int, list[float]] = {}
 
     def next_up(self, worker: int, time: float) -> tuple[float, float]:
-        """Begin and end of the first up time that ends after ``time``."""
+        """Return start and end of the first up period that ends after ``time``."""
         begins = self._begins.setdefault(worker, [0.0])
         ends = self._ends.setdefault(worker, [self._draw(self._up, worker, 0)])
         while ends[-1] <= time:
             begins.append(ends[-1] + self._draw(self._down, worker, 2 * len(begins) - 1))
             ends.append(begins[-1] + self._draw(self._up, worker, 2 * len(ends)))
-        place = bisect_right(ends, time)
-        return begins[place], ends[place]
+        index = bisect_right(ends, time)
+        return begins[index], ends[index]
 
     def _draw(self, means: PerWorker, worker: int, number: int) -> float:
         seconds: float = -means[worker] * log(self._stream.uniform(worker, number))

@@ -1,4 +1,4 @@
-"""Time on the network."""
+"""Communication times added to a speed model."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import final
 from nowait.core import checks
 from nowait.core.schedule import speaks_for
 from nowait.speeds.adversary import Adversary
-from nowait.speeds.formula import NOTHING, Formula
+from nowait.speeds.formula import NO_SECONDS, Formula
 from nowait.speeds.speeds import PerWorker, Speeds, Timing, per_worker
 
 
 @final
 @dataclass
 class Communication(Speeds):
-    """Adds ``down`` seconds before a worker computes (params travel) and ``up`` after (the gradient travels).
+    """Adds ``down`` seconds before a worker computes (to receive params) and ``up`` after (to send the gradient).
 
     >>> from nowait.speeds import Fixed
     >>> Communication(Fixed([1.0]), down=0.5, up=0.25).timing(seed=0)(0, 0, 10.0)
@@ -39,7 +39,7 @@ class Communication(Speeds):
         self._up = per_worker(self.up, self.num_workers, "up", zero_allowed=True)
 
     def timing(self, seed: int) -> Timing:
-        """Down, compute, up."""
+        """Return a function that adds the communication times to those of the wrapped speeds."""
         compute, down, up = self.speeds.timing(seed), self._down, self._up
 
         def timing(worker: int, job: int, start: float) -> tuple[float, float]:
@@ -49,9 +49,9 @@ class Communication(Speeds):
         return timing
 
     def formula(self, seed: int) -> Formula | None:
-        """That of the speeds, with time on the network around it."""
+        """Return the wrapped speeds' formula with communication times; None if it has none or already has them."""
         declared = speaks_for(type(self.speeds), "formula", ("timing", "clock"))
         formula = self.speeds.formula(seed) if declared else None
-        if formula is None or formula.down is not NOTHING:
+        if formula is None or formula.down is not NO_SECONDS:
             return None
         return formula._replace(down=self._down.array, up=self._up.array)

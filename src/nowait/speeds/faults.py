@@ -1,4 +1,4 @@
-"""Workers that leave and join while a simulation runs."""
+"""Workers that leave and join during a simulation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import final
 from nowait.core import checks
 
 HIGHEST_WORKER = 10_000_000
-"""Workers are counted by number, so that a typing error must not ask for terabytes."""
+"""Limits the worker number, because arrays have one entry per number and a typing error could need terabytes."""
 
 
 @final
@@ -17,8 +17,8 @@ HIGHEST_WORKER = 10_000_000
 class Faults:
     """Leaves and joins at given times: ``(time, "leave" or "join", worker)``.
 
-    A worker that joins before it ever left is not there at the start. What happens at the same time as an
-    arrival happens after it.
+    A worker whose first change is "join" is absent at the start. A change at the same time as an arrival happens
+    after it.
 
     >>> faults = Faults([(10.0, "leave", 0), (20.0, "join", 0), (5.0, "join", 3)])
     >>> faults.present_at_start(5)
@@ -30,15 +30,15 @@ class Faults:
     def __post_init__(self) -> None:
         if not isinstance(self.changes, list | tuple):
             raise TypeError(f"faults are a list of (time, 'leave' or 'join', worker), got {self.changes!r}")
-        self.changes = [_checked_change(place, change) for place, change in enumerate(self.changes)]
+        self.changes = [_checked_change(index, change) for index, change in enumerate(self.changes)]
         self._check_alternation()
 
     def in_order(self) -> list[tuple[float, str, int]]:
-        """The changes by time; those of one time as they were given."""
+        """Return the changes sorted by time; changes at the same time keep their order."""
         return sorted(self.changes, key=lambda change: change[0])
 
     def present_at_start(self, num_workers: int) -> list[int]:
-        """The workers 0 to num_workers - 1 less those whose first change is to join."""
+        """Return the workers 0 to num_workers - 1 without those whose first change is to join."""
         if not self.changes:
             return list(range(num_workers))
         first: dict[int, str] = {}
@@ -47,30 +47,31 @@ class Faults:
         return [worker for worker in range(num_workers) if first.get(worker) != "join"]
 
     def check_leavers(self, num_workers: int) -> None:
-        """Raise unless everybody who leaves is there by then."""
+        """Raise ValueError if a worker leaves that is not present."""
         joined = set(range(num_workers)) if self.changes else set()
         for time, kind, worker in self.in_order():
             if kind == "leave" and worker not in joined:
-                raise ValueError(f"worker {worker} is to leave at {time:g}, but there are {num_workers} workers")
+                raise ValueError(
+                    f'worker {worker} has a "leave" entry at t={time:g}, but there are {num_workers} workers '
+                    f"(0 to {num_workers - 1}) and it did not join before"
+                )
             joined.add(worker)
 
     def _check_alternation(self) -> None:
         last: dict[int, str] = {}
         for time, kind, worker in self.in_order():
             if last.get(worker) == kind:
-                raise ValueError(
-                    f"worker {worker} is to {kind} at {time:g}, but it did so before without a change between"
-                )
+                raise ValueError(f'worker {worker} has two "{kind}" entries in a row (the second at t={time:g})')
             last[worker] = kind
 
 
-def _checked_change(place: int, change: object) -> tuple[float, str, int]:
+def _checked_change(index: int, change: object) -> tuple[float, str, int]:
     if not isinstance(change, tuple | list) or len(change) != 3:
-        raise TypeError(f"faults[{place}] must be (time, 'leave' or 'join', worker), got {change!r}")
+        raise TypeError(f"faults[{index}] must be (time, 'leave' or 'join', worker), got {change!r}")
     time, kind, worker = change
     if kind not in ("leave", "join"):
-        raise ValueError(f"faults[{place}] is {kind!r}: it must be 'leave' or 'join'")
-    number = checks.at_least(0, worker, f"the worker of faults[{place}]", "workers are numbered from 0")
+        raise ValueError(f"faults[{index}] is {kind!r}: it must be 'leave' or 'join'")
+    number = checks.at_least(0, worker, f"the worker of faults[{index}]", "workers are numbered from 0")
     if number > HIGHEST_WORKER:
-        raise ValueError(f"the worker of faults[{place}] is {number}: take numbers of at most {HIGHEST_WORKER:,}")
-    return checks.not_negative(time, f"the time of faults[{place}]", "a run begins at 0"), kind, number
+        raise ValueError(f"the worker of faults[{index}] is {number}: take numbers of at most {HIGHEST_WORKER:,}")
+    return checks.not_negative(time, f"the time of faults[{index}]", "a run begins at 0"), kind, number

@@ -1,4 +1,4 @@
-"""Durations that depend on nothing but worker and job, as numbers that compiled code understands."""
+"""Durations that depend only on worker and job, in a form that compiled code can use."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from nowait.core.randomness import Stream
 from nowait.core.types import Floats
 
 FIXED, EXPONENTIAL, LOG_NORMAL, PARETO = range(4)
-NOTHING = np.zeros(1)
+NO_SECONDS = np.zeros(1)
 LONGEST_BLOCK = 64
 
 
 class Formula(NamedTuple):
-    """A distribution of durations. Worker w has the parameters at place w modulo their number."""
+    """A distribution of durations. Worker w uses the parameters at index w modulo the array's length."""
 
     kind: int
     stream: np.uint64
     """The key of the stream that durations are drawn from."""
     first: Floats
-    second: Floats = NOTHING
-    down: Floats = NOTHING
-    """Seconds on the network before the worker computes."""
-    up: Floats = NOTHING
-    """Seconds on the network after that."""
+    second: Floats = NO_SECONDS
+    down: Floats = NO_SECONDS
+    """Communication seconds before the worker computes."""
+    up: Floats = NO_SECONDS
+    """Communication seconds after the worker has computed."""
 
 
 def stream_key(stream: Stream) -> np.uint64:
-    """The key of a stream, for compiled code."""
+    """Return the key of a stream in the type that compiled code uses."""
     return np.uint64(stream.own_key)
 
 
 class FormulaTiming:
-    """The ``Timing`` of a formula. Durations are drawn in blocks, longer ones for workers that come often."""
+    """The ``Timing`` of a formula. Durations are drawn in blocks; they grow with the worker's number of jobs."""
 
     __slots__ = ("_blocks", "_draw", "_formula")
 
@@ -45,14 +45,14 @@ class FormulaTiming:
         self._draw = _kernels().draw_block
 
     def __call__(self, worker: int, job: int, start: float) -> tuple[float, float]:
-        """How long the worker computes, and when its gradient arrives."""
+        """Return how long the worker computes, and when its gradient arrives."""
         first, block = self._blocks.get(worker, (0, ()))
-        place = job - first
-        if not 0 <= place < len(block):
+        index = job - first
+        if not 0 <= index < len(block):
             block = self._draw(self._formula, worker, job, min(LONGEST_BLOCK, job + 1)).tolist()
             self._blocks[worker] = (job, block)
-            place = 0
-        seconds = block[place]
+            index = 0
+        seconds = block[index]
         return seconds, start + seconds
 
 

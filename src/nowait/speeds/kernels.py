@@ -1,4 +1,4 @@
-"""Compiled durations. It imports numba, so it is imported when a run starts."""
+"""Compiled durations. Imports numba, so it is imported only when a run starts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nowait.numerics.random_kernels import child, normal, ticket_key, unit
 from nowait.speeds.formula import EXPONENTIAL, FIXED, LOG_NORMAL
 
 FIRST, SECOND = np.int64(0), np.int64(1)
-"""Numbers of draws. For literals numba would compile other versions of what is called with them."""
+"""Draw numbers, typed: with literals numba would compile further specialisations of the functions called."""
 
 
 @compiled
 def seconds_of(formula: Any, worker: int, job: int) -> Any:
-    """How long a worker computes its job."""
+    """Return how long a worker computes a job."""
     first = formula.first[worker % formula.first.size]
     if formula.kind == FIXED:
         return first
@@ -32,14 +32,14 @@ def seconds_of(formula: Any, worker: int, job: int) -> Any:
 
 @compiled
 def finish_of(formula: Any, worker: int, seconds: float, start: float) -> Any:
-    """When the gradient arrives of a worker that began at ``start`` and computes so long."""
+    """Return when the gradient arrives of a worker that starts at ``start`` and computes for ``seconds``."""
     down, up = formula.down[worker % formula.down.size], formula.up[worker % formula.up.size]
     return ((start + down) + seconds) + up
 
 
 @compiled
 def draw_block(formula: Any, worker: int, job: int, size: int) -> Any:
-    """How long a worker computes its jobs from this one on."""
+    """Return how long a worker computes each of ``size`` jobs, starting with ``job``."""
     seconds = np.empty(size)
     for i in range(size):
         seconds[i] = seconds_of(formula, worker, job + i)

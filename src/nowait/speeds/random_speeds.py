@@ -43,7 +43,7 @@ class Fixed(Speeds):
         self._seconds = per_worker(self.seconds, self.num_workers, "seconds")
 
     def timing(self, seed: int) -> Timing:
-        """The worker's seconds."""
+        """Return a function that gives the worker's fixed seconds."""
         values = self._seconds.values
         length = len(values)
 
@@ -54,7 +54,7 @@ class Fixed(Speeds):
         return fixed
 
     def formula(self, seed: int) -> Formula:
-        """The worker's seconds."""
+        """Return the fixed seconds as a formula."""
         return Formula(FIXED, stream_key(Stream(seed, "speed")), self._seconds.array)
 
 
@@ -73,18 +73,18 @@ class Exponential(Speeds):
         self._means = per_worker(self.means, self.num_workers, "means")
 
     def timing(self, seed: int) -> Timing:
-        """−mean·ln(u)."""
+        """Return a function that draws −mean·ln(u)."""
         return FormulaTiming(self.formula(seed))
 
     def formula(self, seed: int) -> Formula:
-        """The means."""
+        """Return the distribution with these means."""
         return Formula(EXPONENTIAL, stream_key(Stream(seed, "speed")), self._means.array)
 
 
 @final
 @dataclass
 class LogNormal(Speeds):
-    """Durations median·exp(sigma·z), z standard normal: what shared machines often look like."""
+    """Durations median·exp(sigma·z) with z standard normal: typical of shared machines."""
 
     medians: Values
     sigma: Values
@@ -99,11 +99,11 @@ class LogNormal(Speeds):
         self._sigma = per_worker(self.sigma, self.num_workers, "sigma", zero_allowed=True)
 
     def timing(self, seed: int) -> Timing:
-        """median·exp(sigma·z)."""
+        """Return a function that draws median·exp(sigma·z)."""
         return FormulaTiming(self.formula(seed))
 
     def formula(self, seed: int) -> Formula:
-        """Medians and sigmas."""
+        """Return the distribution with these medians and sigmas."""
         return Formula(LOG_NORMAL, stream_key(Stream(seed, "speed")), self._medians.array, self._sigma.array)
 
 
@@ -125,11 +125,11 @@ class Pareto(Speeds):
         self._shape = per_worker(self.shape, self.num_workers, "shape")
 
     def timing(self, seed: int) -> Timing:
-        """minimum·u^(−1/shape)."""
+        """Return a function that draws minimum·u^(−1/shape)."""
         return FormulaTiming(self.formula(seed))
 
     def formula(self, seed: int) -> Formula:
-        """Minima and shapes."""
+        """Return the distribution with these minima and shapes."""
         return Formula(PARETO, stream_key(Stream(seed, "speed")), self._minimum.array, self._shape.array)
 
 
@@ -139,7 +139,7 @@ class BySample(Speeds):
     """Durations that depend on the data: seconds times ``factor(sample)``.
 
     The guarantees for delay-adaptive stepsizes assume that delays do not depend on the samples (Assumption 1);
-    this model shows what happens when they do. ``factor`` sees the sample the worker's gradient is drawn from.
+    this model shows what happens when they do. ``factor`` gets the sample of the worker's gradient.
     """
 
     seconds: Values
@@ -155,7 +155,7 @@ class BySample(Speeds):
         self._seconds = per_worker(self.seconds, self.num_workers, "seconds")
 
     def timing(self, seed: int) -> Timing:
-        """seconds·factor(sample)."""
+        """Return a function that computes seconds·factor(sample)."""
         samples, seconds = sampler(seed), self._seconds
 
         def timing(worker: int, job: int, start: float) -> tuple[float, float]:

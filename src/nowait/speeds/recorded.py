@@ -1,4 +1,4 @@
-"""Compute times of a run that was recorded."""
+"""Compute times of a recorded run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nowait.speeds.speeds import Speeds, Timing
 @final
 @dataclass
 class Recorded(Speeds):
-    """Every worker takes the times that it took in a recorded run, in their order, and over and over again.
+    """Every worker repeats its compute times from a recorded run, in their order; the list repeats when it ends.
 
-    For what-if questions: another method, or another stepsize, with the workers as they were. ``trace`` is
-    ``run.trace`` of any engine. Cancelled tickets whose results never came have no time and are left out; workers that
-    delivered nothing, and those that join with a number past the recorded ones, take the times of the others in turn.
+    For what-if questions: another method or stepsize with the same workers. ``trace`` is ``run.trace`` of any engine.
+    Cancelled tickets whose results never arrived have no time and are left out. Workers without a recorded time, and
+    workers that join with a higher number than the recorded ones, use the times of the others in turn.
 
     >>> import nowait as nw
     >>> problem, speeds = nw.problems.NoisyQuadratic(dimension=3), nw.speeds.Exponential(1.0, workers=4)
@@ -36,7 +36,7 @@ class Recorded(Speeds):
         for worker, seconds in zip(self.trace.worker.tolist(), self.trace.compute_seconds.tolist(), strict=True):
             times.setdefault(worker, []).append(seconds)
         if not times:
-            raise ValueError("the trace has no arrivals: there are no times to take from it")
+            raise ValueError("the trace has no arrivals, so it has no compute times: take the trace of a longer run")
         self.num_workers = self.trace.num_workers
         known = [times[worker] for worker in sorted(times)]
         self.seconds = [
@@ -44,7 +44,7 @@ class Recorded(Speeds):
         ]
 
     def timing(self, seed: int) -> Timing:
-        """The next time of the worker."""
+        """Return a function that gives the worker's recorded time for the job."""
         times = self.seconds
 
         def recorded(worker: int, job: int, start: float) -> tuple[float, float]:

@@ -17,35 +17,35 @@ from nowait.speeds.formula import Formula
 Timing = Callable[[int, int, float], tuple[float, float]]
 """``timing(worker, job, start)`` returns how long the worker computes and when its gradient arrives."""
 
-WHY_WORKERS = "somebody has to compute gradients"
+WHY_WORKERS = "at least one worker has to compute gradients"
 
 
 class Speeds(ABC):
     """How long workers take, in virtual seconds.
 
     A model of your own needs ``num_workers`` and ``timing``. Random durations are drawn from ``Stream(seed,
-    "speed")`` by worker and job, so that every method meets the same ones. Workers that join with a number past
-    the given ones have the speeds of the given ones in turn.
+    "speed")`` by worker and job, so that they are the same for every method. Workers that join with a higher number
+    than the given ones use the speeds of the given ones in turn.
     """
 
     num_workers: int
 
     @abstractmethod
     def timing(self, seed: int) -> Timing:
-        """The durations of one run; state of the run lives in the function returned."""
+        """Return the function that gives the durations of one run; it holds the run's state, if there is any."""
 
     def formula(self, seed: int) -> Formula | None:
-        """The same durations for compiled code; None if they are more than a formula."""
+        """Return the same durations for compiled code; None if they cannot be written as a ``Formula``."""
         return None
 
     def clock(self, seed: int) -> Clock:
-        """What decides who arrives next."""
+        """Return the clock that decides which worker arrives next."""
         return HeapClock(self.timing(seed))
 
 
 @final
 class PerWorker:
-    """One value for each worker, in turn: worker w has the value at place w modulo their number."""
+    """One value for each worker: worker w has the value at index w modulo the number of values."""
 
     __slots__ = ("array", "values")
 
@@ -58,11 +58,11 @@ class PerWorker:
 
 
 def count_workers(values: object, workers: object, name: str) -> int:
-    """The number of workers that ``values`` and ``workers=`` agree on."""
+    """Return the number of workers given by ``values`` and ``workers=``; raise ValueError if they disagree."""
     given = None if workers is None else checks.at_least(1, workers, "workers", WHY_WORKERS)
     if isinstance(values, Real):
         if given is None:
-            raise ValueError(f"{name} is one number for all workers: say how many there are with workers=")
+            raise ValueError(f"{name} is one number for all workers: pass the number of workers as workers=")
         return given
     length = len(_sequence(values, name))
     if length == 0:
@@ -73,9 +73,9 @@ def count_workers(values: object, workers: object, name: str) -> int:
 
 
 def per_worker(values: object, num_workers: int, name: str, *, zero_allowed: bool = False) -> PerWorker:
-    """One checked value per worker, above 0, or of at least 0."""
+    """Check and return one value per worker, above 0 (with ``zero_allowed``, at least 0)."""
     check = checks.not_negative if zero_allowed else checks.positive
-    why = "it cannot be negative" if zero_allowed else "a worker's time must move on"
+    why = "it cannot be negative" if zero_allowed else "a gradient must take some time"
     if isinstance(values, Real):
         return PerWorker(np.array([check(values, name, why)]))
     items = _sequence(values, name)
@@ -88,11 +88,11 @@ def per_worker(values: object, num_workers: int, name: str, *, zero_allowed: boo
 
 
 def worker_numbers(values: object, name: str) -> list[int]:
-    """A checked list of worker numbers."""
+    """Check and return a list of worker numbers."""
     numbers = list(_sequence(values, name))
-    for place, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:
-            raise ValueError(f"{name}[{place}] must be a worker number of at least 0, got {number!r}")
+            raise ValueError(f"{name}[{index}] must be a worker number of at least 0, got {number!r}")
     return [int(number) for number in numbers]
 
 

@@ -1,4 +1,4 @@
-"""The paper's theory as code: stepsizes, guarantees, speedups, estimates of constants, and the lemmas on a trace."""
+"""The paper's theory as code: stepsizes, guarantees, speedups, estimates of constants, and checks of the lemmas."""
 
 from nowait.theory.constants import Constants
 from nowait.theory.estimate import Estimate, Uncertain, estimate

@@ -1,4 +1,4 @@
-"""The constants of the theorems, in the paper's letters."""
+"""The constants of the theorems, named by the paper's letters."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MEANINGS = {
     "G": "every f(·; ξ) is G-Lipschitz",
     "B": "B bounds the distance from x_0 to the minimiser",
     "Delta": "Delta bounds F(x_0) − F*",
-    "zeta": "zeta bounds how far a worker's expected gradient is from that of all",
+    "zeta": "zeta bounds the distance of a worker's expected gradient from the mean over all workers",
 }
 REMEDIES = {
-    "mu": "write mu=…, such as the factor of an l2 term; for a function that is just convex take 'convex'",
-    "sigma": "nw.theory.estimate(problem) samples it, or write sigma=…, 0 for exact gradients",
+    "mu": "pass mu=…, such as the factor of an l2 term; for a function that is only convex use 'convex'",
+    "sigma": "nw.theory.estimate(problem) estimates it, or pass sigma=…, 0 for exact gradients",
     "G": "only Lipschitz losses have one (AbsoluteLoss, Hinge, LogisticRegression without l2); "
-    "nw.theory.estimate(problem) looks for it, or write G=…",
-    "zeta": "write zeta=…, 0 if all workers draw from the same data, or take nw.theory.estimate(problem, workers=M)",
+    "nw.theory.estimate(problem) estimates it, or pass G=…",
+    "zeta": "pass zeta=…, 0 if all workers draw from the same data, or use nw.theory.estimate(problem, workers=M)",
 }
 USUAL_REMEDY = "problem.constants() of a built-in problem has it, nw.theory.estimate(problem) estimates it"
 
@@ -29,7 +29,7 @@ USUAL_REMEDY = "problem.constants() of a built-in problem has it, nw.theory.esti
 @final
 @dataclass(frozen=True)
 class Constants:
-    """What the theorems know of a problem; None where it is not known or not finite.
+    """The constants of a problem that the theorems use; None where one is unknown or infinite.
 
     >>> Constants(L=2.0, mu=0.5)
     Constants(L=2.0, mu=0.5)
@@ -38,7 +38,7 @@ class Constants:
     L: float | None = None
     """F is L-smooth."""
     mu: float | None = None
-    """F is mu-strongly convex; 0 if it is just convex."""
+    """F is mu-strongly convex; 0 if it is only convex."""
     sigma: float | None = None
     """E‖∇f(x; ξ) − ∇F(x)‖² ≤ sigma² for every x."""
     G: float | None = None
@@ -61,12 +61,12 @@ class Constants:
         return f"Constants({known})"
 
     def known(self) -> dict[str, float]:
-        """Those that are not None."""
+        """Return the constants that are not None, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
     def need(self, name: str, by: str) -> float:
-        """The constant of this name, or an error that says what it is, who needs it and how to get it."""
+        """Return the constant; raise ValueError if it is None, with its meaning, what needs it and how to get it."""
         value: float | None = getattr(self, name)
         if value is None:
             remedy = REMEDIES.get(name, USUAL_REMEDY)
@@ -74,7 +74,7 @@ class Constants:
         return value
 
     def need_positive(self, name: str, by: str) -> float:
-        """The same, for a constant by which stepsizes are multiplied or divided."""
+        """Return a constant that stepsizes are multiplied with or divided by; raise ValueError if it is None or 0."""
         value = self.need(name, by)
         if value == 0:
             raise ValueError(f"{by} needs {name} above 0 ({MEANINGS[name]}), got 0: {_why_positive(name)}")
@@ -82,16 +82,16 @@ class Constants:
 
 
 def constants_of(value: Any) -> Constants:
-    """The constants themselves, or those of an ``Estimate``; an error that says what to pass if it is neither."""
+    """Return the given ``Constants``, or those of an ``Estimate``; raise TypeError for anything else."""
     inside = getattr(value, "constants", value)
     if callable(inside) and not isinstance(value, Constants):
-        raise TypeError("constants must be a nowait Constants, got a problem: write problem.constants()")
+        raise TypeError("constants must be a nowait Constants, got a problem: pass problem.constants()")
     return checks.instance(inside, Constants, "constants", "nw.theory.Constants(L=1.0, sigma=0.1, B=1.0)")
 
 
 def _why_positive(name: str) -> str:
     if name == "mu":
-        return "for a function that is just convex take 'convex'"
+        return "for a function that is only convex use 'convex'"
     if name in ("B", "Delta"):
-        return "x_0 is a minimiser already"
-    return "the function would be constant or linear"
+        return "with 0, x_0 is already a minimiser"
+    return "with 0, the function would be constant or linear"

@@ -1,4 +1,4 @@
-"""The constants of any problem, estimated from its gradients."""
+"""Estimates of a problem's constants from its gradients."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from nowait.core.types import Floats, Vector
 from nowait.theory.constants import Constants
 
 POINTS = 4
-"""At so many points of the way down the constants are looked for; each is the largest found."""
+"""Number of points on the descent path at which constants are estimated; the largest values are returned."""
 FLAT, FLAT_STEP = 1e-9, 0.1
-"""Below which share of a gradient its change counts as none, and how far a first step goes then."""
+"""Relative change of a gradient below which the loss counts as linear, and the relative length of a first step then."""
 FEW = 4
-"""Where a mean is enough, a share of 1/FEW of the samples is taken."""
+"""Where a mean is enough, only 1/FEW of the samples are used."""
 
 
 class Uncertain(float):
-    """A number with its standard error and a word on how it was found."""
+    """A number with its standard error and a note on how it was estimated."""
 
     error: float
     how: str
 
     def __new__(cls, value: float, error: float, how: str) -> Uncertain:
-        """The number."""
+        """Create the number."""
         number = super().__new__(cls, value)
         number.error, number.how = error, how
         return number
@@ -44,9 +44,9 @@ class Uncertain(float):
 class Estimate:
     """Estimated constants. Each is a float that also has ``.error``, its standard error, and ``.how``.
 
-    The theorems want bounds that hold everywhere; these are the largest values found at a few points on the way from
-    x_0 downhill, so a guarantee made of them is an estimate too. Every number may be too small by more than its error:
-    the error says how well the value at those points is known.
+    The theorems need bounds that hold everywhere. These are the largest values found at a few points on a descent path
+    from x_0, so a guarantee computed from them is an estimate too. Every number may be too small by more than its
+    error: the error refers to the value at those points only.
     """
 
     L: Uncertain
@@ -59,9 +59,9 @@ class Estimate:
 
     @property
     def constants(self) -> Constants:
-        """For ``prescribe``, which also takes the estimate itself. It says nothing of mu.
+        """Return the estimates as ``Constants``, without mu. ``prescribe`` also accepts the estimate itself.
 
-        A zeta below two of its errors counts as 0: the workers' data are the same as far as can be told.
+        A zeta below twice its error is returned as 0: no difference between the workers' data was detected.
         """
         zeta = None if self.zeta is None else float(self.zeta) if self.zeta > 2 * self.zeta.error else 0.0
         return Constants(L=self.L, sigma=self.sigma, G=self.G, B=self.B, Delta=self.Delta, zeta=zeta)
@@ -84,11 +84,12 @@ def estimate(
 ) -> Estimate:
     """Estimate the constants of any problem with ``gradient(point, sample)`` and ``loss(point)``.
 
-    From x_0 it goes downhill by ``descent`` steps of gradient descent, on the problem's ``full_gradient`` or else on
-    the mean of a quarter of ``samples`` gradients. At a few points of that way it looks for L, by ``iterations`` of the
-    power method on Hessian-vector products from gradient differences (the same samples at both ends), for sigma² and G
-    by sampling, and, if the data differ among ``workers``, for zeta. B and Delta are measured from x_0 to the lowest
-    point of the way, or to the problem's own ``minimum()``; ``lowest`` is F* if you know it (or a bound, such as 0).
+    It runs ``descent`` steps of gradient descent from x_0, with the problem's ``full_gradient``, or with the mean of a
+    quarter of ``samples`` gradients if there is none. At a few points of the path it estimates L, by ``iterations`` of
+    the power method on Hessian-vector products from gradient differences (with the same samples at both ends), sigma²
+    and G by sampling, and, if ``workers`` is above 1, zeta from the differences between the workers' gradients. B and
+    Delta are measured from x_0 to the lowest point of the path, or to the problem's own ``minimum()``. ``lowest`` is F*
+    if you know it (or a lower bound, such as 0).
 
     >>> import nowait as nw
     >>> found = estimate(nw.problems.NoisyQuadratic(dimension=10, L=2.0, mu=0.1, sigma=0.5))
@@ -99,12 +100,12 @@ def estimate(
     survey = _Survey(
         problem,
         start,
-        samples=checks.at_least(8, samples, "samples", "a variance needs some"),
-        workers=checks.at_least(1, workers, "workers", "somebody has to compute"),
+        samples=checks.at_least(8, samples, "samples", "a variance cannot be estimated from fewer"),
+        workers=checks.at_least(1, workers, "workers", "gradients are sampled for each worker"),
         seed=checked_seed(seed),
     )
-    iterations = checks.at_least(1, iterations, "iterations", "the power method needs some")
-    path = survey.descend(checks.at_least(0, descent, "descent", "it counts steps"), iterations)
+    iterations = checks.at_least(1, iterations, "iterations", "the power method needs at least one")
+    path = survey.descend(checks.at_least(0, descent, "descent", "it is a number of steps"), iterations)
     points = _spread_over(path, POINTS)
     spreads = [survey.spread(point) for point in points]
     B, Delta = _from_start(problem, survey, path, lowest)
@@ -119,7 +120,7 @@ def estimate(
 
 
 class _Survey:
-    """Gradients of a problem at any point, on fixed samples: differences between points are not of the samples."""
+    """Computes gradients on fixed samples, so that differences between points do not come from sampling."""
 
     def __init__(self, problem: Any, start: Vector, samples: int, workers: int, seed: int) -> None:
         self._fill = fill_with_gradient(problem)
@@ -132,25 +133,26 @@ class _Survey:
         self._trained = start.size - getattr(problem, "num_statistics", 0)
 
     def gradients(self, point: Vector, samples: list[Sample]) -> Floats:
-        """One row per sample."""
+        """Return the gradients at a point, one row per sample."""
         rows = np.empty((len(samples), point.size), point.dtype)
         frozen = point.copy()
         frozen.flags.writeable = False
         for row, sample in zip(rows, samples, strict=True):
             self._fill(frozen, sample, row)
-        rows[:, self._trained :] = 0  # statistics, such as those of batch normalisation, stay as they are
+        rows[:, self._trained :] = 0  # statistics, such as those of batch normalisation, are not trained
         return self._finite(rows)
 
     def some(self, point: Vector) -> Floats:
-        """∇F in one row where the problem has ``full_gradient``, else a few gradients, one per row."""
+        """Return ∇F as one row if the problem has ``full_gradient``, else a few gradients, one per row."""
         if self._full is not None:
             return self._finite(np.asarray(self._full(point))[None, :])
         return self.gradients(point, self._few)
 
     def descend(self, steps: int, iterations: int) -> list[Vector]:
-        """Gradient descent; its stepsize is 1/L with the L found at its start, halved where the gradient grows.
+        """Run gradient descent and return its iterates; the stepsize is 1/L at x_0, halved where the gradient grows.
 
-        Where the Hessian is zero, as with piecewise linear losses, a stepsize by distance, halved where F grows.
+        Where the Hessian is zero, as for piecewise linear losses, the stepsize is set by a distance instead, and halved
+        where F grows.
         """
         path = [self._start]
         gradient = self.some(self._start).mean(axis=0)
@@ -170,16 +172,16 @@ class _Survey:
         return path
 
     def loss(self, point: Vector) -> float:
-        """F, which must be a number."""
+        """Return F at a point; raise ValueError if it is not finite."""
         loss = loss_of(self._problem, point)
         if not math.isfinite(loss):
-            raise ValueError(f"{self._name} has a loss of {loss} near x_0: there is nothing to estimate")
+            raise ValueError(f"{self._name} has a loss of {loss} near x_0: choose an initial point with a finite loss")
         return loss
 
     def smoothness(self, point: Vector, iterations: int) -> Uncertain:
-        """The largest eigenvalue of the Hessian, by magnitude.
+        """Estimate the largest eigenvalue of the Hessian, by magnitude.
 
-        Its error has two parts: how much the last iteration changed it, and how much it differs from sample to sample.
+        Its error has two parts: the change in the last iteration, and the standard error over the samples.
         """
         length = float(np.finfo(point.dtype).eps) ** (1 / 3) * (1 + float(np.linalg.norm(point)))
         direction = self._random.uniforms(point.size) - 0.5
@@ -198,7 +200,7 @@ class _Survey:
         return Uncertain(value, math.hypot(change, error), "the power method on gradient differences")
 
     def spread(self, point: Vector) -> tuple[Uncertain, Uncertain, Uncertain]:
-        """sigma (of the worker where it is largest), the longest gradient, and how far workers' means are apart."""
+        """Return sigma (the largest over workers), the longest gradient, and the distance between workers' means."""
         sigmas, lengths, means = [], [], []
         for samples in self._samples:
             rows = self.gradients(point, samples)
@@ -210,11 +212,15 @@ class _Survey:
         longest = Uncertain(max(lengths), 0.0, f"the longest of {count} gradients at each point: a lower bound")
         chance = max(sigmas) / math.sqrt(count)
         apart = math.sqrt(max(0.0, float(((np.array(means) - mean) ** 2).sum(axis=1).max()) - chance**2))
-        return max(sigmas), longest, Uncertain(apart, chance, "the means of workers' gradients, less what chance adds")
+        how = "the distance between workers' mean gradients, minus its sampling error"
+        return max(sigmas), longest, Uncertain(apart, chance, how)
 
     def _finite(self, gradients: Any) -> Floats:
         if not np.isfinite(gradients).all():
-            raise ValueError(f"{self._name} has gradients that are not finite, at x_0 or on the way down from it")
+            raise ValueError(
+                f"{self._name} has gradients that are not finite, at x_0 or on the descent path from it: "
+                f"choose another initial point, or fewer descent steps"
+            )
         return np.asarray(gradients, dtype=np.float64)
 
 
@@ -228,13 +234,13 @@ def _standard_error(values: Floats) -> float:
 
 
 def _spread_over(path: list[Vector], count: int) -> list[Vector]:
-    """The first, the last and some between."""
-    places = sorted({round(place) for place in np.linspace(0, len(path) - 1, count)})
-    return [path[place] for place in places]
+    """Return about ``count`` evenly spaced points of the path, including the first and the last."""
+    indices = sorted({round(index) for index in np.linspace(0, len(path) - 1, count)})
+    return [path[index] for index in indices]
 
 
 def _from_start(problem: Any, survey: _Survey, path: list[Vector], lowest: float | None) -> tuple[Uncertain, Uncertain]:
-    """B and Delta. Their error, if no minimum is known, is what the last quarter of the way added."""
+    """Return B and Delta. If no minimum is known, their error is what the last quarter of the path added."""
     some = _spread_over(path, 4 * POINTS)
     losses = [survey.loss(point) for point in some]
     least, how = min(losses), "down to the lowest point found: a lower bound"
@@ -247,5 +253,5 @@ def _from_start(problem: Any, survey: _Survey, path: list[Vector], lowest: float
         return B, Uncertain(max(0.0, losses[0] - least), fell, how)
     lowest = checks.finite(lowest, "lowest", "it is F*, or a bound below it")
     if lowest > min(losses):
-        raise ValueError(f"lowest={lowest:g} is no lower bound of the loss: {min(losses):g} was found")
+        raise ValueError(f"lowest={lowest:g} is not a lower bound of the loss: a loss of {min(losses):g} was found")
     return B, Uncertain(losses[0] - lowest, 0.0, "down to the lowest= given")

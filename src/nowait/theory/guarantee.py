@@ -1,4 +1,4 @@
-"""What a theorem promises, and what it prescribes."""
+"""A theorem's guarantee, and the stepsize and output it prescribes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SQUARED_GRADIENT = "E ‖∇F(x̃)‖²"
 @final
 @dataclass(frozen=True)
 class Guarantee:
-    """A bound on the expected error of the answer; as a number, the sum of its terms.
+    """A bound on the expected error of the output; ``float(guarantee)`` is the sum of its terms.
 
     >>> float(Guarantee("E F(x̃) − F*", optimisation=0.5, noise=0.25))
     0.75
@@ -24,10 +24,10 @@ class Guarantee:
     measure: str
     """What is bounded: the suboptimality or the squared norm of the gradient."""
     optimisation: float
-    """What the way from x_0 costs with the stepsize prescribed; where noise makes that smaller, this is larger."""
+    """The optimisation term, for the distance from x_0; it grows where noise makes the prescribed stepsize smaller."""
     noise: float = 0.0
     heterogeneity: float = 0.0
-    """What different data of the workers leave for ever."""
+    """The error that remains because the workers' data differ, however many steps are made."""
     sharpened: Guarantee | None = field(default=None, repr=False)
     """The same bound with better constants, where they are known."""
 
@@ -37,20 +37,20 @@ class Guarantee:
     def __post_init__(self) -> None:
         terms = (self.optimisation, self.noise, self.heterogeneity)
         if not all(term >= 0 for term in terms):
-            raise ValueError(f"the terms of a guarantee are numbers of at least 0, got {terms}")
+            raise ValueError(f"the terms of a guarantee must be numbers of at least 0, got {terms}")
 
 
 @final
 @dataclass(frozen=True)
 class Prescription:
-    """What a theorem says to do, and what it promises then.
+    """The stepsize, output and number of steps of a theorem, and the guarantee for them.
 
-    Used as ``nw.train(problem, nw.AsynchronousSGD(p.stepsize), output=p.output, steps=p.steps, …)``: the guarantee is
-    for these steps and this output. (For that of ``prescribe_minibatch`` the method is ``nw.MinibatchSGD``.)
+    Use it as ``nw.train(problem, nw.AsynchronousSGD(p.stepsize), output=p.output, steps=p.steps, …)``: the guarantee
+    holds for these steps and this output. (With ``prescribe_minibatch`` the method is ``nw.MinibatchSGD``.)
     """
 
     theorem: str
-    """Which theorem, or whose guarantee."""
+    """The name of the theorem, or of the method whose guarantee it is."""
     setting: str
     constants: Constants
     workers: int
@@ -59,7 +59,7 @@ class Prescription:
     output: Output
     guarantee: Guarantee
     notes: tuple[str, ...] = ()
-    """Where it follows a correction of the paper, and what else to know."""
+    """Corrections to the paper that were applied, and assumptions."""
 
     def __str__(self) -> str:
         bound, sharp = self.guarantee, self.guarantee.sharpened

@@ -1,6 +1,6 @@
-"""The paper's lemmas, checked on the trace of a run of asynchronous SGD.
+"""Checks of the paper's lemmas on the trace of a run of asynchronous SGD.
 
-They hold for every order of arrivals and all stepsizes, so a run that breaks one has a fault in its bookkeeping.
+They hold for every order of arrivals and all stepsizes, so a run that violates one has a bookkeeping error.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from nowait.core.types import Floats, Integers, Vector
 from nowait.theory.theorems import sum_share
 
 TOLERANCE, SINGLE_TOLERANCE = 1e-9, 1e-4
-"""How much rounding may add up to, relative to params of size 1; the second for params in float32."""
+"""Allowed rounding error, relative to params of size 1; the second is for params in float32."""
 BLOCK = 4_000_000
-"""So many numbers are held at once."""
+"""Numbers held in memory at once."""
 
 
 @final
 @dataclass(frozen=True)
 class LemmaCheck:
-    """One lemma on one run: how far its two sides are apart (0 where an inequality holds), and whether it holds."""
+    """One lemma on one run: the difference of its two sides (0 where an inequality holds), and whether it holds."""
 
     lemma: str
     deviation: float
@@ -37,10 +37,10 @@ def check_lemmas(
 ) -> list[LemmaCheck]:
     """Check the delay identity, the sum of the stepsizes and Lemma 1 on ``run.trace``.
 
-    ``stepsize``, ``problem``, ``seed`` and ``initial`` are those of the run, ``last`` is ``run.last``. The gradients
-    are computed again, and the run with them, which must end at the same params (by their norm, if ``last`` is not
-    given). The sum is known for ``Constant``, ``DelayAdaptive`` and ``ExponentialDelayAdaptive``, and left out for
-    other rules.
+    ``stepsize``, ``problem``, ``seed`` and ``initial`` are those of the run, ``last`` is ``run.last``. The run is
+    recomputed with its gradients and must end at the same params (compared by norm, if ``last`` is not given). The sum
+    is checked for ``Constant``, ``DelayAdaptive`` and ``ExponentialDelayAdaptive``; for other rules the check is left
+    out.
 
     >>> import nowait as nw
     >>> problem, stepsize = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1), nw.DelayAdaptive(0.1)
@@ -49,7 +49,7 @@ def check_lemmas(
     [('delay identity', True), ('Lemma 1', True), ('sum of the stepsizes', True)]
     """
     if getattr(problem, "num_statistics", 0):
-        raise ValueError("Lemma 1 is about params that all are trained, not about models with buffers")
+        raise ValueError("Lemma 1 needs params that are all trained: models with buffers cannot be checked")
     order = Order(trace)
     start = initial_params(problem, initial)
     checks = [check_delays(order, trace), check_lemma_1(order, trace, problem, seed, start, last)]
@@ -61,7 +61,7 @@ def check_lemmas(
 
 
 class Order:
-    """Who arrived when: m_k, prev and next of the paper (erratum E3: prev is 0 and next is ∞ where there is none).
+    """The order of arrivals: the paper's m_k, prev and next (erratum E3: prev is 0 and next is ∞ if there is none).
 
     Gradients are numbered by the step they make, from 1 to K; those in flight at the end are K + 1 + m.
     """
@@ -70,12 +70,12 @@ class Order:
         self.K, self.M = len(trace.worker), trace.num_workers
         if self.K == 0 or not np.array_equal(trace.step, np.arange(1, self.K + 1)) or len(trace.events):
             raise ValueError(
-                "the lemmas are about runs that apply every arrival at once with workers that stay: "
-                "take the trace of a run of AsynchronousSGD without faults, with at least one step"
+                "the lemmas hold for runs that apply every arrival immediately and whose workers do not change: "
+                "pass the trace of a run of AsynchronousSGD without faults, with at least one step"
             )
         numbers = {worker: place for place, worker in enumerate(np.sort(trace.initial_workers).tolist())}
         self.worker: Integers = np.array([-1, *(numbers[worker] for worker in trace.worker.tolist())])
-        """m_k as a number from 0 to M − 1, for k = 1 … K; entry 0 means nothing."""
+        """m_k as a number from 0 to M − 1, for k = 1 … K; entry 0 is unused."""
         self.next = np.empty((self.K + 2, self.M), np.int64)
         """next(k, m): the first gradient of worker m at k or later."""
         self.next[self.K + 1] = self.K + 1 + np.arange(self.M)
@@ -91,7 +91,7 @@ class Order:
         self.previous[0], self.previous[self.K + 1 :] = 0, latest
 
     def final_stepsizes(self, rule: Stepsize) -> Floats:
-        """The stepsize of every gradient; of those in flight at the end with the delay max(1, K − prev)."""
+        """Return the stepsize of every gradient; gradients in flight at the end have the delay max(1, K − prev)."""
         k = np.arange(self.K + 1 + self.M)
         in_flight = k > self.K
         delays = np.where(in_flight, np.maximum(1, self.K - self.previous), k - self.previous)
@@ -100,13 +100,13 @@ class Order:
         return stepsizes
 
     def of_points(self, stepsizes: Floats) -> Floats:
-        """γ̂_1 … γ̂_K: the stepsize of the gradient taken at x_k, which is next(k + 1, m_k)."""
+        """Return γ̂_1 … γ̂_K: the stepsize of the gradient computed at x_k, which is number next(k + 1, m_k)."""
         k = np.arange(1, self.K + 1)
         return stepsizes[self.next[k + 1, self.worker[1:]]]
 
 
 def check_delays(order: Order, trace: Any) -> LemmaCheck:
-    """The recorded delays are τ(k) = k − prev, and Σ_{k<K} τ(k) + Σ_m τ(K, m) = K·M, with equality (erratum E25)."""
+    """Check that recorded delays are τ(k) = k − prev, and Σ_{k<K} τ(k) + Σ_m τ(K, m) = K·M exactly (erratum E25)."""
     k = np.arange(1, order.K + 1)
     delays = k - order.previous[1 : order.K + 1]
     wrong = int((delays != trace.delay).sum())
@@ -116,7 +116,7 @@ def check_delays(order: Order, trace: Any) -> LemmaCheck:
 
 
 def check_stepsize_sum(order: Order, rule: Constant | DelayAdaptive) -> LemmaCheck:
-    """Σ γ̂_k ≥ γ_max·K·(1 − M/(4·cut)), whatever the delays (for ``Constant`` the cut is ∞, and both sides equal)."""
+    """Check Σ γ̂_k ≥ γ_max·K·(1 − M/(4·cut)), which holds for all delays (equality for ``Constant``: cut = ∞)."""
     if isinstance(rule, Constant):
         largest, cut = rule.value, math.inf
     else:
@@ -127,9 +127,9 @@ def check_stepsize_sum(order: Order, rule: Constant | DelayAdaptive) -> LemmaChe
 
 
 def check_weight_sum(order: Order, rule: ExponentialDelayAdaptive) -> LemmaCheck:
-    """Σ γ̂_k·P̂_k ≥ max{2Kγ_max/21, (γ_max/7)·exp(Kμγ_max/84)} with P̂_k = exp((μ/2)·Σ_{j≤k} γ̂_j), for K ≥ 3M.
+    """Check Σ γ̂_k·P̂_k ≥ max{2Kγ_max/21, (γ_max/7)·exp(Kμγ_max/84)}, P̂_k = exp((μ/2)·Σ_{j≤k} γ̂_j), for K ≥ 3M.
 
-    What Theorem 3.2 has in the place of the sum of the stepsizes; μ follows from the rule as the theorem makes it.
+    Theorem 3.2 uses it in place of the sum of the stepsizes; μ is computed from the rule that the theorem prescribes.
     """
     hats = order.of_points(order.final_stepsizes(rule))
     mu = order.M * rule.rate / (rule.cut * rule.largest)
@@ -143,10 +143,11 @@ def check_weight_sum(order: Order, rule: ExponentialDelayAdaptive) -> LemmaCheck
 
 
 def check_lemma_1(order: Order, trace: Any, problem: Any, seed: int, start: Vector, last: Vector | None) -> LemmaCheck:
-    """x_k − x̂_k = Σ_{m≠m_k} γ_{next(k,m)}·∇f(x_{prev(k,m)}; ξ): the gradients in flight just after step k.
+    """Check x_k − x̂_k = Σ_{m≠m_k} γ_{next(k,m)}·∇f(x_{prev(k,m)}; ξ), the gradients in flight just after step k.
 
     x̂_1 = x_0 − Σ_m γ_{next(1,m)}·∇f(x_0; ξ_m) and x̂_{k+1} = x̂_k − γ̂_k·∇f(x_k; ξ_k). The stepsizes are those of the
-    trace; those of gradients that never arrived stand on both sides, and are taken as the last step's.
+    trace. Stepsizes of gradients that never arrived appear on both sides, and the last step's stepsize is used for
+    them.
     """
     iterates, moves = _run_again(order, trace, problem, seed, start)
     k = np.arange(1, order.K + 1)
@@ -169,7 +170,7 @@ def check_lemma_1(order: Order, trace: Any, problem: Any, seed: int, start: Vect
 
 
 def _run_again(order: Order, trace: Any, problem: Any, seed: int, start: Vector) -> tuple[Floats, Floats]:
-    """x_0 … x_K, and γ·∇f of every gradient by its number, computed from the trace alone."""
+    """Return x_0 … x_K, and γ·∇f of every gradient by its number, computed from the trace alone."""
     fill, samples = fill_with_gradient(problem), sampler(seed)
     workers, jobs, stepsizes = trace.worker.tolist(), trace.job.tolist(), trace.stepsize.tolist()
     iterates = np.empty((order.K + 1, problem.dimension))

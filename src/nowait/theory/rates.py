@@ -1,4 +1,4 @@
-"""The rates of the paper's Table 1, without constants, and how long they take to a given accuracy."""
+"""The rates of the paper's Table 1, without constants, and the steps they need for a given accuracy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nowait.theory.constants import Constants
 from nowait.theory.theorems import Case, known_case
 
 LARGEST_LOG = 600.0
-"""e^600 steps are never made."""
+"""Above e^600 steps, the number of steps is reported as infinite."""
 
 
 @final
@@ -19,8 +19,8 @@ LARGEST_LOG = 600.0
 class Rate:
     """Optimisation and noise terms as functions of the number of gradients K and of the *width* w.
 
-    The width is M for delay-adaptive asynchronous SGD and for minibatch SGD (K = M·R), and τ_max for what was known of
-    constant stepsizes. Constants and logarithms are left out, as in Table 1, so only comparisons mean something.
+    The width is M for delay-adaptive asynchronous SGD and for minibatch SGD (K = M·R), and τ_max in earlier results for
+    constant stepsizes. Constants and logarithms are left out, as in Table 1, so only comparisons are meaningful.
 
     >>> rate = Rate.of("convex", Constants(L=1.0, sigma=0.0, B=1.0))
     >>> rate.optimisation(1000, width=10), round(rate.steps_to(0.01, width=10))
@@ -31,15 +31,15 @@ class Rate:
 
     @classmethod
     def of(cls, setting: str, constants: Constants) -> Rate:
-        """The rate of a setting of ``prescribe``."""
+        """Return the rate of a setting of ``prescribe``; raise ValueError if a constant is missing."""
         case = known_case(setting, constants, 1, 1)
         rate = cls(case)
-        rate.optimisation(1.0, 1.0)  # a missing constant is told now
+        rate.optimisation(1.0, 1.0)  # raises now if a constant is missing
         rate.noise(1.0)
         return rate
 
     def optimisation(self, steps: float, width: float) -> float:
-        """w/K in convex and smooth non-convex settings, exp(−μK/(Lw)) in the strongly convex one."""
+        """Return the optimisation term: w/K in convex and non-convex settings, exp(−μK/(Lw)) if strongly convex."""
         setting, share = self.case.setting, width / steps
         if setting == "convex-lipschitz":
             return self.case.need_positive("G") * self.case.need_positive("B") * math.sqrt(share)
@@ -53,7 +53,7 @@ class Rate:
         return first + ((first * self.case.need_positive("G")) ** (2 / 3) if setting == "nonconvex-lipschitz" else 0.0)
 
     def noise(self, steps: float) -> float:
-        """σ/√K, or σ²/K in the strongly convex setting."""
+        """Return the noise term: σ/√K, or σ²/K in the strongly convex setting."""
         if self.case.setting == "convex-lipschitz":
             return 0.0
         sigma = self.case.need("sigma")
@@ -64,7 +64,7 @@ class Rate:
         return sigma * math.sqrt(self.case.need_positive("L") * self.case.need_positive("Delta") / steps)
 
     def steps_to(self, accuracy: float, width: float) -> float:
-        """The K at which the two terms together are ``accuracy``; they fall with K. At least 1."""
+        """Return the K at which the sum of the two terms, which decreases with K, equals ``accuracy``; at least 1."""
         accuracy = checks.positive(accuracy, "accuracy", "it is the error to reach")
 
         def log_excess(log_steps: float) -> float:

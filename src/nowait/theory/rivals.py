@@ -1,7 +1,7 @@
-"""What theory says of the rivals of delay-adaptive asynchronous SGD: minibatch SGD, and constant stepsizes by τ_max.
+"""Guarantees of the baselines: minibatch SGD, and asynchronous SGD with a constant stepsize chosen by τ_max.
 
-The rates are those that the paper compares itself with (its Table 1). It names no constants for them; those here come
-from proofs short enough to be told in the docstrings, so that the guarantees can be computed, compared and checked.
+The rates are those that the paper compares with (its Table 1). It gives no constants for them; those here come from
+short proofs, outlined in the docstrings, so that the guarantees can be computed, compared and checked.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from nowait.theory.theorems import (
 
 
 def prescribe_minibatch(setting: str, constants: Constants, *, workers: int, steps: int) -> Prescription:
-    """Minibatch SGD: ``steps`` rounds of M = ``workers`` gradients each, in the settings of ``prescribe``.
+    """Return stepsize, output and guarantee of minibatch SGD: ``steps`` rounds of M = ``workers`` gradients each.
 
-    R steps of SGD whose gradients have the variance σ²/M. Different data of the workers do no harm. The textbook
-    proofs, with answers made of x_1 … x_R (x_1 has one step's noise more than x_0):
+    ``setting`` is one of those of ``prescribe``. These are R steps of SGD whose gradients have the variance σ²/M;
+    differences between the workers' data do not matter. The textbook proofs, for outputs made from x_1 … x_R (x_1 has
+    one step's noise more than x_0), give:
 
     * convex, γ ≤ 1/(2L): B²/(γR) + 2γσ²/M;
     * strongly convex, γ ≤ 1/(2L), weights exp(μγt): (B²/γ)·exp(−μγR) + 2γσ²/M;
@@ -52,13 +53,13 @@ def prescribe_minibatch(setting: str, constants: Constants, *, workers: int, ste
 def prescribe_constant(
     setting: str, constants: Constants, *, workers: int, steps: int, max_delay: float
 ) -> Prescription:
-    """Asynchronous SGD with a constant stepsize, for delays of at most ``max_delay`` = τ_max.
+    """Return stepsize, output and guarantee of asynchronous SGD with a constant stepsize and delays ≤ ``max_delay``.
 
-    The rates with τ_max in the place of M are those of Stich and Karimireddy, "The Error-Feedback Framework" (2020),
-    and of those before them. The constants here: a constant γ ≤ 1/(4L·max(M, τ_max)) is at most what Theorems 3 and 4
-    allow for every gradient, so their proofs hold, and the stepsizes add up to K·γ. (8 in the place of 4 for strongly
-    convex and heterogeneous problems. For Lipschitz losses Theorems 1 and 2 need no τ_max; this is what was known
-    before them.) Gradients that are still in flight at the end count: their age must be at most ``max_delay`` too.
+    ``max_delay`` is τ_max. The rates with τ_max in place of M are those of Stich and Karimireddy, "The Error-Feedback
+    Framework" (2020), and of earlier work. The constants here: a constant γ ≤ 1/(4L·max(M, τ_max)) is at most what
+    Theorems 3 and 4 allow for every gradient, so their proofs hold, and the stepsizes add up to K·γ. (8 in place of 4
+    for strongly convex and heterogeneous problems. For Lipschitz losses Theorems 1 and 2 need no τ_max; this is the
+    earlier result.) Gradients still in flight at the end count too: their age must be at most ``max_delay``.
 
     >>> c = Constants(L=1.0, sigma=0.0, B=1.0)
     >>> short, long = (prescribe_constant("convex", c, workers=8, steps=10_000, max_delay=d) for d in (8, 8_000))
@@ -110,7 +111,7 @@ def _minibatch(case: Case, gamma: float, output: Any, bound: Guarantee) -> Presc
 
 
 def _constant_lipschitz(case: Case, longest: float) -> Prescription:
-    """Theorems 1 and 2 with τ_max in the place of M."""
+    """Return Theorems 1 and 2 with τ_max in place of M."""
     K, G = case.K, case.need_positive("G")
     if case.setting == "convex-lipschitz":
         B = case.need_positive("B")
@@ -121,7 +122,7 @@ def _constant_lipschitz(case: Case, longest: float) -> Prescription:
 
 
 def _constant_smooth(case: Case, longest: float) -> Prescription:
-    """Theorems 3 and 4 with a stepsize that is small enough for every delay."""
+    """Return Theorems 3 and 4 with a stepsize that is small enough for every delay."""
     if case.setting == "strongly-convex":
         return _constant_strongly_convex(case, longest)
     K, L, sigma = case.K, case.need_positive("L"), case.need("sigma")
@@ -136,7 +137,7 @@ def _constant_smooth(case: Case, longest: float) -> Prescription:
 
 
 def _constant_strongly_convex(case: Case, longest: float) -> Prescription:
-    """As Theorem 3.2, but all weights are known: Σ γP̂ ≥ γ·exp(Kμγ/2)."""
+    """Return the variant of Theorem 3.2 in which all weights are known: Σ γP̂ ≥ γ·exp(Kμγ/2)."""
     K, L, mu = case.K, case.need_positive("L"), case.need_positive("mu")
     B, sigma = case.need_positive("B"), case.need("sigma")
     gamma = 1 / (8 * longest * L)

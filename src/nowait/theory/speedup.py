@@ -1,4 +1,4 @@
-"""Speeds of workers and what follows from them: the paper's Section 1.2 and Table 2, and times to an accuracy."""
+"""Speedups from the workers' speeds: the paper's Section 1.2 and Table 2, and the time to a given accuracy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINIBATCH = "Minibatch SGD"
 
 
 def speedup(seconds: Iterable[float]) -> Speedup:
-    """What asynchrony gains with workers that take so many seconds for a gradient.
+    """Return the speedup of asynchronous over minibatch SGD for workers with these seconds per gradient.
 
     >>> gain = speedup([1.0, 1.0, 1.0, 10.0])
     >>> gain.speedup, gain.max_delay
@@ -42,7 +42,7 @@ class Speedup:
 
     @property
     def workers(self) -> int:
-        """M."""
+        """The number of workers M."""
         return len(self.seconds)
 
     @property
@@ -52,38 +52,38 @@ class Speedup:
 
     @property
     def harmonic_mean(self) -> float:
-        """HM(s) = M/Σ(1/s_m)."""
+        """The harmonic mean of the seconds: HM(s) = M/Σ(1/s_m)."""
         return self.workers / self.rate
 
     @property
     def max_delay(self) -> float:
-        """τ_max ≈ Σ s_max/s_m: how many steps are made while the slowest worker computes once."""
+        """τ_max ≈ Σ s_max/s_m: the number of steps made while the slowest worker computes one gradient."""
         return float(self.seconds.max() * self.rate)
 
     @property
     def speedup(self) -> float:
-        """s_max/HM(s), at least 1: the factor in time over minibatch SGD, by the optimisation terms (Table 2)."""
+        """s_max/HM(s), at least 1: the speedup over minibatch SGD in the optimisation terms (Table 2)."""
         return float(self.seconds.max() / self.harmonic_mean)
 
     @property
     def delays(self) -> Floats:
-        """The delay that each worker's gradients have in the steady state: s_m·Σ 1/s. Their mean over steps is M."""
+        """The delay of each worker's gradients in the steady state: s_m·Σ 1/s. The mean delay over steps is M."""
         return self.seconds * self.rate
 
     def async_steps(self, budget_seconds: float) -> int:
-        """K_async: Σ ⌊S/s_m⌋ steps in S seconds."""
-        budget = checks.not_negative(budget_seconds, "budget_seconds", "time does not run backwards")
+        """Return K_async = Σ ⌊S/s_m⌋, the steps of asynchronous SGD in S seconds."""
+        budget = checks.not_negative(budget_seconds, "budget_seconds", "it is a duration")
         return sum(map(int, _whole(budget / self.seconds)))
 
     def minibatch_steps(self, budget_seconds: float) -> int:
-        """K_mini: ⌊S/s_max⌋ steps in S seconds."""
-        budget = checks.not_negative(budget_seconds, "budget_seconds", "time does not run backwards")
+        """Return K_mini = ⌊S/s_max⌋, the steps of minibatch SGD in S seconds."""
+        budget = checks.not_negative(budget_seconds, "budget_seconds", "it is a duration")
         return int(_whole(budget / self.seconds.max()))
 
     def worth_adding(self, seconds: float) -> bool:
-        """Whether one more worker makes M/K smaller: if and only if its seconds are at most HM(s) (erratum E9).
+        """Return True if one more worker makes M/K smaller, that is, if its seconds are at most HM(s) (erratum E9).
 
-        That is the optimisation term alone. The noise term gains from every worker: see ``best_subset``.
+        This looks at the optimisation term only. The noise term improves with every worker: see ``best_subset``.
         """
         return checks.positive(seconds, "seconds", "it is how long a gradient takes") <= self.harmonic_mean * (
             1 + 1e-12
@@ -91,33 +91,33 @@ class Speedup:
 
     @property
     def worth_removing(self) -> list[int]:
-        """Workers without any of which M/K would be smaller: those with more seconds than the others' harmonic mean.
+        """Workers whose removal makes M/K smaller: those with more seconds than the harmonic mean of the others.
 
-        One at a time: after a removal the mean is another one. With equal workers nobody.
+        This holds for removing one of them: after that, the mean is different. With equal workers the list is empty.
         """
         return np.flatnonzero(self.seconds > self.harmonic_mean * (1 + 1e-12)).tolist() if self.workers > 1 else []
 
     def fastest(self, count: int) -> list[int]:
-        """The ``count`` fastest workers, in their order."""
-        count = checks.at_least(0, count, "count", "it is how many")
+        """Return the ``count`` fastest workers, sorted by number."""
+        count = checks.at_least(0, count, "count", "it is a number of workers")
         return sorted(np.argsort(self.seconds, kind="stable")[:count].tolist())
 
     def best_subset(self, setting: str, constants: Constants, accuracy: float) -> list[int]:
-        """The workers with which delay-adaptive asynchronous SGD is predicted to be fastest to the accuracy.
+        """Return the workers with which delay-adaptive asynchronous SGD is predicted to reach the accuracy first.
 
-        Of the m fastest, for every m, those with the least time by the rates of Table 1: "Naive Optimal ASGD" of
-        Maranjyan, Tyurin and Richtárik, "Ringmaster ASGD" (2025), in the non-convex setting.
+        It compares the m fastest workers, for every m, by the rates of Table 1. In the non-convex setting this is
+        "Naive Optimal ASGD" of Maranjyan, Tyurin and Richtárik, "Ringmaster ASGD" (2025).
         """
         if setting == "heterogeneous":
-            raise ValueError("nobody can be left out when workers have data of their own: F would be another function")
+            raise ValueError("no worker can be left out when workers have data of their own: that would change F")
         times = np.array(self._times_of_fastest(Rate.of(setting, constants), accuracy))
         return self.fastest(1 + int(np.flatnonzero(times <= times.min() * (1 + 1e-9))[-1]))
 
     def times(self, setting: str, constants: Constants, accuracy: float) -> dict[str, float]:
-        """Seconds to the accuracy per method, up to one constant factor: rates without constants and logarithms.
+        """Return the seconds to the accuracy by method, up to a common constant factor and without logarithms.
 
-        The accuracy is that of ``prescribe``'s guarantee: F − F*, or ‖∇F‖² in non-convex settings. Optimal time
-        complexities (Rennala, Ringmaster, Malenia, Ringleader) are known for the non-convex ones.
+        The accuracy is in terms of ``prescribe``'s guarantee: F − F*, or ‖∇F‖² in non-convex settings. Optimal time
+        complexities (Rennala, Ringmaster, Malenia, Ringleader) are known for the non-convex settings.
         """
         rate, constants = Rate.of(setting, constants), constants_of(constants)
         waiting = Rate.of("nonconvex", constants) if setting == "nonconvex-lipschitz" else rate
@@ -146,7 +146,7 @@ class Speedup:
 
 
 def rennala_time(seconds: Iterable[float], constants: Constants, accuracy: float) -> float:
-    """min over m of (1/m·Σ_{i≤m} 1/s_i)^{−1}·(LΔ/ε + σ²LΔ/(mε²)): optimal when all workers have the same data.
+    """Return min over m of (1/m·Σ_{i≤m} 1/s_i)^{−1}·(LΔ/ε + σ²LΔ/(mε²)), optimal if all workers have the same data.
 
     For E‖∇F‖² ≤ ε and L-smooth F, up to a constant: Tyurin and Richtárik, "Optimal Time Complexities of Parallel
     Stochastic Optimization Methods" (2023), attained by Rennala SGD, and by Ringmaster ASGD (Maranjyan, Tyurin and
@@ -163,7 +163,7 @@ def rennala_time(seconds: Iterable[float], constants: Constants, accuracy: float
 
 
 def malenia_time(seconds: Iterable[float], constants: Constants, accuracy: float) -> float:
-    """s_max·LΔ/ε + mean(s)·σ²LΔ/(M·ε²): optimal when workers have data of their own.
+    """Return s_max·LΔ/ε + mean(s)·σ²LΔ/(M·ε²), optimal if workers have data of their own.
 
     For E‖∇F‖² ≤ ε and L-smooth F, up to a constant: Tyurin and Richtárik (2023) for Malenia SGD; Ringleader ASGD
     (Maranjyan and Richtárik 2025) attains it asynchronously.
@@ -177,19 +177,19 @@ def malenia_time(seconds: Iterable[float], constants: Constants, accuracy: float
 
 
 def _terms(constants: Constants, accuracy: float, by: str) -> tuple[float, float]:
-    """LΔ/ε and σ²LΔ/ε²."""
+    """Return LΔ/ε and σ²LΔ/ε²."""
     constants, accuracy = constants_of(constants), checks.positive(accuracy, "accuracy", "it is the error to reach")
     first = constants.need_positive("L", by) * constants.need_positive("Delta", by) / accuracy
     return first, first * constants.need("sigma", by) ** 2 / accuracy
 
 
 def _unless_biased(rate: Rate, accuracy: float, width: float) -> float:
-    """The steps; ∞ where different data keep the error above the accuracy for ever."""
+    """Return the steps to the accuracy; ∞ if the workers' different data keep the error above it."""
     return rate.steps_to(accuracy, width) if accuracy > 0 else math.inf
 
 
 def _whole(number: Any) -> Any:
-    """⌊·⌋ that takes 0.3/0.1 for 3."""
+    """Return ⌊·⌋ with a tolerance for rounding, so that 0.3/0.1 counts as 3."""
     return np.floor(number * (1 + 1e-12))
 
 

@@ -1,4 +1,4 @@
-"""The paper's two tables with one's own numbers."""
+"""The paper's two tables, computed for given constants and speeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = ("convex", "strongly-convex", "nonconvex")
 @final
 @dataclass(frozen=True)
 class Table1Row:
-    """Rates after K gradients, constants and logarithms left out; NaN where a constant is not known, or 0."""
+    """Rates after K gradients, without constants and logarithms; NaN where a constant is unknown or 0."""
 
     method: str
     convex: float
@@ -31,7 +31,7 @@ class Table1Row:
 @final
 @dataclass(frozen=True)
 class Table2Row:
-    """Updates in a given time, the optimisation term they leave, and the speedup over minibatch SGD."""
+    """The updates in a given time, the optimisation term after them, and the speedup over minibatch SGD."""
 
     method: str
     updates: int
@@ -40,17 +40,17 @@ class Table2Row:
 
 
 def table_1(constants: Constants, *, workers: int, steps: int, max_delay: float) -> list[Table1Row]:
-    """Table 1: convergence rates in terms of K, the number of stochastic gradients used.
+    """Return Table 1: convergence rates in terms of K, the number of stochastic gradients used.
 
-    Minibatch SGD makes K/M steps. The bounds are on F − F*, or on ‖∇F‖² in the non-convex case. Coefficients in front
-    of the exponentials are the same for all; the paper leaves them out, and with them a factor M (erratum E35).
+    Minibatch SGD makes K/M steps. The bounds are on F − F*, or on ‖∇F‖² in the non-convex case. The coefficients of the
+    exponentials are the same in all rows; the paper leaves them out, and with them a factor M (erratum E35).
 
     >>> rows = table_1(Constants(L=1.0, sigma=0.0, B=1.0), workers=10, steps=1_000, max_delay=100)
     >>> [(row.method, row.convex) for row in rows]  # doctest: +NORMALIZE_WHITESPACE
     [('Minibatch SGD', 0.01), ('Asynchronous SGD, prior work', 0.1), ('Asynchronous SGD, the paper', 0.01)]
     """
     constants = constants_of(constants)
-    M = checks.at_least(1, workers, "workers", "somebody has to compute")
+    M = checks.at_least(1, workers, "workers", "at least one worker has to compute gradients")
     K = checks.at_least(1, steps, "steps", "it is the number of gradients used")
     longest = checks.positive(max_delay, "max_delay", "it is the longest delay, in steps")
     widths = {MINIBATCH: float(M), PRIOR: longest, OURS: float(M)}
@@ -61,7 +61,7 @@ def table_1(constants: Constants, *, workers: int, steps: int, max_delay: float)
 
 
 def table_2(seconds: Iterable[float], *, budget_seconds: float) -> list[Table2Row]:
-    """Table 2: how many updates workers with these seconds per gradient make in ``budget_seconds``, and what follows.
+    """Return Table 2: the updates that workers with these seconds per gradient make in ``budget_seconds``.
 
     >>> [(row.updates, row.optimisation, row.speedup) for row in table_2([1, 1, 1, 10], budget_seconds=100)]
     [(10, 0.1, 1.0), (310, 0.1, 1.0), (310, 0.012903225806451613, 7.75)]
@@ -70,8 +70,8 @@ def table_2(seconds: Iterable[float], *, budget_seconds: float) -> list[Table2Ro
     rounds, steps = gain.minibatch_steps(budget_seconds), gain.async_steps(budget_seconds)
     if rounds == 0:
         raise ValueError(
-            f"in budget_seconds={budget_seconds:g} the slowest worker, {gain.seconds.max():g} s, computes nothing: "
-            f"give more"
+            f"in budget_seconds={budget_seconds:g} the slowest worker ({gain.seconds.max():g} s per gradient) computes "
+            f"no gradient, so minibatch SGD makes no step: take at least {gain.seconds.max():g}"
         )
     return [
         Table2Row(MINIBATCH, rounds, 1 / rounds, 1.0),

@@ -2,7 +2,7 @@
 
 Mishchenko, Bach, Even and Woodworth, "Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays" (NeurIPS 2022).
 Every delay-adaptive stepsize is γ_max·min(1, cut/τ(k)). Printed bounds have the constants of the paper's proofs; the
-sharpened ones keep the proofs' last lines and use the actual γ_max and the *sum lemma*: whatever the delays,
+sharpened ones keep the proofs' last lines and use the actual γ_max and the *sum lemma*: for all delays,
 Σ γ̂_k ≥ γ_max·K·(1 − M/(4·cut)), because min(1, c/t) ≥ 1 − t/(4c) and Σ τ̂_k ≤ K·M. Errata (E1, E20, …) are numbered as
 in docs/theory.md.
 """
@@ -29,17 +29,17 @@ from nowait.theory.constants import Constants, constants_of
 from nowait.theory.guarantee import SQUARED_GRADIENT, SUBOPTIMALITY, Guarantee, Prescription
 
 PRINTED_LOG_FACTOR = 504.0
-ASSUMPTION_1 = "delays must not depend on the samples (Assumption 1): inputs of different lengths break it"
+ASSUMPTION_1 = "delays must not depend on the samples (Assumption 1): inputs of different lengths violate it"
 
 
 def prescribe(
     setting: str, constants: Constants, *, workers: int, steps: int, log_factor: float | None = None
 ) -> Prescription:
-    """The stepsize, the output and the guarantee of a theorem, for M = ``workers`` and K = ``steps``.
+    """Return the stepsize, the output and the guarantee of a theorem, for M = ``workers`` and K = ``steps``.
 
     ``setting``: "convex-lipschitz" (Theorem 1), "nonconvex-lipschitz" (2), "convex" (3.1), "strongly-convex" (3.2),
     "nonconvex" (3.3) or "heterogeneous" (4). ``constants`` are ``problem.constants()``, ``nw.theory.estimate(problem)``
-    or your own. ``log_factor`` is the 504 in the third stepsize of Theorem 3.2, of which 84 is enough.
+    or your own. ``log_factor`` replaces the 504 in the third stepsize of Theorem 3.2; 84 is enough.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, L=1.0, mu=0.0, sigma=1.0)
@@ -55,7 +55,7 @@ def prescribe(
     if log_factor is None:
         return case.solved_by(THEOREMS[setting])
     if setting != "strongly-convex":
-        raise ValueError(f"log_factor is a part of Theorem 3.2, setting 'strongly-convex', got {setting!r}")
+        raise ValueError(f"log_factor applies to the setting 'strongly-convex' only (Theorem 3.2), got {setting!r}")
     factor = checks.positive(log_factor, "log_factor", "it multiplies the stepsize")
     return case.solved_by(lambda same: strongly_convex(same, factor))
 
@@ -63,7 +63,7 @@ def prescribe(
 @final
 @dataclass(frozen=True)
 class Case:
-    """A setting with its constants, M and K, checked."""
+    """A setting with checked constants, M and K."""
 
     setting: str
     constants: Constants
@@ -71,29 +71,29 @@ class Case:
     K: int
 
     def need(self, name: str) -> float:
-        """A constant, or an error that says how to get it."""
+        """Return a constant; raise ValueError if it is missing, with a hint on how to get it."""
         return self.constants.need(name, f"the setting {self.setting!r}")
 
     def need_positive(self, name: str) -> float:
-        """A constant above 0, or an error."""
+        """Return a constant; raise ValueError if it is missing or 0."""
         return self.constants.need_positive(name, f"the setting {self.setting!r}")
 
     def solved_by(self, make: Callable[[Case], Prescription]) -> Prescription:
-        """What this function makes of it; constants beyond floating point are refused."""
+        """Return ``make(self)``; raise ValueError if the constants overflow or underflow floating point."""
         try:
             return make(self)
         except ArithmeticError as error:
-            raise ValueError(f"{self.constants} with K={self.K:.3g} is beyond floating point: {error}") from None
+            raise ValueError(f"{self.constants} with K={self.K:.3g} exceeds floating-point range: {error}") from None
 
     def prescription(self, theorem: str, stepsize: Any, output: Any, guarantee: Guarantee, *notes: str) -> Prescription:
-        """What the theorem says of this case."""
+        """Return a ``Prescription`` for this case."""
         return Prescription(
             theorem, self.setting, self.constants, self.M, self.K, stepsize, output, guarantee, tuple(notes)
         )
 
 
 def checked_case(setting: str, constants: Any, workers: int, steps: int) -> Case:
-    """The case, with K ≥ M as the theorems need it, or an error that says what is wrong with it."""
+    """Return the case; raise ValueError if it does not meet the theorem's assumptions, such as K ≥ M."""
     case = known_case(setting, constants, workers, steps)
     needed, least = ("3M", 3 * case.M) if setting == "strongly-convex" else ("M", case.M)
     if least > case.K:
@@ -110,19 +110,19 @@ def checked_case(setting: str, constants: Any, workers: int, steps: int) -> Case
 
 
 def known_case(setting: str, constants: Any, workers: int, steps: int) -> Case:
-    """The case of a setting that exists, with constants that are some."""
+    """Return the case; raise an error if the setting is unknown or the constants are no ``Constants``."""
     if not isinstance(setting, str) or setting not in THEOREMS:
         near = difflib.get_close_matches(str(setting), THEOREMS, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"there is no setting {setting!r}: choose one of {', '.join(THEOREMS)}{meant}")
+        raise ValueError(f"unknown setting {setting!r}: choose one of {', '.join(THEOREMS)}{meant}")
     constants = constants_of(constants)
-    M = checks.at_least(1, workers, "workers", "somebody has to compute")
-    K = checks.at_least(1, steps, "steps", "K is in the stepsizes")
+    M = checks.at_least(1, workers, "workers", "at least one worker has to compute gradients")
+    K = checks.at_least(1, steps, "steps", "the stepsizes depend on K")
     return Case(setting, constants, M, K)
 
 
 def convex_lipschitz(case: Case) -> Prescription:
-    """Theorem 1: convex, G-Lipschitz, perhaps not smooth. A constant stepsize; Assumption 1 is not needed."""
+    """Theorem 1: convex and G-Lipschitz, not necessarily smooth. A constant stepsize; Assumption 1 is not needed."""
     M, K, G, B = case.M, case.K, case.need_positive("G"), case.need_positive("B")
     rate = G * B * math.sqrt(M / K)
     sharpened = Guarantee(SUBOPTIMALITY, rate * (3 - 1 / (2 * M)))
@@ -173,10 +173,9 @@ def strongly_convex(case: Case, log_factor: float = PRINTED_LOG_FACTOR) -> Presc
     """Theorem 3.2: mu-strongly convex and L-smooth, K ≥ 3M.
 
     The weights of the average grow with exp(+(mu/2)·Σγ̂): the paper prints a minus sign (E20), and its step from x_k
-    to x̂_k costs half of mu (E22). Printed: (35B²/γ_max)·exp(−Kμγ_max/504) + 252σ²γ_max. Sharpened:
-    (19.2B²/γ_max)·exp(−Kμγ_max/84) + 30σ²γ_max, times exp(Mμγ_max), because ``StronglyConvexAverage`` puts the
-    stepsizes applied so far in the place of the γ̂, some of which are not known yet; the two sums differ by at most
-    M·γ_max.
+    to x̂_k loses half of mu (E22). Printed: (35B²/γ_max)·exp(−Kμγ_max/504) + 252σ²γ_max. Sharpened:
+    (19.2B²/γ_max)·exp(−Kμγ_max/84) + 30σ²γ_max, times exp(Mμγ_max), because ``StronglyConvexAverage`` uses the
+    stepsizes applied so far in place of the γ̂, some of which are not known yet; the two sums differ by at most M·γ_max.
     """
     M, K, L, mu = case.M, case.K, case.need_positive("L"), case.need_positive("mu")
     B, sigma = case.need_positive("B"), case.need("sigma")
@@ -228,8 +227,8 @@ def nonconvex(case: Case) -> Prescription:
 def heterogeneous(case: Case) -> Prescription:
     """Theorem 4: L-smooth, every worker with data of its own, ‖∇F_m − ∇F‖ ≤ zeta.
 
-    The paper prints the stepsize 1/(4ML), but the proof needs 1/(8ML) (E31), and names no constant. With the proof's
-    last line mended (E32, E33), (33.25Δ + 12MLσ²γ² + 40LM²γ²ζ²)/Σγ̂ + 12Lσ²γ + 21ζ², the bound is at most
+    The paper prints the stepsize 1/(4ML), but the proof needs 1/(8ML) (E31), and gives no constants. With the proof's
+    last line corrected (E32, E33), (33.25Δ + 12MLσ²γ² + 40LM²γ²ζ²)/Σγ̂ + 12Lσ²γ + 21ζ², the bound is at most
     356·MLΔ/K + 73·√(LΔσ²/K) + 28ζ².
     """
     M, K, L = case.M, case.K, case.need_positive("L")
@@ -249,7 +248,7 @@ def heterogeneous(case: Case) -> Prescription:
         DelayAdaptive(gamma, cut=cut),
         RandomIterate(),
         guarantee,
-        "the largest stepsize is 1/(8ML), where the paper prints 1/(4ML) (E31); the paper names no constants",
+        "the largest stepsize is 1/(8ML), where the paper prints 1/(4ML) (E31); the paper gives no constants",
         ASSUMPTION_1,
     )
 
@@ -264,11 +263,11 @@ THEOREMS: dict[str, Callable[[Case], Prescription]] = {
 }
 
 
-# The last lines of the proofs. ``share`` says how much of K·γ the stepsizes γ̂_k add up to at least.
+# The last lines of the proofs. The stepsizes γ̂_k add up to at least ``share`` times K·γ.
 
 
 def lipschitz_bound(case: Case, width: float) -> tuple[float, Guarantee]:
-    """The stepsize of Theorem 2 and its 4Δ/(γK) + 4γLσ² + 2γ²L²w²G², with w = M, or τ_max as it was known before."""
+    """Return Theorem 2's stepsize and 4Δ/(γK) + 4γLσ² + 2γ²L²w²G²; w is M, or τ_max for earlier results."""
     K, L, G = case.K, case.need_positive("L"), case.need_positive("G")
     sigma, Delta = case.need("sigma"), case.need_positive("Delta")
     gamma = min(1 / (2 * width * L), noise_stepsize(case), (Delta / ((L * width * G) ** 2 * K)) ** (1 / 3))
@@ -277,21 +276,21 @@ def lipschitz_bound(case: Case, width: float) -> tuple[float, Guarantee]:
 
 
 def convex_bound(case: Case, gamma: float, share: float) -> Guarantee:
-    """(2.125·B² + 2Mσ²γ²)/Σγ̂ + 2γσ²."""
+    """Return (2.125·B² + 2Mσ²γ²)/Σγ̂ + 2γσ²."""
     B, sigma, total = case.need_positive("B"), case.need("sigma"), case.K * gamma * share
     noise = 2 * case.M * (sigma * gamma) ** 2 / total + 2 * gamma * sigma**2
     return Guarantee(SUBOPTIMALITY, 2.125 * B**2 / total, noise)
 
 
 def nonconvex_bound(case: Case, gamma: float, share: float) -> Guarantee:
-    """(9Δ + 6MLσ²γ²)/Σγ̂ + 6Lσ²γ."""
+    """Return (9Δ + 6MLσ²γ²)/Σγ̂ + 6Lσ²γ."""
     L, sigma, total = case.need_positive("L"), case.need("sigma"), case.K * gamma * share
     noise = 6 * case.M * L * (sigma * gamma) ** 2 / total + 6 * L * sigma**2 * gamma
     return Guarantee(SQUARED_GRADIENT, 9 * case.need_positive("Delta") / total, noise)
 
 
 def heterogeneous_bound(case: Case, gamma: float, share: float) -> Guarantee:
-    """(33.25Δ + 12MLσ²γ² + 40LM²γ²ζ²)/Σγ̂ + 12Lσ²γ + 21ζ²."""
+    """Return (33.25Δ + 12MLσ²γ² + 40LM²γ²ζ²)/Σγ̂ + 12Lσ²γ + 21ζ²."""
     L, sigma, zeta = case.need_positive("L"), case.need("sigma"), case.need("zeta")
     total = case.K * gamma * share
     return Guarantee(
@@ -303,16 +302,16 @@ def heterogeneous_bound(case: Case, gamma: float, share: float) -> Guarantee:
 
 
 def sum_share(M: int, cut: float) -> float:
-    """The sum lemma: at least this share of K·γ_max is what the stepsizes γ̂_k add up to, whatever the delays."""
+    """Return the share of K·γ_max that the stepsizes γ̂_k add up to at least, for all delays (the sum lemma)."""
     return 1 - M / (4 * cut)
 
 
 def log_term(ratio: float) -> float:
-    """ln(e + ratio²), for ratios of any size."""
+    """Return ln(e + ratio²) without overflow."""
     return math.log(math.e + ratio**2) if ratio < 1e100 else 2 * math.log(ratio)
 
 
 def noise_stepsize(case: Case) -> float:
-    """√(Δ/(K·L·σ²)), the stepsize above which noise would dominate a smooth non-convex problem; ∞ without noise."""
+    """Return √(Δ/(K·L·σ²)), above which noise dominates a smooth non-convex problem; ∞ without noise."""
     sigma = case.need("sigma")
     return math.sqrt(case.need_positive("Delta") / (case.K * case.need_positive("L"))) / sigma if sigma else math.inf

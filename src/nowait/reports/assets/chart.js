@@ -1,4 +1,4 @@
-// Charts in general: elements, numbers, scales, axes, and a cursor that tells what it points at.
+// Chart primitives: elements, number formats, scales, axes, and a cursor with a tooltip.
 
 const DASHES = ["", "8 4", "8 3 2 3", "2 3"];
 const DIGITS = "-0123456789";
@@ -46,7 +46,7 @@ function shown(value, digits = 3) {
 
 const whole = (value) => value.toLocaleString("en-US");
 
-// Scales: functions from values to pixels that know their ticks
+// Scales: functions from values to pixels, with their ticks and labels
 
 function linear([from, to], [start, end]) {
   const scale = (value) => start + ((value - from) / (to - from)) * (end - start);
@@ -57,7 +57,7 @@ function linear([from, to], [start, end]) {
   return scale;
 }
 
-/* Digits enough to tell neighbours apart. */
+/* Uses enough digits to distinguish neighbouring ticks. */
 function linearLabel(value, span, largest) {
   if (value === 0) return "0";
   const digits = Math.ceil(Math.log10(largest / span)) + 3;
@@ -83,7 +83,7 @@ function logarithmic([from, to], range) {
   return scale;
 }
 
-/* A logarithmic scale of things that are counted: no ticks between whole numbers. */
+/* A logarithmic scale for counts: only integer ticks. */
 function counting(domain, range) {
   const scale = logarithmic(domain, range);
   const ticks = scale.ticks;
@@ -119,7 +119,7 @@ function logLabel(value, wide) {
   return wide && isPower && power !== 0 ? `10${superscript(power)}` : shown(value, 2);
 }
 
-// A chart: an SVG in its box, with axes; and a cursor that pointer, touch and arrow keys move
+// A chart: an SVG with axes in a container, and a cursor controlled by pointer, touch and arrow keys
 
 function chart(box, { height, left = 66, label, x, y, xTitle, yTitle, xTicks, yTicks }) {
   const width = Math.max(280, box.clientWidth);
@@ -177,7 +177,8 @@ function clipped({ picture, area }) {
 
 const tip = () => html("div", { class: "tip", role: "status", hidden: "" });
 
-/* stops: how many; find(x, y): the stop at a place, or -1; tell(stop): {at: [x, y], title, rows, draw: elements}. */
+/* stops: number of cursor positions; find(x, y): the position at a point, or -1;
+   tell(stop): the tooltip of a position, {at: [x, y], title, rows, draw: elements}. */
 function follow({ box, picture, width }, { stops, find, tell }) {
   const cursor = svg("g");
   picture.append(cursor);
@@ -186,7 +187,7 @@ function follow({ box, picture, width }, { stops, find, tell }) {
     current = stop;
     const told = stop < 0 ? null : tell(stop);
     cursor.replaceChildren(...(told ? told.draw : []));
-    place(box, told);
+    showTip(box, told);
   };
   const locate = (event) => {
     const bounds = picture.getBoundingClientRect();
@@ -204,7 +205,7 @@ function follow({ box, picture, width }, { stops, find, tell }) {
   });
 }
 
-function place(box, told) {
+function showTip(box, told) {
   const note = box.querySelector(".tip");
   note.hidden = told === null;
   if (!told) return;
@@ -212,19 +213,19 @@ function place(box, told) {
   note.replaceChildren(html("strong", {}, told.title), html("table", {}, html("tbody", {}, ...rows)));
   const zoom = box.clientWidth / Number(box.querySelector("svg").getAttribute("viewBox").split(" ")[2]);
   const [x, y] = told.at.map((pixel) => pixel * zoom);
-  const isNarrow = box.clientWidth < 560;  // below the picture, not above what it tells of
+  const isNarrow = box.clientWidth < 560;  // show the tooltip below the chart, so that it does not cover the data
   const beside = x + 16 + note.offsetWidth <= box.clientWidth ? x + 16 : x - 16 - note.offsetWidth;
   note.style.left = `${Math.max(0, Math.min(beside, box.clientWidth - note.offsetWidth))}px`;
   note.style.top = `${isNarrow ? box.querySelector("svg").clientHeight : Math.max(0, y - 12)}px`;
 }
 
-/* Cells: a swatch or a name, a name or a value, perhaps a range. */
+/* Cells: [name, value], or [swatch, name, value] with an optional range. */
 function tipRow(cells) {
   const kinds = typeof cells[0] === "string" ? ["", "value"] : ["", "", "value", "range"];
   return html("tr", {}, ...cells.map((cell, place) => html("td", { class: kinds[place] }, cell)));
 }
 
-function nothing(box, text) {
+function showMessage(box, text) {
   box.replaceChildren(html("p", { class: "hint" }, text));
 }
 

@@ -5,7 +5,7 @@ const methods = report.methods;
 const AXES = { time: "time (s)", gradients: "gradients", step: "steps" };
 const ERROR = report.minimum === 0 ? "loss" : "loss − F*";
 const state = { axis: "time", logX: false, logY: true, hidden: new Set() };
-const KEYS = "Arrow keys read the values.";
+const KEYS = "Use the arrow keys to read values.";
 
 // Error curves
 
@@ -15,7 +15,7 @@ function visibleCurves() {
     .filter(({ place }) => !state.hidden.has(place));
 }
 
-/* The range of the values a scale can draw, with some room. A diverged run must not flatten the others. */
+/* The range of the drawable values, with a margin. Diverged runs are ignored, so that they do not flatten the others. */
 function errorDomain(curves) {
   const steady = curves.filter(({ method }) => !method.diverged);
   const values = (steady.length ? steady : curves)
@@ -30,7 +30,7 @@ function errorDomain(curves) {
   return [low < 0 ? low - room : 0, high + room];
 }
 
-function placeDomain(curves) {
+function xDomain(curves) {
   const places = curves.flatMap(({ curve }) => curve.x).filter((value) => !state.logX || value > 0);
   if (!places.length) return state.logX ? [1, 10] : [0, 1];
   const low = places.reduce((a, b) => Math.min(a, b));
@@ -47,7 +47,7 @@ function drawErrors() {
   const drawn = chart(box, {
     height: chartHeight(box),
     label: `${ERROR} against ${AXES[state.axis]} of ${namesOf(curves)}. ${KEYS}`,
-    x: (range) => (state.logX ? logarithmic : linear)(placeDomain(curves), range),
+    x: (range) => (state.logX ? logarithmic : linear)(xDomain(curves), range),
     y: (range) => (state.logY ? logarithmic : linear)(errorDomain(curves), range),
     xTitle: AXES[state.axis],
     yTitle: ERROR,
@@ -72,7 +72,7 @@ function linePicture(path, place) {
   return line;
 }
 
-/* A line with gaps where a value cannot be drawn. A value far above the chart is drawn just outside it. */
+/* A line with gaps where a value cannot be drawn. Values far above the chart are clipped just outside it. */
 function linePath(x, y, places, values) {
   let path = "";
   let pen = "M";
@@ -102,14 +102,14 @@ function errorCursor({ x, area }, curves) {
     find: (pixel) => nearest(places, x.invert(Math.min(area.right, Math.max(area.left, pixel)))),
     tell: (stop) => ({
       at: [x(places[stop]), area.top + 20],
-      title: placeName(places[stop]),
+      title: xLabel(places[stop]),
       rows: curves.map((entry) => [swatch(entry.place), entry.method.name, ...valuesAt(entry, places[stop])]),
       draw: [svg("line", { class: "cursor", x1: x(places[stop]), x2: x(places[stop]), y1: area.top, y2: area.bottom })],
     }),
   };
 }
 
-function placeName(place) {
+function xLabel(place) {
   return state.axis === "time" ? `after ${shown(place, 4)} s` : `after ${whole(Math.round(place))} ${AXES[state.axis]}`;
 }
 
@@ -121,7 +121,7 @@ function nearest(sorted, value) {
   return value - sorted[after - 1] < sorted[after] - value ? after - 1 : after;
 }
 
-/* How many of the sorted values are below this one. */
+/* The number of sorted values below this one. */
 function below(sorted, value) {
   let [from, to] = [0, sorted.length];
   while (from < to) {
@@ -152,8 +152,8 @@ function between(places, values, place) {
 function errorHint(curves) {
   const notes = [];
   if (curves.some(({ curve }) => curve.low))
-    notes.push("Lines are medians over runs, bands go from the lowest to the highest.");
-  if (curves.some(({ method }) => method.diverged)) notes.push("What diverged leaves the chart at the top.");
+    notes.push("Lines are medians over runs; bands range from the lowest to the highest run.");
+  if (curves.some(({ method }) => method.diverged)) notes.push("Diverged runs leave the chart at the top.");
   if (state.logY && curves.some(({ curve }) => curve.middle.some((value) => value !== null && value <= 0)))
     notes.push("Values of 0 or less cannot be drawn on a logarithmic scale.");
   return notes.join(" ");
@@ -192,7 +192,7 @@ function drawDelays() {
   drawn.picture.append(...delayMarks(drawn, shownMethods));
   follow(drawn, delayCursor(drawn, shownMethods));
   byId("delays-legend").replaceChildren(...shownMethods.map(delayLegend));
-  byId("delays-hint").textContent = workersHint(shownMethods[0], "delays", "listed one by one");
+  byId("delays-hint").textContent = workersHint(shownMethods[0], "delays", "listed individually");
 }
 
 const numWorkers = (entries) => Math.max(1, ...entries.map(({ method }) => method.num_workers));
@@ -277,15 +277,15 @@ function workersHint(entry, part, verb) {
 }
 
 const choiceHint = (known, count, verb) =>
-  `Of ${whole(known)} workers ${count} are ${verb}: the fastest, the slowest and some between.`;
+  `${count} of ${whole(known)} workers are ${verb}: the fastest, the slowest and some in between.`;
 
 // Timeline
 
 const OUTCOMES = {
-  applied: "applied: a step was made along it",
-  held: "held: added to a sum, for a step with others",
+  applied: "applied: the step used this gradient alone",
+  held: "held: added to a sum for a later step",
   dropped: "dropped: not used",
-  late: "late: its ticket had been cancelled",
+  late: "late: arrived after its ticket was cancelled",
   rejected: "rejected: not a finite vector of the right size",
 };
 
@@ -298,12 +298,12 @@ function drawTimeline() {
   const present = Object.keys(OUTCOMES).filter((outcome) => jobs.outcome.includes(outcome));
   byId("timeline-legend").replaceChildren(...present.map(outcomeLegend));
   byId("timeline-hint").textContent = timelineHint(method, lanes.length, known);
-  if (!jobs.lane.length) return nothing(box, "No gradient arrived.");
+  if (!jobs.lane.length) return showMessage(box, "No gradient arrived.");
   const lane = Math.max(14, Math.min(26, Math.round(440 / lanes.length)));
   const drawn = chart(box, {
     height: lanes.length * lane + 74,
     left: 58,
-    label: `Timeline of the first ${jobs.lane.length} jobs of ${method.name}. Arrow keys go from job to job.`,
+    label: `Timeline of the first ${jobs.lane.length} jobs of ${method.name}. Use the arrow keys to move between jobs.`,
     x: (range) => linear([start, end], range),
     y: (range) => laneScale(lanes, range),
     xTitle: "time (s)",
@@ -341,7 +341,7 @@ function outcomeLegend(outcome) {
 }
 
 function timelineHint(method, lanes, known) {
-  const notes = ["Work that did not arrive (cancelled, lost, or running when the run ended) leaves no bar."];
+  const notes = ["Jobs that did not arrive (cancelled, lost, or running when the run ended) have no bar."];
   if (method.runs > 1) notes.unshift(`The first of ${method.runs} runs.`);
   if (lanes < known) notes.unshift(choiceHint(known, lanes, "shown"));
   return notes.join(" ");
@@ -366,12 +366,12 @@ function jobCursor(drawn, method, lane) {
 
 function jobRows(jobs, index) {
   return [
-    ["version read", whole(jobs.version[index])],
+    ["version", whole(jobs.version[index])],
     ["delay", whole(jobs.delay[index])],
     ["step", jobs.step[index] ? whole(jobs.step[index]) : "none"],
-    ["from", `${shown(jobs.started[index], 4)} s`],
-    ["to", `${shown(jobs.time[index], 4)} s`],
-    ["computed for", `${shown(jobs.compute_seconds[index], 4)} s`],
+    ["started", `${shown(jobs.started[index], 4)} s`],
+    ["arrived", `${shown(jobs.time[index], 4)} s`],
+    ["compute time", `${shown(jobs.compute_seconds[index], 4)} s`],
   ];
 }
 
@@ -387,10 +387,10 @@ function drawShares() {
   const drawn = chart(box, {
     height: Math.round(chartHeight(box) * 0.8),
     left: 54,
-    label: `Shares of the workers, ${methods[place].name}; the fair share is ${shown(fair)} percent. ${KEYS}`,
+    label: `Shares of the workers, ${methods[place].name}; an equal share is ${shown(fair)} percent. ${KEYS}`,
     x: (range) => workerScale(workers, range),
     y: (range) => linear([0, Math.max(fair, ...share.map((part) => 100 * part), 1e-9) * 1.12], range),
-    xTitle: "worker, the fastest first",
+    xTitle: "worker, fastest first",
     yTitle: "share of the gradients (%)",
     xTicks: workers.map((worker, row) => row).filter((row) => row % every === 0),
   });
@@ -422,7 +422,7 @@ function shareBar(drawn, place, part, row) {
 function fairLine({ area, y }, fair) {
   const line = svg("line", { class: "fair", x1: area.left, x2: area.right, y1: y(fair), y2: y(fair) });
   const words = { class: "mark", x: area.right - 4, y: y(fair) - 7, "text-anchor": "end" };
-  return svg("g", {}, line, svg("text", words, `fair share 1/M = ${shown(fair)} %`));
+  return svg("g", {}, line, svg("text", words, `equal share 1/M = ${shown(fair)} %`));
 }
 
 function shareCursor(drawn, { workers, share, gradients, seconds, num_workers: count }) {
@@ -434,7 +434,7 @@ function shareCursor(drawn, { workers, share, gradients, seconds, num_workers: c
       title: `worker ${workers[row]}`,
       rows: [
         ["share", `${shown(100 * share[row])} %`],
-        ["of the fair share", `${shown(share[row] * count)} ×`],
+        ["relative to 1/M", `${shown(share[row] * count)} ×`],
         ["gradients", whole(gradients[row])],
         ["mean seconds per gradient", seconds[row] === null ? "none arrived" : shown(seconds[row])],
       ],
