@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import sampler
+from nowait.core.capabilities import Capabilities
 from nowait.core.problem import initial_params
 from nowait.core.types import norm
 
@@ -99,7 +100,7 @@ class Identification:
         if self._recorded is None:
             self._keep(given.described(self._problem))
             return
-        match = self._recorded.compare(given, deterministic=getattr(self._problem, "replayable", True))
+        match = self._recorded.compare(given, deterministic=Capabilities.of(self._problem).replayable)
         if match is Match.OTHER:
             raise other_problem(self._folder, self._entry, str(given))
         if match is Match.UNSURE:
