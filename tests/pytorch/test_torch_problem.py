@@ -15,6 +15,7 @@ from nowait.core import sampler
 from nowait.pytorch import TorchOptimizer, TorchProblem
 from nowait.pytorch.chance import seeded
 from nowait.pytorch.flat import Layout, tensor_of
+from nowait.testing import PROBLEM_CHECKS
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(120, 6, generator=GENERATOR)
@@ -585,6 +586,53 @@ def test_what_does_not_pickle_is_named():
     problem = TorchProblem(with_dropout, cross_entropy, Locked(), batch_size=2)
     with pytest.raises(TypeError, match="train_set of TorchProblem cannot be sent to worker processes"):
         nw.train(problem, METHOD, workers=1, steps=1)
+
+
+# The contract of problems
+
+
+def a_stream():
+    return TorchProblem(with_dropout, cross_entropy, Stream(), batch_size=7)
+
+
+CONTRACTED = {
+    "dropout": a_problem,
+    "batch norm": lambda: a_problem(with_batch_norm),
+    "epochs, split, accumulated": lambda: a_problem(sampling="epochs", accumulate=2).split(3, by="label"),
+    "float64": lambda: TorchProblem(
+        lambda: with_dropout().double(), cross_entropy, TensorDataset(INPUTS.double(), TARGETS), batch_size=4
+    ),
+    "stream": a_stream,
+    "local steps": lambda: nw.problems.LocalSteps(a_problem(), steps=2, stepsize=0.1),
+    "compressed": lambda: nw.problems.Compressed(a_problem(), nw.problems.TopK(10)),
+}
+
+
+@pytest.fixture
+def same_number_of_threads():
+    """``prepare`` sets it to one, for the processes that are forked after it."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("check", PROBLEM_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", CONTRACTED)
+def test_torch_problems_keep_the_contract(name, check, same_number_of_threads):
+    check(CONTRACTED[name]())
+
+
+def test_a_wrapped_model_is_written(tmp_path):
+    wrapped = nw.problems.Compressed(nw.problems.LocalSteps(a_problem(), steps=2, stepsize=0.1), nw.problems.TopK(10))
+    nw.train(wrapped, METHOD, workers=1, steps=5, folder=tmp_path / "run")
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_wrapped_stream_is_not_replayed():
+    stream = nw.problems.LocalSteps(a_stream(), steps=2, stepsize=0.1)
+    run = nw.simulate(stream, METHOD, nw.speeds.Fixed([1.0]), steps=3)
+    with pytest.raises(ValueError, match="cannot be replayed"):
+        nw.replay(run.trace, stream, METHOD)
 
 
 def test_params_of_another_problem_are_refused():
