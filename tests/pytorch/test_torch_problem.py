@@ -13,12 +13,12 @@ import nowait as nw
 from names import plain
 from nowait.core import sampler
 from nowait.pytorch import TorchOptimizer, TorchProblem
-from nowait.pytorch.chance import seeded
+from nowait.pytorch.bound_model import DeviceModel, HostModel
 from nowait.pytorch.flat import Layout, tensor_of
+from nowait.pytorch.rng import seeded
 from nowait.testing import PROBLEM_CHECKS
 
-GENERATOR = torch.Generator().manual_seed(0)
-INPUTS = torch.randn(120, 6, generator=GENERATOR)
+INPUTS = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
 DATA = TensorDataset(INPUTS, TARGETS)
 METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.2))
@@ -92,14 +92,37 @@ def test_gradients_are_those_of_autograd_and_nothing_is_copied():
     problem = a_problem(with_batch_norm)
     point, out = problem.initial(), np.empty(problem.dimension, np.float32)
     problem.gradient_into(point, sampler(0).sample(2, 5), out)
-    [desk] = problem._desks.values()
-    first = next(desk.model.parameters())
+    [bound] = problem._models.values()
+    first = next(bound.model.parameters())
     assert first.data_ptr() == point.ctypes.data, "the parameters are the point's own memory"
     model = problem.model(problem.initial()).train()
     places = sampler(0).sample(2, 5).indices(len(DATA), 8)
     cross_entropy(model(INPUTS[places]), TARGETS[places]).backward()
     expected = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])
     np.testing.assert_allclose(out[: len(expected)], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "build", [with_batch_norm, lambda: nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten())]
+)
+def test_a_model_that_is_copied_to_its_device_computes_the_same(build):
+    """With the CPU as the device: what is special about accelerators is that params and gradients are copied."""
+    inputs = INPUTS[:9] if build is with_batch_norm else torch.arange(10).reshape(5, 2) % 5
+    layout = Layout.of(build(), ["1.running_mean", "1.running_var"])
+    point = np.linspace(0.1, 1.0, layout.length).astype(np.float32)
+    results = []
+    for bound in (HostModel(build(), layout), DeviceModel(build(), layout, torch.device("cpu"))):
+        out = np.full_like(point, np.nan)
+        for parameter in bound.model.parameters():
+            parameter.data = parameter.data.clone()  # as flatten_parameters does
+        bound.load(point)
+        bound.zero_gradient(out)
+        bound.model.train()(inputs).square().mean().backward()
+        bound.store_gradient(out)
+        results.append(out)
+    assert np.array_equal(*results)
+    assert np.count_nonzero(results[0]) > layout.length / 2
+    assert layout.num_statistics == 0 or results[0][-1] == 1
 
 
 def test_read_only_memory_can_be_read_through_a_tensor():
@@ -143,7 +166,7 @@ def test_one_worker_has_the_buffers_of_a_plain_loop_bit_for_bit():
     torch.manual_seed(0)
     model = with_batch_norm()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with problem._few_threads():
+    with problem._fixed_threads():
         for job in range(20):
             places = sampler(0).sample(0, job).indices(len(DATA), 8)
             optimizer.zero_grad()
@@ -210,8 +233,8 @@ def test_memory_is_not_kept():
     problem = a_problem()
     for _ in range(600):
         problem.gradient(problem.initial(), sampler(0).sample(0, 0))
-    [desk] = problem._desks.values()
-    assert len(desk._bound) <= 256
+    [bound] = problem._models.values()
+    assert len(bound._cached_views) <= 256
 
 
 class Shaky(Dataset):
@@ -286,7 +309,7 @@ def test_evaluation_uses_the_merged_buffers():
 
 
 def test_wrappers_refuse_buffers():
-    with pytest.raises(TypeError, match="LocalSteps cannot go around a problem with buffers"):
+    with pytest.raises(TypeError, match="LocalSteps cannot wrap a problem with buffers"):
         nw.problems.LocalSteps(a_problem(with_batch_norm), steps=2, stepsize=0.1)
 
 
@@ -324,8 +347,8 @@ def test_sparse_gradients_arrive():
     def build():
         return nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten(), nn.Linear(6, 2))
 
-    data = TensorDataset(torch.randint(0, 5, (20, 2), generator=GENERATOR), torch.zeros(20, dtype=torch.long))
-    problem = TorchProblem(build, cross_entropy, data, batch_size=4)
+    words = torch.randint(0, 5, (20, 2), generator=torch.Generator().manual_seed(1))
+    problem = TorchProblem(build, cross_entropy, TensorDataset(words, torch.zeros(20, dtype=torch.long)), batch_size=4)
     gradient = problem.gradient(problem.initial(), sampler(0).sample(0, 0))
     assert np.abs(gradient[:15]).sum() > 0
 

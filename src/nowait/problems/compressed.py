@@ -35,7 +35,7 @@ class Compressed(Wrapper):
     def __init__(self, problem: Any, compressor: Compressor, error_feedback: bool | None = None) -> None:
         super().__init__(problem)
         if Capabilities.of(problem).gradient_with_memory is not None:
-            raise TypeError("the problem is compressed already: compress it once")
+            raise TypeError("Compressed cannot wrap a problem whose workers have a memory already: compress it once")
         self.compressor = checks.instance(compressor, Compressor, "compressor", "nw.problems.TopK(100)")
         self.error_feedback = compressor.loses if error_feedback is None else error_feedback
         checks.instance(self.error_feedback, bool, "error_feedback", "True")

@@ -35,10 +35,11 @@ class LocalSteps(Wrapper):
     def __init__(self, problem: Any, steps: int | Sequence[int], stepsize: float, proximal: float = 0.0) -> None:
         super().__init__(problem)
         if isinstance(problem, LocalSteps):
-            raise TypeError("LocalSteps do not go around LocalSteps: multiply their numbers of steps")
+            raise TypeError("LocalSteps cannot wrap LocalSteps: multiply the numbers of steps instead")
         if Capabilities.of(problem).gradient_with_memory is not None:
             raise TypeError(
-                f"{type(problem).__name__} goes around LocalSteps, not into it: only what a worker sends is compressed"
+                f"LocalSteps cannot wrap {type(problem).__name__}: put LocalSteps inside it, because only what a worker "
+                f"sends is compressed"
             )
         counts = list(steps) if isinstance(steps, Sequence | np.ndarray) and np.ndim(steps) == 1 else [steps]
         checks.at_least(1, len(counts), "the number of entries of steps", "every worker needs one")

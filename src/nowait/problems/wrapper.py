@@ -23,7 +23,7 @@ class Wrapper(ABC):
         self.problem: Any = checked_problem(problem)
         if Capabilities.of(problem).num_statistics:
             raise TypeError(
-                f"{type(self).__name__} cannot go around a problem with buffers, such as those of batch normalisation"
+                f"{type(self).__name__} cannot wrap a problem with buffers, such as those of batch normalisation"
             )
 
     def capabilities(self) -> Capabilities:
