@@ -38,8 +38,8 @@ class LocalSteps(Wrapper):
             raise TypeError("LocalSteps cannot wrap LocalSteps: multiply the numbers of steps instead")
         if Capabilities.of(problem).gradient_with_memory is not None:
             raise TypeError(
-                f"LocalSteps cannot wrap {type(problem).__name__}: put LocalSteps inside it, because only what a worker "
-                f"sends is compressed"
+                f"LocalSteps cannot wrap {type(problem).__name__}: put LocalSteps inside it, because only what "
+                f"a worker sends is compressed"
             )
         counts = list(steps) if isinstance(steps, Sequence | np.ndarray) and np.ndim(steps) == 1 else [steps]
         checks.at_least(1, len(counts), "the number of entries of steps", "every worker needs one")

@@ -120,7 +120,10 @@ def bound_model(model: torch.nn.Module, layout: Layout, device: torch.device) ->
 
 
 def _copy_replaced_gradients(parameters: list[torch.nn.Parameter], views: list[torch.Tensor]) -> None:
-    """Copy the gradients for which autograd made a new tensor into their views."""
+    """Copy gradients that are no longer views, because autograd or a hook replaced them, into their views."""
     for parameter, view in zip(parameters, views, strict=True):
-        if parameter.grad is not None and parameter.grad.data_ptr() != view.data_ptr():
-            view.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse:
+            view.copy_(gradient.to_dense())  # a sparse tensor has no data_ptr to compare
+        elif gradient is not None and gradient.data_ptr() != view.data_ptr():
+            view.copy_(gradient)
