@@ -1,5 +1,6 @@
 """The contract of problems: every built-in problem keeps it, and every check fails on a problem that breaks it."""
 
+import inspect
 import itertools
 from dataclasses import replace
 
@@ -24,6 +25,14 @@ def test_built_in_problems_keep_the_contract(problem, name):
 @pytest.mark.parametrize("problem", [*PROBLEMS, "compressed, unbiased", "compressed, QSGD"])
 def test_unbiased_gradients_have_the_slope_of_the_loss(problem):
     the_mean_gradient_is_the_slope_of_the_loss(ALL[problem]())
+
+
+def test_every_problem_and_compressor_of_the_library_is_tested():
+    kinds = {kind for name in nw.problems.__all__ if inspect.isclass(kind := getattr(nw.problems, name))}
+    concrete = {kind for kind in kinds if not inspect.isabstract(kind)}
+    examples = [make() for make in ALL.values()]
+    compressors = [example.compressor for example in examples if isinstance(example, nw.problems.Compressed)]
+    assert {type(example) for example in (*examples, *compressors)} == concrete
 
 
 # One broken problem for each check

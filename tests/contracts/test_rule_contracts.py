@@ -9,7 +9,7 @@ import torch
 import nowait as nw
 from nowait import core
 from nowait.api.rebuild import rebuild
-from nowait.core import Output, Stepsize, Update
+from nowait.core import Output, RandomIterate, Stepsize, Update
 from nowait.pytorch import TorchOptimizer
 from nowait.recording import describe
 from nowait.testing import OUTPUT_CHECKS, STEPSIZE_CHECKS, UPDATE_CHECKS
@@ -264,6 +264,24 @@ class Stateless(SoundUpdate):
         pass
 
 
+class LosesCount(SoundUpdate):
+    """What is lost makes no difference to the next steps, but will to the next checkpoint."""
+
+    def start(self, params):
+        super().start(params)
+        self.steps = 0
+
+    def apply(self, params, direction, stepsize, out):
+        super().apply(params, direction, stepsize, out)
+        self.steps += 1
+
+    def state(self):
+        return super().state() | {"steps": self.steps}
+
+    def restore(self, state):
+        super().restore({"velocity": state["velocity"]})
+
+
 class Objects(SoundUpdate):
     def state(self):
         return super().state() | {"shape": "flat"}
@@ -323,6 +341,7 @@ BROKEN_UPDATES = [
     ("params_move_against_the_direction", Uphill, "400 steps along gradients"),
     ("start_makes_all_state_anew", KeepsOn, "start must make all state anew"),
     ("a_restored_update_goes_on_with_the_same_bits", Stateless, "a restored update makes other steps"),
+    ("a_restored_update_goes_on_with_the_same_bits", LosesCount, r"ends with another state: \['steps'\]"),
     ("a_restored_update_goes_on_with_the_same_bits", Objects, r"\['shape'\] cannot be written to a checkpoint"),
     ("a_bad_direction_changes_nothing", Unchecked, "a direction with nan was not reported"),
     ("a_bad_direction_changes_nothing", Spoiled, "a direction with nan changed the state"),
@@ -410,6 +429,11 @@ class HalfAState(SoundOutput):
         return {"total": self.total}
 
 
+class LosesDraws(RandomIterate):
+    def restore(self, state):
+        super().restore(state | {"draws": 0})
+
+
 class ObjectState(SoundOutput):
     def state(self):
         return super().state() | {"kind": "mean"}
@@ -450,6 +474,7 @@ BROKEN_OUTPUTS = [
     ("points_are_copied_and_not_written", Aliasing, "kept params without a copy"),
     ("points_are_copied_and_not_written", Overwriting, "the output wrote to params"),
     ("a_restored_output_goes_on_with_the_same_bits", HalfAState, "its state is incomplete"),
+    ("a_restored_output_goes_on_with_the_same_bits", LosesDraws, r"ends with another state: \['draws'\]|incomplete"),
     ("a_restored_output_goes_on_with_the_same_bits", ObjectState, r"\['kind'\] cannot be written"),
     ("gradients_without_weight_do_not_count", CountsZeros, "with a stepsize of 0 changed the answer"),
     ("shares_are_the_answer", OtherShares, "shares make another answer"),

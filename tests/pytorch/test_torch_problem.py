@@ -448,7 +448,7 @@ def test_streams_train_but_cannot_be_replayed():
     problem = TorchProblem(with_dropout, cross_entropy, Stream(), batch_size=7)
     run = nw.train(problem, METHOD, workers=2, steps=20)
     assert run.stats.steps == 20
-    with pytest.raises(ValueError, match="cannot be replayed: its data come in an order that nobody recorded"):
+    with pytest.raises(ValueError, match="cannot be replayed: its gradients depend on more than the point"):
         nw.replay(run.trace, problem, METHOD)
     with pytest.raises(TypeError, match="an IterableDataset cannot be split"):
         problem.split(2)
@@ -513,7 +513,7 @@ def test_state_comes_back_as_it_was():
     ("make", "message"),
     [
         (lambda: TorchOptimizer(torch.optim.SGD, lr=0.1), "leave lr= out"),
-        (lambda: TorchOptimizer(torch.optim.LBFGS), "LBFGS does not treat every entry of params alike"),
+        (lambda: TorchOptimizer(torch.optim.LBFGS), "LBFGS does not update all entries of params by the same formula"),
         (lambda: TorchOptimizer(torch.optim.SGD, odd=1), "SGD does not take these options"),
         (lambda: TorchOptimizer(nn.Linear), "optimizer must be a class of torch.optim"),
     ],
@@ -557,13 +557,13 @@ def growing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"build": growing}, "build_model must make the same model every time"),
-        ({"build": lambda: SHARED}, "build_model must make a new model every time"),
+        ({"build": growing}, "build_model must return the same model on every call"),
+        ({"build": lambda: SHARED}, "build_model must return a new model on every call"),
         ({"build": lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, momentum=None))}, "momentum=None"),
         ({"build": with_batch_norm, "batch_size": 1}, "more than 1 value per channel"),
         ({"build": Renorming}, "the model writes to its parameter table.weight in forward"),
-        ({"metrics": {"loss": accuracy}}, "none of them named 'loss'"),
-        ({"metrics": {"a": 3}}, "metrics are functions"),
+        ({"metrics": {"loss": accuracy}}, "no name may be 'loss'"),
+        ({"metrics": {"a": 3}}, "metrics must map names to functions"),
         ({"metrics": {"a": lambda output, target: output}, "validation": DATA}, "a Tensor with|only one element"),
         ({"validation": DataLoader(DATA)}, "validation must be a data set"),
         ({"data": DataLoader(DATA)}, "got a DataLoader: pass its dataset"),
@@ -583,7 +583,7 @@ def growing():
         ({"data": TensorDataset(INPUTS[:0], TARGETS[:0])}, "train_set is empty"),
         ({"data": 3}, "train_set must have a length and items"),
         ({"validation": TensorDataset(INPUTS[:0], TARGETS[:0])}, "validation is empty"),
-        ({"device": "cuda:7"}, "device 'cuda:7' is not there"),
+        ({"device": "cuda:7"}, "device 'cuda:7' is not available"),
         ({"device": []}, "device is an empty list"),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1"),
         ({"sampling": "odd"}, "sampling must be one of replacement, epochs"),

@@ -61,7 +61,8 @@ def replay(
     )
     if not parts.capabilities.replayable:
         raise ValueError(
-            f"runs of this {type(problem).__name__} cannot be replayed: its data come in an order that nobody recorded"
+            f"runs of this {type(problem).__name__} cannot be replayed: its gradients depend on more than the point "
+            f"and the sample, such as the order of a stream of data"
         )
     parts.replaying, parts.called = True, called
     with Watch():

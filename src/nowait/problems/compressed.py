@@ -77,7 +77,7 @@ class Compressed(Wrapper):
         if self.error_feedback:
             memory -= out
 
-    def _around(self, problem: Any) -> Self:
+    def _rewrapped(self, problem: Any) -> Self:
         return type(self)(problem, self.compressor, self.error_feedback)
 
     def __repr__(self) -> str:

@@ -71,7 +71,7 @@ class LocalSteps(Wrapper):
             np.subtract(point, difference, out=here)
         out[:] = difference
 
-    def _around(self, problem: Any) -> Self:
+    def _rewrapped(self, problem: Any) -> Self:
         return type(self)(problem, self.steps, self.stepsize, self.proximal)
 
     def __repr__(self) -> str:

@@ -40,7 +40,7 @@ class LogisticModel(LinearModel):
             L=self.hessian_bound()[0] / 4,
             G=float(np.sqrt(self.squared_row_norms().max())),
             sigma=float(np.sqrt(self.mean_squared_row_norm() / self.batch_size)),
-            zeta=self.shards_apart(1.0),
+            zeta=self.heterogeneity_bound(1.0),
         )
 
 

@@ -115,10 +115,10 @@ class RowModel(ABC):
         checks.at_least(1, workers, "workers", "every shard belongs to a worker")
         if workers > self.samples:
             raise ValueError(f"cannot split {self.samples} rows among {workers} workers: some would have none")
-        twin = copy.copy(self)
-        twin.shards = Shards.split(self._order(by, seed), workers)
-        twin._minimum = None
-        return twin
+        other = copy.copy(self)
+        other.shards = Shards.split(self._order(by, seed), workers)
+        other._minimum = None
+        return other
 
     def _order(self, by: str, seed: int) -> Integers:
         shuffled = np.random.default_rng(seed).permutation(self.samples)
@@ -146,7 +146,7 @@ class RowModel(ABC):
         norms = self.squared_row_norms()
         return float(max(norms[self.shards.rows_of(shard)].mean() for shard in range(self.shards.count)))
 
-    def shards_apart(self, steepest: float) -> float:
+    def heterogeneity_bound(self, steepest: float) -> float:
         """Return an upper bound of ‖∇F_m − ∇F‖, from row norms, for losses whose slopes are at most ``steepest``."""
         if self.shards.count == 1:
             return 0.0

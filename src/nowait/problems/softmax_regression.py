@@ -82,7 +82,7 @@ class SoftmaxRegression(RowModel):
             mu=self.l2,
             sigma=float(np.sqrt(2 * self.mean_squared_row_norm() / self.batch_size)),
             G=float(np.sqrt(2 * self.squared_row_norms().max())) if self.l2 == 0 else None,
-            zeta=self.shards_apart(2**0.5),
+            zeta=self.heterogeneity_bound(2**0.5),
         )
 
     def _order(self, by: str, seed: int) -> Integers:

@@ -13,7 +13,7 @@ from nowait.core.types import Vector
 from nowait.theory import Constants
 
 LOCAL_STEPS, COMPRESSION = 1 << 29, 1 << 30
-"""Parts of a ticket's sample from these numbers on are used by wrappers, and by no problem that they wrap."""
+"""Wrappers draw from parts of a ticket's sample with these numbers and above; wrapped problems must not use them."""
 
 
 class Wrapper(ABC):
@@ -77,23 +77,23 @@ class Wrapper(ABC):
 
     def minimum(self) -> tuple[Vector, float]:
         """The minimiser and the lowest loss of the wrapped problem."""
-        found: tuple[Vector, float] = self._of_the_problem("minimum")()
+        found: tuple[Vector, float] = self._inner_method("minimum")()
         return found
 
     def constants(self) -> Constants:
         """The constants of the objective; without sigma and G, because workers do not send its gradients."""
-        constants: Constants = self._of_the_problem("constants")()
+        constants: Constants = self._inner_method("constants")()
         return replace(constants, sigma=None, G=None)
 
     def split(self, *arguments: Any, **options: Any) -> Self:
         """Return the same wrapper around the split problem."""
-        return self._around(self._of_the_problem("split")(*arguments, **options))
+        return self._rewrapped(self._inner_method("split")(*arguments, **options))
 
     @abstractmethod
-    def _around(self, problem: Any) -> Self:
+    def _rewrapped(self, problem: Any) -> Self:
         """Return the same wrapper around another problem."""
 
-    def _of_the_problem(self, name: str) -> Any:
+    def _inner_method(self, name: str) -> Any:
         """Return an optional method of the wrapped problem, or raise a TypeError that says that it has none."""
         method = getattr(Capabilities.of(self.problem), name)
         if method is None:

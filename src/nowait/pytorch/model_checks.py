@@ -40,7 +40,7 @@ def check_separate(first: torch.nn.Module, second: torch.nn.Module) -> None:
     """Raise a ValueError if two models share tensors: ``build_model`` must return a new model on every call."""
     mine = {tensor.data_ptr() for tensor in (*first.parameters(), *first.buffers()) if tensor.numel()}
     if any(tensor.data_ptr() in mine for tensor in (*second.parameters(), *second.buffers()) if tensor.numel()):
-        raise ValueError("build_model must make a new model every time: two of them share their tensors")
+        raise ValueError("build_model must return a new model on every call, but two calls returned the same tensors")
 
 
 def _check_loss(loss: Any) -> None:

@@ -30,7 +30,7 @@ class TorchOptimizer(Update):
         if not (inspect.isclass(optimizer) and issubclass(optimizer, torch.optim.Optimizer)):
             raise TypeError(f"optimizer must be a class of torch.optim, such as torch.optim.AdamW, got {optimizer!r}")
         if optimizer.__name__ in NOT_ELEMENTWISE:
-            raise ValueError(f"{optimizer.__name__} does not treat every entry of params alike: it cannot be used here")
+            raise ValueError(f"{optimizer.__name__} does not update all entries of params by the same formula")
         if "lr" in options:
             raise ValueError("leave lr= out: the learning rate is the stepsize, as in nw.DelayAdaptive(0.05)")
         self._kind, self._options = optimizer, options

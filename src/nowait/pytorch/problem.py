@@ -76,7 +76,7 @@ class TorchProblem:
         if validation is not None and not (hasattr(validation, "__getitem__") and hasattr(validation, "__len__")):
             raise TypeError(f"validation must be a data set with a length and items, got {validation!r}")
         if validation is not None and len(validation) == 0:
-            raise ValueError("validation is empty: leave it out, and the training set serves")
+            raise ValueError("validation is empty: leave it out to evaluate on the training set")
         self._validation = validation
         self._clip = None if clip_norm is None else checks.positive(clip_norm, "clip_norm", "it is a length")
         self._accumulate = checks.at_least(1, accumulate, "accumulate", "it counts batches")
@@ -85,7 +85,7 @@ class TorchProblem:
         self._seed = checked_seed(seed)
         self._models: dict[tuple[int, str], BoundModel] = {}
         if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
-            raise ValueError("metrics are functions of (output, target) by name, none of them named 'loss'")
+            raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
         with self._fixed_threads(), seeded(self._seed):
             self._layout, self._initial = self._checked_layout()
             if self._validation is not None:
@@ -186,7 +186,7 @@ class TorchProblem:
         Worker w takes shard w modulo ``workers``.
         """
         if self._batches.is_stream:
-            raise TypeError("an IterableDataset cannot be split: give every worker its part in the data set itself")
+            raise TypeError("an IterableDataset cannot be split: select the items of each worker in the data set")
         count = len(self._batches.data)
         workers = checks.at_least(1, workers, "workers", "every shard belongs to a worker")
         if workers > count:
@@ -196,12 +196,12 @@ class TorchProblem:
         order = np.random.default_rng(seed).permutation(count)
         if by != "iid":
             order = order[np.argsort(self._targets()[order], kind="stable")]
-        twin = copy.copy(self)
-        twin._batches = copy.copy(self._batches)
-        twin._batches.shards = Shards.split(order, workers)
-        twin._batches._permutations = {}
-        twin._models = {}
-        return twin
+        other = copy.copy(self)
+        other._batches = copy.copy(self._batches)
+        other._batches.shards = Shards.split(order, workers)
+        other._batches._permutations = {}
+        other._models = {}
+        return other
 
     def _targets(self) -> Floats:
         """Return one number for every item of the training set."""
@@ -214,7 +214,9 @@ class TorchProblem:
         except (TypeError, ValueError, KeyError, IndexError, RuntimeError):
             numbers = np.empty(0)
         if numbers.shape != (len(data),):
-            raise ValueError("splitting by label needs a number for every item: items (input, number), or data.targets")
+            raise ValueError(
+                "splitting by label needs a number for every item: items (input, number), or train_set.targets"
+            )
         return numbers
 
     def parts_to_send(self) -> dict[str, Any]:
@@ -263,7 +265,7 @@ class TorchProblem:
             return np.ascontiguousarray(params)
         raise ValueError(
             f"params must have {self.dimension} entries of {np.dtype(self._layout.dtype)}, got {params.shape} of "
-            f"{params.dtype}: are they of this problem?"
+            f"{params.dtype}: these are the params of another problem"
         )
 
     def _built(self) -> torch.nn.Module:
@@ -282,7 +284,7 @@ class TorchProblem:
         if name not in self._models:
             model = self._built()
             if Layout.of(model, [piece.name for piece in self._layout.buffers]) != self._layout:
-                raise ValueError("build_model made a model of other shapes in this process than in the first one")
+                raise ValueError("build_model returned a model with other shapes than in the main process")
             self._models[name] = bound_model(model, self._layout, device)
         return self._models[name]
 
@@ -292,7 +294,7 @@ class TorchProblem:
         Layout.of(model)
         check_separate(model, other)
         if Layout.of(model) != Layout.of(other):
-            raise ValueError("build_model must make the same model every time: the shapes of two of them differ")
+            raise ValueError("build_model must return the same model on every call, but the shapes of two calls differ")
         device = self._devices[0]
         batch = moved(self._batches.first(self._batches.size), device)
         layout = Layout.of(model, changed_buffers(other.to(device), self._forward, self._loss, batch))
@@ -332,13 +334,13 @@ def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:
         raise TypeError(f"device must be a name such as 'cuda', or a list of them, got {device!r}")
     names = [device] if isinstance(device, str | torch.device) else list(device)
     if not names:
-        raise ValueError("device is an empty list: name at least one")
+        raise ValueError("device is an empty list: give at least one device")
     devices = []
     for name in names:
         try:
             one = torch.device(name)
             float(torch.ones(1, device=one))
         except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise ValueError(f"device {name!r} is not there: {str(error).splitlines()[0]}") from None
+            raise ValueError(f"device {name!r} is not available: {str(error).splitlines()[0]}") from None
         devices.append(one)
     return devices

@@ -82,7 +82,7 @@ def points_are_copied_and_not_written(output: Output) -> None:
 def a_restored_output_goes_on_with_the_same_bits(output: Output) -> None:
     """``state`` holds all there is to know: numbers and vectors, and ``restore`` continues from them."""
     for dtype in DTYPES:
-        expected = _answer(output, dtype)
+        expected, last = _answer(output, dtype), copies(output.state())
         output.start(_iterate(dtype, 0), _random())
         _feed(output, dtype, range(1, STEPS // 2))
         state = copies(output.state())
@@ -93,6 +93,9 @@ def a_restored_output_goes_on_with_the_same_bits(output: Output) -> None:
         _feed(output, dtype, range(STEPS // 2, STEPS))
         answer = output.result(_iterate(dtype, STEPS))
         assert np.array_equal(answer, expected), "a restored output gives another answer: its state is incomplete"
+        again = copies(output.state())
+        different = [name for name in last if not np.array_equal(again[name], last[name])]
+        assert not different, f"after a restore the run ends with another state: {different}"
 
 
 def gradients_without_weight_do_not_count(output: Output) -> None:

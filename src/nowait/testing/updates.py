@@ -63,11 +63,13 @@ def a_restored_update_goes_on_with_the_same_bits(update: Update) -> None:
         state = copies(update.state())
         bad = [name for name, value in state.items() if not isinstance(value, int | float | np.generic | np.ndarray)]
         assert not bad, f"state() must hold numbers and vectors, but {bad} cannot be written to a checkpoint"
-        expected = _continue(update, middle, dtype, range(5, 10))
+        expected, last = _continue(update, middle, dtype, range(5, 10)), copies(update.state())
         update.start(_params(dtype))
         update.restore(state)
         again = _continue(update, middle, dtype, range(5, 10))
         assert np.array_equal(again, expected), "a restored update makes other steps: its state is incomplete"
+        different = [name for name, value in update.state().items() if not np.array_equal(value, last[name])]
+        assert not different, f"after a restore the run ends with another state: {different}"
 
 
 def a_bad_direction_changes_nothing(update: Update) -> None:
