@@ -27,7 +27,7 @@ DTYPES: tuple[Any, ...] = (np.float64, np.float32)
 
 
 def the_answer_is_like_params(output: Output) -> None:
-    """It has the shape of params, and is finite."""
+    """The answer has the shape of params, and is finite."""
     for dtype in DTYPES:
         _run(output, dtype)
         answer = np.asarray(output.result(_iterate(dtype, STEPS)))
@@ -80,7 +80,7 @@ def points_are_copied_and_not_written(output: Output) -> None:
 
 
 def a_restored_output_goes_on_with_the_same_bits(output: Output) -> None:
-    """``state`` holds all there is to know: numbers and vectors, and ``restore`` continues from them."""
+    """``state`` returns numbers and vectors, from which ``restore`` continues as if nothing had happened."""
     for dtype in DTYPES:
         expected, last = _answer(output, dtype), copies(output.state())
         output.start(_iterate(dtype, 0), _random())
@@ -110,7 +110,7 @@ def gradients_without_weight_do_not_count(output: Output) -> None:
 
 
 def shares_are_the_answer(output: Output) -> None:
-    """``shares``, which compiled runs use, are the weights that the answer has when it is made step by step."""
+    """``shares``, which compiled runs use, give the same answer as ``on_iterate`` and ``on_gradient``."""
     numbers = np.arange(1, STEPS)
     weights = [_weight(number) for number in numbers.tolist()]
     stepsizes, sums = (np.array(column) for column in zip(*weights, strict=True))
@@ -150,14 +150,14 @@ def _random() -> CounterRandom:
 
 
 def _iterate(dtype: Any, number: int) -> Vector:
-    """x_k of a run that never ends: made once more for every call, read-only."""
+    """Return iterate number k of an imaginary run, as a new read-only array."""
     iterate: Vector = (1.0 + sampler(3).sample(0, number).uniforms(SIZE)).astype(dtype)
     iterate.flags.writeable = False
     return iterate
 
 
 def _weight(number: int) -> tuple[float, float]:
-    """The stepsize of the gradient at x_k, and the sum of the stepsizes up to x_k."""
+    """Return the stepsize of the gradient at iterate k, and the sum of the stepsizes up to it."""
     return 0.1 + 0.01 * (number % 7), 0.1 * number
 
 
@@ -173,6 +173,6 @@ def _run(output: Output, dtype: Any) -> None:
 
 
 def _answer(output: Output, dtype: Any) -> Vector:
-    """The answer of a whole run, as a copy."""
+    """Return a copy of the answer of a whole run."""
     _run(output, dtype)
     return np.array(output.result(_iterate(dtype, STEPS)))

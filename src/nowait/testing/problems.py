@@ -42,7 +42,7 @@ STANDARD_ERRORS = 6.0
 
 
 def the_required_members_are_there(problem: Any) -> None:
-    """It has the four members, and ``initial()`` fits ``dimension``."""
+    """The problem has the four required members, and ``initial()`` has ``dimension`` entries."""
     try:
         initial_params(checked_problem(problem))
     except (TypeError, ValueError) as error:
@@ -58,14 +58,14 @@ def initial_params_are_new_every_time(problem: Any) -> None:
 
 
 def the_loss_is_a_finite_number(problem: Any) -> None:
-    """At the initial params and near them."""
+    """The loss is a finite number at the initial params and near them."""
     for point in _points(problem):
         loss = loss_of(problem, point)
         assert math.isfinite(loss), f"the loss near the initial params is {loss}"
 
 
 def a_gradient_has_one_finite_number_per_param(problem: Any) -> None:
-    """At the initial params and near them, for several workers."""
+    """Gradients have the shape of params and are finite, at the initial params and near them."""
     for point in _points(problem):
         for sample in _samples():
             gradient = np.asarray(problem.gradient(point, sample))
@@ -86,7 +86,7 @@ def gradients_depend_on_point_and_sample_alone(problem: Any) -> None:
 
 
 def points_are_not_written(problem: Any) -> None:
-    """Points are read-only memory that others use too."""
+    """Gradients and losses do not write to the point: other workers read the same memory."""
     can = Capabilities.of(problem)
     for point in _points(problem):
         before, out = point.copy(), np.empty_like(point)
@@ -102,7 +102,7 @@ def points_are_not_written(problem: Any) -> None:
 
 
 def workers_get_the_same_problem(problem: Any) -> None:
-    """It survives pickling, as on its way to worker processes: gradients and losses have the same bits."""
+    """A pickled copy, as worker processes get it, has the same gradients and losses, bit for bit."""
     import cloudpickle
 
     sent = cloudpickle.loads(cloudpickle.dumps(problem))
@@ -131,7 +131,7 @@ def a_replay_is_the_run(problem: Any) -> None:
 
 
 def gradient_into_is_gradient(problem: Any) -> None:
-    """It writes every entry of ``out``, with the bits of ``gradient``."""
+    """``gradient_into`` writes every entry of ``out``, with the same bits as ``gradient``."""
     can = Capabilities.of(problem)
     if can.gradient_into is None or not can.replayable:
         return
@@ -144,7 +144,7 @@ def gradient_into_is_gradient(problem: Any) -> None:
 
 
 def memory_is_all_that_a_worker_remembers(problem: Any) -> None:
-    """With a memory of zero it is ``gradient``; with the same memory it gives the same gradient and the same memory."""
+    """``gradient_with_memory`` is a function of its arguments, and with a memory of zero it is ``gradient``."""
     can = Capabilities.of(problem)
     if can.gradient_with_memory is None or not can.replayable:
         return
@@ -163,7 +163,7 @@ def memory_is_all_that_a_worker_remembers(problem: Any) -> None:
 
 
 def the_full_gradient_is_the_slope_of_the_loss(problem: Any) -> None:
-    """Finite differences of ``loss`` in random directions."""
+    """``full_gradient`` agrees with finite differences of ``loss`` in random directions."""
     full_gradient = Capabilities.of(problem).full_gradient
     if full_gradient is None:
         return
@@ -176,7 +176,7 @@ def the_full_gradient_is_the_slope_of_the_loss(problem: Any) -> None:
 
 
 def gradients_are_unbiased(problem: Any) -> None:
-    """Their mean over samples and workers is ``full_gradient``."""
+    """The mean of the gradients over samples and workers is ``full_gradient``."""
     full_gradient = Capabilities.of(problem).full_gradient
     if full_gradient is None:
         return
@@ -191,7 +191,7 @@ def gradients_are_unbiased(problem: Any) -> None:
 
 
 def losses_at_is_loss(problem: Any) -> None:
-    """``losses_at`` of a matrix is the loss of each row."""
+    """``losses_at`` returns the loss of each row of a matrix."""
     losses_at = Capabilities.of(problem).losses_at
     if losses_at is None:
         return
@@ -201,7 +201,7 @@ def losses_at_is_loss(problem: Any) -> None:
 
 
 def the_minimum_is_the_lowest_loss(problem: Any) -> None:
-    """``minimum()`` is a point and its loss, and no loss near it or at the start is lower."""
+    """``minimum()`` returns a point and its loss, and the loss is not lower near it or near the initial params."""
     minimum = Capabilities.of(problem).minimum
     if minimum is None:
         return
@@ -381,7 +381,7 @@ def the_mean_gradient_is_the_slope_of_the_loss(problem: Any) -> None:
 
 
 def _points(problem: Any) -> list[Vector]:
-    """The initial params and points near them, read-only; statistics as they are at the start."""
+    """Return the initial params and points near them, read-only; statistics keep their initial values."""
     start = problem.initial()
     trained = start.size - Capabilities.of(problem).num_statistics
     points = [start.copy() for _ in range(4)]
@@ -397,7 +397,7 @@ def _samples() -> list[Sample]:
 
 
 def _directions(problem: Any) -> list[Floats]:
-    """Directions of length 1 that leave statistics alone."""
+    """Return directions of length 1 that are zero in the statistics."""
     directions = []
     for number in range(3):
         direction = sampler(SEED).sample(1, number).normals(problem.dimension)
@@ -407,7 +407,7 @@ def _directions(problem: Any) -> list[Floats]:
 
 
 def _gradients(problem: Any, point: Vector) -> Floats:
-    """Gradients at a point, equally many of every worker that has data of its own; one per row."""
+    """Return gradients at a point, one per row, equally many for each shard of the data."""
     workers = Capabilities.of(problem).num_shards
     jobs = -(-GRADIENTS // workers)
     samples = (sampler(SEED).sample(worker, job) for worker in range(workers) for job in range(jobs))
@@ -415,7 +415,7 @@ def _gradients(problem: Any, point: Vector) -> Floats:
 
 
 def _slope(problem: Any, point: Vector, direction: Floats) -> tuple[float, float]:
-    """The slope of the loss in a direction by a central difference, and how far it may be off."""
+    """Return a central difference of the loss in a direction, and a tolerance for it."""
     length = float(np.finfo(point.dtype).eps) ** (1 / 3)
     ahead, behind = (np.asarray(point + side * direction, point.dtype) for side in (length, -length))
     above, below = loss_of(problem, ahead), loss_of(problem, behind)
@@ -424,7 +424,7 @@ def _slope(problem: Any, point: Vector, direction: Floats) -> tuple[float, float
 
 
 def _rounding(vector: Vector) -> float:
-    """A relative difference that may be rounding."""
+    """Return a relative tolerance for rounding errors."""
     return 1e-9 if vector.dtype == np.float64 else 1e-4
 
 

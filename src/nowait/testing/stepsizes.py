@@ -28,7 +28,7 @@ GRID = list(product(DELAYS, WORKERS, STEPS))
 
 
 def stepsizes_are_finite_and_not_negative(rule: Stepsize) -> None:
-    """For any delay, number of workers and step; a fresh gradient moves params at the first step."""
+    """Stepsizes are finite and at least 0, and above 0 for a fresh gradient at the first step."""
     for arguments, value in zip(GRID, _values(rule), strict=True):
         assert math.isfinite(value), f"the stepsize for (delay, num_workers, step) = {arguments} is {value}"
         assert value >= 0, f"the stepsize for (delay, num_workers, step) = {arguments} is {value}"
@@ -113,7 +113,7 @@ def _values(rule: Stepsize) -> list[float]:
 
 @final
 class _Witness(Method):
-    """Applies every gradient with a tiny stepsize, and remembers what the rule says."""
+    """Applies every gradient with a small stepsize, and records the stepsizes of the rule."""
 
     def __init__(self, rule: Stepsize) -> None:
         self._rule = rule

@@ -38,7 +38,7 @@ def a_step_writes_all_of_out_and_nothing_else(update: Update) -> None:
 
 
 def params_move_against_the_direction(update: Update) -> None:
-    """It minimises: steps along gradients of ½‖x‖² make ‖x‖ at least ten times smaller."""
+    """Steps along gradients of ½‖x‖² make ‖x‖ at least ten times smaller."""
     for dtype in DTYPES:
         params = _params(dtype)
         first = float(np.linalg.norm(params))
@@ -57,7 +57,7 @@ def start_makes_all_state_anew(update: Update) -> None:
 
 
 def a_restored_update_goes_on_with_the_same_bits(update: Update) -> None:
-    """``state`` holds all there is to know: numbers and vectors, and ``restore`` continues from them."""
+    """``state`` returns numbers and vectors, from which ``restore`` continues as if nothing had happened."""
     for dtype in DTYPES:
         middle = _run(update, dtype, range(5))
         state = copies(update.state())
@@ -160,7 +160,7 @@ def _stepsize(dtype: Any) -> float:
 
 
 def _run(update: Update, dtype: Any, numbers: range) -> Vector:
-    """The params after a new run of steps along the directions with these numbers."""
+    """Start a new run, and return the params after steps along the directions with these numbers."""
     update.start(_params(dtype))
     return _continue(update, _params(dtype), dtype, numbers)
 
