@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import nowait as nw
-from nowait.core.problem import fill_with_gradient, loss_of
+from nowait.core.capabilities import Capabilities
+from nowait.core.problem import loss_of
 
 METHOD = nw.AsynchronousSGD(nw.Constant(0.1))
 
@@ -50,7 +51,7 @@ def test_wrappers_and_estimates_refuse_complex_gradients():
     for compute in (
         lambda: simulate(nw.problems.LocalSteps(problem, steps=2, stepsize=0.1)),
         lambda: nw.theory.estimate(problem),
-        lambda: fill_with_gradient(problem)(np.ones(2), None, np.empty(2)),
+        lambda: Capabilities.of(problem).fill_with_gradient()(np.ones(2), None, np.empty(2)),
     ):
         with pytest.raises(TypeError, match="the gradient must have real entries, got complex128: params are float64"):
             compute()

@@ -1,16 +1,14 @@
-"""Problems: gradients against finite differences, minima, constants, splits."""
+"""Built-in problems: minima, constants, splits, bad arguments. The contract of problems is in test_contracts.py."""
 
 import numpy as np
 import pytest
-import scipy.sparse
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.linear_model import LogisticRegression as SklearnLogisticRegression
 
 import nowait as nw
 from nowait.core import sampler
 from nowait.problems import kernels
-
-RNG = np.random.default_rng(0)
+from problem_catalogue import PROBLEMS, sparse_rows
 
 
 def breast_cancer(**options):
@@ -19,89 +17,26 @@ def breast_cancer(**options):
     return nw.problems.LogisticRegression(features, labels, **options)
 
 
-def sparse_data(rows=40, columns=8):
-    features = scipy.sparse.random_array((rows, columns), density=0.4, rng=np.random.default_rng(1), format="csr")
-    return features, np.where(RNG.uniform(size=rows) < 0.5, -1.0, 1.0)
-
-
-PROBLEMS = {
-    "absolute": nw.problems.AbsoluteLoss(RNG.normal(size=(41, 4)), RNG.normal(size=41)),
-    "absolute, sparse, batch": nw.problems.AbsoluteLoss(*sparse_data(), batch_size=3),
-    "hinge, batch": nw.problems.Hinge(RNG.normal(size=(60, 4)), RNG.integers(0, 2, 60), batch_size=5),
-    "hinge, split": nw.problems.Hinge(RNG.normal(size=(61, 4)), RNG.integers(0, 2, 61)).split(3, by="label"),
-    "least squares": nw.problems.LeastSquares.random(samples=50, dimension=6, noise=0.1, seed=3),
-    "least squares, batch, l2": nw.problems.LeastSquares(RNG.normal(size=(30, 5)), RNG.normal(size=30), 7, l2=0.3),
-    "least squares, sparse": nw.problems.LeastSquares(*sparse_data(), batch_size=3),
-    "logistic": nw.problems.LogisticRegression(RNG.normal(size=(40, 6)), RNG.integers(0, 2, 40), l2=0.01),
-    "logistic, batch": nw.problems.LogisticRegression(RNG.normal(size=(40, 6)), RNG.integers(0, 2, 40), 9),
-    "logistic, sparse": nw.problems.LogisticRegression(*sparse_data(), batch_size=4, l2=0.1),
-    "logistic, sparse, batch 1": nw.problems.LogisticRegression(*sparse_data(), l2=0.1),
-    "non-convex": nw.problems.NonconvexLogisticRegression(
-        RNG.normal(size=(40, 6)), RNG.integers(0, 2, 40), 3, strength=0.02
-    ),
-    "softmax": nw.problems.SoftmaxRegression(RNG.normal(size=(50, 3)), RNG.integers(0, 4, 50), l2=0.05),
-    "softmax, sparse, batch": nw.problems.SoftmaxRegression(
-        sparse_data()[0], RNG.integers(5, 8, 40), batch_size=4, l2=0.1
-    ),
-    "softmax, split": nw.problems.SoftmaxRegression(RNG.normal(size=(51, 3)), RNG.integers(0, 3, 51), 2, l2=0.02).split(
-        3, by="label"
-    ),
-    "quadratic": nw.problems.NoisyQuadratic(dimension=6, L=2.0, mu=0.1, sigma=0.7),
-    "least squares, split": nw.problems.LeastSquares.random(samples=53, dimension=6, noise=0.1).split(4, by="sorted"),
-    "logistic, split": nw.problems.LogisticRegression(RNG.normal(size=(41, 6)), RNG.integers(0, 2, 41), 3).split(
-        3, by="label"
-    ),
-    "quadratic, split": nw.problems.NoisyQuadratic(dimension=6, sigma=0.2).split(5, by="label", zeta=2.0),
-}
-
-
-def num_workers(problem):
-    return problem.workers if isinstance(problem, nw.problems.NoisyQuadratic) else problem.shards.count
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
 
 
 @pytest.fixture(params=PROBLEMS, ids=PROBLEMS.keys())
 def problem(request):
-    return PROBLEMS[request.param]
+    return PROBLEMS[request.param]()
 
 
-def test_the_full_gradient_is_the_slope_of_the_loss(problem):
-    point = RNG.normal(size=problem.dimension)
-    for direction in np.eye(problem.dimension):
-        slope = (problem.loss(point + 1e-6 * direction) - problem.loss(point - 1e-6 * direction)) / 2e-6
-        assert problem.full_gradient(point) @ direction == pytest.approx(slope, abs=1e-6)
-
-
-def test_gradients_are_unbiased_on_average_over_workers(problem):
-    point = RNG.normal(size=problem.dimension)
-    workers, jobs = num_workers(problem), 6_000
-    gradients = np.array(
-        [
-            problem.gradient(point, sampler(0).sample(worker, job))
-            for worker in range(workers)
-            for job in range(jobs // workers)
-        ]
-    )
-    deviation = gradients.std(axis=0) / np.sqrt(len(gradients))
-    assert (np.abs(gradients.mean(axis=0) - problem.full_gradient(point)) < 5 * deviation + 1e-12).all()
-
-
-def test_gradient_into_is_gradient(problem):
-    point, out = RNG.normal(size=problem.dimension), np.empty(problem.dimension)
-    sample = sampler(4).sample(2, 9)
-    problem.gradient_into(point, sample, out)
-    assert np.array_equal(out, problem.gradient(point, sample))
-
-
-def test_the_gradient_is_zero_at_the_minimum_and_the_loss_higher_around(problem):
+def test_the_gradient_is_zero_at_the_minimum_and_the_loss_higher_around(problem, rng):
     solution, lowest = problem.minimum()
     if not isinstance(problem, nw.problems.AbsoluteLoss | nw.problems.Hinge):
         np.testing.assert_allclose(problem.full_gradient(solution), 0, atol=1e-6)
     assert problem.loss(solution) == pytest.approx(lowest, abs=1e-15)
     for _ in range(10):
-        assert problem.loss(solution + 0.1 * RNG.normal(size=problem.dimension)) > lowest - 1e-12
+        assert problem.loss(solution + 0.1 * rng.normal(size=problem.dimension)) > lowest - 1e-12
 
 
-def test_the_constants_hold(problem):
+def test_the_constants_hold(problem, rng):
     constants = problem.constants()
     solution, lowest = problem.minimum()
     if isinstance(problem, nw.problems.NonconvexLogisticRegression):
@@ -110,7 +45,7 @@ def test_the_constants_hold(problem):
         assert pytest.approx(np.linalg.norm(problem.initial() - solution)) == constants.B
         assert constants.Delta == pytest.approx(problem.loss(problem.initial()) - lowest)
     for _ in range(50):
-        first, second = RNG.normal(size=(2, problem.dimension))
+        first, second = rng.normal(size=(2, problem.dimension))
         change = problem.full_gradient(first) - problem.full_gradient(second)
         distance = np.linalg.norm(first - second)
         assert constants.L is None or np.linalg.norm(change) <= constants.L * distance * (1 + 1e-9)
@@ -119,7 +54,7 @@ def test_the_constants_hold(problem):
 
 
 def test_the_smoothness_of_least_squares_is_exact():
-    problem = PROBLEMS["least squares"]
+    problem = PROBLEMS["least squares"]()
     hessian = problem.features.T @ problem.features / problem.samples
     eigenvalues, vectors = np.linalg.eigh(hessian)
     constants = problem.constants()
@@ -129,28 +64,28 @@ def test_the_smoothness_of_least_squares_is_exact():
     assert np.linalg.norm(change) == pytest.approx(constants.L)
 
 
-def test_logistic_gradients_stay_within_their_lipschitz_constant_and_variance():
-    problem = PROBLEMS["logistic, batch"]
+def test_logistic_gradients_stay_within_their_lipschitz_constant_and_variance(rng):
+    problem = PROBLEMS["logistic, batch"]()
     constants = problem.constants()
     for job in range(200):
-        point = 3 * RNG.normal(size=problem.dimension)
+        point = 3 * rng.normal(size=problem.dimension)
         assert np.linalg.norm(problem.gradient(point, sampler(0).sample(0, job))) <= constants.G
     gradients = np.array([problem.gradient(point, sampler(0).sample(0, job)) for job in range(2_000)])
     assert gradients.var(axis=0).sum() <= constants.sigma**2
 
 
 @pytest.mark.parametrize("name", ["absolute", "absolute, sparse, batch", "hinge, batch"])
-def test_lipschitz_losses_have_gradients_within_their_constant(name):
-    problem = PROBLEMS[name]
+def test_lipschitz_losses_have_gradients_within_their_constant(name, rng):
+    problem = PROBLEMS[name]()
     norms = [
-        np.linalg.norm(problem.gradient(RNG.normal(size=problem.dimension), sampler(0).sample(0, job)))
+        np.linalg.norm(problem.gradient(rng.normal(size=problem.dimension), sampler(0).sample(0, job)))
         for job in range(300)
     ]
     assert 0 < max(norms) <= problem.constants().G * (1 + 1e-12)
 
 
-def test_the_absolute_loss_finds_the_median():
-    values = RNG.normal(size=31)
+def test_the_absolute_loss_finds_the_median(rng):
+    values = rng.normal(size=31)
     problem = nw.problems.AbsoluteLoss(np.ones((31, 1)), values)
     assert problem.minimum()[0][0] == pytest.approx(np.median(values))
     method, speeds = nw.AsynchronousSGD(nw.Constant(0.01)), nw.speeds.Exponential(1.0, workers=4)
@@ -165,9 +100,9 @@ def test_the_noise_of_the_quadratic_has_the_variance_it_says():
 
 
 @pytest.mark.parametrize(("dimension", "workers"), [(2, 2), (3, 3), (5, 8), (1, 4)])
-def test_heterogeneity_of_the_quadratic_is_exactly_zeta(dimension, workers):
+def test_heterogeneity_of_the_quadratic_is_exactly_zeta(dimension, workers, rng):
     problem = nw.problems.NoisyQuadratic(dimension, mu=1.0).split(workers, by="sorted", zeta=0.7)
-    point = RNG.normal(size=dimension)
+    point = rng.normal(size=dimension)
     distances = [
         problem.gradient(point, sampler(0).sample(m, 0)) - problem.full_gradient(point) for m in range(workers)
     ]
@@ -202,14 +137,14 @@ def test_a_split_without_zeta_is_the_same_for_all_unless_it_is_by_label():
 
 
 @pytest.mark.parametrize("kind", ["LogisticRegression", "NonconvexLogisticRegression", "SoftmaxRegression"])
-def test_the_data_of_shards_are_as_far_apart_as_zeta_says_at_most(kind):
-    features = np.vstack([3 * np.eye(6), RNG.normal(size=(6, 6))])
+def test_the_data_of_shards_are_as_far_apart_as_zeta_says_at_most(kind, rng):
+    features = np.vstack([3 * np.eye(6), rng.normal(size=(6, 6))])
     problem = getattr(nw.problems, kind)(features, [0] * 6 + [1] * 6)
     assert problem.constants().zeta == 0
     apart = problem.split(2, by="label")
     zeta = apart.constants().zeta
     for _ in range(20):
-        point = 5 * RNG.normal(size=problem.dimension)
+        point = 5 * rng.normal(size=problem.dimension)
         both = [
             np.mean([apart.gradient(point, sampler(0).sample(m, job)) for job in range(600)], axis=0) for m in (0, 1)
         ]
@@ -230,13 +165,13 @@ def test_logistic_regression_agrees_with_scikit_learn():
     np.testing.assert_allclose(solution, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_dense_and_sparse_data_give_the_same_gradients():
-    features, labels = sparse_data()
+def test_dense_and_sparse_data_give_the_same_gradients(rng):
+    features, labels = sparse_rows()
     for kind in (nw.problems.LeastSquares, nw.problems.LogisticRegression):
         for batch_size in (1, 6):
             sparse = kind(features, labels, batch_size=batch_size)
             dense = kind(features.toarray(), labels, batch_size=batch_size)
-            point, sample = RNG.normal(size=8), sampler(0).sample(1, 2)
+            point, sample = rng.normal(size=8), sampler(0).sample(1, 2)
             np.testing.assert_allclose(sparse.gradient(point, sample), dense.gradient(point, sample), atol=1e-14)
             assert sparse.loss(point) == pytest.approx(dense.loss(point))
             np.testing.assert_allclose(sparse.full_gradient(point), dense.full_gradient(point), atol=1e-14)
@@ -297,17 +232,17 @@ def test_a_split_gives_each_worker_its_own_rows_and_every_row_to_somebody():
             assert problem.shards.draw_one(sampler(0).sample(worker, job)) in shards[worker % 3]
 
 
-def test_the_loss_of_a_split_is_the_mean_of_the_workers_losses():
-    problem = nw.problems.LeastSquares(RNG.normal(size=(11, 2)), RNG.normal(size=11)).split(3)
-    point = RNG.normal(size=2)
+def test_the_loss_of_a_split_is_the_mean_of_the_workers_losses(rng):
+    problem = nw.problems.LeastSquares(rng.normal(size=(11, 2)), rng.normal(size=11)).split(3)
+    point = rng.normal(size=2)
     parts = [problem.shards.rows_of(worker) for worker in range(3)]
     losses = [nw.problems.LeastSquares(problem.features[rows], problem.targets[rows]).loss(point) for rows in parts]
     assert problem.loss(point) == pytest.approx(np.mean(losses))
 
 
-def test_splitting_by_label_separates_the_classes_and_iid_does_not():
+def test_splitting_by_label_separates_the_classes_and_iid_does_not(rng):
     labels = np.arange(200) % 2
-    problem = nw.problems.LogisticRegression(RNG.normal(size=(200, 3)), labels)
+    problem = nw.problems.LogisticRegression(rng.normal(size=(200, 3)), labels)
 
     def share(by, worker):
         split = problem.split(2, by=by)
@@ -352,8 +287,8 @@ def test_bad_arguments_of_problems(make, message):
         make()
 
 
-def test_a_split_problem_looks_for_its_own_minimum():
-    whole = nw.problems.LeastSquares(RNG.normal(size=(7, 2)), RNG.normal(size=7))
+def test_a_split_problem_looks_for_its_own_minimum(rng):
+    whole = nw.problems.LeastSquares(rng.normal(size=(7, 2)), rng.normal(size=7))
     whole.minimum()
     split = whole.split(2, by="sorted")
     np.testing.assert_allclose(split.full_gradient(split.minimum()[0]), 0, atol=1e-12)
@@ -376,11 +311,11 @@ def test_softmax_regression_finds_what_scikit_learn_finds():
     assert problem.accuracy(run.params) > problem.accuracy(problem.minimum()[0]) - 0.05
 
 
-def test_softmax_regression_of_two_classes_is_logistic_regression():
-    features, labels = RNG.normal(size=(30, 3)), RNG.integers(0, 2, 30)
+def test_softmax_regression_of_two_classes_is_logistic_regression(rng):
+    features, labels = rng.normal(size=(30, 3)), rng.integers(0, 2, 30)
     softmax = nw.problems.SoftmaxRegression(features, labels)
     logistic = nw.problems.LogisticRegression(features, labels)
-    point = RNG.normal(size=3)
+    point = rng.normal(size=3)
     assert softmax.loss(np.column_stack([-point / 2, point / 2]).ravel()) == pytest.approx(logistic.loss(point))
 
 

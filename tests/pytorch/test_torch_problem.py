@@ -13,11 +13,12 @@ import nowait as nw
 from names import plain
 from nowait.core import sampler
 from nowait.pytorch import TorchOptimizer, TorchProblem
-from nowait.pytorch.chance import seeded
+from nowait.pytorch.bound_model import DeviceModel, HostModel
 from nowait.pytorch.flat import Layout, tensor_of
+from nowait.pytorch.rng import seeded
+from nowait.testing import PROBLEM_CHECKS
 
-GENERATOR = torch.Generator().manual_seed(0)
-INPUTS = torch.randn(120, 6, generator=GENERATOR)
+INPUTS = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
 DATA = TensorDataset(INPUTS, TARGETS)
 METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.2))
@@ -91,14 +92,44 @@ def test_gradients_are_those_of_autograd_and_nothing_is_copied():
     problem = a_problem(with_batch_norm)
     point, out = problem.initial(), np.empty(problem.dimension, np.float32)
     problem.gradient_into(point, sampler(0).sample(2, 5), out)
-    [desk] = problem._desks.values()
-    first = next(desk.model.parameters())
+    [bound] = problem._models.values()
+    first = next(bound.model.parameters())
     assert first.data_ptr() == point.ctypes.data, "the parameters are the point's own memory"
     model = problem.model(problem.initial()).train()
     places = sampler(0).sample(2, 5).indices(len(DATA), 8)
     cross_entropy(model(INPUTS[places]), TARGETS[places]).backward()
     expected = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])
     np.testing.assert_allclose(out[: len(expected)], expected, rtol=1e-4, atol=1e-6)
+
+
+def computed(bound, point, replace):
+    """One gradient, on memory that held something else before."""
+    out = np.full_like(point, np.nan)
+    for parameter in bound.model.parameters():
+        parameter.data = parameter.data.clone()  # as flatten_parameters of recurrent layers does
+    bound.load(point)
+    bound.zero_gradient(out)
+    bound.model.train()(INPUTS[:9]).square().mean().backward()
+    first = next(bound.model.parameters())
+    gradient = first.grad.clone()
+    first.grad.zero_()
+    first.grad = replace(gradient)
+    bound.store_gradient(out)
+    return out
+
+
+@pytest.mark.parametrize("replace", [torch.clone, torch.Tensor.to_sparse], ids=["dense", "sparse"])
+def test_a_model_that_is_copied_to_its_device_computes_the_same(replace):
+    """With the CPU as the device: what is special about accelerators is that params and gradients are copied."""
+    layout = Layout.of(with_batch_norm(), ["1.running_mean", "1.running_var"])
+    point = np.linspace(0.1, 1.0, layout.length).astype(np.float32)
+    here, there = HostModel(with_batch_norm(), layout), DeviceModel(with_batch_norm(), layout, torch.device("cpu"))
+    expected = computed(here, point, torch.clone)
+    assert np.count_nonzero(expected[:96]) > 48, "the gradient of the first layer"
+    assert expected[-1] == 1
+    for _ in range(2):
+        assert np.array_equal(computed(here, point, replace), expected)
+        assert np.array_equal(computed(there, point, replace), expected)
 
 
 def test_read_only_memory_can_be_read_through_a_tensor():
@@ -142,7 +173,7 @@ def test_one_worker_has_the_buffers_of_a_plain_loop_bit_for_bit():
     torch.manual_seed(0)
     model = with_batch_norm()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with problem._few_threads():
+    with problem._fixed_threads():
         for job in range(20):
             places = sampler(0).sample(0, job).indices(len(DATA), 8)
             optimizer.zero_grad()
@@ -209,8 +240,8 @@ def test_memory_is_not_kept():
     problem = a_problem()
     for _ in range(600):
         problem.gradient(problem.initial(), sampler(0).sample(0, 0))
-    [desk] = problem._desks.values()
-    assert len(desk._bound) <= 256
+    [bound] = problem._models.values()
+    assert len(bound._cached_views) <= 256
 
 
 class Shaky(Dataset):
@@ -285,7 +316,7 @@ def test_evaluation_uses_the_merged_buffers():
 
 
 def test_wrappers_refuse_buffers():
-    with pytest.raises(TypeError, match="LocalSteps cannot go around a problem with buffers"):
+    with pytest.raises(TypeError, match="LocalSteps cannot wrap a problem with buffers"):
         nw.problems.LocalSteps(a_problem(with_batch_norm), steps=2, stepsize=0.1)
 
 
@@ -323,8 +354,8 @@ def test_sparse_gradients_arrive():
     def build():
         return nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten(), nn.Linear(6, 2))
 
-    data = TensorDataset(torch.randint(0, 5, (20, 2), generator=GENERATOR), torch.zeros(20, dtype=torch.long))
-    problem = TorchProblem(build, cross_entropy, data, batch_size=4)
+    words = torch.randint(0, 5, (20, 2), generator=torch.Generator().manual_seed(1))
+    problem = TorchProblem(build, cross_entropy, TensorDataset(words, torch.zeros(20, dtype=torch.long)), batch_size=4)
     gradient = problem.gradient(problem.initial(), sampler(0).sample(0, 0))
     assert np.abs(gradient[:15]).sum() > 0
 
@@ -417,7 +448,7 @@ def test_streams_train_but_cannot_be_replayed():
     problem = TorchProblem(with_dropout, cross_entropy, Stream(), batch_size=7)
     run = nw.train(problem, METHOD, workers=2, steps=20)
     assert run.stats.steps == 20
-    with pytest.raises(ValueError, match="cannot be replayed: its data come in an order that nobody recorded"):
+    with pytest.raises(ValueError, match="cannot be replayed: its gradients depend on more than the point"):
         nw.replay(run.trace, problem, METHOD)
     with pytest.raises(TypeError, match="an IterableDataset cannot be split"):
         problem.split(2)
@@ -482,7 +513,7 @@ def test_state_comes_back_as_it_was():
     ("make", "message"),
     [
         (lambda: TorchOptimizer(torch.optim.SGD, lr=0.1), "leave lr= out"),
-        (lambda: TorchOptimizer(torch.optim.LBFGS), "LBFGS does not treat every entry of params alike"),
+        (lambda: TorchOptimizer(torch.optim.LBFGS), "LBFGS does not update all entries of params by the same formula"),
         (lambda: TorchOptimizer(torch.optim.SGD, odd=1), "SGD does not take these options"),
         (lambda: TorchOptimizer(nn.Linear), "optimizer must be a class of torch.optim"),
     ],
@@ -526,13 +557,13 @@ def growing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"build": growing}, "build_model must make the same model every time"),
-        ({"build": lambda: SHARED}, "build_model must make a new model every time"),
+        ({"build": growing}, "build_model must return the same model on every call"),
+        ({"build": lambda: SHARED}, "build_model must return a new model on every call"),
         ({"build": lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, momentum=None))}, "momentum=None"),
         ({"build": with_batch_norm, "batch_size": 1}, "more than 1 value per channel"),
         ({"build": Renorming}, "the model writes to its parameter table.weight in forward"),
-        ({"metrics": {"loss": accuracy}}, "none of them named 'loss'"),
-        ({"metrics": {"a": 3}}, "metrics are functions"),
+        ({"metrics": {"loss": accuracy}}, "no name may be 'loss'"),
+        ({"metrics": {"a": 3}}, "metrics must map names to functions"),
         ({"metrics": {"a": lambda output, target: output}, "validation": DATA}, "a Tensor with|only one element"),
         ({"validation": DataLoader(DATA)}, "validation must be a data set"),
         ({"data": DataLoader(DATA)}, "got a DataLoader: pass its dataset"),
@@ -552,7 +583,7 @@ def growing():
         ({"data": TensorDataset(INPUTS[:0], TARGETS[:0])}, "train_set is empty"),
         ({"data": 3}, "train_set must have a length and items"),
         ({"validation": TensorDataset(INPUTS[:0], TARGETS[:0])}, "validation is empty"),
-        ({"device": "cuda:7"}, "device 'cuda:7' is not there"),
+        ({"device": "cuda:7"}, "device 'cuda:7' is not available"),
         ({"device": []}, "device is an empty list"),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1"),
         ({"sampling": "odd"}, "sampling must be one of replacement, epochs"),
@@ -585,6 +616,53 @@ def test_what_does_not_pickle_is_named():
     problem = TorchProblem(with_dropout, cross_entropy, Locked(), batch_size=2)
     with pytest.raises(TypeError, match="train_set of TorchProblem cannot be sent to worker processes"):
         nw.train(problem, METHOD, workers=1, steps=1)
+
+
+# The contract of problems
+
+
+def a_stream():
+    return TorchProblem(with_dropout, cross_entropy, Stream(), batch_size=7)
+
+
+CONTRACTED = {
+    "dropout": a_problem,
+    "batch norm": lambda: a_problem(with_batch_norm),
+    "epochs, split, accumulated": lambda: a_problem(sampling="epochs", accumulate=2).split(3, by="label"),
+    "float64": lambda: TorchProblem(
+        lambda: with_dropout().double(), cross_entropy, TensorDataset(INPUTS.double(), TARGETS), batch_size=4
+    ),
+    "stream": a_stream,
+    "local steps": lambda: nw.problems.LocalSteps(a_problem(), steps=2, stepsize=0.1),
+    "compressed": lambda: nw.problems.Compressed(a_problem(), nw.problems.TopK(10)),
+}
+
+
+@pytest.fixture
+def same_number_of_threads():
+    """``prepare`` sets it to one, for the processes that are forked after it."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("check", PROBLEM_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", CONTRACTED)
+def test_torch_problems_keep_the_contract(name, check, same_number_of_threads):
+    check(CONTRACTED[name]())
+
+
+def test_a_wrapped_model_is_written(tmp_path):
+    wrapped = nw.problems.Compressed(nw.problems.LocalSteps(a_problem(), steps=2, stepsize=0.1), nw.problems.TopK(10))
+    nw.train(wrapped, METHOD, workers=1, steps=5, folder=tmp_path / "run")
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_wrapped_stream_is_not_replayed():
+    stream = nw.problems.LocalSteps(a_stream(), steps=2, stepsize=0.1)
+    run = nw.simulate(stream, METHOD, nw.speeds.Fixed([1.0]), steps=3)
+    with pytest.raises(ValueError, match="cannot be replayed"):
+        nw.replay(run.trace, stream, METHOD)
 
 
 def test_params_of_another_problem_are_refused():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from nowait.core import LastIterate, Method, Output, Server, Sgd, Update, checks
+from nowait.core.capabilities import Capabilities
 from nowait.core.problem import checked_problem, initial_params
 from nowait.core.types import Vector
 from nowait.engines.budget import Budget, EvaluationPlan
@@ -36,12 +37,12 @@ def make_parts(
     share: Callable[[Vector], Callable[[], Vector]] | None = None,
 ) -> Parts:
     """Everything an engine needs, checked. ``share`` makes, of params, what allocates memory for more of them."""
-    checked_problem(problem)
+    capabilities = Capabilities.of(checked_problem(problem))
     checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
     if not workers and not resumed:
         raise ValueError("no worker is there at the start: a run needs at least one")
     if update is None:
-        update = Sgd() if method.makes_its_own_update else _usual_update(problem)
+        update = Sgd() if method.makes_its_own_update else capabilities.usual_update()
     checks.instance(update, Update, "update", "nw.Momentum(0.9)")
     if method.makes_its_own_update and not isinstance(update, Sgd):
         raise ValueError(
@@ -64,7 +65,7 @@ def make_parts(
             seed=seed,
             log=recorder,
             allocate=None if share is None else share(params),
-            statistics=getattr(problem, "num_statistics", 0),
+            statistics=capabilities.num_statistics,
         ),
         recorder=recorder,
         budget=budget,
@@ -88,12 +89,6 @@ def checked_kept(trace: Any) -> str:
     return str(trace)
 
 
-def _usual_update(problem: Any) -> Update:
-    """Plain SGD, or what the problem takes for it."""
-    usual = getattr(problem, "usual_update", None)
-    return Sgd() if usual is None else usual()
-
-
 def warn_of_momentum(update: Update, method: Method, num_workers: int) -> None:
     """Asynchrony acts like momentum of its own: much of both makes runs unstable."""
     if update.momentum_factor > 0.5 and num_workers >= MANY_WORKERS and method.schedule() is not None:
@@ -107,6 +102,6 @@ def warn_of_momentum(update: Update, method: Method, num_workers: int) -> None:
 
 def warn_of_split(problem: Any, num_workers: int) -> None:
     """Say so if the data are split for another number of workers."""
-    num_shards = getattr(problem, "num_shards", 1)
+    num_shards = Capabilities.of(checked_problem(problem)).num_shards
     if num_shards not in (1, num_workers):
         logger.warning("the problem is split for %d workers, but there are %d", num_shards, num_workers)

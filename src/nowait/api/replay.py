@@ -46,10 +46,6 @@ def replay(
         raise ValueError(f'the run kept only a part of its trace (trace="{trace.kept}"), so it cannot be replayed')
     if len(trace) == 0:
         raise ValueError("the trace has no arrivals: there is nothing to replay")
-    if not getattr(problem, "replayable", True):
-        raise ValueError(
-            f"runs of this {type(problem).__name__} cannot be replayed: its data come in an order that nobody recorded"
-        )
     seed = checked_seed(seed)
     parts = make_parts(
         problem,
@@ -63,6 +59,11 @@ def replay(
         initial=initial,
         seed=seed,
     )
+    if not parts.capabilities.replayable:
+        raise ValueError(
+            f"runs of this {type(problem).__name__} cannot be replayed: its gradients depend on more than the point "
+            f"and the sample, such as the order of a stream of data"
+        )
     parts.replaying, parts.called = True, called
     with Watch():
         return run_replay(parts, trace, seed, progress)

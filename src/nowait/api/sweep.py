@@ -13,6 +13,7 @@ import numpy as np
 
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.core import LastIterate, Method, Output, Update, checks
+from nowait.core.capabilities import Capabilities
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats
@@ -90,7 +91,7 @@ def sweep(
     budget = Budget(steps, gradients, seconds)
     evaluations = EvaluationPlan.of(evaluate_every, budget, EVALUATIONS)
     warn_of_split(problem, speeds.num_workers)
-    parts = SweepParts(problem, data_of(problem), make, speeds, faults, budget, evaluations, params)
+    parts = SweepParts(problem, data_of(Capabilities.of(problem)), make, speeds, faults, budget, evaluations, params)
     check_rules(update, output)
     rules = _Rules(update, output)
     config = _config(parts, make(1.0) if isinstance(method, Method) else first, rules)

@@ -1,4 +1,4 @@
-"""The fingerprint of a problem: by what ``nw.resume`` notices that it was given another one."""
+"""Fingerprints of problems, by which ``nw.resume`` detects that it was given another problem."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import sampler
+from nowait.core.capabilities import Capabilities
 from nowait.core.problem import initial_params
 from nowait.core.types import norm
 
 logger = logging.getLogger("nowait")
 
 SAME_WITHIN = 1e-3
-"""Relative difference of gradient norms that nondeterministic kernels may make."""
+"""Relative difference of gradient norms that nondeterministic kernels may cause."""
 OTHER_ABOVE = 1e-2
-"""Relative difference of gradient norms above which problems count as different; up to it there is a warning."""
+"""Relative difference of gradient norms above which problems are different; below it there is only a warning."""
 
 
 class Match(Enum):
-    """What comparing two fingerprints says about their problems."""
+    """The result of comparing two fingerprints."""
 
     SAME = "same"
     UNSURE = "unsure"
@@ -34,7 +35,7 @@ class Match(Enum):
 @final
 @dataclass(frozen=True)
 class Fingerprint:
-    """Size and dtype of params, and the norm of one gradient at ``problem.initial()``; None if it is not finite."""
+    """Size and dtype of params, and the norm of one gradient at ``problem.initial()`` (None if it is not finite)."""
 
     size: int
     dtype: str
@@ -42,7 +43,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, problem: Any) -> Fingerprint:
-        """Compute it. The gradient is the user's code: call this in a worker process."""
+        """Compute the fingerprint. This runs user code, so call it in a worker process."""
         point = initial_params(problem)
         point.flags.writeable = False
         gradient = np.asarray(problem.gradient(point, sampler(0).sample(0, 0)))
@@ -51,7 +52,7 @@ class Fingerprint:
 
     @classmethod
     def read(cls, entry: Any) -> Fingerprint | None:
-        """From ``config.json``; None if it was not known when the run ended."""
+        """Read the entry of ``config.json``; return None if no fingerprint was recorded."""
         if entry is None:
             return None
         try:
@@ -61,12 +62,12 @@ class Fingerprint:
             raise ValueError(f"config.json was changed: its fingerprint is {entry!r}") from None
 
     def described(self, problem: Any) -> dict[str, Any]:
-        """For ``config.json``."""
+        """Return the entry for ``config.json``."""
         params = [self.size, self.dtype]
         return {"problem": repr(problem)[:200], "params": params, "gradient_norm": self.gradient_norm}
 
     def compare(self, other: Fingerprint, *, deterministic: bool) -> Match:
-        """Compare with another one. Norms decide only if gradients depend on nothing but point and sample."""
+        """Compare with another fingerprint. If gradients are not deterministic, different norms prove nothing."""
         if (self.size, self.dtype) != (other.size, other.dtype):
             return Match.OTHER
         if self.gradient_norm is None or other.gradient_norm is None:
@@ -92,14 +93,14 @@ class Identification:
         self._problem, self._entry, self._folder, self._keep = problem, recorded, folder, keep
         self._recorded = Fingerprint.read(recorded)
         self.compares = self._recorded is not None
-        """True if there is a recorded fingerprint: no step may be made before the comparison."""
+        """True if there is a recorded fingerprint. Then no step may be made before the comparison."""
 
     def known(self, given: Fingerprint) -> None:
-        """The fingerprint was computed. Raises ValueError if it is that of another problem."""
+        """Record or compare the fingerprint that was computed. Raises ValueError if it is that of another problem."""
         if self._recorded is None:
             self._keep(given.described(self._problem))
             return
-        match = self._recorded.compare(given, deterministic=getattr(self._problem, "replayable", True))
+        match = self._recorded.compare(given, deterministic=Capabilities.of(self._problem).replayable)
         if match is Match.OTHER:
             raise other_problem(self._folder, self._entry, str(given))
         if match is Match.UNSURE:
@@ -111,7 +112,7 @@ class Identification:
             )
 
     def unknown(self, cause: str) -> None:
-        """The fingerprint could not be computed: the run goes on without it."""
+        """Log that the fingerprint could not be computed; the run continues without it."""
         if self._recorded is None:
             logger.warning("the problem has no fingerprint, so nw.resume will not be able to compare it: %s", cause)
         else:
@@ -119,7 +120,7 @@ class Identification:
 
 
 def other_problem(folder: object, recorded: dict[str, Any], given: str) -> ValueError:
-    """The error for a run that is resumed with another problem."""
+    """Return the error for a run that is resumed with another problem."""
     was = Fingerprint.read(recorded)
     return ValueError(
         f"{folder} is a run of another problem: that was {recorded.get('problem')} with {was}; this one has {given}"

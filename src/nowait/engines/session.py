@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, final
@@ -13,7 +14,8 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from nowait.core import Command, Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
-from nowait.core.problem import loss_of, message_bytes
+from nowait.core.capabilities import Capabilities
+from nowait.core.problem import loss_of
 from nowait.core.rejections import Counts
 from nowait.core.types import Integers, Vector, norm
 from nowait.engines.budget import Budget, EvaluationPlan
@@ -84,6 +86,11 @@ class Parts:
     """Records the problem's fingerprint, or compares it with that of the run; for engines with worker processes."""
     called: float = field(default_factory=perf_counter)
     """When the user called for the run, by ``perf_counter``; loading, compiling and starting processes come after."""
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """The optional members of the problem, resolved once."""
+        return Capabilities.of(self.problem)
 
 
 @final
@@ -235,7 +242,7 @@ class Session:
                 way=way,
                 diverged=server.diverged is not None or not self._is_reasonable(self.loss or 0.0),
                 advice=self.advice,
-                bytes_up=tally.arrivals * message_bytes(self._parts.problem, server.params),
+                bytes_up=tally.arrivals * self._parts.capabilities.message_bytes(server.params),
                 interrupted=self.interrupted,
                 bytes_down=(server.num_tickets - tally.repeats) * server.params.nbytes,
             ),
@@ -249,7 +256,7 @@ class Session:
 
     def _write_files(self, run: Run) -> None:
         """What the problem itself has to write; the run is safe by now."""
-        write_files = getattr(self._parts.problem, "write_files", None)
+        write_files = self._parts.capabilities.write_files
         if write_files is None or run.stats.diverged or self._keeper is None:
             return
         try:

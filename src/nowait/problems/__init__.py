@@ -1,4 +1,4 @@
-"""Problems to train on, with everything known about them."""
+"""Built-in problems, with their minima and constants, and wrappers that change what workers send."""
 
 from nowait.problems.compressed import Compressed
 from nowait.problems.compressors import QSGD, Compressor, RandomK, Sign, TopK

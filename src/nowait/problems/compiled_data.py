@@ -1,4 +1,4 @@
-"""What compiled simulations need to know of a problem: arrays and numbers, no objects."""
+"""The arrays and numbers of a problem that compiled simulations use."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ NO_INTEGERS = np.empty(0, np.int64)
 
 
 class ProblemData(NamedTuple):
-    """A linear model over dense or sparse rows, or the noisy quadratic. What the others have is empty."""
+    """A linear model over dense or sparse rows, or the noisy quadratic. Fields of the other kinds are empty."""
 
     kind: int
     model: int = 0
-    """Which loss of a linear model, see ``nowait.problems.kernels``."""
+    """The loss of a linear model: one of the constants in ``nowait.problems.kernels``."""
     features: Any = np.empty((0, 0))
     values: Any = NO_NUMBERS
-    """The entries of sparse rows: those of row i from ``row_starts[i]`` on, in ``columns``."""
+    """The entries of sparse rows in CSR format: row i starts at ``row_starts[i]``, its columns are in ``columns``."""
     columns: Any = np.empty(0, np.int32)
     row_starts: Any = np.empty(0, np.int32)
     targets: Any = NO_NUMBERS
     order: Integers = NO_INTEGERS
-    """Row numbers, shard by shard; empty if all workers draw from all rows."""
+    """Row numbers, shard by shard; empty if every worker draws from all rows."""
     starts: Integers = NO_INTEGERS
-    """Where each shard begins, and where the last one ends."""
+    """Start of each shard in ``order``, and the end of the last one."""
     batch: int = 0
     l2: float = 0.0
     norms: Floats = NO_NUMBERS
@@ -36,6 +36,6 @@ class ProblemData(NamedTuple):
     eigenvalues: Floats = NO_NUMBERS
     solution: Floats = NO_NUMBERS
     shifts: Floats = np.empty((0, 0))
-    """One row per worker; none if workers do not differ."""
+    """The gradient shift of each worker, one row per worker; no rows if all workers have the same objective."""
     noise: float = 0.0
-    """The standard deviation of an entry of a gradient."""
+    """Standard deviation of each entry of a gradient."""

@@ -1,13 +1,14 @@
-"""Compression on the worker."""
+"""Gradient compression by the workers."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self, final
 
 import numpy as np
 
 from nowait.core import Sample, checks
-from nowait.core.problem import fill_with_gradient
+from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
 from nowait.problems.compressors import Compressor
 from nowait.problems.wrapper import COMPRESSION, Wrapper
@@ -15,13 +16,13 @@ from nowait.problems.wrapper import COMPRESSION, Wrapper
 
 @final
 class Compressed(Wrapper):
-    """Workers send compressed gradients of the problem. Goes with any method; ``run.stats.bytes_up`` counts the bytes.
+    """Workers send compressed gradients of the problem. Works with any method; ``run.stats.bytes_up`` counts the bytes.
 
     With error feedback a worker adds what it did not send to its next gradient: it sends C(g + e) and keeps e ← g + e −
-    C(g + e), so that nothing the server takes is lost in the long run (Seide et al., 2014; Stich, Cordonnier and Jaggi,
-    2018). That is the published rule for a constant stepsize: the server's stepsize is applied when the rest arrives,
-    not when it was held back. None takes error feedback where the compressor needs it. The memory e is the worker's: it
-    begins at zero when a worker joins, and tickets that are cancelled leave it alone.
+    C(g + e), so that every part of a gradient is sent sooner or later (Seide et al., 2014; Stich, Cordonnier and
+    Jaggi, 2018). This is the published rule for a constant stepsize: what was held back gets the stepsize of the step
+    in which it arrives. By default (None) error feedback is on if the compressor needs it. Each worker has its own
+    memory e, which is zero when the worker joins; cancelled tickets do not change it.
 
     >>> import nowait as nw
     >>> problem = nw.problems.Compressed(nw.problems.NoisyQuadratic(dimension=100, sigma=0.1), nw.problems.TopK(5))
@@ -33,8 +34,8 @@ class Compressed(Wrapper):
 
     def __init__(self, problem: Any, compressor: Compressor, error_feedback: bool | None = None) -> None:
         super().__init__(problem)
-        if hasattr(problem, "gradient_with_memory"):
-            raise TypeError("the problem is compressed already: compress it once")
+        if Capabilities.of(problem).gradient_with_memory is not None:
+            raise TypeError("Compressed cannot wrap a problem whose workers have a memory already: compress it once")
         self.compressor = checks.instance(compressor, Compressor, "compressor", "nw.problems.TopK(100)")
         self.error_feedback = compressor.loses if error_feedback is None else error_feedback
         checks.instance(self.error_feedback, bool, "error_feedback", "True")
@@ -43,20 +44,28 @@ class Compressed(Wrapper):
                 f"{compressor} is unbiased and may make a gradient longer: error feedback would grow without bound, "
                 f"and is not needed"
             )
-        self._fill = fill_with_gradient(problem)
+        self._fill = Capabilities.of(problem).fill_with_gradient()
+
+    def capabilities(self) -> Capabilities:
+        """Return those of the wrapped problem, with a memory and another message size."""
+        return replace(
+            super().capabilities(),
+            gradient_with_memory=self.gradient_with_memory,
+            message_bytes=self.message_bytes,
+        )
 
     def message_bytes(self, params: Vector) -> int:
-        """How many bytes a worker sends with every gradient of params like these."""
+        """The number of bytes of a compressed gradient of params like these."""
         return self.compressor.message_bytes(params.size, params.itemsize)
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
-        """C(g), of a worker that holds nothing back yet."""
+        """Return C(g): what a worker sends whose memory is zero."""
         out = np.empty_like(point)
         self.gradient_with_memory(point, sample, np.zeros_like(point), out)
         return out
 
     def gradient_with_memory(self, point: Vector, sample: Sample, memory: Vector, out: Vector) -> None:
-        """C(g + e) into ``out``; ``memory`` is e. A sum that is not finite leaves it alone."""
+        """Write C(g + e) into ``out`` and update e, which is ``memory``; if g + e is not finite, e does not change."""
         self._fill(point, sample, out)
         if self.error_feedback:
             out += memory
@@ -68,7 +77,7 @@ class Compressed(Wrapper):
         if self.error_feedback:
             memory -= out
 
-    def _around(self, problem: Any) -> Self:
+    def _rewrapped(self, problem: Any) -> Self:
         return type(self)(problem, self.compressor, self.error_feedback)
 
     def __repr__(self) -> str:

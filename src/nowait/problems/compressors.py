@@ -1,4 +1,4 @@
-"""How a worker makes its gradient small before it sends it."""
+"""Compressors: how workers reduce the size of the gradients they send."""
 
 from __future__ import annotations
 
@@ -19,29 +19,26 @@ INDEX_BYTES = 4
 
 
 class Compressor(ABC):
-    """Replaces a vector by one that takes fewer bytes."""
+    """Replaces a vector by an approximation that takes fewer bytes."""
 
     @property
     @abstractmethod
     def loses(self) -> bool:
-        """Whether the result is shorter on average than the vector: then error feedback makes up for it.
-
-        If not, it is unbiased: its mean over samples is the vector.
-        """
+        """True if the compressor is biased, so that it needs error feedback; otherwise its mean is the vector."""
 
     @abstractmethod
     def compress(self, vector: Vector, sample: Sample) -> None:
-        """Overwrite the vector by what the server will receive."""
+        """Overwrite the vector by its compressed version, as the server will receive it."""
 
     @abstractmethod
     def message_bytes(self, dimension: int, itemsize: int) -> int:
-        """How many bytes the message takes."""
+        """Return the size of a message in bytes."""
 
 
 @final
 @dataclass(frozen=True)
 class TopK(Compressor):
-    """The ``count`` largest entries; the others become 0.
+    """Keeps the ``count`` entries of largest magnitude; the others become 0.
 
     With error feedback: Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory" (NeurIPS 2018). A message is
     ``count`` values and as many 4-byte indices.
@@ -54,24 +51,24 @@ class TopK(Compressor):
         checks.store(self, count=checks.at_least(1, self.count, "count", "nothing would be sent"))
 
     def compress(self, vector: Vector, sample: Sample) -> None:
-        """Zero all but the largest."""
+        """Set all but the largest entries to zero."""
         rest = vector.size - self.count
         if rest > 0:
             vector[~_largest(np.abs(vector), self.count)] = 0
 
     def message_bytes(self, dimension: int, itemsize: int) -> int:
-        """Values and indices, or all values if that is less."""
+        """Return the size of the values and indices, or of all values if that is less."""
         return min(self.count * (itemsize + INDEX_BYTES), dimension * itemsize)
 
 
 @final
 @dataclass(frozen=True)
 class RandomK(Compressor):
-    """``count`` entries at random; the others become 0.
+    """Keeps ``count`` random entries; the others become 0.
 
-    As they are, with error feedback (Stich, Cordonnier and Jaggi, 2018); with ``unbiased=True`` stretched by
-    dimension/count instead, without. A message is ``count`` values: which ones follows from the ticket's sample,
-    which the server knows.
+    By default entries are not scaled, for error feedback (Stich, Cordonnier and Jaggi, 2018); with ``unbiased=True``
+    they are scaled by dimension/count, and error feedback is not needed. A message is ``count`` values: the server
+    knows their indices, which are a function of the ticket's sample.
     """
 
     count: int
@@ -83,11 +80,11 @@ class RandomK(Compressor):
 
     @property
     def loses(self) -> bool:
-        """Unless stretched."""
+        """True unless entries are scaled to make it unbiased."""
         return not self.unbiased
 
     def compress(self, vector: Vector, sample: Sample) -> None:
-        """Zero all but a few."""
+        """Set all but ``count`` random entries to zero."""
         rest = vector.size - self.count
         if rest <= 0:
             return
@@ -96,14 +93,14 @@ class RandomK(Compressor):
         vector[~_largest(sample.uniforms(vector.size), self.count)] = 0
 
     def message_bytes(self, dimension: int, itemsize: int) -> int:
-        """Values only."""
+        """Return the size of the values; indices are not sent."""
         return min(self.count, dimension) * itemsize
 
 
 @final
 @dataclass(frozen=True)
 class QSGD(Compressor):
-    """Every entry rounded at random to one of ``levels`` multiples of ‖v‖/levels, with its sign; unbiased.
+    """Rounds every entry at random to a multiple of ‖v‖/levels; unbiased.
 
     Alistarh, Grubic, Li, Tomioka and Vojnović, "QSGD: Communication-Efficient SGD via Gradient Quantization and
     Encoding" (NIPS 2017): the variance grows by at most min(d/s², √d/s)·‖v‖² with s levels. A message is the norm and
@@ -117,7 +114,7 @@ class QSGD(Compressor):
         checks.store(self, levels=checks.at_least(1, self.levels, "levels", "entries are rounded to multiples of them"))
 
     def compress(self, vector: Vector, sample: Sample) -> None:
-        """Round at random."""
+        """Round every entry up or down at random, so that the mean is the vector."""
         norm = length(vector)
         if norm == 0.0:
             return
@@ -126,7 +123,7 @@ class QSGD(Compressor):
         np.copysign(rounded * (norm / self.levels), vector, out=vector, casting="same_kind")
 
     def message_bytes(self, dimension: int, itemsize: int) -> int:
-        """The norm, signs and levels."""
+        """Return the size of the norm, the signs and the levels."""
         bits = dimension * (1 + math.ceil(math.log2(self.levels + 1)))
         return itemsize + math.ceil(bits / 8)
 
@@ -134,7 +131,7 @@ class QSGD(Compressor):
 @final
 @dataclass(frozen=True)
 class Sign(Compressor):
-    """The signs, times the mean of the entries' sizes.
+    """Sends the signs of the entries, scaled by the mean of their magnitudes.
 
     Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems" (ICML 2018), scaled as in Karimireddy,
     Rebjock, Stich and Jaggi, "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (ICML 2019). A
@@ -144,19 +141,19 @@ class Sign(Compressor):
     loses = True
 
     def compress(self, vector: Vector, sample: Sample) -> None:
-        """All entries become plus or minus the scale."""
+        """Replace every entry by plus or minus the mean magnitude."""
         scale = kernels().sum_of(np.abs(vector)) / vector.size
         np.copysign(vector.dtype.type(scale), vector, out=vector)
 
     def message_bytes(self, dimension: int, itemsize: int) -> int:
-        """The scale and signs."""
+        """Return the size of the scale and the signs."""
         return itemsize + math.ceil(dimension / 8)
 
 
 def _largest(values: Vector, count: int) -> NDArray[np.bool_]:
-    """Which entries are the ``count`` largest; of equal ones the first ones.
+    """Return a mask of the ``count`` largest entries; among equal entries the first ones are taken.
 
-    (Which of the equal ones ``np.argpartition`` takes depends on the processor.)
+    Which of several equal entries ``np.argpartition`` takes depends on the processor.
     """
     least = np.partition(values, len(values) - count)[len(values) - count]
     chosen: NDArray[np.bool_] = values > least

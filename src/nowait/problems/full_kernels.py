@@ -1,7 +1,7 @@
-"""Compiled losses and gradients over all rows of a problem. It imports numba, so it is imported at the first loss.
+"""Compiled losses and gradients over all rows of a problem. Imported at the first loss, because it imports numba.
 
-Everything is added up in a written order, as in ``nowait.problems.kernels``: margins of rows in blocks of eight, and
-the sum over rows block by block.
+Sums have a fixed order, as in ``nowait.problems.kernels``: margins are computed in blocks of eight rows, and the sum
+over rows goes block by block.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def dense_margins(features: Any, rows: Any, points: Any, margins: Any) -> None:
 
 @compiled
 def sparse_margins(values: Any, columns: Any, starts: Any, rows: Any, points: Any, margins: Any) -> None:
-    """The same for sparse rows."""
+    """``margins[p, i]`` = ``features[rows[i]]·points[p]`` for sparse rows."""
     for i in range(rows.size):
         for p in range(points.shape[0]):
             margins[p, i] = sparse_margin(values, columns, starts, rows[i], points[p])
@@ -51,7 +51,7 @@ def dense_sums(features: Any, rows: Any, slopes: Any, sums: Any) -> None:
 
 @compiled
 def sparse_sums(values: Any, columns: Any, starts: Any, rows: Any, slopes: Any, sums: Any) -> None:
-    """The same for sparse rows."""
+    """``sums[p]`` += the sum over i of ``slopes[p, i]·features[rows[i]]`` for sparse rows."""
     for i in range(rows.size):
         for p in range(sums.shape[0]):
             for place in range(starts[rows[i]], starts[rows[i] + 1]):
@@ -69,7 +69,7 @@ def dense_squared_norms(features: Any) -> Any:
 
 @compiled
 def sparse_squared_norms(values: Any, starts: Any) -> Any:
-    """The same for sparse rows."""
+    """‖a_i‖² of every sparse row, in float64."""
     norms = np.zeros(starts.size - 1)
     for row in range(norms.size):
         for place in range(starts[row], starts[row + 1]):
@@ -98,7 +98,7 @@ def logistic_slopes(margins: Any, targets: Any) -> Any:
 
 @compiled
 def softmax_losses(scores: Any, numbers: Any) -> Any:
-    """−ln softmax(scores[:, i])[numbers[i]] of every row i; scores have a row per class."""
+    """−ln softmax(scores[:, i])[numbers[i]] of every row i; ``scores`` has one row per class."""
     losses = np.empty(scores.shape[1])
     for i in range(losses.size):
         highest = scores[:, i].max()
@@ -111,7 +111,7 @@ def softmax_losses(scores: Any, numbers: Any) -> Any:
 
 @compiled
 def scores_to_slopes(scores: Any, numbers: Any) -> None:
-    """softmax(scores[:, i]) − one-hot(numbers[i]) for every row i, in place of the scores."""
+    """Overwrite ``scores[:, i]`` by softmax(scores[:, i]) − one-hot(numbers[i]) for every row i."""
     for i in range(scores.shape[1]):
         highest = scores[:, i].max()
         total = 0.0

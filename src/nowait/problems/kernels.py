@@ -1,10 +1,10 @@
-"""Compiled gradients of the built-in problems. Imported at the first gradient: it imports numba.
+"""Compiled gradients of the built-in problems. Imported at the first gradient, because it imports numba.
 
-Everything exists in two halves, the slopes φ'(a_i·x, b_i) of the rows of a batch at a point, and the sum of rows times
-slopes: for a linear model the slopes are all that the second half needs to know of the point. A batch is worked through
-in blocks of eight rows, so that the point and the gradient are read from cache once per block, every row is used twice
-while it is there, and rows come from memory several at a time. Dot products are added up in lanes, in the order that is
-written in ``nowait.numerics.lanes``: four lanes for the rows of whole blocks, sixteen for the others.
+Every gradient is computed in two passes: the slopes φ'(a_i·x, b_i) of the rows of a batch, then the sum of rows times
+slopes. For a linear model the second pass needs the slopes only, not the point. Batches are processed in blocks of
+eight rows: the point and the gradient are read from cache once per block, each row is used twice while it is cached,
+and several rows are fetched from memory at a time. Dot products are summed in lanes, in the order defined by
+``nowait.numerics.lanes``: four lanes for the rows of full blocks, sixteen for the remaining rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nowait.numerics.random_kernels import below, child, normal, normals_key
 from nowait.problems.compiled_data import DENSE, QUADRATIC
 
 FIRST = np.int64(0)
-"""For a literal 0 as an argument, numba compiles a version of the function called that is of no use."""
+"""A typed zero: for a literal 0 as an argument numba would compile one more version of the called function."""
 LEAST_SQUARES = 0
 LOGISTIC = 1
 ABSOLUTE = 2
@@ -29,7 +29,7 @@ HINGE = 3
 
 @compiled
 def slope(model: int, margin: Any, target: Any) -> Any:
-    """The derivative of a row's loss by its margin."""
+    """The derivative of the loss of a row with respect to its margin."""
     if model == LEAST_SQUARES:
         return margin - target
     if model == ABSOLUTE:
@@ -41,7 +41,7 @@ def slope(model: int, margin: Any, target: Any) -> Any:
 
 @compiled
 def draw(key: Any, limit: Any, size: int) -> Any:
-    """What ``Sample.indices(limit, size)`` of the sample with this key gives, for limits below 2**32."""
+    """Return ``Sample.indices(limit, size)`` for the sample with this key; ``limit`` must be below 2**32."""
     rows = np.empty(size, np.int64)
     for i in range(size):
         rows[i] = below(child(key, i), limit)
@@ -53,7 +53,7 @@ def draw(key: Any, limit: Any, size: int) -> Any:
 
 @compiled
 def margins_of_eight(features: Any, rows: Any, i: int, point: Any, margins: Any) -> None:
-    """``margins[i:i + 8]`` = those of eight rows of the batch."""
+    """``margins[i:i + 8]`` = the margins of eight rows of the batch."""
     a, b, c, d = rows[i], rows[i + 1], rows[i + 2], rows[i + 3]
     e, f, g, h = rows[i + 4], rows[i + 5], rows[i + 6], rows[i + 7]
     dots = eight_dots(features, (a, b, c, d, e, f, g, h), point)
@@ -75,7 +75,7 @@ def add_eight(features: Any, rows: Any, i: int, slopes: Any, total: Any) -> None
 
 @compiled
 def slopes_from(model: int, features: Any, targets: Any, rows: Any, i: int, point: Any, slopes: Any) -> int:
-    """The slopes of eight rows from place i on, or of one if fewer are left; the place after them."""
+    """Compute the slopes of the eight rows from index i on, or of one row if fewer are left; return the next index."""
     if i + 8 > rows.size:
         slopes[i] = slope(model, dot(features[rows[i]], point), float(targets[rows[i]]))
         return i + 1
@@ -87,7 +87,7 @@ def slopes_from(model: int, features: Any, targets: Any, rows: Any, i: int, poin
 
 @compiled
 def add_from(features: Any, rows: Any, i: int, slopes: Any, total: Any) -> int:
-    """Add what ``slopes_from`` computed; the place after it."""
+    """Add the rows of the matching ``slopes_from`` call times their slopes; return the next index."""
     if i + 8 > rows.size:
         row = features[rows[i]]
         for j in range(total.size):
@@ -99,7 +99,7 @@ def add_from(features: Any, rows: Any, i: int, slopes: Any, total: Any) -> int:
 
 @compiled
 def row_gradient(model: int, features: Any, targets: Any, row: int, point: Any, out: Any) -> None:
-    """``out`` = the gradient of one row."""
+    """``out`` = the gradient of one row's loss."""
     vector = features[row]
     scale = slope(model, dot(vector, point), float(targets[row]))
     for j in range(vector.size):
@@ -125,7 +125,7 @@ def batch_gradient(model: int, features: Any, targets: Any, rows: Any, point: An
 
 @compiled
 def sparse_margin(values: Any, columns: Any, starts: Any, row: int, point: Any) -> Any:
-    """a·x."""
+    """a·x of a sparse row."""
     margin = 0.0
     for place in range(starts[row], starts[row + 1]):
         margin += float(values[place]) * float(point[columns[place]])
@@ -153,7 +153,7 @@ def sparse_gradient(
 def quadratic_gradient(
     eigenvalues: Any, solution: Any, shift: Any, noise: float, key: Any, point: Any, out: Any
 ) -> None:
-    """``out`` = λ·(x − x*) + shift + noise·normals; an empty shift is none."""
+    """``out`` = λ·(x − x*) + shift + noise·normals; an empty shift counts as zero."""
     for j in range(point.size):
         out[j] = eigenvalues[j] * (point[j] - solution[j])
     if shift.size:
@@ -170,7 +170,7 @@ def quadratic_gradient(
 
 @inlined
 def draw_row(order: Any, starts: Any, key: Any, worker: int, number: int) -> Any:
-    """Row ``number`` of the batch of the sample with this key, for shards as ``Shards`` has them."""
+    """Row ``number`` of the batch of the sample with this key; ``order`` and ``starts`` are those of ``Shards``."""
     shard = worker % (starts.size - 1)
     place = starts[shard] + below(child(key, number), starts[shard + 1] - starts[shard])
     return order[place] if order.size else place
@@ -187,14 +187,14 @@ def subtract_row(features: Any, row: int, slope: float, stepsize: float, points:
 def subtract_sparse_row(
     values: Any, columns: Any, starts: Any, row: int, slope: float, stepsize: float, points: Any, run: int
 ) -> None:
-    """The same for a sparse row."""
+    """``points[run] -= stepsize * (slope * row)`` for a sparse row."""
     for place in range(starts[row], starts[row + 1]):
         points[run, columns[place]] -= stepsize * (slope * values[place])
 
 
 @compiled
 def fill_slopes(data: Any, rows: Any, point: Any, slopes: Any) -> None:
-    """The slopes of a batch."""
+    """``slopes`` = the slopes of the rows of a batch at a point."""
     i = FIRST
     while i < rows.size:
         if data.kind == DENSE:
@@ -207,7 +207,7 @@ def fill_slopes(data: Any, rows: Any, point: Any, slopes: Any) -> None:
 
 @compiled
 def gradient_of_slopes(data: Any, rows: Any, slopes: Any, out: Any) -> None:
-    """The gradient of a batch with these slopes."""
+    """``out`` = the mean gradient of a batch whose rows have these slopes."""
     for j in range(out.size):
         out[j] = 0.0
     i = FIRST
@@ -226,7 +226,7 @@ def gradient_of_slopes(data: Any, rows: Any, slopes: Any, out: Any) -> None:
 
 @compiled
 def fill_gradient(data: Any, rows: Any, key: Any, worker: int, point: Any, out: Any) -> None:
-    """The gradient of a ticket; ``rows`` is its batch."""
+    """``out`` = the gradient of a ticket; ``rows`` is its batch."""
     if data.kind == QUADRATIC:
         workers = data.shifts.shape[0]
         shift = data.shifts[worker % workers] if workers else data.solution[:0]

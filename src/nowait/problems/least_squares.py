@@ -38,7 +38,7 @@ class LeastSquares(LinearModel):
         batch_size: int = 1,
         seed: int = 0,
     ) -> Self:
-        """The paper's experiment: A uniform in [0, 1] scaled by 1/√d, b = A·x + noise, x standard normal."""
+        """The paper's experiment: A uniform in [0, 1] scaled by 1/√d, b = A·x + noise with x standard normal."""
         checks.at_least(1, samples, "samples", "a data set needs rows")
         checks.at_least(1, dimension, "dimension", "a row needs entries")
         checks.not_negative(noise, "noise", "it is a standard deviation")
@@ -58,7 +58,7 @@ class LeastSquares(LinearModel):
         return margins - targets
 
     def constants(self) -> Constants:
-        """L and mu by eigenvalues, B and Delta from ``minimum``. The noise of least squares has no bound."""
+        """L and mu are eigenvalues, B and Delta come from ``minimum``. The gradient noise has no uniform bound."""
         largest, smallest = self.hessian_bound()
         return replace(self.start_constants(), L=largest + self.l2, mu=smallest + self.l2)
 

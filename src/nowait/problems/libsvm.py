@@ -17,19 +17,19 @@ from nowait.core.types import Floats
 
 LARGEST_INDEX = 2**31 - 1
 FREE_WIDTH = 2**24
-"""So many features are taken from any file. A wider matrix needs as many values in the file, or ``dimension``: a few
-bytes must not be able to ask for vectors of gigabytes."""
+"""The number of features that any file may have. A wider matrix needs as many values in the file, or ``dimension``:
+otherwise a file of a few bytes could make every vector take gigabytes."""
 LONGEST_LINE = 2**26
-"""In characters; a compressed file of a few kilobytes may hold a line of gigabytes."""
+"""In characters; a compressed file of a few kilobytes may contain a line of gigabytes."""
 OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def read_libsvm(path: str | Path, dimension: int | None = None) -> tuple[Any, Floats]:
-    """The features as a sparse matrix and the labels, of lines ``label index:value …`` with indices from 1.
+    """Read lines ``label index:value …`` with indices from 1; return a sparse matrix of features and the labels.
 
-    Text after ``#`` and empty lines are skipped. A broken line is named in the error. The matrix is as wide as the
-    largest index, or ``dimension``. An index above 16,777,216 and above the number of values in the file is taken for a
-    mistake unless ``dimension`` is given.
+    Text after ``#`` and empty lines are skipped. The error for a malformed line contains its number. The number of
+    columns is the largest index, or ``dimension``. An index above 16,777,216 and above the number of values in the file
+    is an error unless ``dimension`` is given.
     """
     from scipy.sparse import csr_array
 

@@ -1,4 +1,4 @@
-"""What linear models share: a loss of the margins a_i·x, over rows of data."""
+"""The base class of linear models: a loss of the margins a_i·x, averaged over rows of data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LinearModel(RowModel):
     """F(x) = mean of φ(a_i·x, b_i) over the rows, plus a regulariser."""
 
     model: int
-    """Which loss φ the compiled gradients use, see ``nowait.problems.kernels``."""
+    """The loss φ in compiled gradients: one of the constants in ``nowait.problems.kernels``."""
 
     def __init__(self, features: Any, targets: Any, batch_size: int, l2: float) -> None:
         super().__init__(features, targets, batch_size, l2)
@@ -31,18 +31,18 @@ class LinearModel(RowModel):
         return self._dimension
 
     def loss(self, point: Vector) -> float:
-        """F."""
+        """Return F at a point."""
         return float(self.losses_at(point[None])[0])
 
     def full_gradient(self, point: Vector) -> Vector:
-        """∇F."""
+        """Return ∇F at a point."""
         slopes = self.slopes(margins_of(self.features, point[None])[0], self.targets) * self.shards.weights
         gradient: Vector = sums_of(self.features, slopes[None])[0]
         self.add_penalty_gradient(point, gradient)
         return gradient.astype(point.dtype, copy=False)
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
-        """The gradient of a random batch, written into ``out``."""
+        """Write the gradient of a random batch into ``out``."""
         if point.size != self._dimension or out.size != self._dimension:  # the kernels do not check
             raise ValueError(f"point and out must have {self._dimension} entries, got {point.size} and {out.size}")
         if not self._dense:
@@ -59,13 +59,13 @@ class LinearModel(RowModel):
         self.add_penalty_gradient(point, out)
 
     def prepare(self) -> None:
-        """Load the compiled gradients, before workers are forked that would each load them."""
+        """Load the compiled gradient, so that forked workers need not."""
         point = self.initial()
         point.flags.writeable = False
         self.gradient_into(point, sampler(0).sample(0, 0), np.empty_like(point))
 
     def compiled_data(self) -> ProblemData:
-        """What compiled simulations need."""
+        """Return the data for compiled simulations."""
         data = ProblemData(
             DENSE if self._dense else SPARSE,
             model=self.model,
@@ -83,18 +83,18 @@ class LinearModel(RowModel):
         return data._replace(features=empty, values=matrix.data, columns=matrix.indices, row_starts=matrix.indptr)
 
     def losses_at(self, points: Any) -> Floats:
-        """``loss`` of every row of ``points``, in one pass over the data."""
+        """Return the loss of every row of ``points``, in one pass over the data."""
         margins = margins_of(self.features, points)
         means = [self.shards.mean(self.losses(row, self.targets)) for row in margins]
         return np.array([mean + self.penalty(point) for mean, point in zip(means, points, strict=True)])
 
     @abstractmethod
     def losses(self, margins: Any, targets: Any) -> Any:
-        """φ, elementwise."""
+        """Return φ, elementwise."""
 
     @abstractmethod
     def slopes(self, margins: Any, targets: Any) -> Any:
-        """∂φ/∂margin, elementwise."""
+        """Return ∂φ/∂margin, elementwise."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Lipschitz, non-smooth losses: the setting of the paper's Theorem 1."""
+"""Lipschitz, non-smooth losses, as in the paper's Theorem 1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nowait.theory import Constants
 
 @final
 class AbsoluteLoss(LinearModel):
-    """F(x) = mean of |a_i·x − b_i|, dense or sparse: regression that outliers do not move.
+    """F(x) = mean of |a_i·x − b_i|, dense or sparse: regression that is robust to outliers.
 
     >>> AbsoluteLoss([[1.0], [1.0], [1.0]], [0.0, 1.0, 50.0]).minimum()
     (array([1.]), 16.66...)
@@ -27,15 +27,15 @@ class AbsoluteLoss(LinearModel):
         super().__init__(features, targets, batch_size, l2=0.0)
 
     def losses(self, margins: Any, targets: Any) -> Any:
-        """|margin − target|."""
+        """Return |margin − target|."""
         return np.abs(margins - targets)
 
     def slopes(self, margins: Any, targets: Any) -> Any:
-        """The sign of margin − target."""
+        """Return the sign of margin − target."""
         return np.sign(margins - targets)
 
     def constants(self) -> Constants:
-        """G, B and Delta; it is not smooth."""
+        """Return G, B and Delta; the loss is not smooth, so it has no L."""
         return _lipschitz_constants(self)
 
     def _solve(self) -> Vector:
@@ -57,15 +57,15 @@ class Hinge(LinearModel):
         super().__init__(features, signs_of(labels), batch_size, l2=0.0)
 
     def losses(self, margins: Any, targets: Any) -> Any:
-        """max(0, 1 − target·margin)."""
+        """Return max(0, 1 − target·margin)."""
         return np.maximum(0.0, 1.0 - targets * margins)
 
     def slopes(self, margins: Any, targets: Any) -> Any:
-        """−target where target·margin < 1, else 0."""
+        """Return −target where target·margin < 1, else 0."""
         return np.where(targets * margins < 1.0, -targets, 0.0)
 
     def constants(self) -> Constants:
-        """G, B and Delta; it is not smooth."""
+        """Return G, B and Delta; the loss is not smooth, so it has no L."""
         return _lipschitz_constants(self)
 
     def _solve(self) -> Vector:

@@ -34,13 +34,13 @@ class LogisticModel(LinearModel):
         return full_kernels().logistic_slopes(margins, targets)
 
     def unregularised_constants(self) -> Constants:
-        """L ≤ λ_max/4, and for every x: G = max‖a_i‖, sigma² ≤ mean‖a_i‖²/batch, zeta by the norms of rows."""
+        """L ≤ λ_max/4, and for every x: G = max‖a_i‖, sigma² ≤ mean‖a_i‖²/batch; zeta is bounded by norms of rows."""
         return replace(
             self.start_constants(),
             L=self.hessian_bound()[0] / 4,
             G=float(np.sqrt(self.squared_row_norms().max())),
             sigma=float(np.sqrt(self.mean_squared_row_norm() / self.batch_size)),
-            zeta=self.shards_apart(1.0),
+            zeta=self.heterogeneity_bound(1.0),
         )
 
 
@@ -67,13 +67,13 @@ class LogisticRegression(LogisticModel):
     def constants(self) -> Constants:
         """L ≤ λ_max/4 + l2, mu ≥ l2, and for every x: G = max‖a_i‖ (if l2 = 0), sigma² ≤ mean‖a_i‖²/batch.
 
-        Of several shards the one with the largest mean counts.
+        With several shards the mean is that of the shard where it is largest.
         """
         bare = self.unregularised_constants()
         return replace(bare, L=(bare.L or 0.0) + self.l2, mu=self.l2, G=bare.G if self.l2 == 0 else None)
 
     def _solve(self) -> Vector:
-        """L-BFGS, then Newton steps, which end at the last digits where the Hessian is regular."""
+        """L-BFGS, then Newton steps while they lower the loss, for full precision where the Hessian is regular."""
         found = self.descend()
         for _ in range(5):
             better = found - self._newton_direction(found)
@@ -98,9 +98,9 @@ class LogisticRegression(LogisticModel):
 class NonconvexLogisticRegression(LogisticModel):
     """F(x) = mean of ln(1 + exp(−b_i·a_i·x)) + strength·Σ x_j²/(1 + x_j²), dense or sparse.
 
-    The regulariser is bounded, so that large entries are not pulled back; it makes F non-convex, the usual test problem
-    of the non-convex theorems. Labels as in ``LogisticRegression``. ``minimum`` is the stationary point that L-BFGS
-    reaches from zero: the lowest one known, not one proven lowest.
+    The regulariser is bounded and makes F non-convex: a common test problem for non-convex theorems. Labels are as in
+    ``LogisticRegression``. ``minimum`` returns the stationary point that L-BFGS finds from zero, which need not be the
+    global minimum.
     """
 
     def __init__(self, features: Any, labels: Any, batch_size: int = 1, strength: float = 0.1) -> None:
@@ -116,9 +116,9 @@ class NonconvexLogisticRegression(LogisticModel):
         out += 2 * self.strength * point / (1 + point * point) ** 2
 
     def constants(self) -> Constants:
-        """L ≤ λ_max/4 + 2·strength, G = max‖a_i‖ + strength·√d·(the steepest slope of t²/(1 + t²)), Delta = F(x_0).
+        """L ≤ λ_max/4 + 2·strength, G = max‖a_i‖ + strength·√d·(the largest slope of t²/(1 + t²)), Delta = F(x_0).
 
-        (F is at least 0.) The noise is that of the data; there is no mu, and no known B.
+        Delta is a bound, because F ≥ 0. sigma is that of the data term; mu and B are not known.
         """
         bare = self.unregularised_constants()
         return replace(
@@ -138,7 +138,7 @@ class NonconvexLogisticRegression(LogisticModel):
 
 
 def signs_of(labels: Any) -> Any:
-    """Two different labels as −1 and +1, the larger one as +1."""
+    """Return labels with two different values as −1 and +1; the larger value becomes +1."""
     try:
         values = np.asarray(labels, dtype=np.float64)
     except (ValueError, TypeError):

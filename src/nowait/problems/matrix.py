@@ -1,4 +1,4 @@
-"""Products of a matrix of data, dense or sparse, with vectors: the same bits on every processor."""
+"""Products of a dense or sparse data matrix with vectors, with the same bits on every processor."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nowait.core.types import Floats, Integers
 
 
 def margins_of(features: Any, points: Any, rows: Integers | None = None) -> Floats:
-    """The products of rows (all of them unless given) with points: a row per point, a column per row of the data."""
+    """Return the dot products of points with rows (by default all): one row per point, one column per data row."""
     rows = np.arange(features.shape[0]) if rows is None else rows
     margins = np.empty((len(points), len(rows)))
-    points = np.array(points, order="C")  # a copy: kernels for read-only arrays would be compiled once more
+    points = np.array(points, order="C")  # a copy: numba would compile the kernels again for read-only arrays
     if isinstance(features, np.ndarray):
         full_kernels().dense_margins(features, rows, points, margins)
     else:
@@ -23,7 +23,7 @@ def margins_of(features: Any, points: Any, rows: Integers | None = None) -> Floa
 
 
 def sums_of(features: Any, slopes: Floats, rows: Integers | None = None) -> Floats:
-    """The sums of rows (all of them unless given) times slopes: a row per row of ``slopes``."""
+    """Return the sums of rows (by default all) times slopes: one sum for each row of ``slopes``."""
     rows = np.arange(features.shape[0]) if rows is None else rows
     sums = np.zeros((len(slopes), features.shape[1]))
     if isinstance(features, np.ndarray):
@@ -34,7 +34,7 @@ def sums_of(features: Any, slopes: Floats, rows: Integers | None = None) -> Floa
 
 
 def squared_norms_of(features: Any) -> Floats:
-    """‖a_i‖² of every row."""
+    """Return ‖a_i‖² of every row."""
     if isinstance(features, np.ndarray):
         dense: Floats = full_kernels().dense_squared_norms(features)
         return dense
@@ -44,7 +44,7 @@ def squared_norms_of(features: Any) -> Floats:
 
 @cache
 def full_kernels() -> Any:
-    """The compiled code, loaded at its first use."""
+    """Return the module ``nowait.problems.full_kernels``, imported at its first use."""
     from nowait.problems import full_kernels as module
 
     return module

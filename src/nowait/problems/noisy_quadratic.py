@@ -1,4 +1,4 @@
-"""A quadratic whose every constant is known."""
+"""A quadratic with noisy gradients, all of whose constants are known."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NO_SHIFT = np.empty(0)
 @final
 @dataclass
 class NoisyQuadratic:
-    """F(x) = ½·Σ λ_i·(x_i − x*_i)², gradients with normal noise of total variance sigma².
+    """F(x) = ½·Σ λ_i·(x_i − x*_i)², with normal gradient noise of total variance sigma².
 
-    The eigenvalues λ_i run evenly (in logarithms) from mu to L; x* = (1, …, 1)/√d·distance, so that B is
-    ``distance``. ``split(workers, zeta=…)`` makes it heterogeneous: worker m's gradient is shifted by b_m with
-    ‖b_m‖ = zeta and Σ b_m = 0, so F stays the mean of the F_m and zeta² is exact.
+    The eigenvalues λ_i are spaced evenly in logarithms from mu to L; x* = (1, …, 1)/√d·distance, so B is
+    ``distance``. ``split(workers, zeta=…)`` makes it heterogeneous: the gradient of worker m is shifted by b_m with
+    ‖b_m‖ = zeta and Σ b_m = 0, so F remains the mean of the F_m and zeta² is exact.
 
     >>> NoisyQuadratic(dimension=10, L=2.0, mu=0.5, sigma=0.1).constants()
     Constants(L=2.0, mu=0.5, sigma=0.1, B=1.0, Delta=0.5503..., zeta=0.0)
@@ -58,29 +58,29 @@ class NoisyQuadratic:
 
     @property
     def num_shards(self) -> int:
-        """For how many workers it is split; 1 if all have the same F."""
+        """The number of workers that it is split for; 1 if all workers have the same F."""
         return self.workers if self.zeta else 1
 
     def initial(self) -> Vector:
-        """Zeros."""
+        """Return zeros."""
         return np.zeros(self.dimension)
 
     def loss(self, point: Vector) -> float:
-        """F."""
+        """Return F at a point."""
         return float(kernels().inner(0.5 * self.eigenvalues, (point - self.solution) ** 2))
 
     def full_gradient(self, point: Vector) -> Vector:
-        """∇F."""
+        """Return ∇F at a point."""
         return self.eigenvalues * (point - self.solution)
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
-        """∇F_m plus noise."""
+        """Return ∇F_m plus noise."""
         out = np.empty_like(point)
         self.gradient_into(point, sample, out)
         return out
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
-        """∇F_m plus noise, written into ``out``."""
+        """Write ∇F_m plus noise into ``out``."""
         if point.size != self.dimension or out.size != self.dimension:  # the kernel does not check
             raise ValueError(f"point and out must have {self.dimension} entries, got {point.size} and {out.size}")
         shift = self.shifts[sample.worker % self.workers] if self.zeta else NO_SHIFT
@@ -90,17 +90,17 @@ class NoisyQuadratic:
 
     @property
     def noise(self) -> float:
-        """The standard deviation of every entry of a gradient."""
+        """The standard deviation of each entry of a gradient."""
         return float(self.sigma / np.sqrt(self.dimension))
 
     def prepare(self) -> None:
-        """Load the compiled gradient, before workers are forked that would each load it."""
+        """Load the compiled gradient, so that forked workers need not."""
         point = self.initial()
         point.flags.writeable = False
         self.gradient(point, sampler(0).sample(0, 0))
 
     def compiled_data(self) -> ProblemData:
-        """What compiled simulations need."""
+        """Return the data for compiled simulations."""
         return ProblemData(
             QUADRATIC,
             eigenvalues=self.eigenvalues,
@@ -110,11 +110,11 @@ class NoisyQuadratic:
         )
 
     def minimum(self) -> tuple[Vector, float]:
-        """x* and F* = 0."""
+        """Return x* and F* = 0."""
         return self.solution.copy(), 0.0
 
     def constants(self) -> Constants:
-        """All exact."""
+        """Return the exact constants."""
         return Constants(
             L=self.L,
             mu=self.mu,
@@ -125,10 +125,10 @@ class NoisyQuadratic:
         )
 
     def split(self, workers: int, by: str | None = None, zeta: float | None = None) -> NoisyQuadratic:
-        """One F_m for each worker, ``zeta`` away from F.
+        """Return the problem with one F_m per worker, where ‖∇F_m − ∇F‖ is ``zeta``.
 
-        Without ``zeta`` it is 1 with ``by="label"`` or ``"sorted"`` (which mean the same here), and else 0: the same F
-        for all.
+        The default of ``zeta`` is 1 with ``by="label"`` or ``"sorted"`` (which mean the same here), and otherwise 0:
+        the same F for all workers.
         """
         if by not in (None, "iid", "label", "sorted"):
             raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
@@ -142,7 +142,7 @@ class NoisyQuadratic:
         return replace(self, workers=workers, zeta=zeta)
 
     def _make_shifts(self) -> Floats:
-        """The corners of a regular polygon with radius zeta, in the plane of the first two coordinates."""
+        """Return the vertices of a regular polygon with radius zeta, in the plane of the first two coordinates."""
         shifts = np.zeros((self.workers, self.dimension))
         if self.zeta == 0:
             return shifts
@@ -169,7 +169,7 @@ def _eigenvalues(dimension: int, mu: float, largest: float) -> Floats:
 
 
 def _geometric(first: float, last: float, count: int) -> Floats:
-    """Numbers from first to last with equal ratios."""
+    """Return a geometric sequence from first to last."""
     numbers: Floats = first * exp(np.arange(count) / max(1, count - 1) * log(last / first))
     numbers[-1] = last
     return numbers

@@ -1,4 +1,4 @@
-"""What problems over rows of data share: batches, shards, regularisers, minima."""
+"""The base class of problems over rows of data: batches, shards, regularisers, minima."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from nowait.theory import Constants
 
 
 class RowModel(ABC):
-    """F(x) = mean over the rows of their losses, plus a regulariser: l2/2·‖x‖² unless a model has another.
+    """F(x) = mean over the rows of their losses, plus a regulariser: l2/2·‖x‖² unless a model defines another.
 
-    A gradient takes ``batch_size`` rows drawn with replacement: from all rows, or from the worker's own shard
-    after ``split``. Then F is the mean over the shards of each shard's mean.
+    A gradient uses ``batch_size`` rows, drawn with replacement from all rows, or after ``split`` from the worker's own
+    shard; F is then the mean over the shards of each shard's mean.
     """
 
     def __init__(self, features: Any, targets: Any, batch_size: int, l2: float) -> None:
@@ -33,7 +33,7 @@ class RowModel(ABC):
         self._dense = isinstance(self.features, np.ndarray)
         self._minimum: tuple[Vector, float] | None = None
 
-    # The problem, as engines see it
+    # The problem, as engines use it
 
     @property
     @abstractmethod
@@ -42,7 +42,7 @@ class RowModel(ABC):
 
     @property
     def num_shards(self) -> int:
-        """Into how many shards the rows are split; 1 if everybody draws from all of them."""
+        """The number of shards that the rows are split into; 1 if every worker draws from all rows."""
         return self.shards.count
 
     @property
@@ -51,19 +51,19 @@ class RowModel(ABC):
         return self._samples
 
     def initial(self) -> Vector:
-        """Zeros."""
+        """Return zeros, in the dtype of the data."""
         return np.zeros(self.dimension, dtype=self.targets.dtype)
 
     @abstractmethod
     def loss(self, point: Vector) -> float:
-        """F."""
+        """Return F at a point."""
 
     @abstractmethod
     def full_gradient(self, point: Vector) -> Vector:
-        """∇F."""
+        """Return ∇F at a point."""
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
-        """The gradient of a random batch."""
+        """Return the gradient of a random batch."""
         point = np.ascontiguousarray(point, dtype=self.targets.dtype)
         out = np.empty_like(point)
         self.gradient_into(point, sample, out)
@@ -71,23 +71,23 @@ class RowModel(ABC):
 
     @abstractmethod
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
-        """The gradient of a random batch, written into ``out``."""
+        """Write the gradient of a random batch into ``out``."""
 
     # The regulariser
 
     def penalty(self, point: Vector) -> float:
-        """l2/2·‖x‖²."""
+        """Return the regulariser at a point, l2/2·‖x‖²."""
         return 0.5 * self.l2 * float(kernels().squared_norm(point)) if self.l2 else 0.0
 
     def add_penalty_gradient(self, point: Vector, out: Vector) -> None:
-        """Add the gradient of ``penalty`` to ``out``."""
+        """Add the gradient of the regulariser to ``out``."""
         if self.l2:
             out += self.l2 * point
 
-    # Everything else a user asks for
+    # Minimum, constants and splits
 
     def minimum(self) -> tuple[Vector, float]:
-        """x* and F*, computed once."""
+        """Return x* and F*; the first call computes them."""
         if self._minimum is None:
             solution = self._solve()
             self._minimum = (solution, self.loss(solution))
@@ -95,10 +95,10 @@ class RowModel(ABC):
 
     @abstractmethod
     def _solve(self) -> Vector:
-        """The minimiser."""
+        """Compute a minimiser."""
 
     def descend(self) -> Floats:
-        """Where L-BFGS ends that starts at zero."""
+        """Return the point where L-BFGS ends, started at zero."""
         from scipy.optimize import minimize
 
         options = {"maxiter": 10_000, "maxfun": 100_000, "ftol": 1e-15, "gtol": 1e-10}
@@ -107,18 +107,18 @@ class RowModel(ABC):
         return found
 
     def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
-        """Give every worker rows of its own: at random, or so that workers differ.
+        """Return the problem with separate rows for each worker.
 
-        ``by="iid"`` deals shuffled rows, ``"label"`` sorts them by class first, ``"sorted"`` by target. Workers
-        with a number of ``workers`` or more take shards in turn.
+        ``by="iid"`` assigns shuffled rows, ``"label"`` sorts them by class first, ``"sorted"`` by target. Worker w
+        takes shard w modulo ``workers``.
         """
         checks.at_least(1, workers, "workers", "every shard belongs to a worker")
         if workers > self.samples:
             raise ValueError(f"cannot split {self.samples} rows among {workers} workers: some would have none")
-        twin = copy.copy(self)
-        twin.shards = Shards.split(self._order(by, seed), workers)
-        twin._minimum = None
-        return twin
+        other = copy.copy(self)
+        other.shards = Shards.split(self._order(by, seed), workers)
+        other._minimum = None
+        return other
 
     def _order(self, by: str, seed: int) -> Integers:
         shuffled = np.random.default_rng(seed).permutation(self.samples)
@@ -131,23 +131,23 @@ class RowModel(ABC):
         raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
 
     def hessian_bound(self) -> tuple[float, float]:
-        """The largest and smallest eigenvalue of Σ w_i·a_i·a_iᵀ (w_i = 1/n, or by shards)."""
+        """Return the largest and smallest eigenvalue of Σ w_i·a_i·a_iᵀ, where w_i are the weights of the rows in F."""
         weighted = self.features.T @ _scale_rows(self.features, self.shards.weights)
         gram: Floats = np.asarray(weighted.todense() if hasattr(weighted, "todense") else weighted)
         eigenvalues = np.linalg.eigvalsh(gram.astype(np.float64))
         return float(eigenvalues[-1]), max(0.0, float(eigenvalues[0]))
 
     def squared_row_norms(self) -> Floats:
-        """‖a_i‖² of every row."""
+        """Return ‖a_i‖² of every row."""
         return squared_norms_of(self.features)
 
     def mean_squared_row_norm(self) -> float:
-        """The mean of ‖a_i‖²; of several shards the one with the largest mean counts."""
+        """Return the mean of ‖a_i‖²; with several shards, the mean of the shard where it is largest."""
         norms = self.squared_row_norms()
         return float(max(norms[self.shards.rows_of(shard)].mean() for shard in range(self.shards.count)))
 
-    def shards_apart(self, steepest: float) -> float:
-        """A bound of ‖∇F_m − ∇F‖ for losses whose slopes are at most ``steepest``: by the means of row norms."""
+    def heterogeneity_bound(self, steepest: float) -> float:
+        """Return an upper bound of ‖∇F_m − ∇F‖, from row norms, for losses whose slopes are at most ``steepest``."""
         if self.shards.count == 1:
             return 0.0
         norms = np.sqrt(self.squared_row_norms())
@@ -155,7 +155,7 @@ class RowModel(ABC):
         return steepest * (own + float(norms @ self.shards.weights))
 
     def start_constants(self) -> Constants:
-        """B, Delta and zeta: what they are depends on x_0, the minimum and the split alone."""
+        """Return B, Delta and zeta, which depend only on x_0, the minimum and the split."""
         solution, lowest = self.minimum()
         return Constants(
             B=float(np.linalg.norm(self.initial() - solution)),

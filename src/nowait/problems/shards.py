@@ -1,4 +1,4 @@
-"""Which rows each worker draws from."""
+"""Shards: the rows that each worker draws from."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from nowait.numerics.compiled import kernels
 @final
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """Shard m is ``order[starts[m]:starts[m + 1]]``; worker w draws from shard w modulo their number."""
+    """Shard m is ``order[starts[m]:starts[m + 1]]``; worker w draws from shard w modulo the number of shards."""
 
     order: Integers | None
-    """Row numbers, shard by shard; None if all workers draw from all rows."""
+    """Row numbers, shard by shard; None if every worker draws from all rows."""
     starts: Integers
     weights: Floats
-    """The weight of every row in F, which is the mean over shards of each shard's mean."""
+    """The weight of every row in the loss, which is the mean over shards of each shard's mean."""
 
     @classmethod
     def all_rows(cls, samples: int) -> Shards:
-        """One shard for everybody."""
+        """Return a single shard with all rows."""
         return cls(None, np.array([0, samples]), np.full(samples, 1.0 / samples))
 
     @classmethod
     def split(cls, order: Integers, count: int) -> Shards:
-        """Shards of equal size, give or take one row."""
+        """Cut rows in this order into shards whose sizes differ by at most one."""
         starts = np.array([len(order) * shard // count for shard in range(count + 1)])
         weights = np.empty(len(order))
         for begin, end in pairwise(starts.tolist()):
@@ -45,14 +45,14 @@ class Shards:
         return len(self.starts) - 1
 
     def draw_one(self, sample: Sample) -> int:
-        """One row for the sample's worker."""
+        """Draw one row for the worker of a sample."""
         begin, end = self._bounds(sample.worker)
         if self.order is None:
             return sample.index(end)
         return int(self.order[begin + sample.index(end - begin)])
 
     def draw(self, sample: Sample, size: int, compiled: Callable[..., Integers] | None = None) -> Integers:
-        """Rows for the sample's worker, with replacement; ``compiled`` draws the same ones, but quicker."""
+        """Draw rows for the worker of a sample, with replacement; ``compiled`` draws the same rows faster."""
         begin, end = self._bounds(sample.worker)
         if compiled is None or end - begin >= 1 << 32:
             places = sample.indices(end - begin, size)
@@ -61,13 +61,13 @@ class Shards:
         return places if self.order is None else self.order[begin + places]
 
     def mean(self, values: Floats) -> float:
-        """The mean over shards of each shard's mean."""
+        """Return the mean over shards of each shard's mean."""
         if self.order is None:
             return float(kernels().sum_of(values)) / len(values)
         return float(kernels().inner(values, self.weights))
 
     def rows_of(self, shard: int) -> Integers:
-        """The rows of one shard."""
+        """Return the rows of one shard."""
         begin, end = self._bounds(shard)
         return np.arange(begin, end) if self.order is None else self.order[begin:end]
 

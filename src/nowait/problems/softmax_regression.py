@@ -1,4 +1,4 @@
-"""Softmax regression: several classes."""
+"""Softmax regression, for any number of classes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from nowait.theory import Constants
 class SoftmaxRegression(RowModel):
     """F(X) = mean of −ln softmax(a_i·X)[b_i] + l2/2·‖X‖², dense or sparse, for any number of classes.
 
-    X has a row per feature and a column per class; params are its entries row by row. Labels are numbers or
-    names; the classes are their different values in rising order.
+    X has one row per feature and one column per class; params are its entries, row by row. Labels are numbers or
+    names; the classes are their distinct values in ascending order.
 
     >>> problem = SoftmaxRegression([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0, 1, 2])
     >>> problem.dimension, round(problem.loss(problem.initial()), 6)
@@ -48,33 +48,33 @@ class SoftmaxRegression(RowModel):
         return int(self.features.shape[1]) * len(self.classes)
 
     def loss(self, point: Vector) -> float:
-        """F."""
+        """Return F at a point."""
         losses = full_kernels().softmax_losses(self._scores(point), self._numbers)
         return self.shards.mean(losses) + self.penalty(point)
 
     def full_gradient(self, point: Vector) -> Vector:
-        """∇F."""
+        """Return ∇F at a point."""
         slopes = self._slopes(point) * self.shards.weights
         gradient: Vector = sums_of(self.features, slopes).T.ravel()
         self.add_penalty_gradient(point, gradient)
         return gradient.astype(point.dtype, copy=False)
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
-        """The gradient of a random batch, written into ``out``."""
+        """Write the gradient of a random batch into ``out``."""
         rows = self.shards.draw(sample, self.batch_size)
         slopes = self._slopes(point, rows) / self.batch_size
         self._matrix(out)[:] = sums_of(self.features, slopes, rows).T
         self.add_penalty_gradient(point, out)
 
     def accuracy(self, point: Vector) -> float:
-        """The share of rows whose class has the highest score."""
+        """Return the fraction of rows whose class has the highest score."""
         best = np.argmax(self._scores(point), axis=0)
         return float((best == self._numbers).mean())
 
     def constants(self) -> Constants:
         """L ≤ λ_max/2 + l2, mu ≥ l2, and for every x: G = √2·max‖a_i‖ (if l2 = 0), sigma² ≤ 2·mean‖a_i‖²/batch.
 
-        Of several shards the one with the largest mean counts.
+        With several shards the mean is that of the shard where it is largest.
         """
         return replace(
             self.start_constants(),
@@ -82,11 +82,11 @@ class SoftmaxRegression(RowModel):
             mu=self.l2,
             sigma=float(np.sqrt(2 * self.mean_squared_row_norm() / self.batch_size)),
             G=float(np.sqrt(2 * self.squared_row_norms().max())) if self.l2 == 0 else None,
-            zeta=self.shards_apart(2**0.5),
+            zeta=self.heterogeneity_bound(2**0.5),
         )
 
     def _order(self, by: str, seed: int) -> Integers:
-        """By label and sorted are the same: targets are class numbers."""
+        """Splits by label and by target are the same, because targets are class numbers."""
         return super()._order("sorted" if by == "label" else by, seed)
 
     def _solve(self) -> Vector:
@@ -94,22 +94,22 @@ class SoftmaxRegression(RowModel):
         return solution
 
     def _matrix(self, point: Vector) -> NDArray[Any]:
-        """Params as X."""
+        """Return params as the matrix X."""
         return point.reshape(-1, len(self.classes))
 
     def _scores(self, point: Vector, rows: Integers | None = None) -> Floats:
-        """a_i·X of these rows (all of them unless given): a row per class."""
+        """Return a_i·X of these rows, or of all rows: one row per class."""
         return margins_of(self.features, self._matrix(point).T, rows)
 
     def _slopes(self, point: Vector, rows: Integers | None = None) -> Floats:
-        """softmax(scores) − one-hot(class) of these rows (all of them unless given): a row per class."""
+        """Return softmax(scores) − one-hot(class) of these rows, or of all rows: one row per class."""
         slopes = self._scores(point, rows)
         full_kernels().scores_to_slopes(slopes, self._numbers if rows is None else self._numbers[rows])
         return slopes
 
 
 def _classes(labels: Any) -> tuple[NDArray[Any], Integers]:
-    """The different labels in rising order, and every row's place among them."""
+    """Return the distinct labels in ascending order, and the index of the label of every row among them."""
     values = np.asarray(labels)
     if values.dtype.kind not in "biufU":
         raise TypeError(f"labels must be all numbers or all names, got an array of {values.dtype}")

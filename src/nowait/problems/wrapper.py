@@ -1,4 +1,4 @@
-"""What problems around another problem share."""
+"""The base class of problems that wrap another problem."""
 
 from __future__ import annotations
 
@@ -6,23 +6,51 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any, Self
 
+from nowait.core import Sample
+from nowait.core.capabilities import Capabilities, size_in_bytes
 from nowait.core.problem import checked_problem
 from nowait.core.types import Vector
 from nowait.theory import Constants
 
 LOCAL_STEPS, COMPRESSION = 1 << 29, 1 << 30
-"""From here on the parts of a ticket's sample belong to wrappers, so that they share no draws with the problem."""
+"""Wrappers draw from parts of a ticket's sample with these numbers and above; wrapped problems must not use them."""
 
 
 class Wrapper(ABC):
-    """The same objective; what workers send differs."""
+    """A problem with the objective of another one, whose workers send something else than its gradients."""
 
     def __init__(self, problem: Any) -> None:
-        self.problem = checked_problem(problem)
-        if getattr(problem, "num_statistics", 0):
+        self.problem: Any = checked_problem(problem)
+        if Capabilities.of(problem).num_statistics:
             raise TypeError(
-                f"{type(self).__name__} cannot go around a problem with buffers, such as those of batch normalisation"
+                f"{type(self).__name__} cannot wrap a problem with buffers, such as those of batch normalisation"
             )
+
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities of the wrapped problem, without those that depend on what workers send.
+
+        Subclasses replace the fields for which they have a method of their own.
+        """
+        inner = Capabilities.of(self.problem)
+        return Capabilities(
+            gradient=self.gradient,
+            gradient_into=None,
+            gradient_with_memory=None,
+            prepare=inner.prepare,
+            message_bytes=size_in_bytes,
+            num_statistics=0,
+            num_shards=inner.num_shards,
+            replayable=inner.replayable,
+            usual_update=inner.usual_update,
+            write_files=inner.write_files,
+            parts_to_send=inner.parts_to_send,
+            split=None if inner.split is None else self.split,
+            minimum=inner.minimum,
+            constants=None if inner.constants is None else self.constants,
+            full_gradient=None,  # it is not the mean of what workers send
+            losses_at=inner.losses_at,
+            compiled_data=None,  # compiled simulations would use the gradients of the wrapped problem
+        )
 
     @property
     def dimension(self) -> int:
@@ -31,37 +59,43 @@ class Wrapper(ABC):
 
     @property
     def num_shards(self) -> int:
-        """Into how many shards the problem's rows are split."""
-        return int(getattr(self.problem, "num_shards", 1))
-
-    def prepare(self) -> None:
-        """What the problem does before workers are forked."""
-        if hasattr(self.problem, "prepare"):
-            self.problem.prepare()
+        """The number of workers that the data are split for."""
+        return Capabilities.of(self.problem).num_shards
 
     def initial(self) -> Vector:
-        """x_0 of the problem."""
+        """The initial params of the wrapped problem."""
         initial: Vector = self.problem.initial()
         return initial
 
+    @abstractmethod
+    def gradient(self, point: Vector, sample: Sample) -> Vector:
+        """Return what a worker sends for this ticket."""
+
     def loss(self, point: Vector) -> float:
-        """F of the problem."""
+        """The loss of the wrapped problem."""
         return float(self.problem.loss(point))
 
     def minimum(self) -> tuple[Vector, float]:
-        """x* and F* of the problem, if it knows them."""
-        minimum: tuple[Vector, float] = self.problem.minimum()
-        return minimum
+        """The minimiser and the lowest loss of the wrapped problem."""
+        found: tuple[Vector, float] = self._inner_method("minimum")()
+        return found
 
     def constants(self) -> Constants:
-        """Those of the objective. What workers send has another noise and another length."""
-        constants: Constants = self.problem.constants()
+        """The constants of the objective; without sigma and G, because workers do not send its gradients."""
+        constants: Constants = self._inner_method("constants")()
         return replace(constants, sigma=None, G=None)
 
     def split(self, *arguments: Any, **options: Any) -> Self:
-        """The same around the split problem."""
-        return self._around(self.problem.split(*arguments, **options))
+        """Return the same wrapper around the split problem."""
+        return self._rewrapped(self._inner_method("split")(*arguments, **options))
 
     @abstractmethod
-    def _around(self, problem: Any) -> Self:
-        """The same wrapper around another problem."""
+    def _rewrapped(self, problem: Any) -> Self:
+        """Return the same wrapper around another problem."""
+
+    def _inner_method(self, name: str) -> Any:
+        """Return an optional method of the wrapped problem, or raise a TypeError that says that it has none."""
+        method = getattr(Capabilities.of(self.problem), name)
+        if method is None:
+            raise TypeError(f"{type(self.problem).__name__} has no {name}(), so neither has {type(self).__name__}")
+        return method

@@ -1,4 +1,4 @@
-"""Which items of a data set a ticket gets."""
+"""The batches of tickets: which items of a data set each of them has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ SAMPLINGS = ("replacement", "epochs")
 @final
 @dataclass
 class Batches:
-    """Draws batches for tickets: a pure function of the sample, unless the data set is an iterable."""
+    """Makes the batches of tickets.
+
+    A batch is a pure function of the ticket's sample, unless the data set is an IterableDataset.
+    """
 
     data: Any
     size: int
@@ -30,12 +33,12 @@ class Batches:
     collate: Any
     shards: Shards | None = None
     _permutations: dict[int, tuple[int, Integers]] = field(default_factory=dict, repr=False)
-    """The latest epoch of every worker, and its order."""
+    """The current epoch of each worker, and the order of the rows in it."""
     _stream: Iterator[Any] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, data: Any, size: int, sampling: str, collate: Any) -> Batches:
-        """Checked."""
+        """Check the arguments of a problem and make its batches."""
         if sampling not in SAMPLINGS:
             raise ValueError(f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}")
         size = checks.at_least(1, size, "batch_size", "a gradient needs items")
@@ -53,21 +56,21 @@ class Batches:
 
     @property
     def is_stream(self) -> bool:
-        """Do its items come in an order of their own?"""
+        """True for an IterableDataset, whose items come in its own order."""
         return isinstance(self.data, IterableDataset)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is made on the way."""
+        """Leave out caches and the open iterator."""
         return self.__dict__ | {"_permutations": {}, "_stream": None}
 
     def draw(self, sample: Sample, part: int, parts: int) -> Any:
-        """The batch of a ticket; of several, number ``part``."""
+        """Return the batch of a ticket, or batch number ``part`` if it has several."""
         if self.is_stream:
             return self.collate([self._next() for _ in range(self.size)])
         return self.items(self._places(sample, part, parts))
 
     def items(self, places: Integers, data: Any = None) -> Any:
-        """These items of the data set (or of another) as a batch, all at once where it can do that."""
+        """Return items of the data set (or of ``data``) as a batch, fetched in one call if the data set supports it."""
         data = self.data if data is None else data
         if isinstance(data, TensorDataset) and self.collate is default_collate:
             chosen = torch.from_numpy(np.asarray(places, dtype=np.int64))
@@ -77,7 +80,7 @@ class Batches:
         return self.collate(several(numbers) if several is not None else [data[number] for number in numbers])
 
     def first(self, count: int) -> Any:
-        """The first items, to try things out."""
+        """Return the first items as a batch, for checks."""
         if self.is_stream:
             items = [item for item, _ in zip(self.data, range(count), strict=False)]
             if not items:
@@ -101,7 +104,7 @@ class Batches:
         )
 
     def _permuted(self, worker_key: int, length: int, epoch: int, rows: Integers) -> Integers:
-        """The rows in the order of an epoch, which follows from seed, worker and epoch."""
+        """Return the rows in the order of an epoch, a function of seed, worker and epoch."""
         known_epoch, order = self._permutations.get(worker_key, (-1, rows))
         if known_epoch != epoch:
             rng = np.random.Generator(np.random.Philox(key=child(worker_key ^ length, epoch)))
@@ -120,7 +123,7 @@ class Batches:
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """The tensors of a batch on a device, and whatever else knows how to get there."""
+    """Move the tensors of a batch, and other objects that have ``to(device)``, to a device."""
     if hasattr(batch, "to"):
         return batch.to(device)
     if isinstance(batch, Mapping):

@@ -1,4 +1,4 @@
-"""A model's parameters and buffers as one flat vector, without copies."""
+"""The parameters and buffers of a model as one flat vector, without copies."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def tensor_of(array: Vector) -> torch.Tensor:
-    """A tensor on the very memory of an array, also of one that numpy regards as read-only; it keeps nothing alive.
+    """Return a tensor that shares the memory of an array, which may be read-only; it does not keep the array alive.
 
-    Workers read their points from memory that is mapped for reading: who writes to such a tensor ends the process.
+    Workers map their points read-only: writing to such a tensor crashes the process.
     """
     kind = ctypes.c_float if array.dtype == np.float32 else ctypes.c_double
     memory = (kind * array.size).from_address(array.ctypes.data)
@@ -28,7 +28,7 @@ def tensor_of(array: Vector) -> torch.Tensor:
 @final
 @dataclass(frozen=True)
 class Piece:
-    """A tensor's place in the flat vector."""
+    """The range of entries that a tensor takes in the flat vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,10 +39,10 @@ class Piece:
 @final
 @dataclass(frozen=True)
 class Layout:
-    """Where the trained parameters and the buffers of a model are in params.
+    """The positions of the trained parameters and the buffers of a model in params.
 
-    Parameters come first; buffers that training changes follow as statistics, with a 1 at the end
-    (``nowait.core.statistics``). Frozen parameters and other buffers are not part of it, tied ones are there once.
+    Parameters come first, then the buffers that training changes, as statistics with a 1 at the end
+    (``nowait.core.statistics``). Frozen parameters and all other buffers are left out; tied parameters appear once.
     """
 
     parameters: tuple[Piece, ...]
@@ -51,7 +51,7 @@ class Layout:
 
     @classmethod
     def of(cls, model: torch.nn.Module, statistics: Iterable[str] = ()) -> Layout:
-        """The layout of a model with these buffers as statistics, or an error that says what cannot be trained."""
+        """Return the layout of a model with these buffers as statistics; raise an error if it cannot be trained."""
         trained = [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
         if not trained:
             raise ValueError(f"{type(model).__name__} has no parameters that require gradients: nothing to train")
@@ -66,21 +66,21 @@ class Layout:
 
     @property
     def num_parameters(self) -> int:
-        """How many entries are trained."""
+        """The number of trained entries."""
         return self.parameters[-1].end
 
     @property
     def num_statistics(self) -> int:
-        """How many entries the buffers take, and the 1 at the end."""
+        """The number of entries of the buffers and the 1 at the end; 0 without buffers."""
         return self.buffers[-1].end - self.num_parameters + 1 if self.buffers else 0
 
     @property
     def length(self) -> int:
-        """The length of params."""
+        """The number of params."""
         return self.num_parameters + self.num_statistics
 
     def vector_of(self, model: torch.nn.Module) -> Vector:
-        """The model's parameters and buffers as params."""
+        """Return the parameters and buffers of a model as params."""
         vector = np.ones(self.length, self.dtype)
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())
         for piece in (*self.parameters, *self.buffers):
@@ -88,18 +88,18 @@ class Layout:
         return vector
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """A view of the flat tensor for each parameter."""
+        """Return a view of the flat tensor for each parameter."""
         return [flat[piece.start : piece.end].view(piece.shape) for piece in self.parameters]
 
     def load_buffers(self, model: torch.nn.Module, flat: torch.Tensor) -> None:
-        """Write the statistics of params into the model's buffers."""
+        """Copy the statistics in params into the buffers of a model."""
         if self.buffers:
             tensors = dict(model.named_buffers())
             for piece in self.buffers:
                 tensors[piece.name].copy_(flat[piece.start : piece.end].view(piece.shape))
 
     def store_buffers(self, model: torch.nn.Module, flat: torch.Tensor) -> None:
-        """Write the model's buffers, and the 1 behind them, into a flat tensor."""
+        """Copy the buffers of a model, and the 1 after them, into a flat tensor."""
         if self.buffers:
             tensors = dict(model.named_buffers())
             for piece in self.buffers:

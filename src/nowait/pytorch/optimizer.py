@@ -1,4 +1,4 @@
-"""PyTorch's optimisers on the server."""
+"""The optimisers of ``torch.optim`` as updates of the server."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from nowait.core.state import State
 from nowait.core.types import Vector
 from nowait.pytorch.flat import tensor_of
 
-BY_SHAPE = ("Adafactor", "Muon", "SparseAdam", "LBFGS")
-"""These look at the shapes of parameters, at sparse gradients, or compute gradients themselves."""
+NOT_ELEMENTWISE = ("Adafactor", "Muon", "SparseAdam", "LBFGS")
+"""Optimisers that use the shapes of parameters, need sparse gradients, or compute gradients themselves."""
 
 
 @final
 class TorchOptimizer(Update):
-    """Any optimiser of ``torch.optim`` that treats every entry alike.
+    """Any optimiser of ``torch.optim`` that updates every entry of params by the same formula.
 
-    ``TorchOptimizer(torch.optim.AdamW, weight_decay=0.01)``: with its options, but without a learning rate, which is
-    the stepsize of each step, as the method's rule says. Schedules are stepsize rules too (``nw.Cosine``,
-    ``nw.StepDecay``), and follow the server's steps. Its state is checkpointed and resumed.
+    ``TorchOptimizer(torch.optim.AdamW, weight_decay=0.01)`` takes the options of the optimiser except the learning
+    rate: it is the stepsize of each step, which the method's stepsize rule gives. Schedules are stepsize rules too
+    (``nw.Cosine``, ``nw.StepDecay``), over the steps of the server. The state is checkpointed and resumed.
     """
 
     def __init__(self, optimizer: type[torch.optim.Optimizer], **options: Any) -> None:
         if not (inspect.isclass(optimizer) and issubclass(optimizer, torch.optim.Optimizer)):
             raise TypeError(f"optimizer must be a class of torch.optim, such as torch.optim.AdamW, got {optimizer!r}")
-        if optimizer.__name__ in BY_SHAPE:
-            raise ValueError(f"{optimizer.__name__} does not treat every entry of params alike: it cannot be used here")
+        if optimizer.__name__ in NOT_ELEMENTWISE:
+            raise ValueError(f"{optimizer.__name__} does not update all entries of params by the same formula")
         if "lr" in options:
             raise ValueError("leave lr= out: the learning rate is the stepsize, as in nw.DelayAdaptive(0.05)")
         self._kind, self._options = optimizer, options
         self._parameter = torch.nn.Parameter(torch.zeros(1))
-        self._optimizer = self._made()
+        self._optimizer = self._new_optimizer()
 
     @property
     def momentum_factor(self) -> float:
-        """The momentum, or the first beta."""
+        """The momentum of the optimiser, or its first beta."""
         betas = self._optimizer.defaults.get("betas", (0.0,))
         return float(self._optimizer.defaults.get("momentum", 0.0) or betas[0])
 
     def described(self) -> dict[str, Any]:
-        """For ``config.json``: what it takes to make it again."""
+        """Return the name and the options of the optimiser, for ``config.json``."""
         own = self._kind.__module__.startswith("torch.optim")
         name = self._kind.__name__ if own else f"{self._kind.__module__}.{self._kind.__name__}"
         return {"type": "TorchOptimizer", "optimizer": name, "options": dict(self._options)}
 
     def start(self, params: Vector) -> None:
-        """All state anew."""
+        """Make a new optimiser, for params like these."""
         self._parameter = torch.nn.Parameter(torch.zeros(params.size, dtype=tensor_of(params).dtype))
-        self._optimizer = self._made()
+        self._optimizer = self._new_optimizer()
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
-        """One step of the optimiser, made in ``out``."""
+        """Copy params to ``out`` and make one step of the optimiser there."""
         out[:] = params
         self._parameter.data = tensor_of(out)
         self._parameter.grad = tensor_of(direction)
@@ -65,7 +65,7 @@ class TorchOptimizer(Update):
         self._parameter.grad = None
 
     def state(self) -> State:
-        """The optimiser's tensors and numbers."""
+        """Return the tensors and numbers in the state of the optimiser."""
         state: State = {}
         for name, value in self._optimizer.state.get(self._parameter, {}).items():
             if isinstance(value, torch.Tensor):
@@ -75,7 +75,7 @@ class TorchOptimizer(Update):
         return state
 
     def restore(self, state: State) -> None:
-        """Go on from there."""
+        """Set the state of the optimiser to what ``state`` returned."""
         for name, value in state.items():
             tensor = torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else torch.tensor(float(value))
             self._optimizer.state[self._parameter][name] = tensor
@@ -84,9 +84,10 @@ class TorchOptimizer(Update):
         options = "".join(f", {name}={value!r}" for name, value in self._options.items())
         return f"TorchOptimizer({self._kind.__name__}{options})"
 
-    def _made(self) -> torch.optim.Optimizer:
+    def _new_optimizer(self) -> torch.optim.Optimizer:
         try:
-            quiet = {"foreach": False} if "foreach" in inspect.signature(self._kind).parameters else {}
-            return self._kind([self._parameter], **(self._options | quiet | {"lr": 1.0}))  # never writes to gradients
+            # the foreach implementations write to gradients
+            in_turn = {"foreach": False} if "foreach" in inspect.signature(self._kind).parameters else {}
+            return self._kind([self._parameter], **(self._options | in_turn | {"lr": 1.0}))
         except TypeError as error:
             raise TypeError(f"{self._kind.__name__} does not take these options: {error}") from None

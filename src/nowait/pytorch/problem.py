@@ -19,15 +19,15 @@ from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
 from nowait.pytorch.batches import Batches, moved
-from nowait.pytorch.chance import seeded
-from nowait.pytorch.desk import desk_for
+from nowait.pytorch.bound_model import BoundModel, bound_model
 from nowait.pytorch.flat import Layout, tensor_of
+from nowait.pytorch.model_checks import changed_buffers, check_separate
 from nowait.pytorch.optimizer import TorchOptimizer
-from nowait.pytorch.trial import changed_buffers, check_separate
+from nowait.pytorch.rng import seeded
 
 Metric = Callable[[Any, Any], Any]
 EVALUATED_ITEMS = 2_048
-"""Without a validation set the loss is that of so many items of the training set."""
+"""Without a validation set the loss is the mean over this many items of the training set."""
 
 
 def _usual_forward(model: torch.nn.Module, batch: Any) -> tuple[Any, Any]:
@@ -39,16 +39,17 @@ def _usual_forward(model: torch.nn.Module, batch: Any) -> tuple[Any, Any]:
 class TorchProblem:
     """A model, its loss and its data, for ``nw.train``, ``nw.simulate`` and ``nw.replay``.
 
-    ``build_model`` makes the model; ``loss(output, target)`` is a scalar tensor; ``train_set`` is a data set of (input,
-    target) pairs, or anything that ``forward(model, batch) -> (output, target)`` can use. The loss of a run is the mean
-    over ``validation``, or over the first items of the training set; ``metrics`` are functions of (output, target)
-    whose means ``evaluate`` gives. ``sampling="epochs"`` takes every item once an epoch, else items are drawn with
-    replacement. ``clip_norm`` clips gradients at the worker, ``accumulate`` adds up several batches.
+    ``build_model`` makes the model; ``loss(output, target)`` returns a scalar tensor; ``train_set`` is a data set of
+    (input, target) pairs, or of any items that ``forward(model, batch) -> (output, target)`` accepts. The loss of a run
+    is the mean over ``validation``, or over the first items of the training set; ``metrics`` are functions of (output,
+    target), whose means ``evaluate`` returns. With ``sampling="epochs"`` a worker takes every item once per epoch; by
+    default items are drawn with replacement. ``clip_norm`` clips gradients on the worker; ``accumulate`` is the number
+    of batches per gradient.
 
-    ``device`` is one, or a list over which workers are spread. Every worker computes with ``threads`` threads.
+    ``device`` is one device, or a list of devices that workers take in turn. Every worker uses ``threads`` threads.
 
-    The model's buffers, such as the statistics of batch normalisation, are the last entries of params: workers measure
-    them, and the server keeps a running mean.
+    Buffers that training changes, such as the statistics of batch normalisation, are the last entries of params:
+    workers measure them, and the server keeps a running mean.
     """
 
     def __init__(
@@ -75,94 +76,94 @@ class TorchProblem:
         if validation is not None and not (hasattr(validation, "__getitem__") and hasattr(validation, "__len__")):
             raise TypeError(f"validation must be a data set with a length and items, got {validation!r}")
         if validation is not None and len(validation) == 0:
-            raise ValueError("validation is empty: leave it out, and the training set serves")
+            raise ValueError("validation is empty: leave it out to evaluate on the training set")
         self._validation = validation
         self._clip = None if clip_norm is None else checks.positive(clip_norm, "clip_norm", "it is a length")
         self._accumulate = checks.at_least(1, accumulate, "accumulate", "it counts batches")
         self._devices = _checked_devices(device)
-        self._threads = checks.at_least(1, threads, "threads", "somebody has to compute")
+        self._threads = checks.at_least(1, threads, "threads", "a worker needs one")
         self._seed = checked_seed(seed)
-        self._desks: dict[tuple[int, str], Any] = {}
+        self._models: dict[tuple[int, str], BoundModel] = {}
         if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
-            raise ValueError("metrics are functions of (output, target) by name, none of them named 'loss'")
-        with self._few_threads(), seeded(self._seed):
-            self._layout, self._initial = self._tried()
+            raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
+        with self._fixed_threads(), seeded(self._seed):
+            self._layout, self._initial = self._checked_layout()
             if self._validation is not None:
                 self._means(self._initial, self._metrics, islice(self._validation_batches(), 1))
 
-    # What engines ask of a problem
+    # The problem, as engines use it
 
     @property
     def dimension(self) -> int:
-        """The number of params: trained ones, buffers, and a 1 behind those."""
+        """The number of params: trained parameters, buffers, and a 1 after the buffers."""
         return self._layout.length
 
     @property
     def num_statistics(self) -> int:
-        """How many of the last params are buffers."""
+        """The number of the last params that hold buffers and the 1 after them."""
         return self._layout.num_statistics
 
     @property
     def num_shards(self) -> int:
-        """For how many workers the data are split."""
+        """The number of workers that the data are split for; 1 if all workers draw from all items."""
         return 1 if self._batches.shards is None else self._batches.shards.count
 
     @property
     def replayable(self) -> bool:
-        """Whether gradients follow from point and sample; not with an IterableDataset."""
+        """False for an IterableDataset: its items come in an order that is not recorded."""
         return not self._batches.is_stream
 
     def initial(self) -> Vector:
-        """The params of the model as it was built."""
+        """The parameters and buffers of the model as ``build_model`` returns it."""
         return self._initial.copy()
 
     def usual_update(self) -> Update:
-        """``torch.optim.SGD``, whose rounding is that of a plain PyTorch loop."""
+        """Return ``torch.optim.SGD``, which rounds as a plain PyTorch loop does."""
         return TorchOptimizer(torch.optim.SGD)
 
     def prepare(self) -> None:
-        """Build the model before workers are forked, with one thread: others would not survive the fork."""
+        """Build the model before workers are forked, with one thread, because threads do not survive a fork."""
         torch.set_num_threads(1)
         if all(device.type == "cpu" for device in self._devices):
-            self._desk(0)
+            self._model_for(0)
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
-        """The gradient of the loss on the ticket's batch."""
+        """Return the gradient of the loss on the batch of a ticket."""
         out = np.empty_like(point)
         self.gradient_into(point, sample, out)
         return out
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
-        """The same, written into ``out``; the parameters are ``point``'s memory, their gradients ``out``'s."""
+        """Write the gradient into ``out``; on the CPU the model computes in the memory of ``point`` and ``out``."""
         point = self._fitting(point)
-        with self._few_threads():
-            desk = self._desk(sample.worker)
-            desk.read(point)
-            desk.begin(out)
-            desk.model.train()
+        with self._fixed_threads():
+            bound = self._model_for(sample.worker)
+            bound.load(point)
+            bound.zero_gradient(out)
+            bound.model.train()
             with seeded(sample.part(self._accumulate).key):
                 for part in range(self._accumulate):
-                    batch = moved(self._batches.draw(sample, part, self._accumulate), desk.device)
-                    loss = self._loss(*self._forward(desk.model, batch))
+                    batch = moved(self._batches.draw(sample, part, self._accumulate), bound.device)
+                    loss = self._loss(*self._forward(bound.model, batch))
                     torch.autograd.backward(loss if self._accumulate == 1 else loss / self._accumulate)
             if self._clip is not None:
-                torch.nn.utils.clip_grad_norm_(desk.model.parameters(), self._clip)
-            desk.finish(out)
+                torch.nn.utils.clip_grad_norm_(bound.model.parameters(), self._clip)
+            bound.store_gradient(out)
 
     def loss(self, point: Vector) -> float:
-        """The mean loss over the validation set, in evaluation mode."""
+        """Return the mean loss over the validation set, in evaluation mode."""
         return self._means(point, {}, self._validation_batches())["loss"]
 
-    # For people
+    # For users
 
     def evaluate(self, params: Vector) -> dict[str, float]:
-        """The mean loss over the validation set, and the means of the metrics."""
+        """Return the mean loss over the validation set and the mean of each metric, by name."""
         return self._means(params, self._metrics, self._validation_batches())
 
     def model(self, params: Vector) -> torch.nn.Module:
-        """A new model with these params, such as ``run.params``, in evaluation mode."""
+        """Return a new model with these params, such as ``run.params``, in evaluation mode."""
         params = self._fitting(params)
-        model = self._made()
+        model = self._built()
         flat = tensor_of(params)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         with torch.no_grad():
@@ -172,7 +173,7 @@ class TorchProblem:
         return model.eval()
 
     def write_files(self, params: Vector, folder: Path) -> None:
-        """``model.safetensors``, which ``safetensors.torch.load_model`` reads without nowait."""
+        """Write ``model.safetensors``, which ``safetensors.torch.load_model`` reads without nowait."""
         from safetensors.torch import save_model
 
         unfinished = folder / ".model.safetensors.unfinished"
@@ -180,12 +181,12 @@ class TorchProblem:
         os.replace(unfinished, folder / "model.safetensors")
 
     def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
-        """Give every worker items of its own: at random (``"iid"``), or sorted by target (``"label"``, ``"sorted"``).
+        """Give every worker its own items: at random (``"iid"``), or sorted by target (``"label"``, ``"sorted"``).
 
-        Workers with a number of ``workers`` or more take shards in turn.
+        Worker w takes shard w modulo ``workers``.
         """
         if self._batches.is_stream:
-            raise TypeError("an IterableDataset cannot be split: give every worker its part in the data set itself")
+            raise TypeError("an IterableDataset cannot be split: select the items of each worker in the data set")
         count = len(self._batches.data)
         workers = checks.at_least(1, workers, "workers", "every shard belongs to a worker")
         if workers > count:
@@ -195,15 +196,15 @@ class TorchProblem:
         order = np.random.default_rng(seed).permutation(count)
         if by != "iid":
             order = order[np.argsort(self._targets()[order], kind="stable")]
-        twin = copy.copy(self)
-        twin._batches = copy.copy(self._batches)
-        twin._batches.shards = Shards.split(order, workers)
-        twin._batches._permutations = {}
-        twin._desks = {}
-        return twin
+        other = copy.copy(self)
+        other._batches = copy.copy(self._batches)
+        other._batches.shards = Shards.split(order, workers)
+        other._batches._permutations = {}
+        other._models = {}
+        return other
 
     def _targets(self) -> Floats:
-        """One number for every item of the training set."""
+        """Return one number for every item of the training set."""
         data = self._batches.data
         targets = data.tensors[1] if isinstance(data, TensorDataset) else getattr(data, "targets", None)
         try:
@@ -213,11 +214,13 @@ class TorchProblem:
         except (TypeError, ValueError, KeyError, IndexError, RuntimeError):
             numbers = np.empty(0)
         if numbers.shape != (len(data),):
-            raise ValueError("splitting by label needs a number for every item: items (input, number), or data.targets")
+            raise ValueError(
+                "splitting by label needs a number for every item: items (input, number), or train_set.targets"
+            )
         return numbers
 
     def parts_to_send(self) -> dict[str, Any]:
-        """What is sent to workers, by the names users know: to say which of them does not pickle."""
+        """Return what is sent to workers, by argument name, so that an error can say which one does not pickle."""
         return {
             "build_model": self._build,
             "loss": self._loss,
@@ -229,27 +232,27 @@ class TorchProblem:
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without models: every process builds its own."""
-        return self.__dict__ | {"_desks": {}}
+        """Leave out the models: every process builds its own."""
+        return self.__dict__ | {"_models": {}}
 
     def __repr__(self) -> str:
         data = "a stream" if self._batches.is_stream else f"{len(self._batches.data):,} items"
         buffers = f" and {self.num_statistics - 1} of buffers" if self.num_statistics else ""
         return f"TorchProblem({self._layout.num_parameters:,} params{buffers}, {data}, batch_size={self._batches.size})"
 
-    # Inside
+    # Internals
 
     def _means(
         self, params: Vector, metrics: Mapping[str, Metric], batches: Iterable[tuple[int, Any]]
     ) -> dict[str, float]:
         params = self._fitting(params)
         totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
-        with self._few_threads(), torch.no_grad():
-            desk = self._desk(0)
-            desk.read(params)
-            desk.model.eval()
+        with self._fixed_threads(), torch.no_grad():
+            bound = self._model_for(0)
+            bound.load(params)
+            bound.model.eval()
             for items, batch in batches:
-                output, target = self._forward(desk.model, moved(batch, desk.device))
+                output, target = self._forward(bound.model, moved(batch, bound.device))
                 totals["loss"] += items * float(self._loss(output, target))
                 for name, metric in metrics.items():
                     totals[name] += items * float(metric(output, target))
@@ -257,16 +260,16 @@ class TorchProblem:
         return {name: total / count for name, total in totals.items()}
 
     def _fitting(self, params: Vector) -> Vector:
-        """Params that are of this problem, or an error."""
+        """Return params as a contiguous array, or raise a ValueError if they have another size or dtype."""
         if params.shape == (self.dimension,) and params.dtype == self._layout.dtype:
             return np.ascontiguousarray(params)
         raise ValueError(
             f"params must have {self.dimension} entries of {np.dtype(self._layout.dtype)}, got {params.shape} of "
-            f"{params.dtype}: are they of this problem?"
+            f"{params.dtype}: these are the params of another problem"
         )
 
-    def _made(self) -> torch.nn.Module:
-        """A model as the factory makes it, always with the same random numbers."""
+    def _built(self) -> torch.nn.Module:
+        """Call ``build_model`` with the seed of the problem, so that every process builds the same model."""
         with seeded(self._seed):
             torch.manual_seed(self._seed)
             model = self._build()
@@ -274,24 +277,24 @@ class TorchProblem:
             raise TypeError(f"build_model must return a torch.nn.Module, got {type(model).__name__}")
         return model
 
-    def _desk(self, worker: int) -> Any:
-        """The model of this process, on the worker's device."""
+    def _model_for(self, worker: int) -> BoundModel:
+        """Return the model of this process on the device of a worker; the first call builds it."""
         device = self._devices[worker % len(self._devices)]
         name = (os.getpid() if device.type != "cpu" else 0, str(device))
-        if name not in self._desks:
-            model = self._made()
+        if name not in self._models:
+            model = self._built()
             if Layout.of(model, [piece.name for piece in self._layout.buffers]) != self._layout:
-                raise ValueError("build_model made a model of other shapes in this process than in the first one")
-            self._desks[name] = desk_for(model, self._layout, device)
-        return self._desks[name]
+                raise ValueError("build_model returned a model with other shapes than in the main process")
+            self._models[name] = bound_model(model, self._layout, device)
+        return self._models[name]
 
-    def _tried(self) -> tuple[Layout, Vector]:
-        """The layout and the initial params; the model is tried out, so that mistakes are told early."""
-        model, other = self._made(), self._made()
+    def _checked_layout(self) -> tuple[Layout, Vector]:
+        """Check the model on one batch, so that mistakes are reported early; return its layout and initial params."""
+        model, other = self._built(), self._built()
         Layout.of(model)
         check_separate(model, other)
         if Layout.of(model) != Layout.of(other):
-            raise ValueError("build_model must make the same model every time: the shapes of two of them differ")
+            raise ValueError("build_model must return the same model on every call, but the shapes of two calls differ")
         device = self._devices[0]
         batch = moved(self._batches.first(self._batches.size), device)
         layout = Layout.of(model, changed_buffers(other.to(device), self._forward, self._loss, batch))
@@ -313,8 +316,8 @@ class TorchProblem:
             yield len(places), self._batches.items(places, data)
 
     @contextmanager
-    def _few_threads(self) -> Iterator[None]:
-        """Sums depend on the number of threads: every process computes with the same one."""
+    def _fixed_threads(self) -> Iterator[None]:
+        """Use ``threads`` threads inside: sums depend on their number, so it is the same in every process."""
         before = torch.get_num_threads()
         if before == self._threads:
             yield
@@ -331,13 +334,13 @@ def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:
         raise TypeError(f"device must be a name such as 'cuda', or a list of them, got {device!r}")
     names = [device] if isinstance(device, str | torch.device) else list(device)
     if not names:
-        raise ValueError("device is an empty list: name at least one")
+        raise ValueError("device is an empty list: give at least one device")
     devices = []
     for name in names:
         try:
             one = torch.device(name)
             float(torch.ones(1, device=one))
         except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise ValueError(f"device {name!r} is not there: {str(error).splitlines()[0]}") from None
+            raise ValueError(f"device {name!r} is not available: {str(error).splitlines()[0]}") from None
         devices.append(one)
     return devices

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from nowait.core import checks, sampler
-from nowait.core.problem import checked_problem, gradient_function, initial_params
+from nowait.core.capabilities import Capabilities
+from nowait.core.problem import checked_problem, initial_params
 from nowait.core.randomness import checked_seed
 from nowait.engines.progress import Progress
 from nowait.engines.watch import Watch
@@ -75,13 +76,13 @@ def plan(
     given = {"seconds": seconds, "speeds": speeds, "trace": trace, "workers": workers}
     source = _source(given, problem, probe_seconds, slowdown, checked_seed(seed))
     chosen = LeastSquares.random(samples=2_000, dimension=100, noise=0.01, batch_size=8) if problem is None else problem
-    checked_problem(chosen)
+    capabilities = Capabilities.of(checked_problem(chosen))
     gain = speedup(source.seconds.tolist())
-    shards = getattr(chosen, "num_shards", 1)
+    shards = capabilities.num_shards
     if shards not in (1, gain.workers):
         raise ValueError(f"the problem is split for {shards} workers, but the speeds are those of {gain.workers}")
     entrants = candidates(gain, heterogeneous=shards > 1)
-    slowness = _seconds_per_gradient(chosen)
+    slowness = _seconds_per_gradient(chosen, capabilities)
     found = estimate(chosen, seed=seed, workers=shards, **(QUICK_LOOK if slowness > SLOW else {}))
     seed_list = range(seed, seed + _num_seeds(seeds, slowness))
     effort = LITTLE_EFFORT if slowness > SLOW else Effort()
@@ -105,7 +106,7 @@ def plan(
         target_loss=target,
         budget_seconds=track.seconds,
         simulated=sorted(simulated, key=lambda one: one.seconds),
-        predicted=_predicted(chosen, gain, found.constants, target, tuned),
+        predicted=_predicted(capabilities, gain, found.constants, target, tuned),
         round_seconds=source.round_seconds,
         own_data=shards > 1,
     )
@@ -127,11 +128,11 @@ def _source(given: dict[str, Any], problem: Any, probe_seconds: float, slowdown:
     return Source.of_probe(problem, value, probe_seconds, slowdown=slowdown, seed=seed)
 
 
-def _seconds_per_gradient(problem: Any) -> float:
+def _seconds_per_gradient(problem: Any, capabilities: Capabilities) -> float:
     """How long a gradient takes in a simulation; next to nothing where it is compiled."""
-    if hasattr(problem, "compiled_data"):
+    if capabilities.compiled_data is not None:
         return 0.0
-    compute, _ = gradient_function(problem)
+    compute, _ = capabilities.gradient_function()
     point, samples = initial_params(problem), sampler(0)
     out = np.empty_like(point)
     compute(point, samples.sample(0, 0), out)
@@ -200,13 +201,13 @@ def _lowest(tuned: list[Sweep]) -> float:
 
 
 def _predicted(
-    problem: Any, gain: Speedup, constants: Constants, target: float, tuned: list[Sweep]
+    capabilities: Capabilities, gain: Speedup, constants: Constants, target: float, tuned: list[Sweep]
 ) -> dict[str, float]:
     """Times by the rates of the paper's Table 1, where the problem is known to be convex and all have the same data."""
-    known = problem.constants() if hasattr(problem, "constants") else Constants()
-    if known.mu is None or getattr(problem, "num_shards", 1) > 1 or not constants.L:
+    known = Constants() if capabilities.constants is None else capabilities.constants()
+    if known.mu is None or capabilities.num_shards > 1 or not constants.L or capabilities.minimum is None:
         return {}
-    lowest = min(_lowest(tuned), problem.minimum()[1])
+    lowest = min(_lowest(tuned), capabilities.minimum()[1])
     if target <= lowest or not constants.B:
         return {}
     return gain.times("convex", replace(constants, zeta=None), target - lowest)

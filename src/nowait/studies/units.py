@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from nowait.core.capabilities import Capabilities
 from nowait.theory import Estimate
 
 FLAT = 1e-9
@@ -12,7 +13,8 @@ FLAT = 1e-9
 
 def stepsize_unit(problem: Any, found: Estimate, gradients: int) -> float:
     """1/L; where F has no curvature to speak of, as with piecewise linear losses, B/(G·√K) as in Theorem 1."""
-    known = problem.constants().L if hasattr(problem, "constants") else None
+    constants = Capabilities.of(problem).constants
+    known = None if constants is None else constants().L
     smoothness = float(found.L) if known is None else float(known)
     if smoothness * max(float(found.B), 1e-300) > FLAT * float(found.G):
         return 1 / smoothness
@@ -22,8 +24,9 @@ def stepsize_unit(problem: Any, found: Estimate, gradients: int) -> float:
 
 
 def known_minimum(problem: Any) -> float | None:
-    """F* of a problem that knows it."""
+    """Return the lowest loss of a problem, or None if it is not known."""
+    minimum = Capabilities.of(problem).minimum
     try:
-        return float(problem.minimum()[1])
-    except Exception:  # it has none, or cannot find it: then nothing is known
+        return None if minimum is None else float(minimum()[1])
+    except Exception:  # it could not be computed
         return None

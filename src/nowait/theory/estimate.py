@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from nowait.core import checks
-from nowait.core.problem import checked_problem, fill_with_gradient, initial_params, loss_of
+from nowait.core.capabilities import Capabilities
+from nowait.core.problem import checked_problem, initial_params, loss_of
 from nowait.core.randomness import CounterRandom, Sample, Stream, checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.theory.constants import Constants
@@ -123,14 +123,15 @@ class _Survey:
     """Computes gradients on fixed samples, so that differences between points do not come from sampling."""
 
     def __init__(self, problem: Any, start: Vector, samples: int, workers: int, seed: int) -> None:
-        self._fill = fill_with_gradient(problem)
+        capabilities = Capabilities.of(problem)
+        self._fill = capabilities.fill_with_gradient()
         stream = Stream(seed, "estimate")
         self._samples = [[stream.sample(worker, job) for job in range(samples)] for worker in range(workers)]
         self._few = [sample for mine in self._samples for sample in mine[: -(-samples // FEW)]]
         self._random = CounterRandom(seed, "estimate directions")
-        self._full: Callable[[Vector], Vector] | None = getattr(problem, "full_gradient", None)
+        self._full = capabilities.full_gradient
         self._name, self._start, self._problem = type(problem).__name__, start, problem
-        self._trained = start.size - getattr(problem, "num_statistics", 0)
+        self._trained = start.size - capabilities.num_statistics
 
     def gradients(self, point: Vector, samples: list[Sample]) -> Floats:
         """Return the gradients at a point, one row per sample."""
@@ -246,8 +247,9 @@ def _from_start(problem: Any, survey: _Survey, path: list[Vector], lowest: float
     least, how = min(losses), "down to the lowest point found: a lower bound"
     solution, before = some[losses.index(least)], 3 * len(some) // 4 - 1
     moved, fell = float(np.linalg.norm(solution - some[before])), max(0.0, losses[before] - least)
-    if hasattr(problem, "minimum"):
-        (solution, least), how, moved, fell = problem.minimum(), "down to problem.minimum()", 0.0, 0.0
+    minimum = Capabilities.of(problem).minimum
+    if minimum is not None:
+        (solution, least), how, moved, fell = minimum(), "down to problem.minimum()", 0.0, 0.0
     B = Uncertain(float(np.linalg.norm(np.asarray(solution) - path[0])), moved, how)
     if lowest is None:
         return B, Uncertain(max(0.0, losses[0] - least), fell, how)

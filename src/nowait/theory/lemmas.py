@@ -12,7 +12,8 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import Constant, DelayAdaptive, ExponentialDelayAdaptive, Stepsize, sampler
-from nowait.core.problem import fill_with_gradient, initial_params
+from nowait.core.capabilities import Capabilities
+from nowait.core.problem import initial_params
 from nowait.core.types import Floats, Integers, Vector
 from nowait.theory.theorems import sum_share
 
@@ -48,7 +49,7 @@ def check_lemmas(
     >>> [(check.lemma, check.holds) for check in check_lemmas(run.trace, stepsize, problem)]
     [('delay identity', True), ('Lemma 1', True), ('sum of the stepsizes', True)]
     """
-    if getattr(problem, "num_statistics", 0):
+    if Capabilities.of(problem).num_statistics:
         raise ValueError("Lemma 1 needs params that are all trained: models with buffers cannot be checked")
     order = Order(trace)
     start = initial_params(problem, initial)
@@ -171,7 +172,7 @@ def check_lemma_1(order: Order, trace: Any, problem: Any, seed: int, start: Vect
 
 def _run_again(order: Order, trace: Any, problem: Any, seed: int, start: Vector) -> tuple[Floats, Floats]:
     """Return x_0 … x_K, and γ·∇f of every gradient by its number, computed from the trace alone."""
-    fill, samples = fill_with_gradient(problem), sampler(seed)
+    fill, samples = Capabilities.of(problem).fill_with_gradient(), sampler(seed)
     workers, jobs, stepsizes = trace.worker.tolist(), trace.job.tolist(), trace.stepsize.tolist()
     iterates = np.empty((order.K + 1, problem.dimension))
     moves = np.zeros((order.K + 1 + order.M, problem.dimension))

@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, Self, final
 
+from nowait.core.capabilities import Capabilities
 from nowait.engines.processes.platform import anonymous_file, portable
 from nowait.engines.processes.shared import ALIGNMENT
 
@@ -100,7 +101,7 @@ def _culprit(problem: Any) -> str:
     """Return the name of the part of a problem that cannot be pickled, if the problem lists its parts."""
     import cloudpickle
 
-    parts = getattr(problem, "parts_to_send", None)
+    parts = Capabilities.of(problem).parts_to_send
     for name, part in ({} if parts is None else parts()).items():
         try:
             cloudpickle.dumps(part)

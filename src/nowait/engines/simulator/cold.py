@@ -12,6 +12,7 @@ from nowait.engines.session import Parts
 from nowait.engines.simulator.compiled import SPEEDS_BEHAVIOUR
 from nowait.engines.simulator.execution import kernels
 from nowait.numerics.compiled import is_ready
+from nowait.problems import LinearModel
 from nowait.speeds import Speeds
 
 FEW_GRADIENTS = 4_000
@@ -40,9 +41,8 @@ def is_better_not_compiled(parts: Parts, speeds: Speeds, seed: int) -> bool:
 
     The ways differ in the last digits of averages, and of gradient norms where gradients are slopes of one row.
     """
-    problem = parts.problem
-    exact = isinstance(parts.server.output, LastIterate) and getattr(problem, "batch_size", 0) != 1
-    if not exact or not hasattr(type(problem), "compiled_data"):
+    one_row = isinstance(parts.problem, LinearModel) and parts.problem.batch_size == 1
+    if one_row or not isinstance(parts.server.output, LastIterate) or parts.capabilities.compiled_data is None:
         return False
     gradients = most_gradients(parts.budget, speeds, seed)
     return gradients <= PATIENCE.gradients and not is_ready(kernels().execute_vectors) and PATIENCE.allows(gradients)

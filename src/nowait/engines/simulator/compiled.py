@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import ApplyAtOnce, LastIterate, Method, Output, Sgd
+from nowait.core.capabilities import Capabilities
 from nowait.core.randomness import CounterRandom
 from nowait.core.rejections import Counts
 from nowait.core.schedule import speaks_for
@@ -37,8 +38,7 @@ MOST_EVENTS = 1 << 26
 """A longer run is made the reference way, whose memory does not grow: a plan takes some 150 bytes an event."""
 METHOD_BEHAVIOUR = ("start", "on_arrival", "on_timer", "on_join", "on_leave", "on_reissue", "pending_stepsize")
 SPEEDS_BEHAVIOUR = ("timing", "clock")
-PROBLEM_BEHAVIOUR = ("gradient", "gradient_into", "gradient_with_memory", "add_penalty_gradient")
-"""What declarations are about: ``Method.schedule``, ``Speeds.formula`` and ``compiled_data`` of a problem."""
+"""The methods that the declarations ``Method.schedule`` and ``Speeds.formula`` stand for."""
 
 
 def simulate_compiled(parts: Parts, speeds: Speeds, faults: Faults, seed: int, progress: bool | None) -> Run | None:
@@ -58,16 +58,12 @@ def simulate_compiled(parts: Parts, speeds: Speeds, faults: Faults, seed: int, p
 def _data_of(parts: Parts) -> ProblemData | None:
     """What compiled code needs of the problem; None if something else about the run is beyond it."""
     beyond = parts.callbacks or not isinstance(parts.server.update, Sgd) or parts.keeper is not None
-    return None if beyond else data_of(parts.problem)
+    return None if beyond else data_of(parts.capabilities)
 
 
-def data_of(problem: Any) -> ProblemData | None:
-    """What compiled code needs of a problem, if its class says that, and if that is still true of it."""
-    kind = type(problem)
-    if not hasattr(kind, "compiled_data") or not speaks_for(kind, "compiled_data", PROBLEM_BEHAVIOUR):
-        return None
-    data: ProblemData | None = problem.compiled_data()
-    return data
+def data_of(capabilities: Capabilities) -> ProblemData | None:
+    """Return the arrays of a problem for compiled code, or None if it has none."""
+    return None if capabilities.compiled_data is None else capabilities.compiled_data()
 
 
 @final

@@ -46,7 +46,7 @@ class _Player:
         self._server: Server = parts.server
         self._recorder = parts.recorder
         self._trace = trace
-        self._worker = VirtualWorker(parts.problem, seed, like=parts.server.params)
+        self._worker = VirtualWorker(parts.capabilities, seed, like=parts.server.params)
 
     def play(self, bar: Progress) -> None:
         self.session.start()

@@ -19,7 +19,7 @@ from nowait.core import (
     WorkerLost,
     sampler,
 )
-from nowait.core.problem import gradient_function
+from nowait.core.capabilities import Capabilities
 from nowait.core.server import new
 from nowait.core.types import Vector
 from nowait.engines.progress import Progress
@@ -54,7 +54,7 @@ class Simulator:
         self.seconds: float | None = None
         """How much virtual time the run took, if it was the time that ran out."""
         self._clock = clock
-        self._worker = VirtualWorker(parts.problem, seed, like=parts.server.params)
+        self._worker = VirtualWorker(parts.capabilities, seed, like=parts.server.params)
         self._running: dict[int, Ticket] = {}
         self._queued: dict[int, deque[Ticket]] = {}
         self._alarms = Alarms(faults, parts.budget.seconds)
@@ -169,9 +169,9 @@ class Simulator:
 class VirtualWorker:
     """Computes gradients when they arrive, so that cancelled tickets cost nothing."""
 
-    def __init__(self, problem: Any, seed: int, like: Vector) -> None:
-        self._gradient_into, self._in_place = gradient_function(problem)
-        self._gradient_with_memory = getattr(problem, "gradient_with_memory", None)
+    def __init__(self, capabilities: Capabilities, seed: int, like: Vector) -> None:
+        self._gradient_into, self._in_place = capabilities.gradient_function()
+        self._gradient_with_memory = capabilities.gradient_with_memory
         self._memories: dict[int, Vector] = {}
         self._samples = sampler(seed)
         self._out = np.empty_like(like)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Lock
 from typing import Any, final
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import Method, checks
+from nowait.core.capabilities import Capabilities
 from nowait.core.problem import loss_of
 from nowait.core.types import Floats, Vector
 from nowait.engines.budget import Budget, EvaluationPlan
@@ -43,6 +45,11 @@ class SweepParts:
     budget: Budget
     evaluations: EvaluationPlan
     initial: Vector
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """The optional members of the problem, resolved once."""
+        return Capabilities.of(self.problem)
 
     def blueprint(self, stepsize: float, seed: int) -> Blueprint:
         """Makes the plans of the runs with a stepsize and a seed."""
@@ -199,7 +206,7 @@ class _Work:
                 execution.run_to(plan.moments.codes_after(event))
                 execution.alive &= execution.finite()
                 alive = np.flatnonzero(execution.alive)
-                losses[alive, place] = losses_at(parts.problem, execution.points[alive])
+                losses[alive, place] = losses_at(parts, execution.points[alive])
                 for run in alive:
                     execution.alive[run] = is_reasonable(float(losses[run, place]), float(losses[run, 0]))
                 losses[~execution.alive, place] = math.inf
@@ -213,12 +220,12 @@ class _Work:
         self._bar.show(min(1.0, self._done / self._to_do))
 
 
-def losses_at(problem: Any, points: Any) -> Any:
+def losses_at(parts: SweepParts, points: Any) -> Any:
     """The loss of every row of ``points``."""
-    together = getattr(problem, "losses_at", None)
+    together = parts.capabilities.losses_at
     if together is not None and len(points) > 1:
         return together(points)
-    return [loss_of(problem, point) for point in points]
+    return [loss_of(parts.problem, point) for point in points]
 
 
 def evaluation_events(plan: Plan, evaluations: EvaluationPlan, budget: Budget) -> list[int]:

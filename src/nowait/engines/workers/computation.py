@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import Sample, sampler
-from nowait.core.problem import gradient_function
+from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
 from nowait.engines.workers.records import Instruction, ReportKind
 
@@ -27,9 +27,11 @@ class Computation:
 
     def __init__(self, worker: int, problem: Any, seed: int, out: Vector, send_details: SendDetails) -> None:
         self._worker, self._out, self._send_details = worker, out, send_details
-        self._gradient_into, in_place = gradient_function(problem)
+        capabilities = Capabilities.of(problem)
+        self._gradient_into, in_place = capabilities.gradient_function()
         self._samples = sampler(seed)
-        self._memory = _Memory(problem, out) if hasattr(problem, "gradient_with_memory") else None
+        with_memory = capabilities.gradient_with_memory
+        self._memory = None if with_memory is None else _Memory(with_memory, out)
         self._fast = in_place and self._memory is None
 
     def compute(self, ticket: int, job: int, point: Vector, instruction: int) -> int:
@@ -59,8 +61,8 @@ class Computation:
 class _Memory:
     """A vector that the worker keeps from gradient to gradient; changes count only if the gradient was accepted."""
 
-    def __init__(self, problem: Any, like: Vector) -> None:
-        self._gradient_with_memory = problem.gradient_with_memory
+    def __init__(self, gradient_with_memory: Callable[[Vector, Sample, Vector, Vector], None], like: Vector) -> None:
+        self._gradient_with_memory = gradient_with_memory
         self._now, self._before = np.zeros_like(like), np.zeros_like(like)
 
     def gradient(self, point: Vector, sample: Sample, out: Vector, instruction: int) -> None:

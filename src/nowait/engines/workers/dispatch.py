@@ -53,7 +53,7 @@ class Dispatcher:
         self.fingerprinting = Fingerprinting(parts.identification)
         self._imitating = imitating
         """True if workers imitate slower ones, so that a cancelled ticket can be cut short."""
-        self._remembers = hasattr(parts.problem, "gradient_with_memory")
+        self._remembers = parts.capabilities.gradient_with_memory is not None
         self._gradients_before = 0 if parts.checkpoint is None else parts.checkpoint.state.counts["gradients"]
         self._snapshot: tuple[Snapshot, Version] | None = None
 

@@ -1,4 +1,4 @@
-"""A model is tried out before any process starts: what its forward changes, and whether its loss is one."""
+"""Checks of a model that run before any process starts: its buffers, its tensors and its loss."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ Forward = Callable[[torch.nn.Module, Any], tuple[Any, Any]]
 
 
 def changed_buffers(model: torch.nn.Module, forward: Forward, loss: Callable[..., Any], batch: Any) -> list[str]:
-    """The buffers that a step of training changes: those are statistics. Everything else must stay as it is.
+    """Run the model once in evaluation and once in training mode; return the names of the buffers that change.
 
-    Integers that count, such as those of batch normalisation, are not among them; they stay as they were built.
+    These buffers are its statistics. Integer buffers, such as the batch counter of batch normalisation, are left out;
+    they keep their initial values. Raises ValueError if the model writes to its parameters.
     """
-    _refuse_averages(model)
+    _refuse_cumulative_averages(model)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     for mode in (False, True):
         model.train(mode)
@@ -36,10 +37,10 @@ def changed_buffers(model: torch.nn.Module, forward: Forward, loss: Callable[...
 
 
 def check_separate(first: torch.nn.Module, second: torch.nn.Module) -> None:
-    """Two calls of the factory must not return the same tensors."""
+    """Raise a ValueError if two models share tensors: ``build_model`` must return a new model on every call."""
     mine = {tensor.data_ptr() for tensor in (*first.parameters(), *first.buffers()) if tensor.numel()}
     if any(tensor.data_ptr() in mine for tensor in (*second.parameters(), *second.buffers()) if tensor.numel()):
-        raise ValueError("build_model must make a new model every time: two of them share their tensors")
+        raise ValueError("build_model must return a new model on every call, but two calls returned the same tensors")
 
 
 def _check_loss(loss: Any) -> None:
@@ -51,7 +52,7 @@ def _check_loss(loss: Any) -> None:
     torch.autograd.backward(loss)
 
 
-def _refuse_averages(model: torch.nn.Module) -> None:
+def _refuse_cumulative_averages(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         is_norm = isinstance(module, torch.nn.modules.batchnorm._NormBase)
         if is_norm and module.track_running_stats and module.momentum is None:

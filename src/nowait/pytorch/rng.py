@@ -1,4 +1,4 @@
-"""Random numbers of a ticket, for whoever draws them, and the user's own afterwards."""
+"""Temporary seeds for the global random number generators of torch, numpy and random."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 @contextmanager
 def seeded(key: int) -> Iterator[None]:
-    """torch, numpy and random draw from this key inside, and go on as before afterwards."""
+    """Seed the global generators of torch, numpy and random with a key, and restore their states at the end."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002 (data sets may use it)
     torch.manual_seed(key >> 1)
     np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002

@@ -1,0 +1,160 @@
+"""The optional members of a problem, resolved once where the problem enters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core import checks
+from nowait.core.randomness import Sample
+from nowait.core.schedule import speaks_for
+from nowait.core.types import Vector
+from nowait.core.updates import Sgd, Update
+
+GradientInto = Callable[[Vector, Sample, Vector], Any]
+COMPUTED_BY = ("gradient", "gradient_into", "gradient_with_memory", "add_penalty_gradient")
+"""The methods that ``compiled_data`` stands for."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Capabilities:
+    """What a problem can do. Each field is the problem's member of the same name, or what is used in its place.
+
+    A problem needs only the members of ``nowait.core.Problem``; it may have any of the others below. This class is the
+    only place that looks for them: a run resolves them once, with ``Capabilities.of(problem)``, and everything else
+    reads the result. An attribute that is not callable does not count as a method.
+
+    A problem that wraps another one defines ``capabilities()``, which returns this object. No field has a default, so
+    such a wrapper decides for every field whether it passes it on.
+    """
+
+    gradient: Callable[[Vector, Sample], Vector]
+    """``gradient(point, sample)``, which every problem has."""
+    gradient_into: Callable[[Vector, Sample, Vector], None] | None
+    """``gradient_into(point, sample, out)`` writes the gradient into ``out``, which saves a copy."""
+    gradient_with_memory: Callable[[Vector, Sample, Vector, Vector], None] | None
+    """``gradient_with_memory(point, sample, memory, out)``, for workers that keep a vector between gradients.
+
+    ``memory`` is a vector like params that belongs to the worker; it is zero when the worker joins. The engine keeps
+    it, and undoes its change if the gradient arrives late. Error feedback uses it.
+    """
+    prepare: Callable[[], None]
+    """``prepare()`` loads or compiles what gradients need; called before workers are forked. Default: does nothing."""
+    message_bytes: Callable[[Vector], int]
+    """``message_bytes(params)`` is the size of one gradient message. Default: ``params.nbytes``."""
+    num_statistics: int
+    """How many of the last params are statistics, see ``nowait.core.statistics``. Default: 0."""
+    num_shards: int
+    """The number of workers that the data are split for; 1 if all workers draw from the same data. Default: 1."""
+    replayable: bool
+    """False if gradients depend on more than the point and the sample: such a run is not replayed. Default: True."""
+    usual_update: Callable[[], Update]
+    """``usual_update()`` is the update of a run that is not given one. Default: ``Sgd()``."""
+    write_files: Callable[[Vector, Any], None] | None
+    """``write_files(params, folder)`` is called at the end of a run that has a folder."""
+    parts_to_send: Callable[[], Mapping[str, Any]] | None
+    """``parts_to_send()`` names the parts of the problem, so that an error can say which one does not pickle."""
+    split: Callable[..., Any] | None
+    """``split(workers, …)`` returns the problem with separate data for each worker."""
+    minimum: Callable[[], tuple[Vector, float]] | None
+    """``minimum()`` returns a minimiser and the lowest loss."""
+    constants: Callable[[], Any] | None
+    """``constants()`` returns the ``nowait.theory.Constants`` of the objective."""
+    full_gradient: Callable[[Vector], Vector] | None
+    """``full_gradient(point)`` is the gradient of ``loss``; the gradients of workers are unbiased estimates of it."""
+    losses_at: Callable[[Any], Any] | None
+    """``losses_at(points)`` is the loss of every row of a matrix, in one pass over the data."""
+    compiled_data: Callable[[], Any] | None
+    """``compiled_data()`` returns the arrays that compiled simulations use, or None.
+
+    Only a method of the class counts, and only while no subclass overrides how gradients are computed: then the
+    compiled code would compute something else.
+    """
+
+    @classmethod
+    def of(cls, problem: Any) -> Capabilities:
+        """Resolve the members of a problem, or call its own ``capabilities()``."""
+        own = _method(problem, "capabilities")
+        if own is not None:
+            return checks.instance(own(), Capabilities, f"{type(problem).__name__}.capabilities()", "Capabilities")
+        return cls(
+            gradient=problem.gradient,
+            gradient_into=_method(problem, "gradient_into"),
+            gradient_with_memory=_method(problem, "gradient_with_memory"),
+            prepare=_method(problem, "prepare") or _do_nothing,
+            message_bytes=_method(problem, "message_bytes") or size_in_bytes,
+            num_statistics=checks.at_least(
+                0, getattr(problem, "num_statistics", 0), "num_statistics", "it is the number of params that they take"
+            ),
+            num_shards=checks.at_least(
+                1, getattr(problem, "num_shards", 1), "num_shards", "all workers together have one shard at least"
+            ),
+            replayable=bool(getattr(problem, "replayable", True)),
+            usual_update=_method(problem, "usual_update") or Sgd,
+            write_files=_method(problem, "write_files"),
+            parts_to_send=_method(problem, "parts_to_send"),
+            split=_method(problem, "split"),
+            minimum=_method(problem, "minimum"),
+            constants=_method(problem, "constants"),
+            full_gradient=_method(problem, "full_gradient"),
+            losses_at=_method(problem, "losses_at"),
+            compiled_data=_compiled_data(problem),
+        )
+
+    def gradient_function(self) -> tuple[GradientInto, bool]:
+        """Return ``function(point, sample, out)``, and True if it always writes the gradient into ``out``.
+
+        If it does not, the function returns None after writing into ``out``, and otherwise the gradient itself: one
+        that does not fit into ``out``, which the server rejects with the reason.
+        """
+        if self.gradient_into is not None:
+            return self.gradient_into, True
+        return partial(_compute_and_copy, self.gradient), False
+
+    def fill_with_gradient(self) -> Callable[[Vector, Sample, Vector], None]:
+        """Return ``function(point, sample, out)`` that writes the gradient into ``out``, or raises if it cannot."""
+        return partial(_fill, self.gradient) if self.gradient_into is None else self.gradient_into
+
+
+def _method(problem: Any, name: str) -> Any:
+    """The method of this name, or None."""
+    found = getattr(problem, name, None)
+    return found if callable(found) else None
+
+
+def _compiled_data(problem: Any) -> Callable[[], Any] | None:
+    kind = type(problem)
+    declared = callable(getattr(kind, "compiled_data", None)) and speaks_for(kind, "compiled_data", COMPUTED_BY)
+    found: Callable[[], Any] | None = problem.compiled_data if declared else None
+    return found
+
+
+def _do_nothing() -> None:
+    """Stand in for a ``prepare`` that is not there."""
+
+
+def size_in_bytes(params: Vector) -> int:
+    """Return ``params.nbytes``: the size of a gradient that is sent as it is."""
+    return int(params.nbytes)
+
+
+def _compute_and_copy(compute: Callable[[Vector, Sample], Vector], point: Vector, sample: Sample, out: Vector) -> Any:
+    gradient = np.asarray(compute(point, sample))
+    if gradient.shape != out.shape or gradient.dtype.kind == "c":
+        return gradient
+    out[:] = gradient
+    return None
+
+
+def _fill(compute: Callable[[Vector, Sample], Vector], point: Vector, sample: Sample, out: Vector) -> None:
+    gradient = np.asarray(compute(point, sample))
+    if gradient.shape != out.shape:
+        raise ValueError(f"the gradient has shape {gradient.shape}, but params {out.shape}")
+    if gradient.dtype.kind == "c":
+        raise TypeError(f"the gradient must have real entries, got {gradient.dtype}: params are {out.dtype}")
+    out[:] = gradient

@@ -1,0 +1,129 @@
+"""Models whose parameters and gradients are views of params and gradient vectors."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from nowait.core.types import Vector
+from nowait.pytorch.flat import Layout, tensor_of
+
+MAX_CACHED_VIEWS = 256
+"""Views are cached for this many arrays, by address; they do not keep the arrays alive."""
+
+
+class BoundModel(Protocol):
+    """A model on some device, through which gradients are computed."""
+
+    model: torch.nn.Module
+    device: torch.device
+
+    def load(self, point: Vector) -> None:
+        """Set the parameters and buffers of the model to a point."""
+
+    def zero_gradient(self, out: Vector) -> None:
+        """Set the gradients of the parameters to zero, before they are accumulated for ``out``."""
+
+    def store_gradient(self, out: Vector) -> None:
+        """Write the gradients and the buffers into ``out``."""
+
+
+class HostModel:
+    """A model on the CPU. Parameters are views of the point and their ``.grad`` are views of ``out``: no copies."""
+
+    def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
+        self.model, self.device = model, torch.device("cpu")
+        self._layout = layout
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._cached_views: dict[tuple[int, int, str], tuple[torch.Tensor, list[torch.Tensor]]] = {}
+
+    def load(self, point: Vector) -> None:
+        """Make the parameters views of the point, and copy its statistics into the buffers, which a model changes."""
+        flat, views = self._views(point)
+        for parameter, view in zip(self._parameters, views, strict=True):
+            parameter.data = view
+        with torch.no_grad():
+            self._layout.load_buffers(self.model, flat)
+
+    def zero_gradient(self, out: Vector) -> None:
+        """Fill ``out`` with zeros, and make the gradients views of it."""
+        out[:] = 0
+        for parameter, view in zip(self._parameters, self._views(out)[1], strict=True):
+            parameter.grad = view
+
+    def store_gradient(self, out: Vector) -> None:
+        """Write the buffers into ``out``, and gradients that autograd put into other tensors, such as sparse ones."""
+        flat, views = self._views(out)
+        with torch.no_grad():
+            _copy_replaced_gradients(self._parameters, views)
+            for parameter in self._parameters:
+                parameter.grad = None
+            self._layout.store_buffers(self.model, flat)
+
+    def _views(self, array: Vector) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        address = (array.ctypes.data, array.size, array.dtype.char)
+        if address not in self._cached_views:
+            if len(self._cached_views) >= MAX_CACHED_VIEWS:
+                self._cached_views.clear()
+            flat = tensor_of(array)
+            self._cached_views[address] = (flat, self._layout.views(flat))
+        return self._cached_views[address]
+
+
+class DeviceModel:
+    """A model on an accelerator. Parameters are views of one flat tensor there, copied to and from pinned memory."""
+
+    def __init__(self, model: torch.nn.Module, layout: Layout, device: torch.device) -> None:
+        torch.backends.cudnn.deterministic = True  # otherwise a replay could compute other bits
+        self.model, self.device, self._layout = model.to(device), device, layout
+        kind = torch.float32 if layout.dtype == np.float32 else torch.float64
+        self._flat = torch.empty(layout.length, dtype=kind, device=device)
+        self._gradient = torch.empty_like(self._flat)
+        pinned = device.type == "cuda"
+        self._staging = torch.empty(layout.length, dtype=kind, pin_memory=pinned)
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._views, self._gradient_views = layout.views(self._flat), layout.views(self._gradient)
+
+    def load(self, point: Vector) -> None:
+        """Copy the point to the device; parameters that the model has moved elsewhere become views again.
+
+        ``flatten_parameters`` of recurrent layers moves them.
+        """
+        self._staging.copy_(tensor_of(point))
+        with torch.no_grad():
+            for parameter, view in zip(self._parameters, self._views, strict=True):
+                if parameter.data_ptr() != view.data_ptr():
+                    parameter.data = view
+            self._flat.copy_(self._staging, non_blocking=True)
+            self._layout.load_buffers(self.model, self._flat)
+
+    def zero_gradient(self, out: Vector) -> None:
+        """Set the flat gradient on the device to zero, and make the gradients views of it."""
+        self._gradient.zero_()
+        for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
+            parameter.grad = view
+
+    def store_gradient(self, out: Vector) -> None:
+        """Copy the gradients and buffers from the device into ``out``."""
+        with torch.no_grad():
+            _copy_replaced_gradients(self._parameters, self._gradient_views)
+            self._layout.store_buffers(self.model, self._gradient)
+            self._staging.copy_(self._gradient)
+            tensor_of(out).copy_(self._staging)
+
+
+def bound_model(model: torch.nn.Module, layout: Layout, device: torch.device) -> BoundModel:
+    """Return the model on this device, ready to compute gradients."""
+    return HostModel(model, layout) if device.type == "cpu" else DeviceModel(model, layout, device)
+
+
+def _copy_replaced_gradients(parameters: list[torch.nn.Parameter], views: list[torch.Tensor]) -> None:
+    """Copy gradients that are no longer views, because autograd or a hook replaced them, into their views."""
+    for parameter, view in zip(parameters, views, strict=True):
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse:
+            view.copy_(gradient.to_dense())  # a sparse tensor has no data_ptr to compare
+        elif gradient is not None and gradient.data_ptr() != view.data_ptr():
+            view.copy_(gradient)

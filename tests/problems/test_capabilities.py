@@ -1,0 +1,244 @@
+"""The optional members of problems: how they are resolved, and that wrappers pass them on."""
+
+from dataclasses import MISSING, fields
+
+import numpy as np
+import pytest
+
+import nowait as nw
+from nowait.core import Sgd
+from nowait.core.capabilities import Capabilities
+from nowait.problems import Compressed, LocalSteps, TopK
+
+FIELDS = [field.name for field in fields(Capabilities)]
+METHOD = nw.AsynchronousSGD(nw.Constant(0.1))
+
+
+class Bare:
+    """Nothing but the members that every problem has."""
+
+    dimension = 3
+
+    def initial(self):
+        return np.zeros(3)
+
+    def gradient(self, point, sample):
+        return point - 1.0
+
+    def loss(self, point):
+        return float(np.sum((point - 1.0) ** 2) / 2)
+
+
+class Everything(Bare):
+    """Every optional member, none of them with the value that is used without it."""
+
+    num_statistics = 1
+    num_shards = 4
+    replayable = False
+
+    def __init__(self, num_statistics=1):
+        self.num_statistics = num_statistics
+
+    def gradient_into(self, point, sample, out):
+        np.subtract(point, 1.0, out=out)
+
+    def gradient_with_memory(self, point, sample, memory, out):
+        np.subtract(point, 1.0, out=out)
+
+    def prepare(self):
+        pass
+
+    def message_bytes(self, params):
+        return 7
+
+    def usual_update(self):
+        return nw.Momentum(0.1)
+
+    def write_files(self, params, folder):
+        (folder / "params.txt").write_text(str(params.tolist()))
+
+    def parts_to_send(self):
+        return {"everything": self}
+
+    def split(self, workers):
+        return self
+
+    def minimum(self):
+        return np.ones(3), 0.0
+
+    def constants(self):
+        return nw.theory.Constants(L=1.0, sigma=3.0)
+
+    def full_gradient(self, point):
+        return point - 1.0
+
+    def losses_at(self, points):
+        return [self.loss(point) for point in points]
+
+    def compiled_data(self):
+        return None
+
+
+class Plain(Everything):
+    """Everything that a wrapper can go around."""
+
+    gradient_with_memory = None
+
+
+def plain():
+    return Plain(num_statistics=0)
+
+
+WRAPPERS = {
+    "LocalSteps": lambda problem: LocalSteps(problem, steps=2, stepsize=0.1),
+    "Compressed": lambda problem: Compressed(problem, TopK(1)),
+    "Compressed, LocalSteps": lambda problem: Compressed(LocalSteps(problem, steps=2, stepsize=0.1), TopK(1)),
+}
+WITHHELD = {
+    "gradient": "each wrapper has its own",
+    "gradient_into": "each wrapper has its own, or none",
+    "gradient_with_memory": "each wrapper has its own, or none",
+    "message_bytes": "what is sent is not a gradient of the wrapped problem",
+    "num_statistics": "problems with statistics cannot be wrapped",
+    "full_gradient": "it is not the mean of what workers send",
+    "compiled_data": "compiled code would compute gradients of the wrapped problem",
+}
+"""The capabilities that wrappers do not pass on, and why. All others they have if the wrapped problem has them."""
+
+
+@pytest.fixture(params=WRAPPERS, ids=WRAPPERS.keys())
+def wrap(request):
+    return WRAPPERS[request.param]
+
+
+# How members are resolved
+
+
+def test_the_example_has_every_capability_so_that_no_test_below_forgets_one():
+    everything, bare = Capabilities.of(Everything()), Capabilities.of(Bare())
+    same = [name for name in FIELDS if getattr(everything, name) == getattr(bare, name)]
+    assert same == [], "a new capability must be added to Everything"
+
+
+def test_a_problem_without_optional_members_gets_the_defaults():
+    found = Capabilities.of(Bare())
+    absent = [name for name in FIELDS if getattr(found, name) is None]
+    assert absent == [
+        "gradient_into",
+        "gradient_with_memory",
+        "write_files",
+        "parts_to_send",
+        "split",
+        "minimum",
+        "constants",
+        "full_gradient",
+        "losses_at",
+        "compiled_data",
+    ]
+    assert (found.num_statistics, found.num_shards, found.replayable) == (0, 1, True)
+    assert found.usual_update() == Sgd()
+    assert found.message_bytes(np.zeros(3, np.float32)) == 12
+    assert found.prepare() is None
+
+
+def test_attributes_that_are_not_callable_do_not_count_as_methods():
+    problem = Bare()
+    problem.split, problem.minimum, problem.constants, problem.prepare = 0.8, 3.0, {"L": 1.0}, True
+    found = Capabilities.of(problem)
+    assert (found.split, found.minimum, found.constants) == (None, None, None)
+    assert nw.simulate(problem, METHOD, nw.speeds.Fixed([1.0]), steps=3).stats.steps == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("num_shards", 0, "num_shards must be an integer of at least 1, got 0"),
+        ("num_shards", 2.0, "num_shards must be an integer of at least 1, got 2.0"),
+        ("num_statistics", -1, "num_statistics must be an integer of at least 0, got -1"),
+        ("capabilities", dict, r"Bare.capabilities\(\) must be a nowait Capabilities"),
+    ],
+)
+def test_members_of_the_wrong_kind_are_refused_where_the_problem_enters(name, value, message):
+    problem = Bare()
+    setattr(problem, name, value)
+    with pytest.raises((ValueError, TypeError), match=message):
+        nw.simulate(problem, METHOD, nw.speeds.Fixed([1.0]), steps=3)
+
+
+def test_compiled_data_count_only_while_they_stand_for_the_gradient():
+    class Twice(nw.problems.NoisyQuadratic):
+        def gradient(self, point, sample):
+            return 2 * super().gradient(point, sample)
+
+    class Renamed(nw.problems.NoisyQuadratic):
+        pass
+
+    assert Capabilities.of(nw.problems.NoisyQuadratic(3)).compiled_data is not None
+    assert Capabilities.of(Renamed(3)).compiled_data is not None
+    assert Capabilities.of(Twice(3)).compiled_data is None
+
+
+# Wrappers
+
+
+def test_wrappers_decide_about_every_capability():
+    """No field has a default, so a capability that a wrapper does not name is a TypeError."""
+    defaults = [
+        field.name for field in fields(Capabilities) if (field.default, field.default_factory) != (MISSING,) * 2
+    ]
+    assert defaults == []
+
+
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in WITHHELD])
+def test_wrappers_pass_on_what_the_problem_can_do(wrap, name):
+    inner, bare = Capabilities.of(plain()), Capabilities.of(wrap(Bare()))
+    wrapped = getattr(Capabilities.of(wrap(plain())), name)
+    assert getattr(inner, name) != getattr(Capabilities.of(Bare()), name), "the example has it"
+    assert wrapped != getattr(bare, name), f"{name} of the wrapped problem is lost"
+    assert getattr(bare, name) == getattr(Capabilities.of(Bare()), name), "and it is not there if the problem has none"
+
+
+def test_values_and_results_come_from_the_wrapped_problem(wrap, tmp_path):
+    wrapped = Capabilities.of(wrap(plain()))
+    assert (wrapped.num_shards, wrapped.replayable) == (4, False)
+    assert wrapped.usual_update() == nw.Momentum(0.1)
+    assert wrapped.minimum()[1] == 0.0
+    assert wrapped.losses_at(np.zeros((2, 3))) == [1.5, 1.5]
+    assert wrapped.constants() == nw.theory.Constants(L=1.0), "sigma is that of gradients, which are not sent"
+    assert type(wrapped.split(4)) is type(wrap(plain()))
+    assert list(wrapped.parts_to_send()) == ["everything"]
+    wrapped.write_files(np.zeros(3), tmp_path)
+    assert (tmp_path / "params.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["num_statistics", "full_gradient", "compiled_data"])
+def test_wrappers_withhold_what_is_about_gradients(wrap, name):
+    assert getattr(Capabilities.of(wrap(plain())), name) == getattr(Capabilities.of(Bare()), name)
+
+
+def test_each_wrapper_has_a_gradient_of_its_own():
+    local, compressed = (Capabilities.of(WRAPPERS[name](plain())) for name in ("LocalSteps", "Compressed"))
+    assert local.gradient_into is not None
+    assert local.gradient_with_memory is None
+    assert local.message_bytes(np.zeros(3)) == 24, "the difference is sent uncompressed"
+    assert compressed.gradient_into is None
+    assert compressed.gradient_with_memory is not None
+    assert compressed.message_bytes(np.zeros(3)) == 12
+
+
+def test_a_wrapped_problem_that_cannot_be_replayed_is_refused_by_replay(wrap):
+    problem = wrap(plain())
+    run = nw.simulate(problem, METHOD, nw.speeds.Fixed([1.0] * 4), steps=5)
+    with pytest.raises(ValueError, match="cannot be replayed"):
+        nw.replay(run.trace, problem, METHOD)
+
+
+@pytest.mark.parametrize("name", ["minimum", "constants", "split"])
+def test_a_wrapper_says_what_the_wrapped_problem_does_not_have(wrap, name):
+    with pytest.raises(TypeError, match=rf"Bare has no {name}\(\)|LocalSteps.* has no {name}\(\)"):
+        getattr(wrap(Bare()), name)()
+
+
+def test_constants_of_a_wrapped_problem_without_minimum_are_estimated():
+    found = nw.theory.estimate(LocalSteps(Bare(), steps=1, stepsize=0.5), samples=8, iterations=3, descent=3)
+    assert pytest.approx(0.5, rel=1e-3) == found.L
