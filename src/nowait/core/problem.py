@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from nowait.core.capabilities import Capabilities, GradientInto
+from nowait.core.capabilities import Capabilities
 from nowait.core.randomness import Sample
 from nowait.core.types import Vector, checked_params
 
@@ -56,11 +56,6 @@ def initial_params(problem: Any, initial: Any = None) -> Vector:
     if params.size != problem.dimension:
         raise ValueError(f"{name} has {params.size} entries, but the problem's dimension is {problem.dimension}")
     return params
-
-
-def gradient_function(problem: Any) -> tuple[GradientInto, bool]:
-    """Return ``Capabilities.of(problem).gradient_function()``."""
-    return Capabilities.of(problem).gradient_function()
 
 
 def prepare(problem: Any) -> None:
