@@ -132,7 +132,7 @@ def short_studies(monkeypatch):
     module = sys.modules["nowait.studies.longest_delay"]
     monkeypatch.setattr(module, "STEPS", 60)
     monkeypatch.setattr(module, "FACTORS", (1, 3))
-    monkeypatch.setattr(sys.modules["nowait.studies.plan"], "_seconds_per_gradient", lambda problem: 0.01)
+    monkeypatch.setattr(sys.modules["nowait.studies.plan"], "_seconds_per_gradient", lambda *_: 0.01)
     monkeypatch.setattr(sys.modules["nowait.studies.plan"], "LEAST_ROUNDS", 2)
 
 
