@@ -20,7 +20,7 @@ from nowait.cli.problems import load_problem, unit_of
 
 @pytest.fixture(autouse=True)
 def logging_as_before():
-    """Restore the warning filters, which the command changes for its own process; tests share one process."""
+    """Restore the log level, which the command changes for its own process; tests share one process."""
     logger = logging.getLogger("nowait")
     level = logger.level
     yield

@@ -325,7 +325,7 @@ def test_adaptive_revision_revises_the_steps_that_came_between():
 
 
 def windows_of(run):
-    """Return, by step, the sum of stepsizes since the oldest point in the table, and each stepsize over the budget."""
+    """Return the stepsize of each step, and the sum of stepsizes from the oldest point in the table to that step."""
     stepsizes = [0.0]
     table, sums = {}, []
     for worker, version, step, stepsize in zip(
