@@ -1,4 +1,4 @@
-"""Looks at the code that this process has compiled: is there arithmetic whose result depends on the processor?"""
+"""Searches the code that this process has compiled for arithmetic whose result depends on the processor."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ LIBRARY = re.compile(
 
 
 def kernels():
-    """The compiled functions of the package that were loaded, by name."""
+    """Return the loaded compiled functions of the package, by name."""
     return {
         f"{module}.{name}": value
         for module in sorted(sys.modules)
@@ -25,12 +25,12 @@ def kernels():
 
 
 def depends_on_the_processor(code):
-    """The lines of LLVM code that fuse or reorder arithmetic, or that call a mathematical library."""
+    """Return the lines of LLVM code that fuse or reorder arithmetic, or call a math library."""
     return [line.strip() for line in code.splitlines() if any(p.search(line) for p in (FREE, FUSED, LIBRARY))]
 
 
 def suspicious():
-    """Those lines of all kernels that this process compiled, with their kernels."""
+    """Return these lines for all kernels that this process compiled, with the names of the kernels."""
     return [
         f"{name}: {line}"
         for name, kernel in kernels().items()

@@ -1,4 +1,4 @@
-"""Systems without POSIX: simulations, theory and reports work; real workers say that they cannot."""
+"""Systems without POSIX: simulations, theory and reports work; real workers raise a clear error."""
 
 import os
 import subprocess

@@ -20,7 +20,7 @@ from nowait.cli.problems import load_problem, unit_of
 
 @pytest.fixture(autouse=True)
 def logging_as_before():
-    """The command silences warnings, which is for its own process; tests share theirs."""
+    """Restore the log level, which the command changes for its own process; tests share one process."""
     logger = logging.getLogger("nowait")
     level = logger.level
     yield
@@ -329,7 +329,7 @@ PARAMETERS = {
     "rennala": "batch=4",
     "ringmaster": "max_delay=8",
 }
-"""Of the methods that need some."""
+"""Parameters of the methods that need some."""
 
 
 @pytest.fixture(scope="module")

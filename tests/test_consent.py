@@ -1,4 +1,4 @@
-"""A folder from somebody else is safe to look at: no code that it names runs unless the user says so."""
+"""A folder from another person is safe to open: code that it names does not run without the user's consent."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ def make(): return nw.problems.NoisyQuadratic(dimension=3, sigma=0.1)
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A finished run whose config names a file beside it; that file leaves a mark when it runs."""
+    """Return a finished run whose config names a Python file; the file creates a marker when it is executed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "hostile.py").write_text(HOSTILE)

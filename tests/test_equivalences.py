@@ -1,4 +1,4 @@
-"""Things that are the same thing: the strongest tests there are."""
+"""Equivalences: runs of different methods or engines that must be identical."""
 
 import math
 
@@ -18,7 +18,7 @@ def run(method, speeds=UNEVEN, problem=LEAST_SQUARES, steps=120, **options):
 
 
 def plain_sgd(problem, stepsize, steps, seed):
-    """Written by hand, without the library's server."""
+    """Run SGD without the library's server."""
     params = problem.initial()
     for step in range(steps):
         params = params - stepsize * problem.gradient(params, sampler(seed).sample(0, step))

@@ -1,4 +1,4 @@
-"""Every wrong argument of the public verbs gets an error that says what came and what to do."""
+"""Every wrong argument of the public functions raises an error that shows the value and says what to do."""
 
 import math
 

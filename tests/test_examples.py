@@ -1,4 +1,4 @@
-"""The examples run, and print what is written beside them."""
+"""The examples run, and print the contents of their .out files."""
 
 import os
 import re
@@ -37,7 +37,7 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda path: path.stem)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
-    """From top to bottom, as a reader would type it."""
+    """Run all Python blocks of a page from top to bottom."""
     monkeypatch.chdir(tmp_path)
     names = {}
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):

@@ -97,13 +97,13 @@ def test_a_random_iterate_is_chosen_in_proportion_to_its_stepsize():
 
 
 def test_a_worker_that_never_returned_weighs_nothing():
-    """Its gradient is at x_0. With one step made, the answer is x_1 whatever the others hold."""
+    """Its gradient is at x_0. After one step the output is x_1, whatever gradients are in flight."""
     run = nw.simulate(PROBLEM, METHOD, nw.speeds.Fixed([1.0, 50.0, 60.0]), steps=1, output=nw.StepsizeWeightedAverage())
     assert np.array_equal(run.params, run.last)
 
 
 def test_lost_tickets_weigh_nothing():
-    """Worker 1 holds x_2 and leaves: without the loss x_2 would weigh in at the end."""
+    """Worker 1 computes at x_2 and leaves: if it had not left, x_2 would be part of the average."""
     speeds = nw.speeds.Adversary([0, 1, 0, 0, 0], workers=2)
     left = nw.speeds.Faults([(2.5, "leave", 1)])
     output = nw.StepsizeWeightedAverage()
@@ -155,7 +155,7 @@ def test_long_averages_of_float32_params_keep_their_digits(output):
 
 
 def test_what_ringmaster_would_drop_weighs_nothing(record):
-    """Worker 1 holds x_2 with a delay of 4 at the end."""
+    """At the end worker 1 has a ticket at x_2 with a delay of 4."""
     run = nw.simulate(
         nw.problems.NoisyQuadratic(3),
         nw.RingmasterASGD(nw.Constant(0.1), max_delay=2),

@@ -1,4 +1,4 @@
-"""The package as a whole: light to import, documented, layered, its examples true."""
+"""The package as a whole: fast imports, docstrings, layers and doctests."""
 
 import doctest
 import importlib

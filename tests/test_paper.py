@@ -72,7 +72,7 @@ def test_lemma_1_and_the_delay_identity_hold_for_every_speed_model(name):
 
 @given(arrival_orders(), st.sampled_from([0.5, 1.0, 2.0]))
 def test_the_stepsizes_add_up_under_any_order(workers_and_order, cut_in_workers):
-    """Σ γ̂_k ≥ γ_max·K·(1 − M/(4·cut)), whatever the delays."""
+    """Σ γ̂_k ≥ γ_max·K·(1 − M/(4·cut)) for all delays."""
     workers, order = workers_and_order
     cut = cut_in_workers * workers
     stepsize = nw.DelayAdaptive(0.1, cut=cut)

@@ -1,4 +1,4 @@
-"""Figures: what they show, not how they look."""
+"""Figures: the data that they show."""
 
 import pytest
 
@@ -113,7 +113,7 @@ def test_what_is_no_run_is_refused(wrong):
 
 
 def test_runs_without_an_arrival_are_drawn_too():
-    """As when workers are busy with something else for the whole of a short race."""
+    """No gradient arrives, for example in a very short race on a busy machine."""
     problem, method = nw.problems.NoisyQuadratic(3), nw.AsynchronousSGD(nw.Constant(0.1))
     run = nw.simulate(problem, method, nw.speeds.Fixed([5.0, 5.0]), seconds=1.0)
     assert len(run.trace) == 0

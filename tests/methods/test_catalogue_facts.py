@@ -1,4 +1,4 @@
-"""What is characteristic of the methods that came after the paper."""
+"""Characteristic behaviour of the methods that were published after the paper."""
 
 import math
 
@@ -132,7 +132,7 @@ def test_without_strength_delay_compensation_is_asynchronous_sgd():
 
 
 def test_rescaled_asgd_goes_near_the_true_point_of_heterogeneous_data(heterogeneous):
-    """Asynchronous SGD goes elsewhere (tests/methods/test_facts.py)."""
+    """Asynchronous SGD converges to another point (tests/methods/test_facts.py)."""
     method = nw.RescaledASGD(nw.Constant(0.001))
     run = nw.simulate(heterogeneous, method, nw.speeds.Fixed(SPEEDS), steps=20_000)
     np.testing.assert_allclose(run.params, heterogeneous.minimum()[0], atol=0.02)
@@ -188,7 +188,7 @@ def test_momentum_moves_params_with_every_third_arrival_only():
 
 
 class Coin(nw.speeds.Speeds):
-    """A gradient takes a second or forever, with equal chances."""
+    """A gradient takes one second or never finishes, with equal probability."""
 
     num_workers = 4
 
@@ -213,7 +213,7 @@ def test_mindflayer_goes_on_where_rennala_stalls(caplog):
 
 
 def test_the_divisor_of_mindflayer_is_unbiased():
-    """The weights of a step add up to 1 on average, whoever was in time."""
+    """The weights of a step add up to 1 on average, whichever workers were in time."""
     method = nw.MindFlayerSGD(nw.Constant(0.01), timeout_seconds=1.0, trials=3, probability=1 - 0.1**0.7)
     run = nw.simulate(QUADRATIC, method, nw.speeds.Pareto(0.1, shape=0.7, workers=5), steps=2_000)
     sums = np.bincount(run.trace.step, weights=run.trace.weight)[1:]
@@ -325,7 +325,7 @@ def test_adaptive_revision_revises_the_steps_that_came_between():
 
 
 def windows_of(run):
-    """By step: the sum of stepsizes from the oldest point in the table to this step, and the budget's share of each."""
+    """Return the stepsize of each step, and the sum of stepsizes from the oldest point in the table to that step."""
     stepsizes = [0.0]
     table, sums = {}, []
     for worker, version, step, stepsize in zip(
@@ -350,7 +350,7 @@ def test_the_window_sums_of_piag_never_exceed_the_budget(rule):
 
 
 def test_equal_parts_stay_equal_in_a_long_run():
-    """With steady delays every window is exactly full: rounding must not tip it over."""
+    """With steady delays every window uses exactly the budget: rounding must not exceed it."""
     method = nw.PIAG(0.9, nw.EqualParts())
     problem = nw.problems.NoisyQuadratic(dimension=1, L=1.0, mu=1.0)
     run = nw.simulate(problem, method, nw.speeds.Fixed([1.0] * 3), steps=40_000, evaluate_every=40_000)
@@ -370,7 +370,7 @@ def test_piag_goes_to_the_true_point_of_heterogeneous_data(heterogeneous):
 
 
 def test_the_entry_of_a_leaver_holds_no_budget():
-    """Worker 2 delivered once and left; its old point would fill the window for ever."""
+    """Worker 2 sent one gradient and left; its old point would use up the budget of all later windows."""
     workers = ScriptedWorkers(nw.PIAG(0.9), num_workers=3)
     for worker in range(3):
         workers.finish(workers.server.in_flight.of(worker)[0])
@@ -392,7 +392,7 @@ def test_piag_finds_a_sparse_point_with_the_proximal_step():
 
 
 def test_ata_learns_to_deal_so_that_a_round_ends_soonest():
-    """Of 12 gradients the best deal to workers of 1, 2, 6 and 100 s takes 8 s: 8 + 4 + 1 would do."""
+    """The best allocation of 12 gradients to workers of 1, 2, 6 and 100 s takes 8 s: there is room for 8 + 4 + 1."""
     method = nw.ATA(nw.Constant(0.01), batch=12, spread=0.0)
     run = nw.simulate(QUADRATIC, method, nw.speeds.Fixed([1.0, 2.0, 6.0, 100.0]), steps=50)
     ends = np.array([run.trace.time[run.trace.step == step].max() for step in range(1, 51)])
@@ -487,7 +487,7 @@ def test_a_worker_that_comes_back_returns_to_its_tier():
 
 
 def test_tiers_of_different_size_weigh_by_it():
-    """Five workers of the same speed in two tiers: all have the same say."""
+    """Five workers of the same speed in two tiers: all have the same weight."""
     problem = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.5).split(5, by="sorted", zeta=1.0)
     run = nw.simulate(problem, nw.FedAT(nw.Constant(0.1), tiers=2), nw.speeds.Fixed([1.0] * 5), steps=1_000)
     np.testing.assert_allclose(run.params, problem.minimum()[0], atol=0.02)
@@ -513,7 +513,7 @@ def test_fedat_with_one_tier_is_minibatch_sgd():
 
 
 def test_fedat_weighs_the_slow_tier_as_much_as_heterogeneous_data_need(heterogeneous):
-    """Local models at 1, 2 and 8 s: asynchronous SGD goes to the fast worker's point, FedAT the other way."""
+    """With local models at 1, 2 and 8 s asynchronous SGD is biased to the fast worker, FedAT to the slow one."""
     fedat = nw.simulate(heterogeneous, nw.FedAT(nw.Constant(0.2), tiers=3), nw.speeds.Fixed(SPEEDS), steps=2_000)
     slow_point = heterogeneous.solution - heterogeneous.shifts[2] / heterogeneous.eigenvalues
     fast_point = heterogeneous.solution - heterogeneous.shifts[0] / heterogeneous.eigenvalues

@@ -1,4 +1,4 @@
-"""Every method of the catalogue keeps the contract of a method."""
+"""Every method of the catalogue passes the contract suite."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is characteristic of each method."""
+"""Characteristic behaviour of each method."""
 
 import numpy as np
 import pytest
@@ -132,7 +132,7 @@ def test_a_leaver_takes_its_entry_out_of_the_table():
 
 
 def test_rounding_errors_do_not_pile_up_in_the_total():
-    """Gradients of size 1e16 come and go; then everybody sends 1, and the mean is 1."""
+    """After gradients of size 1e16, every worker sends 1, and the mean is 1."""
     server = a_server(nw.GradientTable(nw.Constant(1.0)), num_workers=3)
     for size in (1e16, 0.3, 7e15, 1.0, 1.0, 1.0):
         for worker in range(3):

@@ -1,4 +1,4 @@
-"""Every method against the golden table."""
+"""Every method compared with the golden table."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_the_golden_table_has_every_method():
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_method_behaves_as_the_golden_table_says(name):
-    """If the change is meant, ``make golden`` and look at the diff."""
+    """After an intended change, run ``make golden`` and review the diff."""
     now = row(name)[34:].split()
     assert now[:4] == GOLDEN[name][:4]
     assert [float(loss) for loss in now[4:]] == pytest.approx([float(loss) for loss in GOLDEN[name][4:]], rel=1e-5)

@@ -1,4 +1,4 @@
-"""What workers send: local steps, compression, error feedback, bytes."""
+"""Wrappers of problems: local steps, compression, error feedback, message sizes."""
 
 import pickle
 
@@ -145,7 +145,7 @@ def test_bytes_are_those_of_the_dtype_of_the_run():
 
 
 def test_params_are_not_sent_again_to_a_worker_that_has_them():
-    """Malenia's fast worker computes at one point until the slow one has delivered."""
+    """Malenia's fast worker computes at one point until the slow one has sent a gradient."""
     run = nw.simulate(QUADRATIC, nw.MaleniaSGD(nw.Constant(0.1), batch=2), nw.speeds.Fixed([1.0, 8.5]), steps=3)
     assert len(run.trace) == 3 * 9
     cancelled_at_each_step, at_the_end = 3, 2
@@ -163,7 +163,7 @@ def test_uncompressed_gradients_are_counted_too_and_saved(tmp_path):
 
 @pytest.mark.parametrize("compressor", [TopK(1), RandomK(1), Sign()], ids=repr)
 def test_error_feedback_loses_nothing(compressor):
-    """All that was sent and what is still held back add up to all the gradients."""
+    """The sum of all messages and the current residual is the sum of all gradients."""
     problem = Compressed(QUADRATIC, compressor)
     memory, out = np.zeros(8), np.empty(8)
     sent, computed = np.zeros(8), np.zeros(8)

@@ -1,4 +1,4 @@
-"""PyTorch models: the same numbers as a plain loop, replays bit for bit, buffers, data, and errors told early."""
+"""PyTorch models: the same numbers as a plain loop, bit-identical replays, buffers, data, and early errors."""
 
 import random
 
@@ -41,7 +41,7 @@ def a_problem(build=with_dropout, **options):
 
 
 def plain_loop(make_optimizer, steps):
-    """What a user would write without nowait, over the same batches."""
+    """Run a plain PyTorch loop over the same batches."""
     torch.manual_seed(0)
     model = with_dropout()
     optimizer = make_optimizer(model.parameters())
@@ -245,7 +245,7 @@ def test_memory_is_not_kept():
 
 
 class Shaky(Dataset):
-    """Noise by numpy and by random, as many data sets have it."""
+    """A data set with random noise from numpy and from random, as in many augmentations."""
 
     def __len__(self):
         return 20
@@ -387,7 +387,7 @@ def test_clipping_and_accumulation():
 
 
 class Numbers(Dataset):
-    """Items that name themselves; not tensors."""
+    """Items that contain their own index and are not tensors."""
 
     def __len__(self):
         return 10

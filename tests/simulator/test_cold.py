@@ -1,4 +1,4 @@
-"""Short runs while nothing is compiled on the machine, and the line that says that something is being compiled."""
+"""Short runs with a cold compilation cache, and the message that code is being compiled."""
 
 import math
 

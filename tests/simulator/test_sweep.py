@@ -1,4 +1,4 @@
-"""Sweeps: the losses of single runs, the rule for the best stepsize, and what is told about the grid."""
+"""Sweeps: the losses of single runs, the rule for the best stepsize, and the advice about the grid."""
 
 import dataclasses
 import math
@@ -191,7 +191,7 @@ def test_a_function_may_return_the_same_method_every_time(caplog):
 
 
 def test_an_interrupted_sweep_ends_at_once(monkeypatch):
-    """The first evaluation is interrupted; the runs that are left are not made."""
+    """The first evaluation is interrupted; the remaining runs are not started."""
     evaluated = []
 
     def interrupt(problem, points):

@@ -1,4 +1,4 @@
-"""Sweeps on disk: saved and loaded, interrupted and gone on with, damaged and refused."""
+"""Sweeps on disk: saved and loaded, interrupted and continued, damaged and rejected."""
 
 import math
 
@@ -77,7 +77,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(method, calls, lines, tmp_pat
 
 
 def test_runs_cut_short_by_an_interruption_are_not_kept(tmp_path, monkeypatch):
-    """Their losses are infinite from there on, as if they had diverged."""
+    """Their later losses are infinite, as if they had diverged."""
     original, evaluated = sweeps.losses_at, []
 
     def losses_at(problem, points):
@@ -130,7 +130,7 @@ def test_nothing_is_overwritten(tmp_path):
 
 
 def test_damage_is_never_believed(tmp_path, caplog):
-    """A byte changed, or the file cut, anywhere: refused in a sentence on loading, made again on going on."""
+    """With any byte changed, or the file truncated anywhere, loading raises an error and continuing repeats runs."""
     result = swept(folder=tmp_path / "sweep")
     random = np.random.default_rng(0)
     for name, why in (("sweep.json", "is damaged"), ("runs.jsonl", "are missing")):

@@ -1,4 +1,4 @@
-"""The theorems against measurements: what the table says, and that it can say no."""
+"""The theorems compared with measurements: the table, and that violations are detected."""
 
 import dataclasses
 import importlib

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment ends everything: what was interrupted is no evidence, and no loop goes on after it."""
+"""Ctrl-C at any moment ends everything: an interrupted call returns no result, and a loop around it ends."""
 
 import ctypes
 import dataclasses
@@ -23,7 +23,7 @@ SPEEDS = nw.speeds.Fixed([1.0, 1.0, 4.0])
 METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
 POINTS = 14
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-"""Python drops what a signal handler raises in a finalizer: that the signal is not lost is what is tested."""
+"""Python drops exceptions that a signal handler raises in a finalizer: the tests check that the signal is not lost."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def default_handlers(caplog):
 
 
 class CallCounter:
-    """Counts the calls of functions of this library, and presses Ctrl-C at one of them."""
+    """Counts the calls of functions of this library, and sends SIGINT at one of them."""
 
     def __init__(self, press_at=None):
         self.calls = 0
@@ -75,7 +75,7 @@ def simulate_many_the_reference_way():
 
 
 def simulate_what_falls_back():
-    """Clipping looks at gradients, so that planning is given up."""
+    """Clipping reads gradients, so that the run cannot be planned."""
     method = nw.ClippedASGD(nw.Constant(0.1), max_norm=1.0)
     nw.simulate(PROBLEM, method, SPEEDS, steps=15, progress=False)
 
@@ -146,7 +146,7 @@ def test_ctrl_c_at_any_moment_ends_the_work(work, short_studies):
 
 
 def test_ctrl_c_in_the_compilers_callbacks_is_not_lost(monkeypatch):
-    """Python drops what a signal handler raises there."""
+    """Python drops exceptions that a signal handler raises there."""
     press = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))
     module = sys.modules["nowait.studies.certify"]
     original = module._interval
@@ -162,7 +162,7 @@ def test_ctrl_c_in_the_compilers_callbacks_is_not_lost(monkeypatch):
 
 @dataclasses.dataclass
 class PressingMethod(nw.Method):
-    """Asynchronous SGD; Ctrl-C is pressed at an arrival."""
+    """Asynchronous SGD that sends SIGINT at an arrival."""
 
     stepsize: nw.Stepsize
     press_at: int
@@ -235,7 +235,7 @@ def test_an_interrupted_certificate_is_none(name, status, place, monkeypatch, sh
 
 
 def test_a_run_that_was_interrupted_inside_is_no_evidence(monkeypatch, short_studies):
-    """The signal comes while a run is executed, which itself takes it and ends well."""
+    """The signal arrives during a run that handles it itself and ends cleanly."""
     from nowait.engines.simulator.execution import Execution
 
     original, calls = Execution.run_to, []

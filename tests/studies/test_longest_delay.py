@@ -1,4 +1,4 @@
-"""The paper's point, as numbers and as a figure."""
+"""The effect of the longest delay, as numbers and as a figure."""
 
 import numpy as np
 import pytest

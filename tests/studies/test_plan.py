@@ -1,4 +1,4 @@
-"""Plans: what they advise for workers of which the answer is known, and where speeds come from."""
+"""Plans: advice for workers for which the best choice is known, and the sources of speeds."""
 
 import dataclasses
 import json

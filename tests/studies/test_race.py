@@ -1,4 +1,4 @@
-"""Races: the table, the sentences, and what is written."""
+"""Races: the table, the sentences, and the files."""
 
 import math
 
