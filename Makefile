@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help race test test-shuffled test-portable check wheel format docs bench-simulation bench-engines bench-training golden clean
+.PHONY: help race test test-shuffled test-portable check wheel format docs bench-simulation bench-engines bench-training golden mutants clean
 
 help:
 	@echo "make race              race minibatch SGD against asynchronous SGD (real workers, about two minutes)"
@@ -18,6 +18,7 @@ help:
 	@echo "make docs              build the pages of docs/ as a site into site/"
 	@echo "make bench-engines     speed of real workers, here and on Ray, as ratios to rivals (installs Ray; ten minutes)"
 	@echo "make bench-training    PyTorch training to a loss: DistributedDataParallel against nowait (three minutes)"
+	@echo "make mutants           break the code in 60 small ways and count what the tests notice (half an hour)"
 	@echo "make golden            write the golden tables of methods and runs anew, after a change that is meant"
 	@echo "make bench-simulation  speed of simulations, as ratios to a plain loop (three minutes)"
 
@@ -59,6 +60,9 @@ bench-engines: $(VENV)/.installed-ray
 
 bench-training: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/training.py
+
+mutants: $(VENV)/.installed-dev
+	$(BIN)/python tests/mutants.py
 
 golden: $(VENV)/.installed-dev
 	$(BIN)/python tests/golden.py

@@ -1,5 +1,7 @@
 """What the tests share."""
 
+import signal
+
 import pytest
 from hypothesis import settings
 
@@ -8,6 +10,8 @@ from nowait.engines.simulator import cold
 cold.PATIENCE.gradients = 0  # on a fresh machine, too, short runs of tests go the compiled way
 settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=60, database=None)
 settings.load_profile("deterministic")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import nowait as nw
 from faulty import Faulty
 from nowait.core import sampler
 from nowait.engines.fingerprint import Fingerprint, Identification, Match
-from nowait.engines.processes import identifier
-from nowait.engines.processes.identifier import Identifier
-from nowait.engines.processes.wire import FINGERPRINTER, Report
+from nowait.engines.workers import fingerprinting
+from nowait.engines.workers.fingerprinting import Fingerprinting
+from nowait.engines.workers.records import ReportKind
 
 METHOD = nw.AsynchronousSGD(nw.Constant(0.05))
 RECORDED = {"problem": "Mine()", "params": [3, "float64"], "gradient_norm": 2.0}
@@ -64,85 +64,69 @@ def test_a_changed_fingerprint_is_an_error(entry):
 # The process that computes it, without a process
 
 
-class Somewhere:
-    """A place that hires nobody."""
-
-    def __init__(self):
-        self.hired, self.killed, self.closed = [], [], 0
-
-    def hire(self, worker, serial, began):
-        self.hired.append((worker, serial))
-        return self
-
-    def kill(self, serial):
-        self.killed.append(serial)
-
-    def close(self):
-        self.closed += 1
-
-
-def begun(recorded):
-    kept, place = [], Somewhere()
-    mine = Identifier(Identification(Faulty(), recorded, "runs/mine", kept.append))
-    mine.begin(place, serial=4)
-    assert place.hired == [(FINGERPRINTER, 4)]
-    return mine, place, kept
+def started(recorded):
+    kept = []
+    mine = Fingerprinting(Identification(Faulty(), recorded, "runs/mine", kept.append))
+    mine.started(serial=4, now=100.0)
+    return mine, kept
 
 
 def test_a_new_run_records_it():
-    mine, place, kept = begun(None)
-    assert mine.blocks_the_run
-    mine.answered(Report.FINGERPRINT, (3, "float64", 2.0))
+    mine, kept = started(None)
+    assert mine.blocks_the_run(100.0)
+    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0))
     assert kept == [{"problem": repr(Faulty())[:200], "params": [3, "float64"], "gradient_norm": 2.0}]
-    assert not mine.blocks_the_run
+    assert not mine.blocks_the_run(100.0)
+
+
+def test_the_exit_of_a_process_that_has_answered_is_no_failure(caplog):
+    mine, _ = started(None)
+    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0))
     mine.ended("it ends as it should")
-    assert place.closed == 1
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("recorded", [None, RECORDED])
 def test_a_run_goes_on_without_it_if_it_cannot_be_computed(recorded, caplog):
     for answer in (
-        lambda mine: mine.answered(Report.ERROR, ("kind", "its traceback")),
-        lambda mine: mine.answered(Report.ERROR, None),
-        lambda mine: mine.answered(Report.FINGERPRINT, None),
+        lambda mine: mine.answered(ReportKind.ERROR, ("kind", "its traceback")),
+        lambda mine: mine.answered(ReportKind.ERROR, None),
+        lambda mine: mine.answered(ReportKind.FINGERPRINT, None),
         lambda mine: mine.ended("it was killed"),
     ):
         caplog.clear()
-        mine, place, kept = begun(recorded)
+        mine, kept = started(recorded)
         answer(mine)
-        assert (mine.blocks_the_run, place.closed, kept) == (False, 1, [])
+        assert (mine.blocks_the_run(100.0), mine.running, kept) == (False, False, [])
         assert ("has no fingerprint" if recorded is None else "could not be compared") in caplog.text
 
 
 def test_a_resumed_run_refuses_another_problem_and_is_not_sure_of_a_similar_one(caplog):
-    mine, _, kept = begun(RECORDED)
+    mine, kept = started(RECORDED)
     with pytest.raises(ValueError, match=r"runs/mine is a run of another problem: that was Mine\(\) with params \[3"):
-        mine.answered(Report.FINGERPRINT, (3, "float64", 3.0))
-    mine, _, kept = begun(RECORDED)
-    mine.answered(Report.FINGERPRINT, (3, "float64", 2.01))
+        mine.answered(ReportKind.FINGERPRINT, (3, "float64", 3.0))
+    mine, kept = started(RECORDED)
+    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.01))
     assert "the problem may not be the one of runs/mine" in caplog.text
     assert kept == []
 
 
-@pytest.mark.parametrize(("recorded", "killed"), [(None, []), (RECORDED, [4])])
-def test_a_process_that_takes_too_long_does_not_block_the_run(recorded, killed, monkeypatch, caplog):
+@pytest.mark.parametrize(("recorded", "seconds", "killed"), [(None, 10.0, False), (RECORDED, 120.0, True)])
+def test_a_process_that_takes_too_long_does_not_block_the_run(recorded, seconds, killed, caplog):
     """A new run may still record the answer later; a comparison would come too late."""
-    monkeypatch.setattr(identifier, "SECONDS_TO_RECORD", 0.0)
-    monkeypatch.setattr(identifier, "SECONDS_TO_COMPARE", 0.0)
-    mine, place, kept = begun(recorded)
-    assert not mine.blocks_the_run
-    mine.stop_blocking()
-    assert place.killed == killed
-    mine.answered(Report.FINGERPRINT, (3, "float64", 2.0))
+    mine, kept = started(recorded)
+    assert mine.blocks_the_run(99.9 + seconds)
+    assert not mine.blocks_the_run(100.0 + seconds)
+    assert mine.must_be_killed() is killed
+    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0))
     assert len(kept) == (recorded is None)
 
 
 def test_without_a_folder_there_is_nothing_to_do():
-    mine = Identifier(None)
+    mine = Fingerprinting(None)
     assert not mine.is_wanted
-    assert not mine.blocks_the_run
+    assert not mine.blocks_the_run(0.0)
     mine.ended("nothing")
-    mine.close()
 
 
 # In runs
@@ -192,7 +176,7 @@ def test_a_worker_computes_it_and_another_problem_leaves_the_folder_as_it_was(tm
 @pytest.mark.parametrize("fault", ["kill", "leave", "fail", "hang"])
 def test_a_gradient_that_crashes_raises_or_hangs_is_no_comparison(fault, tmp_path, caplog, monkeypatch):
     """Job 0 of worker 0 is what the fingerprint is made of; the run has it behind when it is resumed."""
-    monkeypatch.setattr(identifier, "SECONDS_TO_COMPARE", 0.2 if fault == "hang" else 120.0)
+    monkeypatch.setattr(fingerprinting, "SECONDS_TO_COMPARE", 0.2 if fault == "hang" else 120.0)
     interrupted_run(tmp_path / "run", Faulty())
     recorded = fingerprint_of(tmp_path / "run")
     caplog.clear()

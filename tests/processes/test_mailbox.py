@@ -1,4 +1,4 @@
-"""Reports and letters, in one process."""
+"""Reports and details, in one process."""
 
 import os
 import pickle
@@ -8,68 +8,68 @@ import pytest
 
 import nowait as nw
 from faulty import Faulty
-from nowait.engines.processes.mailbox import Letters, Mailbox
+from nowait.engines.processes.mailbox import DetailsTable, Mailbox
 from nowait.engines.processes.readiness import is_ready
-from nowait.engines.processes.wire import REPORT, Report
+from nowait.engines.workers.records import REPORT, ReportKind
 
 FIRST_FD_TOO_HIGH_FOR_SELECT = 1_024
 
 
 @pytest.fixture
 def mailbox():
-    mailbox = Mailbox()
+    mailbox = Mailbox.open()
     yield mailbox
     mailbox.close()
 
 
 def write(mailbox, worker, ticket, *content):
-    mailbox.their_letters.send(pickle.dumps((worker, ticket, *content)))
+    mailbox.workers_details.send(pickle.dumps((worker, ticket, *content)))
 
 
-def test_a_letter_is_found_by_worker_and_ticket_once(mailbox):
+def test_details_are_found_by_worker_and_ticket_once(mailbox):
     write(mailbox, 1, 7, "kind", "text")
     write(mailbox, 0, 8, "another kind", "another text")
-    assert mailbox.letter(1, 7) == ("kind", "text")
-    assert mailbox.letter(0, 8) == ("another kind", "another text")
-    assert mailbox.letter(1, 7) is None
+    assert mailbox.details(1, 7) == ("kind", "text")
+    assert mailbox.details(0, 8) == ("another kind", "another text")
+    assert mailbox.details(1, 7) is None
 
 
-def test_a_letter_that_never_came_is_not_waited_for(mailbox):
-    assert mailbox.letter(0, 3) is None
+def test_details_that_never_came_are_not_waited_for(mailbox):
+    assert mailbox.details(0, 3) is None
 
 
-def test_the_letter_of_a_process_that_died_before_its_report_is_dropped(mailbox):
-    """Its replacement has another ticket, and its report comes with a letter of its own, or without one."""
+def test_the_details_of_a_process_that_died_before_its_report_are_dropped(mailbox):
+    """Its replacement has another ticket, and its report comes with details of its own, or without one."""
     write(mailbox, 1, 7, "stale")
-    assert mailbox.letter(1, 9) is None
+    assert mailbox.details(1, 9) is None
     write(mailbox, 1, 10, "stale too")
     write(mailbox, 1, 12, "right")
-    assert mailbox.letter(1, 12) == ("right",)
-    assert mailbox.letter(1, 10) is None
+    assert mailbox.details(1, 12) == ("right",)
+    assert mailbox.details(1, 10) is None
 
 
-def test_letters_are_collected_with_the_reports_so_that_stale_ones_never_block_a_worker(mailbox):
-    mailbox.their_letters.setblocking(False)
+def test_details_are_collected_with_the_reports_so_that_stale_ones_never_block_a_worker(mailbox):
+    mailbox.workers_details.setblocking(False)
     sent = 0
     for _ in range(1_000):
         write(mailbox, 1, sent, "x" * 1_000)
         sent += 1
         assert mailbox.drain() == b""
     write(mailbox, 1, sent, "the last")
-    assert mailbox.letter(1, sent) == ("the last",)
+    assert mailbox.details(1, sent) == ("the last",)
 
 
-def test_memory_of_letters_is_bounded_by_the_number_of_workers():
-    letters = Letters()
+def test_memory_of_details_is_bounded_by_the_number_of_workers():
+    table = DetailsTable()
     for ticket in range(1_000):
-        letters.add(ticket % 3, ticket, ("text",))
-    assert [letters.take(worker, ticket) for worker, ticket in ((0, 999), (1, 997), (2, 998))] == [("text",)] * 3
-    assert letters.take(0, 996) is None
+        table.add(ticket % 3, ticket, ("text",))
+    assert [table.take(worker, ticket) for worker, ticket in ((0, 999), (1, 997), (2, 998))] == [("text",)] * 3
+    assert table.take(0, 996) is None
 
 
 def test_all_reports_are_read(mailbox):
-    report = REPORT.pack(1, 0.0, 0.0, 2, Report.GRADIENT)
-    os.write(mailbox.their_reports, 5 * report)
+    report = REPORT.pack(1, 0.0, 0.0, 2, ReportKind.GRADIENT)
+    os.write(mailbox.workers_reports, 5 * report)
     assert mailbox.drain() == 5 * report
     assert mailbox.drain() == b""
 

@@ -16,17 +16,16 @@ import nowait as nw
 from faulty import Faulty, train_until
 from nowait.engines.processes import platform
 from nowait.engines.processes.payload import Payload, unpickle
-from nowait.engines.processes.platform import LetterSocket, anonymous_file, letter_sockets, portable
+from nowait.engines.processes.platform import DetailsSocket, anonymous_file, details_sockets, portable
 from nowait.engines.processes.readiness import is_ready
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.spawned import end_with
-from nowait.engines.processes.worker import LONGEST_LETTER
+from nowait.engines.workers.computation import LONGEST_TEXT
 from nowait.testing import ENGINE_CHECKS
 
 CHECKS = (
     "the_trace_replays",
     "callbacks_stop_add_and_remove",
-    "a_bad_gradient_is_rejected_and_computed_again",
     "an_error_in_the_problem_is_shown",
 )
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
@@ -89,35 +88,35 @@ def test_a_payload_is_mapped_and_what_a_worker_writes_to_it_stays_its_own(switch
     payload.close()
 
 
-def test_the_longest_letter_fits_into_a_datagram_and_several_into_the_mailbox():
-    server, workers = letter_sockets()
-    assert workers.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > 2 * LONGEST_LETTER
-    assert server.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > 2 * LONGEST_LETTER
-    letter = pickle.dumps((0, "x" * LONGEST_LETTER))
+def test_the_longest_traceback_fits_into_a_datagram_and_several_into_the_mailbox():
+    server, workers = details_sockets()
+    assert workers.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > 2 * LONGEST_TEXT
+    assert server.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > 2 * LONGEST_TEXT
+    details = pickle.dumps((0, "x" * LONGEST_TEXT))
     with server, workers:
-        LetterSocket(workers).send(letter)
-        assert server.recv(2 * len(letter)) == letter
+        DetailsSocket(workers).send(details)
+        assert server.recv(2 * len(details)) == details
 
 
-def test_a_letter_is_sent_again_while_macos_has_no_room_for_it(monkeypatch):
+def test_details_are_sent_again_while_macos_has_no_room_for_it(monkeypatch):
     monkeypatch.setattr(platform, "SECONDS_BETWEEN_TRIES", 0.0)
     full = Full(refusals=3)
-    LetterSocket(full).send(b"news")
+    DetailsSocket(full).send(b"news")
     assert full.sent == [b"news"]
     assert full.refusals == 0
 
 
 class Full:
-    """A socket that refuses some letters as macOS does."""
+    """A socket that refuses some datagrams as macOS does."""
 
     def __init__(self, refusals):
         self.refusals, self.sent = refusals, []
 
-    def send(self, letter):
+    def send(self, details):
         if self.refusals > 0:
             self.refusals -= 1
             raise OSError(errno.ENOBUFS, "No buffer space available")
-        self.sent.append(letter)
+        self.sent.append(details)
 
 
 def test_a_worker_ends_with_its_lifeline_and_not_before():

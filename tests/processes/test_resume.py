@@ -17,7 +17,7 @@ import nowait as nw
 from faulty import Faulty, Watched
 from nowait.core.randomness import CounterRandom
 from nowait.engines.keeper import checkpoint_of
-from nowait.engines.processes import failures
+from nowait.engines.workers import failures
 from nowait.recording import HistoryRecorder, TraceRecorder
 from nowait.recording.files import sealed, write_json
 from nowait.recording.folder import RunFolder
@@ -27,6 +27,7 @@ from nowait.recording.run import read_config
 from nowait.testing import ScriptedWorkers
 
 ROOT = Path(__file__).parents[1]
+CRASHED = {"method": "asynchronous", "steps": 60, "every": 10}
 MARK = "NOWAIT_TEST_RUN"
 """The environment variable by which the processes of a run are known."""
 
@@ -53,8 +54,23 @@ def check_that_it_replays(run, problem, plan):
     assert again.stats.lost == run.stats.lost
 
 
-@pytest.mark.parametrize("method", crashing.METHODS)
-@pytest.mark.parametrize("parts", [False, True])
+@pytest.fixture(scope="module")
+def crashed_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("crashed") / "run"
+    crash(folder, die_at=30, **CRASHED)
+    return folder
+
+
+@pytest.fixture
+def crashed(crashed_once, tmp_path):
+    """The folder of a run that was killed at step 30."""
+    return shutil.copytree(crashed_once, tmp_path / "run", symlinks=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "parts"),
+    [("asynchronous", False), ("asynchronous", True), ("fedbuff", True), ("rennala", False), ("random", True)],
+)
 def test_a_killed_server_goes_on_from_its_last_checkpoint(method, parts, tmp_path):
     plan = {"method": method, "steps": 120, "every": 25, "parts": parts}
     crash(tmp_path / "run", die_at=90, **plan)
@@ -151,28 +167,24 @@ def test_a_finished_run_is_not_resumed(tmp_path):
         nw.resume(tmp_path / "run", Faulty())
 
 
-def test_another_problem_is_refused(tmp_path):
-    plan = {"method": "asynchronous", "steps": 60, "every": 10}
-    crash(tmp_path / "run", die_at=30, **plan)
+def test_another_problem_is_refused(crashed):
     with pytest.raises(ValueError, match="is a run of another problem"):
-        nw.resume(tmp_path / "run", Faulty(sigma=0.2))
+        nw.resume(crashed, Faulty(sigma=0.2))
     with pytest.raises(ValueError, match="is a run of another problem"):
-        nw.resume(tmp_path / "run", Faulty(dimension=6))
+        nw.resume(crashed, Faulty(dimension=6))
 
 
-def test_parts_of_ones_own_have_to_be_passed_again(tmp_path):
+def test_parts_of_ones_own_have_to_be_passed_again(crashed):
     class Mine(nw.Stepsize):
         def __call__(self, delay, num_workers, step):
             return 0.05
 
-    plan = {"method": "asynchronous", "steps": 60, "every": 10}
-    crash(tmp_path / "run", die_at=30, **plan)
-    config = read_config(tmp_path / "run")
+    config = read_config(crashed)
     config["method"]["stepsize"] = {"type": "Mine"}
-    write_json(tmp_path / "run" / "config.json", sealed(config))
+    write_json(crashed / "config.json", sealed(config))
     with pytest.raises(ValueError, match="the method of the run is a Mine, which is not of this library: pass method="):
-        nw.resume(tmp_path / "run", Faulty())
-    run = nw.resume(tmp_path / "run", Faulty(), method=nw.AsynchronousSGD(Mine()))
+        nw.resume(crashed, Faulty())
+    run = nw.resume(crashed, Faulty(), method=nw.AsynchronousSGD(Mine()))
     assert run.stats.steps == 60
 
 
@@ -320,13 +332,11 @@ def test_averages_with_weights_go_on(tmp_path):
         ("budget", 3, "config.json, entry 'budget': it must hold entries by name, got 3"),
     ],
 )
-def test_a_changed_config_is_checked(key, value, message, tmp_path):
-    plan = {"method": "asynchronous", "steps": 60, "every": 10}
-    crash(tmp_path / "run", die_at=30, **plan)
-    config = read_config(tmp_path / "run")
-    write_json(tmp_path / "run" / "config.json", sealed(config | {key: value}))
+def test_a_changed_config_is_checked(key, value, message, crashed):
+    config = read_config(crashed)
+    write_json(crashed / "config.json", sealed(config | {key: value}))
     with pytest.raises(ValueError, match=message):
-        nw.resume(tmp_path / "run", Faulty())
+        nw.resume(crashed, Faulty())
 
 
 def test_chaos(tmp_path, caplog):

@@ -37,10 +37,11 @@ from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster, checked_engine, connected
 from nowait.engines.fingerprint import Fingerprint, Identification, other_problem
 from nowait.engines.keeper import Keeper, checkpoint_of
-from nowait.engines.processes import ProcessOptions, SharedSlots
+from nowait.engines.processes import SharedSlots
 from nowait.engines.processes import train as run_processes
 from nowait.engines.processes.platform import require_ray_hosts, require_worker_processes
 from nowait.engines.session import Parts
+from nowait.engines.workers.running import WorkerOptions
 from nowait.recording import HistoryRecorder, Run, describe
 from nowait.recording.folder import RunFolder
 from nowait.speeds import Adversary, Speeds
@@ -340,7 +341,7 @@ def _train(
 def _run(plan: Plan, parts: Parts, points: SharedSlots, progress: bool | None) -> Run:
     """With the engine of the plan."""
     log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
-    options = ProcessOptions(
+    options = WorkerOptions(
         slowdown=plan.slowdown,
         speeds=plan.speeds,
         replace_hung=plan.replace_hung,

@@ -28,6 +28,11 @@ class InFlight(Mapping[int, Ticket]):
         """The tickets of a worker: the running one, then those queued behind it."""
         return tuple(self.by_worker.get(worker, ()))
 
+    def first_of(self, worker: int) -> Ticket | None:
+        """Return the ticket that a worker computes, or has to compute next; None if it has none."""
+        tickets = self.by_worker.get(worker)
+        return tickets[0] if tickets else None
+
     def oldest(self) -> Ticket | None:
         """The ticket with the smallest version (of several, the one issued first).
 

@@ -9,6 +9,8 @@ from nowait.testing.contract import METHOD_CHECKS
 from nowait.testing.engines import ENGINE_CHECKS
 from nowait.testing.outputs import OUTPUT_CHECKS
 from nowait.testing.problems import PROBLEM_CHECKS, the_mean_gradient_is_the_slope_of_the_loss
+from nowait.testing.scripted import ScriptedTransport
+from nowait.testing.scripted_runs import train_scripted
 from nowait.testing.servers import a_server, check_invariants, gradient_from
 from nowait.testing.stepsizes import STEPSIZE_CHECKS
 from nowait.testing.updates import UPDATE_CHECKS
@@ -22,9 +24,11 @@ __all__ = [
     "PROBLEM_CHECKS",
     "STEPSIZE_CHECKS",
     "UPDATE_CHECKS",
+    "ScriptedTransport",
     "ScriptedWorkers",
     "a_server",
     "check_invariants",
     "gradient_from",
     "the_mean_gradient_is_the_slope_of_the_loss",
+    "train_scripted",
 ]

@@ -112,8 +112,9 @@ def callbacks_stop_add_and_remove(train: Engine) -> None:
 
 def a_bad_gradient_is_rejected_and_computed_again(train: Engine) -> None:
     """NaN never reaches params; something of the wrong shape is an error that names the worker."""
-    run = train(Bad("nan", worker=1, job=4), METHOD, workers=2, gradients=60)
-    assert run.stats.rejected <= 1
+    run = train(Bad("nan", worker=1, job=4), MinibatchSGD(Constant(0.05)), workers=2, steps=10)
+    assert run.stats.rejected == 1, "every worker has a job 4, and its ticket is issued again as job 5"
+    assert run.stats.steps == 10
     assert np.isfinite(run.last).all()
     error = _error_of(lambda: train(Bad("shape", worker=0), METHOD, workers=1, steps=60))
     assert isinstance(error, BadWorkerError), f"gradients of the wrong shape ended in {error!r}"

@@ -1,4 +1,4 @@
-"""When another host may be started on a node after one there was lost."""
+"""Decides when another host may be started on a node where one was lost."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from typing import final
 
 FIRST_PAUSE, LONGEST_PAUSE, MOST_DOUBLINGS = 0.1, 10.0, 20
-"""Seconds before another host is started on a node; they double with each failure there in a row."""
+"""Seconds before another host is started on a node; doubled with each failure in a row on that node."""
 STEADY_SECONDS = 10.0
-"""A host that was ready for so long did not fail, also if it delivered nothing."""
+"""A host that was ready for this long counts as useful, also if it delivered nothing."""
 
 
 @final
 @dataclass
 class _Node:
     failures: int = 0
-    """How many hosts in a row were lost without having been of use."""
+    """How many hosts in a row were lost before they were useful."""
     not_before: float = 0.0
 
 
 @final
 class BackOff:
-    """A pause for each node by itself, so that one that fails does not keep the others from working.
+    """Keeps a pause for each node, so that a node that fails does not delay the others.
 
-    A host that delivered a gradient, or was ready for ``STEADY_SECONDS``, was of use: whoever killed it, the next one
-    on its node may come at once. Hosts that were of no use make the pause of their node double.
+    A host that delivered a gradient, or was ready for ``STEADY_SECONDS``, was useful: after its loss the pause of its
+    node is the shortest. After a host that was not useful the pause doubles.
 
     >>> now = 0.0
     >>> back_off = BackOff(lambda: now)
@@ -44,9 +44,9 @@ class BackOff:
         self._nodes: dict[str, _Node] = {}
 
     def lost(self, node: str, *, ready_seconds: float = 0.0, delivered: bool = False) -> bool:
-        """A host on this node is gone: how long it had been ready, and whether it had delivered a gradient.
+        """Count the loss of a host that was ready for so long and may have delivered gradients.
 
-        Returns True if it was of use.
+        Returns True if it was useful.
         """
         state = self._nodes.setdefault(node, _Node())
         useful = delivered or ready_seconds >= STEADY_SECONDS
@@ -56,11 +56,11 @@ class BackOff:
         return useful
 
     def paused(self) -> frozenset[str]:
-        """The nodes where no host may be started now."""
+        """Return the nodes where no host may be started now."""
         now = self._clock()
         return frozenset(node for node, state in self._nodes.items() if now < state.not_before)
 
     def next_end(self) -> float:
-        """When the first of the pauses ends; infinity if no node is paused."""
+        """Return when the first of the pauses ends; infinity if no node is paused."""
         now = self._clock()
         return min((state.not_before for state in self._nodes.values() if now < state.not_before), default=math.inf)

@@ -1,4 +1,4 @@
-"""Being connected to Ray for as long as a run takes."""
+"""Connects to Ray for the duration of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("nowait")
 
 
 def import_ray() -> Any:
-    """Ray, or an error that says how to get it."""
+    """Import Ray; an error says how to install it."""
     try:
         import ray
         import zmq  # noqa: F401
@@ -28,7 +28,7 @@ def import_ray() -> Any:
 
 @contextlib.contextmanager
 def connected(cluster: RayCluster, workers: int | None) -> Iterator[int]:
-    """Connected to the cluster; how many workers it has room for. ``workers`` is how many there may be in the end."""
+    """Connect to the cluster, and yield for how many workers it has room. ``workers`` is the most the run will have."""
     ray = import_ray()
     if ray.is_initialized():
         if ray.util.client.ray.is_connected():
@@ -40,7 +40,7 @@ def connected(cluster: RayCluster, workers: int | None) -> Iterator[int]:
         return
     if cluster.address is None and os.environ.get("RAY_ADDRESS"):
         logger.warning("RAY_ADDRESS is set, but this run starts a Ray of its own: address='auto' would join the other")
-    with _signals_as_they_were():
+    with _restored_signal_handlers():
         ray.init(**_init_options(cluster, workers))
         try:
             yield _room(ray, cluster)
@@ -49,7 +49,7 @@ def connected(cluster: RayCluster, workers: int | None) -> Iterator[int]:
 
 
 def _shut_down(ray: Any) -> None:
-    """Whatever a second Ctrl-C interrupts."""
+    """Shut Ray down, also if a second Ctrl-C interrupts that."""
     try:
         ray.shutdown()
     except BaseException:
@@ -74,8 +74,8 @@ def _room(ray: Any, cluster: RayCluster) -> int:
 
 
 @contextlib.contextmanager
-def _signals_as_they_were() -> Iterator[None]:
-    """Ray takes SIGTERM for itself, and keeps it."""
+def _restored_signal_handlers() -> Iterator[None]:
+    """Restore the signal handlers that Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,12 +1,14 @@
-"""Training on a Ray cluster: the engine of real workers, with hosts for places."""
+"""Training on a Ray cluster. Importing this module imports Ray."""
 
 from __future__ import annotations
 
-from nowait.engines.cluster.hosts import Hosts
 from nowait.engines.cluster.options import RayCluster
-from nowait.engines.processes import ProcessOptions, SharedSlots
-from nowait.engines.processes.running import open_office, run_with
+from nowait.engines.cluster.transport import RayTransport
+from nowait.engines.processes import SharedSlots
+from nowait.engines.processes.local import job_of
+from nowait.engines.processes.resources import shared_resources
 from nowait.engines.session import Parts
+from nowait.engines.workers.running import WorkerOptions, run_with_workers
 from nowait.recording import Run
 
 
@@ -15,12 +17,12 @@ def train(
     minimum: int,
     parts: Parts,
     points: SharedSlots,
-    options: ProcessOptions,
+    options: WorkerOptions,
     *,
     seed: int,
     progress: bool | None,
 ) -> Run:
-    """Run to the end of the budget, from when there is room for ``minimum`` workers. Ray is connected."""
-    with open_office(parts, points, options, seed) as office:
-        hosts = Hosts(cluster, office, minimum, options.max_failures, options.log)
-        return run_with(hosts, parts, options, progress)
+    """Run to the end of the budget, once there is room for ``minimum`` workers. Ray is connected."""
+    with shared_resources(points, job_of(parts, points, options, seed)) as resources:
+        transport = RayTransport(cluster, resources, minimum, options.max_failures, options.log)
+        return run_with_workers(transport, parts, options, minimum=minimum, progress=progress)

@@ -1,17 +1,18 @@
 """The host: a Ray actor that runs some workers of a run on its node.
 
-On the driver's own node it starts a zygote whose socket leads straight to the server, and has nothing more to do. On
-other nodes it is a relay between its workers, with whom it shares memory, and the server.
+On the driver's own node it starts a zygote that is connected directly to the server, and waits for its exit. On other
+nodes it passes messages between the server and its workers, with which it shares memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, final
@@ -20,229 +21,247 @@ import numpy as np
 
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
-from nowait.core.versions import Version
-from nowait.engines.cluster.network import Address, Dial
-from nowait.engines.cluster.wire import AHEAD, CLOCK, DEATH, HIRED, SAME_POINT, Format, Message, Say
+from nowait.engines.cluster.messages import AHEAD, CLOCK, EXIT, SAME_POINT, START, Format, Message, MessageKind
+from nowait.engines.cluster.sockets import Address, HostSocket
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
-from nowait.engines.processes.places import Died, Gone
+from nowait.engines.processes.pool import Ended, PipeChannel, WorkerPool, start_zygote
+from nowait.engines.processes.readiness import is_ready
+from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.processes.staff import Office, PipeLine, Staff, start_zygote
-from nowait.engines.processes.wire import ORDER, REPORT, Order, Report
+from nowait.engines.workers.records import ORDER, REPORT, Instruction, ReportKind
+from nowait.engines.workers.transport import Died
 
-BEAT_SECONDS = 1.0
-LOOKS_AT_THE_CLOCK = 5
-"""So often the server is asked for the time; the quickest answer counts."""
-SECONDS_FOR_AN_ANSWER = 120.0
-UNDER_WAY = 3
-"""So many messages of reports may be under way without an answer."""
+HEARTBEAT_SECONDS = 1.0
+CLOCK_REQUESTS = 5
+"""How often the server is asked for the time; the quickest reply counts."""
+SECONDS_FOR_A_REPLY = 120.0
+MESSAGES_IN_TRANSIT = 3
+"""How many messages of reports may be without a reply."""
 NOBODY = -1
-GRADIENT, HURRY = int(Report.GRADIENT), int(Order.HURRY)
+GRADIENT, HURRY = int(ReportKind.GRADIENT), int(Instruction.HURRY)
 
 
 @final
 @dataclass(frozen=True)
-class Assignment:
-    """What a host is told when it starts. ``door`` is for the driver's own node, the rest for all others."""
+class HostSettings:
+    """What a host is told when it starts."""
 
     identity: bytes
-    door: tuple[str, bytes] | None
-    """The server's socket on this machine, and the password."""
+    local_address: tuple[str, bytes] | None
+    """On the driver's own node: the server's Unix socket and the password."""
     address: Address | None
+    """On other nodes: where to connect."""
     payload: list[Any]
-    """Ray's references to the parts of the payload."""
+    """On other nodes: Ray's references to the parts of the payload."""
     length: int
     dtype: str
     threads: int
     path: list[str]
     """Where the driver looks for modules."""
     ray_threads: str
-    """What Ray sets OMP_NUM_THREADS to for the whole host, if nobody has set it."""
+    """The value that Ray gives OMP_NUM_THREADS for the whole host if it is not set."""
 
 
 @final
 class Host:
     """The actor."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        self._assignment = assignment
+    def __init__(self, settings: HostSettings) -> None:
+        self._settings = settings
 
     def serve(self) -> str:
-        """Until the server has enough; why it ended."""
-        if self._assignment.door is not None:
-            return _knock(self._assignment, self._assignment.door)
-        relay = Relay(self._assignment)
-        try:
-            return relay.run()
-        finally:
-            relay.close()
+        """Run until the run is over; returns the reason for the end."""
+        if self._settings.local_address is not None:
+            return _serve_locally(self._settings, self._settings.local_address)
+        with contextlib.ExitStack() as stack:
+            return Relay.open(self._settings, stack).run()
 
 
-def _knock(assignment: Assignment, door: tuple[str, bytes]) -> str:
-    """Start a zygote that talks to the server, and wait for its end."""
-    name, password = door
+def _serve_locally(settings: HostSettings, local_address: tuple[str, bytes]) -> str:
+    """Start a zygote that is connected to the server, and wait for its exit."""
+    name, password = local_address
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
         control.connect(name)
-        control.send(password + assignment.identity)
-        zygote = _start_zygote(assignment, control)
+        control.send(password + settings.identity)
+        zygote = _start_zygote(settings, control)
     status = zygote.wait()
     return f"the process that starts workers ended with status {status}"
 
 
-def _start_zygote(assignment: Assignment, control: socket.socket) -> subprocess.Popen[bytes]:
-    if os.environ.get("OMP_NUM_THREADS") == assignment.ray_threads:
+def _start_zygote(settings: HostSettings, control: socket.socket) -> subprocess.Popen[bytes]:
+    if os.environ.get("OMP_NUM_THREADS") == settings.ray_threads:
         del os.environ["OMP_NUM_THREADS"]
-    path = [entry for entry in assignment.path if os.path.isdir(entry)]
-    return start_zygote(control, assignment.threads, limit_output=True, path=path)
+    path = [entry for entry in settings.path if os.path.isdir(entry)]
+    return start_zygote(control, settings.threads, limit_output=True, path=path)
+
+
+def clock_difference(replies: Iterable[tuple[float, float, float]]) -> float:
+    """Return by how many seconds this machine's clock is ahead of the server's.
+
+    Each reply is (our clock at the request, the server's clock, our clock at the reply). The server's time belongs to
+    the middle of the round trip; the shortest round trip counts.
+    """
+    return min((now - asked, (asked + now) / 2 - theirs) for asked, theirs, now in replies)[1]
 
 
 @final
 class Relay:
-    """Between the server and the workers of this node."""
+    """Passes messages between the server and the workers of this node."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        import ray
-
-        if assignment.address is None:
-            raise ValueError("a relay needs the server's address")
-        length, dtype = assignment.length, np.dtype(assignment.dtype)
-        self._points, self._gradients = SharedSlots(length, dtype), SharedSlots(length, dtype)
-        self._mailbox = Mailbox()
-        self._dial = Dial(assignment.address, assignment.identity, Format(length, dtype))
-        payload = Payload([memoryview(part) for part in ray.get(assignment.payload)])
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            zygote = _start_zygote(assignment, theirs)
-        self._staff = Staff(ours, Office(self._points, self._gradients, self._mailbox, payload), zygote)
-        payload.close()
-        self._lines: dict[int, PipeLine] = {}
+    def __init__(self, server: HostSocket, pool: WorkerPool, resources: SharedResources) -> None:
+        self._server, self._pool = server, pool
+        self._mailbox, self._points, self._gradients = resources.mailbox, resources.points, resources.gradients
+        self._channels: dict[int, PipeChannel] = {}
         self._workers: dict[int, int] = {}
         """By serial number."""
-        self._versions: dict[int, Version] = {}
-        """Where each worker finds its point."""
-        self._said = monotonic()
-        self._unanswered = 0
-        """Messages of reports that the server has not answered."""
-        self._control = self._staff.control.fileno()
+        self._last_sent = monotonic()
+        self._without_reply = 0
+        """Messages of reports to which the server has not replied."""
+        self._control = pool.control.fileno()
         self._poller = select.poll()
-        self._listening = False
-        for fd in (self._dial.fd, self._dial.break_fd, self._control):
+        self._reading_reports = False
+        for fd in (server.fd, server.break_fd, self._control):
             self._poller.register(fd, select.POLLIN)
 
+    @classmethod
+    def open(cls, settings: HostSettings, stack: contextlib.ExitStack) -> Relay:
+        """Connect to the server and start a zygote; ``stack`` closes everything."""
+        import ray
+
+        if settings.address is None:
+            raise ValueError("a relay needs the server's address")
+        length, dtype = settings.length, np.dtype(settings.dtype)
+        server = HostSocket.connect(settings.address, settings.identity, Format(length, dtype))
+        stack.callback(server.close)
+        points = stack.enter_context(contextlib.closing(SharedSlots(length, dtype)))
+        gradients = stack.enter_context(contextlib.closing(SharedSlots(length, dtype)))
+        mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
+        with contextlib.closing(Payload([memoryview(part) for part in ray.get(settings.payload)])) as payload:
+            resources = SharedResources(points, gradients, mailbox, payload)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                pool = WorkerPool.around(ours, resources, _start_zygote(settings, theirs))
+        stack.callback(pool.close)
+        relay = cls(server, pool, resources)
+        stack.callback(relay._close_channels)
+        return relay
+
     def run(self) -> str:
-        """As ``Host.serve``."""
-        self._say(Say.BEAT)  # connections that have sent nothing are closed if there are many
-        gone = self._staff.wait_until_ready()
-        if gone is not None:
-            if gone.lasting:
-                self._say(Say.FAILED, gone.cause.encode())
-            return gone.cause
-        self._say(Say.READY, AHEAD.pack(self._clock_ahead()))
+        """Pass messages until the run is over; returns the reason for the end."""
+        self._send(MessageKind.HEARTBEAT)  # authenticates: connections that have sent nothing may be closed
+        ended = self._wait_until_loaded()
+        if ended is not None:
+            cause = f"workers could not load the problem:\n{ended.cause}"
+            if ended.lasting:
+                self._send(MessageKind.FAILED, cause.encode())
+            return cause
+        self._send(MessageKind.READY, AHEAD.pack(self._clock_ahead()))
         while True:
-            reason = self._obey() or self._listen()
+            reason = self._obey() or self._receive()
             if reason:
                 return reason
 
-    def close(self) -> None:
-        """Nothing is left."""
-        self._staff.close()
-        for line in self._lines.values():
-            line.close()
-        self._mailbox.close()
-        self._points.close()
-        self._gradients.close()
-        self._dial.close()
+    def _close_channels(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+
+    def _wait_until_loaded(self) -> Ended | None:
+        """Wait until the zygote has loaded the problem. Returns its end if it could not."""
+        while not self._pool.ready:
+            is_ready(self._control, HEARTBEAT_SECONDS)
+            for event in self._pool.receive():
+                if isinstance(event, Ended):
+                    return event
+        return None
 
     def _clock_ahead(self) -> float:
-        """By how many seconds this machine's clock is ahead of the server's: half of the quickest answer's way."""
-        answers: list[tuple[float, float]] = []
-        for _ in range(LOOKS_AT_THE_CLOCK):
-            self._say(Say.ASK_TIME, CLOCK.pack(monotonic(), 0.0))
-            asked, theirs = CLOCK.unpack(self._await_answer())
-            now = monotonic()
-            answers.append((now - asked, (asked + now) / 2 - theirs))
-        return min(answers)[1]
+        replies = []
+        for _ in range(CLOCK_REQUESTS):
+            self._send(MessageKind.ASK_TIME, CLOCK.pack(monotonic(), 0.0))
+            replies.append((*CLOCK.unpack(self._wait_for_time()), monotonic()))
+        return clock_difference(replies)
 
-    def _await_answer(self) -> bytes:
-        deadline = monotonic() + SECONDS_FOR_AN_ANSWER
+    def _wait_for_time(self) -> bytes:
+        deadline = monotonic() + SECONDS_FOR_A_REPLY
         while monotonic() < deadline:
-            while (received := self._dial.receive()) is not None:
-                if received.kind == Say.TIME:
+            while (received := self._server.receive()) is not None:
+                if received.kind == MessageKind.TIME:
                     return received.content
-            self._poller.poll(0 if self._dial.pending() else 1000 * BEAT_SECONDS)
-            self._beat()
-        raise WorkerFailedError(f"the server did not answer within {SECONDS_FOR_AN_ANSWER:.0f} s")
+            self._poller.poll(0 if self._server.pending() else 1000 * HEARTBEAT_SECONDS)
+            self._heartbeat()
+        raise WorkerFailedError(f"the server did not reply within {SECONDS_FOR_A_REPLY:.0f} s")
 
     # From the server to the workers
 
     def _obey(self) -> str:
-        """Do what the server said meanwhile. If that was to end, the reason to."""
-        while (received := self._dial.receive()) is not None:
-            if received.kind == Say.ORDERS:
-                self._hand_out(received)
-            elif received.kind == Say.HIRE:
-                self._hire(*HIRED.unpack(received.content))
-            elif received.kind == Say.KILL:
-                self._staff.kill(DEATH.unpack(received.content)[0])
-            elif received.kind == Say.END:
+        """Execute what the server sent. Returns the reason to end if that was an order to end."""
+        while (received := self._server.receive()) is not None:
+            if received.kind == MessageKind.ORDERS:
+                self._pass_orders_on(received)
+            elif received.kind == MessageKind.START:
+                self._start(*START.unpack(received.content))
+            elif received.kind == MessageKind.KILL:
+                self._pool.kill(EXIT.unpack(received.content)[0])
+            elif received.kind == MessageKind.END:
                 return "the run is over"
         return ""
 
-    def _hand_out(self, orders: Message) -> None:
-        self._unanswered = max(0, self._unanswered - 1)
+    def _pass_orders_on(self, orders: Message) -> None:
+        """Copy the points into the slots of the workers, and send them their orders."""
+        self._without_reply = max(0, self._without_reply - 1)
         arrived, point = iter(orders.vectors), None
         for ticket, job, worker, instruction in ORDER.iter_unpack(orders.content):
-            version, line = self._versions[worker], self._lines.get(worker)
             if instruction != HURRY:
                 if not instruction & SAME_POINT:
                     point = next(arrived)
-                version.array[:] = point
-            if line is not None:  # else it died, which the server will hear
-                line.order(ticket, job, version, instruction & ~SAME_POINT)
+                self._points[worker][:] = point
+            channel = self._channels.get(worker)
+            if channel is not None:  # else it died, and the server will know
+                channel.send(ticket, job, worker, instruction & ~SAME_POINT)
 
-    def _hire(self, worker: int, serial: int, began: float) -> None:
-        self._hang_up(worker)
-        self._lines[worker] = self._staff.hire(worker, serial, began)
+    def _start(self, worker: int, serial: int, began: float) -> None:
+        self._forget(worker)
+        _ = self._points[worker]
+        self._channels[worker] = self._pool.start(worker, serial, began)
         self._workers[serial] = worker
-        if worker not in self._versions:
-            self._versions[worker] = Version(self._points[worker], worker)
 
-    def _hang_up(self, worker: int) -> None:
-        if worker in self._lines:
-            self._lines.pop(worker).close()
+    def _forget(self, worker: int) -> None:
+        if worker in self._channels:
+            self._channels.pop(worker).close()
             self._workers = {serial: number for serial, number in self._workers.items() if number != worker}
 
     # From the workers to the server
 
-    def _listen(self) -> str:
-        """Wait for workers or the server, and pass reports and deaths on. If the zygote is gone, that."""
-        self._listen_to_workers(self._unanswered < UNDER_WAY)
-        pending = self._dial.pending() or self._staff.has_news
-        ready = [fd for fd, _ in self._poller.poll(0 if pending else 1000 * BEAT_SECONDS)]
-        if (not ready or self._dial.break_fd in ready) and self._dial.broken():
+    def _receive(self) -> str:
+        """Wait for workers or the server, and pass reports and deaths on. Returns the cause if the zygote is gone."""
+        self._read_reports(self._without_reply < MESSAGES_IN_TRANSIT)
+        pending = self._server.pending() or self._pool.has_messages
+        ready = [fd for fd, _ in self._poller.poll(0 if pending else 1000 * HEARTBEAT_SECONDS)]
+        if (not ready or self._server.break_fd in ready) and self._server.broken():
             return "the connection to the server broke"
         if self._mailbox.reports in ready:
-            self._pass_on(self._mailbox.read())
-        if self._control in ready or self._staff.has_news:
-            for news in self._staff.news():
-                self._pass_on(self._mailbox.drain())
-                if isinstance(news, Gone):
-                    return news.cause
-                if isinstance(news, Died):
-                    self._hang_up(self._workers.get(news.serial, NOBODY))
-                    self._say(Say.DIED, DEATH.pack(news.serial, news.code))
-        self._beat()
+            self._pass_reports_on(self._mailbox.read())
+        if self._control in ready or self._pool.has_messages:
+            for event in self._pool.receive():
+                self._pass_reports_on(self._mailbox.drain())
+                if isinstance(event, Ended):
+                    return event.cause
+                if isinstance(event, Died):
+                    self._forget(self._workers.get(event.serial, NOBODY))
+                    self._send(MessageKind.DIED, EXIT.pack(event.serial, event.code))
+        self._heartbeat()
         return ""
 
-    def _listen_to_workers(self, listen: bool) -> None:
-        """While enough reports are under way, further ones gather, and travel together."""
-        if listen and not self._listening:
+    def _read_reports(self, reading: bool) -> None:
+        """Poll the report pipe or not: while enough messages are in transit, reports collect into a larger batch."""
+        if reading and not self._reading_reports:
             self._poller.register(self._mailbox.reports, select.POLLIN)
-        elif self._listening and not listen:
+        elif self._reading_reports and not reading:
             self._poller.unregister(self._mailbox.reports)
-        self._listening = listen
+        self._reading_reports = reading
 
-    def _pass_on(self, records: bytes) -> None:
+    def _pass_reports_on(self, records: bytes) -> None:
         if not records:
             return
         vectors: list[Vector] = []
@@ -250,15 +269,15 @@ class Relay:
         for ticket, _, _, worker, kind in REPORT.iter_unpack(records):
             if kind == GRADIENT:
                 vectors.append(gradients[worker])
-            elif (letter := self._mailbox.letter(worker, ticket)) is not None:
-                self._say(Say.LETTER, json.dumps((worker, ticket, letter)).encode())
-        self._unanswered += 1
-        self._say(Say.REPORTS, records, vectors)
+            elif (details := self._mailbox.details(worker, ticket)) is not None:
+                self._send(MessageKind.DETAILS, json.dumps((worker, ticket, details)).encode())
+        self._without_reply += 1
+        self._send(MessageKind.REPORTS, records, vectors)
 
-    def _beat(self) -> None:
-        if monotonic() - self._said > BEAT_SECONDS:
-            self._say(Say.BEAT)
+    def _heartbeat(self) -> None:
+        if monotonic() - self._last_sent > HEARTBEAT_SECONDS:
+            self._send(MessageKind.HEARTBEAT)
 
-    def _say(self, kind: Say, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
-        self._said = monotonic()
-        self._dial.send(kind, content, vectors)
+    def _send(self, kind: MessageKind, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
+        self._last_sent = monotonic()
+        self._server.send(kind, content, vectors)

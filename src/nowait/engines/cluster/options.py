@@ -1,4 +1,4 @@
-"""``nw.RayCluster``: where the workers of a run on Ray are to be. Nothing here needs Ray."""
+"""``nw.RayCluster``: the settings of a run on Ray. This module does not import Ray."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, final
 from nowait.core import checks
 
 RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
-"""What Ray's options are called among the resources of a node."""
+"""Ray's options for actors, and the names of the same resources on a node."""
 SHORTEST_SILENCE = 3.0
 ENOUGH = 1e-6
-"""Ray counts resources in ten-thousandths."""
+"""Tolerance in comparisons of resources, which Ray counts in ten-thousandths."""
 
 
 @final
@@ -26,15 +26,15 @@ class RayCluster:
     joins a cluster and leaves it running. If this process is connected to a Ray already, that one is used.
 
     ``resources_per_worker`` are Ray's ``num_cpus``, ``num_gpus`` (also 0.5, to share one), ``memory`` and
-    ``resources``; each worker has its own place on a node. ``runtime_env`` is Ray's, for the hosts. Fixing ``port``
-    helps where firewalls are: hosts connect to it on the machine of the driver, which is the server.
+    ``resources`` for each worker. ``runtime_env`` is Ray's, for the hosts. Set ``port`` if there is a firewall: hosts
+    on other nodes connect to this port of the driver's machine, where the server runs.
 
-    Params and gradients go through shared memory on the driver's node (``shared_memory=False``: through the network
-    there too) and else through connections that only hosts of the run can make, encrypted unless ``encrypt=False``,
-    which is several times as fast for params of megabytes on a fast network that you trust.
+    Params and gradients use shared memory on the driver's node (``shared_memory=False``: the network there too). To
+    other nodes they use authenticated connections, encrypted unless ``encrypt=False``, which is several times as fast
+    for params of megabytes on a fast network that you trust.
 
-    A run waits ``start_seconds`` for its workers to find room, at the start and when it has lost them all; a host that
-    is silent for ``heartbeat_seconds`` is replaced.
+    A run waits ``start_seconds`` for room for its workers, at the start and when all are lost. A host that sends
+    nothing for ``heartbeat_seconds`` is replaced.
     """
 
     address: str | None = None
@@ -63,22 +63,22 @@ class RayCluster:
         checks.positive(self.heartbeat_seconds, "heartbeat_seconds", "it is how long a host may be silent")
         if self.heartbeat_seconds < SHORTEST_SILENCE:
             raise ValueError(
-                f"heartbeat_seconds must be at least {SHORTEST_SILENCE:g}, got {self.heartbeat_seconds}: hosts say "
-                f"something every second"
+                f"heartbeat_seconds must be at least {SHORTEST_SILENCE:g}, got {self.heartbeat_seconds}: hosts send "
+                f"a heartbeat every second"
             )
         if self.port is not None and not 0 < checks.at_least(1, self.port, "port", "hosts connect to it") < 65_536:
             raise ValueError(f"port must be below 65536, got {self.port}")
         _ = self.need
 
     def described(self) -> dict[str, Any]:
-        """For ``config.json``: all but ``runtime_env``, which may hold secrets."""
+        """Return the entry in ``config.json``: all fields but ``runtime_env``, which may contain secrets."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "runtime_env"}
         values["resources_per_worker"] = dict(self.resources_per_worker)
         return {"type": "RayCluster", "has_runtime_env": self.runtime_env is not None} | values
 
     @property
     def need(self) -> dict[str, float]:
-        """What one worker needs, by the names that nodes have for it."""
+        """The resources that one worker needs, by the names that nodes have for them."""
         wanted = self.resources_per_worker
         if not isinstance(wanted, Mapping):
             raise TypeError(f"resources_per_worker must be like {{'num_cpus': 1, 'num_gpus': 0.5}}, got {wanted!r}")
@@ -97,17 +97,17 @@ class RayCluster:
 
     @property
     def largest_host(self) -> float:
-        """How many workers one host has at most: those that share a GPU, so that each of them sees no other."""
+        """The most workers of one host: those that share a GPU, so that each worker sees one GPU only."""
         gpus = self.need.get("GPU", 0.0)
         return max(1, math.floor(1 / gpus + ENOUGH)) if gpus > 0 else math.inf
 
     @property
     def threads(self) -> int:
-        """How many threads a worker's libraries may use."""
+        """The number of threads that a worker's libraries may use."""
         return max(1, math.floor(self.need.get("CPU", 1.0) + ENOUGH))
 
     def room(self, available: Mapping[str, float]) -> int:
-        """How many workers fit into what is available. No worker is spread over two GPUs of which it needs a part."""
+        """Return how many workers fit into the available resources. A part of a GPU comes from one GPU only."""
         fits = [available.get(name, 0.0) / amount for name, amount in self.need.items()]
         gpus, needed = available.get("GPU", 0.0), self.need.get("GPU", 0.0)
         if 0 < needed < 1:
@@ -116,7 +116,7 @@ class RayCluster:
         return math.floor(min(fits) + ENOUGH)
 
     def actor_options(self, workers: int) -> dict[str, Any]:
-        """What a host of so many workers asks Ray for."""
+        """Return the options of the Ray actor that hosts this many workers."""
         total = {name: round(amount * workers, 4) for name, amount in self.need.items()}
         options: dict[str, Any] = {"num_cpus": total.pop("CPU", 0), "num_gpus": total.pop("GPU", 0)}
         if "memory" in total:
@@ -127,7 +127,7 @@ class RayCluster:
 
 
 def checked_engine(engine: Any) -> RayCluster | None:
-    """A cluster; None for worker processes on this machine."""
+    """Return the cluster of an ``engine`` argument; None for worker processes on this machine."""
     if isinstance(engine, RayCluster):
         return engine
     if engine == "ray":

@@ -1,7 +1,6 @@
-"""Real worker processes on this machine."""
+"""Worker processes on this machine."""
 
-from nowait.engines.processes.engine import ProcessOptions
-from nowait.engines.processes.running import train
+from nowait.engines.processes.local import train
 from nowait.engines.processes.shared import SharedSlots
 
-__all__ = ["ProcessOptions", "SharedSlots", "train"]
+__all__ = ["SharedSlots", "train"]

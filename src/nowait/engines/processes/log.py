@@ -1,4 +1,4 @@
-"""A limit for what workers print: the log keeps its beginning and its end."""
+"""Limits the size of ``workers.log``: its beginning and its end are kept."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ KEPT_BYTES = 4 << 20
 """Of the beginning, and of the end, when the log has grown past the limit."""
 COPY_BYTES = 1 << 20
 MOST_READS = 64
-"""Per cut: enough to reach an end that moves, unless it moves faster than it can be read."""
+"""Per cut: enough to reach the end while workers append, unless they write faster than this process reads."""
 
 
 def open_log(path: Path) -> int:
-    """Open a log for appending, and for reading, which shortening it needs. Symbolic links are not followed."""
+    """Open a log for appending and reading (needed to shorten it). Symbolic links are not followed."""
     try:
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -30,8 +30,8 @@ def open_log(path: Path) -> int:
 class OutputLimit:
     """Shortens the files behind standard output and standard error when they have grown too large.
 
-    Several processes append to them meanwhile. With O_APPEND each write goes to the end, wherever that is, so cutting
-    the file under the writers is safe. What is written between the last look and the cut, some microseconds, is lost.
+    Several processes append to them meanwhile. With O_APPEND each write goes to the current end, so truncating the file
+    meanwhile is safe. What is written in the microseconds between the last read and the cut is lost.
     """
 
     def __init__(self, descriptors: tuple[int, ...] = (1, 2)) -> None:

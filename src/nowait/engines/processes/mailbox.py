@@ -1,84 +1,97 @@
-"""Where the workers of one machine leave their reports, and the details of those that need some."""
+"""Receives the reports of the workers of one machine, and the details of those that have some."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pickle
-from typing import Any, final
+import socket
+from typing import Any, Self, final
 
-from nowait.engines.processes.platform import letter_sockets
+from nowait.engines.processes.messages import LONGEST_MESSAGE
+from nowait.engines.processes.platform import details_sockets
 from nowait.engines.processes.readiness import is_ready
-from nowait.engines.processes.wire import LONGEST_MESSAGE, REPORT
+from nowait.engines.workers.records import REPORT
 
 READ_BYTES = 2048 * REPORT.size
 
 
 @final
-class Letters:
-    """Details of reports, by worker and ticket.
+class DetailsTable:
+    """The details of reports, by worker and ticket.
 
-    A worker has one ticket at a time and sends the letter before the report, so only its latest letter can be
-    asked for. One with another ticket was left by a process that died before it reported, and is dropped.
+    A worker has one ticket at a time and sends the details before the report, so only its latest details can be asked
+    for. Details of another ticket come from a process that died before it reported, and are dropped.
     """
 
     def __init__(self) -> None:
         self._latest: dict[int, tuple[int, tuple[Any, ...]]] = {}
 
     def add(self, worker: int, ticket: int, content: tuple[Any, ...]) -> None:
-        """A letter arrived."""
+        """Store details that arrived."""
         self._latest[worker] = (ticket, content)
 
     def take(self, worker: int, ticket: int) -> tuple[Any, ...] | None:
-        """Returns the letter about this ticket and forgets it; None if there is none."""
+        """Remove the details of this ticket and return them; None if there are none."""
         found, content = self._latest.pop(worker, (None, None))
         return content if found == ticket else None
 
 
 @final
 class Mailbox:
-    """One pipe for the reports of all workers, read in batches, and one socket for letters.
+    """One pipe for the reports of all workers, read in batches, and one datagram socket for details.
 
-    This process keeps the workers' ends too, to give them to zygotes that start later.
+    This process keeps the workers' ends open too, to pass them to zygotes that start later.
     """
 
-    def __init__(self) -> None:
-        self.reports, self.their_reports = os.pipe()
-        self._socket, self.their_letters = letter_sockets()
+    def __init__(self, pipe: tuple[int, int], sockets: tuple[socket.socket, socket.socket]) -> None:
+        self.reports, self.workers_reports = pipe
+        self._socket, self.workers_details = sockets
         self._socket.setblocking(False)
-        self._letters = Letters()
+        self._details = DetailsTable()
+
+    @classmethod
+    def open(cls) -> Self:
+        """Open the pipe and the socket."""
+        sockets = details_sockets()
+        try:
+            return cls(os.pipe(), sockets)
+        except BaseException:
+            for end in sockets:
+                end.close()
+            raise
 
     def read(self) -> bytes:
-        """Reports; waits if there are none."""
+        """Read reports; waits if there are none."""
         return os.read(self.reports, READ_BYTES)
 
     def drain(self) -> bytes:
-        """All reports that are there. Letters are collected too: a full socket would block workers."""
+        """Read all reports that have arrived. Details are read too: a full socket would block workers."""
         self._collect()
         reports = b""
         while is_ready(self.reports, 0) and (more := self.read()):
             reports += more
         return reports
 
-    def letter(self, worker: int, ticket: int) -> tuple[Any, ...] | None:
-        """Returns what a worker sent with its report on a ticket; None if nothing came. Never waits."""
+    def details(self, worker: int, ticket: int) -> tuple[Any, ...] | None:
+        """Return what a worker sent besides its report on a ticket; None if nothing arrived. Never waits."""
         self._collect()
-        return self._letters.take(worker, ticket)
+        return self._details.take(worker, ticket)
 
-    def keep(self, worker: int, ticket: int, letter: tuple[Any, ...]) -> None:
-        """Add a letter that came another way."""
-        self._letters.add(worker, ticket, letter)
+    def add_details(self, worker: int, ticket: int, details: tuple[Any, ...]) -> None:
+        """Store details that arrived through another connection."""
+        self._details.add(worker, ticket, details)
 
     def _collect(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
                 worker, ticket, *content = pickle.loads(self._socket.recv(2 * LONGEST_MESSAGE))
-                self._letters.add(worker, ticket, tuple(content))
+                self._details.add(worker, ticket, tuple(content))
 
     def close(self) -> None:
-        """Close both ends: a worker that writes gets an error."""
-        for pipe in (self.reports, self.their_reports):
+        """Close both ends; a worker that writes gets an error."""
+        for pipe in (self.reports, self.workers_reports):
             with contextlib.suppress(OSError):
                 os.close(pipe)
         self._socket.close()
-        self.their_letters.close()
+        self.workers_details.close()

@@ -1,4 +1,4 @@
-"""What every worker of a run is told once, in memory that a zygote can be given."""
+"""The pickled job of a run, in a file descriptor that is passed to zygotes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nowait.engines.processes.platform import anonymous_file, portable
 from nowait.engines.processes.shared import ALIGNMENT
 
 PIECE = 1 << 26
-"""So many bytes are written at a time."""
+"""Bytes per write."""
 
 
 @final
 class Payload:
-    """A pickle and, after it, the arrays it refers to, in a file without a name."""
+    """A pickle and, after it, the arrays it refers to, in an anonymous file."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
         self.sizes = [part.nbytes for part in parts]
@@ -33,7 +33,7 @@ class Payload:
 
     @classmethod
     def of(cls, job: Any) -> Self:
-        """The payload of a job; an error names the part of its problem that cannot be sent."""
+        """Pickle a job. An error names the part of its problem that cannot be pickled."""
         import cloudpickle
 
         buffers: list[pickle.PickleBuffer] = []
@@ -44,29 +44,29 @@ class Payload:
         return cls([memoryview(data), *(buffer.raw() for buffer in buffers)])
 
     def parts(self) -> list[memoryview]:
-        """The pickle and the arrays, as they are in the file."""
+        """Return the pickle and the arrays as views of the file."""
         return _cut(memoryview(mmap.mmap(self.fd, 0, prot=mmap.PROT_READ)), self.sizes)
 
     def close(self) -> None:
-        """Give the file up."""
+        """Close the file."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def unpickle(fd: int, sizes: list[int]) -> Any:
-    """The job; its arrays are views of one block of memory, which workers share as long as they do not write to it."""
+    """Unpickle a job. Its arrays are views of one block of memory, which workers share until they write to it."""
     parts = _cut(memoryview(_mapped(fd) if portable() else _copied(fd)), sizes)
     return pickle.loads(parts[0], buffers=parts[1:])
 
 
 def _mapped(fd: int) -> mmap.mmap:
-    """The file itself: processes that have no common ancestor with the data share its pages, until they write."""
+    """Map the file privately: unrelated processes share its pages until they write to them."""
     return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 def _copied(fd: int) -> mmap.mmap:
-    """A copy in huge pages, which forked workers share."""
+    """Copy the file into huge pages, which forked workers share."""
     block = _huge_block(os.fstat(fd).st_size)
     memory = memoryview(block)
     filled = 0
@@ -88,9 +88,7 @@ def _aligned(size: int) -> int:
 
 
 def _huge_block(size: int) -> mmap.mmap:
-    """Memory in huge pages where there are any: a worker that is woken finds none of its data's pages in the
-    processor's table of them, and of huge ones there are few to look up again.
-    """
+    """Return memory in huge pages if the system has them: a worker that wakes up then has few TLB misses."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
@@ -99,7 +97,7 @@ def _huge_block(size: int) -> mmap.mmap:
 
 
 def _culprit(problem: Any) -> str:
-    """Which part of a problem does not pickle, if it can tell."""
+    """Return the name of the part of a problem that cannot be pickled, if the problem lists its parts."""
     import cloudpickle
 
     parts = getattr(problem, "parts_to_send", None)

@@ -1,4 +1,4 @@
-"""Vectors in memory that processes share: a file without a name, so that nothing is left behind however a run ends."""
+"""Vectors in memory that processes share: an anonymous file, so that nothing is left however a run ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALIGNMENT = 64
 
 @final
 class SharedSlots:
-    """Numbered vectors of one size and dtype. The file grows; whoever meets a number past its map maps anew."""
+    """Numbered vectors of one size and dtype. The file grows; a process that needs a slot past its map maps again."""
 
     def __init__(self, length: int, dtype: Any, fd: int | None = None, *, writeable: bool = True) -> None:
         self.length, self.dtype = length, np.dtype(dtype)
@@ -25,7 +25,7 @@ class SharedSlots:
         self.fd = anonymous_file("nowait") if fd is None else fd
         self._memory: mmap.mmap | None = None
         self.views: list[Vector] = []
-        """Those mapped so far; ``slots[number]`` maps more if it has to."""
+        """The slots mapped so far; ``slots[number]`` maps more if necessary."""
         self._allocated = 0
 
     def __getitem__(self, slot: int) -> Vector:
@@ -34,19 +34,19 @@ class SharedSlots:
         return self.views[slot]
 
     def allocate(self) -> Vector:
-        """One more vector."""
+        """Return a new vector."""
         self._allocated += 1
         return self[self._allocated - 1]
 
     def close(self) -> None:
-        """Give the file and the memory up; vectors stay valid as long as somebody uses them."""
+        """Close the file and drop the map; vectors that are in use stay valid."""
         self.views, self._memory = [], None
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def _map(self, count: int) -> None:
-        """Map at least ``count`` vectors. Older views go on showing the same memory."""
+        """Map at least ``count`` vectors. Older views still refer to the same memory."""
         size = os.fstat(self.fd).st_size
         if size < count * self._slot_bytes:
             size = max(2 * count, 8) * self._slot_bytes

@@ -1,4 +1,4 @@
-"""A worker process: how it begins, and how it is started where forking is not safe."""
+"""The entry point of worker processes, and how they are started where forking is not safe."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from typing import Any, NamedTuple, NoReturn, final
 
 from nowait.core.problem import prepare
 from nowait.engines.processes.payload import unpickle
-from nowait.engines.processes.platform import LetterSocket
+from nowait.engines.processes.platform import DetailsSocket
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.processes.worker import Desk, Job, work
+from nowait.engines.processes.worker import Connections, Job, work
 
 RESET = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Handed(NamedTuple):
-    """What a zygote is given: the sizes of the payload's parts, and five file descriptors."""
+class Inherited(NamedTuple):
+    """What a zygote receives: the sizes of the payload's parts, and five file descriptors."""
 
     sizes: list[int]
     payload: int
     points: int
     gradients: int
     reports: int
-    letters: int
+    details: int
 
 
 @final
 class Spawn:
-    """Workers are fresh interpreters. Each has the reading end of a pipe that ends with the zygote: its lifeline."""
+    """Starts workers as new interpreters. Each reads a pipe that is closed when the zygote exits: its lifeline."""
 
-    def __init__(self, handed: Handed) -> None:
-        self._handed = handed
+    def __init__(self, inherited: Inherited) -> None:
+        self._inherited = inherited
         self._lifeline, self._ours = os.pipe()
 
     def start(self, worker: int, orders: int, began: float) -> int:
-        """As ``Starter.start``."""
-        handed = self._handed
+        """Start a worker that reads its orders from a pipe; returns its process id."""
+        inherited = self._inherited
         code = (
             f"import sys; sys.path[:] = {[str(entry) for entry in sys.path]!r}; "
             f"from nowait.engines.processes.spawned import main; "
-            f"main({tuple(handed)!r}, {worker}, {orders}, {began!r}, {self._lifeline})"
+            f"main({tuple(inherited)!r}, {worker}, {orders}, {began!r}, {self._lifeline})"
         )
-        descriptors = (*handed[1:], orders, self._lifeline)
+        descriptors = (*inherited[1:], orders, self._lifeline)
         for fd in descriptors:
             os.set_inheritable(fd, True)
         try:
@@ -59,28 +59,28 @@ class Spawn:
                 os.set_inheritable(fd, False)
 
 
-def main(handed: tuple[Any, ...], worker: int, orders: int, began: float, lifeline: int) -> None:
-    """Be a worker that was not forked."""
-    given = Handed(*handed)
+def main(inherited: tuple[Any, ...], worker: int, orders: int, began: float, lifeline: int) -> None:
+    """Run a worker process that was not forked."""
+    given = Inherited(*inherited)
     for fd in (*given[1:], orders, lifeline):
         os.set_inheritable(fd, False)
     end_with(lifeline)
     flush_lines()
-    be_worker(worker, lambda: _load(given, orders, began))
+    run_worker(worker, lambda: _load(given, orders, began))
 
 
-def _load(given: Handed, orders: int, began: float) -> tuple[Job, Desk]:
+def _load(given: Inherited, orders: int, began: float) -> tuple[Job, Connections]:
     job: Job = unpickle(given.payload, given.sizes)
     os.close(given.payload)
     prepare(job.problem)
     points = SharedSlots(job.length, job.dtype, given.points, writeable=False)
     gradients = SharedSlots(job.length, job.dtype, given.gradients)
-    letters = LetterSocket(socket.socket(fileno=given.letters))
-    return job, Desk(orders, given.reports, letters, points, gradients, began)
+    details = DetailsSocket(socket.socket(fileno=given.details))
+    return job, Connections(orders, given.reports, details, points, gradients, began)
 
 
 def end_with(lifeline: int, end: Callable[[int], object] = os._exit) -> threading.Thread:
-    """End this process, also while it computes, when the other end of a pipe is closed: its holder is gone."""
+    """Watch a pipe in a thread, and exit this process as soon as the other end is closed."""
 
     def watch() -> None:
         while os.read(lifeline, 1):
@@ -92,11 +92,11 @@ def end_with(lifeline: int, end: Callable[[int], object] = os._exit) -> threadin
     return thread
 
 
-def be_worker(worker: int, begin: Callable[[], tuple[Job, Desk]]) -> NoReturn:
-    """Work until the server hangs up, and end this process whatever happens."""
+def run_worker(worker: int, begin: Callable[[], tuple[Job, Connections]]) -> NoReturn:
+    """Handle orders until the server closes the pipe, then exit this process, whatever happens."""
     status = 1
     try:
-        _let_the_server_go_first()
+        _lower_scheduling_priority()
         for number in RESET:
             signal.signal(number, signal.SIG_DFL)
         work(worker, *begin())
@@ -114,14 +114,14 @@ def be_worker(worker: int, begin: Callable[[], tuple[Job, Desk]]) -> NoReturn:
 
 
 def flush_lines() -> None:
-    """Write each printed line at once: a worker that is killed has said what it printed."""
+    """Flush output after each line, so that nothing is lost when a worker is killed."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
 
 
-def _let_the_server_go_first() -> None:
-    """A worker that is woken does not push the server, which woke it, off its core."""
+def _lower_scheduling_priority() -> None:
+    """Use SCHED_BATCH, so that a worker that wakes up does not preempt the server that woke it."""
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

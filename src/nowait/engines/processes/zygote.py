@@ -1,10 +1,10 @@
-"""The zygote: a small process that has everything loaded, and starts workers when asked.
+"""The zygote: a process with one thread that loads the problem once and starts workers on request.
 
-Forking the user's own process would copy its threads' locks in any state; starting every worker afresh would import
-everything again. The zygote has one thread, imports once, unpickles the problem once, and its children share all of it.
-Where forking is not safe (``platform.portable``), it loads the problem to see that it can be loaded, and starts each
-worker as a fresh interpreter. It ends when its socket does, that is with the process that started it, and takes its
-children along.
+Forking the user's own process could copy locks that its other threads hold; starting every worker as a new interpreter
+would import everything again. The zygote imports once, unpickles the problem once, and its children share the memory.
+Where forking is not safe (``platform.portable``) it loads the problem only to check that it can be loaded, and starts
+each worker as a new interpreter. It exits when its socket is closed, that is with the process that started it, and
+kills its children.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ import traceback
 from typing import Protocol, final
 
 from nowait.core.problem import prepare
-from nowait.engines.processes.channel import Channel
 from nowait.engines.processes.log import OutputLimit
+from nowait.engines.processes.messages import LONGEST_MESSAGE, MessageStream
 from nowait.engines.processes.payload import unpickle
-from nowait.engines.processes.platform import LetterSocket, portable
+from nowait.engines.processes.platform import DetailsSocket, portable
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.processes.spawned import Handed, Spawn, be_worker, flush_lines
-from nowait.engines.processes.wire import LONGEST_MESSAGE
-from nowait.engines.processes.worker import Desk, Job
+from nowait.engines.processes.spawned import Inherited, Spawn, flush_lines, run_worker
+from nowait.engines.processes.worker import Connections, Job
 
 SECONDS_BETWEEN_LOOKS = 0.25
-"""How often it makes sure that the process is there that started it, and that the log is not too large."""
+"""How often it checks that its parent still exists, and that the log is not too large."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
 
 
 def main(control_fd: int, *, limit_output: bool) -> None:
-    """Serve until the socket closes. ``limit_output``: what goes to standard output is a log that has a limit."""
+    """Serve until the socket closes. ``limit_output``: standard output is a log file whose size is limited."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in STOPPING:
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that workers start would inherit
@@ -46,13 +45,13 @@ def main(control_fd: int, *, limit_output: bool) -> None:
     try:
         zygote = _Zygote(control, OutputLimit() if limit_output else None)
     except BaseException:
-        _say(Channel(control), "failed", traceback.format_exc()[-LONGEST_MESSAGE // 2 :])
+        _report(MessageStream(control), "failed", traceback.format_exc()[-LONGEST_MESSAGE // 2 :])
         return
     zygote.serve()
 
 
 class Starter(Protocol):
-    """How workers are started."""
+    """Starts worker processes."""
 
     def start(self, worker: int, orders: int, began: float) -> int:
         """Start a worker that reads this pipe; returns its process id."""
@@ -63,21 +62,23 @@ class _Zygote:
     def __init__(self, control: socket.socket, limit: OutputLimit | None) -> None:
         self._control = control
         self._limit = limit
-        self._channel = Channel(control)
-        while not self._channel.messages and self._channel.receive():
+        self._stream = MessageStream(control)
+        while not self._stream.messages and self._stream.receive():
             pass
-        handed = Handed(self._channel.messages.popleft()[0], *(self._channel.descriptors.popleft() for _ in range(5)))
+        inherited = Inherited(
+            self._stream.messages.popleft()[0], *(self._stream.descriptors.popleft() for _ in range(5))
+        )
         self._parent = os.getppid()
         self._children: dict[int, int] = {}
         """Serial numbers by process id."""
-        job: Job = unpickle(handed.payload, handed.sizes)
+        job: Job = unpickle(inherited.payload, inherited.sizes)
         prepare(job.problem)
         if job.speeds is not None:
             job.speeds.timing(job.seed)(0, 0, 0.0)  # loads what is compiled
-        self._starter: Starter = Spawn(handed) if portable() else _Fork(handed, job, control)
+        self._starter: Starter = Spawn(inherited) if portable() else _Fork(inherited, job, control)
 
     def serve(self) -> None:
-        """Start, kill and bury, as asked."""
+        """Start and kill workers as the server asks, and report their deaths."""
         alarm, wake = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(alarm, False)
@@ -86,13 +87,13 @@ class _Zygote:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(alarm, select.POLLIN)
-        _say(self._channel, "ready")
+        _report(self._stream, "ready")
         while os.getppid() == self._parent:
             for fd, _ in poller.poll(1000 * SECONDS_BETWEEN_LOOKS):
                 if fd == alarm:
                     with contextlib.suppress(BlockingIOError):
                         os.read(alarm, 4096)
-                    self._bury()
+                    self._reap()
                 elif not self._obey():
                     _kill_the_group()
             if self._limit is not None:
@@ -100,14 +101,14 @@ class _Zygote:
         _kill_the_group()
 
     def _obey(self) -> bool:
-        """Do what the server asked. Returns False if it is gone."""
+        """Execute what the server sent. Returns False if the server is gone."""
         try:
-            if not self._channel.receive():
+            if not self._stream.receive():
                 return False
         except OSError:
             return False
-        while self._channel.messages:
-            order, worker, serial, began = self._channel.messages.popleft()
+        while self._stream.messages:
+            order, worker, serial, began = self._stream.messages.popleft()
             if order == "start":
                 self._start(worker, serial, began)
             elif order == "kill":
@@ -117,12 +118,12 @@ class _Zygote:
         return True
 
     def _start(self, worker: int, serial: int, began: float) -> None:
-        orders = self._channel.descriptors.popleft()
+        orders = self._stream.descriptors.popleft()
         self._children[self._starter.start(worker, orders, began)] = serial
         os.close(orders)
-        _say(self._channel, "started", serial)
+        _report(self._stream, "started", serial)
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         while self._children:
             try:
                 process, status = os.waitpid(-1, os.WNOHANG)
@@ -132,43 +133,43 @@ class _Zygote:
                 return
             serial = self._children.pop(process, None)
             if serial is not None:  # the problem may have started processes of its own
-                _say(self._channel, "died", serial, os.waitstatus_to_exitcode(status))
+                _report(self._stream, "died", serial, os.waitstatus_to_exitcode(status))
 
 
 @final
 class _Fork:
-    """Workers are forks of the zygote."""
+    """Starts workers by forking the zygote."""
 
-    def __init__(self, handed: Handed, job: Job, control: socket.socket) -> None:
-        self._job, self._control, self._reports = job, control, handed.reports
-        self._letters = LetterSocket(socket.socket(fileno=handed.letters))
-        self._points = SharedSlots(job.length, job.dtype, handed.points, writeable=False)
-        self._gradients = SharedSlots(job.length, job.dtype, handed.gradients)
-        os.close(handed.payload)
+    def __init__(self, inherited: Inherited, job: Job, control: socket.socket) -> None:
+        self._job, self._control, self._reports = job, control, inherited.reports
+        self._details = DetailsSocket(socket.socket(fileno=inherited.details))
+        self._points = SharedSlots(job.length, job.dtype, inherited.points, writeable=False)
+        self._gradients = SharedSlots(job.length, job.dtype, inherited.gradients)
+        os.close(inherited.payload)
         gc.freeze()  # a collection in a child would write to pages that all share
 
     def start(self, worker: int, orders: int, began: float) -> int:
-        """As ``Starter.start``."""
+        """Fork a worker that reads its orders from a pipe; returns its process id."""
         zygote = os.getpid()
         process = os.fork()
         if process == 0:
-            be_worker(worker, lambda: self._begin(zygote, orders, began))
+            run_worker(worker, lambda: self._begin(zygote, orders, began))
         return process
 
-    def _begin(self, zygote: int, orders: int, began: float) -> tuple[Job, Desk]:
+    def _begin(self, zygote: int, orders: int, began: float) -> tuple[Job, Connections]:
         _die_with_parent(zygote)
         signal.set_wakeup_fd(-1)
         self._control.close()
-        return self._job, Desk(orders, self._reports, self._letters, self._points, self._gradients, began)
+        return self._job, Connections(orders, self._reports, self._details, self._points, self._gradients, began)
 
 
-def _say(channel: Channel, *message: object) -> None:
-    """Tell the server. If it is gone, the next receive will tell."""
-    channel.send(message, (), wait=lambda: None)
+def _report(stream: MessageStream, *message: object) -> None:
+    """Send a message to the server. If the server is gone, the next receive notices it."""
+    stream.send(message, (), wait=lambda: None)
 
 
 def _kill_the_group() -> None:
-    """The server is gone: so are all, those too that workers started."""
+    """Kill this process, all workers, and the processes that workers started: the server is gone."""
     os.killpg(0, signal.SIGKILL)
 
 

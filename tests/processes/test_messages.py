@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from nowait.engines.processes.channel import LENGTH, Channel
+from nowait.engines.processes.messages import LENGTH, MessageStream
 
 
 @pytest.fixture(params=[socket.SOCK_STREAM, socket.SOCK_SEQPACKET], ids=["stream", "packets"])
@@ -33,7 +33,7 @@ def receive(channel, count):
 
 
 def test_messages_arrive_in_order_each_with_its_descriptors(ends):
-    ours, theirs = Channel(ends[0]), Channel(ends[1])
+    ours, theirs = MessageStream(ends[0]), MessageStream(ends[1])
     pipes = [os.pipe() for _ in range(3)]
     assert ours.send(("none",), (), never)
     assert ours.send(("two", 2), [pipes[0][1], pipes[1][1]], never)
@@ -50,7 +50,7 @@ def test_messages_arrive_in_order_each_with_its_descriptors(ends):
 
 
 def test_a_message_that_arrives_byte_by_byte_is_one_message(stream):
-    channel = Channel(stream[1])
+    channel = MessageStream(stream[1])
     whole = _bytes_of(("died", 3, -9))
     for place in range(len(whole)):
         assert not channel.messages
@@ -60,7 +60,7 @@ def test_a_message_that_arrives_byte_by_byte_is_one_message(stream):
 
 
 def test_a_message_larger_than_the_buffer_is_sent_in_parts_while_the_other_side_reads(stream):
-    ours, theirs = Channel(stream[0]), Channel(stream[1])
+    ours, theirs = MessageStream(stream[0]), MessageStream(stream[1])
     stream[0].setblocking(False)
     reader, writer = os.pipe()
     waits = []
@@ -78,7 +78,7 @@ def test_a_message_larger_than_the_buffer_is_sent_in_parts_while_the_other_side_
 
 
 def test_the_end_and_a_closed_other_side_are_told_apart_from_silence(ends):
-    ours, theirs = Channel(ends[0]), Channel(ends[1])
+    ours, theirs = MessageStream(ends[0]), MessageStream(ends[1])
     ends[0].setblocking(False)
     with pytest.raises(BlockingIOError):
         ours.receive()
@@ -92,7 +92,7 @@ def test_the_end_and_a_closed_other_side_are_told_apart_from_silence(ends):
 def _bytes_of(message):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
-        Channel(ours).send(message, (), never)
+        MessageStream(ours).send(message, (), never)
         data = theirs.recv(1000)
     assert LENGTH.unpack_from(data)[0] == len(data) - LENGTH.size
     return data

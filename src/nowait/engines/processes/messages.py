@@ -1,4 +1,4 @@
-"""Messages with file descriptors through a Unix socket: how the server and a zygote talk."""
+"""Messages with file descriptors through a Unix socket, between the server and a zygote."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ LENGTH = struct.Struct("<I")
 READ_BYTES = 65_536
 MOST_DESCRIPTORS = 16
 """In one message."""
+LONGEST_MESSAGE = 65_536
+"""In bytes."""
 CLOSED = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EPROTOTYPE)
-"""What sending to a closed socket raises; the last is macOS's, while the other side is closing."""
+"""Error numbers of sending to a closed socket; macOS raises the last one while the other side is closing."""
 
 
 @final
-class Channel:
-    """Pickled messages over a stream socket, each after its length.
+class MessageStream:
+    """Pickled messages over a stream socket, each preceded by its length.
 
-    A socket that keeps packets apart (SOCK_SEQPACKET, which macOS does not have) works as well. Descriptors arrive with
-    their message's first byte or earlier, in order: ``descriptors`` is a queue, and each message's kind says how many
-    are its own.
+    A SOCK_SEQPACKET socket (which macOS does not have) works as well. File descriptors arrive with the first byte of
+    their message or earlier, in order: ``descriptors`` is a queue, and the kind of a message says how many it has.
     """
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._bytes = bytearray()
         self.messages: deque[tuple[Any, ...]] = deque()
-        """Received and not yet taken."""
+        """Messages that were received and not handled yet."""
         self.descriptors: deque[int] = deque()
 
     def send(self, message: tuple[Any, ...], descriptors: Sequence[int], wait: Callable[[], None]) -> bool:

@@ -4,25 +4,19 @@ import contextlib
 import dataclasses
 import gc
 import os
-import select
 import signal
 import sys
 import threading
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import nowait as nw
 from faulty import Faulty, train_until
-from nowait.engines.processes import failures
-from nowait.engines.processes.home import Home
-from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.places import Died, Gone
 from nowait.engines.processes.platform import portable
-from nowait.engines.processes.staff import Staff
+from nowait.engines.workers import failures
 from nowait.testing import CATALOGUE
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
@@ -89,46 +83,6 @@ def test_time_goes_on_while_the_zygote_reloads(tmp_path, caplog):
     run = nw.train(Endless(), ASYNCHRONOUS, workers=2, seconds=1.0, evaluate_every=10**9, callbacks=[Evaluated()])
     assert run.stats.seconds >= 1.0
     assert run.trace.events["kind"].tolist() == [1, 1], "both workers were lost, and none came back"
-
-
-def test_the_end_of_a_zygote_that_is_heard_twice_does_not_end_its_successor(monkeypatch):
-    """As when its socket was found closed while something was sent, and again when it was read."""
-
-    class Zygote:
-        def __init__(self):
-            self.control = open(os.devnull, "rb")  # noqa: SIM115 (``close`` closes it)
-            self.ready = self.has_news = True
-            self.closed = False
-
-        def news(self):
-            yield Died(1, -9)
-            for _ in range(2):
-                yield Gone(self, "it was killed")
-
-        def wait_until_ready(self, interrupted):
-            return None
-
-        def close(self):
-            self.control.close()
-            self.closed = True
-
-    mailbox = Mailbox()
-    monkeypatch.setattr(Staff, "start", lambda *_: Zygote())
-    home = Home(SimpleNamespace(mailbox=mailbox), 1, None)
-    home.open()
-    home.wait_until_ready(select.poll(), lambda: False)
-    first, heard = home.home, []
-    for news in home.hear(()):
-        heard.append(type(news))
-        if isinstance(news, Gone):
-            assert news.place is home.home, "so the engine knows which place is gone"
-            assert (home.find(), home.pending(), list(home.hear(()))) == (None, False, [])
-            home.reopen_home()
-    assert heard == [Died, Gone]
-    assert (first.closed, home.home.closed, home.find()) == (True, False, home.home)
-    home.close()
-    assert home.home.closed
-    mailbox.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

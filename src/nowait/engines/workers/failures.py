@@ -1,4 +1,4 @@
-"""What to do about workers that die, raise or hang."""
+"""Counts failures of workers and decides when to give up; measures how long gradients take."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections import Counter
 from typing import final
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-"""Seconds before a worker that died again without a gradient is replaced; they double every time."""
+"""Seconds before a worker that died repeatedly without delivering is replaced; doubled with each death."""
 MOST_DOUBLINGS = 20
 FIRST_ERRORS = 3
-"""Errors of one kind, from any workers, that stop a run in which no gradient was ever delivered."""
+"""Errors of one kind, from any workers, that stop a run in which no gradient has been delivered."""
 ERRORS_IN_A_ROW = 10
 """Errors of one kind from one worker, without a gradient of its own in between, that stop any run."""
 NO_DETAILS = ("an error without details", "its traceback did not arrive")
-"""Kind and text of an error whose letter is missing."""
+"""Kind and text of an error whose details did not arrive."""
 SHORTEST_DEADLINE, FIRST_DEADLINE = 5.0, 120.0
-"""Seconds after which a worker may be called hung; the second for one that never delivered."""
+"""Seconds after which a worker may count as hung; the second is for one that never delivered."""
 MEMORY = 0.9
+"""The weight of the past in the exponential averages of ``Durations``."""
 
 
 @final
 class Failures:
-    """Counts failures that no gradient has made good yet."""
+    """Counts the failures of each worker since it last delivered a gradient."""
 
     __slots__ = ("_deaths", "_errors", "_most", "troubled")
 
@@ -30,16 +31,16 @@ class Failures:
         self._deaths: dict[int, int] = {}
         self._errors: dict[int, Counter[str]] = {}
         self.troubled: set[int] = set()
-        """The workers with a failure that is not made good."""
+        """The workers with failures since their last gradient."""
 
     def delivered(self, worker: int) -> None:
-        """A gradient of a troubled worker arrived: all is forgiven."""
+        """Reset the counts of a worker that delivered a gradient."""
         self.troubled.discard(worker)
         self._deaths.pop(worker, None)
         self._errors.pop(worker, None)
 
     def died(self, worker: int) -> float | None:
-        """After how many seconds to replace a worker that died; None to give it up."""
+        """Count a death. Returns after how many seconds to replace the worker; None to give it up."""
         deaths = self._deaths[worker] = self._deaths.get(worker, 0) + 1
         self.troubled.add(worker)
         if deaths > self._most:
@@ -47,11 +48,11 @@ class Failures:
         return 0.0 if deaths == 1 else min(FIRST_PAUSE * 2.0 ** min(deaths - 2, MOST_DOUBLINGS), LONGEST_PAUSE)
 
     def raised(self, worker: int, kind: str, *, any_gradient: bool) -> bool:
-        """A worker raised an error of this kind. Returns True if the run has to stop.
+        """Count an error of this kind. Returns True if the run has to stop.
 
-        Before the first gradient (``any_gradient`` is False) three errors from anybody are enough: the problem is
-        wrong. Later only a worker that raises ten times in a row is: errors that happen now and then come three
-        in a row sooner or later, from one worker or from several.
+        Before the first gradient (``any_gradient`` is False) three errors from any workers are enough: the problem is
+        broken. Later it takes ten errors in a row from one worker, because occasional errors come three in a row
+        sooner or later.
         """
         self.troubled.add(worker)
         errors = self._errors.setdefault(worker, Counter())
@@ -62,8 +63,8 @@ class Failures:
 
 
 @final
-class Habits:
-    """How long a worker's gradients take, from which one that takes far too long is told."""
+class Durations:
+    """Exponential averages of how long a worker's gradients take, and how much that varies."""
 
     __slots__ = ("deviation", "mean")
 
@@ -71,8 +72,8 @@ class Habits:
         self.mean = -1.0
         self.deviation = 0.0
 
-    def took(self, seconds: float) -> None:
-        """One more gradient."""
+    def add(self, seconds: float) -> None:
+        """Count one more gradient."""
         if self.mean < 0:
             self.mean = seconds
             return
@@ -81,7 +82,7 @@ class Habits:
         self.deviation += (1 - MEMORY) * (abs(difference) - self.deviation)
 
     def deadline(self) -> float:
-        """After how many seconds it is strange that a gradient is not there."""
+        """Return after how many seconds a gradient counts as hung."""
         if self.mean < 0:
             return FIRST_DEADLINE
         return max(SHORTEST_DEADLINE, 5 * self.mean + 20 * self.deviation)

@@ -1,0 +1,139 @@
+"""Decides about the hosts of a run: which are lost, and how many more to ask for. No clock, no input or output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from nowait.engines.cluster.back_off import BackOff
+from nowait.engines.cluster.remote import RemotePool
+
+SECONDS_BETWEEN_REQUESTS = 0.5
+SLOW_NETWORK = 1e7
+"""Bytes per second that any network is expected to carry."""
+LONG_PAUSE = 2.0
+"""If the server did not check for this long, it cannot tell which hosts were silent."""
+
+
+@final
+@dataclass(eq=False)
+class HostRecord:
+    """A host that was asked for."""
+
+    place: int
+    node: str
+    """For messages."""
+    node_id: str
+    size: int
+    """How many workers it runs at most."""
+    since: float
+    """When it was asked for; later when it became ready."""
+    actor: Any = None
+    ended: Future[str] = field(default_factory=Future)
+    """Done when the actor has exited."""
+    ready: bool = False
+    delivered: bool = False
+    """True if its workers have delivered a gradient (on the driver's node: those of any host there)."""
+    is_local: bool = False
+    """True if it runs on the driver's node and shares memory with the server."""
+    remote: RemotePool | None = None
+    """Its workers, if they are on another node and the host has sent something."""
+
+    @property
+    def identity(self) -> bytes:
+        """The name by which its messages are recognised."""
+        return str(self.place).encode()
+
+
+@final
+class HostTable:
+    """The hosts of a run, and the failures of their nodes."""
+
+    def __init__(self, *, start_seconds: float, heartbeat_seconds: float, bytes_per_gradient: int) -> None:
+        self._start_seconds, self._heartbeat_seconds = start_seconds, heartbeat_seconds
+        self._bytes_per_gradient = bytes_per_gradient
+        self.by_place: dict[int, HostRecord] = {}
+        self.failures_in_a_row = 0
+        """How many hosts in a row were lost before they were useful."""
+        self._now = 0.0
+        self._back_off = BackOff(lambda: self._now)
+        self._ask_after = 0.0
+        self._last_check: float | None = None
+
+    def add(self, hosts: Iterable[HostRecord]) -> None:
+        """Add hosts that were asked for."""
+        self.by_place |= {host.place: host for host in hosts}
+
+    def of(self, identity: bytes) -> HostRecord | None:
+        """Return the host with this identity; None if it is unknown or was given up."""
+        return self.by_place.get(int(identity))
+
+    def is_ready(self, host: HostRecord, now: float) -> None:
+        """Note that workers can be started on a host."""
+        host.ready, host.since = True, now
+
+    def lose(self, host: HostRecord, now: float) -> None:
+        """Remove a host that is gone, and pause its node."""
+        self._now = now
+        del self.by_place[host.place]
+        ready_seconds = now - host.since if host.ready else 0.0
+        useful = self._back_off.lost(host.node_id, ready_seconds=ready_seconds, delivered=host.delivered)
+        self.failures_in_a_row = 1 if useful else self.failures_in_a_row + 1
+
+    def overdue(self, now: float) -> list[tuple[HostRecord, str]]:
+        """Return the hosts that did not start in time or were silent for too long, each with the reason."""
+        paused = self._last_check is not None and now - self._last_check > LONG_PAUSE
+        self._last_check = now
+        found = []
+        for host in self.by_place.values():
+            if host.remote is not None and paused:
+                host.remote.last_message = now
+            if not host.ready and now - host.since > self._start_seconds:
+                found.append((host, f"it did not start within {self._start_seconds:.0f} s"))
+            elif host.ready and host.remote is not None:
+                silent = now - host.remote.last_message
+                if silent > self._longest_silence(host):
+                    found.append((host, f"it was silent for {silent:.0f} s"))
+        return found
+
+    def _longest_silence(self, host: HostRecord) -> float:
+        """Return how long a host may be silent; on a slow network its gradients alone may take a while."""
+        return self._heartbeat_seconds + host.size * self._bytes_per_gradient / SLOW_NETWORK
+
+    def request(self, missing: float, now: float) -> tuple[int, int, frozenset[str]] | None:
+        """Return for how many workers to ask now, the total, and the paused nodes; None if it is not time to ask.
+
+        ``missing`` workers have no place and no room in a host that is ready.
+        """
+        self._now = now
+        missing -= sum(host.size for host in self.by_place.values() if not host.ready)
+        if missing <= 0 or now < self._ask_after:
+            return None
+        self._ask_after = min(now + SECONDS_BETWEEN_REQUESTS, self._back_off.next_end())
+        total = missing + sum(host.size for host in self.by_place.values())
+        return math.ceil(missing), math.ceil(total), self._back_off.paused()
+
+    def do_not_ask_before(self, time: float) -> None:
+        """Wait with the next request."""
+        self._ask_after = time
+
+
+def choose_nodes(
+    workers: int, nodes: Iterable[tuple[str, str, int]], paused: Collection[str], largest_host: float
+) -> tuple[list[tuple[str, str, int]], int]:
+    """Return on which nodes to start hosts of which size, and for how many workers there is no room.
+
+    ``nodes`` are (id, name, room), the best first.
+    """
+    chosen = []
+    for node_id, name, room in nodes:
+        taken = 0 if node_id in paused else max(0, min(room, workers))
+        workers -= taken
+        while taken > 0:
+            size = int(min(taken, largest_host))
+            chosen.append((node_id, name, size))
+            taken -= size
+    return chosen, workers

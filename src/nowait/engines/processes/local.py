@@ -1,0 +1,136 @@
+"""Worker processes on this machine: the pools of zygotes that share memory with the server, and the local transport."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import final
+
+from nowait.engines.processes.pool import PipeChannel, Ready, WorkerPool
+from nowait.engines.processes.resources import SharedResources, shared_resources
+from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.worker import Job
+from nowait.engines.session import Parts
+from nowait.engines.workers.running import WorkerOptions, run_with_workers
+from nowait.engines.workers.transport import HOME, Died, Gone, Opened, Reports, TransportEvent
+from nowait.recording import Run
+
+
+@final
+class LocalPools:
+    """The worker pools of this machine by place, and the mailbox through which all their workers report."""
+
+    def __init__(self, resources: SharedResources) -> None:
+        self._mailbox = resources.mailbox
+        self._gradients = resources.gradients.views
+        self._only_reports = [self._mailbox.reports]
+        self._pools: dict[int, tuple[WorkerPool, float]] = {}
+        """Each with its capacity."""
+        self.fds = frozenset(self._only_reports)
+
+    def __getitem__(self, place: int) -> WorkerPool:
+        return self._pools[place][0]
+
+    def __contains__(self, place: int) -> bool:
+        return place in self._pools
+
+    def add(self, place: int, pool: WorkerPool, capacity: float) -> None:
+        """Add a pool whose zygote is loading; ``Opened`` follows when it is ready."""
+        self._pools[place] = (pool, capacity)
+        self._update_fds()
+
+    def remove(self, place: int) -> None:
+        """Close a pool, and forget it."""
+        pool, _ = self._pools.pop(place)
+        pool.close()
+        self._update_fds()
+
+    def _update_fds(self) -> None:
+        self.fds = frozenset([*self._only_reports, *(pool.control.fileno() for pool, _ in self._pools.values())])
+
+    def pending(self) -> bool:
+        """Return True if a pool has messages that its socket will not announce again."""
+        return any(pool.has_messages for pool, _ in self._pools.values())
+
+    def receive(self, ready: Collection[int]) -> Iterable[TransportEvent]:
+        """Return what workers and zygotes reported. The last reports of a process come before its death."""
+        if ready == self._only_reports:  # by far the most frequent case
+            return (Reports(self._mailbox.read(), self._gradients),)
+        return self._receive_all(ready)
+
+    def _receive_all(self, ready: Collection[int]) -> Iterator[TransportEvent]:
+        for place, (pool, capacity) in list(self._pools.items()):
+            if not pool.has_messages and pool.control.fileno() not in ready:
+                continue
+            events = pool.receive()
+            if events:
+                yield Reports(self._mailbox.drain(), self._gradients)
+            for event in events:
+                if isinstance(event, Died):
+                    yield event
+                elif isinstance(event, Ready):
+                    yield Opened(place, capacity)
+                else:
+                    self.remove(place)
+                    yield Gone(place, event.cause, event.lasting)
+                    break
+        yield Reports(self._mailbox.drain(), self._gradients)
+
+    def close(self) -> None:
+        """Close all pools."""
+        for place in list(self._pools):
+            self.remove(place)
+
+
+@final
+class LocalTransport:
+    """All workers on this machine, with one zygote and room for any number of them."""
+
+    engine = "processes"
+
+    def __init__(self, resources: SharedResources, threads: int, log: Path | None) -> None:
+        self._resources, self._threads, self._log = resources, threads, log
+        self._pools = LocalPools(resources)
+        self.receive = self._pools.receive
+        self.details = resources.mailbox.details
+        self.flush = self._pools.pending
+        self.close = self._pools.close
+
+    @property
+    def fds(self) -> frozenset[int]:
+        """The report pipe and the zygote's socket."""
+        return self._pools.fds
+
+    def open(self) -> None:
+        """Launch the zygote."""
+        self._pools.add(HOME, WorkerPool.launch(self._resources, self._threads, self._log), math.inf)
+
+    def reopen(self) -> None:
+        """Launch another zygote."""
+        self.open()
+
+    def start(self, worker: int, serial: int, place: int, began: float) -> PipeChannel:
+        """Start a process."""
+        return self._pools[place].start(worker, serial, began)
+
+    def kill(self, serial: int, place: int) -> None:
+        """Kill a process."""
+        self._pools[place].kill(serial)
+
+    def tick(self, vacant: int, working: int) -> Iterable[TransportEvent]:
+        """Return nothing: all events come through file descriptors."""
+        return ()
+
+
+def train(parts: Parts, points: SharedSlots, options: WorkerOptions, seed: int, progress: bool | None) -> Run:
+    """Run to the end of the budget with worker processes on this machine."""
+    threads = max(1, (os.cpu_count() or 1) // max(1, len(parts.server.workers)))
+    with shared_resources(points, job_of(parts, points, options, seed)) as resources:
+        return run_with_workers(LocalTransport(resources, threads, options.log), parts, options, progress=progress)
+
+
+def job_of(parts: Parts, points: SharedSlots, options: WorkerOptions, seed: int) -> Job:
+    """Return what every worker of a run is told once."""
+    return Job(parts.problem, seed, points.length, points.dtype.str, options.slowdown, options.speeds)

@@ -1,0 +1,36 @@
+"""What the server and the worker processes of one machine share: memory, pipes and the pickled job."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+from nowait.engines.processes.mailbox import Mailbox
+from nowait.engines.processes.payload import Payload
+from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.worker import Job
+
+
+@final
+@dataclass(frozen=True)
+class SharedResources:
+    """Slots for points and gradients, the mailbox for reports, and the job. All zygotes of a machine get them."""
+
+    points: SharedSlots
+    gradients: SharedSlots
+    mailbox: Mailbox
+    payload: Payload
+
+
+@contextlib.contextmanager
+def shared_resources(points: SharedSlots, job: Job) -> Iterator[SharedResources]:
+    """Open the resources of a run, and close them (and ``points``) at its end."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(points.close)
+        gradients = SharedSlots(points.length, points.dtype)
+        stack.callback(gradients.close)
+        mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
+        payload = stack.enter_context(contextlib.closing(Payload.of(job)))
+        yield SharedResources(points, gradients, mailbox, payload)

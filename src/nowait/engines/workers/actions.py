@@ -1,0 +1,104 @@
+"""What the workforce is told, and what it decides."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nowait.core import Event
+from nowait.engines.workers.state import WorkerState
+from nowait.engines.workers.transport import Died, Gone, Opened
+
+# Events besides those of the transport
+
+
+class Began(NamedTuple):
+    """The server has started: workers for which there was no room are lost."""
+
+
+class Raised(NamedTuple):
+    """The problem raised an exception of some kind in a worker; ``any_gradient``: the run has seen a gradient."""
+
+    worker: int
+    kind: str
+    text: str
+    any_gradient: bool
+
+
+class Requested(NamedTuple):
+    """Callbacks have asked for changes with ``request_join`` or ``request_leave``."""
+
+
+class Tick(NamedTuple):
+    """Time has passed: something may be due."""
+
+
+class Look(NamedTuple):
+    """Time to check for workers that hang."""
+
+
+WorkforceEvent = Began | Raised | Requested | Tick | Look | Died | Opened | Gone
+
+# Actions
+
+
+class Start(NamedTuple):
+    """Start a process, and set the channel of its state."""
+
+    state: WorkerState
+
+
+class Kill(NamedTuple):
+    """Kill a process."""
+
+    state: WorkerState
+
+
+class Release(NamedTuple):
+    """Close the channel of a process that is gone, and release the version of the ticket it had."""
+
+    state: WorkerState
+
+
+class Abandon(NamedTuple):
+    """Release the version of a ticket that a worker failed to compute; the process stays."""
+
+    state: WorkerState
+
+
+class Ask(NamedTuple):
+    """Order a loss from the evaluator: evaluation ``number``, of the params in a slot."""
+
+    state: WorkerState
+    number: int
+    slot: int
+
+
+class Reopen(NamedTuple):
+    """Start HOME again."""
+
+
+class Tell(NamedTuple):
+    """Pass an event to the server."""
+
+    event: Event
+
+
+class Warn(NamedTuple):
+    """Log a warning."""
+
+    message: str
+
+
+class Stop(NamedTuple):
+    """End the run; an empty reason means that its time is over."""
+
+    reason: str
+
+
+class Fail(NamedTuple):
+    """End the run with ``WorkerFailedError``."""
+
+    message: str
+
+
+Action = Start | Kill | Release | Abandon | Ask | Reopen | Tell | Warn | Stop | Fail

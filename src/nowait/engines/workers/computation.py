@@ -1,0 +1,82 @@
+"""What a worker does with an order: computes a gradient, and describes what went wrong if it cannot."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core import Sample, sampler
+from nowait.core.problem import gradient_function
+from nowait.core.types import Vector
+from nowait.engines.workers.records import Instruction, ReportKind
+
+LONGEST_TEXT = 60_000
+"""In bytes. Longer tracebacks are cut, because details have to fit into a datagram."""
+GRADIENT, MISFIT, ERROR = int(ReportKind.GRADIENT), int(ReportKind.MISFIT), int(ReportKind.ERROR)
+
+SendDetails = Callable[[int, int, tuple[Any, ...]], None]
+"""Called with worker, ticket and details, before the report that announces them."""
+
+
+@final
+class Computation:
+    """Computes the gradients of one worker into ``out``."""
+
+    def __init__(self, worker: int, problem: Any, seed: int, out: Vector, send_details: SendDetails) -> None:
+        self._worker, self._out, self._send_details = worker, out, send_details
+        self._gradient_into, in_place = gradient_function(problem)
+        self._samples = sampler(seed)
+        self._memory = _Memory(problem, out) if hasattr(problem, "gradient_with_memory") else None
+        self._fast = in_place and self._memory is None
+
+    def compute(self, ticket: int, job: int, point: Vector, instruction: int) -> int:
+        """Compute the gradient of a ticket; returns the kind of the report."""
+        try:
+            sample = self._samples.sample(self._worker, job)
+            if self._fast:
+                self._gradient_into(point, sample, self._out)
+                return GRADIENT
+            return self._compute(ticket, point, sample, instruction)
+        except Exception as error:
+            self._send_details(self._worker, ticket, details_of(error))
+            return ERROR
+
+    def _compute(self, ticket: int, point: Vector, sample: Sample, instruction: int) -> int:
+        if self._memory is not None:
+            self._memory.gradient(point, sample, self._out, instruction)
+            return GRADIENT
+        misfit = self._gradient_into(point, sample, self._out)
+        if misfit is None:
+            return GRADIENT
+        self._send_details(self._worker, ticket, (str(misfit.dtype), misfit.shape))
+        return MISFIT
+
+
+@final
+class _Memory:
+    """A vector that the worker keeps from gradient to gradient; changes count only if the gradient was accepted."""
+
+    def __init__(self, problem: Any, like: Vector) -> None:
+        self._gradient_with_memory = problem.gradient_with_memory
+        self._now, self._before = np.zeros_like(like), np.zeros_like(like)
+
+    def gradient(self, point: Vector, sample: Sample, out: Vector, instruction: int) -> None:
+        """Compute a gradient after bringing the memory into the state that the instruction asks for."""
+        if instruction == Instruction.FORGET:
+            self._now[:] = 0
+        elif instruction == Instruction.UNDO:
+            self._now[:] = self._before
+        self._before[:] = self._now
+        self._gradient_with_memory(point, sample, self._now, out)
+
+
+def details_of(error: BaseException) -> tuple[str, str]:
+    """Return the kind of an error (its type and line, by which equal errors are counted) and its traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    kind = f"{type(error).__name__} at {last.filename}:{last.lineno}" if last else type(error).__name__
+    text = "".join(traceback.format_exception(error)).encode("utf-8", "replace")[-LONGEST_TEXT:]
+    return kind[:1_000], text.decode("utf-8", "replace")

@@ -1,0 +1,256 @@
+"""Translates what arrives into events of the server and the workforce, and executes what they decide."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from nowait.core import Assign, Cancel, Command, GradientArrived, Ticket, Wake
+from nowait.core.errors import WorkerFailedError
+from nowait.core.server import new
+from nowait.core.versions import Version
+from nowait.engines.session import Parts, Session, Snapshot
+from nowait.engines.workers.actions import (
+    Abandon,
+    Action,
+    Ask,
+    Fail,
+    Kill,
+    Raised,
+    Release,
+    Reopen,
+    Start,
+    Stop,
+    Tell,
+    Warn,
+)
+from nowait.engines.workers.clock import RunClock
+from nowait.engines.workers.failures import NO_DETAILS
+from nowait.engines.workers.fingerprinting import Fingerprinting
+from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, Instruction, ReportKind
+from nowait.engines.workers.state import WorkerState
+from nowait.engines.workers.transport import HOME, Died, Gone, Reports, Transport, TransportEvent
+from nowait.engines.workers.workforce import Workforce
+
+logger = logging.getLogger("nowait")
+
+GRADIENT, KEEP, UNDO = int(ReportKind.GRADIENT), int(Instruction.KEEP), int(Instruction.UNDO)
+
+
+@final
+class Dispatcher:
+    """Stands between the transport, the workforce and the session of one run."""
+
+    def __init__(
+        self, parts: Parts, transport: Transport, workforce: Workforce, clock: RunClock, *, imitating: bool
+    ) -> None:
+        self._transport, self._workforce, self._clock = transport, workforce, clock
+        self._server = parts.server
+        self.session = Session(parts, self, evaluator=self)
+        self.fingerprinting = Fingerprinting(parts.identification)
+        self._imitating = imitating
+        """True if workers imitate slower ones, so that a cancelled ticket can be cut short."""
+        self._remembers = hasattr(parts.problem, "gradient_with_memory")
+        self._gradients_before = 0 if parts.checkpoint is None else parts.checkpoint.state.counts["gradients"]
+        self._snapshot: tuple[Snapshot, Version] | None = None
+
+    @property
+    def is_evaluating(self) -> bool:
+        """True while a loss is being computed."""
+        return self._snapshot is not None
+
+    def close(self) -> None:
+        """Close all channels and the session."""
+        for state in self._workforce.states.values():
+            state.channel.close()
+        self._workforce.states.clear()
+        self._snapshot = None
+        self.session.let_go()
+
+    # What the session calls
+
+    def add_worker(self) -> None:
+        """Let a worker with the next number join soon."""
+        self._workforce.request_join()
+
+    def remove_worker(self, worker: int) -> None:
+        """Let this worker leave soon."""
+        self._workforce.request_leave(worker)
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Compute the loss of the current params in the evaluator process."""
+        version = self._server.retain()
+        self._snapshot = (snapshot, version)
+        self.execute(self._workforce.evaluate(version.slot))
+
+    # Translating
+
+    def handle_reports(self, event: Reports) -> None:
+        """Handle a batch of reports. This is the hot path: everything that happens once per gradient is here."""
+        session, states, server = self.session, self._workforce.states, self._server
+        handle, first_of, release = session.handle, server.in_flight.first_of, server.release
+        versions, remembers, troubled = server.in_flight.versions, self._remembers, self._workforce.failures.troubled
+        records, gradients = event
+        now = self._clock.read()
+        for ticket_id, started, seconds, worker, kind in REPORT.iter_unpack(records):
+            if kind != GRADIENT:
+                self._handle_other(worker, ticket_id, kind, started)
+                continue
+            state = states.get(worker)
+            if state is None or session.finished:
+                continue  # the worker was removed, or the run is over
+            ticket, version = state.ticket, state.version
+            if ticket is None or version is None or ticket[0] != ticket_id:
+                continue  # a report of a process that died, or a duplicate
+            state.ticket = state.version = None
+            state.took = seconds
+            state.instruction = KEEP if not remembers or ticket_id in versions else UNDO
+            commands = handle(new(GradientArrived, (ticket, gradients[worker], now, started, seconds)))
+            if len(commands) != 1 or type(commands[0]) is not Assign or commands[0][0][1] != worker:
+                self.obey(commands)
+            if state.ticket is None and (following := first_of(worker)) is not None:
+                self._send(state, following)
+            release(version)
+            if troubled:
+                self._workforce.delivered(worker, state.place)
+
+    def _handle_other(self, worker: int, ticket_id: int, kind: int, value: float) -> None:
+        """Handle a report that is not a gradient."""
+        if kind == ReportKind.LOSS:
+            self._on_loss(ticket_id, value)
+            return
+        details = self._transport.details(worker, ticket_id)
+        if worker == FINGERPRINTER:
+            self.fingerprinting.answered(kind, details)
+            return
+        error, text = details or NO_DETAILS
+        if worker == EVALUATOR:
+            raise WorkerFailedError(f"the problem's loss raised:\n{text}")
+        state = self._workforce.states.get(worker)
+        if state is None or self.session.finished or state.ticket is None or state.ticket.id != ticket_id:
+            return
+        if kind == ReportKind.MISFIT and details is not None:
+            self._on_misfit(state, state.ticket, np.broadcast_to(np.zeros((), np.dtype(details[0])), details[1]))
+        else:
+            any_gradient = self._server.counts.gradients > self._gradients_before
+            self.execute(self._workforce.handle(Raised(worker, error, text, any_gradient), self._clock.now))
+
+    def _on_misfit(self, state: WorkerState, ticket: Ticket, misfit: np.ndarray) -> None:
+        """Let the server reject a gradient of the wrong shape or dtype."""
+        version, state.ticket, state.version = state.version, None, None
+        self.obey(self.session.handle(GradientArrived(ticket, misfit, self._clock.now)))
+        if version is not None:
+            self._server.release(version)
+        self._send_next(state)
+
+    def _on_loss(self, number: int, loss: float) -> None:
+        if self._snapshot is not None and self._workforce.take_answer(number):
+            (snapshot, version), self._snapshot = self._snapshot, None
+            self._server.release(version)
+            self.session.evaluated(snapshot, loss)
+
+    def handle(self, event: TransportEvent) -> None:
+        self._clock.read()
+        if type(event) is Reports:
+            self.handle_reports(event)
+        elif isinstance(event, Died) and event.serial == self.fingerprinting.serial:
+            code = event.code
+            cause = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            self.fingerprinting.ended(f"the process that computed one gradient {cause}")
+        elif not isinstance(event, Reports):
+            if isinstance(event, Gone) and event.place == HOME:
+                self.fingerprinting.ended(event.cause)
+            self.execute(self._workforce.handle(event, self._clock.now))
+
+    # Executing
+
+    def obey(self, commands: Iterable[Command]) -> None:
+        """Execute commands of the server. Tickets of busy workers, and of workers without a process, wait."""
+        states = self._workforce.states
+        for command in commands:
+            if type(command) is Assign:
+                state = states.get(command[0][1])
+                if state is not None and state.ticket is None:
+                    self._send_next(state)
+            elif isinstance(command, Cancel):
+                self._hurry(states.get(command.worker), command.tickets)
+            elif isinstance(command, Wake):
+                self._workforce.agenda.wake(command.at)
+
+    def _send_next(self, state: WorkerState) -> None:
+        ticket = self._server.in_flight.first_of(state.worker)
+        if ticket is not None and state.ticket is None:
+            self._send(state, ticket)
+
+    def _send(self, state: WorkerState, ticket: Ticket) -> None:
+        """Send one ticket; a second one would overwrite the gradient of the first before the server has read it."""
+        version = state.version = self._server.retain(ticket)
+        state.ticket, state.sent = ticket, self._clock.now
+        state.warned = state.hurried = False
+        state.channel.send(ticket[0], ticket[3], version.slot, state.instruction)
+
+    def _hurry(self, state: WorkerState | None, cancelled: tuple[int, ...]) -> None:
+        """Tell a worker that imitates a slow one that its ticket was cancelled. Others finish, and report late."""
+        if not self._imitating or state is None or state.ticket is None or state.hurried:
+            return
+        if state.ticket.id in cancelled:
+            state.hurried = True
+            state.channel.send(state.ticket.id, 0, 0, Instruction.HURRY)
+
+    def execute(self, actions: Iterable[Action]) -> None:
+        """Execute actions of the workforce."""
+        for action in actions:
+            self._executors[type(action)](self, action)
+
+    def _tell(self, action: Tell) -> None:
+        if not self.session.finished:
+            self.obey(self.session.handle(action.event))
+
+    def _start(self, action: Start) -> None:
+        state = action.state
+        state.channel = self._transport.start(state.worker, state.serial, state.place, self._clock.began)
+
+    def _kill(self, action: Kill) -> None:
+        self._transport.kill(action.state.serial, action.state.place)
+
+    def _release(self, action: Release) -> None:
+        action.state.channel.close()
+        self._abandon(action)
+
+    def _abandon(self, action: Abandon | Release) -> None:
+        state = action.state
+        if state.version is not None:
+            self._server.release(state.version)
+        state.ticket = state.version = None
+        state.instruction = Instruction.FORGET
+
+    def _ask(self, action: Ask) -> None:
+        action.state.channel.send(action.number, 0, action.slot, KEEP)
+
+    def _reopen(self, action: Reopen) -> None:
+        self._transport.reopen()
+
+    def _warn(self, action: Warn) -> None:
+        logger.warning("%s", action.message)
+
+    def _stop(self, action: Stop) -> None:
+        self.session.stop(action.reason and f"{action.reason} after {self._server.steps} steps")
+
+    def _fail(self, action: Fail) -> None:
+        raise WorkerFailedError(action.message)
+
+    _executors: ClassVar[dict[type, Callable[[Dispatcher, Any], None]]] = {
+        Tell: _tell,
+        Start: _start,
+        Kill: _kill,
+        Release: _release,
+        Abandon: _abandon,
+        Ask: _ask,
+        Reopen: _reopen,
+        Warn: _warn,
+        Stop: _stop,
+        Fail: _fail,
+    }

@@ -1,0 +1,153 @@
+"""The event loop of real workers: waits for input, passes it on, and keeps time."""
+
+from __future__ import annotations
+
+from typing import final
+
+from nowait.engines.live import LiveView
+from nowait.engines.session import Parts
+from nowait.engines.workers.actions import Began, Look, Requested, Tick, WorkforceEvent
+from nowait.engines.workers.clock import Clock, RunClock
+from nowait.engines.workers.dispatch import Dispatcher
+from nowait.engines.workers.records import FINGERPRINTER
+from nowait.engines.workers.transport import HOME, Channel, Reports, Transport
+from nowait.engines.workers.workforce import Workforce
+from nowait.numerics.compiled import warm_up
+from nowait.recording import Run
+
+SECONDS_BETWEEN_LOOKS = 0.25
+"""How often the loop checks for workers that hang and redraws the live view."""
+SECONDS_BETWEEN_LOOKS_AT_START = 0.05
+"""How often it checks for signals while the problem is loaded."""
+
+
+@final
+class Loop:
+    """Runs one server with the workers of a transport, from start to end."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        transport: Transport,
+        workforce: Workforce,
+        view: LiveView,
+        clock: Clock,
+        *,
+        imitating: bool = False,
+    ) -> None:
+        self._parts, self._transport, self._workforce, self._view = parts, transport, workforce, view
+        self._server = parts.server
+        self._wait = clock.wait
+        self._clock = RunClock(clock, 0.0 if parts.checkpoint is None else parts.checkpoint.state.time)
+        self._dispatcher = Dispatcher(parts, transport, workforce, self._clock, imitating=imitating)
+        self._session = self._dispatcher.session
+        self._fingerprinter: Channel | None = None
+        self._interrupted = ""
+        self._seconds = self._next_look = 0.0
+        if parts.keeper is not None:
+            parts.keeper.wanted_workers = workforce.wanted_workers
+
+    def open(self, minimum: int = 1) -> None:
+        """Open the transport and wait until there is room for ``minimum`` workers, and for the fingerprint."""
+        self._transport.open()
+        warm_up(self._server.params)
+        self._clock.start()
+        workforce = self._workforce
+        while not (workforce.is_home_open and workforce.room >= minimum) and not self._interrupted:
+            self._receive(SECONDS_BETWEEN_LOOKS_AT_START)
+            self._tick_transport(minimum, 0)
+        if self._dispatcher.fingerprinting.is_wanted and not self._interrupted:
+            self._compute_fingerprint()
+        if self._interrupted:
+            raise KeyboardInterrupt(f"{self._interrupted} came before the run had begun")
+
+    def _compute_fingerprint(self) -> None:
+        fingerprinting, serial = self._dispatcher.fingerprinting, self._workforce.next_serial()
+        self._clock.start()
+        fingerprinting.started(serial, self._clock.now)
+        self._fingerprinter = self._transport.start(FINGERPRINTER, serial, HOME, self._clock.began)
+        while fingerprinting.blocks_the_run(self._clock.read()) and not self._interrupted:
+            self._receive(SECONDS_BETWEEN_LOOKS)
+        if not self._interrupted and fingerprinting.must_be_killed():
+            self._transport.kill(serial, HOME)
+
+    def run(self) -> None:
+        """Run until the budget, a callback or a signal ends it."""
+        self._clock.start()
+        self._dispatcher.execute(self._workforce.begin(self._server.workers))
+        self._dispatcher.obey(self._session.start())
+        self._handle(Began())
+        while not self._session.finished:
+            self._wait_and_handle()
+            if self._workforce.has_requests and not self._session.finished:
+                self._handle(Requested())
+            if self._interrupted:
+                self._receive(0.0)
+                self._session.interrupt(self._interrupted)
+        self._workforce.finished = True
+        self._seconds = self._clock.read()
+        self._finish_evaluation()
+
+    def _finish_evaluation(self) -> None:
+        """Wait for the loss that is being computed, so that none is lost at the end of a run."""
+        while self._dispatcher.is_evaluating and self._server.diverged is None and not self._interrupted:
+            self._wait_and_handle()
+        if self._interrupted and not self._session.interrupted:
+            self._session.interrupt(self._interrupted)
+
+    def result(self) -> Run:
+        """Return the finished run."""
+        return self._session.result(self._seconds, self._transport.engine)
+
+    def interrupt(self, signal: str) -> None:
+        """End the run after the next events."""
+        self._interrupted = signal
+
+    def close(self) -> None:
+        """Kill all processes and release everything."""
+        self._transport.close()
+        self._dispatcher.close()
+        if self._fingerprinter is not None:
+            self._fingerprinter.close()
+        if self._parts.keeper is not None:
+            self._parts.keeper.wanted_workers = list  # break the reference cycle
+
+    def _handle(self, event: WorkforceEvent) -> None:
+        self._dispatcher.execute(self._workforce.handle(event, self._clock.read()))
+
+    def _wait_and_handle(self) -> None:
+        """Do what is due, then wait for input and handle it."""
+        if self._clock.now >= self._next_look:
+            self._look()
+        agenda = self._workforce.agenda
+        if not agenda.is_empty:
+            self._handle(Tick())
+        due = min(self._next_look, agenda.next(finished=self._workforce.finished))
+        self._receive(max(0.0, due - self._clock.now))
+
+    def _receive(self, seconds: float) -> None:
+        """Wait for input, at most this many seconds, and handle it."""
+        pending = self._transport.flush()
+        ready = self._wait(self._transport.fds, 0.0 if pending else seconds)
+        if not ready and not pending:
+            self._clock.read()
+            return
+        for event in self._transport.receive(ready):
+            if type(event) is Reports:
+                self._dispatcher.handle_reports(event)
+            else:
+                self._dispatcher.handle(event)
+
+    def _tick_transport(self, vacant: int, working: int) -> None:
+        for event in self._transport.tick(vacant, working):
+            self._dispatcher.handle(event)
+
+    def _look(self) -> None:
+        """Check for workers that hang, let the transport do its periodic work, and redraw the live view."""
+        self._next_look = self._clock.now + SECONDS_BETWEEN_LOOKS
+        workforce = self._workforce
+        if not self._session.finished:
+            self._handle(Look())
+            self._tick_transport(len(workforce.vacant), len(workforce.workers))
+        if self._view.shown:
+            self._view.update(self._server, self._session.loss, workforce.views(self._clock.now, self._server.jobs_of))

@@ -1,0 +1,41 @@
+"""The fixed-size records that the server and its workers exchange. Vectors stay in shared memory."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+ORDER = struct.Struct("<qqii")
+"""To a worker: ticket id, job, slot of the point, ``Instruction``."""
+REPORT = struct.Struct("<qddii")
+"""From a worker: ticket id, start time in seconds of the run, seconds of computing, worker, ``ReportKind``."""
+EVALUATOR, ZYGOTE, FINGERPRINTER = -1, -2, -3
+"""Numbers of the processes that are not workers, in the places of worker numbers."""
+
+
+class Instruction(IntEnum):
+    """What a worker does with an order. The first three also say what happens to the worker's memory vector."""
+
+    KEEP = 0
+    """Compute. The last gradient was accepted, so the memory is kept as it is."""
+    UNDO = 1
+    """Compute. The last gradient came too late: restore the memory from before it."""
+    FORGET = 2
+    """Compute. Reset the memory to zero."""
+    HURRY = 3
+    """The ticket was cancelled: stop imitating a slow worker and report now."""
+
+
+class ReportKind(IntEnum):
+    """The result of an order."""
+
+    GRADIENT = 0
+    """The gradient is in the worker's slot."""
+    MISFIT = 1
+    """The gradient has another shape or dtype than params; the details say which."""
+    ERROR = 2
+    """The problem raised; the details contain the traceback."""
+    LOSS = 3
+    """The evaluator's loss, in the field of the start time."""
+    FINGERPRINT = 4
+    """The fingerprint of the problem; it is in the details."""

@@ -1,0 +1,72 @@
+"""Runs with real workers, from start to end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from nowait.engines.live import LiveView
+from nowait.engines.session import Parts
+from nowait.engines.signals import Interruption
+from nowait.engines.workers.clock import Clock, SystemClock
+from nowait.engines.workers.loop import Loop
+from nowait.engines.workers.transport import Transport
+from nowait.engines.workers.workforce import Workforce
+from nowait.recording import Run
+from nowait.speeds import Speeds
+
+
+@final
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How the workers of a run behave, and what is done when they fail."""
+
+    slowdown: dict[int, float] = field(default_factory=dict)
+    speeds: Speeds | None = None
+    replace_hung: bool = False
+    max_failures: int = 5
+    log: Path | None = None
+    most_workers: int = 0
+    """If this is more than the run starts with, the others join when there is room."""
+
+
+def make_workforce(parts: Parts, options: WorkerOptions) -> Workforce:
+    """Return the workforce of a run that starts, or is resumed with the workers its checkpoint names."""
+    checkpoint = parts.checkpoint
+    used = [*parts.server.workers, options.most_workers - 1]
+    if checkpoint is not None:  # new workers get numbers that no worker had before, also if it is gone
+        used += [*checkpoint.wanted, *checkpoint.state.jobs]
+    return Workforce(
+        wanted=range(options.most_workers) if checkpoint is None else checkpoint.wanted,
+        numbers_used=used,
+        max_failures=options.max_failures,
+        replace_hung=options.replace_hung,
+        end=math.inf if parts.budget.seconds is None else parts.budget.seconds,
+    )
+
+
+def run_with_workers(
+    transport: Transport,
+    parts: Parts,
+    options: WorkerOptions,
+    *,
+    minimum: int = 1,
+    progress: bool | None = None,
+    clock: Clock | None = None,
+) -> Run:
+    """Run to the end of the budget with the workers of a transport, once there is room for ``minimum`` of them."""
+    view = LiveView(str(parts.config.get("method", {}).get("type", "")), parts.budget, parts.recorder, progress)
+    imitating = bool(options.slowdown) or options.speeds is not None
+    loop = Loop(parts, transport, make_workforce(parts, options), view, clock or SystemClock(), imitating=imitating)
+    try:
+        with Interruption(loop.interrupt, hangup=True), np.errstate(over="ignore", invalid="ignore"):
+            loop.open(minimum)
+            with view:
+                loop.run()
+                return loop.result()
+    finally:
+        loop.close()

@@ -1,0 +1,74 @@
+"""What the server knows of one worker process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from nowait.core import Ticket
+from nowait.core.versions import Version
+from nowait.engines.workers.failures import Durations
+from nowait.engines.workers.records import Instruction
+from nowait.engines.workers.transport import Channel
+
+NOTABLE_SECONDS = 1.0
+"""The live view mentions a gradient that takes longer."""
+
+
+@final
+class NoChannel:
+    """The channel of a process that has not been started yet."""
+
+    def send(self, ticket: int, job: int, slot: int, instruction: int) -> None:
+        """Discard the order."""
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+@final
+@dataclass(slots=True, eq=False)
+class WorkerState:
+    """One process: where it runs, the channel to it, and the ticket it computes."""
+
+    worker: int
+    serial: int
+    place: int
+    durations: Durations
+    channel: Channel = field(default_factory=NoChannel)
+    ticket: Ticket | None = None
+    """The ticket that was sent and not reported yet."""
+    version: Version | None = None
+    """The version of that ticket, retained until the worker reports."""
+    sent: float = 0.0
+    """When the ticket was sent."""
+    took: float = -1.0
+    """How long the latest gradient took; negative once ``durations`` has counted it."""
+    instruction: int = Instruction.FORGET
+    """What the next order says about the worker's memory."""
+    warned: bool = False
+    """True if a warning was given that this ticket takes too long."""
+    hurried: bool = False
+    """True if the worker was told that this ticket is cancelled."""
+    released: bool = False
+    """True if the process was given up: its death is expected."""
+
+    def describe(self, now: float) -> str:
+        """Return what the process does, for the live view; an empty string if it computes as usual."""
+        if self.ticket is None:
+            return "waits"
+        seconds = now - self.sent
+        if seconds < NOTABLE_SECONDS:
+            return ""
+        slow = self.durations.mean >= 0 and seconds > 3 * self.durations.mean
+        return f"{'slow: ' if slow else ''}computes for {seconds:.1f} s"
+
+    def starts_to_hang(self, now: float) -> bool:
+        """Return True, once per ticket, if the ticket takes far longer than this worker's earlier ones."""
+        if self.took >= 0:
+            self.durations.add(self.took)
+            self.took = -1.0
+        if self.ticket is None or self.warned or now - self.sent < self.durations.deadline():
+            return False
+        self.warned = True
+        return True

@@ -1,0 +1,374 @@
+"""Decides which processes run: who is started, replaced, killed or given up. No clock, no input or output.
+
+``Workforce.handle(event, now)`` returns actions, which the event loop executes in order. Times are seconds of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from nowait.core import TimerFired, WorkerJoined, WorkerLost
+from nowait.engines.live import WorkerView
+from nowait.engines.workers.actions import (
+    Abandon,
+    Action,
+    Ask,
+    Began,
+    Fail,
+    Kill,
+    Look,
+    Raised,
+    Release,
+    Reopen,
+    Requested,
+    Start,
+    Stop,
+    Tell,
+    Tick,
+    Warn,
+    WorkforceEvent,
+)
+from nowait.engines.workers.agenda import Agenda
+from nowait.engines.workers.failures import Durations, Failures
+from nowait.engines.workers.records import EVALUATOR, ZYGOTE
+from nowait.engines.workers.state import WorkerState
+from nowait.engines.workers.transport import HOME, Died, Gone, Opened
+
+
+@final
+@dataclass(slots=True)
+class _Place:
+    capacity: float
+    distance: int
+    used: int = 0
+
+
+@final
+class Workforce:
+    """Who is wanted, working, vacant, to be replaced, hanging or given up; and the evaluator.
+
+    ``wanted`` workers that the server does not have at the start join as soon as there is room.
+    """
+
+    def __init__(
+        self,
+        *,
+        wanted: Iterable[int] = (),
+        numbers_used: Iterable[int] = (),
+        max_failures: int = 5,
+        replace_hung: bool = False,
+        end: float = math.inf,
+    ) -> None:
+        self.states: dict[int, WorkerState] = {}
+        """The running processes by worker number; the evaluator is ``EVALUATOR``."""
+        self.vacant: list[int] = []
+        """Workers that wait for room, sorted."""
+        self.agenda = Agenda(end)
+        self.failures = Failures(max_failures)
+        self.finished = False
+        """True once the run is over: then only the evaluator is still needed."""
+        self._begun = False
+        self._wanted = list(wanted)
+        self._replace_hung = replace_hung
+        self._by_serial: dict[int, WorkerState] = {}
+        """All processes whose death has not been reported."""
+        self._last_serial = 0
+        self._last_worker = max([*self._wanted, *numbers_used], default=-1)
+        self._places: dict[int, _Place] = {}
+        self._requests: deque[WorkerJoined | WorkerLost] = deque()
+        self._unplaced: list[int] = []
+        """Workers of the server for which there was no room at the start."""
+        self._durations: dict[int, Durations] = {}
+        self._evaluation = 0
+        """The number of the latest order to the evaluator."""
+        self._evaluated_slot: int | None = None
+        """The slot of the params whose loss is being computed."""
+
+    def handle(self, event: WorkforceEvent, now: float) -> list[Action]:
+        """Change the state as an event requires; returns what has to be done, in order."""
+        return self._handlers[type(event)](self, event, now)
+
+    # What is asked
+
+    @property
+    def workers(self) -> list[int]:
+        """The workers that have a process."""
+        return [worker for worker in self.states if worker >= 0]
+
+    @property
+    def room(self) -> float:
+        """How many more workers could be started now."""
+        return sum(place.capacity - place.used for place in self._places.values())
+
+    @property
+    def is_home_open(self) -> bool:
+        """True while processes can be started in HOME."""
+        return HOME in self._places
+
+    @property
+    def has_requests(self) -> bool:
+        """True if callbacks asked for changes that were not made yet."""
+        return bool(self._requests)
+
+    def wanted_workers(self) -> list[int]:
+        """Return the workers that a resumed run should have: those that work, wait, join or will be replaced."""
+        joining = [request.worker for request in self._requests if isinstance(request, WorkerJoined)]
+        return sorted({*self.workers, *self._unplaced, *self.vacant, *self.agenda.to_replace, *joining})
+
+    def views(self, now: float, jobs_of: Callable[[int], int]) -> list[WorkerView]:
+        """Return what the live view shows of each worker; ``jobs_of`` counts the tickets it was given."""
+        states = {worker: (state.durations.mean, state.describe(now)) for worker, state in self.states.items()}
+        states |= dict.fromkeys(self.agenda.to_replace, (-1.0, "lost, to be replaced"))
+        states |= dict.fromkeys(self.vacant, (-1.0, "waits for room"))
+        states.pop(EVALUATOR, None)
+        return [
+            WorkerView(worker, max(0, jobs_of(worker) - 1), seconds, text) for worker, (seconds, text) in states.items()
+        ]
+
+    def next_serial(self) -> int:
+        """Return a new serial number."""
+        self._last_serial += 1
+        return self._last_serial
+
+    # What is requested
+
+    def begin(self, workers: Iterable[int]) -> list[Action]:
+        """Start the evaluator, and the workers that the server has as far as there is room."""
+        self._begun = True
+        actions, workers = self._start_evaluator(), list(workers)
+        self._last_worker = max([self._last_worker, *workers])
+        for worker in workers:
+            place = self._place_with_room()
+            if place is None:
+                self._unplaced.append(worker)
+                insort(self.vacant, worker)
+            else:
+                actions.append(self._start(worker, place))
+        self.vacant = sorted({*self.vacant, *(worker for worker in self._wanted if worker not in workers)})
+        return actions
+
+    def request_join(self) -> None:
+        """Let a worker with a new number join at the next ``Requested`` event."""
+        self._last_worker += 1
+        self._requests.append(WorkerJoined(self._last_worker, 0.0))
+
+    def request_leave(self, worker: int) -> None:
+        """Let a worker leave at the next ``Requested`` event."""
+        self._requests.append(WorkerLost(worker, 0.0))
+
+    def evaluate(self, slot: int) -> list[Action]:
+        """Order the loss of the params in a slot; if there is no evaluator now, as soon as there is one."""
+        self._evaluated_slot = slot
+        return self._ask_evaluator()
+
+    def take_answer(self, number: int) -> bool:
+        """Return True if the loss with this number is the one that was ordered last and not answered yet."""
+        if self._evaluated_slot is None or number != self._evaluation:
+            return False
+        self._evaluated_slot = None
+        self.delivered(EVALUATOR, HOME)
+        return True
+
+    def delivered(self, worker: int, place: int) -> None:
+        """Reset the failures of a worker that delivered, and those of HOME if it runs there."""
+        self.failures.delivered(worker)
+        if place == HOME:
+            self.failures.delivered(ZYGOTE)
+
+    # Places and processes
+
+    def _place_with_room(self) -> int | None:
+        """Return the nearest place with room, of several the one that was opened first; None if all are full."""
+        free = [number for number, place in self._places.items() if place.used < place.capacity]
+        return min(free, key=lambda number: self._places[number].distance, default=None)
+
+    def _start(self, worker: int, place: int) -> Start:
+        if worker != EVALUATOR:
+            self._places[place].used += 1
+        state = WorkerState(worker, self.next_serial(), place, self._durations.setdefault(worker, Durations()))
+        self.states[worker] = self._by_serial[state.serial] = state
+        return Start(state)
+
+    def _join(self, worker: int, now: float) -> list[Action]:
+        """Start a worker and tell the server; without room it becomes vacant."""
+        place = self._place_with_room()
+        if place is None:
+            insort(self.vacant, worker)
+            return []
+        return [self._start(worker, place), Tell(WorkerJoined(worker, now))]
+
+    def _fill_vacancies(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        while self.vacant and not self.finished and self._place_with_room() is not None:
+            actions += self._join(self.vacant.pop(0), now)
+        return actions
+
+    def _leave(self, state: WorkerState, now: float) -> list[Action]:
+        """Give up a worker whose process is gone or about to be killed."""
+        del self.states[state.worker]
+        state.released = True
+        place = self._places.get(state.place)
+        if place is not None:
+            place.used -= 1
+        return [Release(state), Tell(WorkerLost(state.worker, now))]
+
+    def _replace_due(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        while not self.finished and (worker := self.agenda.take_replacement(now)) is not None:
+            actions += self._join(worker, now)
+        return actions
+
+    def _nobody_left(self) -> bool:
+        return not (self.workers or self.agenda.to_replace or self.vacant or self._requests)
+
+    # The evaluator
+
+    def _start_evaluator(self) -> list[Action]:
+        if EVALUATOR in self.states or not self.is_home_open or not self._begun:
+            return []
+        return [self._start(EVALUATOR, HOME), *self._ask_evaluator()]
+
+    def _ask_evaluator(self) -> list[Action]:
+        if self._evaluated_slot is None or EVALUATOR not in self.states:
+            return []
+        self._evaluation += 1  # an answer to an earlier order is not taken for this one's
+        return [Ask(self.states[EVALUATOR], self._evaluation, self._evaluated_slot)]
+
+    # Events
+
+    def _on_began(self, event: Began, now: float) -> list[Action]:
+        lost, self._unplaced = self._unplaced, []
+        return [Tell(WorkerLost(worker, now)) for worker in lost]
+
+    def _on_opened(self, event: Opened, now: float) -> list[Action]:
+        self._places[event.place] = _Place(event.capacity, event.distance)
+        if not self._begun:
+            return []
+        return [*(self._start_evaluator() if event.place == HOME else []), *self._fill_vacancies(now)]
+
+    def _on_death(self, event: Died, now: float) -> list[Action]:
+        state = self._by_serial.pop(event.serial, None)
+        if state is None or state.released:
+            return []
+        cause = f"was killed by signal {-event.code}" if event.code < 0 else f"ended with exit code {event.code}"
+        pause = self.failures.died(state.worker)
+        if state.worker == EVALUATOR:
+            return self._replace_evaluator(state, cause, give_up=pause is None)
+        if pause is not None:
+            self.agenda.replace(state.worker, now + pause)
+            warning = Warn(f"worker {state.worker} {cause}: it is replaced")
+            return [warning, *self._leave(state, now), *self._replace_due(now)]
+        warning = Warn(f"worker {state.worker} {cause} again and again: it is not replaced any more")
+        actions = [warning, *self._leave(state, now)]
+        if self._nobody_left():
+            actions.append(Fail(f"no worker is left: worker {state.worker}, the last one, {cause}"))
+        return actions
+
+    def _replace_evaluator(self, state: WorkerState, cause: str, *, give_up: bool) -> list[Action]:
+        if give_up:
+            return [
+                Fail(f"the process that computes losses {cause} again and again: look at the problem's loss"),
+            ]
+        del self.states[EVALUATOR]
+        warning = Warn(f"the process that computes losses {cause}: it is replaced")
+        return [warning, Release(state), *self._start_evaluator()]
+
+    def _on_gone(self, event: Gone, now: float) -> list[Action]:
+        """All processes of a place died with it. The workers did not fail: they are replaced where there is room."""
+        if event.place == HOME and not self._begun:
+            return [Fail(f"workers could not load the problem:\n{event.cause}")]
+        self._places.pop(event.place, None)
+        states = [state for state in self.states.values() if state.place == event.place]
+        for state in states:
+            del self._by_serial[state.serial]
+            if state.worker != EVALUATOR:
+                self.agenda.replace(state.worker, now)
+        numbers = sorted(state.worker for state in states if state.worker != EVALUATOR)
+        also = f", and workers {numbers} with it: they are replaced" if numbers else ": it is started again"
+        actions: list[Action] = [Warn(f"{event.cause}{also}")]
+        for state in states:
+            if state.worker != EVALUATOR:
+                actions += self._leave(state, now)
+        if event.place == HOME:
+            actions += self._on_home_gone(event.cause, now)
+        return [*actions, *self._replace_due(now)]
+
+    def _on_home_gone(self, cause: str, now: float) -> Iterator[Action]:
+        """Schedule the restart of HOME; ``Opened`` says when the evaluator and workers can be started there."""
+        evaluator = self.states.pop(EVALUATOR, None)
+        if evaluator is not None:
+            evaluator.released = True
+            yield Release(evaluator)
+        pause = self.failures.died(ZYGOTE)
+        if pause is None:
+            yield Fail(f"the process that starts workers ended again and again, at last because {cause}")
+        else:
+            self.agenda.reopening = now + pause
+
+    def _on_raised(self, event: Raised, now: float) -> list[Action]:
+        """The gradient is lost; the worker gets another ticket."""
+        state = self.states[event.worker]
+        if self.failures.raised(event.worker, event.kind, any_gradient=event.any_gradient):
+            return [Fail(f"worker {event.worker} raised, not for the first time:\n{event.text}")]
+        warning = Warn(f"worker {event.worker} raised:\n{event.text}")
+        told = (Tell(WorkerLost(event.worker, now)), Tell(WorkerJoined(event.worker, now)))
+        return [warning, Abandon(state), *told]
+
+    def _on_requests(self, event: Requested, now: float) -> list[Action]:
+        """Let workers join and leave as callbacks asked."""
+        actions: list[Action] = []
+        while self._requests:
+            request = self._requests.popleft()
+            worker = request.worker
+            self.agenda.do_not_replace(worker)
+            if isinstance(request, WorkerJoined):
+                actions += self._join(worker, now)
+            else:
+                self.vacant = [other for other in self.vacant if other != worker]
+                state = self.states.get(worker)
+                if state is not None:
+                    actions += [Kill(state), *self._leave(state, now)]
+        if self._nobody_left():
+            actions.append(Stop("every worker was removed"))
+        return actions
+
+    def _on_tick(self, event: Tick, now: float) -> list[Action]:
+        """Fire timers, start HOME again, replace workers, end the run: whatever is due."""
+        actions: list[Action] = []
+        if not self.finished:
+            actions += [Tell(TimerFired(now))] * self.agenda.take_timers(now)
+        if self.agenda.take_reopening(now):
+            actions.append(Reopen())
+        actions += self._replace_due(now)
+        if now >= self.agenda.end and not self.finished:
+            actions.append(Stop(""))
+        return actions
+
+    def _on_look(self, event: Look, now: float) -> list[Action]:
+        """Name workers that hang, and kill them if that was asked for."""
+        actions: list[Action] = []
+        for state in self.states.values():
+            if not self.finished and state.starts_to_hang(now):
+                mean = state.durations.mean
+                usual = "" if mean < 0 else f"; its gradients take {mean:.3g} s on average"
+                fate = ": it is replaced" if self._replace_hung else ""
+                actions.append(Warn(f"worker {state.worker} has computed for {now - state.sent:.3g} s{usual}{fate}"))
+                if self._replace_hung:
+                    actions.append(Kill(state))
+        return [*actions, *self._fill_vacancies(now)]
+
+    _handlers: ClassVar[dict[type, Callable[[Workforce, Any, float], list[Action]]]] = {
+        Began: _on_began,
+        Raised: _on_raised,
+        Requested: _on_requests,
+        Tick: _on_tick,
+        Look: _on_look,
+        Died: _on_death,
+        Opened: _on_opened,
+        Gone: _on_gone,
+    }

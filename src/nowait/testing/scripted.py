@@ -1,0 +1,340 @@
+"""Workers without processes, for tests of the engine of real workers: a script decides what happens, and when.
+
+``ScriptedTransport`` is a ``Transport`` whose clock is virtual. Workers compute their gradients in this process; the
+script says in which order their reports arrive and which processes and places die, hang, open or report twice. The same
+script gives the same run, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from nowait.core.problem import loss_of
+from nowait.core.types import Vector
+from nowait.engines.fingerprint import Fingerprint
+from nowait.engines.workers.computation import Computation, details_of
+from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, Instruction, ReportKind
+from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Opened, Reports, TransportEvent
+
+SIGKILL = 9
+SECONDS_PER_EVENT = 0.01
+"""How far the virtual clock advances with every event that is delivered."""
+MOST_EVENTS = 100_000
+"""A run with more events is taken for one that never ends."""
+
+
+# What a script may contain
+
+
+class Report(NamedTuple):
+    """A worker finishes its ticket and reports; without a worker, the one whose order is the oldest."""
+
+    worker: int | None = None
+
+
+class ReportAgain(NamedTuple):
+    """The latest report of a worker arrives once more."""
+
+    worker: int
+
+
+class Die(NamedTuple):
+    """The process of a worker (or ``EVALUATOR``) exits, by default because it was killed. Its report is lost."""
+
+    worker: int
+    code: int = -SIGKILL
+
+
+class ReportAndDie(NamedTuple):
+    """A worker reports, and its process dies before the server has read the report."""
+
+    worker: int
+    code: int = -SIGKILL
+
+
+class Hang(NamedTuple):
+    """A worker does not report any more until its process is killed."""
+
+    worker: int
+
+
+class Lose(NamedTuple):
+    """A place is gone with all its processes."""
+
+    place: int = HOME
+    cause: str = "the process that starts workers was killed"
+
+
+class Open(NamedTuple):
+    """A place with room for some workers appears; ``HOME`` is opened by itself unless ``reopens`` is False."""
+
+    place: int
+    capacity: float = math.inf
+
+
+class Wait(NamedTuple):
+    """Time passes and nothing arrives."""
+
+    seconds: float
+
+
+class Call(NamedTuple):
+    """A function is called between two events, for example to send a signal."""
+
+    function: Callable[[], object]
+
+
+Happening = Report | ReportAgain | Die | ReportAndDie | Hang | Lose | Open | Wait | Call
+
+
+@final
+@dataclass(eq=False)
+class _Process:
+    """A process that a test imagines."""
+
+    worker: int
+    serial: int
+    place: int
+    began: float
+    compute: Callable[[int, int, Vector, int], int] | None
+    order: tuple[int, int, int, int] | None = None
+    """Ticket, job, slot and instruction of the order it has not reported on."""
+    ordered: int = 0
+    """The number of its latest order, by which orders are sorted."""
+    hangs: bool = False
+    last: bytes = b""
+    """Its latest report."""
+
+
+@final
+class PlainSlots:
+    """Numbered vectors in ordinary memory, in the place of shared memory."""
+
+    def __init__(self, like: Vector) -> None:
+        self._like = like
+        self.views: list[Vector] = []
+
+    def allocate(self) -> Vector:
+        """Return a new vector."""
+        self.views.append(np.empty_like(self._like))
+        return self.views[-1]
+
+
+@final
+class _Channel:
+    def __init__(self, transport: ScriptedTransport, process: _Process) -> None:
+        self._transport, self._process = transport, process
+        self._closed = False
+
+    def send(self, ticket: int, job: int, slot: int, instruction: int) -> None:
+        assert not self._closed, "an order was sent through a closed channel"
+        self._transport.accept_order(self._process, (ticket, job, slot, instruction))
+
+    def close(self) -> None:
+        assert not self._closed, "a channel was closed twice"
+        self._closed = True
+        self._transport.open_channels -= 1
+
+
+@final
+class ScriptedTransport:
+    """A ``Transport`` and its ``Clock``. When the script is over, every order is reported on, the oldest first.
+
+    ``capacity`` is the room in HOME for workers. HOME opens at the start, and again after each loss unless ``reopens``
+    is False.
+    """
+
+    engine = "scripted"
+    fds: frozenset[int] = frozenset()
+
+    def __init__(
+        self,
+        problem: Any,
+        seed: int,
+        points: PlainSlots,
+        script: Iterable[Happening],
+        *,
+        capacity: float = math.inf,
+        reopens: bool = True,
+    ) -> None:
+        self._problem, self._seed, self._points = problem, seed, points
+        self._script = iter(script)
+        self._capacity, self._reopens = capacity, reopens
+        self._time = 0.0
+        self._processes: dict[int, _Process] = {}
+        self._gradients: dict[int, Vector] = {}
+        self._details: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self._arrived: list[TransportEvent] = []
+        self._orders = self._events = 0
+        self.started: list[tuple[int, int]] = []
+        """Worker and place of every process that was started."""
+        self.killed: list[int] = []
+        """The workers whose processes were killed by the engine."""
+        self.hurried: list[tuple[int, int]] = []
+        """Worker and ticket of every order to hurry."""
+        self.open_channels = 0
+        """Channels that were not closed."""
+
+    # The clock
+
+    def monotonic(self) -> float:
+        """Return the virtual time."""
+        return self._time
+
+    def wait(self, fds: frozenset[int], seconds: float) -> list[int]:
+        """Let the next thing of the script happen, or time pass; an event makes the transport readable."""
+        if self._arrived:
+            return [0]
+        happening = next(self._script, None)
+        if happening is None and not self._ready():
+            self._time += max(0.0, seconds) if seconds < math.inf else 1.0
+            return []
+        self._time += SECONDS_PER_EVENT
+        self._events += 1
+        assert self._events < MOST_EVENTS, "the run does not end"
+        self._happen(Report() if happening is None else happening)
+        return [0] if self._arrived else []
+
+    # The transport
+
+    def open(self) -> None:
+        """Open HOME."""
+        self._arrived.append(Opened(HOME, self._capacity))
+
+    def reopen(self) -> None:
+        """Open HOME again, unless the test does not want that."""
+        if self._reopens:
+            self.open()
+
+    def receive(self, ready: Collection[int]) -> Iterator[TransportEvent]:
+        """Return what has happened since the last call."""
+        arrived, self._arrived = self._arrived, []
+        return iter(arrived)
+
+    def details(self, worker: int, ticket: int) -> tuple[Any, ...] | None:
+        """Return the details of a report."""
+        return self._details.pop((worker, ticket), None)
+
+    def start(self, worker: int, serial: int, place: int, began: float) -> Channel:
+        """Start an imagined process."""
+        compute = None
+        if worker >= 0:
+            out = np.empty_like(self._points.views[0])
+            compute = Computation(worker, self._problem, self._seed, out, self._send_details).compute
+            self._gradients[worker] = out
+        process = self._processes[serial] = _Process(worker, serial, place, began, compute)
+        self.started.append((worker, place))
+        self.open_channels += 1
+        if worker == FINGERPRINTER:
+            self._arrived += [self._fingerprint(), Died(serial, 0)]
+            del self._processes[serial]
+        return _Channel(self, process)
+
+    def kill(self, serial: int, place: int) -> None:
+        """Kill an imagined process."""
+        process = self._processes.pop(serial, None)
+        if process is not None:
+            self.killed.append(process.worker)
+            self._arrived.append(Died(serial, -SIGKILL))
+
+    def flush(self) -> bool:
+        """Return True if something has arrived."""
+        return bool(self._arrived)
+
+    def tick(self, vacant: int, working: int) -> Sequence[TransportEvent]:
+        """Return nothing: all events come from the script."""
+        return ()
+
+    def close(self) -> None:
+        """End all imagined processes."""
+        self._processes.clear()
+
+    # Imagined processes
+
+    def accept_order(self, process: _Process, order: tuple[int, int, int, int]) -> None:
+        """Give a process an order. A process that has one already may only be told to hurry."""
+        if self._processes.get(process.serial) is not process:
+            return  # it is dead, and nobody reads the pipe
+        if order[3] == Instruction.HURRY:
+            self.hurried.append((process.worker, order[0]))
+            return
+        assert process.order is None, f"worker {process.worker} was sent a second ticket"
+        self._orders += 1
+        process.order, process.ordered = order, self._orders
+
+    def _send_details(self, worker: int, ticket: int, details: tuple[Any, ...]) -> None:
+        self._details[worker, ticket] = details
+
+    def _of(self, worker: int) -> _Process | None:
+        return next((process for process in self._processes.values() if process.worker == worker), None)
+
+    def _ready(self) -> list[_Process]:
+        """The processes that could report, the oldest order first."""
+        ready = [process for process in self._processes.values() if process.order is not None and not process.hangs]
+        return sorted(ready, key=lambda process: process.ordered)
+
+    def _happen(self, happening: Happening) -> None:  # noqa: C901 (one branch for each thing that may happen)
+        match happening:
+            case Report(worker):
+                self._report(self._ready()[:1] if worker is None else [self._of(worker)])
+            case ReportAgain(worker):
+                process = self._of(worker)
+                if process is not None and process.last:
+                    self._arrived.append(Reports(process.last, dict(self._gradients)))
+            case ReportAndDie(worker, code):
+                self._report([self._of(worker)])
+                self._die(self._of(worker), code)
+            case Die(worker, code):
+                self._die(self._of(worker), code)
+            case Hang(worker):
+                process = self._of(worker)
+                if process is not None:
+                    process.hangs = True
+            case Lose(place, cause):
+                self._lose(place, cause)
+            case Open(place, capacity):
+                self._arrived.append(Opened(place, capacity, distance=place))
+            case Wait(seconds):
+                self._time += seconds
+            case Call(function):
+                function()
+
+    def _report(self, processes: Sequence[_Process | None]) -> None:
+        for process in processes:
+            if process is not None and process.order is not None and not process.hangs:
+                process.last = self._compute(process, process.order)
+                process.order = None
+                self._arrived.append(Reports(process.last, self._gradients))
+
+    def _compute(self, process: _Process, order: tuple[int, int, int, int]) -> bytes:
+        ticket, job, slot, instruction = order
+        point = self._points.views[slot].view()
+        point.flags.writeable = False
+        if process.compute is not None:
+            kind = process.compute(ticket, job, point, instruction)
+            return REPORT.pack(ticket, self._time - process.began, 0.0, process.worker, kind)
+        try:
+            loss, kind = loss_of(self._problem, point), int(ReportKind.LOSS)
+        except Exception as error:
+            self._send_details(EVALUATOR, ticket, details_of(error))
+            loss, kind = 0.0, int(ReportKind.ERROR)
+        return REPORT.pack(ticket, loss, 0.0, process.worker, kind)
+
+    def _fingerprint(self) -> Reports:
+        found = Fingerprint.of(self._problem)
+        self._send_details(FINGERPRINTER, 0, (found.size, found.dtype, found.gradient_norm))
+        return Reports(REPORT.pack(0, 0.0, 0.0, FINGERPRINTER, ReportKind.FINGERPRINT), {})
+
+    def _die(self, process: _Process | None, code: int) -> None:
+        if process is not None:
+            del self._processes[process.serial]
+            self._arrived.append(Died(process.serial, code))
+
+    def _lose(self, place: int, cause: str) -> None:
+        self._processes = {serial: process for serial, process in self._processes.items() if process.place != place}
+        self._arrived.append(Gone(place, cause))
