@@ -1,6 +1,8 @@
 """The optional members of problems: how they are resolved, and that wrappers pass them on."""
 
+import ast
 from dataclasses import MISSING, fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -176,6 +178,26 @@ def test_compiled_data_count_only_while_they_stand_for_the_gradient():
     assert Capabilities.of(nw.problems.NoisyQuadratic(3)).compiled_data is not None
     assert Capabilities.of(Renamed(3)).compiled_data is not None
     assert Capabilities.of(Twice(3)).compiled_data is None
+
+
+STILL_PROBING = {"engines/processes/payload.py", "engines/workers/computation.py", "engines/workers/dispatch.py"}
+"""Files that may look for optional members themselves."""
+
+
+def probes(source):
+    """The names that a module looks for with ``hasattr`` or ``getattr``."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and len(node.args) > 1]
+    asking = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ("hasattr", "getattr")]
+    return {call.args[1].value for call in asking if isinstance(call.args[1], ast.Constant)}
+
+
+def test_nothing_else_looks_for_optional_members():
+    package = Path(nw.__file__).parent
+    files = {file.relative_to(package).as_posix(): probes(file.read_text("utf-8")) for file in package.rglob("*.py")}
+    assert files["core/capabilities.py"] == {"compiled_data", "num_shards", "num_statistics", "replayable"}
+    optional = set(FIELDS) - {"constants"}  # an Estimate has constants, too
+    found = {name for name, names in files.items() if names & optional} - {"core/capabilities.py"}
+    assert found <= STILL_PROBING
 
 
 # Wrappers
