@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 from typing import final
 
@@ -19,14 +20,10 @@ NO_SLOT = -1
 class RemoteChannel:
     """Adds the orders of one worker to the next batch for its host."""
 
-    __slots__ = ("_pool", "_worker")
+    __slots__ = ("send",)
 
     def __init__(self, pool: RemotePool, worker: int) -> None:
-        self._pool, self._worker = pool, worker
-
-    def send(self, ticket: int, job: int, slot: int, instruction: int) -> None:
-        """Add an order to the batch."""
-        self._pool.add_order(ticket, job, self._worker, slot, instruction)
+        self.send = partial(pool.add_order, worker)
 
     def close(self) -> None:
         """Do nothing: the process was killed, or its host is gone."""
@@ -58,7 +55,7 @@ class RemotePool:
         """Kill a process on the host; its death is reported like any other."""
         self._socket.send(self.identity, MessageKind.KILL, EXIT.pack(serial, 0))
 
-    def add_order(self, ticket: int, job: int, worker: int, slot: int, instruction: int) -> None:
+    def add_order(self, worker: int, ticket: int, job: int, slot: int, instruction: int) -> None:
         """Add an order to the batch. The version in the slot is retained until the worker reports."""
         if instruction != HURRY:
             if slot == self._last_slot:

@@ -24,6 +24,13 @@ class Payload:
     def __init__(self, parts: Sequence[memoryview]) -> None:
         self.sizes = [part.nbytes for part in parts]
         self.fd = anonymous_file("nowait-job")
+        try:
+            self._write(parts)
+        except BaseException:
+            self.close()
+            raise
+
+    def _write(self, parts: Sequence[memoryview]) -> None:
         offset = 0
         for part in parts:
             written = 0
