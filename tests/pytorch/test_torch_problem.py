@@ -16,7 +16,7 @@ from nowait.pytorch import TorchOptimizer, TorchProblem
 from nowait.pytorch.bound_model import DeviceModel, HostModel
 from nowait.pytorch.flat import Layout, tensor_of
 from nowait.pytorch.rng import seeded
-from nowait.testing import PROBLEM_CHECKS
+from nowait.testing import PROBLEM_CHECKS, train_scripted
 
 INPUTS = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
@@ -67,15 +67,16 @@ def plain_loop(make_optimizer, steps):
     ],
     ids=["default", "momentum", "AdamW"],
 )
-def test_one_worker_is_a_plain_loop_bit_for_bit(update, make_optimizer):
-    run = nw.train(a_problem(), nw.AsynchronousSGD(nw.Constant(0.1)), workers=1, steps=40, update=update)
+def test_one_worker_is_a_plain_loop_bit_for_bit(update, make_optimizer, same_number_of_threads):
+    train = nw.train if update is None else train_scripted  # one of them with a real process
+    run = train(a_problem(), nw.AsynchronousSGD(nw.Constant(0.1)), workers=1, steps=40, update=update)
     assert np.array_equal(run.last, plain_loop(make_optimizer, 40))
 
 
-@pytest.mark.parametrize("build", [with_dropout, with_batch_norm])
-def test_a_run_of_several_workers_replays_bit_for_bit(build):
+@pytest.mark.parametrize(("build", "train"), [(with_dropout, train_scripted), (with_batch_norm, nw.train)])
+def test_a_run_of_several_workers_replays_bit_for_bit(build, train, same_number_of_threads):
     problem = a_problem(build)
-    run = nw.train(problem, METHOD, workers=3, steps=60)
+    run = train(problem, METHOD, workers=3, steps=60)
     replayed = nw.replay(run.trace, problem, METHOD)
     assert np.array_equal(replayed.params, run.params)
 
@@ -339,7 +340,7 @@ class Tied(nn.Module):
 def test_tied_frozen_and_unused_parameters():
     problem = a_problem(Tied)
     assert problem.dimension == 36 + 6 + 1, "tied ones once, frozen ones not"
-    run = nw.train(problem, METHOD, workers=2, steps=30)
+    run = train_scripted(problem, METHOD, workers=2, steps=30)
     start, end = problem.initial(), run.last
     assert not np.array_equal(start[:36], end[:36])
     model = problem.model(end)
@@ -446,7 +447,7 @@ class Stream(IterableDataset):
 
 def test_streams_train_but_cannot_be_replayed():
     problem = TorchProblem(with_dropout, cross_entropy, Stream(), batch_size=7)
-    run = nw.train(problem, METHOD, workers=2, steps=20)
+    run = train_scripted(problem, METHOD, workers=2, steps=20)
     assert run.stats.steps == 20
     with pytest.raises(ValueError, match="cannot be replayed: its gradients depend on more than the point"):
         nw.replay(run.trace, problem, METHOD)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from nowait.core import Method, Output, Server, Update
+from nowait.core.capabilities import Capabilities
 from nowait.core.problem import checked_problem, initial_params
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.fingerprint import Identification
@@ -72,8 +73,17 @@ def train_scripted(
     slots = PlainSlots(params)
     numbers = list(range(workers)) if checkpoint is None else checkpoint.state.workers
     recorder = TraceRecorder(numbers)
+    capabilities = Capabilities.of(problem)
     server = Server(
-        method, params, numbers, update=update, output=output, seed=seed, log=recorder, allocate=slots.allocate
+        method,
+        params,
+        numbers,
+        update=capabilities.usual_update() if update is None else update,
+        output=output,
+        seed=seed,
+        log=recorder,
+        allocate=slots.allocate,
+        statistics=capabilities.num_statistics,
     )
     parts = Parts(
         problem,
