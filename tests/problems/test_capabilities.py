@@ -180,10 +180,6 @@ def test_compiled_data_count_only_while_they_stand_for_the_gradient():
     assert Capabilities.of(Twice(3)).compiled_data is None
 
 
-STILL_PROBING = {"engines/processes/payload.py", "engines/workers/computation.py", "engines/workers/dispatch.py"}
-"""Files that may look for optional members themselves."""
-
-
 def probes(source):
     """The names that a module looks for with ``hasattr`` or ``getattr``."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and len(node.args) > 1]
@@ -197,7 +193,7 @@ def test_nothing_else_looks_for_optional_members():
     assert files["core/capabilities.py"] == {"compiled_data", "num_shards", "num_statistics", "replayable"}
     optional = set(FIELDS) - {"constants"}  # an Estimate has constants, too
     found = {name for name, names in files.items() if names & optional} - {"core/capabilities.py"}
-    assert found <= STILL_PROBING
+    assert found == set()
 
 
 # Wrappers
