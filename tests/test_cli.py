@@ -61,7 +61,7 @@ def test_the_race_runs_with_real_workers_and_further_methods(tmp_path):
     assert [row["method"] for row in found["rows"]][-1] == "ringmaster:max_delay=4"
     assert all(row["gradients"] > 0 for row in found["rows"])
     assert found["config"]["engine"] == "processes"
-    assert nw.load(tmp_path / "race" / "minibatch-sgd").stats.way == "processes"
+    assert nw.load(tmp_path / "race" / "minibatch-sgd").stats.engine == "processes"
 
 
 def test_a_native_race_leaves_delays_to_the_machine(tmp_path):

@@ -50,7 +50,7 @@ def test_a_loss_that_is_not_finite_at_the_start_is_not_blamed_on_the_stepsize(fi
 
 def test_nor_in_a_compiled_run():
     run = nw.simulate(Compiled(dimension=3), METHOD, TWO, steps=20)
-    assert run.stats.way == "compiled"
+    assert run.stats.engine == "compiled"
     check_advice(run)
 
 

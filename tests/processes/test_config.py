@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
         trace="full",
     )
     config = {name: describe(getattr(plan, name)) for name in vars(plan)}
-    config |= {"method": describe(METHOD), "update": describe(nw.Proximal(nw.Ball(1.0)))}
+    config |= {"method": describe(METHOD), "update": describe(nw.Proximal(nw.updates.Ball(1.0)))}
     config |= {"output": describe(nw.StronglyConvexAverage(0.1)), "labels": {"mine": 1}}
     config["fingerprint"] = {"problem": "Faulty()", "params": [4, "float64"], "gradient_norm": 0.5}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -114,7 +114,7 @@ STRANGE = [
     {"type": ["Sgd"]},
     {"type": "Server"},
     {"type": "Sgd"},
-    {"type": "Constant", "value": 0.1},
+    {"type": "Constant", "gamma": 0.1},
     {"type": "TorchOptimizer"},
     {"array": [100], "dtype": "float64", "crc32": 1},
     DEEP,

@@ -22,7 +22,7 @@ def nothing_compiled(monkeypatch):
 
 
 def way_of(problem=QUADRATIC, **options):
-    return nw.simulate(problem, METHOD, SPEEDS, **options).stats.way
+    return nw.simulate(problem, METHOD, SPEEDS, **options).stats.engine
 
 
 def test_short_runs_are_not_compiled_until_they_add_up(nothing_compiled):
@@ -43,7 +43,7 @@ def test_a_short_run_whose_last_digits_would_differ_is_compiled(nothing_compiled
 def test_a_short_run_records_the_same_bits_either_way(nothing_compiled, problem):
     first = nw.simulate(problem, METHOD, SPEEDS, gradients=100)
     second = nw.simulate(problem, METHOD, SPEEDS, gradients=100)
-    assert (first.stats.way, second.stats.way) == ("reference", "compiled")
+    assert (first.stats.engine, second.stats.engine) == ("reference", "compiled")
     assert np.array_equal(first.trace.arrivals, second.trace.arrivals)
     assert np.array_equal(first.params, second.params)
     assert first.history.rows() == second.history.rows()

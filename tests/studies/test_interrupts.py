@@ -71,7 +71,7 @@ def simulate_many():
 
 def simulate_many_the_reference_way():
     for seed in range(3):
-        nw.simulate(PROBLEM, METHOD, SPEEDS, steps=15, seed=seed, progress=False, way="reference")
+        nw.simulate(PROBLEM, METHOD, SPEEDS, steps=15, seed=seed, progress=False, engine="reference")
 
 
 def simulate_what_falls_back():
@@ -172,7 +172,7 @@ class PressingMethod(nw.Method):
         self.arrivals += 1
         if self.arrivals == self.press_at:
             signal.raise_signal(signal.SIGINT)
-        server.apply(arrival, arrival.gradient_norm * 0 + self.stepsize.value)
+        server.apply(arrival, arrival.gradient_norm * 0 + self.stepsize.gamma)
         server.assign(arrival.worker)
 
 

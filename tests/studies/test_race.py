@@ -76,13 +76,13 @@ def test_methods_with_their_own_stepsize_are_not_tuned():
     own = {"mine": nw.AsynchronousSGD(nw.Constant(0.05)), "tuned": lambda size: nw.MinibatchSGD(nw.Constant(size))}
     found = nw.race(PROBLEM, own, engine="simulate", speeds=UNEQUAL, gradients=300)
     assert list(found.tunings) == ["tuned"]
-    assert found.runs["mine"][0].config["method"]["stepsize"]["value"] == 0.05
+    assert found.runs["mine"][0].config["method"]["stepsize"]["gamma"] == 0.05
 
 
 def test_a_race_of_real_workers():
     speeds = nw.speeds.Fixed([0.002, 0.002, 0.02])
     found = nw.race(PROBLEM, workers=3, speeds=speeds, seconds=0.4, probe_seconds=0.3, progress=False)
-    assert all(runs[0].stats.way == "processes" for runs in found.runs.values())
+    assert all(runs[0].stats.engine == "processes" for runs in found.runs.values())
     assert found.speedup.seconds[2] > 3 * found.speedup.seconds[0]
     assert found.rows[0].steps < found.rows[2].steps
     assert "wall-clock time" in found.findings[0]

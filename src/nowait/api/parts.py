@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nowait.core import LastIterate, Method, Output, Server, Sgd, Update, checks
+from nowait.core import LastIterate, Method, Output, Problem, Server, Sgd, Update, checks
 from nowait.core.problem import checked_problem, initial_params
 from nowait.core.types import Vector
 from nowait.engines.budget import Budget, EvaluationPlan
@@ -20,7 +20,7 @@ MANY_WORKERS = 4
 
 
 def make_parts(
-    problem: Any,
+    problem: Problem,
     method: Method,
     workers: list[int],
     budget: Budget,
@@ -88,7 +88,7 @@ def checked_kept(trace: Any) -> str:
     return str(trace)
 
 
-def _usual_update(problem: Any) -> Update:
+def _usual_update(problem: Problem) -> Update:
     """Plain SGD, or what the problem takes for it."""
     usual = getattr(problem, "usual_update", None)
     return Sgd() if usual is None else usual()
@@ -105,7 +105,7 @@ def warn_of_momentum(update: Update, method: Method, num_workers: int) -> None:
         )
 
 
-def warn_of_split(problem: Any, num_workers: int) -> None:
+def warn_of_split(problem: Problem, num_workers: int) -> None:
     """Say so if the data are split for another number of workers."""
     num_shards = getattr(problem, "num_shards", 1)
     if num_shards not in (1, num_workers):

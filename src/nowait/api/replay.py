@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from nowait.api.parts import make_parts
-from nowait.core import Method, Output, Update, checks
+from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
 from nowait.engines.simulator import replay as run_replay
@@ -17,7 +17,7 @@ from nowait.recording import Run, Trace
 
 def replay(
     trace: Trace,
-    problem: Any,
+    problem: Problem,
     method: Method,
     *,
     seed: int = 0,

@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.api.parts import make_parts, warn_of_split
-from nowait.core import LastIterate, Method, Output, Update, checks
+from nowait.core import LastIterate, Method, Output, Problem, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats
@@ -23,7 +23,7 @@ from nowait.engines.simulator.compiled import data_of
 from nowait.engines.simulator.sweep import NotPlannable, SweepParts, sweep_compiled
 from nowait.engines.watch import Watch
 from nowait.recording import Run, Sweep, SweepRun, describe, name_of
-from nowait.recording.sweep_folder import SweepFolder, way_of
+from nowait.recording.sweep_folder import SweepFolder, engine_of
 from nowait.speeds import Faults, Speeds
 
 logger = logging.getLogger("nowait")
@@ -34,7 +34,7 @@ Make = Callable[[float], Method]
 
 
 def sweep(
-    problem: Any,
+    problem: Problem,
     method: Method | Make,
     speeds: Speeds,
     *,
@@ -98,7 +98,7 @@ def sweep(
     with Watch() as watch, Progress("sweeping", progress) as bar:
         work = _Work(parts, rules, sizes, seed_list, found, watch)
         work.make_all(threads, bar)
-    result = Sweep.of(sizes, np.array(seed_list, dtype=np.int64), work.runs, way_of(work.ways), config)
+    result = Sweep.of(sizes, np.array(seed_list, dtype=np.int64), work.runs, engine_of(work.engines), config)
     if result.advice:
         logger.warning(result.advice)
     return result
@@ -153,9 +153,9 @@ class _Work:
         self._seeds = seeds
         self._folder = folder
         self._watch = watch
-        kept, ways = ({}, set()) if folder is None else folder.kept()
+        kept, engines = ({}, set()) if folder is None else folder.kept()
         self.runs: dict[tuple[float, int], SweepRun] = kept
-        self.ways: set[str] = ways
+        self.engines: set[str] = engines
 
     def make_all(self, threads: int | None, bar: Progress) -> None:
         """Make the runs that are missing."""
@@ -179,11 +179,11 @@ class _Work:
     def _keep_compiled(self, seed: int, sizes: Floats, runs: list[SweepRun]) -> None:
         self._keep({(size, seed): run for size, run in zip(sizes.tolist(), runs, strict=True)}, "compiled")
 
-    def _keep(self, runs: dict[tuple[float, int], SweepRun], way: str) -> None:
+    def _keep(self, runs: dict[tuple[float, int], SweepRun], engine: str) -> None:
         if self._folder is not None:
-            self._folder.add(runs, way)
+            self._folder.add(runs, engine)
         self.runs |= runs
-        self.ways.add(way)
+        self.engines.add(engine)
 
     def _one_by_one(self, sizes: Floats, seeds: list[int], bar: Progress) -> None:
         for seed in seeds:
@@ -191,7 +191,7 @@ class _Work:
                 if (size, seed) not in self.runs:
                     run = self._single(size, seed)
                     self._watch.check()
-                    self._keep({(size, seed): _sweep_run(run, self._answer(run))}, run.stats.way)
+                    self._keep({(size, seed): _sweep_run(run, self._answer(run))}, run.stats.engine)
                     bar.show(len(self.runs) / (len(self._sizes) * len(self._seeds)))
 
     def _single(self, size: float, seed: int) -> Run:

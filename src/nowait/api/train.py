@@ -29,7 +29,7 @@ from nowait.api.recorded import (
     seconds_or_none,
     slowdown_keys,
 )
-from nowait.core import Method, Output, Update, checks
+from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.problem import checked_problem
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Vector
@@ -52,7 +52,7 @@ MOST_WORKERS = 2**22
 
 
 def train(
-    problem: Any,
+    problem: Problem,
     method: Method,
     *,
     workers: int | tuple[int, int] | None = None,
@@ -102,7 +102,7 @@ def train(
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
     >>> run = nw.train(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), workers=2, steps=500)
-    >>> run.stats.steps, run.stats.way, bool(run.history.loss[-1] < 0.01)
+    >>> run.stats.steps, run.stats.engine, bool(run.history.loss[-1] < 0.01)
     (500, 'processes', True)
     """
     called = perf_counter()
@@ -147,7 +147,7 @@ def train(
 
 def resume(
     folder: str | Path,
-    problem: Any,
+    problem: Problem,
     *,
     method: Method | None = None,
     update: Update | None = None,
@@ -286,7 +286,7 @@ def _placed(plan: Plan) -> Iterator[Plan]:
 
 def _train(
     plan: Plan,
-    problem: Any,
+    problem: Problem,
     *,
     method: Method,
     update: Update | None,
@@ -382,7 +382,7 @@ def _new_folder(plan: Plan, parts: Parts, folder: str | Path) -> RunFolder:
     )
 
 
-def _check_size(problem: Any, recorded: Any, path: Path) -> None:
+def _check_size(problem: Problem, recorded: Any, path: Path) -> None:
     """Refuse a problem of another dimension; its gradient is compared later, by a worker."""
     fingerprint = Fingerprint.read(recorded)
     if fingerprint is None:

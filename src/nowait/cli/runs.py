@@ -56,7 +56,7 @@ class RunSettings:
         """What is remembered in the run's folder: by it the run is resumed and replayed without a further word."""
         values = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
         rule = getattr(method, "stepsize", None)
-        size = getattr(rule, "largest", getattr(rule, "value", self.stepsize))
+        size = getattr(rule, "gamma", self.stepsize)
         return {COMMAND: values | more | {"problem": remembered(self.problem), "stepsize": size}}
 
 
@@ -236,7 +236,7 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
         )
         return run
     console = open_console()
-    console.print(f"{run}; {run.stats.steps_per_second:,.4g} steps/s, {run.stats.way}", highlight=False)
+    console.print(f"{run}; {run.stats.steps_per_second:,.4g} steps/s, {run.stats.engine}", highlight=False)
     if len(run.trace):
         delay = run.trace.delay
         console.print(
@@ -244,7 +244,7 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
         )
     if run.stats.advice:
         console.print(run.stats.advice, style="yellow", highlight=False)
-    resumable = run.stats.interrupted and run.stats.way == "processes"
+    resumable = run.stats.interrupted and run.stats.engine == "processes"
     ending = f"; go on with: nowait resume {shlex.quote(str(folder))}" if resumable else ""
     console.print(f"Run: {folder}{ending}", highlight=False)
     return run

@@ -17,7 +17,7 @@ def positive(value: object, name: str, why: str) -> float:
     """A finite number above zero."""
     number = _float(value)
     if not 0 < number < math.inf:
-        raise ValueError(f"{name} must be a finite number above 0, got {_shown(value)}: {why}")
+        raise ValueError(f"{name} must be a finite number above 0, got {shown(value)}: {why}")
     return number
 
 
@@ -25,7 +25,7 @@ def not_negative(value: object, name: str, why: str) -> float:
     """A finite number of at least zero."""
     number = _float(value)
     if not 0 <= number < math.inf:
-        raise ValueError(f"{name} must be a finite number of at least 0, got {_shown(value)}: {why}")
+        raise ValueError(f"{name} must be a finite number of at least 0, got {shown(value)}: {why}")
     return number
 
 
@@ -33,7 +33,7 @@ def fraction(value: object, name: str, why: str) -> float:
     """A number in [0, 1)."""
     number = _float(value)
     if not 0 <= number < 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, got {_shown(value)}: {why}")
+        raise ValueError(f"{name} must be at least 0 and below 1, got {shown(value)}: {why}")
     return number
 
 
@@ -41,16 +41,16 @@ def finite(value: object, name: str, why: str) -> float:
     """A finite number."""
     number = _float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{name} must be a finite number, got {_shown(value)}: {why}")
+        raise ValueError(f"{name} must be a finite number, got {shown(value)}: {why}")
     return number
 
 
 def at_least(least: int, value: object, name: str, why: str) -> int:
     """An integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(f"{name} must be an integer of at least {least}, got {_shown(value)}")
+        raise ValueError(f"{name} must be an integer of at least {least}, got {shown(value)}")
     if value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {_shown(value)}: {why}")
+        raise ValueError(f"{name} must be an integer of at least {least}, got {shown(value)}: {why}")
     return int(value)
 
 
@@ -60,7 +60,7 @@ def instance(value: object, kind: type[T], name: str, example: str) -> T:
         return value
     if isinstance(value, type) and issubclass(value, kind):
         raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}(...)")
-    raise TypeError(f"{name} must be a nowait {kind.__name__} such as {example}, got {_shown(value)}")
+    raise TypeError(f"{name} must be a nowait {kind.__name__} such as {example}, got {shown(value)}")
 
 
 def store(target: Any, **values: Any) -> None:
@@ -79,6 +79,7 @@ def _float(value: object) -> float:
         return math.inf
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return the repr of a value, cut to 80 characters, for error messages."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -45,6 +46,33 @@ class Stepsize(ABC):
         return float(self(1, server.num_workers, server.steps + 1))
 
 
+if TYPE_CHECKING:
+
+    class StepsizeOrFloat:
+        """The annotation of a field that takes a rule or a number and, once set, is always a rule."""
+
+        def __get__(self, instance: object, owner: type) -> Stepsize: ...
+        def __set__(self, instance: object, value: Stepsize | float) -> None: ...
+
+else:
+    StepsizeOrFloat = Stepsize | float
+
+
+def as_stepsize(value: Stepsize | float, name: str = "stepsize") -> Stepsize:
+    """Return a stepsize rule as it is, and ``Constant(value)`` for a number; raise for anything else.
+
+    >>> as_stepsize(0.1)
+    Constant(gamma=0.1)
+    """
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return Constant(float(value))
+    if isinstance(value, Stepsize) or (isinstance(value, type) and issubclass(value, Stepsize)):
+        return checks.instance(value, Stepsize, name, "nw.DelayAdaptive(0.01)")
+    raise TypeError(
+        f"{name} must be a number or a stepsize rule such as nw.DelayAdaptive(0.01), got {checks.shown(value)}"
+    )
+
+
 @final
 @dataclass(frozen=True)
 class Constant(Stepsize):
@@ -54,10 +82,10 @@ class Constant(Stepsize):
     0.1
     """
 
-    value: float
+    gamma: float
 
     def __post_init__(self) -> None:
-        checks.store(self, value=checks.positive(self.value, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
 
     def with_size(self, size: float) -> Constant:
         """Another γ."""
@@ -66,12 +94,12 @@ class Constant(Stepsize):
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ, in the shape of ``delay``."""
         if isinstance(delay, np.ndarray):
-            return np.full(delay.shape, self.value)
-        return self.value
+            return np.full(delay.shape, self.gamma)
+        return self.gamma
 
     def at(self, arrival: Arrival, server: Server) -> float:
         """γ."""
-        return self.value
+        return self.gamma
 
 
 @final
@@ -86,30 +114,30 @@ class DelayAdaptive(Stepsize):
     0.05
     """
 
-    largest: float
+    gamma: float
     cut: float | None = None
 
     def __post_init__(self) -> None:
-        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
         if self.cut is not None and self.cut != math.inf:
             why = "gradients with a delay above it get smaller steps"
             checks.store(self, cut=checks.positive(self.cut, "cut", why))
 
     def with_size(self, size: float) -> DelayAdaptive:
         """Another γ."""
-        return replace(self, largest=size)
+        return replace(self, gamma=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ·min(1, cut/τ)."""
         ratio = (num_workers if self.cut is None else self.cut) / delay
         if isinstance(ratio, np.ndarray):
-            return self.largest * np.minimum(1.0, ratio)
-        return self.largest * ratio if ratio < 1.0 else self.largest
+            return self.gamma * np.minimum(1.0, ratio)
+        return self.gamma * ratio if ratio < 1.0 else self.gamma
 
     def at(self, arrival: Arrival, server: Server) -> float:
         """γ·min(1, cut/τ) once more, for one number: it is asked for once per gradient."""
         ratio = (server.num_workers if self.cut is None else self.cut) / arrival.delay
-        return self.largest * ratio if ratio < 1.0 else self.largest
+        return self.gamma * ratio if ratio < 1.0 else self.gamma
 
 
 @final
@@ -124,24 +152,24 @@ class ExponentialDelayAdaptive(Stepsize):
     0.05
     """
 
-    largest: float
+    gamma: float
     cut: float
     rate: float
 
     def __post_init__(self) -> None:
-        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
         why = "gradients with a delay above it get smaller steps"
         checks.store(self, cut=checks.positive(self.cut, "cut", why))
         checks.store(self, rate=checks.not_negative(self.rate, "rate", "old gradients would make longer steps"))
 
     def with_size(self, size: float) -> ExponentialDelayAdaptive:
         """Another γ."""
-        return replace(self, largest=size)
+        return replace(self, gamma=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ·min(1, cut·exp(−rate·τ)/τ)."""
         ratio = np.minimum(1.0, self.cut * exp(-self.rate * np.asarray(delay, dtype=np.float64)) / delay)
-        return _like(delay, self.largest * ratio)
+        return _like(delay, self.gamma * ratio)
 
 
 @final
@@ -154,20 +182,20 @@ class PolynomialDecay(Stepsize):
     0.4
     """
 
-    largest: float
+    gamma: float
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
         checks.store(self, power=checks.not_negative(self.power, "power", "old gradients would make longer steps"))
 
     def with_size(self, size: float) -> PolynomialDecay:
         """Another γ."""
-        return replace(self, largest=size)
+        return replace(self, gamma=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ·τ^(−power)."""
-        return self.largest * power(delay * 1.0, -self.power)
+        return self.gamma * power(delay * 1.0, -self.power)
 
 
 @final
@@ -179,23 +207,23 @@ class HingeDecay(Stepsize):
     published implementations of it agree on; the paper itself was not at hand.
     """
 
-    largest: float
+    gamma: float
     slope: float = 10.0
     patience: float = 4.0
 
     def __post_init__(self) -> None:
-        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
         checks.store(self, slope=checks.positive(self.slope, "slope", "it divides the stepsize of old gradients"))
         checks.store(self, patience=checks.not_negative(self.patience, "patience", "it is a number of steps"))
 
     def with_size(self, size: float) -> HingeDecay:
         """Another γ."""
-        return replace(self, largest=size)
+        return replace(self, gamma=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ/(slope·(δ − patience)₊ + 1)."""
         excess = np.maximum(np.asarray(delay) - 1 - self.patience, 0.0)
-        return _like(delay, self.largest / (self.slope * excess + 1.0))
+        return _like(delay, self.gamma / (self.slope * excess + 1.0))
 
 
 @final
@@ -209,12 +237,12 @@ class Threshold(Stepsize):
     0; ``RingmasterASGD`` drops it instead.
     """
 
-    largest: float
+    gamma: float
     concurrency: float | None = None
     beyond: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
         checks.store(self, beyond=checks.not_negative(self.beyond, "beyond", "it weighs old gradients"))
         if self.concurrency is not None:
             why = "it is a number of tickets in flight"
@@ -222,14 +250,14 @@ class Threshold(Stepsize):
 
     def with_size(self, size: float) -> Threshold:
         """Another γ."""
-        return replace(self, largest=size)
+        return replace(self, gamma=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """γ or min(γ, beyond·γ/δ)."""
         limit = num_workers if self.concurrency is None else self.concurrency
         age = np.asarray(delay) - 1.0
-        old = self.largest * np.minimum(1.0, self.beyond / np.maximum(age, 1.0))
-        return _like(delay, np.where(age <= limit, self.largest, old))
+        old = self.gamma * np.minimum(1.0, self.beyond / np.maximum(age, 1.0))
+        return _like(delay, np.where(age <= limit, self.gamma, old))
 
 
 @final
@@ -264,7 +292,7 @@ class StepDecay(Stepsize):
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        checks.instance(self.rule, Stepsize, "rule", "nw.DelayAdaptive(0.01)")
+        checks.store(self, rule=as_stepsize(self.rule, "rule"))
         checks.store(self, every=checks.at_least(1, self.every, "every", "it counts the steps between two falls"))
         checks.store(self, factor=checks.positive(self.factor, "factor", WHY_POSITIVE))
 
@@ -287,7 +315,7 @@ class Cosine(Stepsize):
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.instance(self.rule, Stepsize, "rule", "nw.DelayAdaptive(0.01)")
+        checks.store(self, rule=as_stepsize(self.rule, "rule"))
         checks.store(self, steps=checks.at_least(1, self.steps, "steps", "it is how long the stepsize falls"))
         checks.store(self, floor=checks.fraction(self.floor, "floor", "the stepsize would not fall"))
 

@@ -202,7 +202,7 @@ class Session:
         for path in checkpoints:
             _call(self._hooks.on_checkpoint, SessionControl(self), path)
 
-    def result(self, seconds: float, way: str) -> Run:
+    def result(self, seconds: float, engine: str) -> Run:
         """The finished run."""
         server = self.server
         self._checkpoint()
@@ -232,7 +232,7 @@ class Session:
                 seconds=seconds,
                 wall_seconds=perf_counter() - self._parts.called,
                 work_share=work / max(1, work.sum()),
-                way=way,
+                engine=engine,
                 diverged=server.diverged is not None or not self._is_reasonable(self.loss or 0.0),
                 advice=self.advice,
                 bytes_up=tally.arrivals * message_bytes(self._parts.problem, server.params),

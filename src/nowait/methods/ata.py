@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heapify, heapreplace
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
 from nowait.numerics.elementary import log
 
 
 @final
-@dataclass
+@method_dataclass
 class ATA(Method):
     """Rounds of ``batch`` gradients, dealt so that the round is expected to end soonest; nobody works in vain.
 
@@ -33,7 +33,7 @@ class ATA(Method):
     leaves the bounds at 0, and all workers with the same number of jobs, for hundreds or thousands of rounds.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     batch: int
     spread: float = 0.01
     total: GradientSum = field(init=False, repr=False, compare=False)

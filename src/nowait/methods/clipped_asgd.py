@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
-from nowait.core import Arrival, Method, Server, Stepsize, checks
+from nowait.core import Arrival, Method, Server, StepsizeOrFloat, checks, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class ClippedASGD(Method):
     """Apply every gradient at once, shortened to ``max_norm`` if it is longer.
 
@@ -18,7 +17,7 @@ class ClippedASGD(Method):
     as in Theorem 2 of Mishchenko et al. (2022). Clipping moves the fixed point on heterogeneous data.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     max_norm: float
 
     def __post_init__(self) -> None:

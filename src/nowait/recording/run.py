@@ -26,6 +26,7 @@ from nowait.recording.files import (
 )
 from nowait.recording.history import History
 from nowait.recording.metrics import read_history, write_metrics
+from nowait.recording.old_names import ENGINE_WAS, with_current_names
 from nowait.recording.trace import Trace
 
 logger = logging.getLogger("nowait")
@@ -54,7 +55,8 @@ class Stats:
     wall_seconds: float
     work_share: Floats
     """Each worker's share of the valid gradients, by worker number."""
-    way: str
+    engine: str
+    """What computed the run: "compiled" or "reference" (the two simulators), "processes", "ray" or "replay"."""
     diverged: bool
     advice: str = ""
     """What to do about it, where the run did not go well."""
@@ -155,13 +157,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     config, has_checksum = read_sealed(folder / CONFIG)
     if not has_checksum and (folder / TRACE).exists():
         logger.warning("%s has no checksum: it was changed by hand, or is damaged", folder / CONFIG)
-    return config
+    current: dict[str, Any] = with_current_names(config)
+    return current
 
 
 def read_stats(path: Path, *, strict: bool) -> tuple[Stats, Contents | None, int]:
     """The totals, what ``params.safetensors`` has in it if that was written, and the number of evaluations."""
     values = read_strictly_sealed(path) if strict else read_sealed(path)[0]
     files, evaluations = values.pop(FILES, {}), values.pop("evaluations", 0)
+    if ENGINE_WAS in values:
+        values["engine"] = values.pop(ENGINE_WAS)
     unknown = set(values) - {field.name for field in fields(Stats)}
     if unknown:
         raise ValueError(f"{path} has unknown entries {sorted(unknown)}: was it written by another version?")

@@ -47,8 +47,8 @@ class Sweep:
     time: Floats
     diverged: NDArray[np.bool_]
     """Whether a run diverged: [stepsize, seed]."""
-    way: str
-    """Whether the runs were compiled or made the reference way."""
+    engine: str
+    """Whether all runs were compiled ("compiled") or some were not ("reference")."""
     answers: Floats | None = None
     """With an output rule: the loss of its answer, [stepsize, seed], infinite where the run diverged."""
     config: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Sweep:
         stepsizes: Floats,
         seeds: Integers,
         runs: Mapping[tuple[float, int], SweepRun],
-        way: str,
+        engine: str,
         config: dict[str, Any],
     ) -> Self:
         """From the runs by stepsize and seed."""
@@ -73,7 +73,7 @@ class Sweep:
         if table[0][0].answer is not None:
             answers = np.array([[run.answer for run in row] for row in table], dtype=np.float64)
             answers[diverged | ~np.isfinite(answers)] = np.inf
-        return cls(stepsizes, seeds, losses, step, gradients, time, diverged, way, answers, config)
+        return cls(stepsizes, seeds, losses, step, gradients, time, diverged, engine, answers, config)
 
     def run(self, place: int, seed_place: int) -> SweepRun:
         """The run with the stepsize and the seed at these places."""
@@ -93,7 +93,7 @@ class Sweep:
         target = SweepFolder.create(folder, self.stepsizes, self.seeds, self.config)
         for place, size in enumerate(self.stepsizes.tolist()):
             runs = {(size, seed): self.run(place, number) for number, seed in enumerate(self.seeds.tolist())}
-            target.add(runs, self.way)
+            target.add(runs, self.engine)
         return target.path
 
     @classmethod

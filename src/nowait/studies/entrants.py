@@ -146,8 +146,8 @@ def _together(first: Sweep, second: Sweep) -> Sweep:
         for number, seed in enumerate(one.seeds.tolist())
     }
     sizes = np.array(sorted({size for size, _ in runs}, reverse=True))
-    way = first.way if first.way == second.way else "reference"
-    return Sweep.of(sizes, first.seeds, runs, way, first.config)
+    engine = first.engine if first.engine == second.engine else "reference"
+    return Sweep.of(sizes, first.seeds, runs, engine, first.config)
 
 
 def best_of(tuning: Sweep) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nowait.core import checks, sampler
+from nowait.core import Problem, checks, sampler
 from nowait.core.problem import checked_problem, gradient_function, initial_params
 from nowait.core.randomness import checked_seed
 from nowait.engines.progress import Progress
@@ -44,7 +44,7 @@ FAR_ENOUGH = 1e-3
 
 
 def plan(
-    problem: Any = None,
+    problem: Problem | None = None,
     *,
     seconds: Iterable[float] | None = None,
     speeds: Speeds | None = None,
@@ -111,7 +111,7 @@ def plan(
     )
 
 
-def _source(given: dict[str, Any], problem: Any, probe_seconds: float, slowdown: Any, seed: int) -> Source:
+def _source(given: dict[str, Any], problem: Problem | None, probe_seconds: float, slowdown: Any, seed: int) -> Source:
     """The speeds from the one source that was given."""
     known = {name: value for name, value in given.items() if value is not None}
     if len(known) != 1:

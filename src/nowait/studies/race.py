@@ -15,7 +15,7 @@ import numpy as np
 from nowait.api.simulate import simulate
 from nowait.api.sweep import check_rules, checked_seeds
 from nowait.api.train import check_slowed_workers, train
-from nowait.core import LastIterate, Method, Output, Update, checks
+from nowait.core import LastIterate, Method, Output, Problem, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.engines.cluster import RayCluster, checked_engine, connected, import_ray
 from nowait.engines.watch import Watch
@@ -129,7 +129,7 @@ class Race:
 
 
 def race(
-    problem: Any,
+    problem: Problem,
     methods: Mapping[str, Method | Make] | None = None,
     *,
     engine: str | RayCluster = "processes",

@@ -10,7 +10,7 @@ import numpy as np
 
 from nowait.api.simulate import simulate
 from nowait.api.train import train
-from nowait.core import Constant, checks
+from nowait.core import Constant, Problem, checks
 from nowait.core.types import Floats
 from nowait.engines.cluster import RayCluster
 from nowait.methods import AsynchronousSGD
@@ -76,7 +76,7 @@ class Source:
     @classmethod
     def of_probe(
         cls,
-        problem: Any,
+        problem: Problem | None,
         workers: int | None,
         probe_seconds: float,
         *,

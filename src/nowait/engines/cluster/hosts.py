@@ -40,7 +40,7 @@ SLOW_NETWORK = 1e7
 class Hosts:
     """``Places`` on the nodes of a Ray cluster. The evaluator is on the driver's machine, as without a cluster."""
 
-    way = "ray"
+    engine = "ray"
 
     def __init__(self, cluster: RayCluster, office: Office, minimum: int, max_failures: int, log: Path | None) -> None:
         self._cluster, self._minimum, self._max_failures = cluster, minimum, max_failures

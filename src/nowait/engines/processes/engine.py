@@ -151,7 +151,7 @@ class Engine:
     def result(self) -> Run:
         """The finished run."""
         seconds = self._ended - self._began
-        return self.session.result(seconds, self._places.way)
+        return self.session.result(seconds, self._places.engine)
 
     def close(self) -> None:
         """Nothing is left of the workers."""

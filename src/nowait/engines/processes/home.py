@@ -16,7 +16,7 @@ from nowait.engines.processes.staff import Office, Staff
 class Home:
     """The only place of a run without a cluster: ``Places`` with as much room as anybody wants."""
 
-    way = "processes"
+    engine = "processes"
 
     def __init__(self, office: Office, threads: int, log: Path | None) -> None:
         self._office, self._threads, self._log = office, threads, log

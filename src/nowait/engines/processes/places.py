@@ -73,8 +73,8 @@ News = Died | Gone | Reported | Opened
 class Places(Protocol):
     """All the places of a run."""
 
-    way: str
-    """What the run's ``stats.way`` says."""
+    engine: str
+    """What the run's ``stats.engine`` says."""
     reports: int
     """The pipe through which the workers of this machine report."""
 
