@@ -164,7 +164,7 @@ class Engine:
         self._snapshot = None
         if self._parts.keeper is not None:
             self._parts.keeper.wanted_workers = list  # break the reference cycle with the engine
-        self.session.let_go()
+        self.session.close()
 
     def interrupt(self, signal: str) -> None:
         """End the run soon, and well."""
