@@ -110,7 +110,7 @@ class Quick(Problem):
 
 
 def test_with_a_fewest_and_a_most_workers_up_to_the_most_can_be_slowed(monkeypatch):
-    training = importlib.import_module("nowait.api.train")
+    training = importlib.import_module("nowait.api.training")
     monkeypatch.setattr(training, "connected", refuse)
     options = {"workers": (2, 4), "engine": "ray", "steps": 20}
     with pytest.raises(InterruptedError):

@@ -14,7 +14,8 @@ import numpy as np
 
 from nowait.api.simulate import simulate
 from nowait.api.sweep import check_rules, checked_seeds
-from nowait.api.train import check_slowed_workers, train
+from nowait.api.train import train
+from nowait.api.train_arguments import check_slowed_workers
 from nowait.core import LastIterate, Method, Output, Problem, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.engines.cluster import RayCluster, checked_engine, connected, import_ray
