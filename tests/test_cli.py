@@ -170,7 +170,7 @@ def test_the_tables_are_printed_with_the_users_numbers():
 
 
 def test_the_tables_for_machines():
-    result = RUNNER.invoke(app, ["tables", "--seconds", "1,3", "--json"])
+    result = RUNNER.invoke(app, ["tables", "--seconds-per-gradient", "1,3", "--json"])
     found = json.loads(result.output)
     assert [row["updates"] for row in found["table_2"]] == [333, 1333, 1333]
     assert found["table_1"][0]["strongly_convex"] is None, "mu is not known"
@@ -179,7 +179,7 @@ def test_the_tables_for_machines():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tables", "--seconds", "1,x"], "--seconds must be numbers with commas between them, got '1,x'"),
+        (["tables", "--seconds", "1,x"], "--seconds-per-gradient must be numbers with commas between them, got '1,x'"),
         (["tables", "--mu", "2"], "mu must not exceed L, got mu=2.0 and L=1.0"),
         (["tables", "--sigma", "-1"], "sigma must be a finite number of at least 0"),
         (["tables", "--budget", "1"], "the slowest worker, 10 s, computes nothing"),

@@ -106,7 +106,9 @@ def warn_of_momentum(update: Update, method: Method, num_workers: int) -> None:
 
 
 def warn_of_split(problem: Problem, num_workers: int) -> None:
-    """Say so if the data are split for another number of workers."""
+    """Warn if the data are split for another number of workers: worker w then has shard w modulo their number."""
     num_shards = getattr(problem, "num_shards", 1)
-    if num_shards not in (1, num_workers):
-        logger.warning("the problem is split for %d workers, but there are %d", num_shards, num_workers)
+    if num_shards in (1, num_workers):
+        return
+    consequence = "shards without a worker are not used" if num_workers < num_shards else "some workers share a shard"
+    logger.warning("the problem is split for %d workers, but there are %d: %s", num_shards, num_workers, consequence)

@@ -39,7 +39,7 @@ def sweep(
     speeds: Speeds,
     *,
     stepsizes: Iterable[float],
-    seeds: Iterable[int] = (0,),
+    seeds: int | Iterable[int] = (0,),
     steps: int | None = None,
     gradients: int | None = None,
     seconds: float | None = None,
@@ -265,9 +265,19 @@ def check_rules(update: Any, output: Any) -> None:
         checks.instance(output, Output, "output", "nw.UniformAverage()")
 
 
-def checked_seeds(seeds: Iterable[int]) -> list[int]:
-    """Seeds as a list, each once."""
-    checked = [checked_seed(seed) for seed in _listed(seeds, "seeds")]
+def checked_seeds(seeds: int | Iterable[int], first: int = 0) -> list[int]:
+    """Return the seeds of several runs, each once. A number n means the n seeds from ``first`` on.
+
+    >>> checked_seeds(3), checked_seeds(2, first=5), checked_seeds([4, 1])
+    ([0, 1, 2], [5, 6], [4, 1])
+    """
+    first = checked_seed(first)
+    if isinstance(seeds, Iterable):
+        if first != 0:
+            raise ValueError(f"give seed={first} with a number of seeds, or the seeds themselves, not both")
+        checked = [checked_seed(seed) for seed in _listed(seeds, "seeds")]
+    else:
+        checked = list(range(first, first + checks.at_least(1, seeds, "seeds", "there must be a run")))
     if len(set(checked)) < len(checked):
         raise ValueError("seeds has one of them twice: it would count twice")
     if max(checked) >= 1 << 63:

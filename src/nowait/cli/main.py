@@ -81,7 +81,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     gradients: Annotated[
         int | None,
         typer.Option(
-            help="How long: the time asynchronous SGD takes for so many.",
+            help="Every method gets the time in which asynchronous SGD computes this many gradients.",
             min=100,
             show_default="32,000; 2,000 if quick",
         ),
@@ -319,8 +319,9 @@ def sweep(  # noqa: PLR0917 (typer makes options of them)
 
 @app.command()
 def plan(  # noqa: PLR0917 (typer makes options of them)
-    seconds: Annotated[
-        str | None, typer.Option(help="Seconds per gradient of every worker, with commas between them.")
+    seconds_per_gradient: Annotated[
+        str | None,
+        typer.Option("--seconds-per-gradient", "--seconds", help="Of every worker, with commas between them."),
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="The folder of a run, whose compute times are taken.")] = None,
     workers: Annotated[int | None, typer.Option(help="Probe this machine with so many workers.", min=1)] = None,
@@ -337,7 +338,10 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
         float | None, typer.Option(help="The loss to reach.", show_default="one that all methods reach")
     ] = None,
     gradients: Annotated[
-        int | None, typer.Option(help="How many asynchronous SGD simulates.", show_default="20,000, or fewer if slow")
+        int | None,
+        typer.Option(
+            help="Gradients of asynchronous SGD in the simulated time.", show_default="20,000, or fewer if slow"
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="How many seeds.", min=1, show_default="3, or 1 if gradients are slow")
@@ -346,12 +350,12 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """What would asynchrony gain with these workers, with which method, and whom to leave out?
+    """Estimate what asynchrony would gain with these workers, with which method, and which workers to leave out.
 
     From seconds per gradient, from a recorded run, or from a probe of this machine on your own problem. Methods are
     compared by formula and by simulation in virtual time, each with its stepsize tuned.
 
-    Example: nowait plan --seconds 1,1,1,10
+    Example: nowait plan --seconds-per-gradient 1,1,1,10
     """
     from nowait.cli.plan import PlanSettings, run_plan
 
@@ -360,10 +364,10 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
 
 @app.command()
 def tables(  # noqa: PLR0917 (typer makes options of them)
-    seconds: Annotated[
-        str, typer.Option(help="Seconds per gradient of every worker, with commas between them.")
+    seconds_per_gradient: Annotated[
+        str, typer.Option("--seconds-per-gradient", "--seconds", help="Of every worker, with commas between them.")
     ] = "1,1,1,10",
-    budget: Annotated[float, typer.Option(help="How many seconds they work.")] = 1_000.0,
+    budget: Annotated[float, typer.Option(help="How many seconds the workers compute.")] = 1_000.0,
     smoothness: Annotated[float | None, typer.Option("--L", help="F is L-smooth.")] = 1.0,
     mu: Annotated[float | None, typer.Option("--mu", help="F is mu-strongly convex.")] = None,
     sigma: Annotated[float | None, typer.Option("--sigma", help="The standard deviation of a gradient.")] = 1.0,
@@ -374,7 +378,7 @@ def tables(  # noqa: PLR0917 (typer makes options of them)
 ) -> None:
     """The paper's Tables 1 and 2 with your numbers: rates, updates in a given time, speedups.
 
-    Example: nowait tables --seconds 1,1,1,10 --budget 1000 --mu 0.01
+    Example: nowait tables --seconds-per-gradient 1,1,1,10 --budget 1000 --mu 0.01
     """
     import nowait as nw
     from nowait.cli.tables import numbers, run_tables
@@ -382,7 +386,7 @@ def tables(  # noqa: PLR0917 (typer makes options of them)
     if excess is None and smoothness is not None and distance is not None:
         excess = smoothness * distance**2 / 2
     constants = nw.theory.Constants(L=smoothness, mu=mu, sigma=sigma, B=distance, Delta=excess)
-    run_tables(numbers(seconds, "--seconds"), budget, constants, as_json)
+    run_tables(numbers(seconds_per_gradient, "--seconds-per-gradient"), budget, constants, as_json)
 
 
 @app.command()

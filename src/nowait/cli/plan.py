@@ -22,7 +22,7 @@ from nowait.studies import Advice, plan
 class PlanSettings:
     """What the command line asked for."""
 
-    seconds: str | None
+    seconds_per_gradient: str | None
     trace: Path | None
     workers: int | None
     probe: float
@@ -38,17 +38,17 @@ class PlanSettings:
 
 def run_plan(asked: PlanSettings) -> Advice:
     """Plan and print."""
-    given = [name for name in ("seconds", "trace", "workers") if getattr(asked, name) is not None]
+    given = [name for name in ("seconds_per_gradient", "trace", "workers") if getattr(asked, name) is not None]
     if len(given) != 1:
         raise ValueError(
-            "give the speeds by one of --seconds 1,1,1,10, --trace FOLDER (of a run) and --workers N (a probe of this "
-            "machine)"
+            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FOLDER (of a run) and --workers N "
+            "(a probe of this machine)"
         )
     wants_problem = asked.problem is not None or asked.workers is not None
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     advice = plan(
         problem if wants_problem else None,
-        seconds=None if asked.seconds is None else numbers(asked.seconds, "--seconds"),
+        seconds_per_gradient=_seconds_per_gradient(asked.seconds_per_gradient),
         trace=None if asked.trace is None else nw.load(asked.trace).trace,
         workers=asked.workers,
         probe_seconds=asked.probe,
@@ -62,6 +62,10 @@ def run_plan(asked: PlanSettings) -> Advice:
     else:
         _print(open_console(), advice)
     return advice
+
+
+def _seconds_per_gradient(text: str | None) -> list[float] | None:
+    return None if text is None else numbers(text, "--seconds-per-gradient")
 
 
 def as_dictionary(advice: Advice) -> dict[str, Any]:

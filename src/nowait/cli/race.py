@@ -22,7 +22,7 @@ from nowait.recording import describe
 from nowait.studies import Race, race
 from nowait.studies.entrants import checked_entrants, the_papers_three
 from nowait.studies.findings import RaceRow
-from nowait.studies.race import check_engine
+from nowait.studies.race_setup import check_engine
 
 GRADIENTS_PER_SECOND = 2_000
 """Imitated workers are so slow that all together compute about so many: more would be too much for the machine."""

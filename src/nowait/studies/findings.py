@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from nowait.recording import Run
-from nowait.studies.track import until
+from nowait.studies.target import until
 from nowait.theory import Speedup
 
 
