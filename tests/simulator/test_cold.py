@@ -68,8 +68,8 @@ def test_the_first_compilation_is_announced_once_and_only_where_a_bar_is_shown(c
     from numba import njit
 
     said = []
-    monkeypatch.setattr(progress, "say_that_it_compiles", lambda: said.append("compiling"))
-    progress.listen_for_compiling.cache_clear()
+    monkeypatch.setattr(progress, "write_compiling_line", lambda: said.append("compiling"))
+    progress.report_compiling.cache_clear()
     with progress.Progress("", shown=False):
         njit(lambda value: value + 1)(1)
     assert said == []
@@ -77,7 +77,7 @@ def test_the_first_compilation_is_announced_once_and_only_where_a_bar_is_shown(c
         njit(lambda value: value + 2)(1)
     assert said == ["compiling"]
     monkeypatch.undo()
-    progress.say_that_it_compiles.cache_clear()
-    progress.say_that_it_compiles()
-    progress.say_that_it_compiles()
+    progress.write_compiling_line.cache_clear()
+    progress.write_compiling_line()
+    progress.write_compiling_line()
     assert capsys.readouterr().err.count("compiling, once") == 1
