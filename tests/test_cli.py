@@ -68,7 +68,7 @@ def test_a_native_race_leaves_delays_to_the_machine(tmp_path):
     options = ["--native", "--straggler", "5", "--seeds", "2", "--folder", str(tmp_path / "race")]
     result = RUNNER.invoke(app, [*SMALL, *options], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    assert "as fast as this machine lets them be, but worker 2 is slowed 5 x" in result.output
+    assert "at the speed of this machine, but worker 2 is slowed 5 x" in result.output
     assert sorted(path.name for path in (tmp_path / "race").glob("minibatch*")) == [
         "minibatch-sgd-seed-0",
         "minibatch-sgd-seed-1",
@@ -316,7 +316,7 @@ def test_a_diverged_run_has_a_status_of_its_own(mine):
 def test_a_stepsize_that_is_not_given_is_taken_from_the_smoothness(mine):
     result = RUNNER.invoke(app, ["simulate", mine, "--speeds", "1,1", "--steps", "100"])
     assert result.exit_code == 0
-    assert "No --stepsize: 0.25 is taken, half of 1/(ML)." in result.output
+    assert "No --stepsize given: using 0.25, half of 1/(ML)." in result.output
 
 
 PARAMETERS = {
@@ -414,7 +414,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["replay", "nowhere"], "nowhere is not a saved run"),
         (["resume", "nowhere"], "nowhere is not the folder of a run: it has no config.json"),
         (["report", "nowhere"], "there is no folder nowhere"),
-        (["report", "."], ". is neither a finished run nor a folder of such"),
+        (["report", "."], ". is neither a finished run nor a folder of finished runs"),
         (["race", "--address", "auto"], "--address is for --engine ray, not for --engine processes"),
         (
             ["train", "--steps", "3", "--workers", "2", "--most-workers", "4"],

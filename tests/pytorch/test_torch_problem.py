@@ -417,7 +417,7 @@ def test_streams_train_but_cannot_be_replayed():
     problem = TorchProblem(with_dropout, cross_entropy, Stream(), batch_size=7)
     run = nw.train(problem, METHOD, workers=2, steps=20)
     assert run.stats.steps == 20
-    with pytest.raises(ValueError, match="cannot be replayed: its data come in an order that nobody recorded"):
+    with pytest.raises(ValueError, match="cannot be replayed: the order of its data was not recorded"):
         nw.replay(run.trace, problem, METHOD)
     with pytest.raises(TypeError, match="an IterableDataset cannot be split"):
         problem.split(2)

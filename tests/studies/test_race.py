@@ -63,7 +63,7 @@ def test_the_findings_name_steps_speedup_and_gradients(a_race):
     found, _ = a_race
     first, second, third = found.findings[:3]
     assert "of virtual time Minibatch SGD made" in first
-    assert "times as fast (s_max/HM of the workers' speeds promises" in second
+    assert "times as fast (s_max/HM of the workers' speeds predicts" in second
     assert "After the same" in third
 
 

@@ -1,4 +1,4 @@
-"""Checks what a run is made of and puts it together."""
+"""Checks the parts of a run and puts them together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_parts(
     trace: str = "full",
     share: Callable[[Vector], Callable[[], Vector]] | None = None,
 ) -> Parts:
-    """Everything an engine needs, checked. ``share`` makes, of params, what allocates memory for more of them."""
+    """Return everything an engine needs, checked. ``share(params)`` returns an allocator for arrays like params."""
     checked_problem(problem)
     checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
     if not workers and not resumed:
@@ -45,8 +45,8 @@ def make_parts(
     checks.instance(update, Update, "update", "nw.Momentum(0.9)")
     if method.makes_its_own_update and not isinstance(update, Sgd):
         raise ValueError(
-            f"{type(method).__name__} makes its own update: {type(update).__name__} on top of it would spoil its "
-            f"steps; leave update= out"
+            f"{type(method).__name__} makes its own update: {type(update).__name__} on top of it would change its "
+            f"steps; omit update="
         )
     output = checks.instance(LastIterate() if output is None else output, Output, "output", "nw.UniformAverage()")
     warn_of_momentum(update, method, len(workers))
@@ -82,24 +82,24 @@ def make_parts(
 
 
 def checked_kept(trace: Any) -> str:
-    """How much of the trace is kept, or an error."""
+    """Return how much of the trace is kept, or raise."""
     if trace not in KEPT:
         raise ValueError(f'trace must be "full", "sampled" or "none", got {trace!r}: it says how much of it is kept')
     return str(trace)
 
 
 def _usual_update(problem: Problem) -> Update:
-    """Plain SGD, or what the problem takes for it."""
+    """Return the problem's default update, or plain SGD."""
     usual = getattr(problem, "usual_update", None)
     return Sgd() if usual is None else usual()
 
 
 def warn_of_momentum(update: Update, method: Method, num_workers: int) -> None:
-    """Asynchrony acts like momentum of its own: much of both makes runs unstable."""
+    """Warn of large momentum with many workers: asynchrony itself acts like momentum, which adds to it."""
     if update.momentum_factor > 0.5 and num_workers >= MANY_WORKERS and method.schedule() is not None:
         logger.warning(
-            "momentum of %.2g meets gradients about %d steps old, which act like more momentum: take a smaller factor, "
-            "nw.DelayedNesterov, or a method of minibatches or buffers",
+            "momentum of %.2g with gradients about %d steps old, which act like more momentum, may be unstable: use a "
+            "smaller factor, nw.DelayedNesterov, or a method of minibatches or buffers",
             update.momentum_factor,
             num_workers,
         )

@@ -28,11 +28,11 @@ def replay(
     initial: Any = None,
     progress: bool | None = None,
 ) -> Run:
-    """Make the run of a trace again: the same events, gradients recomputed, the same iterates bit for bit.
+    """Run the events of a trace again, with gradients recomputed: the iterates are the same, bit for bit.
 
     Problem, method, seed, update and initial params must be those of the run. A trace of others is refused at the
-    first row where a ticket, a delay, an outcome, a stepsize or a gradient's norm differs. ``output`` may be another:
-    it makes another answer of the same iterates. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
+    first row where a ticket, a delay, an outcome, a stepsize or a gradient's norm differs. ``output`` may be another
+    rule: it computes another answer from the same iterates. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
     >>> import nowait as nw
     >>> problem, method = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1), nw.AsynchronousSGD(nw.Constant(0.1))
@@ -48,7 +48,7 @@ def replay(
         raise ValueError("the trace has no arrivals: there is nothing to replay")
     if not getattr(problem, "replayable", True):
         raise ValueError(
-            f"runs of this {type(problem).__name__} cannot be replayed: its data come in an order that nobody recorded"
+            f"runs of this {type(problem).__name__} cannot be replayed: the order of its data was not recorded"
         )
     seed = checked_seed(seed)
     parts = make_parts(

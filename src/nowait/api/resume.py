@@ -37,12 +37,12 @@ def resume(
 ) -> Run:
     """Go on with a run of ``nw.train`` from the last complete checkpoint in its folder.
 
-    Method, update, output and speeds are made again from ``config.json``; one of your own has to be passed again, and
-    so has the problem, which is compared with the one of the run. A run that a signal ended can be resumed too.
-    It goes on with the engine it had, unless ``engine`` names another one or another cluster; a cluster that was joined
-    by ``host:port`` has to be named again. No code that the folder names is run.
-    Gradients after the checkpoint are computed anew, those that were in flight or held by the method are lost, none is
-    applied twice. The trace goes on with a "resumed" event.
+    Method, update, output and speeds are rebuilt from ``config.json``; parts that are not of this library have to be
+    passed again, and so has the problem, which is compared with the one of the run. A run that a signal ended can be
+    resumed too. It goes on with the engine it had, unless ``engine`` names another one; a cluster that was joined by
+    ``host:port`` has to be named again. No code that the folder names is run.
+    Gradients after the checkpoint are computed again, those that were in flight or held by the method are lost, and
+    none is applied twice. The trace continues with a "resumed" event.
     """
     called = perf_counter()
     require_worker_processes()

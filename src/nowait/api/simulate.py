@@ -43,7 +43,7 @@ def simulate(
     The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (virtual) and ``target_loss`` comes first.
     The loss is evaluated before the first step, every ``evaluate_every`` steps and at the end; None spreads about
     a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
-    ``nw.Callback`` objects. ``faults`` lets workers leave and join. ``progress`` None shows a bar on a terminal.
+    ``nw.Callback`` objects. ``faults`` makes workers leave and join. ``progress`` None shows a bar on a terminal.
 
     Ctrl-C and SIGTERM end the run and raise ``nw.Interrupted``, a ``KeyboardInterrupt`` that has the run so far as
     ``run``, so that a loop over many runs ends as well.

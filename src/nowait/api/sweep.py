@@ -29,7 +29,7 @@ from nowait.speeds import Faults, Speeds
 logger = logging.getLogger("nowait")
 
 EVALUATIONS = 20
-"""How many evaluations the runs of a sweep get when the user does not say."""
+"""The number of evaluations of each run of a sweep by default."""
 Make = Callable[[float], Method]
 
 
@@ -53,19 +53,20 @@ def sweep(
     folder: str | Path | None = None,
     progress: bool | None = None,
 ) -> Sweep:
-    """Simulate a method with every stepsize and every seed: the losses, and which stepsize is best.
+    """Simulate a method with every stepsize and every seed, and return the losses and the best stepsize.
 
-    ``method`` is a method, whose stepsize rule gets each of the sizes in turn (``DelayAdaptive(0.1)`` becomes
-    ``DelayAdaptive(size)``), or a function that makes one: ``lambda size: nw.AsynchronousSGD(nw.Constant(size))``. The
-    runs end as those of ``nw.simulate`` do; a run that diverges is a result, not an error. The loss is evaluated every
+    ``method`` is a method, whose stepsize rule gets each of the ``stepsizes`` as its γ in turn (``DelayAdaptive(0.1)``
+    becomes ``DelayAdaptive(size)``), or a function that makes one: ``lambda size: nw.AsynchronousSGD(size)``.
+    ``seeds`` is a number n, which means 0 to n − 1, or the seeds themselves. Runs end as in ``nw.simulate``, after
+    ``seconds`` of virtual time for instance; a run that diverges is a result, not an error. The loss is evaluated every
     ``evaluate_every`` steps; None spreads about twenty evaluations over the budget. All cores are used unless
-    ``threads`` says how many. What cannot be compiled (see ``nw.simulate``) is run one by one.
+    ``threads`` is given. What cannot be compiled (see ``nw.simulate``) is run one by one.
 
     ``update`` and ``output`` are those of ``nw.simulate``; with either the runs are made one by one. With an output
-    rule stepsizes are compared by the loss of its answer (``answers``), else by the last loss.
+    rule, stepsizes are compared by the loss of its answer (``answers``), else by the last loss.
 
     With a ``folder`` every complete run is written there. The same call with the same folder, after an interruption or
-    with further stepsizes and seeds, makes only the runs that are missing. ``nw.Sweep.load(folder)`` reads a finished
+    with more stepsizes and seeds, makes only the runs that are missing. ``nw.Sweep.load(folder)`` reads a finished
     sweep. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
     >>> import nowait as nw
@@ -76,7 +77,7 @@ def sweep(
     (1.0, [False, False, False, True])
     """
     if device != "cpu":
-        raise ValueError(f"device must be 'cpu', got {device!r}: there is no other way to sweep yet")
+        raise ValueError(f"device must be 'cpu', got {device!r}: sweeps run on the CPU only")
     sizes, seed_list = _checked_sizes(stepsizes), checked_seeds(seeds)
     make = maker(method)
     first = checks.instance(make(float(sizes[0])), Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
@@ -84,7 +85,7 @@ def sweep(
     faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
     faults.check_leavers(speeds.num_workers)
     if threads is not None:
-        threads = checks.at_least(1, threads, "threads", "somebody has to compute")
+        threads = checks.at_least(1, threads, "threads", "a sweep needs at least one")
     params = initial_params(checked_problem(problem), initial)
     check_initial_loss(problem, params)
     budget = Budget(steps, gradients, seconds)
@@ -105,7 +106,7 @@ def sweep(
 
 
 def maker(method: Method | Make) -> Make:
-    """A function that makes the method with a stepsize."""
+    """Return a function that makes the method with a stepsize."""
     if not isinstance(method, Method):
         if callable(method) and not isinstance(method, type):
             return method
@@ -126,7 +127,7 @@ class _Rules:
 
     @property
     def usual(self) -> bool:
-        """Plain SGD, and the last iterate as the answer."""
+        """True for plain SGD with the last iterate as the answer."""
         return self.update is None and self.has_last_iterate
 
     @property
@@ -136,7 +137,7 @@ class _Rules:
 
 @final
 class _Work:
-    """The runs that are there and those to be made."""
+    """The runs of a sweep: those that its folder holds, and those still to be made."""
 
     def __init__(
         self,
@@ -168,7 +169,7 @@ class _Work:
                 self._one_by_one(sizes, seeds, bar)
 
     def _missing(self) -> list[tuple[Floats, list[int]]]:
-        """Stepsizes and the seeds that lack just these."""
+        """Return groups of stepsizes and seeds whose runs are missing."""
         groups: dict[tuple[float, ...], list[int]] = {}
         for seed in self._seeds:
             missing = tuple(size for size in self._sizes.tolist() if (size, seed) not in self.runs)
@@ -195,7 +196,7 @@ class _Work:
                     bar.show(len(self.runs) / (len(self._sizes) * len(self._seeds)))
 
     def _single(self, size: float, seed: int) -> Run:
-        """One run, compiled if it can be."""
+        """Make one run, compiled if possible."""
         parts = self._parts
         run_parts = make_parts(
             parts.problem,
@@ -217,7 +218,7 @@ class _Work:
         return simulate(run_parts, parts.speeds.clock(seed), parts.faults, seed, progress=False)
 
     def _answer(self, run: Run) -> float | None:
-        """The loss of the output rule's answer; None if that is the last iterate."""
+        """Return the loss of the output rule's answer; None if that is the last iterate."""
         if self._rules.has_last_iterate:
             return None
         return math.inf if run.stats.diverged else loss_of(self._parts.problem, run.params)
@@ -232,7 +233,7 @@ def _sweep_run(run: Run, answer: float | None) -> SweepRun:
 
 
 def _config(parts: SweepParts, method: Method, rules: _Rules) -> dict[str, Any]:
-    """What was run, but for stepsizes and seeds: a folder must hold the same to be added to."""
+    """Return what was run, without stepsizes and seeds: runs are only added to a folder with the same entries."""
     loss = loss_of(parts.problem, parts.initial)
     return {
         "problem": name_of(parts.problem),
@@ -258,7 +259,7 @@ def _checked_sizes(stepsizes: Iterable[float]) -> Floats:
 
 
 def check_rules(update: Any, output: Any) -> None:
-    """Raise if an update or an output is given that is none."""
+    """Raise if an update or an output is given that is not one."""
     if update is not None:
         checks.instance(update, Update, "update", "nw.Momentum(0.9)")
     if output is not None:

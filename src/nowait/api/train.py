@@ -50,23 +50,22 @@ def train(
 ) -> Run:
     """Train with real worker processes: on this machine, by default one for each core, or on a Ray cluster.
 
-    ``engine="ray"``, or ``engine=nw.RayCluster(address="auto", ...)``, has Ray place the workers, by default as many as
-    there is room for; ``workers=(2, 16)`` begins with two and goes on with as many as there is room for, up to 16.
+    ``engine="ray"``, or ``engine=nw.RayCluster(address="auto", ...)``, lets Ray place the workers, by default as many
+    as there is room for; ``workers=(2, 16)`` starts with two and adds workers as room becomes available, up to 16.
 
-    The run ends at whichever of ``steps``, ``gradients``, ``seconds`` and ``target_loss`` comes first. Losses are
-    evaluated beside the run, on snapshots; one that is due while another is being computed waits for it.
+    The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (of wall-clock time) and ``target_loss`` comes
+    first. Losses are evaluated on snapshots while the run goes on, one at a time.
 
     ``slowdown={0: 100.0}`` makes worker 0 take 100 times as long; ``speeds`` makes workers take at least as long as a
     speed model says. A worker that dies is replaced under its number, unless it dies more than ``max_failures`` times
-    without delivering a gradient in between. One that takes far longer than it used to is named in a warning, and
+    without delivering a gradient in between. One that takes far longer than before is named in a warning, and
     replaced with ``replace_hung=True``.
 
-    With a ``folder`` the run is written to disk as it goes on, with a checkpoint every ``checkpoint_every`` steps or
-    ``checkpoint_seconds``, of which the last ``keep_checkpoints`` and the best stay: after a crash ``nw.resume`` goes
-    on from there. ``trace="sampled"`` or ``"none"`` keeps less of the trace of a very long run, which then cannot be
-    replayed.
-    The first Ctrl-C, SIGTERM or SIGHUP ends the run well and returns it; a second one kills it. ``labels`` are kept in
-    ``config.json``, for whatever you want to remember. ``progress`` None shows a live view on a terminal.
+    With a ``folder`` the run is written to disk while it runs, with a checkpoint every ``checkpoint_every`` steps or
+    ``checkpoint_seconds``, of which the last ``keep_checkpoints`` and the best are kept: after a crash ``nw.resume``
+    goes on from there. ``trace="sampled"`` or ``"none"`` keeps less of the trace of a very long run, which then cannot
+    be replayed. The first Ctrl-C, SIGTERM or SIGHUP ends the run and returns it; a second one kills it. ``labels`` are
+    stored in ``config.json``. ``progress`` None shows a live view on a terminal.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)

@@ -22,14 +22,14 @@ def checked_workers(workers: Any, speeds: Speeds | None, cluster: RayCluster | N
             return speeds.num_workers
         return None if cluster is not None else os.cpu_count() or 1
     if not isinstance(workers, (tuple, list)):
-        return _checked_number(1, workers, "workers", "somebody has to compute gradients")
+        return _checked_number(1, workers, "workers", "a run needs at least one")
     if cluster is None:
         raise ValueError(
             f"workers={workers!r}: a fewest and a most are for engine='ray'; on one machine, give a number"
         )
     if len(workers) != 2:
         raise ValueError(f"workers must be a number, or the fewest and the most, as in (2, 16), got {workers!r}")
-    fewest = _checked_number(1, workers[0], "the fewest workers", "somebody has to compute gradients")
+    fewest = _checked_number(1, workers[0], "the fewest workers", "a run needs at least one")
     return fewest, _checked_number(fewest, workers[1], "the most workers", "it is the second of workers=(fewest, most)")
 
 

@@ -20,7 +20,7 @@ from nowait.studies import Advice, plan
 @final
 @dataclass(frozen=True)
 class PlanSettings:
-    """What the command line asked for."""
+    """The options of the command."""
 
     seconds_per_gradient: str | None
     trace: Path | None
@@ -69,7 +69,7 @@ def _seconds_per_gradient(text: str | None) -> list[float] | None:
 
 
 def as_dictionary(advice: Advice) -> dict[str, Any]:
-    """The advice in plain words and numbers."""
+    """Return the advice as text and numbers."""
     found: dict[str, Any] = plain(advice)
     found |= {
         "fastest": advice.fastest.method,
@@ -106,13 +106,13 @@ def _table(advice: Advice) -> Table:
             table.add_row(one.method, "–", f"over {advice.budget_seconds:.4g}", "–", "–")
             continue
         gain = advice.minibatch.seconds / one.seconds
-        shown = f"{gain:.3g} x" if math.isfinite(gain) else "minibatch is not there"
+        shown = f"{gain:.3g} x" if math.isfinite(gain) else "minibatch did not reach it"
         table.add_row(one.method, f"{one.stepsize:.3g}", f"{one.seconds:.4g}", f"{one.gradients:,.0f}", shown)
     return table
 
 
 def _predictions(advice: Advice) -> Table:
-    table = Table(title="Predicted by the rates of the paper's Table 1 (convex), constants left out")
+    table = Table(title="Predicted by the rates of the paper's Table 1 (convex), up to a common constant")
     table.add_column("method")
     table.add_column("sooner than minibatch", justify="right")
     first = next(iter(advice.predicted.values()))

@@ -117,7 +117,7 @@ def plan(
         ]
     return Advice(
         source=source.words,
-        problem=name_of(chosen) if problem is not None else f"{chosen!r}, for want of your own",
+        problem=name_of(chosen) if problem is not None else f"{chosen!r}, because no problem was given",
         speedup=gain,
         target_loss=target,
         budget_seconds=tuner.seconds,

@@ -35,22 +35,22 @@ LONGEST_NAME = 80
 @final
 @dataclass(frozen=True, eq=False)
 class Race:
-    """What ``nw.race`` found."""
+    """The result of ``nw.race``."""
 
     problem: str
     engine: str
     seconds: float
-    """The time that every method got, virtual in a simulation."""
+    """The time that every method had, virtual in a simulation."""
     runs: dict[str, list[Run]]
     """One run for every seed, by method."""
     tunings: dict[str, Sweep]
     speedup: Speedup
-    """What the workers' speeds promise."""
+    """The speedup that the workers' speeds predict."""
     minimum: float | None
     """F*; None if it is not known."""
     config: dict[str, Any] = field(default_factory=dict)
     interrupted: bool = False
-    """Whether a signal ended it before all methods had their time."""
+    """True if a signal ended the race early."""
     answers: dict[str, list[float]] = field(default_factory=dict)
     """With an output rule: the loss of its answer for every run, by method."""
 
@@ -61,19 +61,19 @@ class Race:
 
     @property
     def findings(self) -> list[str]:
-        """What came out, in words, whichever way; and how the stepsizes were found."""
+        """The result in sentences, and how the stepsizes were tuned."""
         warning = ["Interrupted: not every method had its time.", *cut_short(self.runs)] if self.interrupted else []
         found = findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else []
         return warning + found + ([self.tuned_on] if self.tunings else [])
 
     @property
     def tuned_on(self) -> str:
-        """On which seeds and how much time the stepsizes were tuned."""
+        """A sentence on the seeds and the time with which the stepsizes were tuned."""
         return _tuned_on(self.config["tuning"])
 
     @property
     def shown_from(self) -> float:
-        """What is subtracted from losses in figures: F*, or, where it is not known, as little as a logarithm needs."""
+        """What figures subtract from losses: F*, or, if that is unknown, the least that makes them positive."""
         if self.minimum is not None:
             return self.minimum
         losses = np.concatenate([run.history.loss for mine in self.runs.values() for run in mine])
@@ -83,7 +83,7 @@ class Race:
         return 0.0
 
     def save(self, folder: str | Path) -> Path:
-        """Every run and sweep that is not there yet, ``report.html`` and the figure; ``Race.load`` reads it."""
+        """Write runs and sweeps that are not saved yet, ``report.html`` and the figure. ``Race.load`` reads them."""
         from nowait.plots import race as draw
         from nowait.studies.race_folder import save_race
 
@@ -97,13 +97,13 @@ class Race:
 
     @classmethod
     def load(cls, folder: str | Path) -> Race:
-        """Read a race from the folder it was saved in. A damaged one is refused."""
+        """Read a race from its folder; raise if it is damaged."""
         from nowait.studies.race_folder import load_race
 
         return load_race(Path(folder))
 
     def report(self, path: str | Path) -> Path:
-        """The interactive report, one file."""
+        """Write the interactive report, one HTML file."""
         from nowait.reports import write_report
 
         predictions = [
@@ -142,22 +142,24 @@ def race(
     tell: Callable[[str], None] | None = None,
     progress: bool | None = None,
 ) -> Race:
-    """Let several methods run on the same problem, workers and samples, each for the same time.
+    """Run several methods on the same problem, workers and samples, each for the same time.
 
-    ``methods`` are functions of the stepsize, which is tuned first, or methods as they are, by name; None is minibatch
-    SGD, asynchronous SGD, and asynchronous SGD with delay-adaptive stepsizes. The first is what the others are compared
-    with. ``engine="processes"`` takes real workers (``workers``, ``speeds`` and ``slowdown`` as in ``nw.train``), here,
-    or on Ray with ``"ray"`` or ``nw.RayCluster(...)``, and stepsizes are tuned in virtual time on compute times from a
-    probe; ``"simulate"`` needs ``speeds``. The time is
-    ``seconds``, or what the workers need for so many ``gradients`` (32,000 unless said). With a ``folder`` every run is
-    saved when it ends, and the report in the end; ``nw.Race.load(folder)`` reads it. ``tell`` hears of every stage.
+    ``methods`` are functions of the stepsize, which is tuned first, or methods to be run as they are, by name; None is
+    minibatch SGD, asynchronous SGD, and asynchronous SGD with delay-adaptive stepsizes. The others are compared with
+    the first. ``engine="processes"`` uses real workers on this machine (``workers``, ``speeds`` and ``slowdown`` as in
+    ``nw.train``), ``"ray"`` or ``nw.RayCluster(...)`` on Ray; stepsizes are tuned in virtual time on compute times that
+    a probe measures. ``"simulate"`` needs ``speeds``. Every method gets ``seconds``, or the time the workers need for
+    this many ``gradients`` (32,000 by default). There is a run for each of the ``seeds``; a number n means 0 to n − 1.
+    With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
+    ``tell`` is called with a sentence at every stage.
 
-    For every method just ``tuning_sizes`` stepsizes are tried, in virtual time: about two thirds of them are a grid,
-    the others lie beyond the end that the best one is at, or around the best one. They get half the time of the race,
-    and a seed that does not race (``found.tuned_on`` says which). ``update`` and ``output`` are those of ``nw.train``,
-    for all methods; with an output rule stepsizes are compared by the loss of its answer.
+    For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
+    others lie beyond its end or around the best one. These runs get half the time of the race, and a seed that is not
+    raced (``found.tuned_on`` says which). ``update`` and ``output`` are those of ``nw.train``, for all methods; with an
+    output rule, stepsizes are compared by the loss of its answer.
 
-    Ctrl-C and SIGTERM raise ``nw.Interrupted``, whose ``race`` has what there is; with a ``folder`` that is saved too.
+    Ctrl-C and SIGTERM raise ``nw.Interrupted`` with the race so far as ``race``, which is also saved if there is a
+    ``folder``.
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)

@@ -1,4 +1,4 @@
-"""What studies ask of a problem: its name, its minimum, and in which units to look for a stepsize."""
+"""The scale of a problem: the order of magnitude of its stepsizes, and its minimum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FLAT = 1e-9
 
 
 def stepsize_unit(problem: Any, found: Estimate, gradients: int) -> float:
-    """1/L; where F has no curvature to speak of, as with piecewise linear losses, B/(G·√K) as in Theorem 1."""
+    """Return 1/L, or B/(G·√K) as in Theorem 1 if F has almost no curvature, as with piecewise linear losses."""
     known = problem.constants().L if hasattr(problem, "constants") else None
     smoothness = float(found.L) if known is None else float(known)
     if smoothness * max(float(found.B), 1e-300) > FLAT * float(found.G):
@@ -22,8 +22,8 @@ def stepsize_unit(problem: Any, found: Estimate, gradients: int) -> float:
 
 
 def known_minimum(problem: Any) -> float | None:
-    """F* of a problem that knows it."""
+    """Return F* if the problem can compute it, else None."""
     try:
         return float(problem.minimum()[1])
-    except Exception:  # it has none, or cannot find it: then nothing is known
+    except Exception:  # no minimum() method, or it failed
         return None
