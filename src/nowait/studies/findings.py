@@ -61,7 +61,8 @@ def cut_short(runs: Mapping[str, list[Run]]) -> list[str]:
     """Return a sentence for each run that a signal ended: which step its last loss belongs to."""
     ended = [(name, run) for name, mine in runs.items() for run in mine if run.stats.interrupted and len(run.history)]
     return [
-        f"{name} was ended after {run.stats.steps:,} steps; its last loss is of step {int(run.history.step[-1]):,}."
+        f"{name} was stopped after {run.stats.steps:,} steps; its last loss was evaluated at step "
+        f"{int(run.history.step[-1]):,}."
         for name, run in ended
     ]
 
