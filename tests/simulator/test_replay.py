@@ -79,7 +79,7 @@ def test_a_saved_run_loads_the_same(tmp_path):
     assert again.config == run.config
     assert again.config["method"] == {
         "type": "AsynchronousSGD",
-        "stepsize": {"type": "DelayAdaptive", "largest": 0.2, "cut": None},
+        "stepsize": {"type": "DelayAdaptive", "gamma": 0.2, "cut": None},
     }
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["first"]
 
