@@ -183,7 +183,10 @@ def test_the_tables_for_machines():
         (["tables", "--mu", "2"], "mu must not exceed L, got mu=2.0 and L=1.0"),
         (["tables", "--sigma", "-1"], "sigma must be a finite number of at least 0"),
         (["tables", "--budget", "1"], "the slowest worker, 10 s, computes nothing"),
-        (["plan"], "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FOLDER (of a run) and --workers N"),
+        (
+            ["plan"],
+            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FOLDER (of a run) and --workers N",
+        ),
         (["plan", "--seconds", "1", "--workers", "2"], "give the speeds by one of"),
         (["plan", "--seconds", "1", "--problem", "nowhere.py:make"], "--problem: there is no file nowhere.py"),
         (["plan", "--seconds", "1", "--problem", "nowhere:make"], "--problem: there is no module nowhere"),

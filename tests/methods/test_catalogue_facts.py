@@ -553,7 +553,7 @@ def test_fedat_weighs_the_slow_tier_as_much_as_heterogeneous_data_need(heterogen
         (lambda: nw.AdaptiveStrength(decay=1.0), "decay must be at least 0 and below 1"),
         (lambda: nw.RescaledASGD(nw.Constant(0.1), memory=1.0), "memory must be at least 0 and below 1"),
         (lambda: nw.FedBuff(nw.Constant(0.1), buffer=0), "buffer must be an integer of at least 1"),
-        (lambda: nw.FedBuff(nw.Constant(0.1), discount=0.5), "discount must be a nowait Stepsize"),
+        (lambda: nw.FedBuff(nw.Constant(0.1), discount="0.5"), "discount must be a number or a stepsize rule"),
     ],
 )
 def test_bad_arguments(make, message):
