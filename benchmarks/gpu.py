@@ -63,7 +63,7 @@ def check_training():
         run = nw.train(problem, method, workers=4, steps=400, update=update, slowdown={3: 5.0}, progress=False)
         name = "SGD" if update is None else "AdamW"
         losses = f"loss {run.history.loss[0]:.3f} to {run.history.loss[-1]:.3f}"
-        print(f"4 workers on one GPU, {name}: {losses}, {run.stats.steps_per_second:.0f} steps/s, {run.stats.way}")
+        print(f"4 workers on one GPU, {name}: {losses}, {run.stats.steps_per_second:.0f} steps/s, {run.stats.engine}")
         assert run.history.loss[-1] < run.history.loss[0] / 2
     replayed = nw.replay(run.trace, problem, method, update=update, progress=False)
     same = np.array_equal(replayed.last, run.last)

@@ -131,7 +131,7 @@ def compare_ways(problem):
             "plain numpy heap loop": (PLAIN_STEPS, lambda: plain_loop(problem.features, problem.targets)),
             "reference simulation": (
                 REFERENCE_STEPS,
-                lambda: simulate(problem, METHOD, steps=REFERENCE_STEPS, way="reference"),
+                lambda: simulate(problem, METHOD, steps=REFERENCE_STEPS, engine="reference"),
             ),
             "compiled simulation": (STEPS, lambda: simulate(problem, METHOD, steps=STEPS)),
             "bare kernel": (STEPS, bare),
@@ -159,7 +159,7 @@ def compare_planned(problem):
     candidates = {"plain numpy heap loop": (PLAIN_STEPS, lambda: plain_loop(problem.features, problem.targets))}
     for name, method in PLANNED.items():
         run = lambda method=method: simulate(problem, method, gradients=PLANNED_STEPS)  # noqa: E731
-        assert run().stats.way == "compiled"
+        assert run().stats.engine == "compiled"
         candidates[name] = (PLANNED_STEPS, run)
     compare("methods whose plan is computed in Python", candidates, unit="arrivals per second")
 

@@ -21,7 +21,7 @@ LOGNORMAL = nw.speeds.Communication(nw.speeds.LogNormal(0.3, sigma=1.5, workers=
 PARETO = nw.speeds.Pareto(0.2, shape=1.5, workers=4)
 UP_DOWN = nw.speeds.UpDown(0.3, up=2.0, down=1.0, workers=4)
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
-REFERENCE = {"way": "reference"}
+REFERENCE = {"engine": "reference"}
 
 
 def least_squares(batch_size, dimension=37):
@@ -65,7 +65,7 @@ def of_the_catalogue():
     """Yield a run of every method."""
     problem = quadratic(10)
     for method in CATALOGUE.values():
-        yield from simulated(problem, method, EXPONENTIAL, way="reference")
+        yield from simulated(problem, method, EXPONENTIAL, engine="reference")
 
 
 def of_wrappers():
@@ -87,8 +87,8 @@ def of_rules():
     ):
         output = nw.StronglyConvexAverage(0.1)
         yield from simulated(problem, nw.AsynchronousSGD(rule), EXPONENTIAL, output=output)
-        yield from simulated(problem, nw.AsynchronousSGD(rule), EXPONENTIAL, output=output, way="reference")
-    for update in (nw.Adam(beta1=0.5), nw.AMSGrad(beta1=0.5), nw.Momentum(0.5), nw.Proximal(nw.Ball(0.5))):
+        yield from simulated(problem, nw.AsynchronousSGD(rule), EXPONENTIAL, output=output, engine="reference")
+    for update in (nw.Adam(beta1=0.5), nw.AMSGrad(beta1=0.5), nw.Momentum(0.5), nw.Proximal(nw.updates.Ball(0.5))):
         yield from simulated(problem, nw.AsynchronousSGD(nw.Constant(0.02)), UP_DOWN, update=update)
 
 

@@ -61,14 +61,14 @@ def test_the_race_runs_with_real_workers_and_further_methods(tmp_path):
     assert [row["method"] for row in found["rows"]][-1] == "ringmaster:max_delay=4"
     assert all(row["gradients"] > 0 for row in found["rows"])
     assert found["config"]["engine"] == "processes"
-    assert nw.load(tmp_path / "race" / "minibatch-sgd").stats.way == "processes"
+    assert nw.load(tmp_path / "race" / "minibatch-sgd").stats.engine == "processes"
 
 
 def test_a_native_race_leaves_delays_to_the_machine(tmp_path):
     options = ["--native", "--straggler", "5", "--seeds", "2", "--folder", str(tmp_path / "race")]
     result = RUNNER.invoke(app, [*SMALL, *options], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    assert "as fast as this machine lets them be, but worker 2 is slowed 5 x" in result.output
+    assert "at the speed of this machine, but worker 2 is slowed 5 x" in result.output
     assert sorted(path.name for path in (tmp_path / "race").glob("minibatch*")) == [
         "minibatch-sgd-seed-0",
         "minibatch-sgd-seed-1",
@@ -170,7 +170,7 @@ def test_the_tables_are_printed_with_the_users_numbers():
 
 
 def test_the_tables_for_machines():
-    result = RUNNER.invoke(app, ["tables", "--seconds", "1,3", "--json"])
+    result = RUNNER.invoke(app, ["tables", "--seconds-per-gradient", "1,3", "--json"])
     found = json.loads(result.output)
     assert [row["updates"] for row in found["table_2"]] == [333, 1333, 1333]
     assert found["table_1"][0]["strongly_convex"] is None, "mu is not known"
@@ -179,11 +179,14 @@ def test_the_tables_for_machines():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tables", "--seconds", "1,x"], "--seconds must be numbers with commas between them, got '1,x'"),
+        (["tables", "--seconds", "1,x"], "--seconds-per-gradient must be numbers with commas between them, got '1,x'"),
         (["tables", "--mu", "2"], "mu must not exceed L, got mu=2.0 and L=1.0"),
         (["tables", "--sigma", "-1"], "sigma must be a finite number of at least 0"),
         (["tables", "--budget", "1"], "the slowest worker (10 s per gradient) computes no gradient"),
-        (["plan"], "give the speeds by one of --seconds 1,1,1,10, --trace FOLDER (of a run) and --workers N"),
+        (
+            ["plan"],
+            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FOLDER (of a run) and --workers N",
+        ),
         (["plan", "--seconds", "1", "--workers", "2"], "give the speeds by one of"),
         (["plan", "--seconds", "1", "--problem", "nowhere.py:make"], "--problem: there is no file nowhere.py"),
         (["plan", "--seconds", "1", "--problem", "nowhere:make"], "--problem: there is no module nowhere"),
@@ -316,7 +319,7 @@ def test_a_diverged_run_has_a_status_of_its_own(mine):
 def test_a_stepsize_that_is_not_given_is_taken_from_the_smoothness(mine):
     result = RUNNER.invoke(app, ["simulate", mine, "--speeds", "1,1", "--steps", "100"])
     assert result.exit_code == 0
-    assert "No --stepsize: 0.25 is taken, half of 1/(ML)." in result.output
+    assert "No --stepsize given: using 0.25, half of 1/(ML)." in result.output
 
 
 PARAMETERS = {
@@ -414,7 +417,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["replay", "nowhere"], "nowhere is not a saved run"),
         (["resume", "nowhere"], "nowhere is not the folder of a run: it has no config.json"),
         (["report", "nowhere"], "there is no folder nowhere"),
-        (["report", "."], ". is neither a finished run nor a folder of such"),
+        (["report", "."], ". is neither a finished run nor a folder of finished runs"),
         (["race", "--address", "auto"], "--address is for --engine ray, not for --engine processes"),
         (
             ["train", "--steps", "3", "--workers", "2", "--most-workers", "4"],

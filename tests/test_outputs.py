@@ -172,3 +172,34 @@ def test_what_ringmaster_would_drop_weighs_nothing(record):
 def test_strong_convexity_must_be_positive(mu):
     with pytest.raises(ValueError, match="mu must be a finite number above 0"):
         nw.StronglyConvexAverage(mu)
+
+
+def test_which_iterate_params_last_and_losses_are():
+    """With an averaging rule ``run.params`` is the average; callbacks, losses and ``run.last`` are about iterates."""
+    problem = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1)
+    iterates = {0: problem.initial()}
+    losses = {}
+
+    class Watching(nw.Callback):
+        def on_step(self, control):
+            iterates[control.steps] = control.params.copy()
+
+        def on_evaluate(self, control):
+            losses[control.loss_step] = control.loss
+
+    run = nw.simulate(
+        problem,
+        nw.AsynchronousSGD(0.1),
+        nw.speeds.Fixed([1.0, 2.0]),
+        steps=30,
+        evaluate_every=10,
+        output=nw.UniformAverage(),
+        callbacks=[Watching()],
+    )
+
+    assert np.array_equal(run.last, iterates[30])
+    np.testing.assert_allclose(run.params, np.mean([iterates[step] for step in range(1, 31)], axis=0), rtol=1e-12)
+    assert not np.allclose(run.params, run.last)
+    assert run.history.step.tolist() == list(losses) == [0, 10, 20, 30]
+    assert run.history.loss.tolist() == list(losses.values())
+    assert run.history.loss.tolist() == [problem.loss(iterates[step]) for step in losses]

@@ -6,10 +6,16 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import nowait as nw
+import nowait.core
+import nowait.methods
+import nowait.recording
 
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(nw.__path__, prefix="nowait.") if "__main__" not in module.name
@@ -41,6 +47,68 @@ def test_the_fixed_names_of_the_public_api():
         assert callable(getattr(nw.problems, name))
 
 
+@pytest.mark.parametrize(
+    ("namespace", "kinds"),
+    [
+        (nw.stepsizes, (nw.Stepsize, nw.WindowRule)),
+        (nw.updates, (nw.Update, Callable)),
+        (nw.outputs, (nw.Output,)),
+    ],
+)
+def test_a_namespace_holds_its_whole_family(namespace, kinds):
+    members = {name: getattr(namespace, name) for name in namespace.__all__}
+    assert all(issubclass(member, kinds) for member in members.values())
+    family = {
+        name
+        for module in (nowait.core, nowait.methods)
+        for name in module.__all__
+        if inspect.isclass(getattr(module, name)) and issubclass(getattr(module, name), kinds[0])
+    }
+    assert family <= set(members)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("Box", "updates"),
+        ("Ball", "updates"),
+        ("L1", "updates"),
+        ("EqualParts", "stepsizes"),
+        ("ShareOfTheRest", "stepsizes"),
+    ],
+)
+def test_a_name_that_moved_is_where_the_error_says(name, place):
+    with pytest.raises(AttributeError, match=f"nowait.{name} has moved: it is nowait.{place}.{name} now"):
+        getattr(nw, name)
+    assert name not in nw.__all__
+    assert inspect.isclass(getattr(getattr(nw, place), name))
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        nw.simulate,
+        nw.train,
+        nw.sweep,
+        nw.replay,
+        nw.resume,
+        nw.plan,
+        nw.race,
+        nw.theory.estimate,
+        nw.theory.check_lemmas,
+    ],
+)
+def test_public_verbs_say_what_a_problem_is(verb):
+    annotation = inspect.signature(verb).parameters["problem"].annotation
+    assert annotation in ("Problem", "Problem | None")
+    assert inspect.getmodule(verb).Problem is nw.Problem
+
+
+def test_the_interfaces_of_annotations_are_exported():
+    assert (nw.Server, nw.Arrival, nw.Problem) == (nowait.core.Server, nowait.core.Arrival, nowait.core.Problem)
+    assert nw.Control is nowait.recording.Control
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_docstrings_are_true(name):
     module = importlib.import_module(name)
@@ -59,4 +127,5 @@ def test_everything_public_has_a_docstring(name):
 
 
 def test_the_version_is_that_of_the_package():
-    assert nw.__version__.count(".") == 2
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert nw.__version__ == project["version"]

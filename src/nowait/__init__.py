@@ -2,17 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from nowait import problems, speeds, theory
+from nowait import outputs, problems, speeds, stepsizes, theory, updates
 from nowait._version import __version__
 from nowait.api import replay, resume, simulate, sweep, train
 from nowait.core import (
-    L1,
     AdaDelay,
     Adam,
     AMSGrad,
+    Arrival,
     BadWorkerError,
-    Ball,
-    Box,
     Constant,
     Cosine,
     DelayAdaptive,
@@ -24,8 +22,10 @@ from nowait.core import (
     Nesterov,
     Output,
     PolynomialDecay,
+    Problem,
     Proximal,
     RandomIterate,
+    Server,
     Sgd,
     StepDecay,
     Stepsize,
@@ -48,7 +48,6 @@ from nowait.methods import (
     ClippedASGD,
     DelayCompensatedSGD,
     DelayedNesterov,
-    EqualParts,
     FedAT,
     FedBuff,
     GradientTable,
@@ -61,11 +60,10 @@ from nowait.methods import (
     RescaledASGD,
     RingleaderASGD,
     RingmasterASGD,
-    ShareOfTheRest,
     ShuffledAssignment,
     WindowRule,
 )
-from nowait.recording import Callback, History, Interrupted, Run, Stats, Sweep, TensorBoard, Trace, load
+from nowait.recording import Callback, Control, History, Interrupted, Run, Stats, Sweep, TensorBoard, Trace, load
 from nowait.reports import write_report as report
 from nowait.studies import Race, certify, plan, race
 
@@ -76,25 +74,23 @@ __all__ = [
     "ATA",
     "CA2FL",
     "FADAS",
-    "L1",
     "PIAG",
     "AMSGrad",
     "AdaDelay",
     "Adam",
     "AdaptiveRevision",
     "AdaptiveStrength",
+    "Arrival",
     "AsynchronousSGD",
     "BadWorkerError",
-    "Ball",
-    "Box",
     "Callback",
     "ClippedASGD",
     "Constant",
+    "Control",
     "Cosine",
     "DelayAdaptive",
     "DelayCompensatedSGD",
     "DelayedNesterov",
-    "EqualParts",
     "ExponentialDelayAdaptive",
     "FedAT",
     "FedBuff",
@@ -112,6 +108,7 @@ __all__ = [
     "Output",
     "PickySGD",
     "PolynomialDecay",
+    "Problem",
     "Proximal",
     "Race",
     "RandomAssignment",
@@ -122,8 +119,8 @@ __all__ = [
     "RingleaderASGD",
     "RingmasterASGD",
     "Run",
+    "Server",
     "Sgd",
-    "ShareOfTheRest",
     "ShuffledAssignment",
     "Stats",
     "StepDecay",
@@ -141,6 +138,7 @@ __all__ = [
     "__version__",
     "certify",
     "load",
+    "outputs",
     "plan",
     "plots",
     "problems",
@@ -150,9 +148,11 @@ __all__ = [
     "resume",
     "simulate",
     "speeds",
+    "stepsizes",
     "sweep",
     "theory",
     "train",
+    "updates",
 ]
 
 
@@ -160,10 +160,16 @@ def __dir__() -> list[str]:
     return __all__
 
 
+MOVED = {"Ball": "updates", "Box": "updates", "L1": "updates", "EqualParts": "stepsizes", "ShareOfTheRest": "stepsizes"}
+"""Names that older versions had here, and the module they are in now."""
+
+
 def __getattr__(name: str) -> object:
-    """``nowait.plots`` is imported when it is first used: it needs matplotlib."""
+    """Import ``nowait.plots`` when it is first used, because it needs matplotlib; say where moved names are."""
     if name == "plots":
         import importlib
 
         return importlib.import_module("nowait.plots")
+    if name in MOVED:
+        raise AttributeError(f"nowait.{name} has moved: it is nowait.{MOVED[name]}.{name} now")
     raise AttributeError(f"module 'nowait' has no attribute {name!r}")

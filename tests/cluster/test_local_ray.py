@@ -72,7 +72,7 @@ def test_a_killed_driver_leaves_nothing_and_its_run_goes_on_elsewhere(tmp_path):
     wait_for_the_end_of(processes)
     run = nw.resume(tmp_path / "run", Faulty(), engine="processes")
     assert run.stats.steps == 120
-    assert run.stats.way == "processes"
+    assert run.stats.engine == "processes"
     assert len(np.unique(run.trace.ticket)) == len(run.trace), "no gradient is applied twice"
     again = nw.replay(run.trace, Faulty(), crashing.METHODS["rennala"], seed=7)
     assert np.array_equal(again.last, run.last)
@@ -93,7 +93,7 @@ run = nw.train(
     Faulty(), nw.AsynchronousSGD(nw.Constant(0.05)), engine="ray", workers=3, steps=10**9, callbacks=[interrupt]
 )
 import ray
-print(run.stats.way, run.stats.interrupted, run.stats.steps >= 50, ray.is_initialized())
+print(run.stats.engine, run.stats.interrupted, run.stats.steps >= 50, ray.is_initialized())
 print(signal.getsignal(signal.SIGTERM) is before, flush=True)
 input()
 """

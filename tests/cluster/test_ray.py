@@ -70,7 +70,7 @@ def test_the_same_order_of_arrivals_gives_the_params_of_the_simulator(name, both
     run = nw.train(problem, InOrder(method, ORDER, conductor), workers=3, steps=24, seed=5, engine=both)
     conductor.close()
     simulated = nw.simulate(problem.problem, method, nw.speeds.Adversary(ORDER), steps=24, seed=5)
-    assert run.stats.way == "ray"
+    assert run.stats.engine == "ray"
     assert np.array_equal(run.last, simulated.last)
     for column in ["ticket", "worker", "job", "version", "delay", "outcome", "step", "weight", "stepsize"]:
         assert np.array_equal(run.trace.arrivals[column], simulated.trace.arrivals[column]), column

@@ -1,13 +1,14 @@
 """Stepsize rules and updates."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
 import nowait as nw
-from nowait.core import Server
-from nowait.testing import a_server, gradient_from
+from nowait.core import Server, as_stepsize
+from nowait.testing import CATALOGUE, a_server, gradient_from
 
 STEPSIZES = [
     nw.Constant(0.3),
@@ -78,7 +79,7 @@ def test_schedules_multiply_another_rule():
         lambda: nw.Threshold(0.1, concurrency=0),
         lambda: nw.Threshold(0.1, beyond=-1),
         lambda: nw.AdaDelay(0.0, 1.0),
-        lambda: nw.StepDecay(0.1, every=3),
+        lambda: nw.StepDecay("0.1", every=3),
         lambda: nw.StepDecay(nw.Constant(0.1), every=0),
         lambda: nw.Cosine(nw.Constant(0.1), steps=0),
         lambda: nw.Cosine(nw.Constant(0.1), steps=5, floor=1.0),
@@ -94,6 +95,46 @@ def test_bad_arguments_of_stepsizes(make):
 def test_a_stepsize_is_a_positive_number(rule, value):
     with pytest.raises(ValueError, match="stepsize must be a finite number above 0"):
         rule(value)
+
+
+@pytest.mark.parametrize("number", [0.25, 1, np.float32(0.5), np.int64(2)], ids=repr)
+def test_a_number_is_a_constant_stepsize_wherever_a_rule_is_taken(number):
+    constant = nw.Constant(float(number))
+    assert as_stepsize(number) == constant
+    assert nw.StepDecay(number, every=2).rule == constant
+    assert nw.Cosine(number, steps=2).rule == constant
+    assert nw.FedBuff(0.1, discount=number).discount == constant
+    for name, method in CATALOGUE.items():
+        if hasattr(method, "stepsize"):
+            assert dataclasses.replace(method, stepsize=number).stepsize == constant, name
+
+
+def test_a_rule_is_taken_as_it_is():
+    rule = nw.DelayAdaptive(0.1)
+    assert as_stepsize(rule) is rule
+    assert nw.AsynchronousSGD(rule).stepsize is rule
+
+
+@pytest.mark.parametrize("value", ["0.1", None, [0.1], True, np.array([0.1, 0.2])], ids=repr)
+def test_a_stepsize_that_is_neither_a_number_nor_a_rule(value):
+    with pytest.raises(TypeError, match=r"^stepsize must be a number or a stepsize rule such as"):
+        nw.AsynchronousSGD(value)
+
+
+def test_a_number_that_is_no_stepsize_and_a_class_in_place_of_a_rule():
+    with pytest.raises(ValueError, match=r"stepsize must be a finite number above 0, got -1\.0"):
+        nw.AsynchronousSGD(-1)
+    with pytest.raises(TypeError, match=r"stepsize must be an object, got the class Constant: write Constant\(...\)"):
+        nw.AsynchronousSGD(nw.Constant)
+    with pytest.raises(TypeError, match="discount must be a number or a stepsize rule"):
+        nw.FedBuff(0.1, discount="0.5")
+
+
+@pytest.mark.parametrize("rule", [one for one in STEPSIZES if hasattr(one, "gamma")], ids=repr)
+def test_every_rule_calls_its_size_gamma(rule):
+    assert rule.gamma == 0.3
+    assert rule.with_size(0.7) == dataclasses.replace(rule, gamma=0.7)
+    assert {type(one) for one in STEPSIZES if not hasattr(one, "gamma")} == {nw.AdaDelay, nw.StepDecay, nw.Cosine}
 
 
 def test_a_cut_is_positive():
@@ -152,7 +193,7 @@ def test_amsgrad():
 
 
 @pytest.mark.parametrize(
-    "update", [nw.Momentum(0.0), nw.Nesterov(0.0), nw.Proximal(nw.L1(0.0)), nw.Proximal(nw.Ball(1e9))]
+    "update", [nw.Momentum(0.0), nw.Nesterov(0.0), nw.Proximal(nw.updates.L1(0.0)), nw.Proximal(nw.updates.Ball(1e9))]
 )
 def test_without_their_extras_updates_are_sgd(update):
     np.testing.assert_allclose(params_after(update), params_after(nw.Sgd()), rtol=1e-14)
@@ -160,18 +201,18 @@ def test_without_their_extras_updates_are_sgd(update):
 
 def test_proximal_maps():
     values = np.array([3.0, -0.5, 0.2])
-    assert nw.L1(2.0)(values, 0.25).tolist() == [2.5, 0.0, 0.0]
-    assert nw.Box(-0.4, 1.0)(values, 0.1).tolist() == [1.0, -0.4, 0.2]
-    assert np.linalg.norm(nw.Ball(2.0)(values, 0.1)) == pytest.approx(2.0)
-    assert np.array_equal(nw.Ball(5.0)(values, 0.1), values)
+    assert nw.updates.L1(2.0)(values, 0.25).tolist() == [2.5, 0.0, 0.0]
+    assert nw.updates.Box(-0.4, 1.0)(values, 0.1).tolist() == [1.0, -0.4, 0.2]
+    assert np.linalg.norm(nw.updates.Ball(2.0)(values, 0.1)) == pytest.approx(2.0)
+    assert np.array_equal(nw.updates.Ball(5.0)(values, 0.1), values)
 
 
 def test_l1_makes_params_sparse_and_a_box_keeps_them_inside():
     problem = nw.problems.NoisyQuadratic(dimension=20, L=1.0, mu=0.01)
     speeds, method = nw.speeds.Fixed([1.0, 3.0]), nw.AsynchronousSGD(nw.Constant(0.2))
-    sparse = nw.simulate(problem, method, speeds, steps=2_000, update=nw.Proximal(nw.L1(0.05))).params
+    sparse = nw.simulate(problem, method, speeds, steps=2_000, update=nw.Proximal(nw.updates.L1(0.05))).params
     assert 0 < (sparse == 0).sum() < 20
-    boxed = nw.simulate(problem, method, speeds, steps=200, update=nw.Proximal(nw.Box(0.0, 0.1))).params
+    boxed = nw.simulate(problem, method, speeds, steps=200, update=nw.Proximal(nw.updates.Box(0.0, 0.1))).params
     assert boxed.max() == 0.1
 
 
@@ -181,7 +222,7 @@ def test_state_is_made_anew_for_every_run(update):
 
 
 @pytest.mark.parametrize(
-    "update", [nw.Sgd(), nw.Momentum(), nw.Nesterov(), nw.Adam(), nw.AMSGrad(), nw.Proximal(nw.L1(0.1))]
+    "update", [nw.Sgd(), nw.Momentum(), nw.Nesterov(), nw.Adam(), nw.AMSGrad(), nw.Proximal(nw.updates.L1(0.1))]
 )
 def test_params_keep_their_dtype(update):
     server = Server(nw.AsynchronousSGD(nw.Constant(0.1)), np.zeros(3, dtype=np.float32), 1, update=update)
@@ -197,8 +238,8 @@ def test_params_keep_their_dtype(update):
         (lambda: nw.Adam(beta2=-0.1), "beta2 must be at least 0 and below 1"),
         (lambda: nw.Adam(epsilon=0), "epsilon must be a finite number above 0"),
         (lambda: nw.Proximal(3), "penalty must be a function"),
-        (lambda: nw.Box(1.0, 0.0), "the box is empty"),
-        (lambda: nw.Ball(0.0), "radius must be a finite number above 0"),
+        (lambda: nw.updates.Box(1.0, 0.0), "the box is empty"),
+        (lambda: nw.updates.Ball(0.0), "radius must be a finite number above 0"),
     ],
 )
 def test_bad_arguments_of_updates(make, message):

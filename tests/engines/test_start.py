@@ -50,7 +50,7 @@ def test_a_loss_that_is_not_finite_at_the_start_is_not_blamed_on_the_stepsize(fi
 
 def test_nor_in_a_compiled_run():
     run = nw.simulate(Compiled(dimension=3), METHOD, TWO, steps=20)
-    assert run.stats.way == "compiled"
+    assert run.stats.engine == "compiled"
     check_advice(run)
 
 
@@ -110,7 +110,7 @@ class Quick(Problem):
 
 
 def test_with_a_fewest_and_a_most_workers_up_to_the_most_can_be_slowed(monkeypatch):
-    training = importlib.import_module("nowait.api.train")
+    training = importlib.import_module("nowait.api.training")
     monkeypatch.setattr(training, "connected", refuse)
     options = {"workers": (2, 4), "engine": "ray", "steps": 20}
     with pytest.raises(InterruptedError):

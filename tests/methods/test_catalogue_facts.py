@@ -339,7 +339,7 @@ def windows_of(run):
     return np.array(stepsizes[1:]), np.array(sums)
 
 
-@pytest.mark.parametrize("rule", [nw.ShareOfTheRest(0.9), nw.EqualParts()])
+@pytest.mark.parametrize("rule", [nw.stepsizes.ShareOfTheRest(0.9), nw.stepsizes.EqualParts()])
 def test_the_window_sums_of_piag_never_exceed_the_budget(rule):
     run = nw.simulate(QUADRATIC, nw.PIAG(0.8, rule), UNEVEN, gradients=3_000)
     stepsizes, sums = windows_of(run)
@@ -351,17 +351,17 @@ def test_the_window_sums_of_piag_never_exceed_the_budget(rule):
 
 def test_equal_parts_stay_equal_in_a_long_run():
     """With steady delays every window uses exactly the budget: rounding must not exceed it."""
-    method = nw.PIAG(0.9, nw.EqualParts())
+    method = nw.PIAG(0.9, nw.stepsizes.EqualParts())
     problem = nw.problems.NoisyQuadratic(dimension=1, L=1.0, mu=1.0)
     run = nw.simulate(problem, method, nw.speeds.Fixed([1.0] * 3), steps=40_000, evaluate_every=40_000)
     assert (run.trace.stepsize[100:] > 0).all()
 
 
 def test_the_first_rule_takes_a_share_of_the_rest_the_second_an_equal_part():
-    assert nw.ShareOfTheRest(0.5).stepsize(budget=1.0, spent=0.2, age=3) == 0.4
-    assert nw.ShareOfTheRest(0.5).stepsize(budget=1.0, spent=1.2, age=3) == 0.0
-    assert nw.EqualParts().stepsize(budget=1.0, spent=0.75, age=3) == 0.25
-    assert nw.EqualParts().stepsize(budget=1.0, spent=0.76, age=3) == 0.0
+    assert nw.stepsizes.ShareOfTheRest(0.5).stepsize(budget=1.0, spent=0.2, age=3) == 0.4
+    assert nw.stepsizes.ShareOfTheRest(0.5).stepsize(budget=1.0, spent=1.2, age=3) == 0.0
+    assert nw.stepsizes.EqualParts().stepsize(budget=1.0, spent=0.75, age=3) == 0.25
+    assert nw.stepsizes.EqualParts().stepsize(budget=1.0, spent=0.76, age=3) == 0.0
 
 
 def test_piag_goes_to_the_true_point_of_heterogeneous_data(heterogeneous):
@@ -384,7 +384,7 @@ def test_the_entry_of_a_leaver_holds_no_budget():
 def test_piag_finds_a_sparse_point_with_the_proximal_step():
     """½‖x − x*‖² + 0.3·‖x‖₁ has the soft threshold of x* as its minimum."""
     problem = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=1.0, distance=1.0)
-    run = nw.simulate(problem, nw.PIAG(0.9), UNEVEN, steps=2_000, update=nw.Proximal(nw.L1(0.3)))
+    run = nw.simulate(problem, nw.PIAG(0.9), UNEVEN, steps=2_000, update=nw.Proximal(nw.updates.L1(0.3)))
     np.testing.assert_allclose(run.params, [0.2] * 4, atol=1e-6)
 
 
@@ -528,7 +528,7 @@ def test_fedat_weighs_the_slow_tier_as_much_as_heterogeneous_data_need(heterogen
         (lambda: nw.FedAT(nw.Constant(0.1), tiers=0), "tiers must be an integer of at least 1"),
         (lambda: nw.PIAG(0.0), "budget must be a finite number above 0"),
         (lambda: nw.PIAG(1.0, rule=0.9), "rule must be a nowait WindowRule"),
-        (lambda: nw.ShareOfTheRest(1.1), "share must be at most 1"),
+        (lambda: nw.stepsizes.ShareOfTheRest(1.1), "share must be at most 1"),
         (lambda: nw.DelayedNesterov(nw.Constant(0.1), every=0), "every must be an integer of at least 1"),
         (lambda: nw.DelayedNesterov(nw.Constant(0.1), every=2, beta=1.0), "beta must be at least 0 and below 1"),
         (lambda: nw.MindFlayerSGD(nw.Constant(0.1), 0.0, 1), "timeout_seconds must be a finite number above 0"),
@@ -553,7 +553,7 @@ def test_fedat_weighs_the_slow_tier_as_much_as_heterogeneous_data_need(heterogen
         (lambda: nw.AdaptiveStrength(decay=1.0), "decay must be at least 0 and below 1"),
         (lambda: nw.RescaledASGD(nw.Constant(0.1), memory=1.0), "memory must be at least 0 and below 1"),
         (lambda: nw.FedBuff(nw.Constant(0.1), buffer=0), "buffer must be an integer of at least 1"),
-        (lambda: nw.FedBuff(nw.Constant(0.1), discount=0.5), "discount must be a nowait Stepsize"),
+        (lambda: nw.FedBuff(nw.Constant(0.1), discount="0.5"), "discount must be a number or a stepsize rule"),
     ],
 )
 def test_bad_arguments(make, message):

@@ -260,8 +260,8 @@ def test_methods_for_heterogeneous_data_go_to_the_true_point(heterogeneous, meth
         (lambda: nw.RennalaSGD(nw.Constant(0.1), batch=2.5), "batch must be an integer of at least 1, got 2.5"),
         (lambda: nw.RingmasterASGD(nw.Constant(0.1), max_delay=0), "so every gradient would be dropped"),
         (
-            lambda: nw.AsynchronousSGD(0.1),
-            r"stepsize must be a nowait Stepsize such as nw.DelayAdaptive\(0.01\), got 0.1",
+            lambda: nw.AsynchronousSGD("0.1"),
+            r"stepsize must be a number or a stepsize rule such as nw.DelayAdaptive\(0.01\), got '0.1'",
         ),
         (lambda: nw.AsynchronousSGD(nw.Constant), "stepsize must be an object, got the class Constant"),
     ],

@@ -12,9 +12,12 @@ import pytest
 import nowait as nw
 from faulty import Faulty
 from nowait.api.rebuild import rebuild
+from nowait.api.training_plan import TrainingPlan
+from nowait.engines.budget import Budget
 from nowait.recording import describe
 
-training = importlib.import_module("nowait.api.train")
+resuming = importlib.import_module("nowait.api.resume")
+training = importlib.import_module("nowait.api.training")
 METHOD = nw.RingmasterASGD(nw.Cosine(nw.DelayAdaptive(0.1), steps=100), max_delay=4)
 RESUMED = "the run would go on"
 
@@ -23,10 +26,10 @@ RESUMED = "the run would go on"
 def folder(tmp_path, monkeypatch):
     """A folder with the config of a run. Nothing but the run itself is left out when it is resumed."""
     cluster = nw.RayCluster(resources_per_worker={"num_cpus": 1, "resources": {"fast": 1}}, port=5000)
-    plan = training.Plan(
+    plan = TrainingPlan(
         workers=(2, 4),
         engine=cluster,
-        budget=training.Budget(steps=10, seconds=3.0, target_loss=0.1),
+        budget=Budget(steps=10, seconds=3.0, target_loss=0.1),
         evaluate_every=5,
         seed=7,
         slowdown={1: 2.0},
@@ -39,12 +42,12 @@ def folder(tmp_path, monkeypatch):
         trace="full",
     )
     config = {name: describe(getattr(plan, name)) for name in vars(plan)}
-    config |= {"method": describe(METHOD), "update": describe(nw.Proximal(nw.Ball(1.0)))}
+    config |= {"method": describe(METHOD), "update": describe(nw.Proximal(nw.updates.Ball(1.0)))}
     config |= {"output": describe(nw.StronglyConvexAverage(0.1)), "labels": {"mine": 1}}
     config["fingerprint"] = {"problem": "Faulty()", "params": [4, "float64"], "gradient_norm": 0.5}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr(training, "_check_size", lambda *_: None)
-    monkeypatch.setattr(training, "_train", lambda *_, **__: RESUMED)
+    monkeypatch.setattr(resuming, "_check_size", lambda *_: None)
+    monkeypatch.setattr(resuming, "run_training", lambda _: RESUMED)
     monkeypatch.setattr(training, "connected", lambda *_: contextlib.nullcontext(4))
     return tmp_path
 
@@ -114,7 +117,7 @@ STRANGE = [
     {"type": ["Sgd"]},
     {"type": "Server"},
     {"type": "Sgd"},
-    {"type": "Constant", "value": 0.1},
+    {"type": "Constant", "gamma": 0.1},
     {"type": "TorchOptimizer"},
     {"array": [100], "dtype": "float64", "crc32": 1},
     DEEP,

@@ -52,7 +52,7 @@ def test_slow_and_lost_workers_are_named_and_fast_ones_summed_up(view):
     text = text_of(live._drawn(workers.server, 0.5, views))
     assert "slow: computes for 7.0 s" in text
     assert "lost, to be replaced" in text
-    assert "and 8 workers that are faster" in text
+    assert "and 8 faster workers" in text
     assert "19" in text.split("and 8 workers")[0], "the slowest are shown"
 
 

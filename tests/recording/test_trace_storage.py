@@ -155,11 +155,11 @@ def test_nothing_is_kept_but_the_totals():
     assert recorder.tally().state() == recorded(16).tally().state()
 
 
-@pytest.mark.parametrize("way", [None, "reference"])
+@pytest.mark.parametrize("engine", [None, "reference"])
 @pytest.mark.parametrize("kept", ["sampled", "none"])
-def test_a_run_without_its_whole_trace_has_the_same_results_and_cannot_be_replayed(kept, way, tmp_path):
+def test_a_run_without_its_whole_trace_has_the_same_results_and_cannot_be_replayed(kept, engine, tmp_path):
     method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
-    options = {"steps": 6_000, "seed": 1, "way": way}
+    options = {"steps": 6_000, "seed": 1, "engine": engine}
     whole, run = (nw.simulate(PROBLEM, method, SPEEDS, trace=trace, **options) for trace in ("full", kept))
     assert np.array_equal(run.last, whole.last)
     assert np.array_equal(run.stats.work_share, whole.stats.work_share)

@@ -27,7 +27,7 @@ def test_runs_that_differ_in_their_seed_are_one_group_whatever_their_folders_are
         ({"method": nw.MinibatchSGD(nw.Constant(0.1))}, ["AsynchronousSGD", "MinibatchSGD"]),
         (
             {"method": nw.AsynchronousSGD(nw.Constant(0.100001))},
-            ["AsynchronousSGD, value 0.1", "AsynchronousSGD, value 0.100001"],
+            ["AsynchronousSGD, gamma 0.1", "AsynchronousSGD, gamma 0.100001"],
         ),
         (
             {"method": nw.AsynchronousSGD(nw.DelayAdaptive(0.1))},

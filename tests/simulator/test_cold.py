@@ -22,7 +22,7 @@ def nothing_compiled(monkeypatch):
 
 
 def way_of(problem=QUADRATIC, **options):
-    return nw.simulate(problem, METHOD, SPEEDS, **options).stats.way
+    return nw.simulate(problem, METHOD, SPEEDS, **options).stats.engine
 
 
 def test_short_runs_are_not_compiled_until_they_add_up(nothing_compiled):
@@ -43,7 +43,7 @@ def test_a_short_run_whose_last_digits_would_differ_is_compiled(nothing_compiled
 def test_a_short_run_records_the_same_bits_either_way(nothing_compiled, problem):
     first = nw.simulate(problem, METHOD, SPEEDS, gradients=100)
     second = nw.simulate(problem, METHOD, SPEEDS, gradients=100)
-    assert (first.stats.way, second.stats.way) == ("reference", "compiled")
+    assert (first.stats.engine, second.stats.engine) == ("reference", "compiled")
     assert np.array_equal(first.trace.arrivals, second.trace.arrivals)
     assert np.array_equal(first.params, second.params)
     assert first.history.rows() == second.history.rows()
@@ -68,8 +68,8 @@ def test_the_first_compilation_is_announced_once_and_only_where_a_bar_is_shown(c
     from numba import njit
 
     said = []
-    monkeypatch.setattr(progress, "say_that_it_compiles", lambda: said.append("compiling"))
-    progress.listen_for_compiling.cache_clear()
+    monkeypatch.setattr(progress, "write_compiling_line", lambda: said.append("compiling"))
+    progress.report_compiling.cache_clear()
     with progress.Progress("", shown=False):
         njit(lambda value: value + 1)(1)
     assert said == []
@@ -77,7 +77,7 @@ def test_the_first_compilation_is_announced_once_and_only_where_a_bar_is_shown(c
         njit(lambda value: value + 2)(1)
     assert said == ["compiling"]
     monkeypatch.undo()
-    progress.say_that_it_compiles.cache_clear()
-    progress.say_that_it_compiles()
-    progress.say_that_it_compiles()
+    progress.write_compiling_line.cache_clear()
+    progress.write_compiling_line()
+    progress.write_compiling_line()
     assert capsys.readouterr().err.count("compiling, once") == 1

@@ -51,16 +51,16 @@ LOOKS_AT_GRADIENTS = {
 }
 
 
-def both_ways(problem=PROBLEM, method=METHOD, speeds=SPEEDS, **options):
+def with_both(problem=PROBLEM, method=METHOD, speeds=SPEEDS, **options):
     options = {"seed": 3, "evaluate_every": 7} | options
     first = nw.simulate(problem, method, speeds, **options)
-    second = nw.simulate(problem, method, speeds, way="reference", **options)
-    assert second.stats.way == "reference"
+    second = nw.simulate(problem, method, speeds, engine="reference", **options)
+    assert second.stats.engine == "reference"
     return first, second
 
 
-def check_that_they_agree(first, second, way="compiled"):
-    assert first.stats.way == way
+def check_that_they_agree(first, second, engine="compiled"):
+    assert first.stats.engine == engine
     assert np.array_equal(first.last, second.last)
     tolerance = 1e-10 if first.last.dtype == np.float64 else 1e-5
     np.testing.assert_allclose(first.params, second.params, rtol=tolerance, atol=tolerance)
@@ -78,21 +78,21 @@ def check_that_they_agree(first, second, way="compiled"):
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("method", ["AsynchronousSGD", "RingleaderASGD", "RennalaSGD", "GradientTable"])
 def test_every_problem_gives_the_reference_results(name, method, caplog):
-    check_that_they_agree(*both_ways(PROBLEMS[name], CATALOGUE[method], gradients=150))
+    check_that_they_agree(*with_both(PROBLEMS[name], CATALOGUE[method], gradients=150))
 
 
 @pytest.mark.parametrize("faults", [None, TURMOIL], ids=["still", "turmoil"])
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_method_gives_the_reference_results(name, faults, caplog):
-    way = "reference" if name in LOOKS_AT_GRADIENTS else "compiled"
-    check_that_they_agree(*both_ways(method=CATALOGUE[name], faults=faults, gradients=300), way)
+    engine = "reference" if name in LOOKS_AT_GRADIENTS else "compiled"
+    check_that_they_agree(*with_both(method=CATALOGUE[name], faults=faults, gradients=300), engine)
 
 
 @pytest.mark.parametrize("output", [nw.UniformAverage, nw.StepsizeWeightedAverage, nw.RandomIterate, "strongly convex"])
 @pytest.mark.parametrize("name", ["AsynchronousSGD", "RingmasterASGD", "RandomAssignment", "FedBuff"])
 def test_every_output_gives_the_reference_results(name, output):
     output = nw.StronglyConvexAverage(0.5) if output == "strongly convex" else output()
-    check_that_they_agree(*both_ways(method=CATALOGUE[name], output=output, gradients=200))
+    check_that_they_agree(*with_both(method=CATALOGUE[name], output=output, gradients=200))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_every_output_gives_the_reference_results(name, output):
 )
 @pytest.mark.parametrize("method", ["AsynchronousSGD", "RingmasterASGD", "MinibatchSGD"])
 def test_every_speed_model_gives_the_reference_results(speeds, method):
-    check_that_they_agree(*both_ways(method=CATALOGUE[method], speeds=speeds, gradients=100))
+    check_that_they_agree(*with_both(method=CATALOGUE[method], speeds=speeds, gradients=100))
 
 
 @pytest.mark.parametrize(
@@ -133,14 +133,14 @@ def test_every_speed_model_gives_the_reference_results(speeds, method):
 @pytest.mark.parametrize("name", ["AsynchronousSGD", "RingmasterASGD", "RennalaSGD", "MindFlayerSGD"])
 def test_every_budget_ends_the_run_where_the_reference_way_does(name, budget, caplog, monkeypatch):
     monkeypatch.setattr(compiled, "SHORT", 8)
-    check_that_they_agree(*both_ways(method=CATALOGUE[name], **budget))
+    check_that_they_agree(*with_both(method=CATALOGUE[name], **budget))
     average = nw.StepsizeWeightedAverage()
-    check_that_they_agree(*both_ways(method=CATALOGUE[name], output=average, **budget))
+    check_that_they_agree(*with_both(method=CATALOGUE[name], output=average, **budget))
 
 
 def test_ten_thousand_steps():
     problem = nw.problems.LogisticRegression(DENSE, LABELS)
-    check_that_they_agree(*both_ways(problem, steps=10_000, output=nw.UniformAverage(), evaluate_every=1_000))
+    check_that_they_agree(*with_both(problem, steps=10_000, output=nw.UniformAverage(), evaluate_every=1_000))
 
 
 @pytest.mark.parametrize("name", ["AsynchronousSGD", "FedBuff"])
@@ -149,14 +149,14 @@ def test_long_runs_are_planned_piece_by_piece(name, monkeypatch):
     monkeypatch.setattr(compiled, "SHORT", 10)
     monkeypatch.setattr(compiled, "GROWTH", 3)
     for budget in ({"steps": 100}, {"gradients": 160}, {"seconds": 50.0}, {"steps": 40}):
-        check_that_they_agree(*both_ways(method=CATALOGUE[name], **budget))
-        check_that_they_agree(*both_ways(method=CATALOGUE[name], output=nw.UniformAverage(), **budget))
+        check_that_they_agree(*with_both(method=CATALOGUE[name], **budget))
+        check_that_they_agree(*with_both(method=CATALOGUE[name], output=nw.UniformAverage(), **budget))
 
 
 def test_a_cap_far_away_costs_nothing():
     """A plan of so many steps would take 7 GB."""
     run = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=compiled.MOST_EVENTS, target_loss=2.0, evaluate_every=7)
-    assert run.stats.way == "compiled"
+    assert run.stats.engine == "compiled"
     assert run.stats.steps < 10_000
 
 
@@ -164,14 +164,14 @@ def test_the_arrays_of_a_schedule_grow(monkeypatch):
     monkeypatch.setattr(schedule, "FIRST_ROWS", 16)
     monkeypatch.setattr(schedule, "ROWS_AT_A_TIME", 10)
     monkeypatch.setattr(compiled, "EVENTS_AT_A_TIME", 3)
-    check_that_they_agree(*both_ways(seconds=60.0))
-    check_that_they_agree(*both_ways(method=CATALOGUE["RingmasterASGD"], steps=90))
+    check_that_they_agree(*with_both(seconds=60.0))
+    check_that_they_agree(*with_both(method=CATALOGUE["RingmasterASGD"], steps=90))
 
 
 def test_batches_whose_gradients_would_take_too_much_memory_are_kept_as_slopes(monkeypatch):
     monkeypatch.setattr(execution, "MOST_BYTES_OF_GRADIENTS", 0)
     for name in ("least squares, batch 13", "absolute, sparse, batch 2", "hinge"):
-        check_that_they_agree(*both_ways(PROBLEMS[name], steps=80))
+        check_that_they_agree(*with_both(PROBLEMS[name], steps=80))
 
 
 # Runs that diverge
@@ -181,14 +181,14 @@ def test_batches_whose_gradients_would_take_too_much_memory_are_kept_as_slopes(m
 @pytest.mark.parametrize("output", [None, nw.UniformAverage()])
 @pytest.mark.parametrize("rule", [nw.AsynchronousSGD, nw.MinibatchSGD])
 def test_divergence_is_the_same_result(stepsize, output, rule, caplog):
-    first, second = both_ways(method=rule(nw.Constant(stepsize)), output=output, steps=400)
+    first, second = with_both(method=rule(nw.Constant(stepsize)), output=output, steps=400)
     assert second.stats.diverged
-    check_that_they_agree(first, second, first.stats.way)
+    check_that_they_agree(first, second, first.stats.engine)
 
 
 def test_a_loss_that_is_hopeless_ends_a_compiled_run(caplog):
     run = nw.simulate(PROBLEM, nw.AsynchronousSGD(nw.Constant(0.2)), SPEEDS, steps=10_000, evaluate_every=5)
-    assert run.stats.way == "compiled"
+    assert run.stats.engine == "compiled"
     assert run.stats.diverged
     assert run.stats.steps < 1_000
     assert "Try a stepsize ten times smaller" in run.stats.advice
@@ -234,7 +234,7 @@ class Looks(nw.Method):
 
 @pytest.mark.parametrize("what", ["gradient", "point", "gradient_norm", "vector", "direction", "params", "update"])
 def test_methods_that_look_at_what_no_plan_knows_fall_back(what):
-    check_that_they_agree(*both_ways(method=Looks(nw.Constant(0.01), what), steps=30), "reference")
+    check_that_they_agree(*with_both(method=Looks(nw.Constant(0.01), what), steps=30), "reference")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_methods_that_look_at_what_no_plan_knows_fall_back(what):
     ids=plain,
 )
 def test_what_cannot_be_compiled_runs_the_reference_way(options):
-    check_that_they_agree(*both_ways(steps=30, **options), "reference")
+    check_that_they_agree(*with_both(steps=30, **options), "reference")
 
 
 def test_an_output_of_ones_own_runs_the_reference_way():
@@ -257,7 +257,7 @@ def test_an_output_of_ones_own_runs_the_reference_way():
         def result(self, last):
             return 2 * last
 
-    check_that_they_agree(*both_ways(steps=30, output=Second()), "reference")
+    check_that_they_agree(*with_both(steps=30, output=Second()), "reference")
 
 
 class AgeOnly(nw.Stepsize):
@@ -279,7 +279,7 @@ class OtherAt(nw.Stepsize):
 
 @pytest.mark.parametrize("rule", [AgeOnly(), OtherAt()])
 def test_rules_that_cannot_be_scheduled_are_planned_by_the_method(rule):
-    check_that_they_agree(*both_ways(method=nw.AsynchronousSGD(rule), steps=60))
+    check_that_they_agree(*with_both(method=nw.AsynchronousSGD(rule), steps=60))
 
 
 class Own(nw.AsynchronousSGD):
@@ -313,7 +313,7 @@ class Proxy:
 
 
 @pytest.mark.parametrize(
-    ("changed", "way"),
+    ("changed", "engine"),
     [
         ({"method": Own(nw.Constant(0.01))}, "compiled"),
         ({"speeds": OwnSpeeds(1.0, workers=4)}, "compiled"),
@@ -323,8 +323,8 @@ class Proxy:
     ],
     ids=["method", "speeds", "speeds inside", "problem", "proxy"],
 )
-def test_what_a_subclass_changes_counts(changed, way):
-    check_that_they_agree(*both_ways(steps=60, **changed), way)
+def test_what_a_subclass_changes_counts(changed, engine):
+    check_that_they_agree(*with_both(steps=60, **changed), engine)
 
 
 @dataclass
@@ -358,7 +358,7 @@ class Odd(nw.Method):
 
 @pytest.mark.parametrize("what", ["steps at the start", "catches everything", "reads the outcome"])
 def test_odd_methods_run_the_reference_way(what):
-    check_that_they_agree(*both_ways(method=Odd(what), gradients=30), "reference")
+    check_that_they_agree(*with_both(method=Odd(what), gradients=30), "reference")
 
 
 def test_odd_methods_raise_what_they_did():
@@ -370,14 +370,14 @@ def test_duplicates_in_sparse_rows_are_added_up():
     entries = (np.arange(1.0, 9.0) / 7, np.array([0, 0, 3, 3, 1, 2, 4, 4]), np.array([0, 2, 4, 4, 8]))
     matrix = scipy.sparse.csr_array(entries, shape=(4, 5))
     problem = nw.problems.LeastSquares(matrix, [1.0, 2.0, 3.0, 4.0])
-    check_that_they_agree(*both_ways(problem, steps=200))
+    check_that_they_agree(*with_both(problem, steps=200))
     assert matrix.nnz == 8, "what the user gave is left alone"
 
 
 def test_gradients_that_would_take_too_much_memory_are_not_compiled(monkeypatch):
     monkeypatch.setattr(execution, "MOST_BYTES_IN_ALL", 100)
-    check_that_they_agree(*both_ways(PROBLEMS["quadratic"], steps=30), "reference")
-    check_that_they_agree(*both_ways(steps=30))
+    check_that_they_agree(*with_both(PROBLEMS["quadratic"], steps=30), "reference")
+    check_that_they_agree(*with_both(steps=30))
 
 
 def test_a_method_that_diverges_early_is_not_planned_to_the_end(caplog, monkeypatch):
@@ -405,14 +405,14 @@ def test_errors_of_a_method_are_those_of_the_reference_way():
 
 def test_nobody_who_finishes_is_told(caplog):
     speeds = nw.speeds.Adversary([0], workers=2)
-    first, second = both_ways(method=nw.MinibatchSGD(nw.Constant(0.1)), speeds=speeds, steps=5)
+    first, second = with_both(method=nw.MinibatchSGD(nw.Constant(0.1)), speeds=speeds, steps=5)
     assert "no worker will ever finish" in first.stats.advice
     check_that_they_agree(first, second)
 
 
 def test_the_way_is_checked():
-    with pytest.raises(ValueError, match="way must be None or 'reference', got 'fast'"):
-        nw.simulate(PROBLEM, METHOD, SPEEDS, steps=5, way="fast")
+    with pytest.raises(ValueError, match="engine must be None or 'reference', got 'fast'"):
+        nw.simulate(PROBLEM, METHOD, SPEEDS, steps=5, engine="fast")
 
 
 # Signals
@@ -431,10 +431,10 @@ def test_a_signal_during_the_plan_ends_the_run_there(monkeypatch, caplog):
     with pytest.raises(nw.Interrupted) as caught:
         nw.simulate(PROBLEM, CATALOGUE["RandomAssignment"], SPEEDS, steps=10**7)
     run = caught.value.run
-    assert (run.stats.way, run.stats.interrupted) == ("compiled", True)
+    assert (run.stats.engine, run.stats.interrupted) == ("compiled", True)
     assert "SIGINT ended the run after" in run.stats.advice
     assert run.stats.steps == len(run.trace)
-    reference = nw.simulate(PROBLEM, CATALOGUE["RandomAssignment"], SPEEDS, steps=run.stats.steps, way="reference")
+    reference = nw.simulate(PROBLEM, CATALOGUE["RandomAssignment"], SPEEDS, steps=run.stats.steps, engine="reference")
     assert np.array_equal(run.last, reference.last)
 
 
@@ -452,9 +452,9 @@ def test_a_signal_during_the_execution_ends_the_run_there(monkeypatch, caplog, o
     with pytest.raises(nw.Interrupted) as caught:
         nw.simulate(PROBLEM, METHOD, SPEEDS, steps=1_000, evaluate_every=100, output=output)
     run = caught.value.run
-    assert (run.stats.way, run.stats.interrupted, run.stats.steps) == ("compiled", True, 100)
+    assert (run.stats.engine, run.stats.interrupted, run.stats.steps) == ("compiled", True, 100)
     monkeypatch.undo()
-    reference = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=100, way="reference", output=output)
+    reference = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=100, engine="reference", output=output)
     assert np.array_equal(run.last, reference.last)
     np.testing.assert_allclose(run.params, reference.params, rtol=1e-12)
     assert np.array_equal(run.trace.arrivals["ticket"], reference.trace.arrivals["ticket"])
@@ -463,7 +463,7 @@ def test_a_signal_during_the_execution_ends_the_run_there(monkeypatch, caplog, o
 def test_a_compiled_run_replays():
     for name in ("least squares", "logistic", "quadratic"):
         run = nw.simulate(PROBLEMS[name], METHOD, SPEEDS, steps=200, seed=5)
-        assert run.stats.way == "compiled"
+        assert run.stats.engine == "compiled"
         assert np.array_equal(nw.replay(run.trace, PROBLEMS[name], METHOD, seed=5).last, run.last)
 
 
@@ -473,7 +473,12 @@ def test_many_workers_take_little_memory():
     speeds = nw.speeds.LogNormal(1.0, sigma=1.0, workers=100_000)
     run = nw.simulate(problem, nw.AsynchronousSGD(nw.DelayAdaptive(1e-3)), speeds, steps=2_000, evaluate_every=2_000)
     reference = nw.simulate(
-        problem, nw.AsynchronousSGD(nw.DelayAdaptive(1e-3)), speeds, steps=2_000, evaluate_every=2_000, way="reference"
+        problem,
+        nw.AsynchronousSGD(nw.DelayAdaptive(1e-3)),
+        speeds,
+        steps=2_000,
+        evaluate_every=2_000,
+        engine="reference",
     )
     check_that_they_agree(run, reference)
 
@@ -483,12 +488,12 @@ def test_outputs_weigh_what_is_in_flight_and_leave_the_start_out():
     initial = np.linspace(1.0, 2.0, DIMENSION)
     for method in (nw.FedBuff(nw.PolynomialDecay(0.01), buffer=3), nw.AsynchronousSGD(nw.PolynomialDecay(0.01))):
         for output in (nw.UniformAverage(), nw.StepsizeWeightedAverage()):
-            check_that_they_agree(*both_ways(method=method, output=output, initial=initial, steps=9))
+            check_that_they_agree(*with_both(method=method, output=output, initial=initial, steps=9))
 
 
 def test_an_average_of_a_run_that_diverged_leaves_out_what_is_in_flight(caplog):
     method = nw.AsynchronousSGD(nw.Constant(0.2))
-    first, second = both_ways(method=method, output=nw.StepsizeWeightedAverage(), steps=10_000, evaluate_every=5)
+    first, second = with_both(method=method, output=nw.StepsizeWeightedAverage(), steps=10_000, evaluate_every=5)
     assert second.stats.diverged
     check_that_they_agree(first, second)
 
@@ -496,6 +501,6 @@ def test_an_average_of_a_run_that_diverged_leaves_out_what_is_in_flight(caplog):
 def test_queued_tickets_are_lost_with_their_worker():
     speeds = nw.speeds.Fixed([1.0, 50.0])
     faults = nw.speeds.Faults([(20.0, "leave", 1)])
-    first, second = both_ways(method=nw.RandomAssignment(nw.Constant(0.01)), speeds=speeds, faults=faults, gradients=20)
+    first, second = with_both(method=nw.RandomAssignment(nw.Constant(0.01)), speeds=speeds, faults=faults, gradients=20)
     assert second.stats.lost > 1
     check_that_they_agree(first, second)

@@ -79,19 +79,19 @@ def test_a_saved_run_loads_the_same(tmp_path):
     assert again.config == run.config
     assert again.config["method"] == {
         "type": "AsynchronousSGD",
-        "stepsize": {"type": "DelayAdaptive", "largest": 0.2, "cut": None},
+        "stepsize": {"type": "DelayAdaptive", "gamma": 0.2, "cut": None},
     }
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["first"]
 
 
 def test_a_loaded_trace_replays_bit_for_bit(tmp_path):
-    run = a_run(output=nw.StepsizeWeightedAverage(), way="reference")
+    run = a_run(output=nw.StepsizeWeightedAverage(), engine="reference")
     run.save(tmp_path / "run")
     again = nw.replay(nw.load(tmp_path / "run").trace, PROBLEM, METHOD, seed=4, output=nw.StepsizeWeightedAverage())
     assert np.array_equal(again.params, run.params)
     assert np.array_equal(again.last, run.last)
     assert np.array_equal(again.trace.arrivals, run.trace.arrivals)
-    assert again.stats.way == "replay"
+    assert again.stats.engine == "replay"
 
 
 def test_rejected_gradients_replay():
@@ -233,7 +233,7 @@ def test_no_pickle_is_loaded(tmp_path):
 def test_chunks_of_a_long_trace_join_seamlessly(monkeypatch):
     small = functools.partial(TraceRecorder, chunk_rows=7)
     held = nw.RennalaSGD(nw.Constant(0.2), batch=20)
-    whole, whole_held = (a_run(method, way="reference").trace.arrivals for method in (METHOD, held))
+    whole, whole_held = (a_run(method, engine="reference").trace.arrivals for method in (METHOD, held))
     monkeypatch.setattr("nowait.api.parts.TraceRecorder", small)
-    assert np.array_equal(a_run(way="reference").trace.arrivals, whole)
-    assert np.array_equal(a_run(held, way="reference").trace.arrivals, whole_held)
+    assert np.array_equal(a_run(engine="reference").trace.arrivals, whole)
+    assert np.array_equal(a_run(held, engine="reference").trace.arrivals, whole_held)

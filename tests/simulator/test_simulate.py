@@ -31,7 +31,7 @@ def test_the_issue_of_the_paper_in_small():
     assert run.stats.seconds == 100.0
     assert run.stats.steps_per_second == 2.1
     np.testing.assert_allclose(run.stats.work_share, [100 / 210, 100 / 210, 10 / 210])
-    assert run.stats.way == "compiled"
+    assert run.stats.engine == "compiled"
 
 
 def test_whichever_budget_comes_first_ends_the_run():
@@ -240,7 +240,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
         seed=np.int64(1),
         faults=faults,
     )
-    assert type(method.stepsize.largest) is float
+    assert type(method.stepsize.gamma) is float
     run.save(tmp_path / "run")
     assert nw.load(tmp_path / "run").stats.seconds == 20.0
     plain = nw.speeds.Faults([(1.5, "join", 3), (5.5, "leave", 0)])

@@ -35,7 +35,7 @@ def check_against_single_runs(result, problem, make, speeds=SPEEDS, **budget):
 
 
 @pytest.mark.parametrize(
-    ("method", "way"),
+    ("method", "engine"),
     [
         (METHOD, "compiled"),
         (nw.AsynchronousSGD(nw.StepDecay(nw.HingeDecay(1.0), every=100)), "compiled"),
@@ -45,9 +45,9 @@ def check_against_single_runs(result, problem, make, speeds=SPEEDS, **budget):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_sweep_has_the_losses_of_single_runs(method, way, caplog):
+def test_a_sweep_has_the_losses_of_single_runs(method, engine, caplog):
     result = nw.sweep(PROBLEM, method, SPEEDS, stepsizes=SIZES, seeds=SEEDS, gradients=300, evaluate_every=20)
-    assert result.way == way
+    assert result.engine == engine
     make = lambda size: dataclasses.replace(method, stepsize=method.stepsize.with_size(size))  # noqa: E731
     check_against_single_runs(result, PROBLEM, make, gradients=300, evaluate_every=20)
     assert result.curves.shape[:2] == (4, 3)
@@ -97,7 +97,7 @@ class Saturating(nw.Stepsize):
 def test_rules_whose_size_is_no_factor_have_a_plan_for_every_size(caplog):
     make = lambda size: nw.AsynchronousSGD(Saturating(size))  # noqa: E731
     result = nw.sweep(PROBLEM, make, SPEEDS, stepsizes=[0.1, 0.5, 2.0], seeds=[1, 2], steps=100, evaluate_every=10)
-    assert result.way == "compiled"
+    assert result.engine == "compiled"
     check_against_single_runs(result, PROBLEM, make, steps=100, evaluate_every=10)
 
 
@@ -114,7 +114,7 @@ class SecondStep(nw.Method):
         super().start(server)
 
     def on_arrival(self, server, arrival):
-        server.apply(arrival, self.stepsize.value)
+        server.apply(arrival, self.stepsize.gamma)
         self.total.add(arrival, self.weight)
         if self.total.count == 10:
             server.step(self.total, self.second, 0.1)
@@ -129,7 +129,7 @@ class CappedLater(nw.Method):
     stepsize: nw.Stepsize
 
     def on_arrival(self, server, arrival):
-        size = self.stepsize.value
+        size = self.stepsize.gamma
         server.apply(arrival, size if server.steps < 2_500 else min(size, 0.01))
         server.assign(arrival.worker)
 
@@ -159,7 +159,7 @@ def in_the_middle(size):
 )
 def test_plans_are_shared_only_if_a_factor_is_all_they_differ_in(make, steps, caplog):
     result = nw.sweep(PROBLEM, make, SPEEDS, stepsizes=[0.001, 0.01, 0.1], steps=steps, evaluate_every=50)
-    assert result.way == "compiled"
+    assert result.engine == "compiled"
     check_against_single_runs(result, PROBLEM, make, steps=steps, evaluate_every=50)
 
 

@@ -24,7 +24,7 @@ def assert_same(first, second):
     for name in ("stepsizes", "seeds", "step", "gradients", "time", "diverged"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
     np.testing.assert_allclose(first.curves, second.curves, rtol=1e-12)  # losses of several points round in another way
-    assert (first.way, first.config) == (second.way, second.config)
+    assert (first.engine, first.config) == (second.engine, second.config)
     assert (first.answers is None) == (second.answers is None)
     if first.answers is not None:
         np.testing.assert_array_equal(first.answers, second.answers)
@@ -52,8 +52,8 @@ def test_an_interrupted_sweep_goes_on_where_it_was(method, calls, lines, tmp_pat
     folder = tmp_path / "sweep"
     whole, original, added = swept(method), SweepFolder.add, []
 
-    def add(self, runs, way):
-        original(self, runs, way)
+    def add(self, runs, engine):
+        original(self, runs, engine)
         added.append(runs)
         if len(added) == calls:
             raise KeyboardInterrupt

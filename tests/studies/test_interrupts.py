@@ -71,7 +71,7 @@ def simulate_many():
 
 def simulate_many_the_reference_way():
     for seed in range(3):
-        nw.simulate(PROBLEM, METHOD, SPEEDS, steps=15, seed=seed, progress=False, way="reference")
+        nw.simulate(PROBLEM, METHOD, SPEEDS, steps=15, seed=seed, progress=False, engine="reference")
 
 
 def simulate_what_falls_back():
@@ -98,7 +98,7 @@ def race():
 
 
 def plan():
-    return nw.plan(QUADRATIC, seconds=[1.0, 1.0, 4.0], gradients=100, seeds=1, progress=False)
+    return nw.plan(QUADRATIC, seconds_per_gradient=[1.0, 1.0, 4.0], gradients=100, seeds=1, progress=False)
 
 
 def certify():
@@ -172,7 +172,7 @@ class PressingMethod(nw.Method):
         self.arrivals += 1
         if self.arrivals == self.press_at:
             signal.raise_signal(signal.SIGINT)
-        server.apply(arrival, arrival.gradient_norm * 0 + self.stepsize.value)
+        server.apply(arrival, arrival.gradient_norm * 0 + self.stepsize.gamma)
         server.assign(arrival.worker)
 
 
@@ -185,7 +185,7 @@ def test_an_interrupted_race_has_what_was_run():
     assert list(race.runs) == ["first"]
     assert race.findings[0] == "Interrupted: not every method had its time."
     steps, last = race.runs["first"][0].stats.steps, int(race.runs["first"][0].history.step[-1])
-    assert race.findings[1] == f"first was ended after {steps} steps; its last loss is of step {last}."
+    assert race.findings[1] == f"first was stopped after {steps} steps; its last loss was evaluated at step {last}."
 
 
 def a_run_that_sigterm_ended():
@@ -197,7 +197,7 @@ def a_run_that_sigterm_ended():
 def test_a_race_of_real_workers_stops_when_one_of_its_runs_was_interrupted(monkeypatch):
     """``nw.train`` returns such a run."""
     monkeypatch.setattr(Source, "of_probe", lambda *_, **__: Source.of_seconds([1.0, 2.0]))
-    monkeypatch.setattr(sys.modules["nowait.studies.race"], "train", lambda *_, **__: a_run_that_sigterm_ended())
+    monkeypatch.setattr(sys.modules["nowait.studies.race_setup"], "train", lambda *_, **__: a_run_that_sigterm_ended())
     with pytest.raises(nw.Interrupted) as caught:
         nw.race(QUADRATIC, {"first": METHOD, "second": METHOD}, workers=2, seconds=10.0, seeds=[0, 1])
     assert caught.value.signal == "SIGTERM"

@@ -7,11 +7,14 @@ import pytest
 
 import nowait as nw
 from names import plain
-from nowait.studies import entrants
-from nowait.studies.entrants import ADAPTIVE, CONSTANT, MINIBATCH, Tuning, best_of, checked_entrants
+from nowait.studies import tuner as tuners
+from nowait.studies.entrants import ADAPTIVE, CONSTANT, MINIBATCH, the_papers_three
 from nowait.studies.findings import findings, rows_of
-from nowait.studies.race import folder_names, unused_seed
+from nowait.studies.race import folder_names
 from nowait.studies.race_folder import save_race
+from nowait.studies.race_setup import RaceSetup, unused_seed
+from nowait.studies.sources import Source
+from nowait.studies.tuner import Tuner, best_of
 
 PROBLEM = nw.problems.LeastSquares.random(samples=300, dimension=10, noise=0.01, batch_size=4, seed=0)
 UNEQUAL = nw.speeds.Fixed([1.0, 1.0, 2.0, 15.0])
@@ -60,7 +63,7 @@ def test_the_findings_name_steps_speedup_and_gradients(a_race):
     found, _ = a_race
     first, second, third = found.findings[:3]
     assert "of virtual time Minibatch SGD made" in first
-    assert "times as fast (s_max/HM of the workers' speeds promises" in second
+    assert "times as fast (s_max/HM of the workers' speeds predicts" in second
     assert "After the same" in third
 
 
@@ -76,13 +79,13 @@ def test_methods_with_their_own_stepsize_are_not_tuned():
     own = {"mine": nw.AsynchronousSGD(nw.Constant(0.05)), "tuned": lambda size: nw.MinibatchSGD(nw.Constant(size))}
     found = nw.race(PROBLEM, own, engine="simulate", speeds=UNEQUAL, gradients=300)
     assert list(found.tunings) == ["tuned"]
-    assert found.runs["mine"][0].config["method"]["stepsize"]["value"] == 0.05
+    assert found.runs["mine"][0].config["method"]["stepsize"]["gamma"] == 0.05
 
 
 def test_a_race_of_real_workers():
     speeds = nw.speeds.Fixed([0.002, 0.002, 0.02])
     found = nw.race(PROBLEM, workers=3, speeds=speeds, seconds=0.4, probe_seconds=0.3, progress=False)
-    assert all(runs[0].stats.way == "processes" for runs in found.runs.values())
+    assert all(runs[0].stats.engine == "processes" for runs in found.runs.values())
     assert found.speedup.seconds[2] > 3 * found.speedup.seconds[0]
     assert found.rows[0].steps < found.rows[2].steps
     assert "wall-clock time" in found.findings[0]
@@ -159,8 +162,9 @@ def test_the_formula_is_about_minibatch_sgd_and_what_applies_gradients_at_once()
 
 
 def test_a_method_that_makes_no_step_is_not_tuned():
-    [entrant] = checked_entrants({"waits": lambda size: nw.MinibatchSGD(nw.Constant(size))})
-    tuning = Tuning(PROBLEM, nw.speeds.Fixed([1.0, 900.0]), unit=1.0, seconds=50.0, seed=0, sizes=7).of(entrant)
+    tuner = Tuner(PROBLEM, nw.speeds.Fixed([1.0, 900.0]), unit=1.0, seconds=50.0, seeds=(0,), sizes=7)
+    tuning = tuner.tune(the_papers_three()[MINIBATCH])
+    assert len(tuning.stepsizes) == 5, "the first grid alone"
     assert best_of(tuning) == tuning.stepsizes[len(tuning.stepsizes) // 2]
 
 
@@ -219,9 +223,9 @@ def test_an_interrupted_race_keeps_what_there_is(tmp_path):
 
 
 def test_the_grid_moves_to_where_the_best_stepsize_is():
-    [entrant] = checked_entrants({"far": lambda size: nw.MinibatchSGD(nw.Constant(size / 100))})
     unit = 1 / PROBLEM.constants().L
-    tuning = Tuning(PROBLEM, UNEQUAL, unit, seconds=300.0, seed=0, sizes=13).of(entrant)
+    tuner = Tuner(PROBLEM, UNEQUAL, unit, seconds=300.0, seeds=(0,), sizes=13)
+    tuning = tuner.tune(lambda size: nw.MinibatchSGD(size / 100))
     assert 0 < tuning.best_place < len(tuning.stepsizes) - 1
     assert tuning.best == pytest.approx(100 * unit, rel=0.9)
 
@@ -229,10 +233,31 @@ def test_the_grid_moves_to_where_the_best_stepsize_is():
 @pytest.mark.parametrize("sizes", [1, 2, 3, 4, 5, 6, 7, 13, 30])
 @pytest.mark.parametrize("factor", [1.0, 1e-3, 1e3])
 def test_just_as_many_stepsizes_are_tried_as_were_asked_for(sizes, factor, caplog):
-    [entrant] = checked_entrants({"one": lambda size: nw.AsynchronousSGD(nw.Constant(size))})
-    tuning = Tuning(PROBLEM, UNEQUAL, factor / PROBLEM.constants().L, seconds=30.0, seed=0, sizes=sizes).of(entrant)
+    tuner = Tuner(PROBLEM, UNEQUAL, factor / PROBLEM.constants().L, seconds=30.0, seeds=(0,), sizes=sizes)
+    tuning = tuner.tune(the_papers_three()[CONSTANT])
     assert len(set(tuning.stepsizes.tolist())) == sizes
     assert tuning.stepsizes.tolist() == sorted(tuning.stepsizes, reverse=True)
+
+
+def test_stepsizes_are_tuned_for_the_workers_that_take_part():
+    """Gradients of two workers are half as old as those of four, and the others never deliver any."""
+    tuner = Tuner(PROBLEM, nw.speeds.Fixed([1.0, 2.0, 3.0, 4.0]), unit=1.0, seconds=30.0, seeds=(0, 1), sizes=1)
+    everybody = tuner.tune(the_papers_three()[CONSTANT])
+    two = tuner.tune(the_papers_three()[CONSTANT], workers=(0, 3))
+    assert (everybody.stepsizes.tolist(), two.stepsizes.tolist()) == ([0.5 / 4], [0.5 / 2])
+    assert two.seeds.tolist() == [0, 1]
+    assert two.gradients[0, 0].max() == 30 + 7, "one a second, and one every four seconds"
+
+
+def test_a_worker_that_delivered_nothing_in_the_probe_is_reported(monkeypatch):
+    trace = nw.simulate(PROBLEM, nw.AsynchronousSGD(0.1), nw.speeds.Fixed([1.0, 900.0]), seconds=20.0).trace
+    monkeypatch.setattr(Source, "of_probe", lambda *_, **__: Source.of_trace(trace))
+    monkeypatch.setattr(RaceSetup, "run", lambda *_: a_run(nw.AsynchronousSGD(0.1)))
+    said = []
+    nw.race(PROBLEM, {"one": nw.AsynchronousSGD(0.1)}, workers=2, gradients=100, tell=said.append)
+    assert any(words.startswith("Note: ") and "1 delivered nothing" in words for words in said)
+    assert Source.of_trace(trace).silent == 1
+    assert Source.of_seconds([1.0, 2.0]).silent == 0
 
 
 def test_one_or_two_stepsizes_are_near_the_unit():
@@ -252,14 +277,14 @@ def test_the_seed_of_the_tuning_does_not_race():
     assert unused_seed([0, 1, 2]) == 3
     assert unused_seed([2**63 - 1, 0, 1]) == 2
     seeds_of_sweeps = []
-    original = entrants.sweep
+    original = tuners.sweep
 
     def sweep(*arguments, **options):
         seeds_of_sweeps.append(options["seeds"])
         return original(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nowait.studies.entrants.sweep", sweep)
+        patch.setattr("nowait.studies.tuner.sweep", sweep)
         found = nw.race(PROBLEM, engine="simulate", speeds=UNEQUAL, gradients=300, seeds=[5, 6], tuning_sizes=2)
     assert {seed for seeds in seeds_of_sweeps for seed in seeds} == {7}
     assert found.config["tuning"] == {

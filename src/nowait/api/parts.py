@@ -1,4 +1,4 @@
-"""Checks what a run is made of and puts it together."""
+"""Checks the parts of a run and puts them together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nowait.core import LastIterate, Method, Output, Server, Sgd, Update, checks
+from nowait.core import LastIterate, Method, Output, Problem, Server, Sgd, Update, checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import checked_problem, initial_params
 from nowait.core.types import Vector
@@ -21,7 +21,7 @@ MANY_WORKERS = 4
 
 
 def make_parts(
-    problem: Any,
+    problem: Problem,
     method: Method,
     workers: list[int],
     budget: Budget,
@@ -36,7 +36,7 @@ def make_parts(
     trace: str = "full",
     share: Callable[[Vector], Callable[[], Vector]] | None = None,
 ) -> Parts:
-    """Everything an engine needs, checked. ``share`` makes, of params, what allocates memory for more of them."""
+    """Return everything an engine needs, checked. ``share(params)`` returns an allocator for arrays like params."""
     capabilities = Capabilities.of(checked_problem(problem))
     checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
     if not workers and not resumed:
@@ -46,8 +46,8 @@ def make_parts(
     checks.instance(update, Update, "update", "nw.Momentum(0.9)")
     if method.makes_its_own_update and not isinstance(update, Sgd):
         raise ValueError(
-            f"{type(method).__name__} makes its own update: {type(update).__name__} on top of it would spoil its "
-            f"steps; leave update= out"
+            f"{type(method).__name__} makes its own update: {type(update).__name__} on top of it would change its "
+            f"steps; omit update="
         )
     output = checks.instance(LastIterate() if output is None else output, Output, "output", "nw.UniformAverage()")
     warn_of_momentum(update, method, len(workers))
@@ -83,25 +83,27 @@ def make_parts(
 
 
 def checked_kept(trace: Any) -> str:
-    """How much of the trace is kept, or an error."""
+    """Return how much of the trace is kept, or raise."""
     if trace not in KEPT:
         raise ValueError(f'trace must be "full", "sampled" or "none", got {trace!r}: it says how much of it is kept')
     return str(trace)
 
 
 def warn_of_momentum(update: Update, method: Method, num_workers: int) -> None:
-    """Asynchrony acts like momentum of its own: much of both makes runs unstable."""
+    """Warn of large momentum with many workers: asynchrony itself acts like momentum, which adds to it."""
     if update.momentum_factor > 0.5 and num_workers >= MANY_WORKERS and method.schedule() is not None:
         logger.warning(
-            "momentum of %.2g meets gradients about %d steps old, which act like more momentum: take a smaller factor, "
-            "nw.DelayedNesterov, or a method of minibatches or buffers",
+            "momentum of %.2g with gradients about %d steps old, which act like more momentum, may be unstable: use a "
+            "smaller factor, nw.DelayedNesterov, or a method of minibatches or buffers",
             update.momentum_factor,
             num_workers,
         )
 
 
-def warn_of_split(problem: Any, num_workers: int) -> None:
-    """Say so if the data are split for another number of workers."""
+def warn_of_split(problem: Problem, num_workers: int) -> None:
+    """Warn if the data are split for another number of workers: worker w then has shard w modulo their number."""
     num_shards = Capabilities.of(checked_problem(problem)).num_shards
-    if num_shards not in (1, num_workers):
-        logger.warning("the problem is split for %d workers, but there are %d", num_shards, num_workers)
+    if num_shards in (1, num_workers):
+        return
+    consequence = "shards without a worker are not used" if num_workers < num_shards else "some workers share a shard"
+    logger.warning("the problem is split for %d workers, but there are %d: %s", num_shards, num_workers, consequence)

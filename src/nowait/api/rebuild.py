@@ -1,7 +1,7 @@
-"""Makes the parts of a run again from what ``config.json`` says of them.
+"""Rebuilds the parts of a run from their descriptions in ``config.json``.
 
-A run's folder may come from somebody else, so a description can only name classes on the list below. They compute with
-the numbers they are given; none of them opens files, imports modules or runs code that the description holds.
+A run's folder is not trusted, so a description can only name classes on the list below. They compute with the numbers
+they are given; none of them opens files, imports modules or runs code from the description.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from nowait.speeds import Speeds
 
 NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 BASES = (Method, Update, Output, Stepsize, Speeds, WindowRule, L1, Ball, Box, AdaptiveStrength)
-"""Only these classes and those derived from them are made from a description."""
+"""Only these classes and their subclasses are made from a description."""
 KINDS: dict[str, type] = {"method": Method, "update": Update, "output": Output, "speeds": Speeds}
-"""What each part of a run must be."""
+"""The class of each part of a run."""
 
 
 def rebuild(description: Any, what: str) -> Any:
-    """The object that ``nowait.recording.describe`` described, if it is one of this library.
+    """Return the object of this library that ``nowait.recording.describe`` described.
 
-    ``what`` is the entry of ``config.json``. Any description that makes no such part raises ``ValueError``.
+    ``what`` is the entry of ``config.json``. Any other description raises ``ValueError``.
     """
     try:
         part = _value(description, what)
@@ -63,7 +63,7 @@ def _made(description: dict[str, Any], what: str) -> Any:
 
 
 def _class_of(name: Any) -> type | None:
-    """The class of this library with this name, if a description may name it."""
+    """Return the class of this library with this name, or None if a description may not name it."""
     for module in (core, methods, speeds):
         if isinstance(name, str) and name in module.__all__:
             kind = getattr(module, name)
@@ -86,6 +86,6 @@ def _torch_optimizer(description: dict[str, Any], what: str) -> Any:
 
 
 def _is_plain(option: Any) -> bool:
-    """Returns True for numbers, None, text and flat lists of them."""
+    """Return True for numbers, None, text and flat lists of them."""
     items = option if isinstance(option, list) else [option]
     return all(item is None or isinstance(item, bool | int | float | str) for item in items)

@@ -1,7 +1,7 @@
 """Reads a run's ``config.json`` and checks its entries.
 
-The folder may be damaged, edited by hand or prepared by somebody else: whatever is wrong with an entry, the error is a
-``ValueError`` of one sentence that begins with ``config.json`` and names the entry.
+The folder may be damaged, edited by hand or malicious: whatever is wrong with an entry, the error is a ``ValueError``
+of one sentence that begins with ``config.json`` and names the entry.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from nowait.recording.run import read_config as read_sealed_config
 T = TypeVar("T")
 
 LARGEST_FILE = 16 * 2**20
-"""In bytes. The largest configs that are written have some thousand numbers."""
+"""In bytes. The largest configs that nw.train writes have a few thousand numbers."""
 LONGEST_CAUSE = 400
 LOCAL_ADDRESSES = (None, "auto", "local")
-"""Ray addresses that cannot lead to somebody else's machine unless the user's own environment says so."""
+"""Ray addresses that lead to other machines only if the user's own environment says so."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What ``config.json`` in a run's folder says."""
+    """Return the entries of ``config.json`` in a run's folder."""
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} is not the folder of a run: it has no config.json")
@@ -43,7 +43,7 @@ def check_complete(config: dict[str, Any], needed: Iterable[str]) -> None:
 
 
 def entry(config: dict[str, Any], name: str, check: Callable[[Any], T]) -> T:
-    """An entry as ``check`` returns it; if ``check`` raises, an error that names the entry."""
+    """Return what ``check`` makes of an entry; if it raises, raise an error that names the entry."""
     if name not in config:
         raise ValueError(f"config.json has no {name}")
     try:
@@ -53,7 +53,7 @@ def entry(config: dict[str, Any], name: str, check: Callable[[Any], T]) -> T:
 
 
 def part(config: dict[str, Any], name: str) -> Any:
-    """The method, update or output of the run, made again."""
+    """Return the method, update or output of the run, rebuilt."""
     made = entry(config, name, lambda description: rebuild(description, name))
     if made is None:
         raise ValueError(f"config.json, entry {name!r}: it is null, but every run has one: pass {name}= again")
@@ -61,18 +61,18 @@ def part(config: dict[str, Any], name: str) -> Any:
 
 
 def labels_of(config: dict[str, Any]) -> dict[str, Any]:
-    """The labels of the run; none if there is no such entry."""
+    """Return the labels of the run; empty if there is no such entry."""
     return entry({"labels": {}} | config, "labels", _dictionary)
 
 
 def budget_of(description: Any) -> Budget:
-    """The budget that an entry describes."""
+    """Return the budget that an entry describes."""
     values = {name: value for name, value in _dictionary(description).items() if name != "type"}
     return Budget(**values)
 
 
 def cluster_of(description: Any) -> RayCluster | None:
-    """The cluster that an entry describes; None for processes on this machine."""
+    """Return the cluster that an entry describes; None for processes on this machine."""
     if description is None:
         return None
     values = {name: value for name, value in _dictionary(description).items() if name != "type"}
@@ -82,7 +82,7 @@ def cluster_of(description: Any) -> RayCluster | None:
 
 
 def engine_of(description: Any) -> RayCluster | None:
-    """As ``cluster_of``, but a cluster on other machines has to be named by the user."""
+    """Return the cluster that an entry describes; raise if it is on other machines, which the user must name."""
     cluster = cluster_of(description)
     if cluster is not None and cluster.address not in LOCAL_ADDRESSES:
         raise ValueError(
@@ -93,34 +93,34 @@ def engine_of(description: Any) -> RayCluster | None:
 
 
 def slowdown_keys(description: Any) -> dict[int, Any]:
-    """A slowdown with the numbers of workers for keys, which JSON keeps as text."""
+    """Return a slowdown with integer keys: JSON stores worker numbers as text."""
     return {int(worker): factor for worker, factor in _dictionary(description).items()}
 
 
 def flag(value: Any) -> bool:
-    """True or False, and nothing else."""
+    """Return a Boolean, or raise."""
     if not isinstance(value, bool):
         raise ValueError(f"it must be true or false, got {_shown(value)}")
     return value
 
 
 def count(least: int) -> Callable[[Any], int]:
-    """A check for integers of at least ``least``."""
+    """Return a check for integers of at least ``least``."""
     return lambda value: checks.at_least(least, value, "it", "the run could not go on with fewer")
 
 
 def count_or_none(value: Any) -> int | None:
-    """An integer of at least 1, or None."""
+    """Return an integer of at least 1 or None, or raise."""
     return None if value is None else count(1)(value)
 
 
 def seconds_or_none(value: Any) -> float | None:
-    """A positive number of seconds, or None."""
+    """Return a positive number of seconds or None, or raise."""
     return None if value is None else checks.positive(value, "it", "it is a number of seconds")
 
 
 def fingerprint_of(description: Any) -> dict[str, Any] | None:
-    """A recorded fingerprint: the problem as text, number and dtype of params, and the norm of one gradient.
+    """Return a recorded fingerprint: the problem as text, number and dtype of params, and the norm of one gradient.
 
     None if it was not known when the run ended.
     """

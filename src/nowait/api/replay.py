@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from nowait.api.parts import make_parts
-from nowait.core import Method, Output, Update, checks
+from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
 from nowait.engines.simulator import replay as run_replay
@@ -17,7 +17,7 @@ from nowait.recording import Run, Trace
 
 def replay(
     trace: Trace,
-    problem: Any,
+    problem: Problem,
     method: Method,
     *,
     seed: int = 0,
@@ -28,11 +28,11 @@ def replay(
     initial: Any = None,
     progress: bool | None = None,
 ) -> Run:
-    """Make the run of a trace again: the same events, gradients recomputed, the same iterates bit for bit.
+    """Run the events of a trace again, with gradients recomputed: the iterates are the same, bit for bit.
 
     Problem, method, seed, update and initial params must be those of the run. A trace of others is refused at the
-    first row where a ticket, a delay, an outcome, a stepsize or a gradient's norm differs. ``output`` may be another:
-    it makes another answer of the same iterates. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
+    first row where a ticket, a delay, an outcome, a stepsize or a gradient's norm differs. ``output`` may be another
+    rule: it computes another answer from the same iterates. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
     >>> import nowait as nw
     >>> problem, method = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1), nw.AsynchronousSGD(nw.Constant(0.1))

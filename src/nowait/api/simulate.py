@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from nowait.api.parts import make_parts, warn_of_split
-from nowait.core import Method, Output, Update, checks
+from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
 from nowait.engines.simulator import is_better_not_compiled, simulate_compiled
@@ -18,7 +18,7 @@ from nowait.speeds import Faults, Speeds
 
 
 def simulate(
-    problem: Any,
+    problem: Problem,
     method: Method,
     speeds: Speeds,
     *,
@@ -33,7 +33,7 @@ def simulate(
     initial: Any = None,
     seed: int = 0,
     faults: Faults | None = None,
-    way: str | None = None,
+    engine: str | None = None,
     trace: str = "full",
     labels: Mapping[str, Any] | None = None,
     progress: bool | None = None,
@@ -43,17 +43,17 @@ def simulate(
     The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (virtual) and ``target_loss`` comes first.
     The loss is evaluated before the first step, every ``evaluate_every`` steps and at the end; None spreads about
     a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
-    ``nw.Callback`` objects. ``faults`` lets workers leave and join. ``progress`` None shows a bar on a terminal.
+    ``nw.Callback`` objects. ``faults`` makes workers leave and join. ``progress`` None shows a bar on a terminal.
 
     Ctrl-C and SIGTERM end the run and raise ``nw.Interrupted``, a ``KeyboardInterrupt`` that has the run so far as
     ``run``, so that a loop over many runs ends as well.
 
     Linear models and ``NoisyQuadratic`` with plain SGD and a method that does not look at gradients run compiled, which
-    changes nothing but the speed (and, by rounding, averages of iterates); ``run.stats.way`` says which way it was.
-    (As long as nothing is compiled on this machine, short runs are not, if that gives the same bits.)
-    ``way="reference"`` asks for the other way. ``labels`` are kept in ``run.config``, for whatever you want to
-    remember. ``trace="sampled"`` keeps all of a worker's first 1,024 arrivals in the trace and then one in 64,
-    ``trace="none"`` keeps none: for very long runs, which cannot be replayed then.
+    changes nothing but the speed (and, by rounding, averages of iterates); ``run.stats.engine`` is then "compiled".
+    (While the cache of compiled code is empty, short runs are not compiled if that gives the same bits.)
+    ``engine="reference"`` prevents it. ``labels`` are kept in ``run.config``. ``trace="sampled"`` keeps all of a
+    worker's first 1,024 arrivals in the trace and then one in 64, ``trace="none"`` keeps none: for very long runs,
+    which cannot be replayed then.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
@@ -68,8 +68,10 @@ def simulate(
     faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
     faults.check_leavers(speeds.num_workers)
     seed = checked_seed(seed)
-    if way not in (None, "reference"):
-        raise ValueError(f"way must be None or 'reference', got {way!r}: a run is compiled wherever that is possible")
+    if engine not in (None, "reference"):
+        raise ValueError(
+            f"engine must be None or 'reference', got {engine!r}: a run is compiled wherever that is possible"
+        )
     parts = make_parts(
         problem,
         method,
@@ -92,6 +94,6 @@ def simulate(
         "trace": trace,
     }
     with Watch():
-        plain = way == "reference" or is_better_not_compiled(parts, speeds, seed)
+        plain = engine == "reference" or is_better_not_compiled(parts, speeds, seed)
         run = None if plain else simulate_compiled(parts, speeds, faults, seed, progress)
         return run_simulation(parts, speeds.clock(seed), faults, seed, progress) if run is None else run

@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.api.parts import make_parts, warn_of_split
-from nowait.core import LastIterate, Method, Output, Update, checks
+from nowait.core import LastIterate, Method, Output, Problem, Update, checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.core.randomness import checked_seed
@@ -24,23 +24,23 @@ from nowait.engines.simulator.compiled import data_of
 from nowait.engines.simulator.sweep import NotPlannable, SweepParts, sweep_compiled
 from nowait.engines.watch import Watch
 from nowait.recording import Run, Sweep, SweepRun, describe, name_of
-from nowait.recording.sweep_folder import SweepFolder, way_of
+from nowait.recording.sweep_folder import SweepFolder, engine_of
 from nowait.speeds import Faults, Speeds
 
 logger = logging.getLogger("nowait")
 
 EVALUATIONS = 20
-"""How many evaluations the runs of a sweep get when the user does not say."""
+"""The number of evaluations of each run of a sweep by default."""
 Make = Callable[[float], Method]
 
 
 def sweep(
-    problem: Any,
+    problem: Problem,
     method: Method | Make,
     speeds: Speeds,
     *,
     stepsizes: Iterable[float],
-    seeds: Iterable[int] = (0,),
+    seeds: int | Iterable[int] = (0,),
     steps: int | None = None,
     gradients: int | None = None,
     seconds: float | None = None,
@@ -54,19 +54,20 @@ def sweep(
     folder: str | Path | None = None,
     progress: bool | None = None,
 ) -> Sweep:
-    """Simulate a method with every stepsize and every seed: the losses, and which stepsize is best.
+    """Simulate a method with every stepsize and every seed, and return the losses and the best stepsize.
 
-    ``method`` is a method, whose stepsize rule gets each of the sizes in turn (``DelayAdaptive(0.1)`` becomes
-    ``DelayAdaptive(size)``), or a function that makes one: ``lambda size: nw.AsynchronousSGD(nw.Constant(size))``. The
-    runs end as those of ``nw.simulate`` do; a run that diverges is a result, not an error. The loss is evaluated every
+    ``method`` is a method, whose stepsize rule gets each of the ``stepsizes`` as its γ in turn (``DelayAdaptive(0.1)``
+    becomes ``DelayAdaptive(size)``), or a function that makes one: ``lambda size: nw.AsynchronousSGD(size)``.
+    ``seeds`` is a number n, which means 0 to n − 1, or the seeds themselves. Runs end as in ``nw.simulate``, after
+    ``seconds`` of virtual time for instance; a run that diverges is a result, not an error. The loss is evaluated every
     ``evaluate_every`` steps; None spreads about twenty evaluations over the budget. All cores are used unless
-    ``threads`` says how many. What cannot be compiled (see ``nw.simulate``) is run one by one.
+    ``threads`` is given. What cannot be compiled (see ``nw.simulate``) is run one by one.
 
     ``update`` and ``output`` are those of ``nw.simulate``; with either the runs are made one by one. With an output
-    rule stepsizes are compared by the loss of its answer (``answers``), else by the last loss.
+    rule, stepsizes are compared by the loss of its answer (``answers``), else by the last loss.
 
     With a ``folder`` every complete run is written there. The same call with the same folder, after an interruption or
-    with further stepsizes and seeds, makes only the runs that are missing. ``nw.Sweep.load(folder)`` reads a finished
+    with more stepsizes and seeds, makes only the runs that are missing. ``nw.Sweep.load(folder)`` reads a finished
     sweep. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
     >>> import nowait as nw
@@ -77,7 +78,7 @@ def sweep(
     (1.0, [False, False, False, True])
     """
     if device != "cpu":
-        raise ValueError(f"device must be 'cpu', got {device!r}: there is no other way to sweep yet")
+        raise ValueError(f"device must be 'cpu', got {device!r}: sweeps run on the CPU only")
     sizes, seed_list = _checked_sizes(stepsizes), checked_seeds(seeds)
     make = maker(method)
     first = checks.instance(make(float(sizes[0])), Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
@@ -85,7 +86,7 @@ def sweep(
     faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
     faults.check_leavers(speeds.num_workers)
     if threads is not None:
-        threads = checks.at_least(1, threads, "threads", "somebody has to compute")
+        threads = checks.at_least(1, threads, "threads", "a sweep needs at least one")
     params = initial_params(checked_problem(problem), initial)
     check_initial_loss(problem, params)
     budget = Budget(steps, gradients, seconds)
@@ -99,14 +100,14 @@ def sweep(
     with Watch() as watch, Progress("sweeping", progress) as bar:
         work = _Work(parts, rules, sizes, seed_list, found, watch)
         work.make_all(threads, bar)
-    result = Sweep.of(sizes, np.array(seed_list, dtype=np.int64), work.runs, way_of(work.ways), config)
+    result = Sweep.of(sizes, np.array(seed_list, dtype=np.int64), work.runs, engine_of(work.engines), config)
     if result.advice:
         logger.warning(result.advice)
     return result
 
 
 def maker(method: Method | Make) -> Make:
-    """A function that makes the method with a stepsize."""
+    """Return a function that makes the method with a stepsize."""
     if not isinstance(method, Method):
         if callable(method) and not isinstance(method, type):
             return method
@@ -127,7 +128,7 @@ class _Rules:
 
     @property
     def usual(self) -> bool:
-        """Plain SGD, and the last iterate as the answer."""
+        """True for plain SGD with the last iterate as the answer."""
         return self.update is None and self.has_last_iterate
 
     @property
@@ -137,7 +138,7 @@ class _Rules:
 
 @final
 class _Work:
-    """The runs that are there and those to be made."""
+    """The runs of a sweep: those that its folder holds, and those still to be made."""
 
     def __init__(
         self,
@@ -154,9 +155,9 @@ class _Work:
         self._seeds = seeds
         self._folder = folder
         self._watch = watch
-        kept, ways = ({}, set()) if folder is None else folder.kept()
+        kept, engines = ({}, set()) if folder is None else folder.kept()
         self.runs: dict[tuple[float, int], SweepRun] = kept
-        self.ways: set[str] = ways
+        self.engines: set[str] = engines
 
     def make_all(self, threads: int | None, bar: Progress) -> None:
         """Make the runs that are missing."""
@@ -169,7 +170,7 @@ class _Work:
                 self._one_by_one(sizes, seeds, bar)
 
     def _missing(self) -> list[tuple[Floats, list[int]]]:
-        """Stepsizes and the seeds that lack just these."""
+        """Return groups of stepsizes and seeds whose runs are missing."""
         groups: dict[tuple[float, ...], list[int]] = {}
         for seed in self._seeds:
             missing = tuple(size for size in self._sizes.tolist() if (size, seed) not in self.runs)
@@ -180,11 +181,11 @@ class _Work:
     def _keep_compiled(self, seed: int, sizes: Floats, runs: list[SweepRun]) -> None:
         self._keep({(size, seed): run for size, run in zip(sizes.tolist(), runs, strict=True)}, "compiled")
 
-    def _keep(self, runs: dict[tuple[float, int], SweepRun], way: str) -> None:
+    def _keep(self, runs: dict[tuple[float, int], SweepRun], engine: str) -> None:
         if self._folder is not None:
-            self._folder.add(runs, way)
+            self._folder.add(runs, engine)
         self.runs |= runs
-        self.ways.add(way)
+        self.engines.add(engine)
 
     def _one_by_one(self, sizes: Floats, seeds: list[int], bar: Progress) -> None:
         for seed in seeds:
@@ -192,11 +193,11 @@ class _Work:
                 if (size, seed) not in self.runs:
                     run = self._single(size, seed)
                     self._watch.check()
-                    self._keep({(size, seed): _sweep_run(run, self._answer(run))}, run.stats.way)
+                    self._keep({(size, seed): _sweep_run(run, self._answer(run))}, run.stats.engine)
                     bar.show(len(self.runs) / (len(self._sizes) * len(self._seeds)))
 
     def _single(self, size: float, seed: int) -> Run:
-        """One run, compiled if it can be."""
+        """Make one run, compiled if possible."""
         parts = self._parts
         run_parts = make_parts(
             parts.problem,
@@ -218,7 +219,7 @@ class _Work:
         return simulate(run_parts, parts.speeds.clock(seed), parts.faults, seed, progress=False)
 
     def _answer(self, run: Run) -> float | None:
-        """The loss of the output rule's answer; None if that is the last iterate."""
+        """Return the loss of the output rule's answer; None if that is the last iterate."""
         if self._rules.has_last_iterate:
             return None
         return math.inf if run.stats.diverged else loss_of(self._parts.problem, run.params)
@@ -233,7 +234,7 @@ def _sweep_run(run: Run, answer: float | None) -> SweepRun:
 
 
 def _config(parts: SweepParts, method: Method, rules: _Rules) -> dict[str, Any]:
-    """What was run, but for stepsizes and seeds: a folder must hold the same to be added to."""
+    """Return what was run, without stepsizes and seeds: runs are only added to a folder with the same entries."""
     loss = loss_of(parts.problem, parts.initial)
     return {
         "problem": name_of(parts.problem),
@@ -259,16 +260,26 @@ def _checked_sizes(stepsizes: Iterable[float]) -> Floats:
 
 
 def check_rules(update: Any, output: Any) -> None:
-    """Raise if an update or an output is given that is none."""
+    """Raise if an update or an output is given that is not one."""
     if update is not None:
         checks.instance(update, Update, "update", "nw.Momentum(0.9)")
     if output is not None:
         checks.instance(output, Output, "output", "nw.UniformAverage()")
 
 
-def checked_seeds(seeds: Iterable[int]) -> list[int]:
-    """Seeds as a list, each once."""
-    checked = [checked_seed(seed) for seed in _listed(seeds, "seeds")]
+def checked_seeds(seeds: int | Iterable[int], first: int = 0) -> list[int]:
+    """Return the seeds of several runs, each once. A number n means the n seeds from ``first`` on.
+
+    >>> checked_seeds(3), checked_seeds(2, first=5), checked_seeds([4, 1])
+    ([0, 1, 2], [5, 6], [4, 1])
+    """
+    first = checked_seed(first)
+    if isinstance(seeds, Iterable):
+        if first != 0:
+            raise ValueError(f"give seed={first} with a number of seeds, or the seeds themselves, not both")
+        checked = [checked_seed(seed) for seed in _listed(seeds, "seeds")]
+    else:
+        checked = list(range(first, first + checks.at_least(1, seeds, "seeds", "there must be a run")))
     if len(set(checked)) < len(checked):
         raise ValueError("seeds has one of them twice: it would count twice")
     if max(checked) >= 1 << 63:

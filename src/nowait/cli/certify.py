@@ -20,7 +20,7 @@ FIGURES = (".png", ".pdf", ".svg")
 @final
 @dataclass(frozen=True)
 class CertifySettings:
-    """What the command line asked for."""
+    """The options of the command."""
 
     settings: Sequence[str] | None
     patterns: Sequence[str] | None
@@ -33,7 +33,7 @@ class CertifySettings:
 
 
 def run_certify(asked: CertifySettings) -> bool:
-    """Certify, print, and say whether everything holds."""
+    """Certify and print. Return True if everything holds."""
     if asked.figure is not None:
         _check_figure(asked.figure)
     found = certify(
@@ -56,7 +56,7 @@ def run_certify(asked: CertifySettings) -> bool:
 
 
 def _check_figure(path: Path) -> None:
-    """Before the work, so that nothing is computed in vain."""
+    """Raise before the work starts if the figure cannot be written."""
     if path.suffix not in FIGURES:
         raise ValueError(f"--figure must end in {', '.join(FIGURES)}, got {path}")
     if not path.parent.is_dir():
@@ -122,7 +122,7 @@ def _lemmas(found: Certificate) -> str:
 def _bias_table(found: Certificate) -> Table:
     table = Table(
         title="Without Assumption 1: F(x) = E ½(x − ξ)², ξ = ±1, and samples of +1 take a hundred times longer",
-        caption="The minimiser is 0. What weighs old gradients less, weighs +1 less.",
+        caption="The minimiser is 0. Rules that give old gradients less weight give samples of +1 less weight.",
     )
     table.add_column("asynchronous SGD")
     table.add_column("x on average", justify="right")

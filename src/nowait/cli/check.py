@@ -1,4 +1,4 @@
-"""``nowait check``: which files of a run are whole."""
+"""``nowait check``: which files of a run are undamaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nowait.recording.check import FolderCheck, check_folder
 
 
 def run_check(folder: Path, as_json: bool) -> bool:
-    """Print what is known of each file. Returns True if all are whole."""
+    """Print the state of each file. Return True if none is damaged."""
     found = check_folder(folder)
     if as_json:
         print_json({"whole": found.whole, "summary": found.summary, "files": [asdict(file) for file in found.files]})

@@ -1,4 +1,4 @@
-"""What the commands share: a simulated cluster, a folder for results."""
+"""What commands share: the speeds of a mixed cluster, and the folder for results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from nowait.numerics.elementary import exp
 
 
 def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
-    """Seconds per gradient: lognormal around 1, and one straggler."""
+    """Return seconds per gradient: lognormal around 1, and one straggler."""
     seconds: Floats = exp(0.5 * np.round(np.random.default_rng(seed).standard_normal(workers), 9))
     seconds[-1] = straggler * float(np.median(seconds))
     return seconds
 
 
 def make_folder(folder: Path) -> None:
-    """Before the work, so that nothing is computed in vain."""
+    """Create the folder before the work starts, so that no result is lost."""
     if folder.exists():
         raise FileExistsError(f"{folder} exists: choose another --folder")
     try:

@@ -1,4 +1,4 @@
-"""A TOML file with the names of a command's options."""
+"""Reads the options of a command from a TOML file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ OWN_NAME = "config"
 
 
 def load_config(context: Any, parameter: Any, path: Path | None) -> Path | None:  # noqa: ARG001 (typer calls it)
-    """Take the options of a command from a file; what the command line says goes before it.
+    """Take the options of a command from a file; options on the command line override it.
 
     Names are those of the options, with dashes or underscores; a table with the name of the command may hold them, so
-    that one file serves several commands. An unknown name is refused, with the nearest known one.
+    that one file serves several commands. An unknown name is an error that suggests the nearest known one.
     """
     if path is None:
         return None
@@ -33,7 +33,7 @@ def load_config(context: Any, parameter: Any, path: Path | None) -> Path | None:
 
 
 def _fitting(value: Any, option: Any, name: str) -> Any:
-    """The value as the option takes it: lists for what may be repeated, else numbers with commas between them."""
+    """Return the value as the option takes it: a list for an option that may be repeated, else comma-separated text."""
     is_flag = getattr(option, "is_flag", False)
     if isinstance(value, dict) or isinstance(value, bool) != bool(is_flag):
         wanted = "true or false" if is_flag else "a number or a text"
@@ -57,7 +57,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _of_command(values: dict[str, Any], context: Any, path: Path) -> dict[str, Any]:
-    """The options outside tables, and those in the table of this command; tables must be of commands."""
+    """Return the options outside tables and in the table of this command; every table must be that of a command."""
     commands = set(context.parent.command.commands) if context.parent is not None else {context.info_name}
     for name, value in values.items():
         if isinstance(value, dict) and name not in commands:

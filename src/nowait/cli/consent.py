@@ -1,7 +1,7 @@
-"""Asks the user before a command does what a run's folder says and the user did not.
+"""Asks the user before a command runs code or joins a cluster that only the run's folder names.
 
-A folder may come from somebody else. Its ``config.json`` may name a function to call, or a Ray cluster to join, and
-both can do anything that the user can. Names are shown as Python writes text, so that they cannot imitate the question.
+A folder is not trusted: its ``config.json`` may name a function to call, or a Ray cluster to join, and both can do
+anything that the user can. Names are printed with ``repr``, so that they cannot imitate the question.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import typer
 from nowait.cli.problems import code_of, source_file
 
 REFUSED = 2
-"""The exit status if the user did not agree."""
+"""The exit status if the user did not confirm."""
 
 
 def confirm_problem(folder: Path, problem: str) -> None:
-    """Return if the problem that a folder names is data, or code that the user agrees to run; else end the command."""
+    """Return if the problem that a folder names is data, or code that the user confirms; else end the command."""
     code = code_of(problem)
     if code is None:
         typer.echo(f"nowait: reading the data file {problem!r}, which config.json in {str(folder)!r} names", err=True)
@@ -33,7 +33,7 @@ def confirm_problem(folder: Path, problem: str) -> None:
 
 
 def confirm_cluster(folder: Path, address: str) -> None:
-    """Return if the user agrees to join the Ray cluster that a folder names; else end the command."""
+    """Return if the user confirms the Ray cluster that a folder names; else end the command."""
     _confirm(
         f"config.json in {str(folder)!r} names a Ray cluster to join, which can run code here: {address!r}",
         f"--engine ray --address {address!r}",
@@ -41,7 +41,7 @@ def confirm_cluster(folder: Path, address: str) -> None:
 
 
 def on_terminal() -> bool:
-    """Returns True if somebody can be asked."""
+    """Return True if the user can be asked."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 

@@ -1,4 +1,4 @@
-"""``nowait``: the commands and what they take."""
+"""``nowait``: the commands and their options."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from nowait.cli.options import (
 from nowait.engines.watch import Watch
 
 DIVERGED, KILLED = 3, 128
-"""Exit statuses: 0 is done, 1 an error of the user's that is told in a line, 2 wrong options. A signal gives 128 plus
-its number, as in shells: 130 for Ctrl-C, 143 for SIGTERM."""
+"""Exit statuses: 0 success, 1 a user error printed in one line, 2 wrong options. A signal gives 128 plus its number, as
+in shells: 130 for Ctrl-C, 143 for SIGTERM."""
 
 
 @final
 class Commands(TyperGroup):
-    """All commands. A signal ends each with the status for it, whatever the command does with the exception."""
+    """All commands. A signal ends each with the exit status for that signal."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -73,7 +73,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     ] = None,
     engine: Annotated[str, typer.Option(help="processes, on this machine, ray, or simulate.")] = "processes",
     address: Address = None,
-    native: Annotated[bool, typer.Option("--native", help="Leave the delays to this machine alone.")] = False,
+    native: Annotated[bool, typer.Option("--native", help="Do not slow any worker.")] = False,
     straggler: Annotated[
         float | None,
         typer.Option(help="How many times slower one worker is.", min=1.0, show_default="10; none if native"),
@@ -81,7 +81,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     gradients: Annotated[
         int | None,
         typer.Option(
-            help="How long: the time asynchronous SGD takes for so many.",
+            help="Every method gets the time in which asynchronous SGD computes this many gradients.",
             min=100,
             show_default="32,000; 2,000 if quick",
         ),
@@ -102,9 +102,9 @@ def race(  # noqa: PLR0917 (typer makes options of them)
 ) -> None:
     """Race minibatch SGD against asynchronous SGD, with real worker processes. About two minutes.
 
-    The paper's least squares problem (10,000 rows, 400 dimensions, batches of 256). The workers imitate a mixed cluster
-    with one straggler, unless --native. Stepsizes are tuned first, in virtual time on compute times measured in a
-    probe; then every method runs live for the same wall-clock time. Prints a table and what follows from it; writes
+    The paper's least squares problem (10,000 rows, 400 dimensions, batches of 256). The workers are slowed like a mixed
+    cluster with one straggler, unless --native. Stepsizes are tuned first, in virtual time on compute times measured
+    in a probe; then every method runs live for the same wall-clock time. Prints a table and conclusions; writes
     report.html, figures and the runs.
 
     Example: nowait race --workers 40 --straggler 100 --method ringmaster:max_delay=80
@@ -137,14 +137,14 @@ def simulate(  # noqa: PLR0917 (typer makes options of them)
     problem: ProblemArgument = None,
     method: Method = "asynchronous",
     stepsize: Stepsize = None,
-    workers: Annotated[int, typer.Option(help="How many workers, lognormal around a second.", min=1)] = 8,
-    straggler: Annotated[float, typer.Option(help="How many times slower one of them is.", min=1.0)] = 10.0,
+    workers: Annotated[int, typer.Option(help="How many workers; times are lognormal around 1 s.", min=1)] = 8,
+    straggler: Annotated[float, typer.Option(help="How many times slower one worker is.", min=1.0)] = 10.0,
     speeds: Annotated[
         str | None, typer.Option(help="Instead: seconds per gradient of every worker, with commas between them.")
     ] = None,
     steps: Steps = None,
     gradients: Gradients = None,
-    seconds: Annotated[float | None, typer.Option(help="End after so many virtual seconds.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="End after this many virtual seconds.")] = None,
     target_loss: TargetLoss = None,
     evaluate_every: EvaluateEvery = None,
     loss: Loss = "least-squares",
@@ -174,17 +174,17 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     most_workers: Annotated[
         int | None,
         typer.Option(
-            help="With --engine ray: begin with --workers, go on with up to so many.", min=1, show_default="no more"
+            help="With --engine ray: start with --workers and add up to this many.", min=1, show_default="no more"
         ),
     ] = None,
     engine: Engine = "processes",
     address: Address = None,
     steps: Steps = None,
     gradients: Gradients = None,
-    seconds: Annotated[float | None, typer.Option(help="End after so many seconds.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="End after this many seconds.")] = None,
     target_loss: TargetLoss = None,
     evaluate_every: EvaluateEvery = None,
-    slowdown: Annotated[str | None, typer.Option(help="Stragglers to order, such as 0=100,3=2.")] = None,
+    slowdown: Annotated[str | None, typer.Option(help="Simulated stragglers, such as 0=100,3=2.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.", min=1)] = None,
     checkpoint_seconds: Annotated[float | None, typer.Option(help="Seconds between checkpoints.")] = None,
     loss: Loss = "least-squares",
@@ -210,17 +210,17 @@ def train(  # noqa: PLR0917 (typer makes options of them)
 def resume(  # noqa: PLR0917 (typer makes options of them)
     folder: Annotated[Path, typer.Argument(help="The folder of a run of nowait train or nw.train.")],
     problem: Annotated[
-        str | None, typer.Option(help="As in nowait train.", show_default="the one the run remembers")
+        str | None, typer.Option(help="As in nowait train.", show_default="as stored in the run")
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="Of a LIBSVM file.", show_default="as remembered")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as remembered")] = None,
+    loss: Annotated[str | None, typer.Option(help="Of a LIBSVM file.", show_default="as stored")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as stored")] = None,
     engine: Annotated[str | None, typer.Option(help="processes or ray.", show_default="as it was")] = None,
     address: Address = None,
     as_json: Json = False,
 ) -> None:
     """Go on with a run from its last checkpoint, after a crash or Ctrl-C.
 
-    Code that the folder names runs only after you have agreed; --problem names it yourself.
+    Code that the folder names runs only after you confirm it; --problem names it explicitly.
 
     Example: nowait resume runs/train-1
     """
@@ -234,15 +234,15 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
 def replay(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     problem: Annotated[
-        str | None, typer.Option(help="As in nowait train.", show_default="the one the run remembers")
+        str | None, typer.Option(help="As in nowait train.", show_default="as stored in the run")
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="Of a LIBSVM file.", show_default="as remembered")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as remembered")] = None,
+    loss: Annotated[str | None, typer.Option(help="Of a LIBSVM file.", show_default="as stored")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as stored")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a recorded run again from its trace and compare the params bit for bit.
+    """Replay a recorded run from its trace and compare the params bit for bit.
 
-    Code that the folder names runs only after you have agreed; --problem names it yourself.
+    Code that the folder names runs only after you confirm it; --problem names it explicitly.
 
     Example: nowait replay runs/train-1
     """
@@ -270,11 +270,11 @@ def check(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that hold such.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that contain them.")],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
     minimum: Annotated[float, typer.Option(help="F*, which is subtracted from losses.")] = 0.0,
 ) -> None:
-    """One interactive HTML file of any runs.
+    """Write one interactive HTML file about any runs.
 
     Example: nowait report runs/train-1 runs/simulate-1 --out report.html
     """
@@ -319,11 +319,12 @@ def sweep(  # noqa: PLR0917 (typer makes options of them)
 
 @app.command()
 def plan(  # noqa: PLR0917 (typer makes options of them)
-    seconds: Annotated[
-        str | None, typer.Option(help="Seconds per gradient of every worker, with commas between them.")
+    seconds_per_gradient: Annotated[
+        str | None,
+        typer.Option("--seconds-per-gradient", "--seconds", help="Of every worker, with commas between them."),
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="The folder of a run, whose compute times are taken.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Probe this machine with so many workers.", min=1)] = None,
+    workers: Annotated[int | None, typer.Option(help="Probe this machine with this many workers.", min=1)] = None,
     probe: Annotated[float, typer.Option(help="Seconds that the probe takes.")] = 3.0,
     problem: Annotated[
         str | None,
@@ -337,21 +338,24 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
         float | None, typer.Option(help="The loss to reach.", show_default="one that all methods reach")
     ] = None,
     gradients: Annotated[
-        int | None, typer.Option(help="How many asynchronous SGD simulates.", show_default="20,000, or fewer if slow")
+        int | None,
+        typer.Option(
+            help="Gradients of asynchronous SGD in the simulated time.", show_default="20,000, or fewer if slow"
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="How many seeds.", min=1, show_default="3, or 1 if gradients are slow")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The first of them.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """What would asynchrony gain with these workers, with which method, and whom to leave out?
+    """Estimate what asynchrony would gain with these workers, with which method, and which workers to leave out.
 
     From seconds per gradient, from a recorded run, or from a probe of this machine on your own problem. Methods are
     compared by formula and by simulation in virtual time, each with its stepsize tuned.
 
-    Example: nowait plan --seconds 1,1,1,10
+    Example: nowait plan --seconds-per-gradient 1,1,1,10
     """
     from nowait.cli.plan import PlanSettings, run_plan
 
@@ -360,10 +364,10 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
 
 @app.command()
 def tables(  # noqa: PLR0917 (typer makes options of them)
-    seconds: Annotated[
-        str, typer.Option(help="Seconds per gradient of every worker, with commas between them.")
+    seconds_per_gradient: Annotated[
+        str, typer.Option("--seconds-per-gradient", "--seconds", help="Of every worker, with commas between them.")
     ] = "1,1,1,10",
-    budget: Annotated[float, typer.Option(help="How many seconds they work.")] = 1_000.0,
+    budget: Annotated[float, typer.Option(help="How many seconds the workers compute.")] = 1_000.0,
     smoothness: Annotated[float | None, typer.Option("--L", help="F is L-smooth.")] = 1.0,
     mu: Annotated[float | None, typer.Option("--mu", help="F is mu-strongly convex.")] = None,
     sigma: Annotated[float | None, typer.Option("--sigma", help="The standard deviation of a gradient.")] = 1.0,
@@ -372,9 +376,9 @@ def tables(  # noqa: PLR0917 (typer makes options of them)
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """The paper's Tables 1 and 2 with your numbers: rates, updates in a given time, speedups.
+    """Print the paper's Tables 1 and 2 with your numbers: rates, updates in a given time, speedups.
 
-    Example: nowait tables --seconds 1,1,1,10 --budget 1000 --mu 0.01
+    Example: nowait tables --seconds-per-gradient 1,1,1,10 --budget 1000 --mu 0.01
     """
     import nowait as nw
     from nowait.cli.tables import numbers, run_tables
@@ -382,7 +386,7 @@ def tables(  # noqa: PLR0917 (typer makes options of them)
     if excess is None and smoothness is not None and distance is not None:
         excess = smoothness * distance**2 / 2
     constants = nw.theory.Constants(L=smoothness, mu=mu, sigma=sigma, B=distance, Delta=excess)
-    run_tables(numbers(seconds, "--seconds"), budget, constants, as_json)
+    run_tables(numbers(seconds_per_gradient, "--seconds-per-gradient"), budget, constants, as_json)
 
 
 @app.command()
@@ -418,7 +422,7 @@ def certify(  # noqa: PLR0917 (typer makes options of them)
 
 
 def main() -> None:
-    """Run the command line; user errors are told in one line and end with status 1."""
+    """Run the command line; user errors are printed in one line and end with status 1."""
     try:
         app()
     except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
@@ -438,12 +442,12 @@ def _status_of(error: KeyboardInterrupt) -> int:
 
 
 def _printable(text: str) -> str:
-    """The text without control characters: an error may quote a file that somebody else wrote."""
+    """Return the text with control characters escaped: an error may quote an untrusted file."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)
 
 
 def _place_of(error: BaseException) -> str:
-    """Where in the user's own code an error was raised; empty if it was not."""
+    """Return the place in the user's own code where an error was raised; empty if it was raised elsewhere."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or not is_of_the_user(frames[-1].filename):
         return ""
@@ -451,13 +455,13 @@ def _place_of(error: BaseException) -> str:
 
 
 def is_of_the_user(filename: str) -> bool:
-    """Is a file neither of this library nor of any installed one?"""
+    """Return True if a file belongs neither to this library nor to any installed package."""
     own = str(Path(nowait.__file__).parent)
     return not (filename.startswith((own, sys.base_prefix, sys.prefix, "<")) or "site-packages" in filename)
 
 
 def _end(run: nowait.Run) -> None:
-    """The exit status says how a run ended."""
+    """Set the exit status according to how a run ended."""
     if run.stats.interrupted:
         raise nowait.Interrupted.of(run)
     if run.stats.diverged:
@@ -465,6 +469,6 @@ def _end(run: nowait.Run) -> None:
 
 
 def _free(folder: Path) -> Path:
-    """The first folder like this one, with a number behind, that does not exist."""
+    """Return the first numbered variant of a folder name that does not exist."""
     candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(1, 1_000_000))
     return next(candidate for candidate in candidates if not candidate.exists())

@@ -1,4 +1,4 @@
-"""Methods by name, as the command line spells them: ``ringmaster:max_delay=80,stepsize=constant``."""
+"""Methods named on the command line: ``ringmaster:max_delay=80,stepsize=constant``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from nowait.core import Method, Stepsize
 RULES: dict[str, Callable[[float], Stepsize]] = {"adaptive": nw.DelayAdaptive, "constant": nw.Constant}
 ENDINGS = ("ASGD", "SGD")
 CAREFUL = 0.5
-"""A stepsize that is not given is so much of 1/L, divided by ``Method.stepsize_divisor``."""
+"""The default stepsize is this fraction of 1/L, divided by ``Method.stepsize_divisor``."""
 
 
 def known_methods() -> dict[str, type[Method]]:
-    """The methods with a stepsize rule, by their names on the command line."""
+    """Return the methods with a stepsize rule, by their names on the command line."""
     found = {}
     for name in methods.__all__:
         kind = getattr(methods, name)
@@ -28,7 +28,7 @@ def known_methods() -> dict[str, type[Method]]:
 
 
 def parse_method(text: str) -> Callable[[float], Method]:
-    """A function that makes the method with a stepsize. ``stepsize=`` is ``adaptive`` (the default) or ``constant``."""
+    """Return a function of the stepsize that makes the method. ``stepsize=`` is ``adaptive`` or ``constant``."""
     name, _, rest = text.partition(":")
     kinds = known_methods()
     if name not in kinds:
@@ -50,14 +50,14 @@ def parse_method(text: str) -> Callable[[float], Method]:
 
 
 def default_stepsize(method: Method, unit: float, workers: int) -> tuple[float, str]:
-    """The stepsize of a run that was given none, and of what it is half, in words; ``unit`` is 1/L."""
+    """Return the default stepsize, and the text of what it is half of; ``unit`` is 1/L."""
     divisor = method.stepsize_divisor(workers)
     words = "1/L" if divisor == 1 else "1/(ML)" if divisor == workers else f"1/({divisor:.3g}·L)"
     return CAREFUL * unit / divisor, words
 
 
 def _fields(kind: type[Method]) -> dict[str, bool]:
-    """The parameters of a method, and whether each must be given."""
+    """Return the parameters of a method, and whether each is required."""
     if not dataclasses.is_dataclass(kind):
         return {}
     return {

@@ -21,7 +21,7 @@ def chosen(kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def engine_of(engine: str, address: str | None) -> str | RayCluster:
-    """The engine that two options name."""
+    """Return the engine that two options name."""
     if address is None:
         return engine
     if engine != "ray":
@@ -51,8 +51,8 @@ ProblemArgument = Annotated[
 ]
 Method = Annotated[str, typer.Option(help="A method and its parameters, such as ringmaster:max_delay=80.")]
 Stepsize = Annotated[float | None, typer.Option(help="γ.", show_default="half of 1/(ML), or of 1/L")]
-Steps = Annotated[int | None, typer.Option(help="End after so many steps.", min=1)]
-Gradients = Annotated[int | None, typer.Option(help="End after so many gradients.", min=1)]
+Steps = Annotated[int | None, typer.Option(help="End after this many steps.", min=1)]
+Gradients = Annotated[int | None, typer.Option(help="End after this many gradients.", min=1)]
 TargetLoss = Annotated[float | None, typer.Option(help="End at this loss.")]
 EvaluateEvery = Annotated[
     int | None, typer.Option(help="Steps between evaluations.", min=1, show_default="about 100 evaluations")
@@ -60,7 +60,8 @@ EvaluateEvery = Annotated[
 BatchSize = Annotated[int, typer.Option(help="Rows per gradient of a LIBSVM file or of the built-in problem.", min=1)]
 Engine = Annotated[str, typer.Option(help="processes, on this machine, or ray.")]
 Address = Annotated[
-    str | None, typer.Option(help="With --engine ray: auto or host:port.", show_default="a Ray of its own")
+    str | None,
+    typer.Option(help="With --engine ray: auto or host:port.", show_default="a new local Ray"),
 ]
-Seed = Annotated[int, typer.Option(help="Fixes samples and speeds.", min=0)]
+Seed = Annotated[int, typer.Option(help="The seed of samples and speeds.", min=0)]
 Folder = Annotated[Path | None, typer.Option(help="Where the run goes, a new folder.", show_default="runs/<command>-N")]

@@ -20,9 +20,9 @@ from nowait.studies import Advice, plan
 @final
 @dataclass(frozen=True)
 class PlanSettings:
-    """What the command line asked for."""
+    """The options of the command."""
 
-    seconds: str | None
+    seconds_per_gradient: str | None
     trace: Path | None
     workers: int | None
     probe: float
@@ -38,17 +38,17 @@ class PlanSettings:
 
 def run_plan(asked: PlanSettings) -> Advice:
     """Plan and print."""
-    given = [name for name in ("seconds", "trace", "workers") if getattr(asked, name) is not None]
+    given = [name for name in ("seconds_per_gradient", "trace", "workers") if getattr(asked, name) is not None]
     if len(given) != 1:
         raise ValueError(
-            "give the speeds by one of --seconds 1,1,1,10, --trace FOLDER (of a run) and --workers N (a probe of this "
-            "machine)"
+            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FOLDER (of a run) and --workers N "
+            "(a probe of this machine)"
         )
     wants_problem = asked.problem is not None or asked.workers is not None
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     advice = plan(
         problem if wants_problem else None,
-        seconds=None if asked.seconds is None else numbers(asked.seconds, "--seconds"),
+        seconds_per_gradient=_seconds_per_gradient(asked.seconds_per_gradient),
         trace=None if asked.trace is None else nw.load(asked.trace).trace,
         workers=asked.workers,
         probe_seconds=asked.probe,
@@ -64,8 +64,12 @@ def run_plan(asked: PlanSettings) -> Advice:
     return advice
 
 
+def _seconds_per_gradient(text: str | None) -> list[float] | None:
+    return None if text is None else numbers(text, "--seconds-per-gradient")
+
+
 def as_dictionary(advice: Advice) -> dict[str, Any]:
-    """The advice in plain words and numbers."""
+    """Return the advice as text and numbers."""
     found: dict[str, Any] = plain(advice)
     found |= {
         "fastest": advice.fastest.method,
@@ -102,13 +106,13 @@ def _table(advice: Advice) -> Table:
             table.add_row(one.method, "–", f"over {advice.budget_seconds:.4g}", "–", "–")
             continue
         gain = advice.minibatch.seconds / one.seconds
-        shown = f"{gain:.3g} x" if math.isfinite(gain) else "minibatch is not there"
+        shown = f"{gain:.3g} x" if math.isfinite(gain) else "minibatch did not reach it"
         table.add_row(one.method, f"{one.stepsize:.3g}", f"{one.seconds:.4g}", f"{one.gradients:,.0f}", shown)
     return table
 
 
 def _predictions(advice: Advice) -> Table:
-    table = Table(title="Predicted by the rates of the paper's Table 1 (convex), constants left out")
+    table = Table(title="Predicted by the rates of the paper's Table 1 (convex), up to a common constant")
     table.add_column("method")
     table.add_column("sooner than minibatch", justify="right")
     first = next(iter(advice.predicted.values()))

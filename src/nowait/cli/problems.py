@@ -1,4 +1,4 @@
-"""Problems as the command line names them: a LIBSVM file, or a function in a Python file or module."""
+"""Problems named on the command line: a LIBSVM file, or a function in a Python file or module."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from nowait.studies.units import stepsize_unit
 LOSSES = {"least-squares": nw.problems.LeastSquares, "logistic": nw.problems.LogisticRegression}
 BUILT_IN_LOSS = "least-squares"
 COMMAND = "command"
-"""The label under which a run remembers what the command line asked for."""
+"""The label of a run that stores the options of the command."""
 
 
 def load_problem(text: str | None, loss: str, batch_size: int) -> Any:
-    """The problem that ``--problem`` names: ``file.libsvm``, ``module:function`` or ``file.py:function``.
+    """Return the problem that ``--problem`` names: ``file.libsvm``, ``module:function`` or ``file.py:function``.
 
     None is the paper's least squares problem.
     """
@@ -42,7 +42,7 @@ def load_problem(text: str | None, loss: str, batch_size: int) -> Any:
 
 
 def remembered(text: str | None) -> str | None:
-    """A name that holds in other folders too: files by their whole path."""
+    """Return a name that is valid in other folders too, with the absolute path of a file."""
     if text is None:
         return None
     code = code_of(text)
@@ -53,13 +53,13 @@ def remembered(text: str | None) -> str | None:
 
 
 def code_of(text: str) -> tuple[str, str] | None:
-    """The file or module and the function that ``--problem`` names; None if it names a data file."""
+    """Return the file or module and the function that ``--problem`` names; None if it names a data file."""
     place, colon, function = text.rpartition(":")
     return (place, function) if colon and function.isidentifier() and not Path(text).exists() else None
 
 
 def source_file(place: str) -> str | None:
-    """The file that ``_module`` would run for a file or module, found without running anything; None if unknown."""
+    """Return the file that ``_module`` would run, without running anything; None if it is not known."""
     if place.endswith(".py"):
         return str(Path(place).resolve())
     names = place.split(".")
@@ -73,14 +73,14 @@ def source_file(place: str) -> str | None:
 
 
 def _spec(name: str, search: list[str] | None) -> ModuleSpec | None:
-    """Where a module is, asked of all finders; unlike ``importlib.util.find_spec`` it does not import its package."""
+    """Return the spec of a module. Unlike ``importlib.util.find_spec``, this does not import its package."""
     found = (finder.find_spec(name, search) for finder in sys.meta_path)
     return next((spec for spec in found if spec is not None), None)
 
 
 @contextlib.contextmanager
 def _searching_here() -> Iterator[None]:
-    """Look for modules in the current folder first, as ``_module`` does."""
+    """Search modules in the current folder first, as ``_module`` does."""
     before = list(sys.path)
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -90,12 +90,12 @@ def _searching_here() -> Iterator[None]:
 
 
 def unit_of(problem: Any) -> float:
-    """The order of the stepsizes to try: 1/L, which is exact for built-in problems and else estimated."""
+    """Return the order of magnitude of stepsizes: 1/L, exact for built-in problems, else estimated."""
     return stepsize_unit(problem, nw.theory.estimate(problem), gradients=10_000)
 
 
 def _made_by(place: str, function: str) -> Any:
-    """What a user's function without arguments returns."""
+    """Call the user's function without arguments and return its problem."""
     make = getattr(_module(place), function, None)
     if not callable(make):
         raise ValueError(f"{place} has no function {function}: --problem {place}:{function} calls it")
@@ -107,7 +107,7 @@ def _made_by(place: str, function: str) -> Any:
 
 
 def _module(place: str) -> Any:
-    """The module of this name, or in this file; its folder stays on the path, for worker processes."""
+    """Import the module of this name, or in this file; its folder stays on the path, for worker processes."""
     path = Path(place)
     if place.endswith(".py"):
         if not path.is_file():

@@ -22,20 +22,20 @@ from nowait.recording import describe
 from nowait.studies import Race, race
 from nowait.studies.entrants import checked_entrants, the_papers_three
 from nowait.studies.findings import RaceRow
-from nowait.studies.race import check_engine
+from nowait.studies.race_setup import check_engine
 
 GRADIENTS_PER_SECOND = 2_000
-"""Imitated workers are so slow that all together compute about so many: more would be too much for the machine."""
+"""Slowed workers compute about this many gradients per second in total, so that the machine is not overloaded."""
 USUAL_STRAGGLER = 10.0
 GRADIENTS, QUICK_GRADIENTS = 32_000, 2_000
 USUAL_SIZES, QUICK_SIZES = 7, 4
-"""How many stepsizes are tried."""
+"""Stepsizes tried for every method."""
 
 
 @final
 @dataclass(frozen=True)
 class RaceSettings:
-    """What the command line asked for."""
+    """The options of the command."""
 
     workers: int
     methods: list[str]
@@ -54,13 +54,13 @@ class RaceSettings:
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """What is remembered with every run."""
+        """The options as every run stores them."""
         values = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
         return values | {"problem": remembered(self.problem), "engine": describe(self.engine)}
 
 
 def run_race(asked: RaceSettings) -> Race:
-    """The whole race: problem, workers, tuning, runs, table, figures, report."""
+    """Load the problem, race, and print the table; figures and report are written to the folder."""
     if len(set(asked.methods)) < len(asked.methods):
         raise ValueError(f"--method has one of them twice: {', '.join(asked.methods)}")
     methods: Mapping[str, Callable[[float], Method]] = the_papers_three() | {
@@ -95,7 +95,7 @@ def run_race(asked: RaceSettings) -> Race:
         raise
     finally:
         with contextlib.suppress(OSError):
-            asked.folder.rmdir()  # if nothing came of it
+            asked.folder.rmdir()  # fails, as it should, if anything was written
     _tell(console, found, asked)
     return found
 
@@ -109,20 +109,20 @@ def _tell(console: Console, found: Race, asked: RaceSettings) -> None:
 
 
 def _workers(asked: RaceSettings) -> tuple[Any, dict[int, float] | None, str]:
-    """Speeds, slowdown, and what they are in words."""
+    """Return speeds, slowdown, and a sentence about them."""
     slowest = asked.workers - 1
     if asked.native:
         if asked.engine == "simulate":
             raise ValueError("--native means real delays: it needs --engine processes or ray")
         slowdown = None if asked.straggler is None else {slowest: asked.straggler}
         words = "" if slowdown is None else f", but worker {slowest} is slowed {asked.straggler:g} x"
-        return None, slowdown, f"Workers are as fast as this machine lets them be{words}."
+        return None, slowdown, f"Workers run at the speed of this machine{words}."
     straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
     unit = 1.0 if asked.engine == "simulate" else asked.workers / GRADIENTS_PER_SECOND
     medians = unit * mixed_cluster(asked.workers, straggler, asked.seed)
-    real = "" if asked.engine == "simulate" else ", on top of the delays of this machine"
+    real = "" if asked.engine == "simulate" else ", in addition to the delays of this machine"
     words = (
-        f"Workers imitate a mixed cluster{real}: lognormal times with medians from {medians.min():.3g} to "
+        f"Workers are slowed like a mixed cluster{real}: lognormal times with medians from {medians.min():.3g} to "
         f"{medians[:-1].max():.3g} s, and worker {slowest} as a straggler with {medians[-1]:.3g} s, "
         f"{straggler:g} times the median."
     )
@@ -130,7 +130,7 @@ def _workers(asked: RaceSettings) -> tuple[Any, dict[int, float] | None, str]:
 
 
 def _probe_seconds(asked: RaceSettings) -> float:
-    """Long enough for the straggler to deliver something."""
+    """Return a time in which the straggler delivers several gradients."""
     if asked.native:
         return 1.0 if asked.quick else 2.0
     straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
@@ -144,13 +144,13 @@ def _print(console: Console, found: Race, folder: Path) -> None:
     for sentence in found.findings:
         console.print(f"• {sentence}", highlight=False, markup=False)
     if not found.runs:
-        console.print(f"No method ran; what was tuned is in {folder}.", highlight=False, markup=False)
+        console.print(f"No method ran; the tuning runs are in {folder}.", highlight=False, markup=False)
         return
-    console.print(f"Report: {folder / 'report.html'}; figures and runs beside it.", highlight=False, markup=False)
+    console.print(f"Report: {folder / 'report.html'}; figures and runs are beside it.", highlight=False, markup=False)
 
 
 def _table(found: Race) -> Table:
-    """A column for every method, so that three of them fit into a terminal of 80."""
+    """Return a table with a column for every method: three of them fit into 80 characters."""
     virtual = "virtual " if found.engine == "simulate" else ""
     table = Table(title=f"The same {found.seconds:.4g} {virtual}seconds for every method")
     table.add_column("")
@@ -181,7 +181,7 @@ CELLS: dict[str, Callable[[RaceRow], str]] = {
     "loss − F*": lambda row: "–" if row.diverged or math.isnan(row.error) else f"{row.error:.3g}",
     "delay median, mean, max": _delays,
     "dropped": lambda row: f"{row.dropped:,.0f}",
-    "seconds to first's loss": lambda row: (
+    "seconds to reach the baseline's loss": lambda row: (
         f"{row.seconds_to_first:.3g}" if math.isfinite(row.seconds_to_first) else "not reached"
     ),
     "speedup predicted": lambda row: _times(row.predicted),

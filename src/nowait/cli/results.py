@@ -1,4 +1,4 @@
-"""Results for people and for machines."""
+"""Prints results as text or as JSON."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rich.console import Console
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """A console that prints text as it is: names of folders and methods may hold brackets or colons.
+    """Return a console that prints text literally: names of folders and methods may contain brackets or colons.
 
-    Rich would take ``[red]`` for a colour and ``:heart:`` for a picture.
+    Rich would interpret ``[red]`` as a colour and ``:heart:`` as an emoji.
     """
     return Console(stderr=stderr, markup=False, emoji=False)
 
 
 def print_json(value: Any) -> None:
-    """The value as JSON on standard output; numbers that are not finite become null."""
+    """Print the value as JSON on standard output; numbers that are not finite become null."""
     print(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, arrays and numpy numbers as what JSON knows."""
+    """Return dataclasses, arrays and numpy numbers as types that JSON supports."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):

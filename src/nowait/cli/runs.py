@@ -26,7 +26,7 @@ from nowait.reports.groups import grouped
 @final
 @dataclass(frozen=True)
 class RunSettings:
-    """What the command line asked for."""
+    """The options of a command that makes one run."""
 
     problem: str | None
     loss: str
@@ -46,22 +46,22 @@ class RunSettings:
 
     @property
     def budget(self) -> dict[str, Any]:
-        """When the run ends."""
+        """The options that end the run; an error if there is none."""
         budget = {name: getattr(self, name) for name in ("steps", "gradients", "seconds", "target_loss")}
         if all(value is None for value in budget.values()):
             raise ValueError("say when the run ends: --steps, --gradients, --seconds or --target-loss")
         return budget
 
     def labels(self, method: Method, **more: Any) -> dict[str, Any]:
-        """What is remembered in the run's folder: by it the run is resumed and replayed without a further word."""
+        """Return the options to store in the run's folder, so that it can be resumed and replayed without them."""
         values = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
         rule = getattr(method, "stepsize", None)
-        size = getattr(rule, "largest", getattr(rule, "value", self.stepsize))
+        size = getattr(rule, "gamma", self.stepsize)
         return {COMMAND: values | more | {"problem": remembered(self.problem), "stepsize": size}}
 
 
 def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw.Run:
-    """A run in virtual time."""
+    """Make a run in virtual time."""
     budget = asked.budget
     if asked.folder.exists():
         raise FileExistsError(f"{asked.folder} exists: choose another --folder")
@@ -95,7 +95,7 @@ def run_train(
     checkpoint_every: int | None,
     checkpoint_seconds: float | None,
 ) -> nw.Run:
-    """A run with real workers; ``where`` has engine and workers as in ``nw.train``."""
+    """Make a run with real workers; ``where`` has engine and workers as in ``nw.train``."""
     budget = asked.budget
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     method = _method(asked, problem, asked.workers)
@@ -118,7 +118,7 @@ def run_train(
 @final
 @dataclass(frozen=True)
 class Named:
-    """A problem as the command line names it; None is what the run remembers."""
+    """A problem named on the command line; None means as stored in the run."""
 
     problem: str | None
     loss: str | None
@@ -133,7 +133,7 @@ def run_resume(folder: Path, named: Named, engine: str | nw.RayCluster | None, a
 
 
 def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
-    """Make a recorded run again and compare."""
+    """Replay a recorded run and compare the params."""
     recorded = nw.load(folder)
     config = read_config(folder)
     if "method" not in config:
@@ -154,7 +154,7 @@ def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
 
 
 def run_report(folders: list[Path], target: Path, minimum: float) -> Path:
-    """One report of all the runs in these folders; those that differ in their seed alone are one group."""
+    """Write one report of all the runs in these folders; runs that differ only in their seed form a group."""
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder: give --out a file")
     inside = [one for folder in folders for one in _runs_inside(folder)]
@@ -171,7 +171,7 @@ def _runs_inside(folder: Path) -> list[Path]:
         raise FileNotFoundError(f"there is no folder {folder}")
     inside = sorted(path.parent for path in (*folder.glob("*/stats.json"), *folder.glob("*/*/stats.json")))
     if not inside:
-        raise FileNotFoundError(f"{folder} is neither a finished run nor a folder of such")
+        raise FileNotFoundError(f"{folder} is neither a finished run nor a folder of finished runs")
     return inside
 
 
@@ -180,12 +180,12 @@ def _method(asked: RunSettings, problem: Any, workers: int) -> Method:
     if asked.stepsize is not None:
         return make(asked.stepsize)
     size, text = default_stepsize(make(1.0), unit_of(problem), workers)
-    open_console(stderr=True).print(f"No --stepsize: {size:.3g} is taken, half of {text}.", highlight=False)
+    open_console(stderr=True).print(f"No --stepsize given: using {size:.3g}, half of {text}.", highlight=False)
     return make(size)
 
 
 def _slowdown(text: str | None) -> Mapping[int, float] | None:
-    """``0=100,3=2``: worker 0 a hundred times slower, worker 3 twice."""
+    """Parse ``0=100,3=2``: worker 0 a hundred times slower, worker 3 twice."""
     if text is None:
         return None
     try:
@@ -195,7 +195,7 @@ def _slowdown(text: str | None) -> Mapping[int, float] | None:
 
 
 def _problem_of(folder: Path, config: dict[str, Any], named: Named) -> Any:
-    """The problem named, or the one that the run remembers; code that the folder names runs only if the user agrees."""
+    """Return the problem named, or the one stored in the run; code named by the folder runs only if confirmed."""
     command = entry({"labels": {}} | config, "labels", _command_of)
     if command is None and named.problem is None:
         raise ValueError(f"{folder} was not made by a command, so its problem is not known: give --problem")
@@ -210,7 +210,7 @@ def _problem_of(folder: Path, config: dict[str, Any], named: Named) -> Any:
 
 
 def _command_of(labels: Any) -> tuple[str | None, str, int] | None:
-    """Problem, loss and batch size that a command wrote into the labels; None if they are not of a command."""
+    """Return problem, loss and batch size that a command stored in the labels; None if no command did."""
     asked = labels.get(COMMAND) if isinstance(labels, dict) else None
     if not isinstance(asked, dict) or not asked:
         return None
@@ -221,7 +221,7 @@ def _command_of(labels: Any) -> tuple[str | None, str, int] | None:
 
 
 def _cluster_of(folder: Path, config: dict[str, Any]) -> nw.RayCluster | None:
-    """The cluster of the run if it is on other machines and the user agrees; None leaves the engine to the run."""
+    """Return the run's cluster if it is on other machines and the user confirms it; None keeps the run's engine."""
     cluster = entry({"engine": None} | config, "engine", cluster_of)
     if cluster is None or cluster.address in LOCAL_ADDRESSES:
         return None
@@ -236,7 +236,7 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
         )
         return run
     console = open_console()
-    console.print(f"{run}; {run.stats.steps_per_second:,.4g} steps/s, {run.stats.way}", highlight=False)
+    console.print(f"{run}; {run.stats.steps_per_second:,.4g} steps/s, {run.stats.engine}", highlight=False)
     if len(run.trace):
         delay = run.trace.delay
         console.print(
@@ -244,7 +244,7 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
         )
     if run.stats.advice:
         console.print(run.stats.advice, style="yellow", highlight=False)
-    resumable = run.stats.interrupted and run.stats.way == "processes"
+    resumable = run.stats.interrupted and run.stats.engine == "processes"
     ending = f"; go on with: nowait resume {shlex.quote(str(folder))}" if resumable else ""
     console.print(f"Run: {folder}{ending}", highlight=False)
     return run

@@ -22,7 +22,7 @@ from nowait.recording.sweep_folder import HEADER
 @final
 @dataclass(frozen=True)
 class SweepSettings:
-    """What the command line asked for."""
+    """The options of the command."""
 
     method: str
     problem: str | None
@@ -38,7 +38,7 @@ class SweepSettings:
 
 
 def run_sweep(settings: SweepSettings) -> nw.Sweep:
-    """The whole sweep: problem, runs, table, figure."""
+    """Load the problem, make the runs, and print the table and the figure."""
     make = parse_method(settings.method)
     problem = load_problem(settings.problem, settings.loss, settings.batch_size)
     medians = mixed_cluster(settings.workers, settings.straggler, seed=0)
@@ -83,7 +83,7 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
 
 
 def _stepsizes(text: str | None, problem: Any) -> Floats:
-    """Those given, or a grid around 1/L."""
+    """Return the stepsizes given, or a grid below 1/L."""
     if text is None:
         return np.asarray(np.geomspace(1e-3, 1.0, 9) * unit_of(problem))
     try:

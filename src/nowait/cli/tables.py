@@ -1,4 +1,4 @@
-"""The tables command: the paper's Tables 1 and 2 with one's own numbers."""
+"""The tables command: the paper's Tables 1 and 2 with the user's numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nowait.cli.results import open_console, print_json
 
 
 def numbers(text: str, option: str) -> list[float]:
-    """Numbers with commas between them."""
+    """Return the numbers of a comma-separated text."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -20,7 +20,7 @@ def numbers(text: str, option: str) -> list[float]:
 
 
 def run_tables(seconds: Sequence[float], budget_seconds: float, constants: nw.theory.Constants, as_json: bool) -> None:
-    """Compute and print both."""
+    """Compute and print both tables."""
     gain = nw.theory.speedup(seconds)
     second = nw.theory.table_2(seconds, budget_seconds=budget_seconds)
     steps = second[-1].updates

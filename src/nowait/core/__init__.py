@@ -16,7 +16,7 @@ from nowait.core.messages import (
     WorkerJoined,
     WorkerLost,
 )
-from nowait.core.method import Method
+from nowait.core.method import Method, method_dataclass
 from nowait.core.outputs import (
     LastIterate,
     Output,
@@ -40,7 +40,9 @@ from nowait.core.stepsizes import (
     PolynomialDecay,
     StepDecay,
     Stepsize,
+    StepsizeOrFloat,
     Threshold,
+    as_stepsize,
 )
 from nowait.core.sums import GradientSum
 from nowait.core.updates import L1, Adam, AMSGrad, Ball, Box, Momentum, Nesterov, Proximal, Sgd, Update
@@ -85,6 +87,7 @@ __all__ = [
     "Sgd",
     "StepDecay",
     "Stepsize",
+    "StepsizeOrFloat",
     "StepsizeWeightedAverage",
     "StronglyConvexAverage",
     "Threshold",
@@ -96,5 +99,7 @@ __all__ = [
     "WorkerFailedError",
     "WorkerJoined",
     "WorkerLost",
+    "as_stepsize",
+    "method_dataclass",
     "sampler",
 ]

@@ -1,7 +1,7 @@
-"""Checks of arguments, made once, where a value enters. Each error says what came and why it matters.
+"""Checks of arguments, made once, where a value enters. Each error shows the value and says why it matters.
 
-They return the value as a plain int or float: keep what they return, not what came, which may be a numpy scalar
-or a fraction with other rounding and no place in a JSON file.
+The checks return the value as a plain int or float: store that, because the argument may be a numpy scalar or a
+fraction, which round differently and cannot be written to JSON.
 """
 
 from __future__ import annotations
@@ -14,53 +14,53 @@ T = TypeVar("T")
 
 
 def positive(value: object, name: str, why: str) -> float:
-    """A finite number above zero."""
+    """Return a finite number above zero, or raise."""
     number = _float(value)
     if not 0 < number < math.inf:
-        raise ValueError(f"{name} must be a finite number above 0, got {_shown(value)}: {why}")
+        raise ValueError(f"{name} must be a finite number above 0, got {shown(value)}: {why}")
     return number
 
 
 def not_negative(value: object, name: str, why: str) -> float:
-    """A finite number of at least zero."""
+    """Return a finite number of at least zero, or raise."""
     number = _float(value)
     if not 0 <= number < math.inf:
-        raise ValueError(f"{name} must be a finite number of at least 0, got {_shown(value)}: {why}")
+        raise ValueError(f"{name} must be a finite number of at least 0, got {shown(value)}: {why}")
     return number
 
 
 def fraction(value: object, name: str, why: str) -> float:
-    """A number in [0, 1)."""
+    """Return a number in [0, 1), or raise."""
     number = _float(value)
     if not 0 <= number < 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, got {_shown(value)}: {why}")
+        raise ValueError(f"{name} must be at least 0 and below 1, got {shown(value)}: {why}")
     return number
 
 
 def finite(value: object, name: str, why: str) -> float:
-    """A finite number."""
+    """Return a finite number, or raise."""
     number = _float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{name} must be a finite number, got {_shown(value)}: {why}")
+        raise ValueError(f"{name} must be a finite number, got {shown(value)}: {why}")
     return number
 
 
 def at_least(least: int, value: object, name: str, why: str) -> int:
-    """An integer of at least ``least``."""
+    """Return an integer of at least ``least``, or raise."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(f"{name} must be an integer of at least {least}, got {_shown(value)}")
+        raise ValueError(f"{name} must be an integer of at least {least}, got {shown(value)}")
     if value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {_shown(value)}: {why}")
+        raise ValueError(f"{name} must be an integer of at least {least}, got {shown(value)}: {why}")
     return int(value)
 
 
 def instance(value: object, kind: type[T], name: str, example: str) -> T:
-    """An object of this kind, not something else and not the class itself."""
+    """Return the value if it is an instance of ``kind``; raise for anything else, the class itself included."""
     if isinstance(value, kind):
         return value
     if isinstance(value, type) and issubclass(value, kind):
         raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}(...)")
-    raise TypeError(f"{name} must be a nowait {kind.__name__} such as {example}, got {_shown(value)}")
+    raise TypeError(f"{name} must be a nowait {kind.__name__} such as {example}, got {shown(value)}")
 
 
 def store(target: Any, **values: Any) -> None:
@@ -70,7 +70,7 @@ def store(target: Any, **values: Any) -> None:
 
 
 def _float(value: object) -> float:
-    """The value as a float; NaN, which passes no check, for what is no number."""
+    """Return the value as a float, or NaN, which fails every check, if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return math.nan
     try:
@@ -79,6 +79,7 @@ def _float(value: object) -> float:
         return math.inf
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return the repr of a value, cut to 80 characters, for error messages."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

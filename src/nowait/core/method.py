@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from dataclasses import MISSING, dataclass, field
+from typing import TYPE_CHECKING, TypeVar, dataclass_transform
 
 from nowait.core import checks
 from nowait.core.messages import Ticket
 from nowait.core.schedule import ApplyAtOnce
-from nowait.core.stepsizes import Stepsize
+from nowait.core.stepsizes import Stepsize, as_stepsize
 
 if TYPE_CHECKING:
     from nowait.core.server import Arrival, Server
+
+
+M = TypeVar("M", bound="Method")
 
 
 class Method(ABC):
@@ -23,13 +27,13 @@ class Method(ABC):
     workers that are left.
     """
 
-    stepsize: Stepsize
     makes_its_own_update = False
     """Whether its steps are whole updates already: then ``update`` must stay plain SGD."""
 
     def __post_init__(self) -> None:
-        if hasattr(self, "stepsize"):
-            checks.instance(self.stepsize, Stepsize, "stepsize", "nw.DelayAdaptive(0.01)")
+        stepsize = getattr(self, "stepsize", MISSING)
+        if stepsize is not MISSING:
+            checks.store(self, stepsize=as_stepsize(stepsize))
 
     def start(self, server: Server) -> None:
         """The run begins: give every worker a ticket."""
@@ -77,3 +81,9 @@ class Method(ABC):
                 f"at the end: give it one, or override pending_stepsize"
             )
         return float(stepsize(delay, server.num_workers, server.steps))
+
+
+@dataclass_transform(field_specifiers=(field,))
+def method_dataclass(cls: type[M]) -> type[M]:
+    """Apply ``dataclass``; type checkers then accept a number for a field annotated ``StepsizeOrFloat``."""
+    return dataclass(cls)

@@ -1,9 +1,9 @@
-"""Output rules: the answer made of the iterates, kept online in one extra vector.
+"""Output rules: which combination of the iterates is the answer, computed online in one extra vector.
 
 The paper weighs the iterate x_k by γ̂_k, the stepsize that multiplies the gradient taken at x_k in the end.
-The server reports each gradient's point and stepsize when the gradient is used; gradients in flight when the
-run ends are weighed with the delay they have then (the paper's appendix: a frozen counter). Gradients at x_0, and
-those lost or dropped, weigh nothing.
+The server reports each gradient's point and stepsize when the gradient is used. Gradients in flight when the run ends
+are weighed with the delay they have then (the paper's appendix: a frozen counter). Gradients at x_0, and those lost or
+dropped, have weight 0.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ from nowait.numerics.elementary import exp, log, log_of_sum
 @final
 @dataclass(frozen=True, eq=False)
 class Uses:
-    """The gradients of a whole run in the order in which ``Output.on_gradient`` would hear of them."""
+    """The gradients of a whole run, in the order of the calls of ``Output.on_gradient``."""
 
     version: Integers
-    """Which x_k they were taken at."""
+    """The k of the x_k each was taken at."""
     stepsize: Floats
     stepsize_sum: Floats
     """The sum of the stepsizes of the steps that led to the point."""
     steps: int
-    """How many steps the run made: K."""
+    """The number of steps of the run, K."""
 
 
 class Output(ABC):
-    """Makes the answer of a run. ``start`` makes all state anew."""
+    """Computes the answer of a run, ``run.params``. ``start`` resets all state."""
 
     def start(self, params: Vector, random: CounterRandom) -> None:  # noqa: B027 (LastIterate has no state)
-        """A run begins."""
+        """Reset all state at the start of a run."""
 
     def on_iterate(self, params: Vector) -> None:  # noqa: B027 (only the uniform average looks at iterates)
-        """A step made these params (x_1, x_2, …)."""
+        """Add the params after a step (x_1, x_2, …)."""
 
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:  # noqa: B027
-        """A gradient taken at this point (not x_0) was used with this stepsize.
+        """Add the point (not x_0) of a gradient that was used with this stepsize.
 
         ``stepsize_sum`` is the sum of the stepsizes of the steps that led to the point.
         """
 
     def state(self) -> State:
-        """What a checkpoint keeps of it. For an output that is no dataclass, to be written with ``restore``."""
+        """Return the state for a checkpoint. An output that is not a dataclass overrides this and ``restore``."""
         return state_of(self)
 
     def restore(self, state: State) -> None:
-        """Go on from what ``state`` returned; called after ``start``."""
+        """Restore what ``state`` returned; called after ``start``."""
         restore(self, state)
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats | None:
-        """The share of each of x_0 … x_K in the answer, which sum to 1; None if they depend on more than the uses.
+        """Return the weights of x_0 … x_K in the answer, which sum to 1; None if they depend on more than the uses.
 
-        For compiled runs, which know every stepsize before they compute the first gradient. ``random`` is that of
-        ``start``.
+        Compiled runs use them: they know every stepsize before they compute the first gradient. ``random`` is that
+        of ``start``.
         """
         return None
 
     @abstractmethod
     def result(self, last: Vector) -> Vector:
-        """The answer, ``last`` being the final params. The server copies it, in the dtype of params.
+        """Return the answer; ``last`` is x_K. The server copies it, in the dtype of params.
 
-        Averages are kept in float64: in float32 the terms of a long one would vanish.
+        Averages are kept in float64: in float32 the terms of a long one would be lost to rounding.
         """
 
 
@@ -82,11 +82,11 @@ class LastIterate(Output):
     """x_K, the params after the last step."""
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
-        """All of it is x_K."""
+        """Return weight 1 for x_K."""
         return _only(uses.steps, uses.steps)
 
     def result(self, last: Vector) -> Vector:
-        """x_K."""
+        """Return x_K."""
         return last
 
 
@@ -99,22 +99,22 @@ class UniformAverage(Output):
     count: int = field(init=False, repr=False, compare=False)
 
     def start(self, params: Vector, random: CounterRandom) -> None:
-        """Nothing averaged yet."""
+        """Reset the average."""
         self.mean, self.count = np.zeros(params.shape), 0
 
     def on_iterate(self, params: Vector) -> None:
-        """One more iterate."""
+        """Add an iterate to the mean."""
         self.count += 1
         _move(self.mean, params, 1.0 / self.count)
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
-        """1/K each but for x_0."""
+        """Return 1/K for x_1 … x_K."""
         shares = np.full(uses.steps + 1, 1.0 / max(1, uses.steps))
         shares[0] = uses.steps == 0
         return shares
 
     def result(self, last: Vector) -> Vector:
-        """The mean; the initial params if no step was made."""
+        """Return the mean, or the initial params if no step was made."""
         return self.mean if self.count else last
 
 
@@ -127,21 +127,21 @@ class StepsizeWeightedAverage(Output):
     weight: float = field(init=False, repr=False, compare=False)
 
     def start(self, params: Vector, random: CounterRandom) -> None:
-        """Nothing averaged yet."""
+        """Reset the average."""
         self.mean, self.weight = np.zeros(params.shape), 0.0
 
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
-        """One more weighted point."""
+        """Add a point with its weight."""
         if stepsize > 0:
             self.weight += stepsize
             _move(self.mean, point, stepsize / self.weight)
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
-        """γ̂_k each."""
+        """Return weights proportional to γ̂_k."""
         return _in_proportion(uses, uses.stepsize)
 
     def result(self, last: Vector) -> Vector:
-        """The mean; the last params if no gradient has a weight."""
+        """Return the mean, or the last params if no gradient has a weight."""
         return self.mean if self.weight else last
 
 
@@ -164,25 +164,25 @@ class StronglyConvexAverage(Output):
         self.mu = checks.positive(self.mu, "mu", why)
 
     def start(self, params: Vector, random: CounterRandom) -> None:
-        """Nothing averaged yet."""
+        """Reset the average."""
         self.mean, self.log_weight = np.zeros(params.shape), -math.inf
 
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
-        """One more weighted point."""
+        """Add a point with its weight."""
         if stepsize > 0:
             log_weight = log(stepsize) + self.mu * stepsize_sum
             self.log_weight = log_of_sum(self.log_weight, log_weight)
             _move(self.mean, point, exp(log_weight - self.log_weight))
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
-        """γ̂_k·exp(μ·Σ γ_i) each, relative to the largest of them."""
+        """Return weights proportional to γ̂_k·exp(μ·Σ γ_i), computed relative to the largest."""
         used = uses.stepsize > 0
         exponents = np.full(len(used), -math.inf)
         exponents[used] = log(uses.stepsize[used]) + self.mu * uses.stepsize_sum[used]
         return _in_proportion(uses, exp(exponents - exponents.max()) if used.any() else uses.stepsize)
 
     def result(self, last: Vector) -> Vector:
-        """The mean; the last params if no gradient has a weight."""
+        """Return the mean, or the last params if no gradient has a weight."""
         return self.mean if self.log_weight > -math.inf else last
 
 
@@ -200,34 +200,34 @@ class RandomIterate(Output):
     random: CounterRandom = field(init=False, repr=False, compare=False)
 
     def start(self, params: Vector, random: CounterRandom) -> None:
-        """Nothing kept yet."""
+        """Reset the sample."""
         self.kept, self.weight, self.random = np.zeros_like(params), 0.0, random
 
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
-        """One more point to draw from."""
+        """Replace the kept point with probability stepsize over the sum of stepsizes so far."""
         if stepsize > 0:
             self.weight += stepsize
             if self.random.uniform() * self.weight < stepsize:
                 self.kept[:] = point
 
     def state(self) -> State:
-        """The kept point, its weight, and how many random numbers were drawn."""
+        """Return the kept point, its weight, and the number of random draws."""
         return {"kept": self.kept, "weight": self.weight, "draws": self.random.draws}
 
     def restore(self, state: State) -> None:
-        """Go on."""
+        """Restore what ``state`` returned."""
         self.kept[:] = state["kept"]
         self.weight, self.random.draws = float(state["weight"]), int(state["draws"])
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
-        """All of it is the one that chance chose last."""
+        """Return weight 1 for the point that was kept last."""
         used = uses.stepsize > 0
         stepsizes, versions = uses.stepsize[used], uses.version[used]
         chosen = np.flatnonzero(random.uniforms(len(stepsizes)) * np.cumsum(stepsizes) < stepsizes)
         return _only(int(versions[chosen[-1]]) if len(chosen) else uses.steps, uses.steps)
 
     def result(self, last: Vector) -> Vector:
-        """The kept point; the last params if no gradient has a weight."""
+        """Return the kept point, or the last params if no gradient has a weight."""
         return self.kept if self.weight else last
 
 
@@ -238,7 +238,7 @@ def _only(version: int, steps: int) -> Floats:
 
 
 def _in_proportion(uses: Uses, weights: Floats) -> Floats:
-    """Shares in proportion to the weights of the uses; x_K alone if none has a weight."""
+    """Return shares in proportion to the weights of the uses; all of it for x_K if none has a weight."""
     total = np.bincount(uses.version, weights, minlength=uses.steps + 1)
     whole = kernels().sum_of(total.astype(np.float64, copy=False))  # without uses they are integers
     return total / whole if whole > 0 else _only(uses.steps, uses.steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -27,22 +28,49 @@ class Stepsize(ABC):
 
     @abstractmethod
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
-        """The stepsize, elementwise."""
+        """Return the stepsize, elementwise."""
 
     def with_size(self, size: float) -> Stepsize:
-        """The same rule with another size, for sweeps over sizes."""
+        """Return the same rule with another γ, for sweeps over stepsizes."""
         raise TypeError(
             f"{type(self).__name__} has no single size to sweep over: pass a function of the size that makes the method"
         )
 
     def at(self, arrival: Arrival, server: Server) -> float:
-        """The stepsize for this arrival, with the live number of workers."""
+        """Return the stepsize for an arrival, with the live number of workers."""
         stepsize: float = self(arrival.delay, server.num_workers, server.steps + 1)
         return stepsize
 
     def fresh(self, server: Server) -> float:
-        """The stepsize for gradients at the current params, as a barrier collects them."""
+        """Return the stepsize for gradients taken at the current params, which have delay 1."""
         return float(self(1, server.num_workers, server.steps + 1))
+
+
+if TYPE_CHECKING:
+
+    class StepsizeOrFloat:
+        """The annotation of a field that takes a rule or a number and, once set, is always a rule."""
+
+        def __get__(self, instance: object, owner: type) -> Stepsize: ...
+        def __set__(self, instance: object, value: Stepsize | float) -> None: ...
+
+else:
+    StepsizeOrFloat = Stepsize | float
+
+
+def as_stepsize(value: Stepsize | float, name: str = "stepsize") -> Stepsize:
+    """Return a stepsize rule as it is, and ``Constant(value)`` for a number; raise for anything else.
+
+    >>> as_stepsize(0.1)
+    Constant(gamma=0.1)
+    """
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return Constant(float(value))
+    if isinstance(value, Stepsize) or (isinstance(value, type) and issubclass(value, Stepsize)):
+        return checks.instance(value, Stepsize, name, "nw.DelayAdaptive(0.01)")
+    raise TypeError(
+        f"{name} must be a number or a stepsize rule such as nw.DelayAdaptive(0.01), got {checks.shown(value)}"
+    )
 
 
 @final
@@ -54,24 +82,24 @@ class Constant(Stepsize):
     0.1
     """
 
-    value: float
+    gamma: float
 
     def __post_init__(self) -> None:
-        checks.store(self, value=checks.positive(self.value, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
 
     def with_size(self, size: float) -> Constant:
-        """Another γ."""
+        """Return the rule with γ = ``size``."""
         return Constant(size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
-        """γ, in the shape of ``delay``."""
+        """Return γ, in the shape of ``delay``."""
         if isinstance(delay, np.ndarray):
-            return np.full(delay.shape, self.value)
-        return self.value
+            return np.full(delay.shape, self.gamma)
+        return self.gamma
 
     def at(self, arrival: Arrival, server: Server) -> float:
-        """γ."""
-        return self.value
+        """Return γ."""
+        return self.gamma
 
 
 @final
@@ -86,30 +114,30 @@ class DelayAdaptive(Stepsize):
     0.05
     """
 
-    largest: float
+    gamma: float
     cut: float | None = None
 
     def __post_init__(self) -> None:
-        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
         if self.cut is not None and self.cut != math.inf:
             why = "gradients with a delay above it get smaller steps"
             checks.store(self, cut=checks.positive(self.cut, "cut", why))
 
     def with_size(self, size: float) -> DelayAdaptive:
-        """Another γ."""
-        return replace(self, largest=size)
+        """Return the rule with γ = ``size``."""
+        return replace(self, gamma=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
-        """γ·min(1, cut/τ)."""
+        """Return γ·min(1, cut/τ)."""
         ratio = (num_workers if self.cut is None else self.cut) / delay
         if isinstance(ratio, np.ndarray):
-            return self.largest * np.minimum(1.0, ratio)
-        return self.largest * ratio if ratio < 1.0 else self.largest
+            return self.gamma * np.minimum(1.0, ratio)
+        return self.gamma * ratio if ratio < 1.0 else self.gamma
 
     def at(self, arrival: Arrival, server: Server) -> float:
-        """γ·min(1, cut/τ) once more, for one number: it is asked for once per gradient."""
+        """Return γ·min(1, cut/τ): the same as ``__call__``, but faster for one number, as needed for every gradient."""
         ratio = (server.num_workers if self.cut is None else self.cut) / arrival.delay
-        return self.largest * ratio if ratio < 1.0 else self.largest
+        return self.gamma * ratio if ratio < 1.0 else self.gamma
 
 
 @final
@@ -124,24 +152,24 @@ class ExponentialDelayAdaptive(Stepsize):
     0.05
     """
 
-    largest: float
+    gamma: float
     cut: float
     rate: float
 
     def __post_init__(self) -> None:
-        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
         why = "gradients with a delay above it get smaller steps"
         checks.store(self, cut=checks.positive(self.cut, "cut", why))
         checks.store(self, rate=checks.not_negative(self.rate, "rate", "old gradients would make longer steps"))
 
     def with_size(self, size: float) -> ExponentialDelayAdaptive:
-        """Another γ."""
-        return replace(self, largest=size)
+        """Return the rule with γ = ``size``."""
+        return replace(self, gamma=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
-        """γ·min(1, cut·exp(−rate·τ)/τ)."""
+        """Return γ·min(1, cut·exp(−rate·τ)/τ)."""
         ratio = np.minimum(1.0, self.cut * exp(-self.rate * np.asarray(delay, dtype=np.float64)) / delay)
-        return _like(delay, self.largest * ratio)
+        return _like(delay, self.gamma * ratio)
 
 
 @final
@@ -154,20 +182,20 @@ class PolynomialDecay(Stepsize):
     0.4
     """
 
-    largest: float
+    gamma: float
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
         checks.store(self, power=checks.not_negative(self.power, "power", "old gradients would make longer steps"))
 
     def with_size(self, size: float) -> PolynomialDecay:
-        """Another γ."""
-        return replace(self, largest=size)
+        """Return the rule with γ = ``size``."""
+        return replace(self, gamma=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
-        """γ·τ^(−power)."""
-        return self.largest * power(delay * 1.0, -self.power)
+        """Return γ·τ^(−power)."""
+        return self.gamma * power(delay * 1.0, -self.power)
 
 
 @final
@@ -176,26 +204,26 @@ class HingeDecay(Stepsize):
     """γ while δ ≤ ``patience``, then γ/(slope·(δ − patience) + 1), with δ = τ − 1.
 
     The hinge of Xie, Koyejo and Gupta, "Asynchronous Federated Optimization" (2019). The values are those that
-    published implementations of it agree on; the paper itself was not at hand.
+    published implementations agree on; they were not compared with the paper.
     """
 
-    largest: float
+    gamma: float
     slope: float = 10.0
     patience: float = 4.0
 
     def __post_init__(self) -> None:
-        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
         checks.store(self, slope=checks.positive(self.slope, "slope", "it divides the stepsize of old gradients"))
         checks.store(self, patience=checks.not_negative(self.patience, "patience", "it is a number of steps"))
 
     def with_size(self, size: float) -> HingeDecay:
-        """Another γ."""
-        return replace(self, largest=size)
+        """Return the rule with γ = ``size``."""
+        return replace(self, gamma=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
-        """γ/(slope·(δ − patience)₊ + 1)."""
+        """Return γ/(slope·(δ − patience)₊ + 1)."""
         excess = np.maximum(np.asarray(delay) - 1 - self.patience, 0.0)
-        return _like(delay, self.largest / (self.slope * excess + 1.0))
+        return _like(delay, self.gamma / (self.slope * excess + 1.0))
 
 
 @final
@@ -205,31 +233,30 @@ class Threshold(Stepsize):
 
     Koloskova, Stich and Jaggi, "Sharper Convergence Guarantees for Asynchronous SGD for Distributed and Federated
     Learning" (NeurIPS 2022), Theorem 8: beyond τ_C any value below min(γ, 1/(4Lδ)) will do. ``concurrency`` None is the
-    live number of workers. A gradient of no weight still makes a step, of length
-    0; ``RingmasterASGD`` drops it instead.
+    live number of workers. A gradient of weight 0 still makes a step, of length 0; ``RingmasterASGD`` drops it instead.
     """
 
-    largest: float
+    gamma: float
     concurrency: float | None = None
     beyond: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.store(self, largest=checks.positive(self.largest, "stepsize", WHY_POSITIVE))
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
         checks.store(self, beyond=checks.not_negative(self.beyond, "beyond", "it weighs old gradients"))
         if self.concurrency is not None:
             why = "it is a number of tickets in flight"
             checks.store(self, concurrency=checks.positive(self.concurrency, "concurrency", why))
 
     def with_size(self, size: float) -> Threshold:
-        """Another γ."""
-        return replace(self, largest=size)
+        """Return the rule with γ = ``size``."""
+        return replace(self, gamma=size)
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
-        """γ or min(γ, beyond·γ/δ)."""
+        """Return γ, or min(γ, beyond·γ/δ) beyond the threshold."""
         limit = num_workers if self.concurrency is None else self.concurrency
         age = np.asarray(delay) - 1.0
-        old = self.largest * np.minimum(1.0, self.beyond / np.maximum(age, 1.0))
-        return _like(delay, np.where(age <= limit, self.largest, old))
+        old = self.gamma * np.minimum(1.0, self.beyond / np.maximum(age, 1.0))
+        return _like(delay, np.where(age <= limit, self.gamma, old))
 
 
 @final
@@ -237,8 +264,8 @@ class Threshold(Stepsize):
 class AdaDelay(Stepsize):
     """1/(smoothness + scale·√(step + δ)), δ = τ − 1: Sra, Yu, Li and Smola, "AdaDelay" (AISTATS 2016).
 
-    The rule for a whole vector; their per-coordinate variant and the projection are not part of it (take
-    ``Proximal(Ball(...))`` as the update).
+    The rule for the whole vector: the paper's per-coordinate variant is not implemented. For its projection use the
+    update ``nw.Proximal(nw.updates.Ball(...))``.
     """
 
     smoothness: float
@@ -250,58 +277,58 @@ class AdaDelay(Stepsize):
         checks.store(self, scale=checks.positive(self.scale, "scale", "the stepsize would never fall"))
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
-        """1/(L + c·√(t + δ))."""
+        """Return 1/(L + c·√(t + δ))."""
         return 1.0 / (self.smoothness + self.scale * _like(step + delay, np.sqrt(step + delay - 1.0)))
 
 
 @final
 @dataclass(frozen=True)
 class StepDecay(Stepsize):
-    """Another rule times ``factor`` once for every ``every`` steps made."""
+    """Another rule, multiplied by ``factor`` after every ``every`` steps."""
 
     rule: Stepsize
     every: int
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        checks.instance(self.rule, Stepsize, "rule", "nw.DelayAdaptive(0.01)")
+        checks.store(self, rule=as_stepsize(self.rule, "rule"))
         checks.store(self, every=checks.at_least(1, self.every, "every", "it counts the steps between two falls"))
         checks.store(self, factor=checks.positive(self.factor, "factor", WHY_POSITIVE))
 
     def with_size(self, size: float) -> StepDecay:
-        """Another size of the rule."""
+        """Return the schedule over ``rule.with_size(size)``."""
         return replace(self, rule=self.rule.with_size(size))
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
-        """rule·factor^⌊(step − 1)/every⌋."""
+        """Return rule·factor^⌊(step − 1)/every⌋."""
         return self.rule(delay, num_workers, step) * integer_power(self.factor, (step - 1) // self.every)
 
 
 @final
 @dataclass(frozen=True)
 class Cosine(Stepsize):
-    """Another rule times a half cosine wave that falls from 1 to ``floor`` over ``steps`` steps and stays there."""
+    """Another rule, multiplied by half a cosine wave that falls from 1 to ``floor`` over ``steps`` steps."""
 
     rule: Stepsize
     steps: int
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.instance(self.rule, Stepsize, "rule", "nw.DelayAdaptive(0.01)")
+        checks.store(self, rule=as_stepsize(self.rule, "rule"))
         checks.store(self, steps=checks.at_least(1, self.steps, "steps", "it is how long the stepsize falls"))
         checks.store(self, floor=checks.fraction(self.floor, "floor", "the stepsize would not fall"))
 
     def with_size(self, size: float) -> Cosine:
-        """Another size of the rule."""
+        """Return the schedule over ``rule.with_size(size)``."""
         return replace(self, rule=self.rule.with_size(size))
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
-        """rule·(floor + (1 − floor)·(1 + cos(π·(step − 1)/steps))/2)."""
+        """Return rule·(floor + (1 − floor)·(1 + cos(π·(step − 1)/steps))/2)."""
         progress = np.minimum(1.0, (np.asarray(step) - 1.0) / self.steps)
         wave = self.floor + (1 - self.floor) * 0.5 * (1.0 + cos_of_turns(0.5 * progress))
         return self.rule(delay, num_workers, step) * _like(step, wave)
 
 
 def _like(argument: Any, value: Any) -> Any:
-    """A plain float if the argument was a plain number."""
+    """Return the value as a float if the argument was a plain number."""
     return value if isinstance(argument, np.ndarray) else float(value)

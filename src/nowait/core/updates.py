@@ -1,7 +1,7 @@
 """Updates: how a direction and a stepsize change params.
 
-An update writes the next version of params into ``out``. It owns its state vectors, makes them anew in
-``start``, and never changes ``params`` or ``direction``.
+An update writes the next version of params into ``out``. It owns its state vectors, resets them in ``start``, and
+never changes ``params`` or ``direction``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Update(ABC):
     """The step the server makes along a direction. Subclasses write ``apply``; ``start`` if they have state."""
 
     def start(self, params: Vector) -> None:  # noqa: B027 (most updates have no state)
-        """A run begins at these params: make all state anew."""
+        """Reset all state at the start of a run from these params."""
 
     @abstractmethod
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
@@ -36,26 +36,25 @@ class Update(ABC):
 
     @property
     def momentum_factor(self) -> float:
-        """How much of the last step is in the next one; 0 if none is."""
+        """The fraction of the last step that is part of the next one; 0 without momentum."""
         return 0.0
 
     def state(self) -> State:
-        """What a checkpoint keeps of it. For an update that is no dataclass, to be written with ``restore``."""
+        """Return the state for a checkpoint. An update that is not a dataclass overrides this and ``restore``."""
         return state_of(self)
 
     def restore(self, state: State) -> None:
-        """Go on from what ``state`` returned; called after ``start``."""
+        """Restore what ``state`` returned; called after ``start``."""
         restore(self, state)
 
     def stepper(self, params: Vector) -> Stepper:
-        """The function that makes checked steps from params like these: ``checked``, or something quicker."""
+        """Return the function that makes checked steps for params like these: ``checked``, or a faster equivalent."""
         return self.checked
 
     def checked(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> tuple[float, float]:
-        """``apply``, unless the direction is not finite.
+        """Call ``apply`` unless the direction is not finite, so that NaN and infinity never enter the state.
 
-        Returns the squared norm of the direction, and a number that is 0 if ``out`` is finite, else NaN. State
-        never sees a direction with NaN or infinity.
+        Returns the squared norm of the direction, and 0 if ``out`` is finite, else NaN.
         """
         norm: float = kernels().squared_norm(direction)
         if not math.isfinite(norm) and not np.isfinite(direction).all():
@@ -70,11 +69,11 @@ class Sgd(Update):
     """x ← x − γ·g, with the finite checks and the norm in the same pass over memory."""
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
-        """x − γ·g."""
+        """Write x − γ·g."""
         self.stepper(params)(params, direction, stepsize, out)
 
     def stepper(self, params: Vector) -> Stepper:
-        """The compiled pass itself."""
+        """Return the compiled kernel."""
         step: Stepper = kernels().sgd_step
         if params.dtype == np.float64:
             return step
@@ -87,7 +86,7 @@ class Sgd(Update):
 class Momentum(Update):
     """Heavy ball: m ← β·m + g, x ← x − γ·m.
 
-    Asynchrony acts like momentum of its own (Mitliagkas et al. 2016): with many workers choose β smaller.
+    Asynchrony itself acts like momentum (Mitliagkas et al. 2016): with many workers choose a smaller β.
     """
 
     beta: float = 0.9
@@ -98,15 +97,15 @@ class Momentum(Update):
 
     @property
     def momentum_factor(self) -> float:
-        """β."""
+        """Return β."""
         return self.beta
 
     def start(self, params: Vector) -> None:
-        """Momentum begins at zero."""
+        """Set the momentum to zero."""
         self.momentum = np.zeros_like(params)
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
-        """m ← β·m + g, x ← x − γ·m."""
+        """Update m ← β·m + g and write x − γ·m."""
         _decay_and_add(self.momentum, self.beta, direction)
         np.multiply(self.momentum, stepsize, out=out)
         np.subtract(params, out, out=out)
@@ -125,15 +124,15 @@ class Nesterov(Update):
 
     @property
     def momentum_factor(self) -> float:
-        """β."""
+        """Return β."""
         return self.beta
 
     def start(self, params: Vector) -> None:
-        """Momentum begins at zero."""
+        """Set the momentum to zero."""
         self.momentum = np.zeros_like(params)
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
-        """m ← β·m + g, x ← x − γ·(g + β·m)."""
+        """Update m ← β·m + g and write x − γ·(g + β·m)."""
         _decay_and_add(self.momentum, self.beta, direction)
         np.multiply(self.momentum, self.beta, out=out)
         out += direction
@@ -158,15 +157,15 @@ class Adam(Update):
 
     @property
     def momentum_factor(self) -> float:
-        """β1."""
+        """Return β1."""
         return self.beta1
 
     def start(self, params: Vector) -> None:
-        """Both moments begin at zero."""
+        """Set both moments to zero."""
         self.mean, self.square, self.steps = np.zeros_like(params), np.zeros_like(params), 0
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
-        """The moments, their correction, and the step."""
+        """Update the moments, correct their bias, and write the step."""
         self.steps += 1
         _decay_and_add(self.mean, self.beta1, direction * (1 - self.beta1))
         _decay_and_add(self.square, self.beta2, direction * direction * (1 - self.beta2))
@@ -193,16 +192,16 @@ class AMSGrad(Update):
 
     @property
     def momentum_factor(self) -> float:
-        """β1."""
+        """Return β1."""
         return self.beta1
 
     def start(self, params: Vector) -> None:
-        """The moments and the largest square begin at zero."""
+        """Set the moments and the running maximum to zero."""
         self.mean, self.square = np.zeros_like(params), np.zeros_like(params)
         self.largest_square = np.zeros_like(params)
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
-        """The moments, the running maximum, and the step."""
+        """Update the moments and the running maximum, and write the step."""
         _decay_and_add(self.mean, self.beta1, direction * (1 - self.beta1))
         _decay_and_add(self.square, self.beta2, direction * direction * (1 - self.beta2))
         np.maximum(self.largest_square, self.square, out=self.largest_square)
@@ -221,7 +220,7 @@ class L1:
         checks.store(self, strength=checks.not_negative(self.strength, "strength", "it weighs the L1 norm"))
 
     def __call__(self, values: Vector, stepsize: float) -> Vector:
-        """Soft thresholding by stepsize·strength."""
+        """Return the values after soft thresholding by stepsize·strength."""
         shrunk: Vector = np.sign(values) * np.maximum(np.abs(values) - stepsize * self.strength, 0.0)
         return shrunk
 
@@ -241,7 +240,7 @@ class Box:
             raise ValueError(f"lower must not exceed upper, got {self.lower} and {self.upper}: the box is empty")
 
     def __call__(self, values: Vector, stepsize: float) -> Vector:
-        """The nearest point of the box."""
+        """Return the nearest point of the box."""
         clipped: Vector = np.clip(values, self.lower, self.upper)
         return clipped
 
@@ -258,7 +257,7 @@ class Ball:
         checks.store(self, radius=checks.positive(self.radius, "radius", why))
 
     def __call__(self, values: Vector, stepsize: float) -> Vector:
-        """The nearest point of the ball."""
+        """Return the nearest point of the ball."""
         length = norm(values)
         return values if length <= self.radius else values * values.dtype.type(self.radius / length)
 
@@ -278,7 +277,7 @@ class Proximal(Update):
             raise TypeError(f"penalty must be a function (values, stepsize) -> values, got {self.penalty!r}")
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
-        """A step, then the proximal map."""
+        """Write the proximal point of x − γ·g."""
         np.multiply(direction, stepsize, out=out)
         np.subtract(params, out, out=out)
         proximal = self.penalty(out, stepsize)
@@ -293,7 +292,7 @@ def _decay_and_add(state: Vector, decay: float, new: Vector) -> None:
 
 
 def _adam_step(params: Vector, mean: Vector, stepsize: float, epsilon: float, out: Vector) -> None:
-    """``out`` holds the squares and receives x − γ·m/(√v + ε)."""
+    """Replace the squares in ``out`` by x − γ·m/(√v + ε)."""
     np.sqrt(out, out=out)
     out += epsilon
     np.divide(mean, out, out=out)
@@ -303,7 +302,7 @@ def _adam_step(params: Vector, mean: Vector, stepsize: float, epsilon: float, ou
 
 def _checked_adam(beta1: float, beta2: float, epsilon: float) -> tuple[float, float, float]:
     return (
-        checks.fraction(beta1, "beta1", "the mean would never follow the gradients"),
-        checks.fraction(beta2, "beta2", "the square would never follow the gradients"),
+        checks.fraction(beta1, "beta1", "the mean would never change"),
+        checks.fraction(beta2, "beta2", "the square would never change"),
         checks.positive(epsilon, "epsilon", "it keeps the division finite"),
     )

@@ -9,9 +9,9 @@ from typing import final
 from nowait.core import checks
 
 EVALUATIONS = 100
-"""How many evaluations a run gets when the user does not say."""
+"""The number of evaluations of a run by default."""
 STEPS_BETWEEN_EVALUATIONS = 100
-"""How many steps lie between them when the length of the run is not known."""
+"""Steps between evaluations by default if the length of the run is not known."""
 
 
 @final
@@ -40,15 +40,15 @@ class Budget:
 
     @property
     def only_a_loss_ends_it(self) -> bool:
-        """Is there no number of steps, gradients or seconds?"""
+        """True if neither steps nor gradients nor seconds are limited."""
         return self.steps is None and self.gradients is None and self.seconds is None
 
     def exhausted(self, steps: int, gradients: int) -> bool:
-        """Have the steps or the gradients been made?"""
+        """Return True if the steps or the gradients are used up."""
         return steps >= (self.steps or math.inf) or gradients >= (self.gradients or math.inf)
 
     def share_used(self, steps: int, gradients: int, time: float) -> float | None:
-        """How much of the budget is used, in [0, 1]; None if only a loss ends the run."""
+        """Return the fraction of the budget that is used; None if only a loss ends the run."""
         used = [
             done / whole
             for done, whole in ((steps, self.steps), (gradients, self.gradients), (time, self.seconds))
@@ -60,7 +60,7 @@ class Budget:
 @final
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """Evaluate every so many steps, gradients or seconds; infinity is never."""
+    """The number of steps, gradients or seconds between evaluations; infinity means never."""
 
     steps: float = math.inf
     gradients: float = math.inf
@@ -68,7 +68,7 @@ class EvaluationPlan:
 
     @classmethod
     def of(cls, evaluate_every: int | None, budget: Budget, evaluations: int = EVALUATIONS) -> EvaluationPlan:
-        """Every ``evaluate_every`` steps; None spreads about so many evaluations over the budget."""
+        """Return a plan for every ``evaluate_every`` steps; None spreads about ``evaluations`` over the budget."""
         if evaluate_every is not None:
             why = "it counts the steps between two evaluations; for none in between, give the number of steps"
             return cls(steps=checks.at_least(1, evaluate_every, "evaluate_every", why))

@@ -1,4 +1,4 @@
-"""Decides when checkpoints are made, and has them written: small ones at once, large ones while steps go on."""
+"""Decides when checkpoints are made and writes them: small ones at once, large ones by a thread during the run."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ SECONDS_TO_GIVE_UP = 10.0
 @final
 @dataclass
 class Keeper:
-    """Makes a checkpoint every so many steps, every so many seconds, at the start and at the end."""
+    """Makes checkpoints at the start, every ``every`` steps or ``every_seconds``, and at the end."""
 
     folder: RunFolder
     every: float = math.inf
     every_seconds: float = math.inf
     wanted_workers: Callable[[], list[int]] = field(init=False, default=list)
-    """The workers that the run should have when it is resumed; the engine knows."""
+    """Returns the workers that a resumed run should have; set by the engine."""
     next_step: float = field(init=False, default=0.0)
     next_time: float = field(init=False, default=0.0)
     _pending: tuple[BackgroundWrite, Version] | None = field(init=False, default=None)
-    """A checkpoint that is being written, and the version that it keeps."""
+    """A checkpoint that is being written, and the version of params it references."""
 
     def start(self, server: Server) -> list[Path]:
-        """Returns the checkpoint of the start, which was written when the folder was created."""
+        """Return the checkpoint of the start, which was written when the folder was created."""
         self.plan(server)
         return [self.folder.checkpoints.folder_of(server.steps)]
 
     def is_due(self, server: Server) -> bool:
-        """Returns True if a checkpoint should be made, or if one that was being written is complete."""
+        """Return True if a checkpoint should be made, or if one that was being written is complete."""
         if self._pending is not None:
             return self._pending[0].is_done
         return server.steps >= self.next_step or server.now >= self.next_time
@@ -51,7 +51,7 @@ class Keeper:
     def checkpoint(
         self, server: Server, recorder: TraceRecorder, history: HistoryRecorder, *, in_background: bool
     ) -> list[Path]:
-        """Make one if it is due, or in any case if ``in_background`` is False. Returns those that are complete now."""
+        """Make a checkpoint if it is due, or always if ``in_background`` is False. Return those complete now."""
         made = self._collected(server)
         if in_background and not self.is_due(server):
             return made
@@ -78,16 +78,16 @@ class Keeper:
         return [] if path is None else [path]
 
     def rewind(self, checkpoint: Checkpoint, recorder: TraceRecorder, config: dict[str, Any]) -> None:
-        """The run goes on from a checkpoint, maybe with another engine than ``config.json`` says."""
+        """Go back to a checkpoint, and update ``config.json``, because the engine may be another one."""
         self.folder.rewind(checkpoint, recorder)
         self.folder.write_config(config)
 
     def plan(self, server: Server) -> None:
-        """The next checkpoint is counted from now."""
+        """Schedule the next checkpoint, counted from now."""
         self.next_step, self.next_time = server.steps + self.every, server.now + self.every_seconds
 
     def close(self) -> None:
-        """The run is over, however it ended."""
+        """Wait for a checkpoint that is being written, and release the folder."""
         if self._pending is not None:
             with contextlib.suppress(Exception):  # the run ends by another error, or has diverged
                 self._pending[0].result(SECONDS_TO_GIVE_UP)
@@ -97,7 +97,7 @@ class Keeper:
 def checkpoint_of(
     state: ServerState, recorder: TraceRecorder, wanted: list[int], history: HistoryRecorder
 ) -> Checkpoint:
-    """A checkpoint of a server's state; the trace up to it is written."""
+    """Return a checkpoint of a server's state, after writing the trace up to it."""
     position, tally = recorder.checkpoint()
     entries = history.entries
     return Checkpoint(

@@ -1,4 +1,4 @@
-"""The live view of a run on a terminal: how fast, how good, how late, who works and who does not."""
+"""The live view of a run on a terminal: steps per second, loss, delays, and what each worker does."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ import numpy as np
 
 from nowait.core import Server
 from nowait.engines.budget import Budget
-from nowait.engines.progress import somebody_looks
+from nowait.engines.progress import is_on_terminal
 from nowait.recording import TraceRecorder
 
 MOST_WORKERS = 12
-"""More are not shown one by one: the slowest are."""
+"""With more workers, only the slowest are shown."""
 RECENT = 2_000
-"""Delays are those of so many arrivals."""
+"""Delays are those of this many recent arrivals."""
 
 
 @final
 @dataclass(frozen=True)
 class WorkerView:
-    """One line of the table."""
+    """One row of the table."""
 
     worker: int
     gradients: int
     seconds: float
-    """How long its gradients take; negative if none came yet."""
+    """Mean seconds per gradient; negative if none has arrived."""
     state: str
 
 
 @final
 class LiveView:
-    """Shown while it is entered, if ``shown``; None means: if the standard error stream is a terminal."""
+    """A context manager that shows the view if ``shown``; None shows it if standard error is a terminal."""
 
     def __init__(self, title: str, budget: Budget, recorder: TraceRecorder, shown: bool | None) -> None:
         self._title = title
         self._budget = budget
         self._recorder = recorder
-        self.shown = somebody_looks() if shown is None else shown
+        self.shown = is_on_terminal() if shown is None else shown
         self._live: Any = None
         self._last = (0.0, 0)
 
@@ -64,7 +64,7 @@ class LiveView:
                 self._live.stop()
 
     def update(self, server: Server, loss: float | None, workers: Iterable[WorkerView]) -> None:
-        """Show the run as it is now. If the terminal was closed, nothing is shown any more, and the run goes on."""
+        """Redraw the view. If the terminal was closed, stop drawing; the run goes on."""
         if self._live is None:
             return
         try:
@@ -93,10 +93,10 @@ class LiveView:
             )
         hidden = len(workers) - len(shown)
         lines = [Text(line) for line in self.lines(server, loss)]
-        return Group(*lines, table, *([Text(f"and {hidden} workers that are faster", style="dim")] if hidden else []))
+        return Group(*lines, table, *([Text(f"and {hidden} faster workers", style="dim")] if hidden else []))
 
     def lines(self, server: Server, loss: float | None) -> list[str]:
-        """What is said above the table."""
+        """Return the lines above the table."""
         now, steps = server.now, server.steps
         last_time, last_steps = self._last
         rate = (steps - last_steps) / (now - last_time) if now > last_time else 0.0

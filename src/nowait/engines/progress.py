@@ -1,7 +1,7 @@
-"""A progress bar for long work: shown on a terminal after a moment, silent elsewhere.
+"""A progress bar, shown on a terminal after a second of work.
 
-While it is open it also says, once in a process, that kernels are being compiled (numba does that at their first use on
-a machine, and keeps the result on disk).
+While it is open, a line also tells, once in a process, that kernels are being compiled: numba does that at their first
+use on a machine and caches the result on disk.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Self, final
 
-EVENTS_BETWEEN_LOOKS = 256
+EVENTS_BETWEEN_UPDATES = 256
 SECONDS_BEFORE_SHOWING = 1.0
 
 
-def somebody_looks() -> bool:
-    """Is the standard error stream a terminal?"""
+def is_on_terminal() -> bool:
+    """Return True if standard error is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 @cache
-def listen_for_compiling() -> None:
-    """From now on, write a line to the standard error stream when a kernel is compiled: the first time only."""
+def report_compiling() -> None:
+    """Write a line to standard error when the first kernel is compiled."""
     from numba.core import event
 
     class Listener(event.Listener):
         def on_start(self, event: Any) -> None:
-            say_that_it_compiles()
+            write_compiling_line()
 
         def on_end(self, event: Any) -> None:
             pass
@@ -38,19 +38,19 @@ def listen_for_compiling() -> None:
 
 
 @cache
-def say_that_it_compiles() -> None:
+def write_compiling_line() -> None:
     """Write the line, once in a process."""
-    sys.stderr.write("compiling, once: the next run will find the compiled code on disk\n")
+    sys.stderr.write("compiling, once: later runs load the compiled code from disk\n")
     sys.stderr.flush()
 
 
 @final
 class Progress:
-    """``tick`` after every event. ``shown`` None means: if the standard error stream is a terminal."""
+    """Call ``tick`` after every event. ``shown`` None shows the bar if standard error is a terminal."""
 
     def __init__(self, label: str, shown: bool | None = None) -> None:
         self._label = label
-        self.shown = somebody_looks() if shown is None else shown
+        self.shown = is_on_terminal() if shown is None else shown
         self._events = 0
         self._began = 0.0
         self._bar: Any = None
@@ -59,7 +59,7 @@ class Progress:
     def __enter__(self) -> Self:
         self._began = monotonic()
         if self.shown:
-            listen_for_compiling()
+            report_compiling()
         return self
 
     def __exit__(
@@ -69,13 +69,13 @@ class Progress:
             self._bar.stop()
 
     def tick(self, share_done: Callable[[], float | None]) -> None:
-        """One more event; ``share_done`` tells how much of the work is behind, if that is known."""
+        """Count an event; ``share_done`` returns the finished fraction of the work, or None if it is not known."""
         self._events += 1
-        if self._events % EVENTS_BETWEEN_LOOKS == 0:
+        if self._events % EVENTS_BETWEEN_UPDATES == 0:
             self.show(share_done())
 
     def show(self, share: float | None) -> None:
-        """So much of the work is behind; None if that is not known."""
+        """Show the finished fraction of the work; None if it is not known."""
         if not self.shown:
             return
         if self._bar is None:

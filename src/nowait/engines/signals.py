@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first asks the run to end well, the second ends it."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first ends the run in an orderly way, a second Ctrl-C or SIGTERM at once."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Self, final
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 HANGUP = getattr(signal, "SIGHUP", None)
-"""The terminal was closed. Windows has no such signal."""
+"""Sent when the terminal is closed; None on Windows."""
 
 
 @final
 class Interruption:
-    """While this is entered in the main thread, a first signal calls ``ask``; a second raises KeyboardInterrupt.
+    """A context manager: in the main thread, the first signal calls ``ask``, a second raises KeyboardInterrupt.
 
-    With ``hangup``, SIGHUP asks too, unless it is ignored, as ``nohup`` has it. It never counts as the second signal:
-    shell and kernel may both send one when a terminal is closed.
+    With ``hangup``, SIGHUP calls ``ask`` too, unless it is ignored, as under ``nohup``. It never counts as the second
+    signal, because shell and kernel may both send one when a terminal is closed.
     """
 
     def __init__(self, ask: Callable[[str], None], *, hangup: bool = False) -> None:

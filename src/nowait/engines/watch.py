@@ -1,4 +1,4 @@
-"""Signals that come while many runs are made: none of them may be lost."""
+"""Signals during sweeps and studies, which make many runs: none may be lost."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from nowait.recording import Interrupted
 
 @final
 class Watch:
-    """While this is entered in the main thread, a signal that ends processes raises ``Interrupted``.
+    """A context manager: in the main thread, SIGINT and SIGTERM raise ``Interrupted``.
 
     Python prints and drops an exception that a signal handler raises inside a finalizer or a C callback (the compiler
-    uses such callbacks). So the signal is remembered as well: ``check`` and the end of the ``with`` block raise again.
+    uses such callbacks). So the signal is stored as well, and ``check`` and the end of the ``with`` block raise again.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Watch:
         self._before: dict[int, Any] = {}
 
     def check(self) -> None:
-        """Raise ``Interrupted`` if a signal came."""
+        """Raise ``Interrupted`` if a signal was received."""
         if self._signal:
             raise Interrupted(self._signal)
 

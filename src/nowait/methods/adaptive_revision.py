@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
 import numpy as np
 
-from nowait.core import Arrival, Method, Server, Stepsize, Ticket, checks
+from nowait.core import Arrival, Method, Server, StepsizeOrFloat, Ticket, checks, method_dataclass
 from nowait.core.types import Vector
 
 
 @final
-@dataclass
+@method_dataclass
 class AdaptiveRevision(Method):
     """AdaGrad for delayed gradients: it accounts for the gradients applied in between and corrects steps already made.
 
@@ -24,7 +24,7 @@ class AdaptiveRevision(Method):
     """
 
     makes_its_own_update = True
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     first_square: float = 1.0
     applied: Vector = field(init=False, repr=False, compare=False)
     squares: Vector = field(init=False, repr=False, compare=False)

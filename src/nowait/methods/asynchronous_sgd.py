@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
-from nowait.core import ApplyAtOnce, Arrival, Method, Server, Stepsize
+from nowait.core import ApplyAtOnce, Arrival, Method, Server, StepsizeOrFloat, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class AsynchronousSGD(Method):
     """Apply every gradient at once and give its worker the new params.
 
@@ -24,7 +23,7 @@ class AsynchronousSGD(Method):
     200
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Apply the gradient and assign the worker a ticket at the new params."""

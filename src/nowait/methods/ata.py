@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heapify, heapreplace
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
 from nowait.numerics.elementary import log
 
 
 @final
-@dataclass
+@method_dataclass
 class ATA(Method):
     """Rounds of ``batch`` gradients, allocated so that the round is expected to end soonest; no gradient is wasted.
 
@@ -34,7 +34,7 @@ class ATA(Method):
     rounds.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     batch: int
     spread: float = 0.01
     total: GradientSum = field(init=False, repr=False, compare=False)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class CA2FL(Method):
     """Every ``buffer`` arrivals, step along h̄ + mean of (g_i − h_i), where h_i is worker i's cached gradient.
 
@@ -19,7 +19,7 @@ class CA2FL(Method):
     weight, whatever its speed, so heterogeneous data cause no bias. Memory is one vector per worker.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     buffer: int = 10
     cache: dict[int, GradientSum] = field(init=False, repr=False, compare=False)
     arrived: dict[int, GradientSum] = field(init=False, repr=False, compare=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
-from nowait.core import Arrival, Method, Server, Stepsize, checks
+from nowait.core import Arrival, Method, Server, StepsizeOrFloat, checks, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class ClippedASGD(Method):
     """Apply every gradient when it arrives, clipped to the norm ``max_norm``.
 
@@ -18,7 +17,7 @@ class ClippedASGD(Method):
     Theorem 2 of Mishchenko et al. (2022). With heterogeneous data, clipping moves the fixed point.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     max_norm: float
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from nowait.core import Arrival, Method, Server, Stepsize, checks
+from nowait.core import Arrival, Method, Server, StepsizeOrFloat, checks, method_dataclass
 from nowait.core.types import Vector
 
 
@@ -25,7 +25,7 @@ class AdaptiveStrength:
 
 
 @final
-@dataclass
+@method_dataclass
 class DelayCompensatedSGD(Method):
     """Step along g + λ·g⊙g⊙(x − x_sent), where x_sent is the point of the gradient g.
 
@@ -35,7 +35,7 @@ class DelayCompensatedSGD(Method):
     of squares per worker; here there is a single one.)
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     strength: float | AdaptiveStrength = 0.04
     squares: Vector | None = field(init=False, repr=False, compare=False)
 

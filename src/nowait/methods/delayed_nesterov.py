@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class DelayedNesterov(Method):
     """Apply g/N at each arrival; at every N-th arrival update the momentum and include it in the step.
 
@@ -20,7 +20,7 @@ class DelayedNesterov(Method):
     """
 
     makes_its_own_update = True
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     every: int
     beta: float = 0.9
     momentum: GradientSum = field(init=False, repr=False, compare=False)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class FADAS(Method):
     """Step along the mean of every ``buffer`` gradients, with min(γ, 1/δ) if the largest δ exceeds ``max_delay``.
 
@@ -18,7 +18,7 @@ class FADAS(Method):
     smaller of the two.)
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     buffer: int = 5
     max_delay: int = 1
     total: GradientSum = field(init=False, repr=False, compare=False)

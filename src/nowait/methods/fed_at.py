@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
 
 
 @final
@@ -26,7 +26,7 @@ class Tier:
 
 
 @final
-@dataclass
+@method_dataclass
 class FedAT(Method):
     """Synchronous rounds within each tier of similar speed; params are a mean of the tiers' models favouring slow ones.
 
@@ -44,7 +44,7 @@ class FedAT(Method):
     """
 
     makes_its_own_update = True
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     tiers: int = 5
     groups: list[Tier] = field(init=False, repr=False, compare=False)
     seconds: dict[int, float] = field(init=False, repr=False, compare=False)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, PolynomialDecay, Server, Stepsize, checks
+from nowait.core import (
+    Arrival,
+    GradientSum,
+    Method,
+    PolynomialDecay,
+    Server,
+    StepsizeOrFloat,
+    as_stepsize,
+    checks,
+    method_dataclass,
+)
 
 
 @final
-@dataclass
+@method_dataclass
 class FedBuff(Method):
     """Hold gradients, discounted by their delay, and step along the mean of every ``buffer`` of them.
 
@@ -18,15 +28,15 @@ class FedBuff(Method):
     and ``stepsize`` is that of the step. The worker gets a new ticket at the current params immediately.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     buffer: int = 10
-    discount: Stepsize = field(default_factory=lambda: PolynomialDecay(1.0, power=0.5))
+    discount: StepsizeOrFloat = PolynomialDecay(1.0, power=0.5)  # type: ignore[assignment] # a field of this kind takes one
     total: GradientSum = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.buffer = checks.at_least(1, self.buffer, "buffer", "a step needs at least one gradient")
-        checks.instance(self.discount, Stepsize, "discount", "nw.PolynomialDecay(1.0, power=0.5)")
+        self.discount = as_stepsize(self.discount, "discount")
 
     def start(self, server: Server) -> None:
         """Start with an empty buffer and give every worker a ticket."""

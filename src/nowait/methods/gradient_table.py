@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
-from nowait.core import Arrival, Method, Server, Stepsize
+from nowait.core import Arrival, Method, Server, StepsizeOrFloat, method_dataclass
 from nowait.methods.latest_gradients import LatestGradients
 
 
 @final
-@dataclass
+@method_dataclass
 class GradientTable(Method):
     """Keep each worker's latest gradient; every arrival replaces one and makes a step along the mean of the table.
 
@@ -21,7 +21,7 @@ class GradientTable(Method):
     a worker leaves, its entry is removed.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     table: LatestGradients = field(init=False, repr=False, compare=False)
     full: bool = field(init=False, repr=False, compare=False)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
 from nowait.numerics.elementary import added
 
 
 @final
-@dataclass
+@method_dataclass
 class MaleniaSGD(Method):
     """Collect gradients at one point until the harmonic mean of the workers' counts is large enough, then step.
 
@@ -20,7 +20,7 @@ class MaleniaSGD(Method):
     restart at the new params. ``batch`` is their S = max(⌈σ²/ε⌉, n).
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     batch: int
     sums: dict[int, GradientSum] = field(init=False, repr=False, compare=False)
     inverse_counts: float = field(init=False, repr=False, compare=False)

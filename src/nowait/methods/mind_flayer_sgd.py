@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 from typing import final
 
 import numpy as np
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, Ticket, checks
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, Ticket, checks, method_dataclass
 from nowait.numerics.elementary import added
 
 
 @final
-@dataclass
+@method_dataclass
 class MindFlayerSGD(Method):
     """In a round every worker makes ``trials`` attempts at one point; each is cancelled after ``timeout_seconds``.
 
@@ -27,7 +27,7 @@ class MindFlayerSGD(Method):
     a worker with 0 trials is idle (unless no other worker is left).
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     timeout_seconds: float | Sequence[float]
     trials: int | Sequence[int]
     probability: float | Sequence[float] | None = None

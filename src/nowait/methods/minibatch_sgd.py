@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class MinibatchSGD(Method):
     """Wait for one gradient from every worker, then step along their mean.
 
@@ -17,7 +17,7 @@ class MinibatchSGD(Method):
     Distributed Online Prediction Using Mini-Batches" (2012). It does not wait for workers that left.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     total: GradientSum = field(init=False, repr=False, compare=False)
 
     def start(self, server: Server) -> None:

@@ -79,7 +79,7 @@ class PIAG(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.budget = checks.positive(self.budget, "budget", "params would not move")
-        checks.instance(self.rule, WindowRule, "rule", "nw.EqualParts()")
+        checks.instance(self.rule, WindowRule, "rule", "nw.stepsizes.EqualParts()")
 
     def start(self, server: Server) -> None:
         """Start with an empty table and no spent budget, and give every worker a ticket."""

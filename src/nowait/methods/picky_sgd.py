@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
-from nowait.core import Arrival, Method, Server, Stepsize, checks
+from nowait.core import Arrival, Method, Server, StepsizeOrFloat, checks, method_dataclass
 from nowait.core.types import norm
 
 
 @final
-@dataclass
+@method_dataclass
 class PickySGD(Method):
     """Apply a gradient if params are within ``radius`` of the point it was computed at, else drop it.
 
@@ -19,7 +18,7 @@ class PickySGD(Method):
     probability 1/2; restarts, which are left to the caller, raise this probability.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     radius: float
 
     def __post_init__(self) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
-from nowait.core import Arrival, Method, Server, Stepsize
+from nowait.core import Arrival, Method, Server, StepsizeOrFloat, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class RandomAssignment(Method):
     """Apply every gradient and give the new params to a uniformly random worker, busy or not.
 
@@ -19,7 +18,7 @@ class RandomAssignment(Method):
     data cause no bias, but the slowest worker limits the speed.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Apply the gradient and assign a ticket to a random worker."""

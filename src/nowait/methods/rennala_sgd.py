@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize, checks
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class RennalaSGD(Method):
     """Collect ``batch`` fresh gradients from any workers, then step along their mean.
 
@@ -20,7 +20,7 @@ class RennalaSGD(Method):
     Mini-Batching" (2024).
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     batch: int
     cancel: bool = True
     total: GradientSum = field(init=False, repr=False, compare=False)

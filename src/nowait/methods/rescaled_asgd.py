@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
-from nowait.core import Arrival, Method, Server, Stepsize, checks
+from nowait.core import Arrival, Method, Server, StepsizeOrFloat, checks, method_dataclass
 from nowait.numerics.elementary import added
 
 
 @final
-@dataclass
+@method_dataclass
 class RescaledASGD(Method):
     """Asynchronous SGD with γ_i = γ·s_i/mean(s), where s_i is worker i's compute time.
 
@@ -21,7 +21,7 @@ class RescaledASGD(Method):
     stepsize that does not depend on the delay: one that does would undo the rescaling.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     memory: float = 0.9
     seconds: dict[int, float] = field(init=False, repr=False, compare=False)
     total: float = field(init=False, repr=False, compare=False)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
-from nowait.core import Arrival, GradientSum, Method, Server, Stepsize
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class RingleaderASGD(Method):
     """Rounds of n steps along the mean of the workers' own mean gradients.
 
@@ -21,7 +21,7 @@ class RingleaderASGD(Method):
     2n − 2.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     current: dict[int, GradientSum] = field(init=False, repr=False, compare=False)
     following: dict[int, GradientSum] = field(init=False, repr=False, compare=False)
     total: GradientSum = field(init=False, repr=False, compare=False)

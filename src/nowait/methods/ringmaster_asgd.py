@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
-from nowait.core import ApplyAtOnce, Arrival, Method, Server, Stepsize, checks
+from nowait.core import ApplyAtOnce, Arrival, Method, Server, StepsizeOrFloat, checks, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class RingmasterASGD(Method):
     """Apply every gradient up to a largest delay and drop the rest.
 
@@ -19,7 +18,7 @@ class RingmasterASGD(Method):
     immediately.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     max_delay: int
     cancel_stale: bool = False
 

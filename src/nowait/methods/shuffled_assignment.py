@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
-from nowait.core import Arrival, Method, Server, Stepsize
+from nowait.core import Arrival, Method, Server, StepsizeOrFloat, method_dataclass
 
 
 @final
-@dataclass
+@method_dataclass
 class ShuffledAssignment(Method):
     """Apply every gradient and give the new params to the next worker of a random permutation, busy or not.
 
@@ -18,7 +18,7 @@ class ShuffledAssignment(Method):
     worker queues the ticket. Unbiased for heterogeneous data; the slowest worker limits the speed.
     """
 
-    stepsize: Stepsize
+    stepsize: StepsizeOrFloat
     deck: list[int] = field(init=False, repr=False, compare=False)
 
     def start(self, server: Server) -> None:

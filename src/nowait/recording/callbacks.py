@@ -1,4 +1,4 @@
-"""What a user may hook into a run."""
+"""Callbacks: hooks that the user adds to a run, and the ``control`` object they receive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nowait.core.types import Vector
 
 
 class Control(Protocol):
-    """What a callback sees of a run, and what it may do to it. Changes take effect after the callback returns."""
+    """What a callback reads of a run and may do to it. Changes take effect after the callback returns."""
 
     @property
     def steps(self) -> int:
@@ -34,65 +34,72 @@ class Control(Protocol):
 
     @property
     def params(self) -> Vector:
-        """The current params, to read now: copy them to keep them."""
+        """x_k, the iterate after the latest step (k = ``steps``), whatever the output rule.
+
+        A read-only view that is valid during the callback: copy it to keep it. The output rule's answer is computed at
+        the end of the run: ``run.params``.
+        """
 
     @property
     def loss(self) -> float | None:
-        """The latest loss evaluated."""
+        """The latest loss evaluated: F(x_j) with j = ``loss_step``; None before the first evaluation."""
 
     @property
     def loss_step(self) -> int | None:
-        """How many steps the params contained that it was evaluated at: real engines evaluate beside the run."""
+        """The step j of the iterate x_j that ``loss`` was evaluated at.
+
+        It may be less than ``steps``: with real workers the loss is evaluated while the run goes on.
+        """
 
     def add_workers(self, count: int) -> None:
-        """Let this many new workers join."""
+        """Add this many new workers."""
 
     def remove_worker(self, worker: int) -> None:
-        """Let a worker leave."""
+        """Remove a worker."""
 
     def stop(self) -> None:
-        """End the run."""
+        """End the run after this event."""
 
 
 class Callback:
-    """Hooks that do nothing; override those you need. A plain function serves as ``on_step``.
+    """Hooks that do nothing: override those you need. A plain function is called as ``on_step``.
 
-    They are called after each event: an event that made several steps calls ``on_step`` once.
+    Hooks are called after each event, so an event that makes several steps calls ``on_step`` once.
     """
 
     def on_step(self, control: Control) -> None:
-        """Params changed."""
+        """Called after a step: ``control.params`` is the new iterate."""
 
     def on_evaluate(self, control: Control) -> None:
-        """A loss was evaluated: ``control.loss``."""
+        """Called after an evaluation: ``control.loss`` is the loss of x_j with j = ``control.loss_step``."""
 
     def on_checkpoint(self, control: Control, path: Path) -> None:
-        """A checkpoint was written into this folder."""
+        """Called after a checkpoint was written to the folder ``path``."""
 
     def on_worker_join(self, control: Control, worker: int) -> None:
-        """A worker joined."""
+        """Called after a worker joined."""
 
     def on_worker_lost(self, control: Control, worker: int) -> None:
-        """A worker left or was lost."""
+        """Called after a worker left or was lost."""
 
     def on_gradient_dropped(self, control: Control, worker: int) -> None:
-        """The method dropped a gradient of this worker."""
+        """Called after the method dropped a gradient of this worker."""
 
 
 @final
 class FunctionCallback(Callback):
-    """A plain function, called after every step."""
+    """Calls a plain function after every step."""
 
     def __init__(self, function: Callable[[Control], Any]) -> None:
         self._function = function
 
     def on_step(self, control: Control) -> None:
-        """Call it."""
+        """Call the function."""
         self._function(control)
 
 
 def checked_callbacks(callbacks: Iterable[Any]) -> tuple[Callback, ...]:
-    """Callbacks as objects, or an error that says what a callback is."""
+    """Return the callbacks as ``Callback`` objects; raise if one is neither such an object nor a function."""
     if not isinstance(callbacks, Iterable):
         raise TypeError(f"callbacks must be a list of callbacks, got {callbacks!r}: write callbacks=[...]")
     return tuple(_checked_callback(callback) for callback in callbacks)

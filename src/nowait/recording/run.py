@@ -26,6 +26,7 @@ from nowait.recording.files import (
 )
 from nowait.recording.history import History
 from nowait.recording.metrics import read_history, write_metrics
+from nowait.recording.old_names import ENGINE_WAS, with_current_names
 from nowait.recording.trace import Trace
 
 logger = logging.getLogger("nowait")
@@ -33,7 +34,7 @@ logger = logging.getLogger("nowait")
 CONFIG, METRICS, TRACE = "config.json", "metrics.jsonl", "trace.rows"
 STATS, PARAMS = "stats.json", "params.safetensors"
 OLD_TRACE = "trace.npz"
-"""Where older versions wrote the trace."""
+"""The trace file of older versions."""
 FILES = "files"
 """The entry of ``stats.json`` that has the checksums of other files."""
 
@@ -41,7 +42,7 @@ FILES = "files"
 @final
 @dataclass(frozen=True, eq=False)
 class Stats:
-    """The totals of a run. ``seconds`` are virtual in a simulation; ``wall_seconds`` are those you waited."""
+    """The totals of a run. ``seconds`` is virtual in a simulation; ``wall_seconds`` is how long the call took."""
 
     steps: int
     gradients: int
@@ -54,16 +55,17 @@ class Stats:
     wall_seconds: float
     work_share: Floats
     """Each worker's share of the valid gradients, by worker number."""
-    way: str
+    engine: str
+    """What computed the run: "compiled" or "reference" (the two simulators), "processes", "ray" or "replay"."""
     diverged: bool
     advice: str = ""
-    """What to do about it, where the run did not go well."""
+    """What to do if the run did not go well; else empty."""
     interrupted: bool = False
     """Whether a signal ended it; such a run can be resumed."""
     bytes_up: int = 0
-    """What the gradients that workers sent take, as compressed as they were."""
+    """Bytes of the gradients that workers sent, in their compressed size."""
     bytes_down: int = 0
-    """What the params take that workers were given: a copy per ticket, but not twice in a row of the same version."""
+    """Bytes of the params sent to workers: one copy per ticket, but not the same version twice in a row."""
 
     @property
     def steps_per_second(self) -> float:
@@ -74,17 +76,18 @@ class Stats:
 @final
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run leaves behind: the answer, the last params, the event log, the losses, the totals."""
+    """The result of a run: the output rule's answer, the last iterate, the event log, the losses and the totals."""
 
     params: Vector
-    """The output rule's answer."""
+    """The answer of the output rule: ``last`` by default, an average of the iterates with an averaging rule."""
     last: Vector
-    """x_K, the params after the last step."""
+    """x_K, the iterate after the last step, whatever the output rule."""
     trace: Trace
     history: History
+    """Losses of iterates x_k, never of the output rule's answer."""
     stats: Stats
     config: dict[str, Any] = field(default_factory=dict)
-    """What was run, in plain words and numbers."""
+    """What was run, as text and numbers."""
 
     def save(self, folder: str | Path) -> Path:
         """Write everything into a new folder, completely or not at all."""
@@ -104,7 +107,7 @@ class Run:
         return target
 
     def write_results(self, folder: Path) -> None:
-        """Write everything but the trace into a folder; ``stats.json`` comes last, and says that it is complete."""
+        """Write everything but the trace into a folder. ``stats.json`` comes last: it marks the folder as complete."""
         contents = replace_by_pieces(folder / PARAMS, tensor_pieces({"params": self.params, "last": self.last}))
         write_metrics(folder / METRICS, self.history)
         write_json(folder / CONFIG, sealed(self.config))
@@ -114,7 +117,7 @@ class Run:
 
     @property
     def _loss_step(self) -> str:
-        """Which step the last loss is of, if it is not the last one: a signal ended the run before it was evaluated."""
+        """The step of the last loss if it is not the last step, because a signal ended the run before an evaluation."""
         step = int(self.history.step[-1])
         return "" if step == self.stats.steps else f" at step {step}"
 
@@ -151,17 +154,20 @@ def load(folder: str | Path) -> Run:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The entries of ``config.json``. ``DamagedFileError`` if its checksum differs."""
+    """Return the entries of ``config.json``; raise ``DamagedFileError`` if its checksum differs."""
     config, has_checksum = read_sealed(folder / CONFIG)
     if not has_checksum and (folder / TRACE).exists():
         logger.warning("%s has no checksum: it was changed by hand, or is damaged", folder / CONFIG)
-    return config
+    current: dict[str, Any] = with_current_names(config)
+    return current
 
 
 def read_stats(path: Path, *, strict: bool) -> tuple[Stats, Contents | None, int]:
-    """The totals, what ``params.safetensors`` has in it if that was written, and the number of evaluations."""
+    """Return the totals, the recorded contents of ``params.safetensors`` if any, and the number of evaluations."""
     values = read_strictly_sealed(path) if strict else read_sealed(path)[0]
     files, evaluations = values.pop(FILES, {}), values.pop("evaluations", 0)
+    if ENGINE_WAS in values:
+        values["engine"] = values.pop(ENGINE_WAS)
     unknown = set(values) - {field.name for field in fields(Stats)}
     if unknown:
         raise ValueError(f"{path} has unknown entries {sorted(unknown)}: was it written by another version?")

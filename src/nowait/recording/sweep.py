@@ -49,7 +49,7 @@ class Sweep:
     """The virtual seconds at every evaluation, in the same shape."""
     diverged: NDArray[np.bool_]
     """True where a run diverged: [stepsize, seed]."""
-    way: str
+    engine: str
     """``"compiled"`` if all runs were compiled, else ``"reference"``."""
     answers: Floats | None = None
     """With an output rule: the loss of its result, [stepsize, seed], infinite where the run diverged."""
@@ -62,7 +62,7 @@ class Sweep:
         stepsizes: Floats,
         seeds: Integers,
         runs: Mapping[tuple[float, int], SweepRun],
-        way: str,
+        engine: str,
         config: dict[str, Any],
     ) -> Self:
         """Create a sweep from its runs by stepsize and seed."""
@@ -75,7 +75,7 @@ class Sweep:
         if table[0][0].answer is not None:
             answers = np.array([[run.answer for run in row] for row in table], dtype=np.float64)
             answers[diverged | ~np.isfinite(answers)] = np.inf
-        return cls(stepsizes, seeds, losses, step, gradients, time, diverged, way, answers, config)
+        return cls(stepsizes, seeds, losses, step, gradients, time, diverged, engine, answers, config)
 
     def run(self, place: int, seed_place: int) -> SweepRun:
         """Return the run with the stepsize and the seed at these indices."""
@@ -95,7 +95,7 @@ class Sweep:
         target = SweepFolder.create(folder, self.stepsizes, self.seeds, self.config)
         for place, size in enumerate(self.stepsizes.tolist()):
             runs = {(size, seed): self.run(place, number) for number, seed in enumerate(self.seeds.tolist())}
-            target.add(runs, self.way)
+            target.add(runs, self.engine)
         return target.path
 
     @classmethod

@@ -15,6 +15,7 @@ import numpy as np
 
 from nowait.core.types import Floats, Integers
 from nowait.recording.files import read_strictly_sealed, sealed, write_json
+from nowait.recording.old_names import ENGINE_WAS, with_current_names
 from nowait.recording.sweep import COLUMNS, Sweep, SweepRun
 
 logger = logging.getLogger("nowait")
@@ -52,7 +53,7 @@ class SweepFolder:
             raise FileNotFoundError(f"{path} is not the folder of a sweep: it has no {HEADER}")
         header = read_strictly_sealed(path / HEADER)
         stepsizes, seeds = np.array(header["stepsizes"], np.float64), np.array(header["seeds"], np.int64)
-        return cls(path, stepsizes, seeds, header["config"])
+        return cls(path, stepsizes, seeds, with_current_names(header["config"]))
 
     @classmethod
     def go_on(cls, folder: str | Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]) -> SweepFolder:
@@ -70,9 +71,9 @@ class SweepFolder:
         found._write_header()
         return found
 
-    def add(self, runs: Mapping[tuple[float, int], SweepRun], way: str) -> None:
+    def add(self, runs: Mapping[tuple[float, int], SweepRun], engine: str) -> None:
         """Write complete runs, by stepsize and seed."""
-        lines = "".join(_line(size, seed, run, way) for (size, seed), run in runs.items()).encode()
+        lines = "".join(_line(size, seed, run, engine) for (size, seed), run in runs.items()).encode()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
         with open(os.open(self.path / RUNS, flags, 0o644), "ab") as file:
             if file.tell() and not self._ends_a_line():
@@ -82,15 +83,15 @@ class SweepFolder:
             os.fsync(file.fileno())
 
     def kept(self) -> tuple[Runs, set[str]]:
-        """Return the stored runs, and whether they were compiled; damaged lines are skipped with a warning."""
-        runs, ways, damaged = self._read()
+        """Return the stored runs, and the engines that computed them; damaged lines are skipped with a warning."""
+        runs, engines, damaged = self._read()
         for number in damaged:
             logger.warning("line %d of %s is damaged: this run will be repeated", number, self.path / RUNS)
-        return runs, ways
+        return runs, engines
 
     def finished(self) -> Sweep:
         """Return the finished sweep; raise ValueError if runs are missing."""
-        runs, ways, damaged = self._read()
+        runs, engines, damaged = self._read()
         wanted = [(size, seed) for size in self.stepsizes.tolist() for seed in self.seeds.tolist()]
         missing = sum(key not in runs for key in wanted)
         if missing:
@@ -99,20 +100,20 @@ class SweepFolder:
                 f"{missing} of the {len(wanted)} runs of the sweep in {self.path} are missing ({why}): call nw.sweep "
                 f"with the same arguments and folder={str(self.path)!r} to compute them"
             )
-        return Sweep.of(self.stepsizes, self.seeds, runs, way_of(ways), self.config)
+        return Sweep.of(self.stepsizes, self.seeds, runs, engine_of(engines), self.config)
 
     def _read(self) -> tuple[Runs, set[str], list[int]]:
-        """Return the intact runs, the ways in which they were computed, and the numbers of the damaged lines."""
+        """Return the intact runs, the engines that computed them, and the numbers of the damaged lines."""
         runs: Runs = {}
-        ways: set[str] = set()
+        engines: set[str] = set()
         damaged: list[int] = []
         for number, row in self._rows():
             if row is None:
                 damaged.append(number)
             else:
                 runs[row["stepsize"], row["seed"]] = _run_of(row)
-                ways.add(row["way"])
-        return runs, ways, damaged
+                engines.add(row["engine"] if "engine" in row else row[ENGINE_WAS])
+        return runs, engines, damaged
 
     def _rows(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
         """Yield the lines with their numbers, from 1; None for a damaged line."""
@@ -134,13 +135,13 @@ class SweepFolder:
         write_json(self.path / HEADER, sealed(header))
 
 
-def way_of(ways: set[str]) -> str:
-    """Return "compiled" if all runs of a sweep were compiled, else "reference"."""
-    return "compiled" if ways == {"compiled"} else "reference"
+def engine_of(engines: set[str]) -> str:
+    """Return "compiled" if all runs were compiled, else "reference"."""
+    return "compiled" if engines == {"compiled"} else "reference"
 
 
-def _line(size: float, seed: int, run: SweepRun, way: str) -> str:
-    row = {"stepsize": size, "seed": seed, "way": way, "answer": _number(run.answer)}
+def _line(size: float, seed: int, run: SweepRun, engine: str) -> str:
+    row = {"stepsize": size, "seed": seed, "engine": engine, "answer": _number(run.answer)}
     row |= {name: [_number(value) for value in getattr(run, name).tolist()] for name in COLUMNS}
     text = json.dumps(row, allow_nan=False)
     return f"{zlib.crc32(text.encode()):08x} {text}\n"

@@ -1,4 +1,4 @@
-"""Studies made of many runs: the theorems against measurements, and what they advise."""
+"""Studies that take many runs: ``race``, ``plan`` and ``certify``."""
 
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.bias import BiasRow

@@ -1,4 +1,4 @@
-"""Problems that satisfy the assumptions of each theorem, small enough for many runs."""
+"""Small problems that satisfy the assumptions of each theorem."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from nowait.problems import AbsoluteLoss, Hinge, LogisticRegression, NoisyQuadra
 
 
 def absolute_loss() -> AbsoluteLoss:
-    """Convex, Lipschitz, not smooth."""
+    """Return a problem that is convex and Lipschitz, but not smooth."""
     features, _ = _labelled()
     targets = features @ np.linspace(-1, 1, features.shape[1]) + _noise(len(features))
     return AbsoluteLoss(features, np.round(targets, 6))
 
 
 def hinge() -> Hinge:
-    """The same, as a support vector machine."""
+    """Return a support vector machine: convex and Lipschitz, but not smooth."""
     return Hinge(*_labelled())
 
 
 def logistic() -> LogisticRegression:
-    """Convex, smooth, with bounded noise."""
+    """Return a convex, smooth problem with bounded noise."""
     return LogisticRegression(*_labelled(), batch_size=4)
 
 
 def regularised_logistic() -> LogisticRegression:
-    """Strongly convex."""
+    """Return a strongly convex problem."""
     return LogisticRegression(*_labelled(), batch_size=4, l2=0.1)
 
 
 def nonconvex_logistic() -> NonconvexLogisticRegression:
-    """Smooth, Lipschitz, not convex."""
+    """Return a problem that is smooth and Lipschitz, but not convex."""
     return NonconvexLogisticRegression(*_labelled(), batch_size=4, strength=0.1)
 
 
 def flat_quadratic() -> NoisyQuadratic:
-    """Convex with a flat direction."""
+    """Return a convex problem with a flat direction."""
     return NoisyQuadratic(dimension=10, L=1.0, mu=0.0, sigma=1.0, distance=3.0)
 
 
 def quadratic() -> NoisyQuadratic:
-    """Strongly convex."""
+    """Return a strongly convex problem."""
     return NoisyQuadratic(dimension=10, L=1.0, mu=0.1, sigma=1.0, distance=3.0)
 
 
@@ -56,11 +56,11 @@ PROBLEMS: dict[str, list[Callable[[], Any]]] = {
     "nonconvex": [nonconvex_logistic, quadratic],
     "heterogeneous": [quadratic, nonconvex_logistic],
 }
-"""By the settings of ``nw.theory.prescribe``. Those of "heterogeneous" are split by label."""
+"""By the settings of ``nw.theory.prescribe``. For "heterogeneous" they are split by label."""
 
 
 def _labelled() -> tuple[Floats, Floats]:
-    """200 rows of 5 numbers, and labels that no hyperplane separates."""
+    """Return 200 rows of 5 features, and labels that are not linearly separable."""
     rng = np.random.default_rng(0)
     features = np.round(rng.standard_normal((200, 5)), 6)  # the last digits depend on the processor
     scores = features @ np.linspace(-1, 1, 5) + rng.standard_normal(200)

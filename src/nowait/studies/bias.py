@@ -1,4 +1,4 @@
-"""The failure that the paper warns of: delays that depend on the data (Assumption 1 does not hold)."""
+"""The bias of asynchronous SGD when delays depend on the data, so that Assumption 1 does not hold."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METHODS: dict[str, Method] = {
 @final
 @dataclass(frozen=True)
 class BiasRow:
-    """Where a method stays on average when delays depend on the data; the minimiser is 0."""
+    """The mean iterate of a method when delays depend on the data; the minimiser is 0."""
 
     method: str
     mean: float
@@ -40,27 +40,27 @@ class Coin:
     dimension = 1
 
     def initial(self) -> Vector:
-        """0, the minimiser itself."""
+        """Return 0, the minimiser."""
         return np.zeros(1)
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
-        """x − ξ."""
+        """Return x − ξ."""
         return point - (1.0 if is_heads(sample) else -1.0)
 
     def loss(self, point: Vector) -> float:
-        """F."""
+        """Return F(x)."""
         return float(0.5 * (point[0] ** 2 + 1.0))
 
 
 def is_heads(sample: Sample) -> bool:
-    """Is ξ = +1?"""
+    """Return True if ξ = +1."""
     return sample.index(2) == 1
 
 
 def data_dependent_delays(seed: int = 0) -> list[BiasRow]:
-    """The mean of x over a long run in which a sample of +1 takes a hundred times longer than one of −1.
+    """Return the mean of x over a long run in which a sample of +1 takes a hundred times longer than one of −1.
 
-    What weighs old gradients less, weighs +1 less.
+    A rule that gives old gradients less weight gives samples of +1 less weight.
     """
     speeds = BySample(1.0, lambda sample: FACTOR if is_heads(sample) else 1.0, workers=WORKERS)
     return [BiasRow(name, _mean(method, speeds, seed)) for name, method in METHODS.items()]

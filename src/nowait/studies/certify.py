@@ -10,8 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from nowait.api.simulate import simulate
+from nowait.api.sweep import checked_seeds
 from nowait.core import checks
-from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.engines.progress import Progress
 from nowait.engines.watch import Watch
@@ -44,7 +44,7 @@ class CertifiedRow:
     guarantee: float
     sharpened: float
     lemmas_broken: tuple[str, ...]
-    """Which of the lemmas broke on some run; none should."""
+    """Lemmas that failed on some run; there should be none."""
 
     @property
     def ratio(self) -> float:
@@ -53,7 +53,7 @@ class CertifiedRow:
 
     @property
     def verdict(self) -> str:
-        """Against the sharper bound: "holds", "violated", or "open" where the interval has the bound in it.
+        """ "holds" or "violated" by the sharper bound, or "open" if the bound lies inside the confidence interval.
 
         An error that is not finite violates every bound.
         """
@@ -76,7 +76,7 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """No guarantee is violated, no lemma broken."""
+        """True if no guarantee is violated and no lemma failed."""
         return not any(row.verdict == VIOLATED or row.lemmas_broken for row in self.rows)
 
 
@@ -86,16 +86,17 @@ def certify(
     patterns: Iterable[str] | None = None,
     workers: int = 8,
     steps: int = 2_000,
-    seeds: int = 16,
+    seeds: int | Iterable[int] = 16,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Certificate:
     """Run every theorem on problems that satisfy its assumptions, under every delay pattern, and compare.
 
     ``settings`` are those of ``nw.theory.prescribe``, ``patterns`` equal, straggler, pareto, time-varying and
-    adversarial; None is all. Every row is a mean over ``seeds`` runs of ``steps`` steps, with the seeds from ``seed``
-    on. Lemma 1, the delay identity and the lemma on the sum of the stepsizes are checked on every run. ``bias`` shows
-    what happens without Assumption 1. Ctrl-C and SIGTERM raise ``nw.Interrupted``: there is no certificate of a part.
+    adversarial; None is all. Every row is a mean over runs of ``steps`` steps, one for each of the ``seeds``: a number
+    n means the n seeds from ``seed`` on. Lemma 1, the delay identity and the lemma on the sum of the stepsizes are
+    checked on every run. ``bias`` shows what happens without Assumption 1. Ctrl-C and SIGTERM raise
+    ``nw.Interrupted``, without a partial certificate.
 
     >>> found = certify(settings=["convex"], patterns=["straggler"], steps=500, seeds=3, progress=False)
     >>> [row.verdict for row in found.rows]
@@ -103,8 +104,8 @@ def certify(
     """
     under = _chosen(patterns, PATTERNS, "pattern")
     workers = checks.at_least(2, workers, "workers", "delays need several")
-    seeds = checks.at_least(2, seeds, "seeds", "a confidence interval needs two")
-    first = checked_seed(seed)
+    seed_list = checked_seeds(seeds, first=seed)
+    checks.at_least(2, len(seed_list), "the number of seeds", "a confidence interval needs two")
     cases = []
     for setting in _chosen(settings, PROBLEMS, "setting"):
         for make in PROBLEMS[setting]:
@@ -115,15 +116,15 @@ def certify(
     with Watch() as watch, Progress("certifying", progress) as bar:
         for name, problem, prescription in cases:
             for pattern in under:
-                rows.append(_row(name, problem, prescription, pattern, range(first, first + seeds)))
+                rows.append(_row(name, problem, prescription, pattern, seed_list))
                 watch.check()
                 bar.show(len(rows) / (len(cases) * len(under) + 1))
-        bias = data_dependent_delays(first)
-    return Certificate(rows, bias, workers, steps, seeds)
+        bias = data_dependent_delays(seed_list[0])
+    return Certificate(rows, bias, workers, steps, len(seed_list))
 
 
-def _row(name: str, problem: Any, prescription: Prescription, pattern: str, seeds: range) -> CertifiedRow:
-    """The runs of a row."""
+def _row(name: str, problem: Any, prescription: Prescription, pattern: str, seeds: list[int]) -> CertifiedRow:
+    """Make the runs of a row."""
     method = AsynchronousSGD(prescription.stepsize)
     lowest = problem.minimum()[1] if prescription.guarantee.measure == SUBOPTIMALITY else math.nan
     errors, longest, broken = [], 0, set()
@@ -160,14 +161,14 @@ def _row(name: str, problem: Any, prescription: Prescription, pattern: str, seed
 
 
 def _error(problem: Any, params: Vector, lowest: float) -> float:
-    """F − F* where F* is given, else ‖∇F‖²."""
+    """Return F − F*, or ‖∇F‖² if F* is NaN."""
     if math.isnan(lowest):
         return float((problem.full_gradient(params) ** 2).sum())
     return float(problem.loss(params) - lowest)
 
 
 def _interval(errors: Floats) -> tuple[float, float]:
-    """The mean and half the width of its confidence interval (Student)."""
+    """Return the mean and half the width of its confidence interval (Student)."""
     from scipy.stats import t
 
     spread = float(errors.std(ddof=1)) / math.sqrt(len(errors))

@@ -1,4 +1,4 @@
-"""What a race has shown: its table, and sentences that follow from it."""
+"""The table of a race, and sentences about it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import final
 import numpy as np
 
 from nowait.recording import Run
-from nowait.studies.track import until
+from nowait.studies.target import until
 from nowait.theory import Speedup
 
 
 @final
 @dataclass(frozen=True)
 class RaceRow:
-    """One method; numbers are medians over the seeds."""
+    """The results of one method: medians over the seeds."""
 
     method: str
     gradients: float
@@ -25,24 +25,24 @@ class RaceRow:
     seconds: float
     loss: float
     error: float
-    """Loss minus F*; NaN if that is not known."""
+    """Loss minus F*; NaN if F* is not known."""
     steps_per_second: float
     delay_median: float
     delay_mean: float
     delay_max: float
     dropped: float
     diverged: bool
-    """Whether any run did."""
+    """True if any run diverged."""
     worse_than_start: bool
-    """Whether any run ended above the loss it began with."""
+    """True if any run ended above its initial loss."""
     seconds_to_first: float
-    """When it has the loss that the first method ends with; infinite if never."""
+    """Seconds to reach the final loss of the first method; infinite if never."""
     predicted: float | None
-    """How many times sooner that should be by s_max/HM; None where the formula does not apply."""
+    """The speedup by the formula s_max/HM; None where it does not apply."""
     measured: float | None
-    """How many times sooner it was; None for the first method, and if it never was."""
+    """The measured speedup; None for the first method, and if the loss was not reached."""
     answer: float | None = None
-    """With an output rule: the loss of its answer."""
+    """The loss of the output rule's answer, if there is a rule."""
 
 
 def rows_of(
@@ -51,17 +51,18 @@ def rows_of(
     gain: Speedup,
     answers: Mapping[str, list[float]] | None = None,
 ) -> list[RaceRow]:
-    """The table of a race; the first method is the one to compare with."""
+    """Return the table of a race; the others are compared with the first method."""
     first = next(iter(runs.values()))
     rows = [_row(name, mine, first, minimum, gain) for name, mine in runs.items() if mine]
     return [replace(row, answer=_median(answers[row.method])) for row in rows] if answers else rows
 
 
 def cut_short(runs: Mapping[str, list[Run]]) -> list[str]:
-    """For runs that a signal ended: of which step their last loss is."""
+    """Return a sentence for each run that a signal ended: which step its last loss belongs to."""
     ended = [(name, run) for name, mine in runs.items() for run in mine if run.stats.interrupted and len(run.history)]
     return [
-        f"{name} was ended after {run.stats.steps:,} steps; its last loss is of step {int(run.history.step[-1]):,}."
+        f"{name} was stopped after {run.stats.steps:,} steps; its last loss was evaluated at step "
+        f"{int(run.history.step[-1]):,}."
         for name, run in ended
     ]
 
@@ -73,7 +74,7 @@ def _row(name: str, runs: list[Run], first: list[Run], minimum: float | None, ga
     ends = float(np.median([_until(run, target) for run, target in zip(first, targets, strict=False)]))
     delays = [run.trace.delay for run in runs]
     loss = _median(final_loss(run) for run in runs)
-    compared = runs is not first and _keeps_step(first[0])
+    compared = runs is not first and _is_synchronous(first[0])
     return RaceRow(
         method=name,
         gradients=_median(run.stats.gradients for run in runs),
@@ -95,31 +96,31 @@ def _row(name: str, runs: list[Run], first: list[Run], minimum: float | None, ga
 
 
 def findings(rows: list[RaceRow], runs: Mapping[str, list[Run]], gain: Speedup, engine: str) -> list[str]:
-    """Sentences: who made how many steps, who was first, how it stands per gradient, who went astray."""
+    """Return sentences on the steps made, the fastest method, the comparison per gradient, and diverged runs."""
     first, others = rows[0], [row for row in rows[1:] if not (row.diverged or row.worse_than_start)]
-    astray = [_astray(row) for row in rows if row.diverged or row.worse_than_start]
+    diverged = [_too_large(row) for row in rows if row.diverged or row.worse_than_start]
     if len(rows) == 1:
-        return [f"{first.method} made {first.steps:,.0f} steps and ended at a loss of {first.loss:.4g}.", *astray]
+        return [f"{first.method} made {first.steps:,.0f} steps and ended at a loss of {first.loss:.4g}.", *diverged]
     if first.diverged or first.worse_than_start or first.steps == 0:
-        return [_no_yardstick(first), *astray]
+        return [_no_baseline(first), *diverged]
     if not others:
-        return [f"Only {first.method} ended below the loss it began with.", *astray]
+        return [f"Only {first.method} ended below the loss it began with.", *diverged]
     best = min(others, key=lambda row: row.seconds_to_first)
     time = "virtual time" if engine == "simulate" else "wall-clock time"
     steps = (
         f"In {first.seconds:.4g} s of {time} {first.method} made {first.steps:,.0f} steps, {best.method} "
         f"{best.steps:,.0f}."
     )
-    return [steps, _who_was_first(first, best, gain), _per_gradient(runs, first, best), *astray]
+    return [steps, _who_was_first(first, best, gain), _per_gradient(runs, first, best), *diverged]
 
 
-def _no_yardstick(first: RaceRow) -> str:
+def _no_baseline(first: RaceRow) -> str:
     if first.steps == 0:
         return f"{first.method} made no step in the time of the race, so there is nothing to compare the others with."
     return f"{first.method} ended above the loss it began with, so there is nothing to compare the others with."
 
 
-def _astray(row: RaceRow) -> str:
+def _too_large(row: RaceRow) -> str:
     words = "diverged" if row.diverged else f"ended at a loss of {row.loss:.3g}, above where it began"
     return f"{row.method} {words}: its stepsize is too large for these workers."
 
@@ -127,7 +128,7 @@ def _astray(row: RaceRow) -> str:
 def _who_was_first(first: RaceRow, best: RaceRow, gain: Speedup) -> str:
     if best.measured is None:
         return f"No other method reached the loss that {first.method} ends with, {first.loss:.4g}."
-    promised = f" (s_max/HM of the workers' speeds promises {gain.speedup:.3g} x)" if best.predicted else ""
+    promised = f" (s_max/HM of the workers' speeds predicts {gain.speedup:.3g} x)" if best.predicted else ""
     return (
         f"{best.method} reached the loss that {first.method} ends with after {best.seconds_to_first:.3g} s, "
         f"{best.measured:.3g} times as fast{promised}, and ended at {best.loss:.4g} against {first.loss:.4g}."
@@ -135,29 +136,29 @@ def _who_was_first(first: RaceRow, best: RaceRow, gain: Speedup) -> str:
 
 
 def _per_gradient(runs: Mapping[str, list[Run]], first: RaceRow, best: RaceRow) -> str:
-    """The comparison at the same number of gradients, whichever way it falls."""
+    """Return the comparison of first and best method at the same number of gradients."""
     count = min(first.gradients, best.gradients)
     ours, theirs = (_loss_after(runs[row.method], count) for row in (best, first))
     words = f"After the same {count:,.0f} gradients {best.method} has a loss of {ours:.5g}, {first.method} {theirs:.5g}"
     if ours <= theirs + 1e-9 * abs(theirs):
         return f"{words}: it is no worse per gradient either."
-    if not _keeps_step(runs[first.method][0]):
+    if not _is_synchronous(runs[first.method][0]):
         return f"{words}: per gradient {first.method} is ahead."
     return (
         f"{words}: per gradient {first.method} is ahead. Its gradients are all fresh, which allows longer steps, the "
-        f"more so the less noise there is. What asynchrony buys is not waiting."
+        f"more so the less noise there is. Asynchrony gains time because no worker waits."
     )
 
 
-def _keeps_step(run: Run) -> bool:
-    """Is every gradient fresh, as with minibatch SGD?"""
+def _is_synchronous(run: Run) -> bool:
+    """Return True if every gradient was fresh, as with minibatch SGD."""
     return (
         run.stats.gradients > 0 and len(run.trace) > 0 and int(run.trace.delay.max()) == 1 and not _applies_at_once(run)
     )
 
 
 def final_loss(run: Run) -> float:
-    """The last loss; infinite if the run diverged."""
+    """Return the last loss; infinite if the run diverged."""
     return math.inf if run.stats.diverged else float(run.history.loss[-1])
 
 
@@ -167,7 +168,7 @@ def _until(run: Run, target: float) -> float:
 
 
 def _loss_after(runs: list[Run], gradients: float) -> float:
-    """The median loss at the last evaluation with at most so many gradients."""
+    """Return the median loss at the last evaluation with at most this many gradients."""
     losses = []
     for run in runs:
         place = int(np.searchsorted(run.history.gradients, gradients, side="right")) - 1
@@ -176,7 +177,7 @@ def _loss_after(runs: list[Run], gradients: float) -> float:
 
 
 def _applies_at_once(run: Run) -> bool:
-    """Does every gradient make a step of its own?"""
+    """Return True if every gradient made a step of its own."""
     return run.stats.steps == run.stats.gradients > 0
 
 

@@ -1,4 +1,4 @@
-"""The paper's point: the longest delay grows a thousandfold, and delay-adaptive asynchronous SGD does not mind."""
+"""The paper's main claim: a longest delay that grows a thousandfold does not slow delay-adaptive asynchronous SGD."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class LongestDelay:
 
 
 def longest_delay(seed: int = 0, progress: bool | None = None) -> LongestDelay:
-    """One fast worker and seven that are ever slower, on a quadratic with little noise; the same number of steps.
+    """Simulate one fast worker and seven slower and slower ones, on a quadratic with little noise.
 
-    γ = 1/(ML) is stable for equal workers. With τ_max the constant stepsize of the classical theory must shrink; if it
-    does not, every old gradient throws the params back. The delay-adaptive one does neither.
+    γ = 1/(ML) is stable for equal workers. As τ_max grows, the constant stepsize of the classical theory must shrink;
+    if it does not, old gradients increase the error. The delay-adaptive stepsize avoids both.
     """
     problem = NoisyQuadratic(dimension=10, L=1.0, mu=0.01, sigma=0.001)
     delays = WORKERS * np.array(FACTORS, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Delay patterns: arbitrary delays, as the theorems allow them."""
+"""Delay patterns for ``nw.certify``: the theorems allow arbitrary delays."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ STRAGGLER = 100.0
 
 
 def equal(workers: int) -> Speeds:
-    """All take the same time: after the first M steps every delay is M."""
+    """Return equal speeds: after the first M steps every delay is M."""
     return Fixed(1.0, workers=workers)
 
 
 def straggler(workers: int) -> Speeds:
-    """One worker is a hundred times slower than the others."""
+    """Return speeds with one worker a hundred times slower than the others."""
     return Fixed([1.0] * (workers - 1) + [STRAGGLER])
 
 
 def pareto(workers: int) -> Speeds:
-    """Heavy tails: the mean is finite, the variance is not."""
+    """Return heavy-tailed compute times: their mean is finite, their variance is not."""
     return Pareto(1.0, shape=1.1, workers=workers)
 
 
 def time_varying(workers: int) -> Speeds:
-    """Every worker has outages, three quarters of the time, in which its ticket rests."""
+    """Return speeds with outages: every worker pauses its computation for three quarters of the time."""
     return UpDown(1.0, up=20.0, down=60.0, workers=workers)
 
 
 def adversarial(workers: int) -> Speeds:
-    """One worker alone for a while of random length, then everybody at once with old gradients; then another one."""
+    """Return an order of arrivals: one worker alone for a random time, then all others with old gradients."""
     random = CounterRandom(0, "adversary")
     order: list[int] = []
     while len(order) < 2_000 * workers:
@@ -47,4 +47,4 @@ PATTERNS: dict[str, Callable[[int], Speeds]] = {
     "time-varying": time_varying,
     "adversarial": adversarial,
 }
-"""Functions of the number of workers, by name."""
+"""By name: a function of the number of workers."""

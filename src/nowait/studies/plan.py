@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
-from nowait.core import checks, sampler
+from nowait.api.parts import warn_of_split
+from nowait.api.sweep import checked_seeds
+from nowait.core import Problem, checks, sampler
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import checked_problem, initial_params
-from nowait.core.randomness import checked_seed
 from nowait.engines.progress import Progress
 from nowait.engines.watch import Watch
 from nowait.problems import LeastSquares
@@ -24,7 +25,8 @@ from nowait.studies.advice import Advice
 from nowait.studies.candidates import candidates
 from nowait.studies.quiet import quiet
 from nowait.studies.sources import Source
-from nowait.studies.track import Effort, Track
+from nowait.studies.target import time_to_target
+from nowait.studies.tuner import Tuner
 from nowait.studies.units import stepsize_unit
 from nowait.theory import Constants, Speedup, estimate, speedup
 
@@ -32,22 +34,35 @@ logger = logging.getLogger("nowait")
 
 GRADIENTS = 20_000
 LEAST_ROUNDS = 50
-"""Minibatch SGD gets the time for so many rounds, if that is not more than ten times the gradients asked for."""
+"""Minibatch SGD gets the time for this many rounds, if that is at most ten times the time asked for."""
 SEEDS = 3
 PATIENCE_SECONDS = 60.0
-"""About how long the simulations may take where a gradient is slow."""
+"""About how long the simulations may take if a gradient is slow."""
 SLOW = 1e-3
 QUICK_LOOK = {"samples": 16, "iterations": 8, "descent": 10}
-"""How a problem is estimated whose gradients take longer than a millisecond."""
-LITTLE_EFFORT = Effort(sizes=6, moves=2, refinements=1)
+"""How constants are estimated if a gradient takes longer than a millisecond."""
 FAR_ENOUGH = 1e-3
-"""A target need not be closer to the lowest loss than this share of the way."""
+"""The default target is at least this share of the distance between first and lowest loss above the lowest."""
+
+
+@final
+@dataclass(frozen=True)
+class Effort:
+    """How finely stepsizes are tuned."""
+
+    sizes: int = 12
+    """Stepsizes tried for every method."""
+    refinements: int = 4
+    """Finer sweeps to find the time to the target."""
+
+
+LITTLE_EFFORT = Effort(sizes=6, refinements=1)
 
 
 def plan(
-    problem: Any = None,
+    problem: Problem | None = None,
     *,
-    seconds: Iterable[float] | None = None,
+    seconds_per_gradient: Iterable[float] | None = None,
     speeds: Speeds | None = None,
     trace: Trace | None = None,
     workers: int | None = None,
@@ -55,56 +70,58 @@ def plan(
     slowdown: Any = None,
     target_loss: float | None = None,
     gradients: int | None = None,
-    seeds: int | None = None,
+    seeds: int | Iterable[int] | None = None,
     seed: int = 0,
     progress: bool | None = None,
 ) -> Advice:
-    """What asynchrony would gain, which method is fastest, and which workers to leave out.
+    """Return what asynchrony would gain, which method is fastest, and which workers to leave out.
 
-    The speeds come from one of: ``seconds`` per gradient of every worker, any ``speeds``, the ``trace`` of a run, or a
-    probe of ``probe_seconds`` with so many ``workers`` on this machine (``slowdown`` as in ``nw.train``). From them
-    follow the numbers of ``nw.theory.speedup``. Then the methods are simulated on ``problem`` (None: a least squares
+    The speeds come from one of: ``seconds_per_gradient`` of every worker, any ``speeds``, the ``trace`` of a run, or a
+    probe of ``probe_seconds`` with ``workers`` processes on this machine (``slowdown`` as in ``nw.train``). The numbers
+    of ``nw.theory.speedup`` follow from them. Then the methods are simulated on ``problem`` (None: a least squares
     problem), each with its stepsize tuned for the time to ``target_loss`` (None: the lowest loss that all of them
-    reach, or 99.9 % of the way to the lowest found). Asynchronous SGD makes about ``gradients`` of them in the time
-    simulated, with ``seeds`` seeds (None: 3); fewer of both if gradients are slow. What is said of the methods holds
-    for this problem: give your own. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
+    reach, or 99.9 % of the decrease to the lowest found). Asynchronous SGD computes about ``gradients`` gradients in
+    the simulated time. ``seeds`` are those of ``nw.sweep``, a number n being the n seeds from ``seed`` on; None is 3.
+    If gradients are slow, the defaults are smaller. The results hold for this problem: pass your own. Ctrl-C and
+    SIGTERM raise ``nw.Interrupted``.
 
-    >>> advice = plan(seconds=[1.0, 1.0, 1.0, 30.0], gradients=3_000, seeds=1, progress=False)
+    >>> advice = plan(seconds_per_gradient=[1.0, 2.0, 4.0, 30.0], gradients=3_000, seeds=1, progress=False)
     >>> advice.asynchrony_pays, round(advice.speedup.speedup, 2)
-    (True, 22.75)
+    (True, 13.38)
     """
-    given = {"seconds": seconds, "speeds": speeds, "trace": trace, "workers": workers}
-    source = _source(given, problem, probe_seconds, slowdown, checked_seed(seed))
+    given = {"seconds_per_gradient": seconds_per_gradient, "speeds": speeds, "trace": trace, "workers": workers}
+    asked_seeds = checked_seeds(SEEDS if seeds is None else seeds, first=seed)
+    source = _source(given, problem, probe_seconds, slowdown, asked_seeds[0])
     chosen = LeastSquares.random(samples=2_000, dimension=100, noise=0.01, batch_size=8) if problem is None else problem
     capabilities = Capabilities.of(checked_problem(chosen))
     gain = speedup(source.seconds.tolist())
     shards = capabilities.num_shards
-    if shards not in (1, gain.workers):
-        raise ValueError(f"the problem is split for {shards} workers, but the speeds are those of {gain.workers}")
+    warn_of_split(chosen, gain.workers)
     entrants = candidates(gain, heterogeneous=shards > 1)
     slowness = _seconds_per_gradient(chosen, capabilities)
-    found = estimate(chosen, seed=seed, workers=shards, **(QUICK_LOOK if slowness > SLOW else {}))
-    seed_list = range(seed, seed + _num_seeds(seeds, slowness))
+    found = estimate(chosen, seed=asked_seeds[0], workers=shards, **(QUICK_LOOK if slowness > SLOW else {}))
+    seed_list = asked_seeds[:1] if seeds is None and slowness > SLOW else asked_seeds
     effort = LITTLE_EFFORT if slowness > SLOW else Effort()
     count = _gradients(gradients, slowness, len(entrants) * effort.sizes * len(seed_list))
     unit = stepsize_unit(chosen, found, count)
-    track = Track(chosen, source.speeds, unit, _budget_seconds(gain, count), seed_list, effort)
+    tuner = Tuner(chosen, source.speeds, unit, _budget_seconds(gain, count), tuple(seed_list), effort.sizes)
     tuned = []
     with Watch() as watch, Progress("simulating", progress) as bar, quiet():
         for candidate in entrants:
-            tuned.append(track.tuned(candidate))
+            tuned.append(tuner.tune(candidate.make, candidate.workers))
             watch.check()
             bar.show(len(tuned) / (len(entrants) + 1))
         target = _target(tuned, target_loss)
         simulated = [
-            track.reached(candidate, result, target) for candidate, result in zip(entrants, tuned, strict=True)
+            time_to_target(tuner, candidate, result, target, effort.refinements)
+            for candidate, result in zip(entrants, tuned, strict=True)
         ]
     return Advice(
         source=source.words,
-        problem=name_of(chosen) if problem is not None else f"{chosen!r}, for want of your own",
+        problem=name_of(chosen) if problem is not None else f"{chosen!r}, because no problem was given",
         speedup=gain,
         target_loss=target,
-        budget_seconds=track.seconds,
+        budget_seconds=tuner.seconds,
         simulated=sorted(simulated, key=lambda one: one.seconds),
         predicted=_predicted(capabilities, gain, found.constants, target, tuned),
         round_seconds=source.round_seconds,
@@ -112,14 +129,14 @@ def plan(
     )
 
 
-def _source(given: dict[str, Any], problem: Any, probe_seconds: float, slowdown: Any, seed: int) -> Source:
-    """The speeds from the one source that was given."""
+def _source(given: dict[str, Any], problem: Problem | None, probe_seconds: float, slowdown: Any, seed: int) -> Source:
+    """Return the speeds from the one source that was given."""
     known = {name: value for name, value in given.items() if value is not None}
     if len(known) != 1:
         came = f"got {' and '.join(known)}" if known else "got none"
-        raise ValueError(f"give the speeds by one of seconds=, speeds=, trace= and workers= (a probe); {came}")
+        raise ValueError(f"give one of seconds_per_gradient=, speeds=, trace= and workers= (a probe); {came}")
     [(name, value)] = known.items()
-    if name == "seconds":
+    if name == "seconds_per_gradient":
         return Source.of_seconds(value)
     if name == "speeds":
         return Source.of_speeds(value, seed)
@@ -129,7 +146,7 @@ def _source(given: dict[str, Any], problem: Any, probe_seconds: float, slowdown:
 
 
 def _seconds_per_gradient(problem: Any, capabilities: Capabilities) -> float:
-    """How long a gradient takes in a simulation; next to nothing where it is compiled."""
+    """Return how long a gradient takes in a simulation; 0 if it is compiled."""
     if capabilities.compiled_data is not None:
         return 0.0
     compute, _ = capabilities.gradient_function()
@@ -142,15 +159,8 @@ def _seconds_per_gradient(problem: Any, capabilities: Capabilities) -> float:
     return (perf_counter() - began) / 5
 
 
-def _num_seeds(asked: int | None, each: float) -> int:
-    """Those asked for, or fewer than usual where a gradient is slow."""
-    if asked is not None:
-        return checks.at_least(1, asked, "seeds", "there must be a run")
-    return 1 if each > SLOW else SEEDS
-
-
 def _gradients(asked: int | None, each: float, runs: int) -> int:
-    """How many: those asked for, or fewer than usual where a gradient is slow; said, if it takes long nevertheless."""
+    """Return the number of gradients to simulate: fewer than usual if they are slow and none was asked for."""
     if asked is not None:
         count = checks.at_least(100, asked, "gradients", "methods need some to differ")
     else:
@@ -168,15 +178,15 @@ def _warn_of_waiting(seconds: float) -> None:
 
 
 def _budget_seconds(gain: Speedup, gradients: int) -> float:
-    """The virtual time: for so many gradients of all workers, but for some rounds of minibatch SGD too."""
+    """Return the virtual time for this many gradients of all workers, and for some rounds of minibatch SGD."""
     wanted = gradients / gain.rate
     return max(wanted, min(LEAST_ROUNDS * float(gain.seconds.max()), 10 * wanted))
 
 
 def _target(tuned: list[Sweep], asked: float | None) -> float:
-    """The loss to reach: the one asked for, or the lowest that every method reaches with all seeds.
+    """Return the loss to reach: the one asked for, or the lowest that every method reaches with all seeds.
 
-    Methods that make no progress in the time simulated, such as a minibatch that waits for ever, have no say.
+    Methods that make no progress in the simulated time, such as a minibatch with a dead worker, are not considered.
     """
     start = float(tuned[0].curves[0, 0, 0])
     if not math.isfinite(start):
@@ -196,14 +206,14 @@ def _target(tuned: list[Sweep], asked: float | None) -> float:
 
 
 def _lowest(tuned: list[Sweep]) -> float:
-    """The lowest loss of all runs."""
+    """Return the lowest loss of all runs."""
     return min(float(np.where(np.isfinite(result.curves), result.curves, np.inf).min()) for result in tuned)
 
 
 def _predicted(
     capabilities: Capabilities, gain: Speedup, constants: Constants, target: float, tuned: list[Sweep]
 ) -> dict[str, float]:
-    """Times by the rates of the paper's Table 1, where the problem is known to be convex and all have the same data."""
+    """Return times by the rates of Table 1 if the problem is known to be convex and all workers have the same data."""
     known = Constants() if capabilities.constants is None else capabilities.constants()
     if known.mu is None or capabilities.num_shards > 1 or not constants.L or capabilities.minimum is None:
         return {}

@@ -1,4 +1,4 @@
-"""Silence while many runs are made."""
+"""Suppresses warnings while stepsizes are tuned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Stepsizes that diverge, and grids that are too narrow, are part of tuning: no warnings of them."""
+    """Log no warnings: diverging stepsizes and narrow grids are part of tuning."""
     logger = logging.getLogger("nowait")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -2,61 +2,55 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from nowait.api.simulate import simulate
+from nowait.api.parts import warn_of_split
 from nowait.api.sweep import check_rules, checked_seeds
-from nowait.api.train import check_slowed_workers, train
-from nowait.core import LastIterate, Method, Output, Update, checks
+from nowait.core import LastIterate, Method, Output, Problem, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
-from nowait.engines.cluster import RayCluster, checked_engine, connected, import_ray
+from nowait.engines.cluster import RayCluster
 from nowait.engines.watch import Watch
 from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
-from nowait.studies.entrants import Entrant, Make, Tuning, best_of, checked_entrants, makes_steps
+from nowait.studies.entrants import Entrant, checked_entrants
 from nowait.studies.findings import RaceRow, cut_short, findings, rows_of
 from nowait.studies.quiet import quiet
+from nowait.studies.race_setup import RaceSetup, check_engine, check_slowdown, connection, seconds_each, unused_seed
 from nowait.studies.sources import Source
-from nowait.studies.units import known_minimum, stepsize_unit
-from nowait.theory import Speedup, estimate, speedup
+from nowait.studies.tuner import Make, Tuner, best_of, makes_steps
+from nowait.studies.units import known_minimum
+from nowait.theory import Speedup
 
-ENGINES = ("processes", "simulate", "ray")
 TUNING_SHARE = 0.5
-"""Stepsizes are tuned on so much of the time."""
-LARGEST_SEED = 2**63 - 1
-GRADIENTS = 32_000
+"""The share of the race's time that runs for tuning stepsizes get."""
 LONGEST_NAME = 80
-LEAST_SECONDS = 5.0
-"""A race of real workers takes at least so long."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Race:
-    """What ``nw.race`` found."""
+    """The result of ``nw.race``."""
 
     problem: str
     engine: str
     seconds: float
-    """The time that every method got, virtual in a simulation."""
+    """The time that every method had, virtual in a simulation."""
     runs: dict[str, list[Run]]
     """One run for every seed, by method."""
     tunings: dict[str, Sweep]
     speedup: Speedup
-    """What the workers' speeds promise."""
+    """The speedup that the workers' speeds predict."""
     minimum: float | None
     """F*; None if it is not known."""
     config: dict[str, Any] = field(default_factory=dict)
     interrupted: bool = False
-    """Whether a signal ended it before all methods had their time."""
+    """True if a signal ended the race early."""
     answers: dict[str, list[float]] = field(default_factory=dict)
     """With an output rule: the loss of its answer for every run, by method."""
 
@@ -67,19 +61,19 @@ class Race:
 
     @property
     def findings(self) -> list[str]:
-        """What came out, in words, whichever way; and how the stepsizes were found."""
+        """The result in sentences, and how the stepsizes were tuned."""
         warning = ["Interrupted: not every method had its time.", *cut_short(self.runs)] if self.interrupted else []
         found = findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else []
         return warning + found + ([self.tuned_on] if self.tunings else [])
 
     @property
     def tuned_on(self) -> str:
-        """On which seeds and how much time the stepsizes were tuned."""
+        """A sentence on the seeds and the time with which the stepsizes were tuned."""
         return _tuned_on(self.config["tuning"])
 
     @property
     def shown_from(self) -> float:
-        """What is subtracted from losses in figures: F*, or, where it is not known, as little as a logarithm needs."""
+        """What figures subtract from losses: F*, or, if that is unknown, the least that makes them positive."""
         if self.minimum is not None:
             return self.minimum
         losses = np.concatenate([run.history.loss for mine in self.runs.values() for run in mine])
@@ -89,7 +83,7 @@ class Race:
         return 0.0
 
     def save(self, folder: str | Path) -> Path:
-        """Every run and sweep that is not there yet, ``report.html`` and the figure; ``Race.load`` reads it."""
+        """Write runs and sweeps that are not saved yet, ``report.html`` and the figure. ``Race.load`` reads them."""
         from nowait.plots import race as draw
         from nowait.studies.race_folder import save_race
 
@@ -103,13 +97,13 @@ class Race:
 
     @classmethod
     def load(cls, folder: str | Path) -> Race:
-        """Read a race from the folder it was saved in. A damaged one is refused."""
+        """Read a race from its folder; raise if it is damaged."""
         from nowait.studies.race_folder import load_race
 
         return load_race(Path(folder))
 
     def report(self, path: str | Path) -> Path:
-        """The interactive report, one file."""
+        """Write the interactive report, one HTML file."""
         from nowait.reports import write_report
 
         predictions = [
@@ -129,7 +123,7 @@ class Race:
 
 
 def race(
-    problem: Any,
+    problem: Problem,
     methods: Mapping[str, Method | Make] | None = None,
     *,
     engine: str | RayCluster = "processes",
@@ -138,7 +132,7 @@ def race(
     slowdown: Mapping[int, float] | None = None,
     seconds: float | None = None,
     gradients: int | None = None,
-    seeds: Iterable[int] = (0,),
+    seeds: int | Iterable[int] = (0,),
     probe_seconds: float = 2.0,
     tuning_sizes: int = 7,
     update: Update | None = None,
@@ -148,22 +142,24 @@ def race(
     tell: Callable[[str], None] | None = None,
     progress: bool | None = None,
 ) -> Race:
-    """Let several methods run on the same problem, workers and samples, each for the same time.
+    """Run several methods on the same problem, workers and samples, each for the same time.
 
-    ``methods`` are functions of the stepsize, which is tuned first, or methods as they are, by name; None is minibatch
-    SGD, asynchronous SGD, and asynchronous SGD with delay-adaptive stepsizes. The first is what the others are compared
-    with. ``engine="processes"`` takes real workers (``workers``, ``speeds`` and ``slowdown`` as in ``nw.train``), here,
-    or on Ray with ``"ray"`` or ``nw.RayCluster(...)``, and stepsizes are tuned in virtual time on compute times from a
-    probe; ``"simulate"`` needs ``speeds``. The time is
-    ``seconds``, or what the workers need for so many ``gradients`` (32,000 unless said). With a ``folder`` every run is
-    saved when it ends, and the report in the end; ``nw.Race.load(folder)`` reads it. ``tell`` hears of every stage.
+    ``methods`` are functions of the stepsize, which is tuned first, or methods to be run as they are, by name; None is
+    minibatch SGD, asynchronous SGD, and asynchronous SGD with delay-adaptive stepsizes. The others are compared with
+    the first. ``engine="processes"`` uses real workers on this machine (``workers``, ``speeds`` and ``slowdown`` as in
+    ``nw.train``), ``"ray"`` or ``nw.RayCluster(...)`` on Ray; stepsizes are tuned in virtual time on compute times that
+    a probe measures. ``"simulate"`` needs ``speeds``. Every method gets ``seconds``, or the time the workers need for
+    this many ``gradients`` (32,000 by default). There is a run for each of the ``seeds``; a number n means 0 to n − 1.
+    With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
+    ``tell`` is called with a sentence at every stage.
 
-    For every method just ``tuning_sizes`` stepsizes are tried, in virtual time: about two thirds of them are a grid,
-    the others lie beyond the end that the best one is at, or around the best one. They get half the time of the race,
-    and a seed that does not race (``found.tuned_on`` says which). ``update`` and ``output`` are those of ``nw.train``,
-    for all methods; with an output rule stepsizes are compared by the loss of its answer.
+    For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
+    others lie beyond its end or around the best one. These runs get half the time of the race, and a seed that is not
+    raced (``found.tuned_on`` says which). ``update`` and ``output`` are those of ``nw.train``, for all methods; with an
+    output rule, stepsizes are compared by the loss of its answer.
 
-    Ctrl-C and SIGTERM raise ``nw.Interrupted``, whose ``race`` has what there is; with a ``folder`` that is saved too.
+    Ctrl-C and SIGTERM raise ``nw.Interrupted`` with the race so far as ``race``, which is also saved if there is a
+    ``folder``.
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
@@ -180,25 +176,26 @@ def race(
     check_initial_loss(checked_problem(problem), initial_params(problem))
     lowest = known_minimum(problem)
     say = tell or (lambda _: None)
-    with Watch() as watch, _connection(engine, workers):
+    with Watch() as watch, connection(engine, workers):
         if name == "simulate" and speeds is not None:
             source = Source.of_speeds(speeds, seed=0)
         else:
             say(f"Probing the workers' speeds for {probe_seconds:.3g} s, longer if somebody needs it.")
             source = Source.of_probe(problem, workers, probe_seconds, slowdown=slowdown, speeds=speeds, engine=engine)
-        if "delivered nothing" in source.words:
-            say(f"Mind {source.words}.")
-        cluster = Cluster(problem, engine, speeds, slowdown, source, dict(labels or {}), update, output)
-        limit = _seconds(seconds, gradients, cluster)
-        say(cluster.words(limit))
-        tuning = cluster.tuning(limit * TUNING_SHARE, unused_seed(seed_list), tuning_sizes, progress)
+        if source.silent:
+            say(f"Note: {source.words}.")
+        setup = RaceSetup(problem, engine, speeds, slowdown, source, dict(labels or {}), update, output)
+        warn_of_split(problem, setup.workers)
+        limit = seconds_each(seconds, gradients, setup)
+        say(setup.words(limit))
+        tuner = setup.tuner(limit * TUNING_SHARE, unused_seed(seed_list), tuning_sizes, progress)
         if any(entrant.tuned for entrant in entrants):
-            say(_tuned_on(_tuning_config(tuning)))
-        heat = _Heat(cluster, limit, tuning, seed_list, say, progress)
+            say(_tuned_on(_tuning_config(tuner)))
+        runs = _RaceRuns(setup, limit, tuner, seed_list, say, progress)
         keep = None if folder is None else (lambda name, seed, run: run.save(Path(folder) / names[name, seed]))
         with quiet():
-            signal = heat.run_all(entrants, keep, watch)
-        found = heat.found(name, lowest, interrupted=bool(signal))
+            signal = runs.run_all(entrants, keep, watch)
+        found = runs.found(name, lowest, interrupted=bool(signal))
         if folder is not None:
             found.save(folder)
         if signal:
@@ -208,12 +205,12 @@ def race(
 
 @final
 @dataclass
-class _Heat:
-    """The methods, one after the other."""
+class _RaceRuns:
+    """Tunes and runs the methods, one after the other."""
 
-    cluster: Cluster
+    setup: RaceSetup
     seconds: float
-    tuning: Tuning
+    tuner: Tuner
     seeds: list[int]
     say: Callable[[str], None]
     progress: bool | None
@@ -223,13 +220,13 @@ class _Heat:
     answers: dict[str, list[float]] = field(default_factory=dict)
 
     def run_all(self, entrants: list[Entrant], keep: Callable[[str, int, Run], Any] | None, watch: Watch) -> str:
-        """Let everybody run; the name of the signal that ended it before, if one did."""
+        """Run all methods. Return the name of the signal that ended the race early, or an empty string."""
         try:
             for entrant in entrants:
                 size = self._tuned(entrant) if entrant.tuned else 1.0
                 watch.check()
                 for seed in self.seeds:
-                    run = self.cluster.run(entrant, size, self.seconds, seed, self.progress)
+                    run = self.setup.run(entrant, size, self.seconds, seed, self.progress)
                     self._add(entrant.name, run)
                     if keep is not None:
                         keep(entrant.name, seed, run)
@@ -243,145 +240,48 @@ class _Heat:
         return ""
 
     def found(self, engine: str, minimum: float | None, interrupted: bool) -> Race:
-        """The race, as far as it went."""
+        """Return the race, as far as it went."""
         return Race(
-            problem=name_of(self.cluster.problem),
+            problem=name_of(self.setup.problem),
             engine=engine,
             seconds=self.seconds,
             runs=self.runs,
             tunings=self.tunings,
-            speedup=self.cluster.gain,
+            speedup=self.setup.gain,
             minimum=minimum,
-            config=self._config(engine) | self.cluster.labels,
+            config=self._config(engine) | self.setup.labels,
             interrupted=interrupted,
             answers=self.answers,
         )
 
     def _config(self, engine: str) -> dict[str, Any]:
-        cluster = self.cluster
+        setup = self.setup
         return {
-            "problem": name_of(cluster.problem),
+            "problem": name_of(setup.problem),
             "engine": engine,
-            "workers": cluster.workers,
-            "speeds": cluster.source.words,
-            "seconds_per_gradient": [float(f"{value:.6g}") for value in cluster.source.seconds],
+            "workers": setup.workers,
+            "speeds": setup.source.words,
+            "seconds_per_gradient": [float(f"{value:.6g}") for value in setup.source.seconds],
             "seconds": self.seconds,
             "seeds": list(self.seeds),
-            "update": describe(cluster.update),
-            "output": describe(cluster.output),
+            "update": describe(setup.update),
+            "output": describe(setup.output),
             "stepsizes": self.sizes,
-            "tuning": _tuning_config(self.tuning),
+            "tuning": _tuning_config(self.tuner),
         }
 
     def _add(self, name: str, run: Run) -> None:
         self.runs.setdefault(name, []).append(run)
-        output = self.cluster.output
+        output = self.setup.output
         if output is not None and not isinstance(output, LastIterate):
-            loss = math.inf if run.stats.diverged else loss_of(self.cluster.problem, run.params)
+            loss = math.inf if run.stats.diverged else loss_of(self.setup.problem, run.params)
             self.answers.setdefault(name, []).append(loss)
 
     def _tuned(self, entrant: Entrant) -> float:
-        tuning = self.tuning.of(entrant)
+        tuning = self.tuner.tune(entrant.make)
         self.tunings[entrant.name], self.sizes[entrant.name] = tuning, best_of(tuning)
         self.say(_tuned_words(entrant.name, tuning))
         return self.sizes[entrant.name]
-
-
-@final
-@dataclass(frozen=True)
-class Cluster:
-    """The workers that all methods get."""
-
-    problem: Any
-    engine: str | RayCluster
-    speeds: Speeds | None
-    slowdown: Mapping[int, float] | None
-    source: Source
-    """Their speeds: in a simulation those given, else as a probe found them."""
-    labels: dict[str, Any]
-    update: Update | None = None
-    output: Output | None = None
-
-    @property
-    def workers(self) -> int:
-        """M."""
-        return len(self.source.seconds)
-
-    @property
-    def gain(self) -> Speedup:
-        """What the mean speeds promise."""
-        return speedup(self.source.seconds.tolist())
-
-    def words(self, seconds: float) -> str:
-        """Who races, in a sentence."""
-        took = self.source.seconds
-        virtual = " of virtual time" if self.engine == "simulate" else ""
-        return (
-            f"{self.workers} workers, {took.min():.3g} to {took.max():.3g} s per gradient, "
-            f"median {np.median(took):.3g}; "
-            f"{self.source.rate:,.0f} gradients per second; every method gets {seconds:,.4g} s{virtual}. "
-            f"Predicted speedup of asynchrony, s_max/HM: {self.gain.speedup:.3g} x."
-        )
-
-    def tuning(self, seconds: float, seed: int, sizes: int, progress: bool | None) -> Tuning:
-        """How stepsizes are found for these workers."""
-        unit = stepsize_unit(self.problem, estimate(self.problem, seed=seed), GRADIENTS)
-        speeds = self.source.speeds
-        return Tuning(self.problem, speeds, unit, seconds, seed, sizes, self.update, self.output, progress)
-
-    def run(self, entrant: Entrant, size: float, seconds: float, seed: int, progress: bool | None) -> Run:
-        """One method for the time of the race. A run that a signal ended says so in its stats."""
-        shared: dict[str, Any] = {
-            "seconds": seconds,
-            "seed": seed,
-            "update": self.update,
-            "output": self.output,
-            "labels": self.labels,
-            "progress": progress,
-        }
-        method = entrant.make(size)
-        if self.engine != "simulate":
-            where: dict[str, Any] = {
-                "workers": self.workers,
-                "engine": self.engine,
-                "speeds": self.speeds,
-                "slowdown": self.slowdown,
-            }
-            return train(self.problem, method, **where, **shared)
-        try:
-            return simulate(self.problem, method, self.source.speeds, **shared)
-        except Interrupted as error:
-            if error.run is None:
-                raise
-            return error.run
-
-
-def check_engine(engine: str | RayCluster, speeds: Speeds | None) -> str:
-    """The name of an engine; raises if there is none such, or if it lacks speeds."""
-    name = "ray" if isinstance(engine, RayCluster) else engine
-    if name not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
-    if name == "ray":
-        import_ray()
-    if name == "simulate" and speeds is None:
-        raise ValueError("a simulated race needs speeds=, such as nw.speeds.LogNormal([1.0, 1.0, 10.0], sigma=0.2)")
-    return name
-
-
-def _connection(engine: str | RayCluster, workers: int | None) -> contextlib.AbstractContextManager[Any]:
-    """All runs of a race share one connection to Ray, if they need it."""
-    cluster = None if engine == "simulate" else checked_engine(engine)
-    return contextlib.nullcontext() if cluster is None else connected(cluster, workers)
-
-
-def _seconds(seconds: float | None, gradients: int | None, cluster: Cluster) -> float:
-    if seconds is not None:
-        if gradients is not None:
-            raise ValueError("give seconds= or gradients=, not both: every method gets the same time")
-        return checks.positive(seconds, "seconds", "methods need time")
-    number = checks.at_least(1, GRADIENTS if gradients is None else gradients, "gradients", "methods need some")
-    wanted = number / cluster.source.rate
-    return wanted if cluster.engine == "simulate" or gradients is not None else max(LEAST_SECONDS, wanted)
 
 
 def _tuned_words(name: str, tuning: Sweep) -> str:
@@ -396,17 +296,17 @@ def _tuned_words(name: str, tuning: Sweep) -> str:
     return f"{name}: of the stepsizes {shown} the best is {best:.3g}{edge}"
 
 
-def _tuning_config(tuning: Tuning) -> dict[str, Any]:
+def _tuning_config(tuner: Tuner) -> dict[str, Any]:
     return {
         "share_of_the_time": TUNING_SHARE,
-        "seconds": tuning.seconds,
-        "seeds": [tuning.seed],
-        "stepsizes_tried": tuning.sizes,
+        "seconds": tuner.seconds,
+        "seeds": list(tuner.seeds),
+        "stepsizes_tried": tuner.sizes,
     }
 
 
 def _tuned_on(tuning: Mapping[str, Any]) -> str:
-    """How stepsizes are found, in a sentence."""
+    """Return a sentence about how the stepsizes were tuned."""
     return (
         f"Stepsizes are tuned in virtual time, {tuning['stepsizes_tried']} for every method, on "
         f"{tuning['share_of_the_time']:.0%} of the time of the race ({tuning['seconds']:,.4g} s) and with seed "
@@ -414,25 +314,8 @@ def _tuned_on(tuning: Mapping[str, Any]) -> str:
     )
 
 
-def unused_seed(seeds: list[int]) -> int:
-    """A seed that is none of these."""
-    return max(seeds) + 1 if max(seeds) < LARGEST_SEED else next(seed for seed in count() if seed not in seeds)
-
-
-def check_slowdown(
-    engine: str, slowdown: Mapping[int, float] | None, workers: int | None, speeds: Speeds | None
-) -> None:
-    """Refuse a slowdown that nobody would feel."""
-    if not slowdown:
-        return
-    if engine == "simulate":
-        raise ValueError("slowdown= is for real workers: in a simulated race, give slow workers by speeds=")
-    known = workers if workers is not None else None if speeds is None else speeds.num_workers
-    check_slowed_workers(slowdown, known)
-
-
 def folder_names(methods: list[str], seeds: list[int]) -> dict[tuple[str, int], str]:
-    """A folder for every run, each with a name of its own."""
+    """Return a distinct folder name for every run."""
     names: dict[tuple[str, int], str] = {}
     taken: set[str] = set()
     for number, method in enumerate(methods, start=1):

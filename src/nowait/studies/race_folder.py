@@ -14,7 +14,7 @@ TUNINGS = "tunings"
 
 
 def save_race(race: Race, target: Path) -> Path:
-    """Write the runs and sweeps that are not there yet, then the summary, which says that they are complete."""
+    """Write the runs and sweeps that are not saved yet, then the summary, which marks the folder as complete."""
     target.mkdir(parents=True, exist_ok=True)
     seeds = race.config["seeds"]
     names = folder_names(list(race.runs), seeds)
@@ -45,7 +45,7 @@ def save_race(race: Race, target: Path) -> Path:
 
 
 def load_race(source: Path) -> Race:
-    """The race in a folder."""
+    """Read the race in a folder."""
     if not (source / SUMMARY).is_file():
         raise FileNotFoundError(f"{source} is not the folder of a race: it has no {SUMMARY}")
     summary = read_strictly_sealed(source / SUMMARY)

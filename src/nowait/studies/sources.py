@@ -1,4 +1,4 @@
-"""Where a plan's speeds come from: given, simulated, recorded, or measured on this machine."""
+"""Where the speeds of a plan or a race come from: given, simulated, recorded or measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from nowait.api.simulate import simulate
 from nowait.api.train import train
-from nowait.core import Constant, checks
+from nowait.core import Constant, Problem, checks
 from nowait.core.types import Floats
 from nowait.engines.cluster import RayCluster
 from nowait.methods import AsynchronousSGD
@@ -20,38 +20,41 @@ from nowait.speeds import Fixed, Recorded, Speeds
 from nowait.theory import speedup
 
 STANDING_STILL = AsynchronousSGD(Constant(1e-12))
-"""Speeds are measured without going anywhere."""
+"""Measures speeds: params hardly move."""
 GRADIENTS_EACH = 200
 NO_EVALUATION = 2**40
 ENOUGH_EACH, MOST_PROBES, LONGER = 2, 3, 3
-"""A probe in which somebody delivered fewer gradients is made again, so many times longer."""
+"""A probe in which a worker delivers fewer gradients than ENOUGH_EACH is repeated, LONGER times as long."""
 MOST_ROUNDS = 1_000
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Speeds, and what is known of them."""
+    """Speeds of workers and their averages."""
 
     speeds: Speeds
     seconds: Floats
     """The mean seconds per gradient of every worker."""
     words: str
+    """Where the speeds come from, for the report."""
     rate: float
     """Gradients per second of all workers together."""
     round_seconds: float
-    """How long the slowest worker of a round takes, on average: more than the slowest mean, where times scatter."""
+    """Mean seconds of the slowest worker of a round: more than the slowest worker's mean if times vary."""
+    silent: int = 0
+    """How many workers delivered no gradient in the trace; they count as taking as long as the whole run."""
 
     @classmethod
     def of_seconds(cls, seconds: Iterable[float]) -> Self:
-        """Seconds per gradient of every worker."""
+        """Make a source of each worker's seconds per gradient."""
         values = speedup(seconds).seconds
         words = f"{len(values)} workers with the seconds per gradient given"
         return cls(Fixed(values.tolist()), values, words, float((1 / values).sum()), float(values.max()))
 
     @classmethod
     def of_speeds(cls, speeds: Speeds, seed: int) -> Self:
-        """Any speeds; the means are those of a short simulation."""
+        """Make a source of any speeds, with averages from a short simulation."""
         checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([1.0, 1.0, 10.0])")
         count = GRADIENTS_EACH * speeds.num_workers
         still = NoisyQuadratic(dimension=2)
@@ -63,7 +66,7 @@ class Source:
 
     @classmethod
     def of_trace(cls, trace: Trace, words: str = "a recorded run") -> Self:
-        """The trace of a run, whose times are taken over and over again; everybody who took part, in order."""
+        """Make a source of a run's trace, whose compute times are repeated; all its workers, in order."""
         checks.instance(trace, Trace, "trace", "run.trace")
         complete, numbers, silent = completed(trace)
         words = f"{words}: {complete.num_workers} workers, {len(trace):,} gradients"
@@ -71,12 +74,13 @@ class Source:
             words += f" (workers {', '.join(map(str, numbers))} are counted from 0 here)"
         if silent:
             words += f"; {len(silent)} delivered nothing, and count as slow as the run was long"
-        return cls(Recorded(complete), mean_seconds(complete), words, _settled_rate(trace), _round_seconds(complete))
+        rate, round_seconds = _settled_rate(trace), _round_seconds(complete)
+        return cls(Recorded(complete), mean_seconds(complete), words, rate, round_seconds, len(silent))
 
     @classmethod
     def of_probe(
         cls,
-        problem: Any,
+        problem: Problem | None,
         workers: int | None,
         probe_seconds: float,
         *,
@@ -85,10 +89,10 @@ class Source:
         engine: str | RayCluster = "processes",
         seed: int = 0,
     ) -> Self:
-        """Real workers, which compute the problem's gradients for a while."""
+        """Make a source by measuring real workers, which compute gradients of the problem for ``probe_seconds``."""
         if problem is None:
             raise ValueError(
-                "a probe measures your problem's gradients: pass the problem, or give the speeds by seconds="
+                "a probe measures your problem's gradients: pass the problem, or give seconds_per_gradient="
             )
         seconds = checks.positive(probe_seconds, "probe_seconds", "workers need time to be measured")
         for _ in range(MOST_PROBES):
@@ -115,14 +119,14 @@ class Source:
 
 
 def _settled_rate(trace: Trace) -> float:
-    """Gradients per second in the second half of a run: at first all workers start together."""
+    """Return gradients per second in the second half of a run: in the first, all workers start together."""
     last = float(trace.time[-1])
     settled = trace.time > last / 2
     return float(settled.sum() / (last / 2)) if last > 0 else 1.0
 
 
 def completed(trace: Trace) -> tuple[Trace, list[int], list[int]]:
-    """The trace with workers numbered from 0, their numbers before, and those who delivered nothing.
+    """Return the trace with workers renumbered from 0, their former numbers, and those without any gradient.
 
     The latter get one gradient that took as long as the run.
     """
@@ -141,14 +145,14 @@ def completed(trace: Trace) -> tuple[Trace, list[int], list[int]]:
 
 
 def mean_seconds(complete: Trace) -> Floats:
-    """The mean seconds per gradient of every worker."""
+    """Return the mean seconds per gradient of every worker."""
     counts = np.bincount(complete.worker, minlength=complete.num_workers)
     totals = np.bincount(complete.worker, complete.compute_seconds, minlength=complete.num_workers)
     return np.asarray(np.maximum(totals / np.maximum(counts, 1), 1e-12))
 
 
 def _round_seconds(complete: Trace) -> float:
-    """The mean, over rounds, of the longest of everybody's times, as ``Recorded`` deals them out."""
+    """Return the mean over rounds of the longest compute time of all workers, in the order ``Recorded`` uses them."""
     times = [complete.compute_seconds[complete.worker == worker] for worker in range(complete.num_workers)]
     rounds = min(MOST_ROUNDS, max(len(mine) for mine in times))
     dealt = np.array([mine[np.arange(rounds) % len(mine)] for mine in times])

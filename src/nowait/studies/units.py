@@ -1,4 +1,4 @@
-"""What studies ask of a problem: its name, its minimum, and in which units to look for a stepsize."""
+"""The scale of a problem: the order of magnitude of its stepsizes, and its minimum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLAT = 1e-9
 
 
 def stepsize_unit(problem: Any, found: Estimate, gradients: int) -> float:
-    """1/L; where F has no curvature to speak of, as with piecewise linear losses, B/(G·√K) as in Theorem 1."""
+    """Return 1/L, or B/(G·√K) as in Theorem 1 if F has almost no curvature, as with piecewise linear losses."""
     constants = Capabilities.of(problem).constants
     known = None if constants is None else constants().L
     smoothness = float(found.L) if known is None else float(known)

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from nowait.core import checks
+from nowait.core import Problem, checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import checked_problem, initial_params, loss_of
 from nowait.core.randomness import CounterRandom, Sample, Stream, checked_seed
@@ -72,7 +72,7 @@ class Estimate:
 
 
 def estimate(
-    problem: Any,
+    problem: Problem,
     *,
     samples: int = 128,
     iterations: int = 20,

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from nowait.core import Constant, DelayAdaptive, ExponentialDelayAdaptive, Stepsize, sampler
+from nowait.core import Constant, DelayAdaptive, ExponentialDelayAdaptive, Problem, Stepsize, as_stepsize, sampler
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import initial_params
 from nowait.core.types import Floats, Integers, Vector
@@ -34,7 +34,7 @@ class LemmaCheck:
 
 
 def check_lemmas(
-    trace: Any, stepsize: Stepsize, problem: Any, *, seed: int = 0, initial: Any = None, last: Any = None
+    trace: Any, stepsize: Stepsize | float, problem: Problem, *, seed: int = 0, initial: Any = None, last: Any = None
 ) -> list[LemmaCheck]:
     """Check the delay identity, the sum of the stepsizes and Lemma 1 on ``run.trace``.
 
@@ -54,10 +54,11 @@ def check_lemmas(
     order = Order(trace)
     start = initial_params(problem, initial)
     checks = [check_delays(order, trace), check_lemma_1(order, trace, problem, seed, start, last)]
-    if isinstance(stepsize, Constant | DelayAdaptive):
-        checks.append(check_stepsize_sum(order, stepsize))
-    if isinstance(stepsize, ExponentialDelayAdaptive):
-        checks.append(check_weight_sum(order, stepsize))
+    rule = as_stepsize(stepsize)
+    if isinstance(rule, Constant | DelayAdaptive):
+        checks.append(check_stepsize_sum(order, rule))
+    if isinstance(rule, ExponentialDelayAdaptive):
+        checks.append(check_weight_sum(order, rule))
     return checks
 
 
@@ -119,9 +120,9 @@ def check_delays(order: Order, trace: Any) -> LemmaCheck:
 def check_stepsize_sum(order: Order, rule: Constant | DelayAdaptive) -> LemmaCheck:
     """Check Σ γ̂_k ≥ γ_max·K·(1 − M/(4·cut)), which holds for all delays (equality for ``Constant``: cut = ∞)."""
     if isinstance(rule, Constant):
-        largest, cut = rule.value, math.inf
+        largest, cut = rule.gamma, math.inf
     else:
-        largest, cut = rule.largest, float(order.M) if rule.cut is None else rule.cut
+        largest, cut = rule.gamma, float(order.M) if rule.cut is None else rule.cut
     total = float(order.of_points(order.final_stepsizes(rule)).sum())
     missing = largest * order.K * sum_share(order.M, cut) - total
     return LemmaCheck("sum of the stepsizes", max(0.0, missing), missing <= TOLERANCE * largest * order.K)
@@ -133,12 +134,10 @@ def check_weight_sum(order: Order, rule: ExponentialDelayAdaptive) -> LemmaCheck
     Theorem 3.2 uses it in place of the sum of the stepsizes; μ is computed from the rule that the theorem prescribes.
     """
     hats = order.of_points(order.final_stepsizes(rule))
-    mu = order.M * rule.rate / (rule.cut * rule.largest)
+    mu = order.M * rule.rate / (rule.cut * rule.gamma)
     logs = mu / 2 * np.cumsum(hats)
     total = float(np.log(hats @ np.exp(logs - logs[-1])) + logs[-1])
-    least = max(
-        math.log(2 * order.K * rule.largest / 21), math.log(rule.largest / 7) + order.K * mu * rule.largest / 84
-    )
+    least = max(math.log(2 * order.K * rule.gamma / 21), math.log(rule.gamma / 7) + order.K * mu * rule.gamma / 84)
     missing = least - total if 3 * order.M <= order.K else 0.0
     return LemmaCheck("sum of the stepsizes", max(0.0, missing), missing <= TOLERANCE)
 

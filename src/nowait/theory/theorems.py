@@ -45,7 +45,7 @@ def prescribe(
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, L=1.0, mu=0.0, sigma=1.0)
     >>> p = prescribe("convex", problem.constants(), workers=4, steps=10_000)
     >>> p.stepsize
-    DelayAdaptive(largest=0.01, cut=25.0)
+    DelayAdaptive(gamma=0.01, cut=25.0)
     >>> run = nw.simulate(problem, nw.AsynchronousSGD(p.stepsize), nw.speeds.Fixed([1, 1, 1, 100]),
     ...                   steps=p.steps, output=p.output)
     >>> problem.loss(run.params) < float(p.guarantee)

@@ -19,8 +19,9 @@ from nowait.core.capabilities import Capabilities
 from nowait.core.problem import loss_of
 from nowait.core.types import Floats, Vector
 from nowait.engines.budget import Budget, EvaluationPlan
+from nowait.engines.due import Due
 from nowait.engines.progress import Progress
-from nowait.engines.session import Due, is_reasonable
+from nowait.engines.results import is_reasonable
 from nowait.engines.simulator.compiled import Blueprint, Position
 from nowait.engines.simulator.execution import Execution
 from nowait.engines.simulator.plan import ADD, APPLY, MERGE, STEP, NotPlannable, Plan

@@ -68,7 +68,7 @@ class Dispatcher:
             state.channel.close()
         self._workforce.states.clear()
         self._snapshot = None
-        self.session.let_go()
+        self.session.close()
 
     # What the session calls
 

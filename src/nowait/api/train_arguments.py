@@ -1,0 +1,85 @@
+"""The arguments of ``nw.train`` that say who computes and how slowly, and their checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from nowait.api.rebuild import rebuild
+from nowait.core import checks
+from nowait.engines.cluster import RayCluster
+from nowait.speeds import Adversary, Speeds
+
+MOST_WORKERS = 2**22
+"""The largest number of process ids that Linux allows."""
+
+
+def checked_workers(workers: Any, speeds: Speeds | None, cluster: RayCluster | None) -> int | tuple[int, int] | None:
+    """Return the number of workers, or the fewest and the most, or None for as many as the cluster has room for."""
+    if workers is None:
+        if isinstance(speeds, Speeds):
+            return speeds.num_workers
+        return None if cluster is not None else os.cpu_count() or 1
+    if not isinstance(workers, (tuple, list)):
+        return _checked_number(1, workers, "workers", "a run needs at least one")
+    if cluster is None:
+        raise ValueError(
+            f"workers={workers!r}: a fewest and a most are for engine='ray'; on one machine, give a number"
+        )
+    if len(workers) != 2:
+        raise ValueError(f"workers must be a number, or the fewest and the most, as in (2, 16), got {workers!r}")
+    fewest = _checked_number(1, workers[0], "the fewest workers", "a run needs at least one")
+    return fewest, _checked_number(fewest, workers[1], "the most workers", "it is the second of workers=(fewest, most)")
+
+
+def _checked_number(least: int, workers: Any, name: str, why: str) -> int:
+    number = checks.at_least(least, workers, name, why)
+    if number > MOST_WORKERS:
+        raise ValueError(f"{name} must be at most {MOST_WORKERS:,}, got {number:,}: no machine runs so many processes")
+    return number
+
+
+def workers_of(description: Any, cluster: RayCluster | None) -> int | tuple[int, int] | None:
+    """Return the workers of a ``config.json``; on this machine, the most of a run that had a fewest and a most."""
+    if cluster is None and isinstance(description, list):
+        description = description[-1]
+    return checked_workers(description, None, cluster)
+
+
+def speeds_of(description: Any) -> Speeds | None:
+    """Return the speeds described in a ``config.json``."""
+    return checked_speeds(rebuild(description, "speeds"))
+
+
+def checked_speeds(speeds: Speeds | None) -> Speeds | None:
+    """Return speeds that real workers can follow, or raise."""
+    if speeds is None:
+        return None
+    checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([0.01, 0.01, 0.1])")
+    if isinstance(speeds, Adversary):
+        raise TypeError("real workers cannot follow Adversary, which decides the order of arrivals itself")
+    return speeds
+
+
+def checked_slowdown(slowdown: Mapping[int, float] | None) -> dict[int, float]:
+    """Return the factor by which each slowed worker takes longer, by worker number."""
+    if slowdown is None:
+        return {}
+    if not isinstance(slowdown, Mapping):
+        raise TypeError(f"slowdown must map worker numbers to factors, as in {{0: 100.0}}, got {slowdown!r}")
+    checked = {}
+    for worker, factor in slowdown.items():
+        number = checks.at_least(0, worker, "a worker in slowdown", "workers are numbered from 0")
+        checked[number] = checks.positive(factor, f"slowdown[{number}]", "it multiplies compute times")
+        if checked[number] < 1:
+            raise ValueError(f"slowdown[{number}] must be at least 1, got {factor!r}: no worker can be made faster")
+    return checked
+
+
+def check_slowed_workers(slowdown: Mapping[int, float], most: int | None) -> None:
+    """Raise if ``slowdown`` names a worker that will not exist. ``most`` None: their number is not known yet."""
+    unknown = [] if most is None else sorted(worker for worker in slowdown if worker >= most)
+    if unknown:
+        those = "the only worker is 0" if most == 1 else f"the workers are 0 to {(most or 1) - 1}"
+        raise ValueError(f"slowdown names worker {', '.join(map(str, unknown))}, but {those}")

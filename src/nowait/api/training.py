@@ -1,0 +1,144 @@
+"""Wires a training run together and runs it: shared by ``nw.train`` and ``nw.resume``."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, final
+
+from nowait.api.parts import make_parts, warn_of_split
+from nowait.api.training_plan import TrainingPlan
+from nowait.core import Method, Output, Problem, Update
+from nowait.core.types import Vector
+from nowait.engines.cluster import connected
+from nowait.engines.fingerprint import Identification
+from nowait.engines.keeper import Keeper, checkpoint_of
+from nowait.engines.processes import SharedSlots
+from nowait.engines.processes import train as run_processes
+from nowait.engines.processes.platform import require_ray_hosts
+from nowait.engines.session import Parts
+from nowait.engines.workers.running import WorkerOptions
+from nowait.recording import HistoryRecorder, Run, describe
+from nowait.recording.folder import RunFolder
+
+
+@final
+@dataclass(frozen=True)
+class Training:
+    """A call of ``nw.train`` or ``nw.resume``, with its settings checked."""
+
+    plan: TrainingPlan
+    problem: Problem
+    method: Method
+    update: Update | None
+    output: Output | None
+    callbacks: Iterable[Any]
+    called: float
+    """When the user's call began, by ``perf_counter``."""
+    progress: bool | None
+    folder: str | Path | None
+    initial: Any = None
+    resumed: RunFolder | None = None
+    """The folder of the run to go on with, locked."""
+    fingerprint: Any = None
+    """The problem's fingerprint in ``config.json``; None if it is not known yet."""
+    labels: dict[str, Any] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def connected_plan(plan: TrainingPlan) -> Iterator[TrainingPlan]:
+    """Connect to Ray if the plan needs it, and fill in the number of workers if that depends on the cluster."""
+    if plan.engine is None:
+        yield plan
+        return
+    require_ray_hosts()
+    with connected(plan.engine, plan.most) as room:
+        yield replace(plan, workers=max(1, room)) if plan.workers is None else plan
+
+
+def run_training(training: Training) -> Run:
+    """Make the parts of the run, then run them with the engine of the plan."""
+    plan, resumed = training.plan, training.resumed
+    if resumed is None:
+        warn_of_split(training.problem, plan.most or 1)
+    checkpoint = None if resumed is None else resumed.latest()
+    slots: list[SharedSlots] = []
+
+    def share(params: Vector) -> Callable[[], Vector]:
+        slots.append(SharedSlots(params.size, params.dtype))
+        return slots[0].allocate
+
+    parts = make_parts(
+        training.problem,
+        training.method,
+        list(range(plan.fewest)) if checkpoint is None else checkpoint.state.workers,
+        plan.budget,
+        evaluate_every=plan.evaluate_every,
+        update=training.update,
+        output=training.output,
+        callbacks=training.callbacks,
+        initial=training.initial if checkpoint is None else checkpoint.state.params,
+        seed=plan.seed,
+        resumed=checkpoint is not None,
+        trace=plan.trace,
+        share=share,
+    )
+    parts.checkpoint, parts.called = checkpoint, training.called
+    parts.config |= {setting.name: describe(getattr(plan, setting.name)) for setting in fields(plan)}
+    parts.config["labels"] = describe(training.labels)
+    try:
+        if training.folder is not None:
+            parts.keeper = _keeper(training, parts, training.folder)
+        return _run(plan, parts, slots[0], training.progress)
+    finally:
+        slots[0].close()
+        if parts.keeper is not None:
+            parts.keeper.close()
+
+
+def _run(plan: TrainingPlan, parts: Parts, points: SharedSlots, progress: bool | None) -> Run:
+    """Run the parts with the engine of the plan."""
+    log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
+    options = WorkerOptions(
+        slowdown=plan.slowdown,
+        speeds=plan.speeds,
+        replace_hung=plan.replace_hung,
+        max_failures=plan.max_failures,
+        log=log,
+        most_workers=plan.most or 0,
+    )
+    if plan.engine is None:
+        return run_processes(parts, points, options, plan.seed, progress)
+    from nowait.engines.cluster.engine import train as run_cluster
+
+    fewest = plan.fewest if parts.checkpoint is None else max(1, min(plan.fewest, len(parts.checkpoint.wanted)))
+    return run_cluster(plan.engine, fewest, parts, points, options, seed=plan.seed, progress=progress)
+
+
+def _keeper(training: Training, parts: Parts, folder: str | Path) -> Keeper:
+    """Return the run's ``Keeper``, and set up how the problem's fingerprint is recorded or compared."""
+    plan, config = training.plan, parts.config
+    config["fingerprint"] = training.fingerprint
+    run_folder = training.resumed or _new_folder(plan, parts, folder)
+
+    def keep(fingerprint: dict[str, Any]) -> None:
+        config["fingerprint"] = fingerprint
+        run_folder.write_config(config)
+
+    parts.identification = Identification(parts.problem, training.fingerprint, str(run_folder.path), keep)
+    return Keeper(run_folder, plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf)
+
+
+def _new_folder(plan: TrainingPlan, parts: Parts, folder: str | Path) -> RunFolder:
+    """Create the folder, with a checkpoint of the start in it."""
+    state, wanted = parts.server.initial_state(), list(range(plan.most or plan.fewest))
+    return RunFolder.create(
+        folder,
+        parts.config,
+        plan.keep_checkpoints,
+        parts.recorder,
+        first=lambda recorder: checkpoint_of(state, recorder, wanted, HistoryRecorder()),
+    )

@@ -1,0 +1,103 @@
+"""The settings of a training run that ``config.json`` keeps, so that ``nw.resume`` can go on with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, final
+
+from nowait.api.parts import checked_kept
+from nowait.api.recorded import (
+    budget_of,
+    check_complete,
+    count,
+    count_or_none,
+    engine_of,
+    entry,
+    flag,
+    seconds_or_none,
+    slowdown_keys,
+)
+from nowait.api.train_arguments import (
+    check_slowed_workers,
+    checked_slowdown,
+    checked_speeds,
+    speeds_of,
+    workers_of,
+)
+from nowait.core import checks
+from nowait.core.randomness import checked_seed
+from nowait.engines.budget import Budget
+from nowait.engines.cluster import RayCluster, checked_engine
+from nowait.speeds import Speeds
+
+
+@final
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The checked settings of a training run: everything ``nw.resume`` needs besides problem, method and rules."""
+
+    workers: int | tuple[int, int] | None
+    """A number; the fewest and the most; or None for as many as the cluster has room for."""
+    engine: RayCluster | None
+    """None for processes on this machine."""
+    budget: Budget
+    evaluate_every: int | None
+    seed: int
+    slowdown: dict[int, float]
+    speeds: Speeds | None
+    replace_hung: bool
+    max_failures: int
+    checkpoint_every: int | None
+    checkpoint_seconds: float | None
+    keep_checkpoints: int
+    trace: str
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every is not None:
+            checks.at_least(1, self.checkpoint_every, "checkpoint_every", "it counts the steps between two of them")
+        if self.checkpoint_seconds is not None:
+            checks.positive(self.checkpoint_seconds, "checkpoint_seconds", "it is the time between two of them")
+
+    @property
+    def fewest(self) -> int:
+        """The number of workers the run starts with."""
+        return self.workers[0] if isinstance(self.workers, tuple) else self.workers or 1
+
+    @property
+    def most(self) -> int | None:
+        """The largest number of workers wanted; None if that depends on the room in the cluster."""
+        return self.workers[1] if isinstance(self.workers, tuple) else self.workers
+
+    @classmethod
+    def of(cls, config: dict[str, Any], speeds: Speeds | None, engine: str | RayCluster | None) -> TrainingPlan:
+        """Read the settings from a ``config.json``; ``speeds`` and ``engine`` replace its own where given."""
+        config = {"engine": None, "trace": "full"} | config
+        needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]
+        check_complete(config, needed)
+        cluster = entry(config, "engine", engine_of) if engine is None else checked_engine(engine)
+        workers = entry(config, "workers", lambda value: workers_of(value, cluster))
+        values = {name: entry(config, name, check) for name, check in _CHECKS.items()}
+        plan = cls(
+            workers=workers,
+            engine=cluster,
+            speeds=entry(config, "speeds", speeds_of) if speeds is None else checked_speeds(speeds),
+            **values,
+        )
+        entry(config, "slowdown", lambda _: check_slowed_workers(plan.slowdown, plan.most))
+        return plan
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "budget": budget_of,
+    "evaluate_every": count_or_none,
+    "seed": checked_seed,
+    "slowdown": lambda value: checked_slowdown(slowdown_keys(value)),
+    "replace_hung": flag,
+    "max_failures": count(0),
+    "checkpoint_every": count_or_none,
+    "checkpoint_seconds": seconds_or_none,
+    "keep_checkpoints": count(1),
+    "trace": checked_kept,
+}
+"""How each entry of ``config.json`` that is a field of the same name is checked."""

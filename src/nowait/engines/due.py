@@ -1,0 +1,76 @@
+"""When a session next has to evaluate the loss or end the run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from nowait.core.rejections import Counts
+from nowait.engines.budget import Budget, EvaluationPlan
+
+
+class RunCounters(Protocol):
+    """How far a run has come."""
+
+    @property
+    def steps(self) -> int:
+        """Steps made."""
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of gradients."""
+
+    @property
+    def now(self) -> float:
+        """The time of the latest event, in seconds."""
+
+
+@final
+@dataclass(slots=True)
+class Due:
+    """The counts below which a session has nothing to do after an event: no evaluation and no end of the run.
+
+    An event that reaches one of ``steps``, ``gradients`` and ``time`` makes the session check.
+    """
+
+    steps: float = 0.0
+    gradients: float = 0.0
+    time: float = 0.0
+    evaluation: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Steps, gradients and time of the next evaluation."""
+    end: tuple[float, float] = (math.inf, math.inf)
+    """Steps and gradients at which the budget is used up."""
+    paused: bool = False
+    """True while an evaluation is running: the next one waits for its result."""
+
+    def plan(self, server: RunCounters, evaluations: EvaluationPlan, budget: Budget) -> None:
+        """Set the next evaluation, counted from now, and the end of the budget."""
+        self.evaluation = (
+            _next_multiple(server.steps, evaluations.steps),
+            _next_multiple(server.counts.gradients, evaluations.gradients),
+            server.now + evaluations.seconds,
+        )
+        self.end = (budget.steps or math.inf, budget.gradients or math.inf)
+        self.go_on()
+
+    def pause(self) -> None:
+        """Start no further evaluation until ``go_on``."""
+        self.paused = True
+        self.steps, self.gradients, self.time = *self.end, math.inf
+
+    def go_on(self) -> None:
+        """Allow evaluations again."""
+        self.paused = False
+        steps, gradients, self.time = self.evaluation
+        self.steps, self.gradients = min(steps, self.end[0]), min(gradients, self.end[1])
+
+    def for_evaluation(self, server: RunCounters) -> bool:
+        """Return True if the loss should be evaluated now."""
+        steps, gradients, time = self.evaluation
+        due = server.steps >= steps or server.counts.gradients >= gradients or server.now >= time
+        return due and not self.paused
+
+
+def _next_multiple(count: int, every: float) -> float:
+    return (count // every + 1) * every if every < math.inf else math.inf

@@ -1,0 +1,144 @@
+"""The user's callbacks: which hooks are called after an event, and the ``control`` object they receive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+from nowait.core import Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
+from nowait.core.types import Vector
+from nowait.recording import Callback, Control
+
+if TYPE_CHECKING:
+    from nowait.engines.session import Session
+
+
+class WorkerControl(Protocol):
+    """What an engine offers to ``control``: adding and removing workers."""
+
+    def add_worker(self) -> None:
+        """Add a worker with a new number."""
+
+    def remove_worker(self, worker: int) -> None:
+        """Remove this worker."""
+
+
+@final
+class Hooks:
+    """Calls the hooks that callbacks override. They are looked up once, so that the others cost nothing."""
+
+    def __init__(self, callbacks: tuple[Callback, ...]) -> None:
+        self._on_step = _overridden(callbacks, "on_step")
+        self._on_evaluate = _overridden(callbacks, "on_evaluate")
+        self._on_checkpoint = _overridden(callbacks, "on_checkpoint")
+        self._on_worker_join = _overridden(callbacks, "on_worker_join")
+        self._on_worker_lost = _overridden(callbacks, "on_worker_lost")
+        self._on_gradient_dropped = _overridden(callbacks, "on_gradient_dropped")
+        self.follow_events = bool(
+            self._on_step or self._on_worker_join or self._on_worker_lost or self._on_gradient_dropped
+        )
+        """True if ``handled`` has anything to call."""
+        self._steps = 0
+        self._dropped = 0
+
+    def resumed(self, server: Server) -> None:
+        """Take the counts of a resumed run as already reported."""
+        self._steps, self._dropped = server.steps, server.counts.dropped
+
+    def handled(self, event: Event, server: Server, control: Control) -> None:
+        """Call the hooks for what an event changed."""
+        if server.steps != self._steps:
+            self._steps = server.steps
+            _call(self._on_step, control)
+        if server.counts.dropped != self._dropped and isinstance(event, GradientArrived):
+            self._dropped = server.counts.dropped
+            _call(self._on_gradient_dropped, control, event.ticket.worker)
+        if isinstance(event, WorkerJoined):
+            _call(self._on_worker_join, control, event.worker)
+        if isinstance(event, WorkerLost):
+            _call(self._on_worker_lost, control, event.worker)
+
+    def evaluated(self, control: Control) -> None:
+        """Call the hooks for a new loss."""
+        _call(self._on_evaluate, control)
+
+    def checkpointed(self, control: Control, paths: list[Path]) -> None:
+        """Call the hooks for checkpoints that were written."""
+        for path in paths:
+            _call(self._on_checkpoint, control, path)
+
+
+def _overridden(callbacks: tuple[Callback, ...], name: str) -> list[Callable[..., Any]]:
+    hooks = [getattr(callback, name) for callback in callbacks]
+    return [hook for hook in hooks if getattr(hook, "__func__", None) is not getattr(Callback, name)]
+
+
+def _call(hooks: list[Callable[..., Any]], *arguments: Any) -> None:
+    for hook in hooks:
+        hook(*arguments)
+
+
+@final
+class SessionControl:
+    """The ``control`` that callbacks receive: see ``nowait.recording.Control`` for what its attributes mean."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def steps(self) -> int:
+        """Steps made so far."""
+        return self._session.server.steps
+
+    @property
+    def gradients(self) -> int:
+        """Valid gradients so far."""
+        return self._session.server.counts.gradients
+
+    @property
+    def time(self) -> float:
+        """Seconds since the start."""
+        return self._session.server.now
+
+    @property
+    def num_workers(self) -> int:
+        """The live number of workers."""
+        return self._session.server.num_workers
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The numbers of the live workers."""
+        return tuple(self._session.server.workers)
+
+    @property
+    def params(self) -> Vector:
+        """x_k of the latest step, read-only."""
+        return self._session.server.params
+
+    @property
+    def loss(self) -> float | None:
+        """The latest loss evaluated."""
+        return self._session.loss
+
+    @property
+    def loss_step(self) -> int | None:
+        """The k of the x_k that ``loss`` was evaluated at."""
+        return self._session.loss_step
+
+    def add_workers(self, count: int) -> None:
+        """Add this many new workers."""
+        for _ in range(checks.at_least(1, count, "count", "it is the number of workers to add")):
+            self._session.worker_control.add_worker()
+
+    def remove_worker(self, worker: int) -> None:
+        """Remove a worker."""
+        if worker not in self._session.server.workers:
+            raise ValueError(f"cannot remove worker {worker!r}: the live workers are {list(self.workers)}")
+        self._session.worker_control.remove_worker(worker)
+
+    def stop(self) -> None:
+        """End the run after this event."""
+        self._session.stop()

@@ -1,0 +1,47 @@
+"""What a run is made of, as the engines receive it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from time import perf_counter
+from typing import Any, final
+
+from nowait.core import Server
+from nowait.core.capabilities import Capabilities
+from nowait.engines.budget import Budget, EvaluationPlan
+from nowait.engines.fingerprint import Identification
+from nowait.engines.keeper import Keeper
+from nowait.recording import Callback, TraceRecorder
+from nowait.recording.checkpoints import Checkpoint
+
+
+@final
+@dataclass
+class Parts:
+    """The checked parts of one run."""
+
+    problem: Any
+    server: Server
+    recorder: TraceRecorder
+    budget: Budget
+    evaluations: EvaluationPlan
+    callbacks: tuple[Callback, ...] = ()
+    config: dict[str, Any] = field(default_factory=dict)
+    replaying: bool = False
+    """True for a replay, which ends where its trace does, whatever the losses are."""
+    quiet: bool = False
+    """True if advice is not logged, because the run is one of many."""
+    keeper: Keeper | None = None
+    """Writes the run to its folder while it is running."""
+    checkpoint: Checkpoint | None = None
+    """Where a resumed run goes on."""
+    identification: Identification | None = None
+    """Records the problem's fingerprint, or compares it with that of the run; for engines with worker processes."""
+    called: float = field(default_factory=perf_counter)
+    """When the user's call began, by ``perf_counter``: before loading, compiling and starting processes."""
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """The optional members of the problem, resolved once."""
+        return Capabilities.of(self.problem)

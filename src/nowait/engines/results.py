@@ -1,0 +1,74 @@
+"""Builds the ``Run`` of a finished session."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from nowait.core.types import Integers, norm
+from nowait.engines.parts import Parts
+from nowait.recording import HistoryRecorder, Run, Stats
+
+HOPELESS = 1e20
+"""A loss this many times larger than the first one means that the run diverged."""
+
+
+def is_reasonable(loss: float, first: float) -> bool:
+    """Return True if a loss is finite and at most ``HOPELESS`` times the larger of 1 and the first loss."""
+    return math.isfinite(loss) and loss <= HOPELESS * max(1.0, abs(first))
+
+
+@final
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended, as its ``Stats`` say."""
+
+    seconds: float
+    wall_seconds: float
+    engine: str
+    diverged: bool
+    advice: str
+    interrupted: bool
+
+
+def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
+    """Return the run that the parts have made."""
+    server, recorder = parts.server, parts.recorder
+    counts, tally, last_norm = server.counts, recorder.tally(), norm(server.params)
+    if parts.keeper is not None:
+        recorder.finish(ending.seconds, last_norm)
+    trace = recorder.trace(ending.seconds, last_norm)
+    work = _padded(tally.valid, int(max(trace.initial_workers, default=-1)) + 1)
+    return Run(
+        params=server.finish(),
+        last=server.params.copy(),
+        trace=trace,
+        history=history.history(),
+        stats=Stats(
+            steps=server.steps,
+            gradients=counts.gradients,
+            dropped=counts.dropped,
+            rejected=counts.rejected,
+            late=counts.late,
+            lost=counts.lost,
+            cancelled=counts.cancelled,
+            seconds=ending.seconds,
+            wall_seconds=ending.wall_seconds,
+            work_share=work / max(1, work.sum()),
+            engine=ending.engine,
+            diverged=ending.diverged,
+            advice=ending.advice,
+            interrupted=ending.interrupted,
+            bytes_up=tally.arrivals * parts.capabilities.message_bytes(server.params),
+            bytes_down=(server.num_tickets - tally.repeats) * server.params.nbytes,
+        ),
+        config=parts.config,
+    )
+
+
+def _padded(counts: Integers, size: int) -> Integers:
+    """Return the counts, followed by zeros up to ``size`` entries."""
+    return np.concatenate([counts, np.zeros(max(0, size - len(counts)), counts.dtype)])

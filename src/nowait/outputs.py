@@ -1,0 +1,24 @@
+"""Output rules: which combination of the iterates is ``run.params``. They are in ``nowait`` itself too.
+
+>>> import nowait as nw
+>>> nw.outputs.UniformAverage is nw.UniformAverage
+True
+"""
+
+from nowait.core.outputs import (
+    LastIterate,
+    Output,
+    RandomIterate,
+    StepsizeWeightedAverage,
+    StronglyConvexAverage,
+    UniformAverage,
+)
+
+__all__ = [
+    "LastIterate",
+    "Output",
+    "RandomIterate",
+    "StepsizeWeightedAverage",
+    "StronglyConvexAverage",
+    "UniformAverage",
+]

@@ -1,0 +1,146 @@
+"""What all methods of a race have in common, and the checks of its arguments."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, final
+
+import numpy as np
+
+from nowait.api.simulate import simulate
+from nowait.api.train import train
+from nowait.api.train_arguments import check_slowed_workers
+from nowait.core import Output, Problem, Update, checks
+from nowait.engines.cluster import RayCluster, checked_engine, connected, import_ray
+from nowait.recording import Interrupted, Run
+from nowait.speeds import Speeds
+from nowait.studies.entrants import Entrant
+from nowait.studies.sources import Source
+from nowait.studies.tuner import Tuner
+from nowait.studies.units import stepsize_unit
+from nowait.theory import Speedup, estimate, speedup
+
+ENGINES = ("processes", "simulate", "ray")
+LARGEST_SEED = 2**63 - 1
+GRADIENTS = 32_000
+"""By default every method gets the time in which asynchronous SGD computes this many gradients."""
+LEAST_SECONDS = 5.0
+"""The shortest default time of a race with real workers."""
+
+
+@final
+@dataclass(frozen=True)
+class RaceSetup:
+    """The problem, the workers and the rules that all methods share."""
+
+    problem: Problem
+    engine: str | RayCluster
+    speeds: Speeds | None
+    slowdown: Mapping[int, float] | None
+    source: Source
+    """The workers' speeds: those given in a simulation, else measured by a probe."""
+    labels: dict[str, Any]
+    update: Update | None = None
+    output: Output | None = None
+
+    @property
+    def workers(self) -> int:
+        """The number of workers."""
+        return len(self.source.seconds)
+
+    @property
+    def gain(self) -> Speedup:
+        """The speedup that the mean speeds predict."""
+        return speedup(self.source.seconds.tolist())
+
+    def words(self, seconds: float) -> str:
+        """Return a sentence about the workers and the time of the race."""
+        took = self.source.seconds
+        virtual = " of virtual time" if self.engine == "simulate" else ""
+        return (
+            f"{self.workers} workers, {took.min():.3g} to {took.max():.3g} s per gradient, "
+            f"median {np.median(took):.3g}; "
+            f"{self.source.rate:,.0f} gradients per second; every method gets {seconds:,.4g} s{virtual}. "
+            f"Predicted speedup of asynchrony, s_max/HM: {self.gain.speedup:.3g} x."
+        )
+
+    def tuner(self, seconds: float, seed: int, sizes: int, progress: bool | None) -> Tuner:
+        """Return the tuner for these workers."""
+        unit = stepsize_unit(self.problem, estimate(self.problem, seed=seed), GRADIENTS)
+        speeds = self.source.speeds
+        return Tuner(self.problem, speeds, unit, seconds, (seed,), sizes, self.update, self.output, progress)
+
+    def run(self, entrant: Entrant, size: float, seconds: float, seed: int, progress: bool | None) -> Run:
+        """Run one method for the time of the race. ``stats.interrupted`` says if a signal ended it."""
+        shared: dict[str, Any] = {
+            "seconds": seconds,
+            "seed": seed,
+            "update": self.update,
+            "output": self.output,
+            "labels": self.labels,
+            "progress": progress,
+        }
+        method = entrant.make(size)
+        if self.engine != "simulate":
+            where: dict[str, Any] = {
+                "workers": self.workers,
+                "engine": self.engine,
+                "speeds": self.speeds,
+                "slowdown": self.slowdown,
+            }
+            return train(self.problem, method, **where, **shared)
+        try:
+            return simulate(self.problem, method, self.source.speeds, **shared)
+        except Interrupted as error:
+            if error.run is None:
+                raise
+            return error.run
+
+
+def check_engine(engine: str | RayCluster, speeds: Speeds | None) -> str:
+    """Return the name of an engine, or raise if it is unknown or needs speeds."""
+    name = "ray" if isinstance(engine, RayCluster) else engine
+    if name not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    if name == "ray":
+        import_ray()
+    if name == "simulate" and speeds is None:
+        raise ValueError("a simulated race needs speeds=, such as nw.speeds.LogNormal([1.0, 1.0, 10.0], sigma=0.2)")
+    return name
+
+
+def connection(engine: str | RayCluster, workers: int | None) -> contextlib.AbstractContextManager[Any]:
+    """Connect to Ray once for all runs of a race, if they need it."""
+    cluster = None if engine == "simulate" else checked_engine(engine)
+    return contextlib.nullcontext() if cluster is None else connected(cluster, workers)
+
+
+def seconds_each(seconds: float | None, gradients: int | None, setup: RaceSetup) -> float:
+    """Return the time that every method gets."""
+    if seconds is not None:
+        if gradients is not None:
+            raise ValueError("give seconds= or gradients=, not both: every method gets the same time")
+        return checks.positive(seconds, "seconds", "methods need time")
+    number = checks.at_least(1, GRADIENTS if gradients is None else gradients, "gradients", "methods need some")
+    wanted = number / setup.source.rate
+    return wanted if setup.engine == "simulate" or gradients is not None else max(LEAST_SECONDS, wanted)
+
+
+def unused_seed(seeds: list[int]) -> int:
+    """Return a seed that is none of these."""
+    return max(seeds) + 1 if max(seeds) < LARGEST_SEED else next(seed for seed in count() if seed not in seeds)
+
+
+def check_slowdown(
+    engine: str, slowdown: Mapping[int, float] | None, workers: int | None, speeds: Speeds | None
+) -> None:
+    """Raise if ``slowdown`` would have no effect."""
+    if not slowdown:
+        return
+    if engine == "simulate":
+        raise ValueError("slowdown= is for real workers: in a simulated race, give slow workers by speeds=")
+    known = workers if workers is not None else None if speeds is None else speeds.num_workers
+    check_slowed_workers(slowdown, known)

@@ -1,0 +1,119 @@
+"""Finds the stepsize of a method by sweeps in virtual time: the one tuner of ``nw.race`` and ``nw.plan``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from nowait.api.sweep import sweep
+from nowait.core import Method, Output, Update
+from nowait.core.types import Floats
+from nowait.recording import Sweep
+from nowait.speeds import Faults, Speeds
+
+Make = Callable[[float], Method]
+ALONE = 0.5
+"""The stepsize in units such as 1/L, if only one is tried."""
+FARTHER = 4.0
+"""Beyond an end of the grid, the next stepsize is this many times larger or smaller."""
+NEVER = 1e300
+"""A time after the end of every simulation."""
+
+
+@final
+@dataclass(frozen=True)
+class Tuner:
+    """The sweeps are on this problem, with these speeds and these seeds."""
+
+    problem: Any
+    speeds: Speeds
+    unit: float
+    """The order of magnitude of the stepsizes to try, such as 1/L, for gradients without delay."""
+    seconds: float
+    """The virtual time of every run."""
+    seeds: tuple[int, ...]
+    sizes: int
+    """How many stepsizes are tried in total."""
+    update: Update | None = None
+    output: Output | None = None
+    progress: bool | None = False
+
+    def tune(self, make: Make, workers: Iterable[int] | None = None) -> Sweep:
+        """Return the losses for ``sizes`` stepsizes: a grid first, then more beyond its ends or around the best.
+
+        ``workers`` are those that take part; None is all. A method that makes no step in the time is not tuned
+        further: all its stepsizes are equally good.
+        """
+        taking_part = range(self.speeds.num_workers) if workers is None else list(workers)
+        unit = self.unit / make(1.0).stepsize_divisor(len(taking_part))
+        tried = self.sweep(make, first_grid(self.sizes) * unit, self.seconds, taking_part)
+        while len(tried.stepsizes) < self.sizes and makes_steps(tried):
+            more = further_sizes(tried)[: self.sizes - len(tried.stepsizes)]
+            tried = _together(tried, self.sweep(make, more, self.seconds, taking_part))
+        return tried
+
+    def sweep(self, make: Make, sizes: Iterable[float], seconds: float, workers: Iterable[int]) -> Sweep:
+        """Simulate the method with these stepsizes for some virtual time. Other workers never join."""
+        others = sorted(set(range(self.speeds.num_workers)) - set(workers))
+        return sweep(
+            self.problem,
+            make,
+            self.speeds,
+            stepsizes=[float(size) for size in sizes],
+            seeds=self.seeds,
+            seconds=seconds,
+            update=self.update,
+            output=self.output,
+            faults=Faults([(NEVER, "join", worker) for worker in others]),
+            progress=self.progress,
+        )
+
+
+def first_grid(count: int) -> Floats:
+    """Return about two thirds of ``count`` stepsizes, each half the one before, around 1.
+
+    >>> first_grid(1).tolist(), first_grid(2).tolist(), first_grid(7).tolist()
+    ([0.5], [2.0, 1.0], [4.0, 2.0, 1.0, 0.5, 0.25])
+    """
+    first = count - count // 3
+    return np.array([ALONE]) if first == 1 else np.asarray(2.0 ** (first // 2 - np.arange(first)))
+
+
+def further_sizes(tried: Sweep) -> list[float]:
+    """Return two more stepsizes: beyond the end of the grid that the best is at, else on both sides of the best."""
+    sizes = tried.stepsizes
+    if tried.diverged.any(axis=1).all() or tried.best == sizes.min():
+        return [float(sizes.min() / FARTHER), float(sizes.min() / FARTHER**2)]
+    if tried.best == sizes.max():
+        return [float(sizes.max() * FARTHER), float(sizes.max() * FARTHER**2)]
+    above, below = sizes[sizes > tried.best].min(), sizes[sizes < tried.best].max()
+    return [math.sqrt(tried.best * above), math.sqrt(tried.best * below)]
+
+
+def makes_steps(tried: Sweep) -> bool:
+    """Return True if any run of a sweep made a step."""
+    return bool(np.nan_to_num(tried.step).max() > 0)
+
+
+def best_of(tried: Sweep) -> float:
+    """Return the best stepsize; the middle one if no run made a step, the smallest if all diverged."""
+    if not makes_steps(tried):
+        return float(tried.stepsizes[len(tried.stepsizes) // 2])
+    return float(tried.stepsizes.min()) if tried.diverged.any(axis=1).all() else tried.best
+
+
+def _together(first: Sweep, second: Sweep) -> Sweep:
+    """Return two sweeps over the same seeds as one, the largest stepsize first."""
+    runs = {
+        (size, seed): one.run(place, number)
+        for one in (first, second)
+        for place, size in enumerate(one.stepsizes.tolist())
+        for number, seed in enumerate(one.seeds.tolist())
+    }
+    sizes = np.array(sorted({size for size, _ in runs}, reverse=True))
+    engine = first.engine if first.engine == second.engine else "reference"
+    return Sweep.of(sizes, first.seeds, runs, engine, first.config)
