@@ -13,8 +13,8 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from nowait.core import Command, Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
+from nowait.core.ledger import Counts
 from nowait.core.problem import loss_of, message_bytes
-from nowait.core.rejections import Counts
 from nowait.core.types import Integers, Vector, norm
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.fingerprint import Identification

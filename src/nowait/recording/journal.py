@@ -25,7 +25,7 @@ from nowait.recording.frames import (
     read_header,
     table_of,
 )
-from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, STEP_DTYPE
+from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, STEP_COLUMNS, STEP_DTYPE
 
 KEPT = ("full", "sampled", "none")
 """How much of a trace is kept: all arrivals, some of each worker, or none."""
@@ -117,9 +117,12 @@ class Journal:
         elif frame.kind == Kind.ROWS:
             self._index_rows(frame)
         elif frame.kind == Kind.STEPS:
-            last = np.frombuffer(self._file.read(max(0, frame.end - STEP_DTYPE.itemsize), 8), np.int64)
+            last = frame.first
+            if frame.entries:
+                size = STEP_DTYPE.itemsize
+                last = int(np.frombuffer(self._file.read(max(0, frame.end - size), size), STEP_DTYPE)["row"][0])
             self._steps.append(frame)
-            self._step_ranges.append((frame.first, int(last[0]) if frame.entries else frame.first))
+            self._step_ranges.append((frame.first, last))
         elif frame.kind == Kind.EVENTS:
             self._events.append(frame)
         else:
@@ -207,7 +210,7 @@ def _complete(rows: NDArray[np.void], numbers: Integers | None, first: int, step
             numbers[np.minimum(found, len(numbers) - 1)] == steps["row"] if len(numbers) else np.zeros(len(steps), bool)
         )
         inside, places = steps[known], found[known]
-    for column in ("step", "weight", "stepsize"):
+    for column in STEP_COLUMNS:
         rows[column][places] = inside[column]
 
 

@@ -64,6 +64,8 @@ class Stats:
     """What the gradients that workers sent take, as compressed as they were."""
     bytes_down: int = 0
     """What the params take that workers were given: a copy per ticket, but not twice in a row of the same version."""
+    not_compiled: str = ""
+    """Why a simulation was not compiled; empty if it was, and for runs with real workers."""
 
     @property
     def steps_per_second(self) -> float:

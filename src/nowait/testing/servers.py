@@ -33,12 +33,12 @@ def check_invariants(server: Server) -> None:
     versions = server._versions
     holders: dict[int, int] = {id(versions.current): 1}
     for ticket in server.in_flight.values():
-        version = server.in_flight.versions[ticket.id]
+        version = versions.by_ticket[ticket.id]
         assert version.number == ticket.version, f"{ticket} holds version {version.number}"
         assert ticket.worker in server.workers, f"{ticket} belongs to a worker that is gone"
         assert ticket in server.in_flight.of(ticket.worker), f"{ticket} is not among its worker's tickets"
         holders[id(version)] = holders.get(id(version), 0) + 1
-    held = [server.in_flight.versions[ticket.id] for ticket in server.in_flight.values()] + [versions.current]
+    held = [*versions.by_ticket.values(), versions.current]
     for version in held:
         assert version.references == holders[id(version)], f"version {version.number} miscounts its references"
     distinct = {id(version) for version in held}

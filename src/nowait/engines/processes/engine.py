@@ -28,7 +28,7 @@ from nowait.core import (
     WorkerLost,
 )
 from nowait.core.errors import WorkerFailedError
-from nowait.core.server import new
+from nowait.core.ledger import new
 from nowait.core.versions import Version
 from nowait.engines.live import LiveView, WorkerView
 from nowait.engines.processes.agenda import Agenda
@@ -96,7 +96,6 @@ class Engine:
         self._interrupted = ""
         if parts.keeper is not None:
             parts.keeper.wanted_workers = self.wanted_workers
-        self._versions = parts.server.in_flight.versions
         self._remembers = hasattr(parts.problem, "gradient_with_memory")
         self._now = 0.0
         """Seconds since the start, as of the last look at the clock."""
@@ -253,8 +252,8 @@ class Engine:
 
     def _handle_reports(self, reports: bytes) -> None:
         """The hot path: everything that happens once per gradient is here."""
-        session, desks, handle, free = self.session, self._desks, self.session.handle, self._server.free_versions
-        began, versions, remembers = self._began, self._server.in_flight.versions, self._remembers
+        session, desks, handle, release = self.session, self._desks, self.session.handle, self._server.release
+        began, in_flight, remembers = self._began, self._server.in_flight, self._remembers
         now = self._now = monotonic() - began
         troubled = self._failures.troubled
         for ticket_id, started, seconds, worker, kind in REPORT.iter_unpack(reports):
@@ -269,15 +268,13 @@ class Engine:
             if ticket is None or version is None or ticket[0] != ticket_id:
                 continue  # from a process that died since
             desk.running = None
-            desk.order = KEEP if not remembers or ticket_id in versions else UNDO
+            desk.order = KEEP if not remembers or ticket_id in in_flight else UNDO
             commands = handle(new(GradientArrived, (ticket, desk.gradient, now, started - desk.began, seconds)))
             if len(commands) == 1 and type(commands[0]) is Assign and commands[0][0][1] == worker and not desk.queue:
                 self._send(desk, commands[0][0])  # by far the most frequent case
             else:
                 self._execute(commands)
-            version.references -= 1
-            if version.references == 0:
-                free.append(version)
+            release(version)
             desk.took = seconds
             if desk.queue and desk.running is None:
                 self._send(desk, desk.queue.popleft())
@@ -310,8 +307,7 @@ class Engine:
 
     def _send(self, desk: Desk, ticket: Ticket) -> None:
         """One ticket at a time: the next gradient would overwrite the one the server has not read."""
-        version = desk.version = self._versions[ticket[0]]
-        version.references += 1  # as Server.retain does
+        version = desk.version = self._server.retain(ticket)
         desk.running = ticket
         desk.sent = self._now
         desk.warned = desk.hurried = False

@@ -10,7 +10,7 @@ import numpy as np
 
 from nowait.core import ApplyAtOnce, LastIterate, Method, Output, Sgd
 from nowait.core.randomness import CounterRandom
-from nowait.core.rejections import Counts
+from nowait.core.ledger import Counts
 from nowait.core.schedule import speaks_for
 from nowait.core.types import Floats, Vector
 from nowait.engines.budget import Budget
@@ -35,30 +35,35 @@ GROWTH = 16
 """So many times longer is the next one, if the first was too short."""
 MOST_EVENTS = 1 << 26
 """A longer run is made the reference way, whose memory does not grow: a plan takes some 150 bytes an event."""
+TOO_LONG = f"the run may have more than {MOST_EVENTS:,} events, too many for a plan in memory"
+NO_COMPILED_GRADIENT = "the problem has no compiled gradient"
 METHOD_BEHAVIOUR = ("start", "on_arrival", "on_timer", "on_join", "on_leave", "on_reissue", "pending_stepsize")
 SPEEDS_BEHAVIOUR = ("timing", "clock")
 PROBLEM_BEHAVIOUR = ("gradient", "gradient_into", "gradient_with_memory", "add_penalty_gradient")
 """What declarations are about: ``Method.schedule``, ``Speeds.formula`` and ``compiled_data`` of a problem."""
 
 
-def simulate_compiled(parts: Parts, speeds: Speeds, faults: Faults, seed: int, progress: bool | None) -> Run | None:
-    """The run, or None if it has to be made the reference way. A signal raises ``Interrupted``."""
+def simulate_compiled(parts: Parts, speeds: Speeds, faults: Faults, seed: int, progress: bool | None) -> Run:
+    """Make a run from a plan. Raises ``NotPlannable`` if that is impossible, and ``Interrupted`` after a signal."""
     data = _data_of(parts)
-    if data is None or max(parts.budget.steps or 0, parts.budget.gradients or 0) > MOST_EVENTS:
-        return None
-    try:
-        blueprint = Blueprint(
-            parts.server.method, list(parts.server.workers), speeds, faults, seed, parts.server.output
-        )
-        return _CompiledRun(parts, data, blueprint, progress).run()
-    except NotPlannable:
-        return None
+    if max(parts.budget.steps or 0, parts.budget.gradients or 0) > MOST_EVENTS:
+        raise NotPlannable(TOO_LONG)
+    blueprint = Blueprint(parts.server.method, list(parts.server.workers), speeds, faults, seed, parts.server.output)
+    return _CompiledRun(parts, data, blueprint, progress).run()
 
 
-def _data_of(parts: Parts) -> ProblemData | None:
-    """What compiled code needs of the problem; None if something else about the run is beyond it."""
-    beyond = parts.callbacks or not isinstance(parts.server.update, Sgd) or parts.keeper is not None
-    return None if beyond else data_of(parts.problem)
+def _data_of(parts: Parts) -> ProblemData:
+    """Return what compiled code needs of the problem; ``NotPlannable`` if other parts of the run need the server."""
+    if parts.callbacks:
+        raise NotPlannable("there are callbacks")
+    if not isinstance(parts.server.update, Sgd):
+        raise NotPlannable("the update is not plain SGD")
+    if parts.keeper is not None:
+        raise NotPlannable("the run writes checkpoints")
+    data = data_of(parts.problem)
+    if data is None:
+        raise NotPlannable(NO_COMPILED_GRADIENT)
+    return data
 
 
 def data_of(problem: Any) -> ProblemData | None:
@@ -144,7 +149,7 @@ class Blueprint:
         try:
             return planner.plan(bar, most_events, weigh_in_flight=weigh_in_flight)
         except Exception as error:  # a method that fails fails the reference way too, and says why
-            raise NotPlannable from error
+            raise NotPlannable(f"the method raised {type(error).__name__}: {error}") from error
 
     def shares(self, plan: Plan) -> Floats | None:
         """The share of every iterate in the answer; None if the answer is the last one."""
@@ -152,7 +157,7 @@ class Blueprint:
             return None
         shares = self.output.shares(plan.uses, CounterRandom(self.seed, "output"))
         if shares is None:
-            raise NotPlannable
+            raise NotPlannable(f"the output {type(self.output).__name__} cannot be computed from a plan")
         return shares
 
 
@@ -229,7 +234,7 @@ class _CompiledRun:
         elif playback.num_events < self._most_events:
             session.stop(playback.plan.advice)
         elif self._most_events >= MOST_EVENTS:
-            raise NotPlannable
+            raise NotPlannable(TOO_LONG)
         else:
             self._most_events = min(GROWTH * self._most_events, MOST_EVENTS)
             playback.go_on_with(self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events))
@@ -326,7 +331,7 @@ class Playback(Position):
         self._execution.run_to(self.plan.moments.codes_after(stretch.last))
         self.num_events = stretch.last + 1
         if not self._execution.finite()[0]:
-            raise NotPlannable
+            raise NotPlannable("params or gradients stopped being finite")
         return []
 
     def declare_diverged(self, reason: str) -> None:

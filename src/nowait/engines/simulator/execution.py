@@ -32,7 +32,8 @@ class Execution:
         runs, dimension = len(factors), len(initial)
         slopes_only = _keeps_slopes(data, initial, runs * slots)
         if not slopes_only and runs * slots * initial.nbytes > MOST_BYTES_IN_ALL:
-            raise NotPlannable  # the reference way keeps one point for all gradients of a version
+            # The server needs less: it keeps one point for all gradients of a version.
+            raise NotPlannable(f"pending gradients would take more than {MOST_BYTES_IN_ALL >> 20} MiB")
         single = slopes_only and data.batch == 1
         shape, dtype = (data.batch, np.dtype(np.float64)) if slopes_only else (dimension, initial.dtype)
         self.points = np.tile(initial, (runs, 1))

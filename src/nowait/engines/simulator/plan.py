@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core.outputs import Uses
-from nowait.core.rejections import Counts
+from nowait.core.ledger import Counts
 from nowait.core.types import Floats, Integers
 
 ARRIVE, EVENT, APPLY, STEP, ADD, MERGE, CLEAR, FIRST_SUM = range(8)
@@ -22,8 +22,22 @@ STEP are followed by a sum and MERGE by two: the one numbered n is FIRST_SUM + n
 ADD and MERGE a weight, STEP a stepsize and a scale."""
 
 
+READS_PARAMS, READS_POINTS = "the method reads params", "the method reads points"
+READS_GRADIENTS, READS_SUMS = "the method reads gradients", "the method reads a sum of gradients"
+MAKES_DIRECTIONS = "the method makes directions of its own"
+READING_VECTORS = (READS_PARAMS, READS_POINTS, READS_GRADIENTS, READS_SUMS, MAKES_DIRECTIONS)
+"""The reasons why a method that needs the values of vectors has no plan."""
+
+
 class NotPlannable(BaseException):
-    """The method asked for something that no plan can know: the value of a gradient, or params."""
+    """A run cannot be made from a plan. ``reason`` says why, in words for ``stats.not_compiled``.
+
+    A ``BaseException``, so that a method that catches errors does not catch it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @final
@@ -99,6 +113,16 @@ class Moments:
             for column, value in ((self.steps, steps), (self.gradients, gradients), (self.time, time))
         ]
         return min(start + min(places), len(self) - 1)
+
+
+def uses_of(versions: Integers, weights: Floats, stepsizes: Floats) -> Uses:
+    """Return what an averaging output needs, of gradients at ``versions`` that were used with stepsizes ``weights``.
+
+    ``stepsizes`` are those of all steps. The initial params (version 0) have no share in an average.
+    """
+    later = versions > 0
+    sums = np.concatenate([[0.0], np.cumsum(stepsizes)])
+    return Uses(versions[later], weights[later], sums[versions[later]], len(stepsizes))
 
 
 def as_array(values: Any, dtype: Any) -> NDArray[Any]:

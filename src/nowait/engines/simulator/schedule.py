@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from nowait.core import ApplyAtOnce, Constant, DelayAdaptive, Outcome, Stepsize
 from nowait.core.outputs import Uses
-from nowait.core.rejections import Counts
+from nowait.core.ledger import Counts, delays_at_end
 from nowait.core.types import Floats, Integers
 from nowait.engines.budget import Budget
 from nowait.engines.simulator.alarms import FOREVER
 from nowait.engines.simulator.execution import kernels
-from nowait.engines.simulator.plan import APPLY, ARRIVE, Moments, NotPlannable, Plan
+from nowait.engines.simulator.plan import APPLY, ARRIVE, Moments, NotPlannable, Plan, uses_of
 from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, OUTCOME_CODES
 from nowait.speeds.formula import Formula
 
@@ -45,7 +45,7 @@ def scheduled_plan(
     schedule = _start(formula, workers)
     arrivals, out_of_time = _arrivals(schedule, declared, budget, most_events, go_on)
     if out_of_time and budget.seconds is None:
-        raise NotPlannable  # nobody will ever finish: the method itself has to say so
+        raise NotPlannable("no worker will ever finish")
     num_arrivals, num_steps = len(arrivals), int(schedule.counts[0])
     applied: Any = slice(None) if num_arrivals == num_steps else arrivals["step"] > 0
     made_steps = arrivals[applied]
@@ -108,19 +108,19 @@ def _arrivals(
 
 
 def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Integers) -> Floats:
-    """The rule for all arrivals at once, where it can do that; the same numbers as one by one, or ``NotPlannable``."""
+    """Return the stepsizes of all arrivals in one call; ``NotPlannable`` if they differ from those of single calls."""
     if type(rule).at not in KNOWN_AT:
-        raise NotPlannable
+        raise NotPlannable("the stepsize has an at() of its own")
     try:
         stepsizes = np.asarray(rule(delays, num_workers, steps), dtype=np.float64)
     except Exception as error:  # a rule of the user's, for numbers only
-        raise NotPlannable from error
+        raise NotPlannable("the stepsize does not take arrays") from error
     if stepsizes.shape != delays.shape or not ((stepsizes >= 0) & (stepsizes < math.inf)).all():
-        raise NotPlannable
+        raise NotPlannable("the stepsizes are not all finite and at least 0")
     for place in range(0, len(delays), max(1, len(delays) // CHECKED)):
         alone = float(rule(int(delays[place]), num_workers, int(steps[place])))
         if not math.isclose(alone, stepsizes[place], rel_tol=1e-12):
-            raise NotPlannable
+            raise NotPlannable("the stepsize gives other numbers for arrays")
     return np.ascontiguousarray(stepsizes)
 
 
@@ -138,15 +138,13 @@ def _codes(steps: Integers) -> NDArray[np.int32]:
 def _uses(
     applied: NDArray[np.void], stepsizes: Floats, schedule: Any, declared: ApplyAtOnce, weigh_in_flight: bool
 ) -> Uses:
-    """The gradients applied, then those in flight by ticket, weighed as ``Method.pending_stepsize`` does."""
+    """Return the gradients applied, then those in flight by ticket, as ``Ledger._weigh_in_flight`` weighs them."""
     steps, versions, weights = len(applied), applied["version"], stepsizes
     if steps and weigh_in_flight:
         in_flight = schedule.desks["version"][np.argsort(schedule.desks["ticket"])]
-        delays = np.maximum(1, steps - in_flight)
+        delays = delays_at_end(in_flight, steps)
         pending = stepsizes_of(declared.stepsize, delays, len(in_flight), np.full(len(in_flight), steps))
         if declared.max_delay is not None:
             pending = np.where(delays <= declared.max_delay, pending, 0.0)
         versions, weights = np.concatenate([versions, in_flight]), np.concatenate([weights, pending])
-    later = versions > 0
-    sums = np.concatenate([[0.0], np.cumsum(stepsizes)])
-    return Uses(versions[later], weights[later], sums[versions[later]], steps)
+    return uses_of(versions, weights, stepsizes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -19,8 +21,8 @@ from nowait.core import (
     WorkerLost,
     sampler,
 )
+from nowait.core.ledger import new
 from nowait.core.problem import gradient_function
-from nowait.core.server import new
 from nowait.core.types import Vector
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
@@ -30,14 +32,20 @@ from nowait.recording import Interrupted, Run
 from nowait.speeds import Clock, Faults
 
 
-def simulate(parts: Parts, clock: Clock, faults: Faults, seed: int, progress: bool | None) -> Run:
-    """Run to the end of the budget. A signal ends it before with ``Interrupted``, which has the run so far."""
+def simulate(
+    parts: Parts, clock: Clock, faults: Faults, seed: int, progress: bool | None, *, not_compiled: str = ""
+) -> Run:
+    """Drive the server to the end of the budget. A signal raises ``Interrupted``, which has the run so far.
+
+    ``not_compiled`` is the reason for ``run.stats`` why compiled code was not used.
+    """
     simulator = Simulator(parts, clock, faults, seed)
     quiet = np.errstate(over="ignore", invalid="ignore")
     with quiet, Interruption(simulator.session.interrupt), Progress("simulating", progress) as bar:
         simulator.run(bar)
     seconds = simulator.session.server.now if simulator.seconds is None else simulator.seconds
     run = simulator.session.result(seconds, "reference")
+    run = replace(run, stats=replace(run.stats, not_compiled=not_compiled))
     if simulator.session.interrupted:
         raise Interrupted.of(run)
     return run
@@ -45,7 +53,7 @@ def simulate(parts: Parts, clock: Clock, faults: Faults, seed: int, progress: bo
 
 @final
 class Simulator:
-    """Virtual workers: one running ticket each, the others queued; and alarms for timers, joins and leaves."""
+    """Executes the commands of a server in virtual time. The clock has the running ticket of each worker."""
 
     def __init__(self, parts: Parts, clock: Clock, faults: Faults, seed: int) -> None:
         self.session = Session(parts, self)
@@ -55,8 +63,8 @@ class Simulator:
         """How much virtual time the run took, if it was the time that ran out."""
         self._clock = clock
         self._worker = VirtualWorker(parts.problem, seed, like=parts.server.params)
-        self._running: dict[int, Ticket] = {}
-        self._queued: dict[int, deque[Ticket]] = {}
+        self._started: dict[int, Ticket] = {}
+        """The tickets that the clock has, by id."""
         self._alarms = Alarms(faults, parts.budget.seconds)
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
         self._highest_worker = max([*parts.server.workers, *(worker for _, _, worker in faults.changes)])
@@ -68,7 +76,7 @@ class Simulator:
         while True:
             for command in commands:
                 if type(command) is Assign:
-                    self._give(command.ticket)
+                    self._start_if_first(command.ticket)
                 else:
                     self._execute(command)
             if session.finished:
@@ -93,25 +101,27 @@ class Simulator:
 
     # Commands
 
-    def _give(self, ticket: Ticket) -> None:
-        worker = ticket[1]
-        if worker in self._running:
-            self._queued.setdefault(worker, deque()).append(ticket)
-        else:
-            self._running[worker] = ticket
-            self._clock.start(ticket, self._server.now)
+    def _start_if_first(self, ticket: Ticket) -> None:
+        """Start a new ticket, unless it is queued behind another one or was cancelled since."""
+        if self._server.in_flight.first_of(ticket[1]) is ticket:
+            self._start(ticket, self._server.now)
+
+    def _start(self, ticket: Ticket, now: float) -> None:
+        self._started[ticket[0]] = ticket
+        self._clock.start(ticket, now)
 
     def _execute(self, command: Command) -> None:
         if isinstance(command, Cancel):
-            self._halt(command.worker)
+            self._stop(command.tickets)
         elif isinstance(command, Wake):
             self._alarms.add(TimerFired(command.at))
 
-    def _halt(self, worker: int) -> None:
-        running = self._running.pop(worker, None)
-        if running is not None:
-            self._clock.cancel(running)
-        self._queued.pop(worker, None)
+    def _stop(self, ticket_ids: Iterable[int]) -> None:
+        """Take tickets off the clock, those of them that were started."""
+        for ticket_id in ticket_ids:
+            ticket = self._started.pop(ticket_id, None)
+            if ticket is not None:
+                self._clock.cancel(ticket)
 
     # Events
 
@@ -120,21 +130,15 @@ class Simulator:
             finished = None if self._requests else self._clock.pop(self._alarms.limit)
             if finished is not None:
                 time, ticket_id, ticket, started, compute_seconds = finished
-                worker = ticket[1]
-                del self._running[worker]
-                if self._queued:
-                    self._start_queued(worker, time)
-                gradient = self._worker.gradient(ticket, self._server.in_flight.versions[ticket_id].point)
+                del self._started[ticket_id]
+                queued = self._server.in_flight.next_of(ticket[1])
+                if queued is not None:
+                    self._start(queued, time)
+                gradient = self._worker.gradient(ticket, self._server.point(ticket))
                 return new(GradientArrived, (ticket, gradient, time, started, compute_seconds))
             alarm = self._requests.popleft() if self._requests else self._next_alarm()
             if alarm is None or isinstance(alarm, TimerFired) or self._change_workers(alarm):
                 return alarm
-
-    def _start_queued(self, worker: int, now: float) -> None:
-        queue = self._queued.get(worker)
-        if queue:
-            self._running[worker] = queue.popleft()
-            self._clock.start(self._running[worker], now)
 
     def _next_alarm(self) -> Alarm | None:
         nobody_left = not self._server.workers and not self._alarms.changes_to_come()
@@ -149,7 +153,7 @@ class Simulator:
         if leaves != (change.worker in self._server.workers):
             return False
         if leaves:
-            self._halt(change.worker)
+            self._stop(ticket.id for ticket in self._server.in_flight.of(change.worker))
             self._worker.forget(change.worker)
         return True
 

@@ -19,7 +19,7 @@ from nowait.core.types import Floats, Vector
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.progress import Progress
 from nowait.engines.session import Due, is_reasonable
-from nowait.engines.simulator.compiled import Blueprint, Position
+from nowait.engines.simulator.compiled import NO_COMPILED_GRADIENT, Blueprint, Position
 from nowait.engines.simulator.execution import Execution
 from nowait.engines.simulator.plan import ADD, APPLY, MERGE, STEP, NotPlannable, Plan
 from nowait.problems.compiled_data import ProblemData
@@ -60,7 +60,7 @@ def sweep_compiled(
 ) -> None:
     """All runs, to ``keep`` as they are complete. ``NotPlannable`` if the method looks at gradients."""
     if parts.data is None:
-        raise NotPlannable
+        raise NotPlannable(NO_COMPILED_GRADIENT)
     cores = threads or num_cores()
     scales = _plans_scale(parts, stepsizes, seeds[0])
     work = _Work(parts, stepsizes, bar, len(seeds), keep)
