@@ -32,7 +32,10 @@ class InFlight(Mapping[int, Ticket]):
     def of(self, worker: int) -> tuple[Ticket, ...]:
         """The tickets of a worker: the running one, then the queued ones."""
         running = self.running.get(worker)
-        return () if running is None else (running, *self.queued.get(worker, ()))
+        if running is None:
+            return ()
+        queue = self.queued.get(worker)
+        return (running, *queue) if queue else (running,)
 
     def first_of(self, worker: int) -> Ticket | None:
         """The running ticket of a worker; None if it has no tickets."""

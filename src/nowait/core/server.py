@@ -224,13 +224,11 @@ class Server(Ledger):
         return GradientSum(self, self.params)
 
     def _step_along_gradient(self, arrival: Arrival, stepsize: float, direction: Vector | None) -> None:
-        vector, bad = arrival.raw_gradient, GradientRejected
-        if direction is not None:
-            vector, bad = self._fitting(direction, arrival), Diverged
+        vector = arrival.raw_gradient if direction is None else self._fitting(direction, arrival)
         versions = self._versions
         squared_norm, zero = self._make_step(versions.current.point, vector, stepsize, versions.spare.array)
         if not squared_norm < INFINITY or zero != 0.0:
-            self._check_step(vector, zero, bad)
+            self._check_step(vector, zero, GradientRejected if direction is None else Diverged)
         versions.publish(stepsize)
         if direction is None:
             arrival.logged_norm = math.sqrt(squared_norm)
@@ -257,9 +255,8 @@ class Server(Ledger):
         versions.release(before)
 
     def _issued(self, ticket: Ticket, at: Arrival | None) -> None:
-        version = self._versions.current if at is None else at.version_held
-        assert version is not None
-        self._versions.hold(ticket[0], version)
+        versions = self._versions
+        versions.hold(ticket[0], versions.current if at is None else at.version_held)
         self._commands.append(new(Assign, (ticket,)))
 
     def _removed(self, tickets: tuple[Ticket, ...], *, cancelled: bool) -> None:
@@ -295,7 +292,9 @@ class Server(Ledger):
         commands = self._commands = []
         self._arrival = arrival
         try:
-            if not isinstance(gradient, Array) or gradient.shape != self._shape or gradient.dtype != self._dtype:
+            if not isinstance(gradient, Array) or gradient.shape != self._shape:
+                raise GradientRejected
+            if gradient.dtype is not self._dtype and gradient.dtype != self._dtype:  # most often the same object
                 raise GradientRejected
             self._unchecked = arrival
             self.method.on_arrival(self, arrival)

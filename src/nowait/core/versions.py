@@ -7,7 +7,7 @@ There are at most two arrays more than tickets in flight: the current version an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 from nowait.core.types import Vector
 
@@ -64,7 +64,7 @@ class Versions:
         else:
             self.spare = self.free.pop() if self.free else self._new()
 
-    def hold(self, ticket_id: int, version: Version) -> None:
+    def hold(self, ticket_id: int, version: Any) -> None:
         """Add a reference for a ticket. Whoever removes the ticket from ``by_ticket`` must ``release`` it."""
         version.references += 1
         self.by_ticket[ticket_id] = version

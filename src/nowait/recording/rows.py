@@ -57,11 +57,11 @@ def _struct_of(columns: Iterable[str]) -> struct.Struct:
 ROW = _struct_of(COLUMNS)
 ROW_BYTES = ROW.size
 STEP_COLUMNS = ("step", "weight", "stepsize")
-"""The columns that a held gradient gets at its first step, which may be after its row was written. They are adjacent."""
+"""Adjacent columns that a held gradient gets at its first step, which may be after its row was written."""
 STEP_DTYPE = np.dtype([("row", "<i8"), *((name, ARRIVAL_DTYPE[name]) for name in STEP_COLUMNS)])
 """The first step of a held gradient, stored separately from its row."""
 STEP_OF_ROW = _struct_of(STEP_COLUMNS)
-STEP_OFFSET: int = (ARRIVAL_DTYPE.fields or {})[STEP_COLUMNS[0]][1]
+STEP_OFFSET = _struct_of(COLUMNS[: COLUMNS.index(STEP_COLUMNS[0])]).size
 """Where in a row the first of these columns begins, in bytes."""
 EVENT_DTYPE = np.dtype([("after", "<i8"), ("kind", "<i8"), ("worker", "<i8"), ("time", "<f8")])
 CHUNK_ROWS = 16_384

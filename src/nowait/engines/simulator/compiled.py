@@ -9,8 +9,8 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import ApplyAtOnce, LastIterate, Method, Output, Sgd
-from nowait.core.randomness import CounterRandom
 from nowait.core.ledger import Counts
+from nowait.core.randomness import CounterRandom
 from nowait.core.schedule import speaks_for
 from nowait.core.types import Floats, Vector
 from nowait.engines.budget import Budget

@@ -12,8 +12,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core.outputs import Uses
 from nowait.core.ledger import Counts
+from nowait.core.outputs import Uses
 from nowait.core.types import Floats, Integers
 
 ARRIVE, EVENT, APPLY, STEP, ADD, MERGE, CLEAR, FIRST_SUM = range(8)

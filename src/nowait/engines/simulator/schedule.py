@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import ApplyAtOnce, Constant, DelayAdaptive, Outcome, Stepsize
-from nowait.core.outputs import Uses
 from nowait.core.ledger import Counts, delays_at_end
+from nowait.core.outputs import Uses
 from nowait.core.types import Floats, Integers
 from nowait.engines.budget import Budget
 from nowait.engines.simulator.alarms import FOREVER

@@ -71,14 +71,14 @@ class Simulator:
 
     def run(self, bar: Progress) -> None:
         """Event after event."""
-        session = self.session
-        commands = session.start()
+        session, server = self.session, self._server
+        commands, running = session.start(), server.in_flight.running
         while True:
             for command in commands:
-                if type(command) is Assign:
-                    self._start_if_first(command.ticket)
-                else:
+                if type(command) is not Assign:
                     self._execute(command)
+                elif running.get(command[0][1]) is command[0]:  # else it is queued, or was cancelled since
+                    self._start(command[0], server.now)
             if session.finished:
                 return
             event = self._next_event()
@@ -100,11 +100,6 @@ class Simulator:
         self._requests.append(WorkerLost(worker, self._server.now))
 
     # Commands
-
-    def _start_if_first(self, ticket: Ticket) -> None:
-        """Start a new ticket, unless it is queued behind another one or was cancelled since."""
-        if self._server.in_flight.first_of(ticket[1]) is ticket:
-            self._start(ticket, self._server.now)
 
     def _start(self, ticket: Ticket, now: float) -> None:
         self._started[ticket[0]] = ticket
@@ -131,14 +126,19 @@ class Simulator:
             if finished is not None:
                 time, ticket_id, ticket, started, compute_seconds = finished
                 del self._started[ticket_id]
-                queued = self._server.in_flight.next_of(ticket[1])
-                if queued is not None:
-                    self._start(queued, time)
+                if self._server.in_flight.queued:
+                    self._start_next_of(ticket[1], time)
                 gradient = self._worker.gradient(ticket, self._server.point(ticket))
                 return new(GradientArrived, (ticket, gradient, time, started, compute_seconds))
             alarm = self._requests.popleft() if self._requests else self._next_alarm()
             if alarm is None or isinstance(alarm, TimerFired) or self._change_workers(alarm):
                 return alarm
+
+    def _start_next_of(self, worker: int, now: float) -> None:
+        """Start the ticket that is queued behind the running one, which is finished."""
+        ticket = self._server.in_flight.next_of(worker)
+        if ticket is not None:
+            self._start(ticket, now)
 
     def _next_alarm(self) -> Alarm | None:
         nobody_left = not self._server.workers and not self._alarms.changes_to_come()
