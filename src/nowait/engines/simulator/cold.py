@@ -9,7 +9,7 @@ from nowait.core import LastIterate
 from nowait.core.schedule import speaks_for
 from nowait.engines.budget import Budget
 from nowait.engines.session import Parts
-from nowait.engines.simulator.compiled import SPEEDS_BEHAVIOUR
+from nowait.engines.simulator.blueprint import SPEEDS_BEHAVIOUR
 from nowait.engines.simulator.execution import kernels
 from nowait.numerics.compiled import is_ready
 from nowait.speeds import Speeds

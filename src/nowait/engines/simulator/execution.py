@@ -88,7 +88,7 @@ def _keeps_slopes(data: ProblemData, initial: Vector, entries: int) -> bool:
 
 @cache
 def kernels() -> Any:
-    """The compiled code, loaded at its first use."""
-    from nowait.engines.simulator import kernels as module
+    """The module ``execution_kernels``, imported at the first use."""
+    from nowait.engines.simulator import execution_kernels as module
 
     return module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from nowait.core.outputs import Uses
 from nowait.core.types import Floats, Integers
 from nowait.engines.budget import Budget
 from nowait.engines.simulator.alarms import FOREVER
-from nowait.engines.simulator.execution import kernels
 from nowait.engines.simulator.plan import APPLY, ARRIVE, Moments, NotPlannable, Plan, uses_of
 from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, OUTCOME_CODES
 from nowait.speeds.formula import Formula
@@ -67,6 +67,14 @@ def scheduled_plan(
     )
 
 
+@cache
+def kernels() -> Any:
+    """The module ``schedule_kernels``, imported at the first use."""
+    from nowait.engines.simulator import schedule_kernels as module
+
+    return module
+
+
 def _start(formula: Formula, workers: list[int]) -> Any:
     compiled, size = kernels(), len(workers)
     schedule = compiled.Schedule(
@@ -74,7 +82,7 @@ def _start(formula: Formula, workers: list[int]) -> Any:
         workers=np.array(workers, np.int64),
         times=np.empty(size),
         places=np.empty(size, np.int32),
-        desks=np.empty(size, compiled.DESK),
+        running=np.empty(size, compiled.TICKET),
         counts=np.zeros(2, np.int64),
     )
     compiled.start_schedule(schedule)
@@ -141,7 +149,7 @@ def _uses(
     """Return the gradients applied, then those in flight by ticket, as ``Ledger._weigh_in_flight`` weighs them."""
     steps, versions, weights = len(applied), applied["version"], stepsizes
     if steps and weigh_in_flight:
-        in_flight = schedule.desks["version"][np.argsort(schedule.desks["ticket"])]
+        in_flight = schedule.running["version"][np.argsort(schedule.running["id"])]
         delays = delays_at_end(in_flight, steps)
         pending = stepsizes_of(declared.stepsize, delays, len(in_flight), np.full(len(in_flight), steps))
         if declared.max_delay is not None:

@@ -19,9 +19,11 @@ from nowait.core.types import Floats, Vector
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.progress import Progress
 from nowait.engines.session import Due, is_reasonable
-from nowait.engines.simulator.compiled import NO_COMPILED_GRADIENT, Blueprint, Position
+from nowait.engines.simulator.blueprint import Blueprint
+from nowait.engines.simulator.compiled import NO_COMPILED_GRADIENT
 from nowait.engines.simulator.execution import Execution
 from nowait.engines.simulator.plan import ADD, APPLY, MERGE, STEP, NotPlannable, Plan
+from nowait.engines.simulator.playback import Position
 from nowait.problems.compiled_data import ProblemData
 from nowait.recording import SweepRun
 from nowait.speeds import Faults, Speeds
