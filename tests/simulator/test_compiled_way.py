@@ -10,7 +10,7 @@ import scipy.sparse
 
 import nowait as nw
 from names import plain
-from nowait.engines.simulator import compiled, execution, schedule
+from nowait.engines.simulator import compiled, execution, playback, schedule
 from nowait.engines.simulator.planner import Planner
 from nowait.testing import CATALOGUE
 
@@ -163,7 +163,7 @@ def test_a_cap_far_away_costs_nothing():
 def test_the_arrays_of_a_schedule_grow(monkeypatch):
     monkeypatch.setattr(schedule, "FIRST_ROWS", 16)
     monkeypatch.setattr(schedule, "ROWS_AT_A_TIME", 10)
-    monkeypatch.setattr(compiled, "EVENTS_AT_A_TIME", 3)
+    monkeypatch.setattr(playback, "EVENTS_AT_A_TIME", 3)
     check_that_they_agree(*both_ways(seconds=60.0))
     check_that_they_agree(*both_ways(method=CATALOGUE["RingmasterASGD"], steps=90))
 
