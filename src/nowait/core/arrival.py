@@ -69,9 +69,9 @@ class Arrival:
 
     @property
     def gradient(self) -> Vector:
-        """The gradient, to read. Only inside ``on_arrival``."""
+        """A read-only view of the gradient, valid only inside ``on_arrival``."""
         if self.version_held is None:
-            raise ValueError(f"the gradient of {self.ticket} is gone: use it inside on_arrival only")
+            raise ValueError(f"the gradient of {self.ticket} is no longer available: use it inside on_arrival only")
         self.ledger._check_gradient()
         view: Vector = self.raw_gradient.view()
         view.flags.writeable = False
@@ -85,9 +85,9 @@ class Arrival:
 
     @property
     def point(self) -> Vector:
-        """The params the gradient was computed at, to read. Only inside ``on_arrival``."""
+        """The params that the gradient was computed at, read-only and valid only inside ``on_arrival``."""
         if self.version_held is None:
-            raise ValueError(f"the point of {self.ticket} is gone: use it inside on_arrival only")
+            raise ValueError(f"the point of {self.ticket} is no longer available: use it inside on_arrival only")
         return self.version_held.point
 
     def __repr__(self) -> str:

@@ -111,15 +111,15 @@ class Server(Ledger):
     # What engines call
 
     def start(self) -> list[Command]:
-        """Begin the run at time 0."""
+        """Start the run at time 0. Returns the first commands."""
         self._begin()
         commands = self._decide(self.method.start)
         if self._averaging:
-            self.method.pending_stepsize(self, 1)  # a method that cannot tell is told so now, not at the end
+            self.method.pending_stepsize(self, 1)  # raises now, not at the end, if the method has no stepsize
         return commands
 
     def handle(self, event: Event) -> list[Command]:
-        """Deal with one event; the commands that follow, in order."""
+        """Handle one event. Returns the commands for the engine, in order."""
         if not event.time >= self.now:
             raise IllegalEvent(f"{_brief(event)} was handled at time {self.now}: time must not run backwards")
         if self.diverged is not None:
@@ -138,14 +138,14 @@ class Server(Ledger):
         raise TypeError(f"not an event: {event!r}")
 
     def initial_state(self) -> ServerState:
-        """What a checkpoint keeps of a run that is about to start."""
+        """Return the state for a checkpoint of a run that is about to start."""
         self._begin()
         return self.state()
 
     def state(self, *, copy_params: bool = True) -> ServerState:
-        """What a checkpoint keeps, with copies of all vectors. Between events only.
+        """Return the state for a checkpoint, with copies of all vectors. Call it between events only.
 
-        Without ``copy_params`` the params are those of the current version: ``retain`` it for as long as they are used.
+        Without ``copy_params`` the params are those of the current version: ``retain`` it for as long as you use them.
         """
         counts = asdict(self.counts)
         counts["lost"] += len(self.in_flight)
@@ -166,7 +166,7 @@ class Server(Ledger):
         )
 
     def resume(self, state: ServerState) -> list[Command]:
-        """Begin where a checkpoint was made, instead of ``start``. The server was made with its params and workers."""
+        """Continue from a checkpoint, instead of ``start``. The server must have its params and workers."""
         self._begin()
         current = self._versions.current
         current.number, current.stepsize_sum = state.steps, state.stepsize_sum
@@ -185,10 +185,10 @@ class Server(Ledger):
         return self.output.result(self.params).astype(self._dtype)
 
     def close(self, last: Vector | None = None) -> None:
-        """Release the memory of params, and let go of method and log. No event can be handled afterwards.
+        """Release the memory of params and the references to method and log. No event can be handled afterwards.
 
-        Sums of the method, and callbacks that kept their control, may hold the server for longer than the run.
-        They find ``last`` as its params, or else a copy of the current ones.
+        Sums of the method, and callbacks that kept their ``control``, may refer to the server after the run. Its
+        ``params`` are ``last`` then, or else a copy of the current ones.
         """
         self._versions.close(self.params.copy() if last is None else last)
         self.in_flight = InFlight()
@@ -198,7 +198,7 @@ class Server(Ledger):
         del self.method
 
     def declare_diverged(self, reason: str) -> None:
-        """An engine found that the run cannot go on: the loss is not finite."""
+        """Record that the run cannot continue, because an engine found that the loss is not finite."""
         self.diverged = reason
 
     def point(self, ticket: Ticket) -> Vector:
@@ -214,7 +214,7 @@ class Server(Ledger):
         return versions.retain(versions.current if ticket is None else versions.by_ticket[ticket[0]])
 
     def release(self, version: Version) -> None:
-        """Give up a reference that ``retain`` returned."""
+        """Release a version that ``retain`` returned."""
         self._versions.release(version)
 
     # What the verbs of a method do
@@ -393,7 +393,7 @@ class Server(Ledger):
             raise Diverged(f"params after step {self.steps + 1} would not be finite")
 
     def _weight_of_statistics(self) -> float:
-        """1/M for each gradient in the step."""
+        """Return by what fraction a step moves the statistics: 1/M for each gradient in it, at most 1."""
         return min(1.0, self._gradients_in_step / max(1, self.num_workers))
 
     def _weigh(self, version: Version | None, stepsize: float) -> None:

@@ -54,23 +54,23 @@ class Blueprint:
 
     @property
     def is_scheduled(self) -> bool:
-        """Are plans made by compiled code?"""
+        """Whether plans are made by compiled code."""
         return self._declared is not None and self._formula is not None
 
     def stop(self) -> None:
-        """End the plan that is being made, and keep those that follow from growing."""
+        """End the plan that is being made after its present event; later plans stay empty until ``go_on``."""
         self._stopped = True
         if self._planner is not None:
             self._planner.stopped = True
 
     def go_on(self) -> None:
-        """Plan again after ``stop``."""
+        """Allow plans again after ``stop``."""
         self._stopped = False
 
     def plan(
         self, budget: Budget, bar: Progress, *, most_events: float = math.inf, weigh_in_flight: bool = True
     ) -> Plan:
-        """The plan of the whole budget, or of so many events."""
+        """Return the plan of the whole budget, or of its first ``most_events`` events."""
         declared, formula = self._declared, self._formula
         if declared is None or formula is None:
             return self._planned_by_the_method(budget, bar, most_events, weigh_in_flight)
@@ -96,11 +96,11 @@ class Blueprint:
         planner.stopped = self._stopped
         try:
             return planner.plan(bar, most_events, weigh_in_flight=weigh_in_flight)
-        except Exception as error:  # a method that fails fails the reference way too, and says why
+        except Exception as error:  # with the server the method fails too, and its error is raised
             raise NotPlannable(f"the method raised {type(error).__name__}: {error}") from error
 
     def shares(self, plan: Plan) -> Floats | None:
-        """The share of every iterate in the answer; None if the answer is the last one."""
+        """Return the share of every iterate in the output; None if the output is the last iterate."""
         if plan.uses is None:
             return None
         shares = self.output.shares(plan.uses, CounterRandom(self.seed, "output"))

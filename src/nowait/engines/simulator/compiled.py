@@ -1,4 +1,7 @@
-"""The compiled way: a plan of the whole run, then its execution, with the results of the reference way."""
+"""Compiled simulations: a plan of the whole run is made first, then compiled code executes it.
+
+The results are those of the reference simulation (``simulator.py``).
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ from nowait.recording import Interrupted, Run
 from nowait.speeds import Faults, Speeds
 
 LONG, SHORT = 1 << 24, 1 << 16
-"""How many events the first plan has at most: few if it costs much, or if a loss may end the run soon."""
+"""The most events of the first plan: few if planning is slow, or if a target loss may end the run early."""
 GROWTH = 16
-"""So many times longer is the next one, if the first was too short."""
+"""If a plan was too short, the next one is longer by this factor."""
 MOST_EVENTS = 1 << 26
-"""A longer run is made the reference way, whose memory does not grow: a plan takes some 150 bytes an event."""
+"""Longer runs are not compiled: a plan takes about 150 bytes per event, the reference simulation needs no plan."""
 TOO_LONG = f"the run may have more than {MOST_EVENTS:,} events, too many for a plan in memory"
 NO_COMPILED_GRADIENT = "the problem has no compiled gradient"
 PROBLEM_BEHAVIOUR = ("gradient", "gradient_into", "gradient_with_memory", "add_penalty_gradient")
@@ -55,7 +58,7 @@ def _data_of(parts: Parts) -> ProblemData:
 
 
 def data_of(problem: Any) -> ProblemData | None:
-    """What compiled code needs of a problem, if its class says that, and if that is still true of it."""
+    """Return what compiled code needs of a problem; None if its class has none, or overrides the gradient."""
     kind = type(problem)
     if not hasattr(kind, "compiled_data") or not speaks_for(kind, "compiled_data", PROBLEM_BEHAVIOUR):
         return None
@@ -76,7 +79,7 @@ class _CompiledRun:
         self._signal = ""
 
     def run(self) -> Run:
-        """To the end of the budget. Once a signal came, the run does not return: whatever follows, it is told of."""
+        """Run to the end of the budget. After a signal it always raises ``Interrupted``."""
         try:
             run = self._run()
         except NotPlannable:
@@ -107,7 +110,7 @@ class _CompiledRun:
                     weigh_in_flight=playback.diverged is None,
                 )
                 playback.end_with(plan)
-        if self._signal and not session.interrupted:  # it came while the plan was made, or at the very end
+        if self._signal and not session.interrupted:  # it came during planning, or after the last event
             session.interrupt(self._signal)
         seconds = playback.now if playback.plan.seconds is None else playback.plan.seconds
         return session.result(seconds, "compiled")
@@ -115,12 +118,12 @@ class _CompiledRun:
     def _interrupt(self, signal: str) -> None:
         self._signal = signal
         if self._session is None:
-            self._blueprint.stop()  # what is planned is executed
+            self._blueprint.stop()  # the events planned so far are executed
         else:
             self._session.interrupt(signal)
 
     def _play(self, session: Session, playback: Playback, bar: Progress) -> None:
-        """Event after event, many at a time."""
+        """Execute the plan, many events at a time."""
         session.start()
         while not session.finished:
             if playback.num_events == len(playback.plan.moments):
@@ -130,7 +133,7 @@ class _CompiledRun:
                 bar.show(self._parts.budget.share_used(playback.steps, playback.counts.gradients, playback.now))
 
     def _end_of_plan(self, session: Session, playback: Playback, bar: Progress) -> None:
-        """The plan ended before the run: by a signal, by time, by nobody's arriving, or because it was too short."""
+        """Handle a plan that ended before the run: a signal, no more time or events, or too few events in the plan."""
         if self._signal:
             session.interrupt(self._signal)
         elif playback.num_events < self._most_events:
@@ -145,7 +148,7 @@ class _CompiledRun:
 @final
 class _NoWorkforce:
     def add_worker(self) -> None:
-        raise RuntimeError("a planned run has no callbacks that could add workers")
+        raise RuntimeError("a compiled run has no callbacks that could add workers")
 
     def remove_worker(self, worker: int) -> None:
-        raise RuntimeError(f"a planned run has no callbacks that could remove worker {worker}")
+        raise RuntimeError(f"a compiled run has no callbacks that could remove worker {worker}")

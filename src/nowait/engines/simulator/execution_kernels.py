@@ -31,9 +31,9 @@ from nowait.problems.kernels import (
 )
 
 NEXT_CODE, NEXT_NUMBER, ARRIVAL, VERSION, SLOT, NUM_FREE = range(6)
-"""What ``Work.state`` holds: where the execution stands. Before it begins, the version is -1."""
+"""Indices into ``Work.state``, the position of the execution. Before the start, the version is -1."""
 BEGIN = -1
-"""Stands for the instruction that reaches version 0."""
+"""A pseudo-instruction that makes version 0 current."""
 
 
 class Work(NamedTuple):
@@ -44,7 +44,7 @@ class Work(NamedTuple):
     stream: np.uint64
     """The key of the stream of samples."""
     workers: Any
-    """By arrival, as the trace has it."""
+    """The worker of each arrival."""
     jobs: Any
     gradient_norms: Any
     codes: Any
@@ -55,29 +55,29 @@ class Work(NamedTuple):
     slots: Any
     """The slot of each arrival in ``pending``."""
     free: Any
-    """The slots that are free, of which there are ``state[NUM_FREE]``."""
+    """The free slots: the first ``state[NUM_FREE]`` entries."""
     state: Any
     factors: Any
-    """By run: what its stepsizes are multiplied with."""
+    """The factor of the stepsizes, by run."""
     alive: Any
-    """By run: whether its gradients have been finite so far."""
+    """Whether the gradients have been finite so far, by run."""
     points: Any
     pending: Any
     sums: Any
     gradients: Any
-    """By run: the gradient being handled, where it is written out."""
+    """The gradient being handled, by run; not used where gradients are slopes of one row."""
     shares: Any
-    """By version: its share in the answer; empty if the answer is the last point."""
+    """The share of each version in the output; empty if the output is the last iterate."""
     averages: Any
     rows: Any
-    """Room for a batch; where gradients are slopes of one row, that row by slot."""
+    """A buffer for the rows of a batch; where gradients are slopes of one row, that row by slot."""
     cell: Any
-    """Two numbers in the precision of the points."""
+    """A buffer of two numbers with the dtype of the points, to round scalars to it."""
 
 
 @compiled
 def order_by_version(versions: Any, num_steps: int) -> Any:
-    """The arrivals sorted by version, and where those of each version begin."""
+    """Return the arrivals sorted by version, and the index where those of each version begin."""
     starts = np.zeros(num_steps + 2, np.int64)
     for version in versions:
         starts[version + 1] += 1
@@ -93,7 +93,7 @@ def order_by_version(versions: Any, num_steps: int) -> Any:
 
 @compiled
 def most_pending(codes: Any, starts: Any) -> Any:
-    """How many gradients are pending at a time, at most, the one being handled included."""
+    """Return the largest number of gradients pending at a time, including the one being handled."""
     pending = most = starts[1]
     version = arrived = 0
     for code in codes:
@@ -109,7 +109,7 @@ def most_pending(codes: Any, starts: Any) -> Any:
 
 @compiled
 def subtract(point: Any, direction: Any, stepsize: float, scale: float, cell: Any) -> None:
-    """``point -= stepsize * (scale * direction)``, in the precision of the point (which ``cell`` has)."""
+    """``point -= stepsize * (scale * direction)``, in the dtype of the point (which ``cell`` has)."""
     cell[0], cell[1] = stepsize, scale
     gamma, factor = cell[0], cell[1]
     if scale == 1.0:
@@ -124,7 +124,7 @@ def subtract(point: Any, direction: Any, stepsize: float, scale: float, cell: An
 def use_sums(
     codes: Any, numbers: Any, at: int, number: int, factors: Any, alive: Any, points: Any, sums: Any, cell: Any
 ) -> Any:
-    """An instruction that needs no gradient; where the next one and its numbers are."""
+    """Execute an instruction that needs no gradient. Returns the indices of the next one and of its numbers."""
     code = codes[at]
     if code == EVENT:
         return at + 1, number
@@ -149,7 +149,7 @@ def use_sums(
 
 @compiled
 def add_share(share: float, points: Any, averages: Any) -> None:
-    """The share of the current version in the answers."""
+    """Add the share of the current points to the averages."""
     for run in range(points.shape[0]):
         for j in range(points.shape[1]):
             averages[run, j] += share * points[run, j]
@@ -157,10 +157,10 @@ def add_share(share: float, points: Any, averages: Any) -> None:
 
 @compiled
 def execute_rows(work: Any, end: int) -> None:
-    """The instructions before place ``end`` of ``codes``, where a pending gradient is the slope of one row.
+    """Execute the instructions before index ``end`` of ``codes``, where a pending gradient is the slope of one row.
 
-    Arrays are taken out of their tuples once, and what is done for every arrival is written out here: a call that
-    passes them all on costs more than a step.
+    Arrays are unpacked from their tuples once, and the code for every arrival is inline: a call that passes them all
+    takes longer than a step.
     """
     data, state, alive, points, pending, sums = work.data, work.state, work.alive, work.points, work.pending, work.sums
     kind, features, values, columns, row_starts = data.kind, data.features, data.values, data.columns, data.row_starts
@@ -255,7 +255,7 @@ def execute_rows(work: Any, end: int) -> None:
 
 @compiled
 def execute_vectors(work: Any, end: int) -> None:
-    """The instructions before place ``end`` of ``codes``, where gradients are written out when they are used."""
+    """Execute the instructions before index ``end`` of ``codes``, where gradients are vectors when they are used."""
     data, state, alive, points, pending, sums = work.data, work.state, work.alive, work.points, work.pending, work.sums
     codes, numbers, order, starts, gradient_norms = (
         work.codes,

@@ -1,7 +1,7 @@
-"""A plan: what a method does with every gradient of a run, written down before any gradient is computed.
+"""A plan: the arrivals of a run and what its method does with each, made before any gradient is computed.
 
-Who arrives when does not depend on the values of gradients. So a run whose method never looks at them splits into the
-plan, which is made by the method itself, and its execution, which is arithmetic alone.
+When gradients arrive does not depend on their values. So a run whose method does not read vectors can be split into a
+plan, made by the method itself, and its execution, which is arithmetic only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Plan:
     """The arrivals of a run and the instructions of its method."""
 
     arrivals: NDArray[np.void]
-    """The rows of the trace, in which only the norms of the gradients are missing."""
+    """The rows of the trace, complete but for the norms of the gradients."""
     events: NDArray[np.void]
     """The other events of the trace."""
     codes: NDArray[np.int32]
@@ -58,30 +58,30 @@ class Plan:
     uses: Uses | None
     """What an averaging output needs; None if it was not asked for."""
     seconds: float | None = None
-    """How much time the run took, if it was the time that ran out."""
+    """The virtual seconds of the run, if the time budget ended it."""
     advice: str = ""
-    """Why nothing happens any more, if that ended the run."""
+    """Why there are no more events, if that ended the run."""
 
     @property
     def num_steps(self) -> int:
-        """How many steps it makes."""
+        """The number of steps of the plan."""
         return self.moments.steps_after(len(self.moments) - 1)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Where the run stands after each event."""
+    """Time, steps and gradients after each event."""
 
     time: Floats
     steps: Integers
     gradients: Integers
     codes: Integers | None = None
-    """How many entries of the plan's codes are done. None: one for every event, and one for every step."""
+    """How many entries of the plan's codes are executed. None: one for every event, and one for every step."""
 
     @classmethod
     def of(cls, codes: NDArray[np.int32], arrivals: NDArray[np.void], events: NDArray[np.void]) -> Moments:
-        """Those of a plan with these instructions."""
+        """Compute them from the instructions of a plan."""
         begins = np.flatnonzero((codes == ARRIVE) | (codes == EVENT))
         ends = np.append(begins[1:], len(codes)) if len(begins) else begins
         is_arrival = codes[begins] == ARRIVE
@@ -94,20 +94,20 @@ class Moments:
         return len(self.time)
 
     def steps_after(self, event: int) -> int:
-        """How many steps were made by then; ``event`` -1 is the beginning."""
+        """The number of steps after an event; -1 is the start."""
         return int(self.steps[event]) if event >= 0 else 0
 
     def codes_after(self, event: int) -> int:
-        """How many entries of the plan's codes are done by then."""
+        """How many entries of the plan's codes are executed after an event."""
         return event + 1 + self.steps_after(event) if self.codes is None else int(self.codes[event])
 
     def stepped_at(self, event: int) -> float:
-        """When the latest step was made."""
+        """The time of the latest step after an event."""
         steps = self.steps_after(event)
         return float(self.time[np.searchsorted(self.steps, steps)]) if steps else 0.0
 
     def first_due(self, start: int, steps: float, gradients: float, time: float) -> int:
-        """The first event from ``start`` on after which one of these is reached; the last one if there is none."""
+        """Return the first event from ``start`` on that reaches one of these limits; the last one if none does."""
         places = [
             int(np.searchsorted(column[start:], value))
             for column, value in ((self.steps, steps), (self.gradients, gradients), (self.time, time))
@@ -126,5 +126,5 @@ def uses_of(versions: Integers, weights: Floats, stepsizes: Floats) -> Uses:
 
 
 def as_array(values: Any, dtype: Any) -> NDArray[Any]:
-    """A Python array as numpy's, without a copy of every entry."""
+    """Return a view of a Python array as a numpy array."""
     return np.frombuffer(values, dtype=dtype) if len(values) else np.empty(0, dtype)

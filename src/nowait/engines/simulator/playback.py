@@ -24,43 +24,43 @@ EVENTS_AT_A_TIME = 1 << 17
 @final
 @dataclass(frozen=True)
 class Stretch:
-    """Several events of a plan, up to this one, which pass as one event."""
+    """Several events of a plan that a session handles as one; ``last`` is the index of the last of them."""
 
     last: int
     time: float
 
 
 class Position:
-    """A place in a plan: how far the run has come after so many events."""
+    """A position in a plan, with the counts and times of the server after ``num_events`` events."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.num_events = 0
-        """How many events have passed."""
+        """How many events of the plan were executed."""
 
     @property
     def is_ahead(self) -> bool:
-        """Does the plan know of more events than have passed?"""
+        """Returns True while the plan has events that were not executed."""
         return self.num_events < len(self.plan.moments)
 
     @property
     def steps(self) -> int:
-        """As the server's."""
+        """How many steps were made."""
         return self.plan.moments.steps_after(self.num_events - 1)
 
     @property
     def now(self) -> float:
-        """As the server's."""
+        """The time of the latest event."""
         return float(self.plan.moments.time[self.num_events - 1]) if self.num_events else 0.0
 
     @property
     def stepped_at(self) -> float:
-        """As the server's."""
+        """The time of the latest step."""
         return self.plan.moments.stepped_at(self.num_events - 1)
 
     @property
     def counts(self) -> Counts:
-        """As the server's; before the end of the plan only the gradients."""
+        """The counts of the server; before the end of the plan, only ``gradients`` is set."""
         if not self.is_ahead:
             return self.plan.counts
         return Counts(gradients=int(self.plan.moments.gradients[self.num_events - 1]) if self.num_events else 0)
@@ -68,7 +68,7 @@ class Position:
 
 @final
 class Playback(Position):
-    """To a session it is the server and its log. Its events are stretches of a plan."""
+    """Replaces the server and the recorder of a session. Its events are stretches of a plan."""
 
     def __init__(self, data: ProblemData, blueprint: Blueprint, plan: Plan, initial: Vector) -> None:
         super().__init__(plan)
@@ -78,7 +78,7 @@ class Playback(Position):
         self._execution = self._new_execution()
         self.diverged: str | None = None
         self.kept = "full"
-        """How much of the trace is kept."""
+        """Which rows of the trace are kept: "full", "sampled" or "none"."""
 
     def _new_execution(self) -> Execution:
         shares = self._blueprint.shares(self.plan)
@@ -86,29 +86,29 @@ class Playback(Position):
 
     @property
     def num_tickets(self) -> int:
-        """As the server's, at the end of the plan."""
+        """How many tickets were issued by the end of the plan."""
         return self.plan.num_tickets
 
     @property
     def params(self) -> Vector:
-        """As the server's."""
+        """The current params."""
         params: Vector = self._execution.points[0]
         return params
 
     # What a session calls
 
     def start(self) -> list[Any]:
-        """Nothing to do."""
+        """Return no commands: there are no workers to give tickets to."""
         return []
 
     def next_stretch(self, session: Session) -> Stretch:
-        """Up to the event after which something is due, or not quite so far."""
+        """Return the events up to the next evaluation or the end, but at most ``EVENTS_AT_A_TIME``."""
         moments = self.plan.moments
         last = min(moments.first_due(self.num_events, *session.due), self.num_events + EVENTS_AT_A_TIME - 1)
         return Stretch(last, float(moments.time[last]))
 
     def handle(self, stretch: Stretch) -> list[Any]:
-        """Execute it. If numbers stop being finite, the reference way has to say what follows."""
+        """Execute a stretch. ``NotPlannable`` if numbers stop being finite: only the server has rules for that."""
         self._execution.run_to(self.plan.moments.codes_after(stretch.last))
         self.num_events = stretch.last + 1
         if not self._execution.finite()[0]:
@@ -116,16 +116,16 @@ class Playback(Position):
         return []
 
     def declare_diverged(self, reason: str) -> None:
-        """As the server's."""
+        """Record that the run diverged."""
         self.diverged = reason
 
     def finish(self) -> Vector:
-        """As the server's."""
+        """Return the answer of the output rule."""
         answer: Vector = self.params if self.plan.uses is None else self._execution.averages[0]
         return answer.astype(self.params.dtype)
 
     def trace(self, seconds: float, last_norm: float) -> Trace:
-        """As a recorder's."""
+        """Return the trace of the whole plan, with the norms of the gradients."""
         self.plan.arrivals["gradient_norm"] = self._execution.gradient_norms[: len(self.plan.arrivals)]
         workers = np.array(self._blueprint.workers, dtype=np.int64)
         rows = self.plan.arrivals
@@ -134,19 +134,19 @@ class Playback(Position):
         return Trace(rows, self.plan.events, workers, seconds, last_norm, self.kept, len(self.plan.arrivals))
 
     def tally(self) -> Tally:
-        """As a recorder's."""
+        """Return the totals over all arrivals."""
         return Tally.of(self.plan.arrivals)
 
     # Other plans
 
     def go_on_with(self, plan: Plan) -> None:
-        """Take a longer plan, whose first events are those that have passed, and execute those again."""
+        """Replace the plan by a longer one of the same run, and execute the events up to the present one again."""
         self.plan = plan
         self._execution = self._new_execution()
         self._execution.run_to(plan.moments.codes_after(self.num_events - 1))
 
     def end_with(self, plan: Plan) -> None:
-        """Take the plan of a run that ends here. What has been computed stays, but for the weights of an average."""
+        """Replace the plan by that of a run that ends here. Averages are computed again, with other weights."""
         self.plan = plan
         if plan.uses is not None:
             self._execution = self._new_execution()

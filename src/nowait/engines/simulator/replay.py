@@ -1,4 +1,4 @@
-"""Replay: feed a trace to a server again, recompute the gradients, and arrive at the same iterates."""
+"""Replay: pass the events of a trace to a server again and recompute the gradients, for the same iterates."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from nowait.problems.kernels import FIRST, draw_row
 
 @inlined
 def drawn_row(row_order: Any, shard_starts: Any, stream: Any, worker: int, job: int) -> Any:
-    """The row of a ticket whose batch is one row."""
+    """Return the row of a ticket whose batch is one row."""
     return draw_row(row_order, shard_starts, ticket_key(stream, worker, job), worker, FIRST)
 
 
 @compiled
 def draw_rows(data: Any, stream: Any, worker: int, job: int, rows: Any) -> Any:
-    """The batch of a ticket, written into ``rows``; the key of its sample."""
+    """Write the batch of a ticket into ``rows``. Returns the key of its sample."""
     key = ticket_key(stream, worker, job)
     for i in range(rows.size):
         rows[i] = draw_row(data.order, data.starts, key, worker, i)

@@ -22,12 +22,12 @@ from nowait.speeds.formula import Formula
 
 ROWS_AT_A_TIME = 1 << 18
 FIRST_ROWS = 1 << 16
-"""Room for so many arrivals is made first where their number is not known, and doubled when it is full."""
+"""The initial size of the array of arrivals if their number is unknown; it is doubled when it is full."""
 MOST = np.iinfo(np.int64).max
 CHECKED = 64
-"""At so many places a stepsize rule's answers for arrays are compared with those for numbers."""
+"""How many stepsizes computed with arrays are compared with those computed one by one."""
 KNOWN_AT = (Stepsize.at, Constant.at, DelayAdaptive.at)
-"""The ``at`` of stepsizes that say the same as the rule itself."""
+"""The implementations of ``Stepsize.at`` that are known to agree with the rule itself."""
 
 
 def scheduled_plan(
@@ -41,7 +41,7 @@ def scheduled_plan(
     most_events: float = math.inf,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Plan:
-    """The plan that the method itself would make. ``go_on`` is asked now and then."""
+    """Return the plan that the method itself would make. It ends early when ``go_on()`` returns False."""
     schedule = _start(formula, workers)
     arrivals, out_of_time = _arrivals(schedule, declared, budget, most_events, go_on)
     if out_of_time and budget.seconds is None:
@@ -92,7 +92,7 @@ def _start(formula: Formula, workers: list[int]) -> Any:
 def _arrivals(
     schedule: Any, declared: ApplyAtOnce, budget: Budget, most_events: float, go_on: Callable[[], bool]
 ) -> tuple[NDArray[np.void], bool]:
-    """All arrivals, and whether it was the time that ran out."""
+    """Return all arrivals, and whether the time budget ended them."""
     most_rows = int(min(most_events, budget.gradients or MOST))
     most_steps = budget.steps or MOST
     end = FOREVER if budget.seconds is None else budget.seconds
@@ -121,7 +121,7 @@ def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Inte
         raise NotPlannable("the stepsize has an at() of its own")
     try:
         stepsizes = np.asarray(rule(delays, num_workers, steps), dtype=np.float64)
-    except Exception as error:  # a rule of the user's, for numbers only
+    except Exception as error:  # a user's rule that takes numbers only
         raise NotPlannable("the stepsize does not take arrays") from error
     if stepsizes.shape != delays.shape or not ((stepsizes >= 0) & (stepsizes < math.inf)).all():
         raise NotPlannable("the stepsizes are not all finite and at least 0")
@@ -133,7 +133,7 @@ def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Inte
 
 
 def _codes(steps: Integers) -> NDArray[np.int32]:
-    """ARRIVE for every arrival, and APPLY after those that make a step; ``steps`` counts the steps after each."""
+    """Return ARRIVE for every arrival, followed by APPLY if it makes a step; ``steps`` are the steps after each."""
     num_steps = int(steps[-1]) if len(steps) else 0
     if num_steps == len(steps):
         return np.tile(np.array([ARRIVE, APPLY], np.int32), num_steps)

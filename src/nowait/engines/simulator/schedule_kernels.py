@@ -13,28 +13,29 @@ from nowait.speeds.kernels import finish_of, seconds_of
 
 
 class Schedule(NamedTuple):
-    """Who arrives when: a heap with one entry per worker, and what each worker computes."""
+    """The running ticket of every worker, and a heap of their arrival times."""
 
     formula: Formula
     workers: Any
-    """Their numbers."""
+    """The numbers of the workers."""
     times: Any
-    """The heap: when tickets arrive, and at which place of ``workers`` theirs is."""
+    """The heap: the times at which tickets arrive."""
     places: Any
+    """Parallel to the heap: the index of each ticket's worker in ``workers``."""
     running: Any
-    """By place: the ticket being computed (see ``TICKET``)."""
+    """The ticket that each worker computes, with the fields of ``TICKET``."""
     counts: Any
-    """How many steps and how many gradients there were."""
+    """The number of steps and the number of gradients so far."""
 
 
 CHILDREN = 4
-"""Of an entry of the heap."""
+"""The number of children of a heap entry."""
 TICKET = np.dtype([("id", "i8"), ("job", "i8"), ("version", "i8"), ("started", "f8"), ("seconds", "f8")])
 
 
 @compiled
 def sift_down(times: Any, places: Any, running: Any, at: int) -> None:
-    """Restore the order of the heap (``CHILDREN`` per entry) below an entry. Of equal times, older tickets first."""
+    """Restore the heap order below an entry. Of equal times, the ticket with the smaller id comes first."""
     time, place = times[at], places[at]
     while True:
         first = CHILDREN * at + 1
@@ -55,7 +56,7 @@ def sift_down(times: Any, places: Any, running: Any, at: int) -> None:
 
 @compiled
 def start_schedule(schedule: Any) -> None:
-    """Everybody begins with a first ticket."""
+    """Give every worker its first ticket."""
     times, places, running = schedule.times, schedule.places, schedule.running
     for place in range(schedule.workers.size):
         worker, ticket = schedule.workers[place], running[place]
@@ -71,7 +72,7 @@ def start_schedule(schedule: Any) -> None:
 def write_arrivals(
     schedule: Any, arrivals: Any, max_delay: int, most_steps: int, end: float, applied: int, dropped: int
 ) -> Any:
-    """Write the next arrivals, until ``arrivals`` is full or the run ends; how many were written."""
+    """Write the next arrivals until ``arrivals`` is full or the run ends. Returns how many were written."""
     formula, workers, times, places, running = (
         schedule.formula,
         schedule.workers,

@@ -1,4 +1,4 @@
-"""The reference way: drives the server in virtual time, for any problem, method and speeds."""
+"""The reference simulation: drives the server in virtual time, for any problem, method and speeds."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ class Simulator:
         self._server = parts.server
         self._budget = parts.budget
         self.seconds: float | None = None
-        """How much virtual time the run took, if it was the time that ran out."""
+        """The virtual seconds of the run, if the time budget ended it."""
         self._clock = clock
         self._worker = VirtualWorker(parts.problem, seed, like=parts.server.params)
         self._started: dict[int, Ticket] = {}
-        """The tickets that the clock has, by id."""
+        """The tickets that are running on the clock, by id."""
         self._alarms = Alarms(faults, parts.budget.seconds)
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
         self._highest_worker = max([*parts.server.workers, *(worker for _, _, worker in faults.changes)])
 
     def run(self, bar: Progress) -> None:
-        """Event after event."""
+        """Handle events until the run is finished."""
         session, server = self.session, self._server
         commands, running = session.start(), server.in_flight.running
         while True:
@@ -91,12 +91,12 @@ class Simulator:
     # Control
 
     def add_worker(self) -> None:
-        """A worker with the next number joins now."""
+        """Let a worker with the next unused number join now."""
         self._highest_worker += 1
         self._requests.append(WorkerJoined(self._highest_worker, self._server.now))
 
     def remove_worker(self, worker: int) -> None:
-        """This worker leaves now."""
+        """Let a worker leave now."""
         self._requests.append(WorkerLost(worker, self._server.now))
 
     # Commands
@@ -112,7 +112,7 @@ class Simulator:
             self._alarms.add(TimerFired(command.at))
 
     def _stop(self, ticket_ids: Iterable[int]) -> None:
-        """Take tickets off the clock, those of them that were started."""
+        """Remove those of these tickets from the clock that were started."""
         for ticket_id in ticket_ids:
             ticket = self._started.pop(ticket_id, None)
             if ticket is not None:
@@ -148,7 +148,7 @@ class Simulator:
         return alarm
 
     def _change_workers(self, change: WorkerJoined | WorkerLost) -> bool:
-        """A join or a loss; False if a callback and the faults both asked for it and it has happened already."""
+        """Prepare a join or a loss. Returns False if it has happened already (callbacks and faults may both ask)."""
         leaves = isinstance(change, WorkerLost)
         if leaves != (change.worker in self._server.workers):
             return False
@@ -171,7 +171,7 @@ class Simulator:
 
 @final
 class VirtualWorker:
-    """Computes gradients when they arrive, so that cancelled tickets cost nothing."""
+    """Computes gradients at their arrival, so that cancelled tickets take no time."""
 
     def __init__(self, problem: Any, seed: int, like: Vector) -> None:
         self._gradient_into, self._in_place = gradient_function(problem)
@@ -181,7 +181,7 @@ class VirtualWorker:
         self._out = np.empty_like(like)
 
     def gradient(self, ticket: Ticket, point: Vector) -> Any:
-        """The gradient of a ticket, in memory that the next call uses again."""
+        """Return the gradient of a ticket, in an array that the next call overwrites."""
         out = self._out
         sample = self._samples.sample(ticket[1], ticket[3])
         try:
@@ -195,11 +195,11 @@ class VirtualWorker:
             raise
 
     def forget(self, worker: int) -> None:
-        """The worker left, and with it what it remembered."""
+        """Discard the memory of a worker that left."""
         self._memories.pop(worker, None)
 
     def forget_all(self) -> None:
-        """All workers are new."""
+        """Discard the memory of all workers."""
         self._memories.clear()
 
     def _memory_of(self, worker: int) -> Vector:
