@@ -45,14 +45,14 @@ NOT_COMPILED = (methods.AdaptiveRevision, methods.ClippedASGD, methods.DelayComp
 
 
 def two_runs_of_one_object_are_equal(method: Method) -> None:
-    """``start`` makes all run state anew."""
+    """``start`` initialises all run state."""
     first, second = _run(method), _run(method)
     same = np.array_equal(first.trace.arrivals, second.trace.arrivals) and np.array_equal(first.last, second.last)
-    assert same, "two runs of one object differ: start must make all run state anew"
+    assert same, "two runs of one object differ: start must initialise all run state"
 
 
 def params_cannot_be_written(method: Method) -> None:
-    """What a method can reach of params and points is read-only."""
+    """Params and points are read-only for a method."""
     workers = ScriptedWorkers(method, num_workers=3)
     for _ in range(10):
         workers.next_arrival()
@@ -62,7 +62,7 @@ def params_cannot_be_written(method: Method) -> None:
 
 
 def a_budget_ends_the_run(method: Method) -> None:
-    """Steps, gradients and seconds each end a run where they should."""
+    """Budgets of steps, gradients and seconds end a run exactly."""
     steps = _run(method, Budget(steps=25)).stats.steps
     assert steps == 25, f"a budget of 25 steps ended after {steps}: one arrival should make at most one step"
     gradients = _run(method, Budget(gradients=50)).stats.gradients
@@ -72,14 +72,14 @@ def a_budget_ends_the_run(method: Method) -> None:
 
 
 def the_loss_falls(method: Method) -> None:
-    """It optimises: a quadratic's loss falls by a factor of ten."""
+    """The loss of a quadratic falls by a factor of ten."""
     history = _run(method, Budget(steps=400)).history
     first, last = history.loss[0], history.loss[-1]
     assert last < first / 10, f"the loss of an easy quadratic went from {first:.3g} to {last:.3g} only"
 
 
 def a_replay_is_the_run(method: Method) -> None:
-    """A saved trace replays to the same params, bit for bit, joins and leaves included."""
+    """A saved trace with joins and leaves replays to the same params, bit for bit."""
     run = _run(method, faults=_turmoil())
     with tempfile.TemporaryDirectory() as folder:
         run.trace.save(Path(folder) / "trace.npz")
@@ -91,7 +91,7 @@ def a_replay_is_the_run(method: Method) -> None:
 
 
 def leaves_at_any_event_are_survived(method: Method) -> None:
-    """Whoever leaves after whichever event, without a rejoin: steps go on."""
+    """Any worker may leave after any event, without a rejoin, and steps are still made."""
     for events in range(12):
         for worker in range(4):
             workers = ScriptedWorkers(method, num_workers=4).after(events)
@@ -100,7 +100,7 @@ def leaves_at_any_event_are_survived(method: Method) -> None:
 
 
 def all_but_one_may_leave(method: Method) -> None:
-    """One worker is enough."""
+    """One remaining worker still makes steps."""
     for events in range(8):
         workers = ScriptedWorkers(method, num_workers=4).after(events)
         for worker in (3, 1, 0):
@@ -109,7 +109,7 @@ def all_but_one_may_leave(method: Method) -> None:
 
 
 def joins_at_any_event_are_used(method: Method) -> None:
-    """A worker that joins after whichever event gets work, also one that comes back after all have left."""
+    """A worker that joins after any event gets tickets, also one that returns after all have left."""
     for events in range(12):
         workers = ScriptedWorkers(method, num_workers=3).after(events)
         workers.join(7)
@@ -121,7 +121,7 @@ def joins_at_any_event_are_used(method: Method) -> None:
 
 
 def a_bad_gradient_is_as_if_it_never_came(method: Method) -> None:
-    """NaN at any event leaves the method's state alone: the gradient of the ticket issued anew takes its place."""
+    """A NaN gradient at any event changes no state: the gradient of its reissued ticket is used in its place."""
     clean = ScriptedWorkers(method, num_workers=3).after(20).server.params.copy()
     for place in range(20):
         workers = ScriptedWorkers(method, num_workers=3).after(place)
@@ -131,7 +131,7 @@ def a_bad_gradient_is_as_if_it_never_came(method: Method) -> None:
 
 
 def every_output_can_be_asked_for(method: Method) -> None:
-    """Averages need the stepsize of gradients in flight, of a new object and of one that has run before."""
+    """Averaging outputs work with a new method object: they need the stepsizes of gradients in flight."""
     fresh = dataclasses.replace(method) if dataclasses.is_dataclass(method) else method
     for output in (UniformAverage(), StepsizeWeightedAverage(), StronglyConvexAverage(0.5), RandomIterate()):
         run = _run(fresh, Budget(steps=40), output=output)
