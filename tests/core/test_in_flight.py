@@ -29,10 +29,8 @@ def a_server_with_a_queue():
 def test_the_first_ticket_of_a_worker_runs_and_the_others_are_queued():
     server, (first, second, other, third) = a_server_with_a_queue()
     assert server.in_flight.first_of(0) == first
-    assert server.in_flight.next_of(0) == second
     assert server.in_flight.of(0) == (first, second, third)
     assert server.in_flight.first_of(1) == other
-    assert server.in_flight.next_of(1) is None
     assert server.in_flight.first_of(7) is None
     assert server.in_flight.of(7) == ()
 
@@ -89,6 +87,5 @@ def test_random_verbs_agree_with_a_list_of_tickets(seed):
             expected = tuple(ticket for ticket in model if ticket.worker == each)
             assert server.in_flight.of(each) == expected
             assert server.in_flight.first_of(each) == (expected[0] if expected else None)
-            assert server.in_flight.next_of(each) == (expected[1] if len(expected) > 1 else None)
         assert server.in_flight.oldest() == min(model, key=lambda ticket: (ticket.version, ticket.id), default=None)
         check_invariants(server)

@@ -41,11 +41,6 @@ class InFlight(Mapping[int, Ticket]):
         """The running ticket of a worker; None if it has no tickets."""
         return self.running.get(worker)
 
-    def next_of(self, worker: int) -> Ticket | None:
-        """The ticket that a worker starts when its running one is finished; None if none is queued."""
-        queue = self.queued.get(worker)
-        return queue[0] if queue else None
-
     def oldest(self) -> Ticket | None:
         """The ticket with the smallest version (of several, the one issued first).
 

@@ -120,12 +120,10 @@ class Server(Ledger):
 
     def handle(self, event: Event) -> list[Command]:
         """Handle one event. Returns the commands for the engine, in order."""
-        if not event.time >= self.now:
-            raise IllegalEvent(f"{_brief(event)} was handled at time {self.now}: time must not run backwards")
-        if self.diverged is not None:
-            raise IllegalEvent(f"{_brief(event)} comes after the run diverged")
         if type(event) is GradientArrived:
             return self._on_gradient(event)
+        if not event.time >= self.now or self.diverged is not None:
+            raise self._illegal(event)
         if type(event) is WorkerJoined:
             return self._on_join(event)
         if type(event) is WorkerLost:
@@ -203,7 +201,7 @@ class Server(Ledger):
 
     def point(self, ticket: Ticket) -> Vector:
         """The read-only params a ticket in flight is computed at."""
-        return self._versions.by_ticket[ticket.id].point
+        return self._versions.by_ticket[ticket[0]].point
 
     def retain(self, ticket: Ticket | None = None) -> Version:
         """Keep the version of a ticket in flight (without one, the current version) until ``release``.
@@ -284,7 +282,10 @@ class Server(Ledger):
         return self._decide(self.method.start)
 
     def _on_gradient(self, event: GradientArrived) -> list[Command]:
-        ticket, gradient, self.now, _, _ = event
+        ticket, gradient, time, _, _ = event
+        if not time >= self.now or self.diverged is not None:
+            raise self._illegal(event)
+        self.now = time
         if not self.in_flight.take(ticket):
             return self._late(event)
         version = self._versions.by_ticket.pop(ticket[0])
@@ -321,6 +322,12 @@ class Server(Ledger):
         self.counts.late += 1
         self._record(arrival)
         return []
+
+    def _illegal(self, event: Event) -> IllegalEvent:
+        """Return the error for an event in the past, or after the run diverged."""
+        if not event.time >= self.now:
+            return IllegalEvent(f"{_brief(event)} was handled at time {self.now}: time must not run backwards")
+        return IllegalEvent(f"{_brief(event)} comes after the run diverged")
 
     def _on_join(self, event: WorkerJoined) -> list[Command]:
         if not isinstance(event.worker, int) or event.worker < 0:

@@ -80,7 +80,7 @@ class Journal:
         self._file, self._name = file, name
         self._length = file.length if length is None else length
         if file.read(0, len(FILE_HEADER)) != FILE_HEADER:
-            raise DamagedFileError(name, f"it does not begin with the header of a trace of format {FILE_HEADER[13:14].decode()}")
+            raise DamagedFileError(name, f"it has no header of a trace of format {FILE_HEADER[13:14].decode()}")
         self._rows: list[tuple[Frame, int]] = []
         """The frames of rows, each with the number of arrivals that it represents."""
         self._steps: list[Frame] = []

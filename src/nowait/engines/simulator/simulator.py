@@ -75,10 +75,12 @@ class Simulator:
         commands, running = session.start(), server.in_flight.running
         while True:
             for command in commands:
-                if type(command) is not Assign:
+                if type(command) is Assign:
+                    ticket = command[0]
+                    if running.get(ticket[1]) is ticket:  # else it is queued, or was cancelled since
+                        self._start(ticket, server.now)
+                else:
                     self._execute(command)
-                elif running.get(command[0][1]) is command[0]:  # else it is queued, or was cancelled since
-                    self._start(command[0], server.now)
             if session.finished:
                 return
             event = self._next_event()
@@ -126,19 +128,14 @@ class Simulator:
             if finished is not None:
                 time, ticket_id, ticket, started, compute_seconds = finished
                 del self._started[ticket_id]
-                if self._server.in_flight.queued:
-                    self._start_next_of(ticket[1], time)
+                queue = self._server.in_flight.queued.get(ticket[1])
+                if queue:
+                    self._start(queue[0], time)
                 gradient = self._worker.gradient(ticket, self._server.point(ticket))
                 return new(GradientArrived, (ticket, gradient, time, started, compute_seconds))
             alarm = self._requests.popleft() if self._requests else self._next_alarm()
             if alarm is None or isinstance(alarm, TimerFired) or self._change_workers(alarm):
                 return alarm
-
-    def _start_next_of(self, worker: int, now: float) -> None:
-        """Start the ticket that is queued behind the running one, which is finished."""
-        ticket = self._server.in_flight.next_of(worker)
-        if ticket is not None:
-            self._start(ticket, now)
 
     def _next_alarm(self) -> Alarm | None:
         nobody_left = not self._server.workers and not self._alarms.changes_to_come()
