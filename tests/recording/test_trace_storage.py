@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import nowait as nw
 from nowait.core import Resumed, TimerFired
-from nowait.recording import HistoryRecorder, TraceRecorder
+from nowait.recording import HistoryRecorder, TraceRecorder, rows
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.framefile import FrameFile
 from nowait.recording.frames import FILE_HEADER, Kind, decode_rows, frame_bytes, rows_body
@@ -282,3 +282,20 @@ def test_metrics_of_older_versions_have_no_checksums(tmp_path):
     history, broken = read_metrics(path, with_checksums=False)
     assert (history.entries, broken) == ([(3, 4, 0.5, 0.25)], [])
     assert read_metrics(path, with_checksums=True) == (HistoryRecorder(), [1])
+
+
+def test_the_struct_of_a_row_has_the_columns_of_the_dtype():
+    assert rows.ROW.size == rows.ROW_BYTES == ARRIVAL_DTYPE.itemsize
+    values = tuple(float(place) if ARRIVAL_DTYPE[name].kind == "f" else place for place, name in enumerate(COLUMNS))
+    packed = np.frombuffer(rows.ROW.pack(*values), ARRIVAL_DTYPE)
+    assert packed.tolist()[0] == values == rows.Row(*values)
+    steps = bytearray(rows.ROW_BYTES)
+    rows.STEP_OF_ROW.pack_into(steps, rows.STEP_OFFSET, 3, 4.0, 5.0)
+    row = rows.Row._make(rows.ROW.unpack(steps))
+    assert row == rows.Row(*[0] * len(COLUMNS))._replace(step=3, weight=4.0, stepsize=5.0)
+
+
+def test_the_recorder_returns_its_latest_rows_by_name():
+    recorder = recorded(1000)
+    row, arrivals = recorder.row(5), recorder.trace().arrivals
+    assert all(getattr(row, name) == arrivals[name][5] for name in COLUMNS)

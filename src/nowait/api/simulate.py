@@ -10,8 +10,7 @@ from nowait.api.parts import make_parts, warn_of_split
 from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
-from nowait.engines.simulator import is_better_not_compiled, simulate_compiled
-from nowait.engines.simulator import simulate as run_simulation
+from nowait.engines.simulator import run_simulation
 from nowait.engines.watch import Watch
 from nowait.recording import Run, describe
 from nowait.speeds import Faults, Speeds
@@ -94,6 +93,4 @@ def simulate(
         "trace": trace,
     }
     with Watch():
-        plain = engine == "reference" or is_better_not_compiled(parts, speeds, seed)
-        run = None if plain else simulate_compiled(parts, speeds, faults, seed, progress)
-        return run_simulation(parts, speeds.clock(seed), faults, seed, progress) if run is None else run
+        return run_simulation(parts, speeds, faults, seed, progress, compiled=engine is None)

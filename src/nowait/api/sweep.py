@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -164,7 +165,7 @@ class _Work:
         for sizes, seeds in self._missing():
             try:
                 if not self._rules.usual:
-                    raise NotPlannable
+                    raise NotPlannable("the update or the output is not the default")
                 sweep_compiled(self._parts, sizes, seeds, threads, bar, self._keep_compiled)
             except NotPlannable:
                 self._one_by_one(sizes, seeds, bar)
@@ -213,9 +214,8 @@ class _Work:
         )
         run_parts.evaluations, run_parts.quiet = parts.evaluations, True
         if not self._rules.usual:
-            run = simulate_compiled(run_parts, parts.speeds, parts.faults, seed, progress=False)
-            if run is not None:
-                return run
+            with suppress(NotPlannable):
+                return simulate_compiled(run_parts, parts.speeds, parts.faults, seed, progress=False)
         return simulate(run_parts, parts.speeds.clock(seed), parts.faults, seed, progress=False)
 
     def _answer(self, run: Run) -> float | None:

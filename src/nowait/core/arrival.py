@@ -1,15 +1,17 @@
-"""An arrival, as a method sees it."""
+"""An arrival: a finished gradient, as a method sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from nowait.core.log import DROPPED
 from nowait.core.messages import GradientArrived
 from nowait.core.sums import Held
 from nowait.core.types import Vector
 from nowait.core.versions import Version
+
+if TYPE_CHECKING:
+    from nowait.core.ledger import Ledger
 
 
 @final
@@ -21,26 +23,28 @@ class Arrival:
     or its norm checks it first: a bad one ends ``on_arrival`` there.
     """
 
-    # Defaults in the class, because one object is made per gradient.
+    # What became of it. The defaults are in the class because an arrival is created once per gradient.
     outcome = DROPPED
     step = 0
     weight = 0.0
     stepsize = 0.0
-    norm = 0.0
+    logged_norm = 0.0
     held: Held | None = None
 
-    def __init__(
-        self, event: GradientArrived, delay: int, row: int, version: Version | None, check: Callable[[], None]
-    ) -> None:
+    def __init__(self, event: GradientArrived, delay: int, row: int, version: Version | None, ledger: Ledger) -> None:
         self.event = event
-        self.check = check
+        self.ledger = ledger
         self.ticket = ticket = event[0]
         self.raw_gradient: Any = event[1]
-        self.time = event[2]
         self.worker = ticket[1]
         self.delay = delay
         self.row = row
         self.version_held = version
+
+    @property
+    def time(self) -> float:
+        """When it arrived."""
+        return self.event.time
 
     @property
     def version(self) -> int:
@@ -54,7 +58,7 @@ class Arrival:
 
     @property
     def started(self) -> float:
-        """When the worker began with it."""
+        """When the worker started to compute it."""
         return self.ticket.time if self.event.started is None else self.event.started
 
     @property
@@ -65,10 +69,10 @@ class Arrival:
 
     @property
     def gradient(self) -> Vector:
-        """The gradient, to read. Only inside ``on_arrival``."""
+        """A read-only view of the gradient, valid only inside ``on_arrival``."""
         if self.version_held is None:
-            raise ValueError(f"the gradient of {self.ticket} is gone: use it inside on_arrival only")
-        self.check()
+            raise ValueError(f"the gradient of {self.ticket} is no longer available: use it inside on_arrival only")
+        self.ledger._check_gradient()
         view: Vector = self.raw_gradient.view()
         view.flags.writeable = False
         return view
@@ -76,14 +80,14 @@ class Arrival:
     @property
     def gradient_norm(self) -> float:
         """The norm of the gradient."""
-        self.check()
-        return self.norm
+        self.ledger._check_gradient()
+        return self.logged_norm
 
     @property
     def point(self) -> Vector:
-        """The params the gradient was computed at, to read. Only inside ``on_arrival``."""
+        """The params that the gradient was computed at, read-only and valid only inside ``on_arrival``."""
         if self.version_held is None:
-            raise ValueError(f"the point of {self.ticket} is gone: use it inside on_arrival only")
+            raise ValueError(f"the point of {self.ticket} is no longer available: use it inside on_arrival only")
         return self.version_held.point
 
     def __repr__(self) -> str:

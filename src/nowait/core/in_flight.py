@@ -2,91 +2,108 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop
 from typing import final
 
 from nowait.core.messages import Ticket
-from nowait.core.versions import Version
 
 
 @final
 class InFlight(Mapping[int, Ticket]):
-    """Tickets by id, in the order of issue; also by worker, and the oldest one. Methods read it."""
+    """The tickets in flight by id, in the order of issue; also by worker, and the oldest one. Methods read it.
 
-    __slots__ = ("_by_age", "_tickets", "by_worker", "versions")
+    A worker runs one ticket at a time; its other tickets are queued, first in, first out.
+    """
+
+    __slots__ = ("by_age", "queued", "running", "tickets")
 
     def __init__(self) -> None:
-        self._tickets: dict[int, Ticket] = {}
-        self.versions: dict[int, Version] = {}
-        """The version that each ticket is computed at, by ticket id."""
-        self.by_worker: dict[int, list[Ticket]] = {}
-        """The tickets of each worker: the running one, then those queued behind it."""
-        self._by_age: list[tuple[int, int]] | None = None
+        self.tickets: dict[int, Ticket] = {}
+        """All tickets in flight, by id."""
+        self.running: dict[int, Ticket] = {}
+        """The first ticket of each worker that has any, by worker."""
+        self.queued: dict[int, deque[Ticket]] = {}
+        """The further tickets, by worker; queues may be empty. The dictionary is empty until a ticket is queued."""
+        self.by_age: list[tuple[int, int]] | None = None
+        """A heap of (version, ticket id); None until ``oldest`` is called."""
 
     def of(self, worker: int) -> tuple[Ticket, ...]:
-        """The tickets of a worker: the running one, then those queued behind it."""
-        return tuple(self.by_worker.get(worker, ()))
+        """The tickets of a worker: the running one, then the queued ones."""
+        running = self.running.get(worker)
+        if running is None:
+            return ()
+        queue = self.queued.get(worker)
+        return (running, *queue) if queue else (running,)
 
     def first_of(self, worker: int) -> Ticket | None:
-        """Return the ticket that a worker computes, or has to compute next; None if it has none."""
-        tickets = self.by_worker.get(worker)
-        return tickets[0] if tickets else None
+        """The running ticket of a worker; None if it has no tickets."""
+        return self.running.get(worker)
 
     def oldest(self) -> Ticket | None:
         """The ticket with the smallest version (of several, the one issued first).
 
-        Kept in a heap from the first call on; what has left flight is taken off lazily, so a call costs
-        O(log M) amortised.
+        A heap is kept from the first call on. Tickets that have left flight are removed from it when they come to its
+        top, so a call takes O(log M) amortised.
         """
-        heap = self._by_age
-        if heap is None or len(heap) > 2 * len(self._tickets) + 64:
-            heap = self._by_age = [(ticket.version, ticket.id) for ticket in self._tickets.values()]
+        heap, tickets = self.by_age, self.tickets
+        if heap is None or len(heap) > 2 * len(tickets) + 64:
+            heap = self.by_age = [(ticket.version, ticket.id) for ticket in tickets.values()]
             heapify(heap)
-        while heap and heap[0][1] not in self._tickets:
+        while heap and heap[0][1] not in tickets:
             heappop(heap)
-        return self._tickets[heap[0][1]] if heap else None
+        return tickets[heap[0][1]] if heap else None
 
-    # For the server
+    # For the ledger
 
-    def add(self, ticket: Ticket, version: Version) -> None:
-        """A ticket was issued; it holds its version."""
-        ticket_id, worker = ticket[0], ticket[1]
-        version.references += 1
-        self._tickets[ticket_id] = ticket
-        self.versions[ticket_id] = version
-        mine = self.by_worker.get(worker)
-        if mine is None:
-            self.by_worker[worker] = [ticket]
+    def queue(self, ticket: Ticket) -> None:
+        """Queue a ticket whose worker has another one. (``Ledger.assign`` adds the others itself: a call costs 5 %.)"""
+        worker = ticket[1]
+        if worker in self.queued:
+            self.queued[worker].append(ticket)
         else:
-            mine.append(ticket)
-        if self._by_age is not None:
-            heappush(self._by_age, (ticket.version, ticket_id))
+            self.queued[worker] = deque((ticket,))
 
-    def take(self, ticket: Ticket) -> Version | None:
-        """A ticket was finished: its version, whose reference the caller has now. None if it is not in flight."""
-        ticket_id = ticket[0]
-        known = self._tickets.get(ticket_id)
-        if known is not ticket and known != ticket:
-            return None
-        del self._tickets[ticket_id]
-        self.by_worker[ticket[1]].remove(ticket)
-        return self.versions.pop(ticket_id)
+    def take(self, ticket: Ticket) -> bool:
+        """Remove a finished ticket; the next one of its worker, if any, is running then. False if not in flight."""
+        known = self.tickets.get(ticket[0])
+        if known is None or (known is not ticket and known != ticket):
+            return False
+        worker, running = known[1], self.running
+        queue = self.queued.get(worker) if self.queued else None
+        del self.tickets[known[0]]
+        if not queue:
+            del running[worker]
+        elif running[worker] is known:
+            running[worker] = queue.popleft()
+        else:
+            queue.remove(known)
+        return True
 
-    def take_all_of(self, worker: int) -> list[tuple[Ticket, Version]]:
-        """Take out the tickets of a worker, oldest first."""
-        tickets = self.by_worker.pop(worker, [])
-        for ticket in tickets:
-            del self._tickets[ticket.id]
-        return [(ticket, self.versions.pop(ticket.id)) for ticket in tickets]
+    def take_all_of(self, worker: int) -> tuple[Ticket, ...]:
+        """Remove all tickets of a worker. Returns the running one, then the queued ones."""
+        running = self.running.pop(worker, None)
+        if running is None:
+            return ()
+        del self.tickets[running[0]]
+        if not self.queued:
+            return (running,)
+        queue = self.queued.pop(worker, ())
+        for ticket in queue:
+            del self.tickets[ticket[0]]
+        return (running, *queue)
 
     # A mapping
 
     def __getitem__(self, ticket_id: int) -> Ticket:
-        return self._tickets[ticket_id]
+        return self.tickets[ticket_id]
+
+    def __contains__(self, ticket_id: object) -> bool:
+        return ticket_id in self.tickets
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._tickets)
+        return iter(self.tickets)
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        return len(self.tickets)

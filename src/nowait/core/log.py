@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, final
 
 if TYPE_CHECKING:
+    from nowait.core.arrival import Arrival
     from nowait.core.messages import Resumed, TimerFired, WorkerJoined, WorkerLost
-    from nowait.core.server import Arrival
 
 
 class Outcome(StrEnum):
@@ -22,35 +23,35 @@ class Outcome(StrEnum):
     LATE = "late"
     """its ticket was cancelled, finished or never issued"""
     REJECTED = "rejected"
-    """it had the wrong size, or NaN or infinity in it"""
+    """it had the wrong size, or contained NaN or infinity"""
 
 
 APPLIED, HELD, DROPPED = Outcome.APPLIED, Outcome.HELD, Outcome.DROPPED
-"""Members of an enumeration take longer to look up than names of a module, and these are needed once per gradient."""
+"""Module-level names, because they are faster to look up than members of an enumeration, once per gradient."""
 
 
 class Log(Protocol):
-    """Receives every event the server handled, in order. Arrivals are numbered 0, 1, …: their row."""
+    """Receives every event that was handled, in order. Arrivals are numbered 0, 1, …: their rows."""
 
     def arrived(self, arrival: Arrival, live_workers: int) -> None:
-        """An arrival was dealt with."""
+        """Record an arrival after it was handled, as the next row."""
 
-    def stepped(self, row: int, step: int, weight: float, stepsize: float) -> None:
-        """The held gradient of an earlier row entered its first step."""
+    def stepped(self, weights: Mapping[int, float], step: int, stepsize: float) -> None:
+        """Record that the held gradients of earlier rows entered their first step, each with its weight (by row)."""
 
     def happened(self, event: WorkerJoined | WorkerLost | TimerFired | Resumed) -> None:
-        """Another event was handled."""
+        """Record another event."""
 
 
 @final
 class NoLog:
-    """Keeps nothing."""
+    """A log that discards everything."""
 
     def arrived(self, arrival: Arrival, live_workers: int) -> None:
-        """Nothing."""
+        """Discard the arrival."""
 
-    def stepped(self, row: int, step: int, weight: float, stepsize: float) -> None:
-        """Nothing."""
+    def stepped(self, weights: Mapping[int, float], step: int, stepsize: float) -> None:
+        """Discard the weights."""
 
     def happened(self, event: WorkerJoined | WorkerLost | TimerFired | Resumed) -> None:
-        """Nothing."""
+        """Discard the event."""

@@ -7,25 +7,25 @@ from typing import overload
 
 
 class WorkerSet(Sequence[int]):
-    """The numbers of the live workers. Joining, leaving, membership and random access all take constant time.
+    """The numbers of the live workers. Adding, removing, membership and indexing all take constant time.
 
-    The order depends on the history of joins and leaves alone (a leaver's place goes to the last one).
+    The order depends only on the history of joins and leaves: the last worker takes the place of one that is removed.
     """
 
     __slots__ = ("_numbers", "places")
 
     def __init__(self, workers: Iterable[int]) -> None:
         self._numbers = list(workers)
-        """The numbers in order; ``places`` says where in it each one stands."""
+        """The numbers in order; ``places`` maps each to its index."""
         self.places = dict(zip(self._numbers, range(len(self._numbers)), strict=True))
 
     def add(self, worker: int) -> None:
-        """Append a worker that is not there."""
+        """Append a worker that is not in the set."""
         self.places[worker] = len(self._numbers)
         self._numbers.append(worker)
 
     def remove(self, worker: int) -> None:
-        """Take out a worker that is there."""
+        """Remove a worker that is in the set."""
         place = self.places.pop(worker)
         last = self._numbers.pop()
         if last != worker:

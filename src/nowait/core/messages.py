@@ -1,6 +1,6 @@
-"""What passes between engines and the server: events in, commands out. All immutable, none does anything.
+"""The messages between engines and the server, all immutable: events in, commands out.
 
-NamedTuples, because one of each is made per gradient and a frozen dataclass costs three times as much.
+They are NamedTuples because several are created per gradient, and a frozen dataclass takes three times as long.
 """
 
 from typing import Any, NamedTuple
@@ -32,27 +32,27 @@ class GradientArrived(NamedTuple):
 
 
 class WorkerJoined(NamedTuple):
-    """A worker is there and idle. A number that was there before goes on counting its jobs."""
+    """A worker joined and is idle. If its number was used before, its job numbers continue from there."""
 
     worker: int
     time: float
 
 
 class WorkerLost(NamedTuple):
-    """A worker is gone, and with it the tickets it had."""
+    """A worker left or died; its tickets are lost."""
 
     worker: int
     time: float
 
 
 class TimerFired(NamedTuple):
-    """A time that a method asked for with ``server.wake`` has come."""
+    """A timer that a method set with ``server.wake`` has expired."""
 
     time: float
 
 
 class Resumed(NamedTuple):
-    """The run goes on from a checkpoint: all tickets are lost, and the method starts afresh."""
+    """The run continues from a checkpoint: all tickets are lost, and the method is started again."""
 
     time: float
 
@@ -64,7 +64,7 @@ class Assign(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Forget these tickets of this worker, the running one and the queued ones."""
+    """Cancel these tickets of a worker: the running one first, then the queued ones."""
 
     worker: int
     tickets: tuple[int, ...]

@@ -19,16 +19,16 @@ M = TypeVar("M", bound="Method")
 
 
 class Method(ABC):
-    """Decides what becomes of each gradient and what each worker does next, with the verbs of the server.
+    """Decides what to do with each gradient and what each worker computes next, with the verbs of the server.
 
-    Three rules. ``start`` makes all run state anew, so one object serves many runs, one after the other. Handlers use
-    the server's verbs on an arrival before they change state of their own: the first verb checks the gradient, and a
-    bad one ends ``on_arrival`` there, as if it had never come. After any leave the method still makes steps with the
-    workers that are left.
+    Three rules. ``start`` initialises all run state, so that one object can be used for many runs, one after the other.
+    Handlers call the server's verbs on an arrival before they change state of their own: the first verb checks the
+    gradient, and a bad one ends ``on_arrival`` there, before anything has changed. After any worker has left, the
+    method still makes steps with the remaining ones.
     """
 
     makes_its_own_update = False
-    """Whether its steps are whole updates already: then ``update`` must stay plain SGD."""
+    """Whether its steps already include an update rule: then ``update`` must be plain SGD."""
 
     def __post_init__(self) -> None:
         stepsize = getattr(self, "stepsize", MISSING)
@@ -36,44 +36,44 @@ class Method(ABC):
             checks.store(self, stepsize=as_stepsize(stepsize))
 
     def start(self, server: Server) -> None:
-        """The run begins: give every worker a ticket."""
+        """Called when the run starts. The default gives every worker a ticket."""
         for worker in server.workers:
             server.assign(worker)
 
     @abstractmethod
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """A gradient arrived. Neither applied nor added to a sum, it is dropped."""
+        """Called when a gradient arrived. It is dropped unless the method applies it or adds it to a sum."""
 
     def on_join(self, server: Server, worker: int) -> None:
-        """A worker joined: give it a ticket."""
+        """Called when a worker joined. The default gives it a ticket."""
         server.assign(worker)
 
-    def on_leave(self, server: Server, worker: int) -> None:  # noqa: B027 (most methods need not care)
-        """A worker left; its tickets are gone already."""
+    def on_leave(self, server: Server, worker: int) -> None:  # noqa: B027 (optional)
+        """Called when a worker left, after its tickets were removed."""
 
-    def on_timer(self, server: Server) -> None:  # noqa: B027 (most methods set no timer)
-        """A time asked for with ``server.wake`` has come; it is ``server.now``."""
+    def on_timer(self, server: Server) -> None:  # noqa: B027 (optional)
+        """Called at a time that was set with ``server.wake``; it is ``server.now``."""
 
     def on_reissue(self, server: Server, rejected: Ticket, ticket: Ticket) -> None:  # noqa: B027
-        """A gradient was rejected and its ticket issued anew: for methods that keep something by ticket id."""
+        """Called when a gradient was rejected and its ticket issued again, for methods that store data by ticket id."""
 
     def schedule(self) -> ApplyAtOnce | None:
-        """A declaration that this method does what ``ApplyAtOnce`` says, and nothing else; None without one.
+        """Return a declaration that the method does exactly what ``ApplyAtOnce`` says, or None.
 
-        It makes simulations quicker and changes nothing else; the contract suite compares it with ``on_arrival``.
+        It makes simulations faster and changes nothing else; the contract suite compares it with ``on_arrival``.
         """
         return None
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """Stepsizes of a sensible order are 1/L divided by this: about how many steps old gradients are when used.
+        """Return by what to divide 1/L to get a stepsize of the right order: about the delay of gradients when used.
 
         It is M if every arrival makes a step, along itself or along a mean of gradients that were used before. A method
-        of rounds, whose gradients are all fresh, returns 1; one that waits for b new gradients before a step, M/b.
+        with rounds, whose gradients are all fresh, returns 1; one that waits for b new gradients before a step, M/b.
         """
         return float(num_workers)
 
     def pending_stepsize(self, server: Server, delay: int) -> float:
-        """The stepsize a gradient still in flight at the end would get, for the weights of averaging outputs."""
+        """Return the stepsize of a gradient still in flight at the end, by which averaging outputs weigh it."""
         stepsize = getattr(self, "stepsize", None)
         if not isinstance(stepsize, Stepsize):
             raise TypeError(

@@ -1,8 +1,7 @@
-"""What to think of gradients that cannot be used: a broken worker, or a run that diverged."""
+"""Decides what bad gradients mean: a broken worker, or a run that diverged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -12,13 +11,13 @@ from nowait.core.messages import Ticket
 from nowait.core.types import Vector
 
 MOST_IN_A_ROW = 5
-"""So many bad gradients in a row settle the question, if there is something to compare with."""
+"""After this many bad gradients in a row a decision is made, if other workers allow a comparison."""
 MOST_ALONE = 50
-"""So many settle it if nobody else delivers anything."""
+"""After this many it is made even if no other worker delivers anything."""
 
 
 class GradientRejected(Exception):  # noqa: N818 (a signal inside the server, never seen outside)
-    """The gradient being handled cannot be used. Ends ``on_arrival`` before it has had any effect."""
+    """The gradient being handled is invalid. Raised out of ``on_arrival`` before it has had any effect."""
 
 
 class Diverged(Exception):  # noqa: N818 (a signal inside the server, never seen outside)
@@ -26,25 +25,12 @@ class Diverged(Exception):  # noqa: N818 (a signal inside the server, never seen
 
 
 @final
-@dataclass(slots=True)
-class Counts:
-    """How many gradients and tickets came to which end."""
-
-    gradients: int = 0
-    dropped: int = 0
-    rejected: int = 0
-    late: int = 0
-    lost: int = 0
-    cancelled: int = 0
-
-
-@final
 class Rejections:
-    """Tells a broken worker from a run that diverged.
+    """Distinguishes a broken worker from a run that diverged.
 
-    When a run diverges nobody's gradients are finite any more. A broken worker is alone with its bad gradients, while
-    others deliver good ones at points as new as its own. A point may be bad by itself, so after five tries at its own
-    point a worker goes on at the current params, and only then is it blamed.
+    When a run diverges, no worker's gradients are finite any more. A broken worker is the only one that sends bad
+    gradients, while others deliver good ones at points as new as its own. The point itself may be the cause, so after
+    five tries at one point a worker continues at the current params; it is reported only if it fails there too.
     """
 
     __slots__ = ("in_a_row", "newest_good", "streak", "wrong_kind")
@@ -53,29 +39,32 @@ class Rejections:
         self.in_a_row: dict[int, int] = {}
         """How many bad gradients in a row each worker has sent."""
         self.streak: list[int] = []
-        """The senders of the bad gradients since anybody sent a good one."""
+        """The senders of the bad gradients since the last good one of any worker."""
         self.newest_good = -1
-        """The newest version at which a good gradient was computed, since bad ones came."""
+        """The newest version at which a good gradient was computed, since the first bad one."""
         self.wrong_kind: set[int] = set()
         """The workers that sent something of the wrong size or type."""
 
     def good(self, worker: int, version: int) -> None:
-        """A usable gradient arrived."""
+        """Record a valid gradient of a worker."""
         self.newest_good = max(self.newest_good, version)
         self.forget(worker)
 
     def forget(self, worker: int) -> None:
-        """The worker sent a good one, or left."""
+        """Reset the counts of a worker, which sent a valid gradient or left."""
         self.in_a_row.pop(worker, None)
         self.wrong_kind.discard(worker)
         self.streak.clear()
 
     def tried_enough(self, worker: int) -> bool:
-        """Has the worker had its tries at one point?"""
+        """Returns True if the worker has used up its tries at one point."""
         return self.in_a_row[worker] % MOST_IN_A_ROW == 0
 
     def bad(self, ticket: Ticket, gradient: object, params: Vector, num_workers: int) -> str | None:
-        """A bad gradient: None to go on, a reason to call the run diverged, or an error naming the worker."""
+        """Record a bad gradient. Returns the reason if the run diverged, else None.
+
+        Raises ``BadWorkerError`` if the worker is broken.
+        """
         worker = ticket.worker
         self.in_a_row[worker] = self.in_a_row.get(worker, 0) + 1
         self.streak.append(worker)
@@ -94,7 +83,7 @@ class Rejections:
             raise BadWorkerError(
                 ticket.worker,
                 f"sent {in_a_row} gradients in a row with NaN or infinity, while others deliver finite ones at points "
-                f"as new: look at its data and its machine, or remove it",
+                f"as new: check its data and its machine, or remove it",
             )
         if num_workers == 1 or in_a_row >= MOST_ALONE or _has_exploded(params):
             return f"the last {in_a_row} gradients of worker {ticket.worker} are not finite"
@@ -115,5 +104,5 @@ def _kind(value: object) -> str:
 
 
 def _has_exploded(params: Vector) -> bool:
-    """Are params so large that arithmetic on them overflows? Then it is not the worker's fault."""
+    """Returns True if params are so large that arithmetic on them overflows; then the worker is not the cause."""
     return bool(np.abs(params).max() > np.finfo(params.dtype).max ** 0.25)

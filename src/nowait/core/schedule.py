@@ -1,4 +1,4 @@
-"""What a method may declare about itself, so that its arrivals can be scheduled by compiled code."""
+"""A declaration of what a method does with every arrival, so that compiled code can schedule the arrivals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from nowait.core.stepsizes import Stepsize
 @final
 @dataclass(frozen=True)
 class ApplyAtOnce:
-    """Every arrival is applied at once with this stepsize, and its worker goes on at the new params.
+    """Every arrival is applied at once with this stepsize, and its worker gets a ticket at the new params.
 
-    An arrival with a delay above ``max_delay`` is dropped instead; its worker goes on at the current params.
+    An arrival with a delay above ``max_delay`` is dropped instead; its worker gets a ticket at the current params.
     """
 
     stepsize: Stepsize
@@ -21,7 +21,10 @@ class ApplyAtOnce:
 
 
 def speaks_for(kind: type, declaration: str, behaviour: tuple[str, ...]) -> bool:
-    """Is what a class declares still true of it, or has a subclass changed what the declaration is about?"""
+    """Return whether a declaration still holds: no subclass below it overrides one of the methods it describes.
+
+    ``declaration`` is the name of the declaring method, ``behaviour`` the names of those it describes.
+    """
 
     def place(name: str) -> int:
         return next((number for number, base in enumerate(kind.__mro__) if name in vars(base)), len(kind.__mro__))

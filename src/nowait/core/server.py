@@ -1,12 +1,14 @@
-"""The server: a state machine. An event in, commands out; no clock, no input or output, no global randomness.
+"""The server: a state machine. Events in, commands out; no clock, no input or output, no global randomness.
 
-The law of this file:
+Invariants:
 
 * Only the server changes params, and only by publishing a next version.
 * A gradient is checked before the first verb of ``on_arrival`` takes effect. A bad one changes nothing but
   the counts; its ticket is issued again at its own point (after five tries, at the current params).
 * An illegal event raises ``IllegalEvent`` and changes nothing.
 * The same events in the same order give the same params, bit for bit.
+
+The verbs of a method and the bookkeeping are in ``ledger.py``; this file adds the arithmetic and the checks.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ import numpy as np
 from nowait.core.arrival import Arrival
 from nowait.core.errors import IllegalEvent
 from nowait.core.in_flight import InFlight
-from nowait.core.log import APPLIED, DROPPED, HELD, Log, NoLog, Outcome
-from nowait.core.membership import WorkerSet
+from nowait.core.ledger import INFINITY, Counts, Ledger, new
+from nowait.core.log import Log, NoLog, Outcome
 from nowait.core.messages import (
     Assign,
     Cancel,
@@ -39,10 +41,10 @@ from nowait.core.messages import (
 from nowait.core.method import Method
 from nowait.core.outputs import LastIterate, Output
 from nowait.core.randomness import CounterRandom
-from nowait.core.rejections import Counts, Diverged, GradientRejected, Rejections
+from nowait.core.rejections import Diverged, GradientRejected, Rejections
 from nowait.core.state import ServerState, copies
 from nowait.core.statistics import merging
-from nowait.core.sums import GradientSum, Held
+from nowait.core.sums import GradientSum
 from nowait.core.types import Vector, checked_params
 from nowait.core.updates import Sgd, Stepper, Update
 from nowait.core.versions import Version, Versions
@@ -51,13 +53,10 @@ from nowait.numerics.compiled import kernels
 __all__ = ["Arrival", "Server"]
 
 Array = np.ndarray
-INFINITY = math.inf
-new = tuple.__new__
-"""Makes a NamedTuple in half the time its own constructor takes; used where one is made per gradient."""
 
 
 @final
-class Server:
+class Server(Ledger):
     """Holds params and the tickets in flight, and lets a method decide.
 
     Engines call ``start`` once, then ``handle`` with every event, and execute the commands returned.
@@ -85,80 +84,46 @@ class Server:
         statistics: int = 0,
     ) -> None:
         initial = checked_params(initial, "initial")
+        numbers = range(workers) if isinstance(workers, int) else workers
+        super().__init__(method, numbers, seed=seed, log=NoLog() if log is None else log)
         self._statistics = statistics
         self._gradients_in_step = 1
-        self.method = method
         self.update = Sgd() if update is None else update
         self.output = LastIterate() if output is None else output
         self._make_step: Stepper = self.update.checked
         self._averaging = not isinstance(self.output, LastIterate)
-        self._log = NoLog() if log is None else log
         self._seed = seed
         self._shape, self._dtype = initial.shape, initial.dtype
         self._versions = Versions(initial, allocate or (lambda: np.empty_like(initial)))
         self._scratch: Vector | None = None
-        self._jobs: dict[int, int] = {}
-        self._next_ticket = 0
-        self._rows = 0
         self._commands: list[Command] = []
-        self._arrival: Arrival | None = None
-        self._unchecked: Arrival | None = None
-        self._stepped_along_sum = False
         self._rejections = Rejections()
-        self.workers = WorkerSet(range(workers) if isinstance(workers, int) else workers)
-        """The live workers."""
-        self.num_workers = len(self.workers)
-        """The live number of workers, M."""
-        self.in_flight = InFlight()
-        """The tickets workers have, by id."""
-        self.steps = 0
-        """How many steps were made."""
-        self.now = 0.0
-        """The time of the event being handled."""
-        self.stepped_at = 0.0
-        """The time of the latest step."""
-        self.random = CounterRandom(seed, "server")
-        """Randomness for the method; counter-based, so that a replay draws the same."""
-        self.counts = Counts()
-        self.diverged: str | None = None
-        """Why the run cannot go on, once params or gradients stopped being finite."""
 
     @property
     def params(self) -> Vector:
-        """The current params: a read-only view, overwritten some steps later."""
+        """The current params: a read-only view, which later steps overwrite."""
         return self._versions.current.point
 
-    @property
-    def num_tickets(self) -> int:
-        """How many tickets were issued."""
-        return self._next_ticket
-
-    def jobs_of(self, worker: int) -> int:
-        """How many tickets a worker number has had."""
-        return self._jobs.get(worker, 0)
-
     def trained(self, vector: Vector) -> Vector:
-        """What of a vector like params are parameters: all but the statistics at its end."""
+        """The parameters in a vector like params: all entries but the statistics at its end."""
         return vector[: len(vector) - self._statistics] if self._statistics else vector
 
     # What engines call
 
     def start(self) -> list[Command]:
-        """Begin the run at time 0."""
+        """Start the run at time 0. Returns the first commands."""
         self._begin()
         commands = self._decide(self.method.start)
         if self._averaging:
-            self.method.pending_stepsize(self, 1)  # a method that cannot tell is told so now, not at the end
+            self.method.pending_stepsize(self, 1)  # raises now, not at the end, if the method has no stepsize
         return commands
 
     def handle(self, event: Event) -> list[Command]:
-        """Deal with one event; the commands that follow, in order."""
-        if not event.time >= self.now:
-            raise IllegalEvent(f"{_brief(event)} was handled at time {self.now}: time must not run backwards")
-        if self.diverged is not None:
-            raise IllegalEvent(f"{_brief(event)} comes after the run diverged")
+        """Handle one event. Returns the commands for the engine, in order."""
         if type(event) is GradientArrived:
             return self._on_gradient(event)
+        if not event.time >= self.now or self.diverged is not None:
+            raise self._illegal(event)
         if type(event) is WorkerJoined:
             return self._on_join(event)
         if type(event) is WorkerLost:
@@ -171,14 +136,14 @@ class Server:
         raise TypeError(f"not an event: {event!r}")
 
     def initial_state(self) -> ServerState:
-        """What a checkpoint keeps of a run that is about to start."""
+        """Return the state for a checkpoint of a run that is about to start."""
         self._begin()
         return self.state()
 
     def state(self, *, copy_params: bool = True) -> ServerState:
-        """What a checkpoint keeps, with copies of all vectors. Between events only.
+        """Return the state for a checkpoint, with copies of all vectors. Call it between events only.
 
-        Without ``copy_params`` the params are those of the current version: ``retain`` it for as long as they are used.
+        Without ``copy_params`` the params are those of the current version: ``retain`` it for as long as you use them.
         """
         counts = asdict(self.counts)
         counts["lost"] += len(self.in_flight)
@@ -188,7 +153,7 @@ class Server:
             time=self.now,
             stepped_at=self.stepped_at,
             stepsize_sum=self._versions.current.stepsize_sum,
-            next_ticket=self._next_ticket,
+            next_ticket=self.num_tickets,
             rows=self._rows,
             jobs=dict(self._jobs),
             workers=list(self.workers),
@@ -199,12 +164,12 @@ class Server:
         )
 
     def resume(self, state: ServerState) -> list[Command]:
-        """Begin where a checkpoint was made, instead of ``start``. The server was made with its params and workers."""
+        """Continue from a checkpoint, instead of ``start``. The server must have its params and workers."""
         self._begin()
         current = self._versions.current
         current.number, current.stepsize_sum = state.steps, state.stepsize_sum
         self.steps, self.now, self.stepped_at = state.steps, state.time, state.stepped_at
-        self._next_ticket, self._rows, self._jobs = state.next_ticket, state.rows, dict(state.jobs)
+        self.num_tickets, self._rows, self._jobs = state.next_ticket, state.rows, dict(state.jobs)
         self.random.draws = state.draws
         self.counts = Counts(**state.counts)
         self.update.restore(state.update)
@@ -212,26 +177,16 @@ class Server:
         return self.handle(Resumed(state.time))
 
     def finish(self) -> Vector:
-        """The answer of the output rule, gradients in flight weighed as the paper's appendix does. Once only.
-
-        A method that steps along sums has no stepsize of its own for each gradient in flight: the last params
-        count once, as the point its next step would start from.
-        """
-        if self._averaging and self.diverged is None and self.steps > 0:
-            if self._stepped_along_sum:
-                self._weigh(self._versions.current, self.method.pending_stepsize(self, 1))
-            else:
-                for ticket in self.in_flight.values():
-                    delay = max(1, self.steps - ticket.version)
-                    version = self.in_flight.versions[ticket.id]
-                    self._weigh(version, self.method.pending_stepsize(self, delay))
+        """Return the answer of the output rule, with the gradients in flight weighed in. Call it once only."""
+        if self._averaging and self.diverged is None:
+            self._weigh_in_flight()
         return self.output.result(self.params).astype(self._dtype)
 
     def close(self, last: Vector | None = None) -> None:
-        """Release the memory of params, and let go of method and log. No event can be handled afterwards.
+        """Release the memory of params and the references to method and log. No event can be handled afterwards.
 
-        Sums of the method, and callbacks that kept their control, may hold the server for longer than the run.
-        They find ``last`` as its params, or else a copy of the current ones.
+        Sums of the method, and callbacks that kept their ``control``, may refer to the server after the run. Its
+        ``params`` are ``last`` then, or else a copy of the current ones.
         """
         self._versions.close(self.params.copy() if last is None else last)
         self.in_flight = InFlight()
@@ -241,121 +196,75 @@ class Server:
         del self.method
 
     def declare_diverged(self, reason: str) -> None:
-        """An engine found that the run cannot go on: the loss is not finite."""
+        """Record that the run cannot continue, because an engine found that the loss is not finite."""
         self.diverged = reason
 
     def point(self, ticket: Ticket) -> Vector:
         """The read-only params a ticket in flight is computed at."""
-        return self.in_flight.versions[ticket.id].point
+        return self._versions.by_ticket[ticket[0]].point
 
     def retain(self, ticket: Ticket | None = None) -> Version:
         """Keep the version of a ticket in flight (without one, the current version) until ``release``.
 
         For engines whose workers read the point while the ticket may be cancelled, and for snapshots.
         """
-        version = self._versions.current if ticket is None else self.in_flight.versions[ticket.id]
-        version.references += 1
-        return version
+        versions = self._versions
+        return versions.retain(versions.current if ticket is None else versions.by_ticket[ticket[0]])
 
     def release(self, version: Version) -> None:
-        """Give up what ``retain`` returned."""
+        """Release a version that ``retain`` returned."""
         self._versions.release(version)
 
-    @property
-    def free_versions(self) -> list[Version]:
-        """Where a version goes whose last reference was given up: for engines that count without a call."""
-        return self._versions.free
-
-    # The verbs of a method
-
-    def apply(self, arrival: Arrival, stepsize: float, direction: Vector | None = None) -> None:
-        """One step along the gradient of this arrival, or along a direction made from it."""
-        if arrival is not self._arrival:
-            raise _not_open(arrival)
-        if direction is None:
-            arrival.norm = self._step(arrival.raw_gradient, stepsize, GradientRejected)
-            self._unchecked = None
-        else:
-            self._check_gradient()
-            direction = self._fitting(direction)
-            if self._statistics:
-                direction = np.concatenate([self.trained(direction), arrival.raw_gradient[-self._statistics :]])
-            self._step(direction, stepsize, Diverged)
-        arrival.outcome = APPLIED
-        if arrival.step == 0:
-            arrival.step, arrival.weight, arrival.stepsize = self.steps, 1.0, stepsize
-        if arrival.held is not None:
-            arrival.held.stepped = True
-        self._stepped_along_sum = False
-        if self._averaging:
-            self._weigh(arrival.version_held, stepsize)
+    # What the verbs of a method do
 
     def sum(self) -> GradientSum:
-        """A zero vector owned by the server, to add gradients to."""
+        """Return a zero vector owned by the server, to add gradients to."""
         return GradientSum(self, self.params)
 
-    def step(self, total: GradientSum, stepsize: float, scale: float = 1.0) -> None:
-        """One step along ``scale * total``."""
-        self._check_gradient()
-        if total._server is not self:
-            raise ValueError("a sum of another server cannot make a step of this one")
+    def _step_along_gradient(self, arrival: Arrival, stepsize: float, direction: Vector | None) -> None:
+        vector = arrival.raw_gradient if direction is None else self._fitting(direction, arrival)
+        versions = self._versions
+        squared_norm, zero = self._make_step(versions.current.point, vector, stepsize, versions.spare.array)
+        if not squared_norm < INFINITY or zero != 0.0:
+            self._check_step(vector, zero, GradientRejected if direction is None else Diverged)
+        versions.publish(stepsize)
+        if direction is None:
+            arrival.logged_norm = math.sqrt(squared_norm)
+            self._unchecked = None
+        if self._averaging:
+            self.output.on_iterate(versions.current.point)
+            self._weigh(arrival.version_held, stepsize)
+
+    def _step_along_sum(self, total: GradientSum, stepsize: float, scale: float) -> None:
         direction = total.vector
         if scale != 1.0:
             direction = self._scratch = np.multiply(direction, self._dtype.type(scale), out=self._scratch)
-        before = self._versions.current
-        before.references += 1
+        versions = self._versions
         self._gradients_in_step = max(1, total.count)
-        try:
-            self._step(direction, stepsize, Diverged)
+        squared_norm, zero = self._make_step(versions.current.point, direction, stepsize, versions.spare.array)
+        self._gradients_in_step = 1
+        if not squared_norm < INFINITY or zero != 0.0:
+            self._check_step(direction, zero, Diverged)
+        before = versions.retain(versions.current)
+        versions.publish(stepsize)
+        if self._averaging:
+            self.output.on_iterate(versions.current.point)
             self._weigh(before, stepsize)
-        finally:
-            self._gradients_in_step = 1
-            self._versions.release(before)
-        self._stepped_along_sum = True
-        self._log_first_steps(total, stepsize, scale)
+        versions.release(before)
 
-    def assign(self, worker: int, at: Arrival | None = None) -> Ticket:
-        """Give a worker a ticket at the current params, or at the point of the arrival being handled.
+    def _issued(self, ticket: Ticket, at: Arrival | None) -> None:
+        versions = self._versions
+        versions.hold(ticket[0], versions.current if at is None else at.version_held)
+        self._commands.append(new(Assign, (ticket,)))
 
-        A busy worker computes it after those it has.
-        """
-        if self._unchecked is not None:
-            self._check_gradient()
-        if worker not in self.workers.places:
-            raise ValueError(f"cannot assign to worker {worker}: it is not among the live workers")
-        if at is None:
-            return self._issue(worker, self._versions.current)
-        if at is not self._arrival or at.version_held is None:
-            raise _not_open(at)
-        return self._issue(worker, at.version_held)
+    def _removed(self, tickets: tuple[Ticket, ...], *, cancelled: bool) -> None:
+        for ticket in tickets:
+            self._versions.release(self._versions.by_ticket.pop(ticket[0]))
+        if cancelled:
+            self._commands.append(Cancel(tickets[0].worker, tuple(ticket.id for ticket in tickets)))
 
-    def cancel(self, worker: int) -> None:
-        """Take back all tickets of a worker, running and queued; late results will be ignored."""
-        self._check_gradient()
-        tickets = self._forget_tickets(worker)
-        if tickets:
-            self.counts.cancelled += len(tickets)
-            self._commands.append(Cancel(worker, tickets))
-
-    def wake(self, at: float) -> None:
-        """Have ``on_timer`` called at this time."""
-        self._check_gradient()
-        if math.isnan(at):
-            raise ValueError("cannot wake at time nan")
-        self._commands.append(Wake(max(at, self.now)))
-
-    # For GradientSum
-
-    def hold(self, arrival: Arrival) -> Held:
-        """The arrival's gradient, checked, is about to enter a sum."""
-        if arrival is not self._arrival:
-            raise _not_open(arrival)
-        self._check_gradient()
-        if arrival.held is None:
-            arrival.held = Held(arrival.row, stepped=arrival.step > 0)
-        if arrival.outcome is DROPPED:
-            arrival.outcome = HELD
-        return arrival.held
+    def _set_timer(self, at: float) -> None:
+        self._commands.append(Wake(at))
 
     # Events
 
@@ -370,68 +279,70 @@ class Server:
     def _on_resume(self, event: Resumed) -> list[Command]:
         self._accept(event)
         self._rejections = Rejections()
-        for worker in self.workers:
-            self.counts.lost += len(self._forget_tickets(worker))
         return self._decide(self.method.start)
 
     def _on_gradient(self, event: GradientArrived) -> list[Command]:
-        ticket, gradient, self.now, _, _ = event
-        version = self.in_flight.take(ticket)
-        arrival = Arrival(event, self.steps + 1 - ticket[2], self._rows, version, self._check_gradient)
-        if version is None:
-            self.counts.late += 1
-            return self._record(arrival, Outcome.LATE, [])
+        ticket, gradient, time, _, _ = event
+        if not time >= self.now or self.diverged is not None:
+            raise self._illegal(event)
+        self.now = time
+        if not self.in_flight.take(ticket):
+            return self._late(event)
+        version = self._versions.by_ticket.pop(ticket[0])
+        arrival = Arrival(event, self.steps + 1 - ticket[2], self._rows, version, self)
         commands = self._commands = []
+        self._arrival = arrival
         try:
-            if not isinstance(gradient, Array) or gradient.shape != self._shape or gradient.dtype != self._dtype:
+            if not isinstance(gradient, Array) or gradient.shape != self._shape:
                 raise GradientRejected
-            self._arrival = self._unchecked = arrival
+            if gradient.dtype is not self._dtype and gradient.dtype != self._dtype:  # most often the same object
+                raise GradientRejected
+            self._unchecked = arrival
             self.method.on_arrival(self, arrival)
             if self._unchecked is not None:
                 self._check_gradient()
-            self.counts.gradients += 1
-            if arrival.outcome is DROPPED:
-                self.counts.dropped += 1
             if self._rejections.in_a_row:
                 self._rejections.good(arrival.worker, ticket[2])
-            self._rows += 1
-            self._log.arrived(arrival, self.num_workers)
+            self._record_valid(arrival)
             return commands
         except GradientRejected:
-            return self._reject(arrival, version)
+            return self._reject(arrival)
         except Diverged as reason:
-            arrival.norm = math.sqrt(kernels().squared_norm(self.trained(gradient)))
+            arrival.logged_norm = math.sqrt(kernels().squared_norm(self.trained(gradient)))
             self.counts.rejected += 1
             return self._stop(arrival, str(reason))
         finally:
             self._arrival = self._unchecked = arrival.version_held = arrival.raw_gradient = None
-            version.references -= 1
-            if version.references == 0:
-                self._versions.free.append(version)
+            self._versions.release(version)
+
+    def _late(self, event: GradientArrived) -> list[Command]:
+        """Count and log a gradient whose ticket is not in flight."""
+        arrival = Arrival(event, self.steps + 1 - event.ticket.version, self._rows, None, self)
+        arrival.outcome = Outcome.LATE
+        self.counts.late += 1
+        self._record(arrival)
+        return []
+
+    def _illegal(self, event: Event) -> IllegalEvent:
+        """Return the error for an event in the past, or after the run diverged."""
+        if not event.time >= self.now:
+            return IllegalEvent(f"{_brief(event)} was handled at time {self.now}: time must not run backwards")
+        return IllegalEvent(f"{_brief(event)} comes after the run diverged")
 
     def _on_join(self, event: WorkerJoined) -> list[Command]:
         if not isinstance(event.worker, int) or event.worker < 0:
             raise IllegalEvent(f"{_brief(event)}: workers are numbered from 0")
         if event.worker in self.workers:
-            raise IllegalEvent(f"{_brief(event)}: the worker is already there")
+            raise IllegalEvent(f"{_brief(event)}: the worker has joined already")
         self._accept(event)
-        self.workers.add(event.worker)
-        self.num_workers += 1
         return self._decide(lambda server: self.method.on_join(server, event.worker))
 
     def _on_loss(self, event: WorkerLost) -> list[Command]:
         if event.worker not in self.workers:
             raise IllegalEvent(f"{_brief(event)}: there is no such worker")
         self._accept(event)
-        self.workers.remove(event.worker)
-        self.num_workers -= 1
-        self.counts.lost += len(self._forget_tickets(event.worker))
         self._rejections.forget(event.worker)
         return self._decide(lambda server: self.method.on_leave(server, event.worker))
-
-    def _accept(self, event: WorkerJoined | WorkerLost | TimerFired | Resumed) -> None:
-        self.now = event.time
-        self._log.happened(event)
 
     def _decide(self, handler: Callable[[Server], None]) -> list[Command]:
         commands = self._commands = []
@@ -445,101 +356,71 @@ class Server:
     # Bad gradients
 
     def _check_gradient(self) -> None:
-        """Before any verb takes effect: is the gradient of the arrival being handled finite?"""
+        """Reject the gradient of the arrival being handled if it is not finite."""
         arrival = self._unchecked
         if arrival is None:
             return
         squared_norm = kernels().squared_norm(self.trained(arrival.raw_gradient))
         if not squared_norm < INFINITY and not np.isfinite(arrival.raw_gradient).all():
             raise GradientRejected
-        arrival.norm = math.sqrt(squared_norm)
+        arrival.logged_norm = math.sqrt(squared_norm)
         self._unchecked = None
 
-    def _reject(self, arrival: Arrival, version: Version) -> list[Command]:
+    def _reject(self, arrival: Arrival) -> list[Command]:
+        """Issue the ticket of a bad gradient again, or stop the run."""
         self.counts.rejected += 1
-        self._arrival = self._unchecked = None
-        arrival.norm = math.nan
+        self._unchecked = None
+        arrival.logged_norm = math.nan
         reason = self._rejections.bad(arrival.ticket, arrival.raw_gradient, self.params, self.num_workers)
         if reason is not None:
             return self._stop(arrival, reason)
         commands = self._commands = []
-        if self._rejections.tried_enough(arrival.worker):
-            version = self._versions.current
-        ticket = self._issue(arrival.worker, version)
+        ticket = self.assign(arrival.worker, at=None if self._rejections.tried_enough(arrival.worker) else arrival)
+        self._arrival = None
         self.method.on_reissue(self, arrival.ticket, ticket)
-        return self._record(arrival, Outcome.REJECTED, commands)
+        arrival.outcome = Outcome.REJECTED
+        self._record(arrival)
+        return commands
 
     def _stop(self, arrival: Arrival, reason: str) -> list[Command]:
+        """Declare the run diverged at an arrival whose gradient was not used."""
         self.diverged = reason
+        arrival.outcome = Outcome.REJECTED
         arrival.step, arrival.weight, arrival.stepsize = 0, 0.0, 0.0
-        return self._record(arrival, Outcome.REJECTED, [])
+        self._record(arrival)
+        return []
 
-    # Steps and tickets
+    # Steps
 
-    def _step(self, direction: Vector, stepsize: float, bad: type[Exception]) -> float:
-        """Publish the next version; the norm of the direction. ``bad`` is raised if that is not finite."""
-        if not 0.0 <= stepsize < INFINITY:
-            raise ValueError(f"a step needs a finite stepsize of at least 0, got {stepsize!r}")
-        versions = self._versions
-        squared_norm, zero = self._make_step(versions.current.point, direction, stepsize, versions.spare.array)
-        if not squared_norm < INFINITY and not np.isfinite(direction).all():
+    def _check_step(self, direction: Vector, zero: float, bad: type[Exception]) -> None:
+        """Raise ``bad`` if the direction is not finite, and ``Diverged`` if the next params are not."""
+        if not np.isfinite(direction).all():
             raise bad(f"the direction of step {self.steps + 1} is not finite")
         if zero != 0.0:
             raise Diverged(f"params after step {self.steps + 1} would not be finite")
-        version = versions.publish(stepsize)
-        self.steps += 1
-        self.stepped_at = self.now
-        if self._averaging:
-            self.output.on_iterate(version.point)
-        return math.sqrt(squared_norm)
 
     def _weight_of_statistics(self) -> float:
-        """1/M for each gradient in the step."""
+        """Return by what fraction a step moves the statistics: 1/M for each gradient in it, at most 1."""
         return min(1.0, self._gradients_in_step / max(1, self.num_workers))
 
     def _weigh(self, version: Version | None, stepsize: float) -> None:
         if version is not None and version.number > 0:
             self.output.on_gradient(version.point, stepsize, version.stepsize_sum)
 
-    def _log_first_steps(self, total: GradientSum, stepsize: float, scale: float) -> None:
-        arrival = self._arrival
-        for held, weight in total.take_first_steps(scale):
-            if arrival is not None and held is arrival.held:
-                arrival.step, arrival.weight, arrival.stepsize = self.steps, weight, stepsize
-            else:
-                self._log.stepped(held.row, self.steps, weight, stepsize)
+    def _weigh_pending(self, ticket: Ticket | None, stepsize: float) -> None:
+        versions = self._versions
+        self._weigh(versions.current if ticket is None else versions.by_ticket[ticket.id], stepsize)
 
-    def _issue(self, worker: int, version: Version) -> Ticket:
-        job = self._jobs.get(worker, 0)
-        self._jobs[worker] = job + 1
-        ticket = new(Ticket, (self._next_ticket, worker, version.number, job, self.now))
-        self._next_ticket += 1
-        self.in_flight.add(ticket, version)
-        self._commands.append(new(Assign, (ticket,)))
-        return ticket
-
-    def _forget_tickets(self, worker: int) -> tuple[int, ...]:
-        tickets = self.in_flight.take_all_of(worker)
-        for _, version in tickets:
-            self._versions.release(version)
-        return tuple(ticket.id for ticket, _ in tickets)
-
-    def _record(self, arrival: Arrival, outcome: Outcome, commands: list[Command]) -> list[Command]:
-        arrival.outcome = outcome
-        self._rows += 1
-        self._log.arrived(arrival, self.num_workers)
-        return commands
-
-    def _fitting(self, direction: Vector) -> Vector:
+    def _fitting(self, direction: Vector, arrival: Arrival) -> Vector:
+        """Return a method's direction with the dtype of params, and with the statistics of the arrival."""
         if direction.shape != self._shape:
             raise ValueError(f"a direction must have the shape of params {self._shape}, got {direction.shape}")
         if direction.dtype.kind == "c":
             raise TypeError(f"a direction must have real entries, got {direction.dtype}: params are {self._dtype}")
-        return np.ascontiguousarray(direction, dtype=self._dtype)
-
-
-def _not_open(arrival: Arrival) -> ValueError:
-    return ValueError(f"{arrival} is not being handled now: use an arrival inside its on_arrival only")
+        direction = np.ascontiguousarray(direction, dtype=self._dtype)
+        if self._statistics:
+            direction = np.concatenate([self.trained(direction), arrival.raw_gradient[-self._statistics :]])
+        return direction
 
 
 def _brief(event: Event) -> str:

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a run: numbers and vectors, no objects."""
+"""The state of a run that a checkpoint stores: numbers and vectors, no objects."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, final
 from nowait.core.types import Vector
 
 State = dict[str, Any]
-"""Names with numbers or vectors."""
+"""Numbers and vectors by name."""
 
 
 def state_of(part: Any) -> State:
-    """The run state of an update or output: its fields that ``start`` makes."""
+    """Return the run state of an update or output: the fields that ``start`` sets."""
     if not dataclasses.is_dataclass(part):
         raise TypeError(f"{type(part).__name__} cannot be checkpointed: give it state() and restore(state)")
     return {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if not field.init}
 
 
 def restore(part: Any, state: State) -> None:
-    """Put back what ``state_of`` returned; vectors into the memory that ``start`` made."""
+    """Set the fields that ``state_of`` returned; vectors are copied into the arrays that ``start`` allocated."""
     for name, value in state.items():
         here = getattr(part, name)
         if hasattr(here, "shape"):
@@ -30,14 +30,14 @@ def restore(part: Any, state: State) -> None:
 
 
 def copies(state: State) -> State:
-    """The state with copies of its vectors, which the run goes on changing."""
+    """Return the state with copies of its vectors, which later steps change."""
     return {name: value.copy() if hasattr(value, "shape") else value for name, value in state.items()}
 
 
 @final
 @dataclass(frozen=True)
 class ServerState:
-    """Everything a server needs to go on; the method starts afresh, and tickets in flight are lost."""
+    """Everything a server needs to continue. The method is started again, and tickets in flight are lost."""
 
     params: Vector
     steps: int

@@ -1,9 +1,9 @@
-"""Statistics that travel with params, such as those of batch normalisation.
+"""Statistics stored at the end of params, such as those of batch normalisation.
 
-The last entries of params may be no parameters but statistics, which workers measure. In what a worker sends, they have
-the place of gradient entries, and the very last entry is 1. So in every direction that a method makes of gradients, the
-last entry says how much of a whole gradient it is, and the statistics divided by it are their weighted mean. The server
-moves its own towards that mean, whatever the update does with the parameters.
+The last entries of params may be statistics that workers measure, instead of parameters. A worker sends them in the
+last entries of its gradient, followed by a 1. So in every linear combination of gradients the last entry is the sum of
+the weights, and the statistics divided by it are their weighted mean. The server moves its own statistics towards that
+mean, whatever the update does with the parameters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nowait.core.updates import NOT_FINITE, Stepper
 
 
 def merging(stepper: Stepper, count: int, weight: Callable[[], float]) -> Stepper:
-    """A stepper for params whose last ``count`` entries are statistics; ``weight`` is how far they move."""
+    """Return a stepper for params whose last ``count`` entries are statistics, which move by ``weight()``."""
 
     def step(params: Vector, direction: Vector, stepsize: float, out: Vector) -> tuple[float, float]:
         measured = direction[-count:]

@@ -1,8 +1,9 @@
-"""Sums of gradients that the server owns."""
+"""Sums of gradients, which a method holds until it makes a step along them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 
@@ -10,12 +11,13 @@ from nowait.core.types import Vector
 from nowait.numerics.compiled import kernels
 
 if TYPE_CHECKING:
-    from nowait.core.server import Arrival, Server
+    from nowait.core.arrival import Arrival
+    from nowait.core.ledger import Ledger
 
 
 @final
 class Held:
-    """A gradient inside sums, known by its row in the log; ``stepped`` once a step was made with it."""
+    """A gradient in one or more sums. ``row`` is its row in the log; ``stepped`` is True once a step contained it."""
 
     __slots__ = ("row", "stepped")
 
@@ -24,75 +26,92 @@ class Held:
         self.stepped = stepped
 
 
-class Coefficients:
-    """Which gradients a sum is made of. ``count`` is how many ``add`` calls it holds.
+class BaseSum(ABC):
+    """Which gradients a sum contains. ``count`` is the number of ``add`` calls since it was last cleared.
 
-    It remembers the coefficient of every gradient that has not been in a step yet, so that the log can say
-    which step each one first entered, and with which weight.
+    The coefficient of every gradient that no step has contained yet is kept, so that the log can say which step each
+    gradient first entered, and with which weight. Subclasses do the arithmetic, or write it into a plan.
     """
 
-    __slots__ = ("coefficients", "count")
+    __slots__ = ("_coefficients", "_ledger", "count")
 
-    def __init__(self) -> None:
-        self.coefficients: dict[Held, float] = {}
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._coefficients: dict[Held, float] = {}
         self.count = 0
 
-    def note_add(self, held: Held, weight: float) -> None:
-        """A gradient was added."""
-        self.coefficients[held] = self.coefficients.get(held, 0.0) + weight
+    def add(self, arrival: Arrival, weight: float = 1.0) -> None:
+        """Add the gradient of the arrival being handled."""
+        held = self._ledger.hold(arrival)
+        self._add(arrival, weight)
+        self._coefficients[held] = self._coefficients.get(held, 0.0) + weight
         self.count += 1
 
-    def note_merge(self, other: Coefficients, weight: float) -> None:
-        """Another sum was added. With a negative weight its gradients are taken away again."""
-        for held, coefficient in other.coefficients.items():
+    def merge(self, other: Self, weight: float = 1.0) -> None:
+        """Add another sum. Its gradients are counted; with a negative weight they are subtracted again."""
+        if other._ledger is not self._ledger:
+            raise ValueError("sums of different servers cannot be merged")
+        self._merge(other, weight)
+        for held, coefficient in other._coefficients.items():
             if not held.stepped:
-                self.coefficients[held] = self.coefficients.get(held, 0.0) + weight * coefficient
+                self._coefficients[held] = self._coefficients.get(held, 0.0) + weight * coefficient
         if other is not self and weight != 0:
             self.count += other.count if weight > 0 else -other.count
 
-    def note_clear(self) -> None:
-        """The sum is zero again."""
-        self.coefficients.clear()
+    def clear(self) -> None:
+        """Set the sum to zero."""
+        self._clear()
+        self._coefficients.clear()
         self.count = 0
 
-    def take_first_steps(self, scale: float) -> list[tuple[Held, float]]:
-        """A step was made along ``scale`` times the sum: the gradients whose first one it was, with their weights."""
-        first = [(held, value * scale) for held, value in self.coefficients.items() if value != 0 and not held.stepped]
-        for held, _ in first:
-            held.stepped = True
-        self.coefficients.clear()
+    def belongs_to(self, ledger: Ledger) -> bool:
+        """Whether ``ledger.sum()`` made it."""
+        return self._ledger is ledger
+
+    def take_first_steps(self, scale: float) -> dict[int, float]:
+        """Mark the gradients as used by a step along ``scale`` times the sum.
+
+        Returns the weights in this step, by row in the log, of the gradients that no earlier step contained.
+        """
+        first = {}
+        for held, value in self._coefficients.items():
+            if value != 0 and not held.stepped:
+                held.stepped = True
+                first[held.row] = value * scale
+        self._coefficients.clear()
         return first
 
     def __repr__(self) -> str:
         return f"GradientSum(count={self.count})"
 
+    @abstractmethod
+    def _add(self, arrival: Arrival, weight: float) -> None:
+        """Add ``weight`` times the gradient to the vector."""
+
+    @abstractmethod
+    def _merge(self, other: Self, weight: float) -> None:
+        """Add ``weight`` times the vector of another sum."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Set the vector to zero."""
+
 
 @final
-class GradientSum(Coefficients):
-    """A vector that gradients are added to. ``count`` is how many ``add`` calls it holds."""
+class GradientSum(BaseSum):
+    """A vector that gradients are added to, made by ``server.sum()``."""
 
-    __slots__ = ("_server", "vector")
+    __slots__ = ("vector",)
 
-    def __init__(self, server: Server, like: Vector) -> None:
-        super().__init__()
-        self._server = server
-        """Whose sum it is."""
+    def __init__(self, server: Any, like: Vector) -> None:
+        super().__init__(server)
         self.vector = np.zeros_like(like)
 
-    def add(self, arrival: Arrival, weight: float = 1.0) -> None:
-        """Add the gradient of the arrival being handled."""
-        held = self._server.hold(arrival)
+    def _add(self, arrival: Arrival, weight: float) -> None:
         kernels().add_scaled(self.vector, arrival.raw_gradient, self.vector.dtype.type(weight))
-        self.note_add(held, weight)
 
-    def merge(self, other: GradientSum, weight: float = 1.0) -> None:
-        """Add another sum. Its gradients count; with a negative weight they are taken away again."""
-        if other._server is not self._server:
-            raise ValueError("sums of different servers cannot be merged")
+    def _merge(self, other: GradientSum, weight: float) -> None:
         kernels().add_scaled(self.vector, other.vector, self.vector.dtype.type(weight))
-        self.note_merge(other, weight)
 
-    def clear(self) -> None:
-        """Back to zero."""
+    def _clear(self) -> None:
         self.vector.fill(0)
-        self.note_clear()

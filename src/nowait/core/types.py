@@ -1,4 +1,4 @@
-"""The array types every layer speaks of."""
+"""The array types that all layers use."""
 
 import math
 from typing import Any
@@ -16,13 +16,13 @@ Integers = NDArray[np.int64]
 
 
 def norm(vector: Vector) -> float:
-    """The Euclidean norm, also of entries whose squares overflow."""
+    """Return the Euclidean norm, also if squares of entries overflow."""
     largest = float(np.abs(vector).max())
     return largest * math.sqrt(kernels().squared_norm(vector / largest)) if largest > 0 else 0.0
 
 
 def checked_params(values: object, name: str) -> Vector:
-    """Values as contiguous params, or an error that says what params are."""
+    """Return values as a contiguous array of params, or raise an error that says what params must be."""
     if not isinstance(values, np.ndarray) or values.dtype not in (np.float32, np.float64) or values.ndim != 1:
         came = f"{values.dtype} {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
         raise TypeError(f"{name} must be a one-dimensional numpy array of float32 or float64, got {came}")

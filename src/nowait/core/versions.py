@@ -1,13 +1,13 @@
 """Params as a pool of immutable, reference-counted versions.
 
 A step writes the next version into a spare array; a ticket holds a reference to the version it was given.
-There are never more arrays than tickets in flight and two more: the current version and the spare.
+There are at most two arrays more than tickets in flight: the current version and the spare.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 from nowait.core.types import Vector
 
@@ -26,29 +26,33 @@ class Version:
         self.number = 0
         self.references = 0
         self.stepsize_sum = 0.0
-        """The stepsizes of all steps up to this version, added up (for ``StronglyConvexAverage``)."""
+        """The sum of the stepsizes of all steps up to this version (for ``StronglyConvexAverage``)."""
 
 
 @final
 class Versions:
-    """Owns the arrays. ``allocate`` makes one more when all are in use (shared memory, in some engines).
+    """Owns the arrays and counts references to them; no other class changes ``Version.references``.
 
-    ``spare`` is the array to write the next version into; nobody uses it until ``publish``.
+    ``allocate`` returns one more array when all are in use (in shared memory, in some engines). ``spare`` is the array
+    that the next version is written into; it is unused until ``publish``.
     """
 
-    __slots__ = ("_allocate", "current", "free", "num_slots", "spare")
+    __slots__ = ("_allocate", "by_ticket", "current", "free", "num_slots", "spare")
 
     def __init__(self, initial: Vector, allocate: Callable[[], Vector]) -> None:
         self._allocate = allocate
+        self.by_ticket: dict[int, Version] = {}
+        """The version that each ticket in flight is computed at, by ticket id. Each entry is a reference."""
         self.free: list[Version] = []
+        """The versions without references, whose arrays can be written again."""
         self.num_slots = 0
         self.current = self._new()
         self.current.array[:] = initial
         self.current.references = 1
         self.spare = self._new()
 
-    def publish(self, stepsize: float) -> Version:
-        """Make the spare, now written, the current version, and have another spare."""
+    def publish(self, stepsize: float) -> None:
+        """Make the spare, which has been written, the current version, and choose another spare."""
         last, version = self.current, self.spare
         version.number = last.number + 1
         version.stepsize_sum = last.stepsize_sum + stepsize
@@ -59,17 +63,27 @@ class Versions:
             self.spare = last
         else:
             self.spare = self.free.pop() if self.free else self._new()
+
+    def hold(self, ticket_id: int, version: Any) -> None:
+        """Add a reference for a ticket. Whoever removes the ticket from ``by_ticket`` must ``release`` it."""
+        version.references += 1
+        self.by_ticket[ticket_id] = version
+
+    def retain(self, version: Version) -> Version:
+        """Add a reference, until ``release``."""
+        version.references += 1
         return version
 
     def release(self, version: Version) -> None:
-        """Give up one reference; without references the array is free again."""
+        """Remove a reference; without references the array is free again."""
         version.references -= 1
         if version.references == 0:
             self.free.append(version)
 
     def close(self, last: Vector) -> None:
-        """Release all arrays, and have ``last`` for the current version. There can be no further one."""
+        """Release all arrays and keep ``last`` as the current version. No version can be published afterwards."""
         self.free.clear()
+        self.by_ticket.clear()
         self._allocate = _closed
         del self.spare
         number, self.current = self.current.number, Version(last, 0)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from nowait.core.rejections import Counts
+from nowait.core.ledger import Counts
 from nowait.engines.budget import Budget, EvaluationPlan
 
 

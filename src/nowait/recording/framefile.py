@@ -15,7 +15,7 @@ MOST_MEMORY = 1 << 25
 
 @final
 class FrameFile:
-    """Append-only bytes. Without a descriptor they are kept in memory, and in a temporary file once they are many."""
+    """Append-only bytes in a file; without a descriptor in memory, and in a temporary file once they are many."""
 
     def __init__(self, descriptor: int | None = None, length: int = 0) -> None:
         self._memory = bytearray()
@@ -26,21 +26,21 @@ class FrameFile:
 
     @classmethod
     def of_bytes(cls, data: bytes) -> FrameFile:
-        """Storage that already has this content."""
+        """Return storage with this content."""
         file = cls()
         file.append(data)
         return file
 
     @classmethod
     def open(cls, path: Path, *, create: bool = False) -> FrameFile:
-        """A file by name. A symbolic link is not followed. ``create`` makes a new file and refuses an existing one."""
+        """Open a file without following a symbolic link. ``create`` creates it, and fails if it exists."""
         flags = (os.O_RDWR | os.O_CREAT | os.O_EXCL) if create else os.O_RDWR
         descriptor = os.open(path, flags | no_follow(), 0o644)
         return cls(descriptor, os.fstat(descriptor).st_size)
 
     @classmethod
     def read_only(cls, path: Path) -> FrameFile:
-        """A file by name, to read. A small one is read into memory, so that no descriptor stays open."""
+        """Open a file for reading. A small one is read into memory, so that no descriptor stays open."""
         descriptor = os.open(path, os.O_RDONLY | no_follow())
         file = cls(descriptor, os.fstat(descriptor).st_size)
         return file.in_memory_if_small()
@@ -51,7 +51,7 @@ class FrameFile:
         return self._descriptor < 0
 
     def append(self, data: bytes) -> None:
-        """Write at the end."""
+        """Append bytes."""
         if self._descriptor < 0:
             self._memory += data
             if len(self._memory) > MOST_MEMORY:
@@ -99,7 +99,7 @@ class FrameFile:
 
 
 def no_follow() -> int:
-    """The flags by which a file of a run is opened: a symbolic link in its place is an error."""
+    """Return the flags for opening a file of a run: symbolic links are not followed."""
     return getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 

@@ -1,8 +1,8 @@
-"""The frames of a stored trace: bytes in, bytes out.
+"""Encodes and decodes the frames of a stored trace; no input or output.
 
-A trace file is a header and then frames, which are only ever appended. A frame has a header (kind, number, size, first
+A trace file is a header followed by frames, which are only appended. A frame has a header (kind, number, size, first
 row, count, checksum of its body, checksum of the header) and a body. Rows are stored by column, each with the smallest
-type that fits: a constant takes no bytes, integers are offsets from their lowest. A checksum is a CRC-32.
+type that fits: a constant takes no bytes, integers are stored as offsets from the minimum. Checksums are CRC-32.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ HEADER_BYTES = HEADER.size + CHECKSUM.size
 COLUMN = struct.Struct("<Bq")
 COVERED = struct.Struct("<I")
 ALL_COLUMNS = (*COLUMNS, "row")
-"""``row`` is there only if rows were left out: the number of each among all arrivals."""
+"""``row``, the number of a row among all arrivals, is stored only if rows were left out."""
 CONSTANT, RAW = 0, 8
 OFFSET_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 
 class Kind(IntEnum):
-    """What a frame holds."""
+    """The kind of a frame."""
 
     START = 0
-    """the workers at the start, as JSON"""
+    """The workers at the start, as JSON."""
     ROWS = 1
     STEPS = 2
-    """first steps of held gradients whose rows were written before, sorted by row"""
+    """First steps of held gradients whose rows are in earlier frames, sorted by row."""
     EVENTS = 3
     END = 4
-    """how the run ended, as JSON"""
+    """How the run ended, as JSON."""
 
 
 class Frame(NamedTuple):
@@ -64,13 +64,13 @@ class Frame(NamedTuple):
 
 
 def frame_bytes(kind: Kind, number: int, body: bytes, first: int = 0, count: int = 0) -> bytes:
-    """A frame, ready to be appended."""
+    """Return the bytes of a frame."""
     header = HEADER.pack(FRAME_MAGIC, kind, number, len(body), first, count, zlib.crc32(body))
     return header + CHECKSUM.pack(zlib.crc32(header)) + body
 
 
 def read_header(data: bytes, offset: int) -> Frame | None:
-    """The header in these bytes, which begin at ``offset`` of the file; None if they are not a header."""
+    """Decode the header in these bytes, read at ``offset`` of the file; None if they are not a valid header."""
     if len(data) < HEADER_BYTES:
         return None
     header, (checksum,) = data[: HEADER.size], CHECKSUM.unpack(data[HEADER.size : HEADER_BYTES])
@@ -81,7 +81,7 @@ def read_header(data: bytes, offset: int) -> Frame | None:
 
 
 def json_body(values: Mapping[str, Any]) -> bytes:
-    """The body of a frame of JSON."""
+    """Return the body of a JSON frame."""
     return json.dumps(dict(values)).encode()
 
 
@@ -89,7 +89,7 @@ def json_body(values: Mapping[str, Any]) -> bytes:
 
 
 def rows_body(rows: NDArray[np.void], covered: int, numbers: Integers | None = None) -> bytes:
-    """Rows by column; they stand for ``covered`` arrivals, of which ``numbers`` are kept (None: all)."""
+    """Encode rows by column. They represent ``covered`` arrivals, of which ``numbers`` are kept (None: all)."""
     columns = [np.ascontiguousarray(rows[name]) for name in COLUMNS]
     if numbers is not None:
         columns.append(np.ascontiguousarray(numbers, dtype=np.int64))
@@ -113,7 +113,7 @@ def _encoded(column: NDArray[Any]) -> tuple[int, int, bytes]:
 
 
 def decode_rows(body: bytes, count: int) -> tuple[NDArray[np.void], Integers | None]:
-    """The rows, and their numbers among the arrivals that the frame covers (None: all). ValueError if they misfit."""
+    """Decode rows, and their numbers among all arrivals (None: none were left out). ValueError if sizes differ."""
     covered, num_columns = covered_by(body), body[COVERED.size] if len(body) > COVERED.size else 0
     if not count <= covered <= CHUNK_ROWS or num_columns not in (len(COLUMNS), len(ALL_COLUMNS)):
         raise ValueError(f"{count} rows for {covered} arrivals in {num_columns} columns")
@@ -134,13 +134,13 @@ def decode_rows(body: bytes, count: int) -> tuple[NDArray[np.void], Integers | N
 
 
 def covered_by(body: bytes) -> int:
-    """How many arrivals a frame of rows stands for."""
+    """Return how many arrivals a frame of rows represents."""
     covered: int = COVERED.unpack_from(body)[0] if len(body) >= COVERED.size else 0
     return covered
 
 
 def _decoded(body: bytes, offset: int, count: int, code: int, base: int) -> tuple[NDArray[np.int64], int]:
-    """The bits of a column as integers, and how many bytes it takes."""
+    """Return the bits of a column as integers, and the number of bytes it takes."""
     if code == CONSTANT:
         return np.full(count, base, dtype=np.int64), 0
     if code != RAW and code not in OFFSET_TYPES:
@@ -157,7 +157,7 @@ def _decoded(body: bytes, offset: int, count: int, code: int, base: int) -> tupl
 
 
 def table_of(body: bytes, kind: int, count: int) -> NDArray[np.void]:
-    """The steps or events of a frame. ValueError if the size does not fit."""
+    """Decode the steps or events of a frame. ValueError if the size differs."""
     dtype = STEP_DTYPE if kind == Kind.STEPS else EVENT_DTYPE
     if len(body) != count * dtype.itemsize:
         raise ValueError(f"{len(body)} bytes where {count} entries have {count * dtype.itemsize}")

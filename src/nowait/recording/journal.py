@@ -25,14 +25,14 @@ from nowait.recording.frames import (
     read_header,
     table_of,
 )
-from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, STEP_DTYPE
+from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, STEP_COLUMNS, STEP_DTYPE
 
 KEPT = ("full", "sampled", "none")
 """How much of a trace is kept: all arrivals, some of each worker, or none."""
 
 
 class Position(NamedTuple):
-    """A place between two frames: a checkpoint refers to the trace up to it."""
+    """The end of a frame. A checkpoint refers to the trace up to it."""
 
     length: int
     frames: int
@@ -48,7 +48,7 @@ class JournalWriter:
 
     @classmethod
     def new(cls, file: FrameFile, initial_workers: Sequence[int], kept: str) -> JournalWriter:
-        """Begin an empty file."""
+        """Write the header and the first frame of an empty file."""
         file.append(FILE_HEADER)
         writer = cls(file)
         writer.write(Kind.START, json_body({"initial_workers": list(initial_workers), "kept": kept}))
@@ -65,7 +65,7 @@ class JournalWriter:
         self._frames += 1
 
     def end(self, seconds: float, last_norm: float, arrivals: int) -> None:
-        """Append the last frame of a run that had so many arrivals."""
+        """Append the last frame, which says how the run ended."""
         self.write(Kind.END, json_body({"seconds": seconds, "last_norm": last_norm, "arrivals": arrivals}))
 
 
@@ -80,18 +80,18 @@ class Journal:
         self._file, self._name = file, name
         self._length = file.length if length is None else length
         if file.read(0, len(FILE_HEADER)) != FILE_HEADER:
-            raise DamagedFileError(name, f"it does not begin as a trace of format {FILE_HEADER[13:14].decode()} does")
+            raise DamagedFileError(name, f"it has no header of a trace of format {FILE_HEADER[13:14].decode()}")
         self._rows: list[tuple[Frame, int]] = []
-        """With how many arrivals each stands for."""
+        """The frames of rows, each with the number of arrivals that it represents."""
         self._steps: list[Frame] = []
         self._step_ranges: list[tuple[int, int]] = []
         self._events: list[Frame] = []
         self.ends: list[int] = []
         """Where each frame ends."""
         self.end: dict[str, float] | None = None
-        """How the run ended; None if the file does not say so."""
+        """How the run ended; None if the file has no last frame."""
         self.num_arrivals = self.num_rows = 0
-        """All arrivals of the run, and those that are kept."""
+        """The number of all arrivals, and of those that are kept."""
         for frame in self._frames():
             self._index(frame)
         if not self.ends:
@@ -109,7 +109,7 @@ class Journal:
 
     def _index(self, frame: Frame) -> None:
         if (frame.kind == Kind.START) != (frame.number == 0):
-            raise self._damaged(frame, "the first frame, and no other, tells how the run began")
+            raise self._damaged(frame, "the first frame, and no other, must say how the run began")
         if frame.kind == Kind.START:
             start = self._json(frame)
             self.initial_workers = np.array(start["initial_workers"], dtype=np.int64)
@@ -117,9 +117,12 @@ class Journal:
         elif frame.kind == Kind.ROWS:
             self._index_rows(frame)
         elif frame.kind == Kind.STEPS:
-            last = np.frombuffer(self._file.read(max(0, frame.end - STEP_DTYPE.itemsize), 8), np.int64)
+            last = frame.first
+            if frame.entries:
+                size = STEP_DTYPE.itemsize
+                last = int(np.frombuffer(self._file.read(max(0, frame.end - size), size), STEP_DTYPE)["row"][0])
             self._steps.append(frame)
-            self._step_ranges.append((frame.first, int(last[0]) if frame.entries else frame.first))
+            self._step_ranges.append((frame.first, last))
         elif frame.kind == Kind.EVENTS:
             self._events.append(frame)
         else:
@@ -134,7 +137,7 @@ class Journal:
         self.num_rows += frame.entries
 
     def verify(self) -> None:
-        """Read every frame, and raise ``DamagedFileError`` at the first that is not whole."""
+        """Read every frame, and raise ``DamagedFileError`` at the first damaged one."""
         for _ in self.blocks():
             pass
         for frame in self._steps:
@@ -143,7 +146,7 @@ class Journal:
             pass
 
     def blocks(self) -> Iterator[NDArray[np.void]]:
-        """The rows of the trace, a frame at a time; held gradients with their first steps."""
+        """Yield the rows of the trace, a frame at a time; held gradients have their first steps."""
         ranges = np.array(self._step_ranges, dtype=np.int64).reshape(-1, 2)
         for frame, covered in self._rows:
             body = self._body(frame)
@@ -157,17 +160,17 @@ class Journal:
             yield rows
 
     def arrivals(self) -> NDArray[np.void]:
-        """All rows in memory."""
+        """Return all rows as one array."""
         blocks = list(self.blocks())
         return np.concatenate(blocks) if blocks else np.empty(0, ARRIVAL_DTYPE)
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column in memory."""
+        """Return one column as an array."""
         pieces = [block[name].copy() for block in self.blocks()]
         return np.concatenate(pieces) if pieces else np.empty(0, ARRIVAL_DTYPE[name])
 
     def events(self) -> NDArray[np.void]:
-        """All other events in memory."""
+        """Return all other events as one array."""
         tables = list(self._event_tables())
         return np.concatenate(tables) if tables else np.empty(0, EVENT_DTYPE)
 
@@ -197,7 +200,7 @@ class Journal:
 
 
 def _complete(rows: NDArray[np.void], numbers: Integers | None, first: int, steps: NDArray[np.void]) -> None:
-    """Fill in the first steps of gradients whose rows were written before they had one."""
+    """Set the first steps of held gradients, which were written after the rows."""
     if numbers is None:
         inside = steps[(steps["row"] >= first) & (steps["row"] < first + len(rows))]
         places = inside["row"] - first
@@ -207,12 +210,12 @@ def _complete(rows: NDArray[np.void], numbers: Integers | None, first: int, step
             numbers[np.minimum(found, len(numbers) - 1)] == steps["row"] if len(numbers) else np.zeros(len(steps), bool)
         )
         inside, places = steps[known], found[known]
-    for column in ("step", "weight", "stepsize"):
+    for column in STEP_COLUMNS:
         rows[column][places] = inside[column]
 
 
 def whole_length(file: FrameFile, name: Any) -> tuple[list[int], str]:
-    """Where the whole frames at the beginning of a file end; and what is wrong after them, if anything is."""
+    """Return the ends of the undamaged frames at the start of a file, and the error after them, if any."""
     length, trouble = file.length, ""
     while True:
         try:

@@ -2,55 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core import Arrival
-from nowait.core.log import APPLIED
 from nowait.recording.framefile import FrameFile
 from nowait.recording.frames import Kind, rows_body
 from nowait.recording.journal import Journal, JournalWriter, Position
 from nowait.recording.rows import (
     ARRIVAL_DTYPE,
     CHUNK_ROWS,
-    CODE_OF_APPLIED,
     EVENT_DTYPE,
-    OUTCOME_CODES,
     ROW,
     ROW_BYTES,
     STEP_DTYPE,
     STEP_OF_ROW,
     STEP_OFFSET,
     OtherEvent,
+    Row,
+    RowBuffer,
     row_of_event,
 )
 from nowait.recording.tally import Tally, places_kept
 from nowait.recording.trace import Trace
 
 FIRST_ROWS = 256
-"""The room of the buffer at first; it grows up to a chunk."""
+"""The initial size of the buffer in rows; it grows up to a chunk."""
 
 
 @final
-class TraceRecorder:
+class TraceRecorder(RowBuffer):
     """The server's ``Log``. The latest rows are in a buffer; when it is full they are written to a ``FrameFile``.
 
     ``kept`` says which rows are written: "full", "sampled" (see ``Tally.sample``) or "none".
     """
 
     def __init__(self, initial_workers: Sequence[int], kept: str = "full", chunk_rows: int = CHUNK_ROWS) -> None:
+        super().__init__(bytearray(min(chunk_rows, FIRST_ROWS) * ROW_BYTES))
         self.initial_workers = np.array(initial_workers, dtype=np.int64)
         self.kept = kept
         self._chunk_rows = chunk_rows
-        self._buffer = bytearray(min(chunk_rows, FIRST_ROWS) * ROW_BYTES)
-        self._rows = 0
         self._buffer_first = 0
         """The number of the first row in the buffer."""
         self._written = 0
-        """How many rows were written, or left out."""
+        """How many rows were written, or left out of a sampled trace."""
         self._later_steps: list[tuple[int, int, float, float]] = []
         self._events: list[tuple[int, int, int, float]] = []
         self._writer: JournalWriter | None = None
@@ -58,44 +55,16 @@ class TraceRecorder:
 
     # The log of the server
 
-    def arrived(self, arrival: Arrival, live_workers: int) -> None:
-        """Append a row."""
-        offset = (self._rows - self._buffer_first) * ROW_BYTES
-        if offset == len(self._buffer):
-            offset = self._make_room()
-        self._rows += 1
-        ticket_id, worker, version, job, issued = arrival.ticket
-        _, _, time, started, compute_seconds = arrival.event
-        if started is None:
-            started = issued
-        ROW.pack_into(
-            self._buffer,
-            offset,
-            ticket_id,
-            worker,
-            job,
-            version,
-            arrival.delay,
-            time,
-            started,
-            time - started if compute_seconds is None else compute_seconds,
-            live_workers,
-            arrival.norm,
-            CODE_OF_APPLIED if arrival.outcome is APPLIED else OUTCOME_CODES[arrival.outcome],
-            arrival.step,
-            arrival.weight,
-            arrival.stepsize,
-        )
-
-    def stepped(self, row: int, step: int, weight: float, stepsize: float) -> None:
-        """Complete the row of a held gradient."""
-        if row >= self._buffer_first:
-            place = (row - self._buffer_first) * ROW_BYTES + STEP_OFFSET
-            STEP_OF_ROW.pack_into(self._buffer, place, step, weight, stepsize)
-        if row < self._written:
-            self._later_steps.append((row, step, weight, stepsize))
-            if len(self._later_steps) >= self._chunk_rows:
-                self._write()
+    def stepped(self, weights: Mapping[int, float], step: int, stepsize: float) -> None:
+        """Complete the rows of held gradients."""
+        for row, weight in weights.items():
+            if row >= self._buffer_first:
+                place = (row - self._buffer_first) * ROW_BYTES + STEP_OFFSET
+                STEP_OF_ROW.pack_into(self._buffer, place, step, weight, stepsize)
+            if row < self._written:
+                self._later_steps.append((row, step, weight, stepsize))
+        if len(self._later_steps) >= self._chunk_rows:
+            self._write()
 
     def happened(self, event: OtherEvent) -> None:
         """Append another event."""
@@ -103,30 +72,29 @@ class TraceRecorder:
         if len(self._events) >= self._chunk_rows:
             self._write()
 
-    # What is known so far
+    # The trace so far
 
     @property
     def num_arrivals(self) -> int:
         """The number of arrivals so far."""
         return self._rows
 
-    def row(self, number: int) -> NDArray[np.void]:
-        """One of the latest rows."""
-        offset = (number - self._buffer_first) * ROW_BYTES
-        return np.frombuffer(bytes(self._buffer[offset : offset + ROW_BYTES]), ARRIVAL_DTYPE)
+    def row(self, number: int) -> Row:
+        """Return one of the rows in the buffer."""
+        return Row._make(ROW.unpack_from(self._buffer, (number - self._buffer_first) * ROW_BYTES))
 
     def recent(self, column: str, count: int) -> NDArray[Any]:
-        """A column of the latest rows, at most ``count``, and at most those in the buffer."""
+        """Return a column of the latest rows: at most ``count``, and at most those in the buffer."""
         return self._buffered(self._buffer_first)[column][-count:].copy()
 
     def tally(self) -> Tally:
-        """The totals over all rows, also those that are not kept."""
+        """Return the totals over all rows, including those that are not kept."""
         tally = self._tally.copy()
         tally.add(self._buffered(self._written))
         return tally
 
     def trace(self, seconds: float = 0.0, last_norm: float = 0.0) -> Trace:
-        """The trace so far, of a run that ended after ``seconds`` at params with this norm."""
+        """Return the trace so far, as that of a run that ended after ``seconds`` at params with this norm."""
         if self._writer is None:
             rows = self._buffered(0)
             kept = rows.copy() if self.kept == "full" else rows[places_kept(rows, self.kept, self._tally)]
@@ -139,49 +107,48 @@ class TraceRecorder:
     # Storage
 
     def write_to(self, file: FrameFile) -> None:
-        """Write to this file from now on. Before the first event only."""
+        """Write to this file from now on. Call it before the first event only."""
         self._writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept)
 
     def go_on(self, file: FrameFile, position: Position, initial_workers: Sequence[int], tally: Tally) -> None:
-        """Go on writing to the file of a run that is resumed, which ends at ``position``."""
+        """Continue the file of a run that is resumed, which ends at ``position``."""
         self.initial_workers = np.array(initial_workers, dtype=np.int64)
         self._writer = JournalWriter(file, position.frames)
         self._rows = self._buffer_first = self._written = tally.arrivals
         self._tally = tally.copy()
 
     def checkpoint(self) -> tuple[Position, Tally]:
-        """Write everything up to now. Returns what ``go_on`` needs."""
+        """Write everything so far. Returns the arguments for ``go_on``."""
         self._write()
         if self._writer is None:
             raise RuntimeError("the trace has no file: call write_to first")
         return self._writer.position, self._tally.copy()
 
     def finish(self, seconds: float, last_norm: float) -> None:
-        """Write the rest and the end of the run, if there is a file."""
+        """Write the remaining rows and the end of the run, if there is a file."""
         if self._writer is not None:
             self._write()
             self._writer.end(seconds, last_norm, self._rows)
             self._writer.file.sync()
 
-    def _make_room(self) -> int:
-        """Enlarge the buffer, or write it and begin again. Returns the offset of the next row."""
+    def _make_room(self) -> None:
+        """Enlarge the buffer; if it has the size of a chunk, write its rows and reuse it."""
         size = len(self._buffer)
         largest = self._chunk_rows * ROW_BYTES
         if size < largest:
             self._buffer.extend(bytes(min(3 * size, largest - size)))
-            return size
-        self._write()
-        self._buffer_first = self._rows
-        return 0
+        else:
+            self._write()
+            self._buffer_first, self._end = self._rows, 0
 
     def _buffered(self, first: int) -> NDArray[np.void]:
-        """The rows from ``first`` on, as they are in the buffer. A copy is needed to keep them."""
+        """Return the rows of the buffer from number ``first`` on, read-only."""
         count = self._rows - first
         offset = (first - self._buffer_first) * ROW_BYTES
         return np.frombuffer(bytes(self._buffer[offset : offset + count * ROW_BYTES]), ARRIVAL_DTYPE)
 
     def _write(self) -> None:
-        """Append what is not in the file yet."""
+        """Append everything to the file that is not in it yet."""
         if self._writer is None:
             self.write_to(FrameFile())
         writer = self._writer

@@ -66,6 +66,8 @@ class Stats:
     """Bytes of the gradients that workers sent, in their compressed size."""
     bytes_down: int = 0
     """Bytes of the params sent to workers: one copy per ticket, but not the same version twice in a row."""
+    not_compiled: str = ""
+    """Why a simulation was not compiled; empty if it was, and for runs with real workers."""
 
     @property
     def steps_per_second(self) -> float:

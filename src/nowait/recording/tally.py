@@ -1,4 +1,4 @@
-"""Totals over the arrivals of a run, counted as they come, so that no trace is needed for them."""
+"""Totals over the arrivals of a run, updated as it goes on, so that they do not need a trace."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ FEW_ROWS = 4_096
 
 @final
 class Tally:
-    """Counts by worker number, and how often a worker got params that it had already."""
+    """Counts by worker number, and how often a worker was given params that it had already."""
 
     def __init__(self) -> None:
         self.arrivals = 0
         self.repeats = 0
-        """How often a worker's arrival had the same version as its one before."""
+        """How often two consecutive arrivals of a worker had the same version."""
         self.by_worker: Integers = np.zeros(0, np.int64)
         """Arrivals of each worker."""
         self.valid: Integers = np.zeros(0, np.int64)
@@ -37,13 +37,13 @@ class Tally:
 
     @classmethod
     def of(cls, rows: NDArray[np.void]) -> Tally:
-        """The totals of these rows."""
+        """Return the totals of these rows."""
         tally = cls()
         tally.add(rows)
         return tally
 
     def add(self, rows: NDArray[np.void]) -> None:
-        """Count these rows, which follow on those counted before."""
+        """Add these rows, which come after those counted before."""
         if not len(rows):
             return
         worker = np.ascontiguousarray(rows["worker"])
@@ -55,7 +55,7 @@ class Tally:
         self.valid += np.bincount(worker[IS_VALID[rows["outcome"]]], minlength=size)
 
     def _repeats(self, worker: Integers, version: Integers) -> int:
-        """How often a worker comes with the version it came with before."""
+        """Count the arrivals whose version is that of the worker's previous arrival."""
         if len(worker) > FEW_ROWS:
             return int(kernels().count_repeats(worker, version, self._latest))
         repeats = 0
@@ -78,11 +78,11 @@ class Tally:
         return kept
 
     def copy(self) -> Tally:
-        """A copy that does not change with this one."""
+        """Return an independent copy."""
         return Tally.restored(self.state())
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {
             "arrivals": self.arrivals,
             "repeats": self.repeats,
@@ -93,7 +93,7 @@ class Tally:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Tally:
-        """The tally with this state."""
+        """Return a tally with the state that ``state`` returned."""
         tally = cls()
         tally.arrivals, tally.repeats = int(state["arrivals"]), int(state["repeats"])
         tally.by_worker = np.array(state["by_worker"], dtype=np.int64)
@@ -110,7 +110,7 @@ class Tally:
 
 
 def places_kept(rows: NDArray[np.void], kept: str, before: Tally) -> Integers:
-    """The places of the rows that a trace keeps, "full", "sampled" or "none", after the rows counted ``before``."""
+    """Return the indices of the rows that a "full", "sampled" or "none" trace keeps, after those counted ``before``."""
     if kept == "full":
         return np.arange(len(rows))
     return np.flatnonzero(before.sample(rows["worker"])) if kept == "sampled" else np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""A server to try a method on, by hand, event by event."""
+"""Helpers to test a method with a server, event by event."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nowait.core.types import Vector
 
 
 def a_server(method: Method, num_workers: int, dimension: int = 2, **parts: Any) -> Server:
-    """A started server at zero params."""
+    """Return a started server at zero params."""
     server = Server(method, np.zeros(dimension), num_workers, **parts)
     server.start()
     return server
@@ -20,25 +20,28 @@ def a_server(method: Method, num_workers: int, dimension: int = 2, **parts: Any)
 def gradient_from(
     server: Server, worker: int, gradient: Vector | float = 1.0, time: float | None = None
 ) -> GradientArrived:
-    """The event of a worker finishing its oldest ticket, with this gradient (a number: that in every entry)."""
-    tickets = server.in_flight.of(worker)
-    if not tickets:
+    """Return the event that a worker finishes its running ticket, with this gradient (a number fills all entries)."""
+    ticket = server.in_flight.first_of(worker)
+    if ticket is None:
         raise ValueError(f"worker {worker} has no ticket in flight")
     values = np.full_like(server.params, gradient) if isinstance(gradient, float | int) else gradient
-    return GradientArrived(tickets[0], values, server.now if time is None else time)
+    return GradientArrived(ticket, values, server.now if time is None else time)
 
 
 def check_invariants(server: Server) -> None:
-    """Raise ``AssertionError`` unless the server's bookkeeping fits together. Looks inside, changes nothing."""
+    """Raise ``AssertionError`` if the server's bookkeeping is inconsistent. Reads private state, changes nothing."""
     versions = server._versions
     holders: dict[int, int] = {id(versions.current): 1}
     for ticket in server.in_flight.values():
-        version = server.in_flight.versions[ticket.id]
+        version = versions.by_ticket[ticket.id]
         assert version.number == ticket.version, f"{ticket} holds version {version.number}"
-        assert ticket.worker in server.workers, f"{ticket} belongs to a worker that is gone"
+        assert ticket.worker in server.workers, f"{ticket} belongs to a worker that has left"
         assert ticket in server.in_flight.of(ticket.worker), f"{ticket} is not among its worker's tickets"
         holders[id(version)] = holders.get(id(version), 0) + 1
-    held = [server.in_flight.versions[ticket.id] for ticket in server.in_flight.values()] + [versions.current]
+    assert versions.by_ticket.keys() == server.in_flight.keys(), "the tickets with versions are not those in flight"
+    queued = [ticket for worker in server.workers for ticket in server.in_flight.of(worker)]
+    assert sorted(queued) == sorted(server.in_flight.values()), "the queues of the workers are not what is in flight"
+    held = [*versions.by_ticket.values(), versions.current]
     for version in held:
         assert version.references == holders[id(version)], f"version {version.number} miscounts its references"
     distinct = {id(version) for version in held}

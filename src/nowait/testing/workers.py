@@ -1,4 +1,4 @@
-"""Workers that follow a script: they finish when a test says so."""
+"""Scripted workers: they finish when a test says so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nowait.testing.servers import check_invariants
 
 @final
 class ScriptedWorkers:
-    """Drives a server event by event, checking its invariants after each.
+    """Passes events to a server, and checks its invariants after each.
 
     Gradients are those of ½‖x − 1‖²: they depend on the point alone. ``next_arrival`` chooses whose ticket
     finishes by a fixed random order; every event is a second after the last one. Worker m computes for m + 1 seconds.
@@ -30,13 +30,13 @@ class ScriptedWorkers:
         self._take(self.server.start())
 
     def after(self, events: int) -> Self:
-        """Let this many events pass."""
+        """Pass this many events to the server."""
         for _ in range(events):
             self.next_event()
         return self
 
     def next_event(self) -> None:
-        """An arrival; a timer if nothing is in flight."""
+        """Let a gradient arrive; without tickets in flight, let a timer expire."""
         if self.server.in_flight:
             self.next_arrival()
         elif self._timers:
@@ -45,7 +45,7 @@ class ScriptedWorkers:
             raise AssertionError("nothing is in flight and no timer is set: the run would hang")
 
     def next_arrival(self, bad_first: bool = False) -> None:
-        """Somebody finishes; with ``bad_first`` after a NaN from the same worker."""
+        """Let a worker finish; with ``bad_first``, it sends a NaN gradient before."""
         busy = [worker for worker in sorted(self.server.workers) if self.server.in_flight.of(worker)]
         if not busy:
             raise AssertionError("no worker has a ticket: the method must assign one at the start and after arrivals")
@@ -56,17 +56,17 @@ class ScriptedWorkers:
         self.finish(ticket)
 
     def finish(self, ticket: Ticket) -> None:
-        """This ticket's gradient arrives."""
+        """Let the gradient of this ticket arrive."""
         gradient = self.server.point(ticket) - 1.0
         now = self._now()
         self._feed(GradientArrived(ticket, gradient, now, started=now - 1.0, compute_seconds=1.0 + ticket.worker))
 
     def join(self, worker: int) -> None:
-        """A worker joins."""
+        """Let a worker join."""
         self._feed(WorkerJoined(worker, self._now()))
 
     def lose(self, worker: int) -> None:
-        """A worker leaves."""
+        """Let a worker leave."""
         self._feed(WorkerLost(worker, self._now()))
 
     def _feed(self, event: Any) -> None:

@@ -1,4 +1,4 @@
-"""What happens in virtual time beside arrivals: timers, joins and leaves."""
+"""Events in virtual time other than arrivals: timers, joins and leaves."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nowait.core.membership import WorkerSet
 from nowait.speeds import Faults
 
 FOREVER = sys.float_info.max
-"""The last moment of virtual time; a ticket that takes infinitely long arrives after it."""
+"""The end of virtual time; a ticket that takes infinitely long arrives after it."""
 Alarm = TimerFired | WorkerJoined | WorkerLost
 
 
 @final
 class Alarms:
-    """Alarms in the order of their times; those of one time as they were set. ``end`` is when the run ends."""
+    """A queue of alarms ordered by time; alarms at the same time keep their order. ``end`` is the end of the run."""
 
     __slots__ = ("_end", "_heap", "_num_changes", "_num_set", "limit")
 
@@ -27,7 +27,7 @@ class Alarms:
         self._heap: list[tuple[float, int, Alarm]] = []
         self._num_set = 0
         self._num_changes = 0
-        """How many of those to come are joins and leaves."""
+        """How many of the alarms in the queue are joins and leaves."""
         self.limit = self._end
         """Arrivals up to this time come before the next alarm and the end."""
         for time, kind, worker in faults.in_order():
@@ -37,7 +37,7 @@ class Alarms:
         return len(self._heap)
 
     def add(self, alarm: Alarm) -> None:
-        """One more."""
+        """Add an alarm."""
         heappush(self._heap, (alarm.time, self._num_set, alarm))
         self._num_set += 1
         if not isinstance(alarm, TimerFired):
@@ -45,11 +45,11 @@ class Alarms:
         self.limit = min(self._end, self._heap[0][0])
 
     def changes_to_come(self) -> bool:
-        """Will anybody join or leave?"""
+        """Return whether a worker will join or leave."""
         return self._num_changes > 0
 
     def pop(self) -> Alarm | None:
-        """The next one, if it comes before the end."""
+        """Remove and return the next alarm; None if there is none before the end."""
         if not self._heap or self._heap[0][0] > self._end:
             return None
         alarm = heappop(self._heap)[2]
@@ -60,7 +60,7 @@ class Alarms:
 
 
 class Standing(Protocol):
-    """What can be seen of a server."""
+    """The attributes of a server or planner that ``why_nothing_happens`` reads."""
 
     @property
     def workers(self) -> WorkerSet:
@@ -76,7 +76,7 @@ class Standing(Protocol):
 
 
 def why_nothing_happens(server: Standing) -> str:
-    """Nobody will arrive any more, and no alarm is set: why?"""
+    """Return why there are no more events; an error if the method is the cause."""
     if not server.workers:
         return f"every worker has left after {server.steps} steps, and none will join"
     if server.in_flight:

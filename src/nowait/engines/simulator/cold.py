@@ -1,4 +1,4 @@
-"""Short runs on a machine without compiled code: they are over before the code of the compiled way would be ready."""
+"""Short runs are not compiled while no compiled code is cached: compiling would take longer than the run."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from nowait.core import LastIterate
 from nowait.core.schedule import speaks_for
 from nowait.engines.budget import Budget
 from nowait.engines.session import Parts
-from nowait.engines.simulator.compiled import SPEEDS_BEHAVIOUR
+from nowait.engines.simulator.blueprint import SPEEDS_BEHAVIOUR
 from nowait.engines.simulator.execution import kernels
 from nowait.numerics.compiled import is_ready
 from nowait.problems import LinearModel
 from nowait.speeds import Speeds
 
 FEW_GRADIENTS = 4_000
-"""The reference way computes so many in about the time that it takes to compile the other way."""
+"""The reference simulation computes about this many gradients in the time that compiling takes."""
 
 
 @final
 class Patience:
-    """How many gradients this process may still compute the reference way before it compiles."""
+    """How many gradients this process may still compute without compiled code."""
 
     def __init__(self, gradients: float) -> None:
         self.gradients = gradients
 
     def allows(self, gradients: float) -> bool:
-        """Whether a run of so many gradients is among them; if so, they are used up."""
+        """Return whether a run may compute this many; if so, they are subtracted."""
         allowed = gradients <= self.gradients
         self.gradients -= gradients if allowed else 0
         return allowed
@@ -37,9 +37,9 @@ PATIENCE = Patience(FEW_GRADIENTS)
 
 
 def is_better_not_compiled(parts: Parts, speeds: Speeds, seed: int) -> bool:
-    """Whether a run is short, its compiled code is not there yet, and the reference way records the same bits.
+    """Return whether a run is short, its code not compiled yet, and the reference simulation records the same bits.
 
-    The ways differ in the last digits of averages, and of gradient norms where gradients are slopes of one row.
+    Otherwise the last digits of averages differ, and of gradient norms where gradients are slopes of one row.
     """
     one_row = isinstance(parts.problem, LinearModel) and parts.problem.batch_size == 1
     if one_row or not isinstance(parts.server.output, LastIterate) or parts.capabilities.compiled_data is None:
@@ -49,7 +49,7 @@ def is_better_not_compiled(parts: Parts, speeds: Speeds, seed: int) -> bool:
 
 
 def most_gradients(budget: Budget, speeds: Speeds, seed: int) -> float:
-    """About how many gradients a run computes at most; infinity if that is not known."""
+    """Return about how many gradients a run computes at most; infinity if that is unknown."""
     bounds = [math.inf if budget.gradients is None else budget.gradients]
     if budget.steps is not None:
         bounds.append(budget.steps * speeds.num_workers)

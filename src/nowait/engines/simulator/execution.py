@@ -1,4 +1,4 @@
-"""The execution of a plan by compiled code."""
+"""Executes a plan with compiled code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from nowait.engines.simulator.plan import NotPlannable, Plan
 from nowait.problems.compiled_data import QUADRATIC, ProblemData
 
 MOST_BYTES_OF_GRADIENTS = 1 << 28
-"""Gradients of more than one row are kept whole while they are pending, unless that takes more memory than this."""
+"""Pending gradients of more than one row are stored as vectors, unless that takes more memory than this."""
 MOST_BYTES_IN_ALL = 1 << 29
-"""Runs whose pending gradients, kept whole, would take more are not compiled."""
+"""Runs whose pending gradients would take more memory than this are not compiled."""
 
 
 @final
 class Execution:
-    """One or several runs of a plan, which differ in the factor of their stepsizes."""
+    """Executes one or several runs of a plan, which differ in the factor of their stepsizes."""
 
     def __init__(
         self, data: ProblemData, plan: Plan, seed: int, initial: Vector, factors: Floats, shares: Floats | None
@@ -32,17 +32,18 @@ class Execution:
         runs, dimension = len(factors), len(initial)
         slopes_only = _keeps_slopes(data, initial, runs * slots)
         if not slopes_only and runs * slots * initial.nbytes > MOST_BYTES_IN_ALL:
-            raise NotPlannable  # the reference way keeps one point for all gradients of a version
+            # The server needs less: it keeps one point for all gradients of a version.
+            raise NotPlannable(f"pending gradients would take more than {MOST_BYTES_IN_ALL >> 20} MiB")
         single = slopes_only and data.batch == 1
         shape, dtype = (data.batch, np.dtype(np.float64)) if slopes_only else (dimension, initial.dtype)
         self.points = np.tile(initial, (runs, 1))
         """The current params of each run."""
         self.averages = np.zeros((runs, dimension))
-        """What an averaging output has added up."""
+        """The weighted sum of iterates of an averaging output, by run."""
         self.alive = np.ones(runs, dtype=np.bool_)
         """Whether the gradients of each run have been finite so far."""
         self.gradient_norms = np.zeros(len(plan.arrivals))
-        """Of the first run, by arrival."""
+        """The norms of the gradients of the first run, by arrival."""
         self._work = compiled.Work(
             data=data,
             slopes_only=slopes_only,
@@ -71,23 +72,23 @@ class Execution:
         self._execute = compiled.execute_rows if single else compiled.execute_vectors
 
     def run_to(self, end: int) -> None:
-        """Execute the instructions before this place of the plan's codes."""
+        """Execute the instructions before index ``end`` of the plan's codes."""
         self._execute(self._work, end)
 
     def finite(self) -> Any:
-        """Whether the gradients and the params of each run are finite."""
+        """Return a mask of the runs whose gradients and params are finite."""
         return self.alive & np.isfinite(self.points).all(axis=1)
 
 
 def _keeps_slopes(data: ProblemData, initial: Vector, entries: int) -> bool:
-    """Is a pending gradient kept as the slopes of its rows? Only if it depends on the point by them alone."""
+    """Return whether pending gradients are stored as slopes of their rows, on which alone they must depend."""
     plain = data.kind != QUADRATIC and data.l2 == 0.0 and initial.dtype == data.targets.dtype == np.float64
     return plain and (data.batch == 1 or entries * initial.nbytes > MOST_BYTES_OF_GRADIENTS)
 
 
 @cache
 def kernels() -> Any:
-    """The compiled code, loaded at its first use."""
-    from nowait.engines.simulator import kernels as module
+    """The module ``execution_kernels``, imported at the first use."""
+    from nowait.engines.simulator import execution_kernels as module
 
     return module

@@ -1,7 +1,7 @@
-"""A plan: what a method does with every gradient of a run, written down before any gradient is computed.
+"""A plan: the arrivals of a run and what its method does with each, made before any gradient is computed.
 
-Who arrives when does not depend on the values of gradients. So a run whose method never looks at them splits into the
-plan, which is made by the method itself, and its execution, which is arithmetic alone.
+When gradients arrive does not depend on their values. So a run whose method does not read vectors can be split into a
+plan, made by the method itself, and its execution, which is arithmetic only.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core.ledger import Counts
 from nowait.core.outputs import Uses
-from nowait.core.rejections import Counts
 from nowait.core.types import Floats, Integers
 
 ARRIVE, EVENT, APPLY, STEP, ADD, MERGE, CLEAR, FIRST_SUM = range(8)
@@ -22,8 +22,22 @@ STEP are followed by a sum and MERGE by two: the one numbered n is FIRST_SUM + n
 ADD and MERGE a weight, STEP a stepsize and a scale."""
 
 
+READS_PARAMS, READS_POINTS = "the method reads params", "the method reads points"
+READS_GRADIENTS, READS_SUMS = "the method reads gradients", "the method reads a sum of gradients"
+MAKES_DIRECTIONS = "the method makes directions of its own"
+READING_VECTORS = (READS_PARAMS, READS_POINTS, READS_GRADIENTS, READS_SUMS, MAKES_DIRECTIONS)
+"""The reasons why a method that needs the values of vectors has no plan."""
+
+
 class NotPlannable(BaseException):
-    """The method asked for something that no plan can know: the value of a gradient, or params."""
+    """A run cannot be made from a plan. ``reason`` says why, in words for ``stats.not_compiled``.
+
+    A ``BaseException``, so that a method that catches errors does not catch it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @final
@@ -32,7 +46,7 @@ class Plan:
     """The arrivals of a run and the instructions of its method."""
 
     arrivals: NDArray[np.void]
-    """The rows of the trace, in which only the norms of the gradients are missing."""
+    """The rows of the trace, complete but for the norms of the gradients."""
     events: NDArray[np.void]
     """The other events of the trace."""
     codes: NDArray[np.int32]
@@ -44,30 +58,30 @@ class Plan:
     uses: Uses | None
     """What an averaging output needs; None if it was not asked for."""
     seconds: float | None = None
-    """How much time the run took, if it was the time that ran out."""
+    """The virtual seconds of the run, if the time budget ended it."""
     advice: str = ""
-    """Why nothing happens any more, if that ended the run."""
+    """Why there are no more events, if that ended the run."""
 
     @property
     def num_steps(self) -> int:
-        """How many steps it makes."""
+        """The number of steps of the plan."""
         return self.moments.steps_after(len(self.moments) - 1)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Where the run stands after each event."""
+    """Time, steps and gradients after each event."""
 
     time: Floats
     steps: Integers
     gradients: Integers
     codes: Integers | None = None
-    """How many entries of the plan's codes are done. None: one for every event, and one for every step."""
+    """How many entries of the plan's codes are executed. None: one for every event, and one for every step."""
 
     @classmethod
     def of(cls, codes: NDArray[np.int32], arrivals: NDArray[np.void], events: NDArray[np.void]) -> Moments:
-        """Those of a plan with these instructions."""
+        """Compute them from the instructions of a plan."""
         begins = np.flatnonzero((codes == ARRIVE) | (codes == EVENT))
         ends = np.append(begins[1:], len(codes)) if len(begins) else begins
         is_arrival = codes[begins] == ARRIVE
@@ -80,20 +94,20 @@ class Moments:
         return len(self.time)
 
     def steps_after(self, event: int) -> int:
-        """How many steps were made by then; ``event`` -1 is the beginning."""
+        """The number of steps after an event; -1 is the start."""
         return int(self.steps[event]) if event >= 0 else 0
 
     def codes_after(self, event: int) -> int:
-        """How many entries of the plan's codes are done by then."""
+        """How many entries of the plan's codes are executed after an event."""
         return event + 1 + self.steps_after(event) if self.codes is None else int(self.codes[event])
 
     def stepped_at(self, event: int) -> float:
-        """When the latest step was made."""
+        """The time of the latest step after an event."""
         steps = self.steps_after(event)
         return float(self.time[np.searchsorted(self.steps, steps)]) if steps else 0.0
 
     def first_due(self, start: int, steps: float, gradients: float, time: float) -> int:
-        """The first event from ``start`` on after which one of these is reached; the last one if there is none."""
+        """Return the first event from ``start`` on that reaches one of these limits; the last one if none does."""
         places = [
             int(np.searchsorted(column[start:], value))
             for column, value in ((self.steps, steps), (self.gradients, gradients), (self.time, time))
@@ -101,6 +115,16 @@ class Moments:
         return min(start + min(places), len(self) - 1)
 
 
+def uses_of(versions: Integers, weights: Floats, stepsizes: Floats) -> Uses:
+    """Return what an averaging output needs, of gradients at ``versions`` that were used with stepsizes ``weights``.
+
+    ``stepsizes`` are those of all steps. The initial params (version 0) have no share in an average.
+    """
+    later = versions > 0
+    sums = np.concatenate([[0.0], np.cumsum(stepsizes)])
+    return Uses(versions[later], weights[later], sums[versions[later]], len(stepsizes))
+
+
 def as_array(values: Any, dtype: Any) -> NDArray[Any]:
-    """A Python array as numpy's, without a copy of every entry."""
+    """Return a view of a Python array as a numpy array."""
     return np.frombuffer(values, dtype=dtype) if len(values) else np.empty(0, dtype)

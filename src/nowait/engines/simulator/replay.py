@@ -1,4 +1,4 @@
-"""Replay: feed a trace to a server again, recompute the gradients, and arrive at the same iterates."""
+"""Replay: pass the events of a trace to a server again and recompute the gradients, for the same iterates."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.engines.simulator.simulator import VirtualWorker
 from nowait.recording import Run, Trace
-from nowait.recording.rows import COLUMNS, OUTCOMES, OtherEvent
+from nowait.recording.rows import OUTCOMES, STEP_COLUMNS, OtherEvent, Row
 
 NORM_TOLERANCE = 1e-9
-DELAY, NORM, OUTCOME = (COLUMNS.index(name) for name in ("delay", "gradient_norm", "outcome"))
 REFUSAL = "the trace is of another problem, seed, method, update or initial params"
 
 
 def replay(parts: Parts, trace: Trace, seed: int, progress: bool | None) -> Run:
-    """The run of the trace once more, checked row by row."""
+    """Repeat the run of a trace, and compare every row."""
     player = _Player(parts, trace, seed)
     with np.errstate(over="ignore", invalid="ignore"), Progress("replaying", progress) as bar:
         player.play(bar)
@@ -55,7 +54,7 @@ class _Player:
             if self.session.finished:
                 break
             if not isinstance(event, OtherEvent):
-                self._play_arrival(row, event)
+                self._play_arrival(row, Row._make(event))
             else:
                 if isinstance(event, WorkerLost):
                     self._worker.forget(event.worker)
@@ -66,48 +65,44 @@ class _Player:
                 bar.tick(lambda row=row: row / total)  # type: ignore[misc]
         self._compare_end()
 
-    def _play_arrival(self, row: int, recorded: tuple[Any, ...]) -> None:
-        ticket_id, worker, job, version, _, time, started, compute_seconds = recorded[:8]
-        ticket = Ticket(ticket_id, worker, version, job, started)
-        outcome = OUTCOMES[recorded[OUTCOME]]
+    def _play_arrival(self, number: int, recorded: Row) -> None:
+        ticket = Ticket(recorded.ticket, recorded.worker, recorded.version, recorded.job, recorded.started)
         gradient: Any = None
-        if outcome is not Outcome.LATE:
-            ticket = self._in_flight(row, ticket)
+        if OUTCOMES[recorded.outcome] is not Outcome.LATE:
+            ticket = self._in_flight(number, ticket)
             gradient = self._gradient(recorded, ticket)
-        self.session.handle(GradientArrived(ticket, gradient, time, started, compute_seconds))
-        self._compare(row, recorded)
+        event = GradientArrived(ticket, gradient, recorded.time, recorded.started, recorded.compute_seconds)
+        self.session.handle(event)
+        self._compare(number, recorded)
 
-    def _in_flight(self, row: int, recorded: Ticket) -> Ticket:
+    def _in_flight(self, number: int, recorded: Ticket) -> Ticket:
+        """Return the ticket of the replay with the same id; the trace does not record when a ticket was issued."""
         ticket = self._server.in_flight.get(recorded.id)
-        if ticket is None or ticket[:4] != recorded[:4]:
-            raise ValueError(
-                f"row {row} of the trace has {recorded[:4]}, the replay has {ticket and ticket[:4]}: {REFUSAL}"
-            )
+        if ticket is None or ticket._replace(time=recorded.time) != recorded:
+            raise ValueError(f"row {number} of the trace has {recorded}, the replay has {ticket}: {REFUSAL}")
         return ticket
 
-    def _gradient(self, recorded: tuple[Any, ...], ticket: Ticket) -> Any:
-        if math.isnan(recorded[NORM]):
+    def _gradient(self, recorded: Row, ticket: Ticket) -> Any:
+        if math.isnan(recorded.gradient_norm):
             return np.full_like(self._server.params, math.nan)
         return self._worker.gradient(ticket, self._server.point(ticket))
 
-    def _compare(self, row: int, recorded: tuple[Any, ...]) -> None:
-        replayed = self._recorder.row(row).tolist()[0]
-        same_norm = math.isclose(recorded[NORM], replayed[NORM], rel_tol=NORM_TOLERANCE, abs_tol=1e-300) or (
-            math.isnan(recorded[NORM]) and math.isnan(replayed[NORM])
-        )
-        if not same_norm:
+    def _compare(self, number: int, recorded: Row) -> None:
+        replayed = self._recorder.row(number)
+        before, after = recorded.gradient_norm, replayed.gradient_norm
+        same_norm = math.isclose(before, after, rel_tol=NORM_TOLERANCE, abs_tol=1e-300)
+        if not same_norm and not (math.isnan(before) and math.isnan(after)):
             raise ValueError(
-                f"row {row} of the trace has gradient norm {recorded[NORM]:.9g}, "
-                f"the replay {replayed[NORM]:.9g}: {REFUSAL}"
+                f"row {number} of the trace has gradient norm {before:.9g}, the replay {after:.9g}: {REFUSAL}"
             )
-        if recorded[DELAY] != replayed[DELAY] or recorded[OUTCOME] != replayed[OUTCOME]:
+        if recorded.delay != replayed.delay or recorded.outcome != replayed.outcome:
             raise ValueError(
-                f"row {row} of the trace has delay {recorded[DELAY]} and was {OUTCOMES[recorded[OUTCOME]]}, "
-                f"in the replay delay {replayed[DELAY]} and {OUTCOMES[replayed[OUTCOME]]}: {REFUSAL}"
+                f"row {number} of the trace has delay {recorded.delay} and was {OUTCOMES[recorded.outcome]}, "
+                f"in the replay delay {replayed.delay} and {OUTCOMES[replayed.outcome]}: {REFUSAL}"
             )
 
     def _compare_end(self) -> None:
-        """Held gradients got their steps after their rows were compared; and the last params tell of the update."""
+        """Compare the steps of held gradients, which were made after their rows, and the norm of the last params."""
         first = 0
         for recorded, replayed in _same_parts(self._trace, self._recorder.trace()):
             _compare_steps(first, recorded, replayed)
@@ -120,7 +115,7 @@ class _Player:
 
 
 def _same_parts(trace: Trace, other: Trace) -> Iterator[tuple[NDArray[np.void], NDArray[np.void]]]:
-    """The rows of two traces, a part at a time, up to the end of the shorter one."""
+    """Yield the rows of two traces in blocks of equal length, up to the end of the shorter one."""
     blocks = other.blocks()
     there = next(blocks, None)
     for here in trace.blocks():
@@ -133,7 +128,7 @@ def _same_parts(trace: Trace, other: Trace) -> Iterator[tuple[NDArray[np.void], 
 
 
 def _compare_steps(first: int, recorded: NDArray[np.void], replayed: NDArray[np.void]) -> None:
-    for column in ("step", "weight", "stepsize"):
+    for column in STEP_COLUMNS:
         differs = np.flatnonzero(~np.isclose(recorded[column], replayed[column], rtol=NORM_TOLERANCE, atol=0))
         if len(differs):
             row = int(differs[0])

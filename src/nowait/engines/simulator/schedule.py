@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import ApplyAtOnce, Constant, DelayAdaptive, Outcome, Stepsize
+from nowait.core.ledger import Counts, delays_at_end
 from nowait.core.outputs import Uses
-from nowait.core.rejections import Counts
 from nowait.core.types import Floats, Integers
 from nowait.engines.budget import Budget
 from nowait.engines.simulator.alarms import FOREVER
-from nowait.engines.simulator.execution import kernels
-from nowait.engines.simulator.plan import APPLY, ARRIVE, Moments, NotPlannable, Plan
+from nowait.engines.simulator.plan import APPLY, ARRIVE, Moments, NotPlannable, Plan, uses_of
 from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, OUTCOME_CODES
 from nowait.speeds.formula import Formula
 
 ROWS_AT_A_TIME = 1 << 18
 FIRST_ROWS = 1 << 16
-"""Room for so many arrivals is made first where their number is not known, and doubled when it is full."""
+"""The initial size of the array of arrivals if their number is unknown; it is doubled when it is full."""
 MOST = np.iinfo(np.int64).max
 CHECKED = 64
-"""At so many places a stepsize rule's answers for arrays are compared with those for numbers."""
+"""How many stepsizes computed with arrays are compared with those computed one by one."""
 KNOWN_AT = (Stepsize.at, Constant.at, DelayAdaptive.at)
-"""The ``at`` of stepsizes that say the same as the rule itself."""
+"""The implementations of ``Stepsize.at`` that are known to agree with the rule itself."""
 
 
 def scheduled_plan(
@@ -41,11 +41,11 @@ def scheduled_plan(
     most_events: float = math.inf,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Plan:
-    """The plan that the method itself would make. ``go_on`` is asked now and then."""
+    """Return the plan that the method itself would make. It ends early when ``go_on()`` returns False."""
     schedule = _start(formula, workers)
     arrivals, out_of_time = _arrivals(schedule, declared, budget, most_events, go_on)
     if out_of_time and budget.seconds is None:
-        raise NotPlannable  # nobody will ever finish: the method itself has to say so
+        raise NotPlannable("no worker will ever finish")
     num_arrivals, num_steps = len(arrivals), int(schedule.counts[0])
     applied: Any = slice(None) if num_arrivals == num_steps else arrivals["step"] > 0
     made_steps = arrivals[applied]
@@ -67,6 +67,14 @@ def scheduled_plan(
     )
 
 
+@cache
+def kernels() -> Any:
+    """The module ``schedule_kernels``, imported at the first use."""
+    from nowait.engines.simulator import schedule_kernels as module
+
+    return module
+
+
 def _start(formula: Formula, workers: list[int]) -> Any:
     compiled, size = kernels(), len(workers)
     schedule = compiled.Schedule(
@@ -74,7 +82,7 @@ def _start(formula: Formula, workers: list[int]) -> Any:
         workers=np.array(workers, np.int64),
         times=np.empty(size),
         places=np.empty(size, np.int32),
-        desks=np.empty(size, compiled.DESK),
+        running=np.empty(size, compiled.TICKET),
         counts=np.zeros(2, np.int64),
     )
     compiled.start_schedule(schedule)
@@ -84,7 +92,7 @@ def _start(formula: Formula, workers: list[int]) -> Any:
 def _arrivals(
     schedule: Any, declared: ApplyAtOnce, budget: Budget, most_events: float, go_on: Callable[[], bool]
 ) -> tuple[NDArray[np.void], bool]:
-    """All arrivals, and whether it was the time that ran out."""
+    """Return all arrivals, and whether the time budget ended them."""
     most_rows = int(min(most_events, budget.gradients or MOST))
     most_steps = budget.steps or MOST
     end = FOREVER if budget.seconds is None else budget.seconds
@@ -108,24 +116,24 @@ def _arrivals(
 
 
 def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Integers) -> Floats:
-    """The rule for all arrivals at once, where it can do that; the same numbers as one by one, or ``NotPlannable``."""
+    """Return the stepsizes of all arrivals in one call; ``NotPlannable`` if they differ from those of single calls."""
     if type(rule).at not in KNOWN_AT:
-        raise NotPlannable
+        raise NotPlannable("the stepsize has an at() of its own")
     try:
         stepsizes = np.asarray(rule(delays, num_workers, steps), dtype=np.float64)
-    except Exception as error:  # a rule of the user's, for numbers only
-        raise NotPlannable from error
+    except Exception as error:  # a user's rule that takes numbers only
+        raise NotPlannable("the stepsize does not take arrays") from error
     if stepsizes.shape != delays.shape or not ((stepsizes >= 0) & (stepsizes < math.inf)).all():
-        raise NotPlannable
+        raise NotPlannable("the stepsizes are not all finite and at least 0")
     for place in range(0, len(delays), max(1, len(delays) // CHECKED)):
         alone = float(rule(int(delays[place]), num_workers, int(steps[place])))
         if not math.isclose(alone, stepsizes[place], rel_tol=1e-12):
-            raise NotPlannable
+            raise NotPlannable("the stepsize gives other numbers for arrays")
     return np.ascontiguousarray(stepsizes)
 
 
 def _codes(steps: Integers) -> NDArray[np.int32]:
-    """ARRIVE for every arrival, and APPLY after those that make a step; ``steps`` counts the steps after each."""
+    """Return ARRIVE for every arrival, followed by APPLY if it makes a step; ``steps`` are the steps after each."""
     num_steps = int(steps[-1]) if len(steps) else 0
     if num_steps == len(steps):
         return np.tile(np.array([ARRIVE, APPLY], np.int32), num_steps)
@@ -138,15 +146,13 @@ def _codes(steps: Integers) -> NDArray[np.int32]:
 def _uses(
     applied: NDArray[np.void], stepsizes: Floats, schedule: Any, declared: ApplyAtOnce, weigh_in_flight: bool
 ) -> Uses:
-    """The gradients applied, then those in flight by ticket, weighed as ``Method.pending_stepsize`` does."""
+    """Return the gradients applied, then those in flight by ticket, as ``Ledger._weigh_in_flight`` weighs them."""
     steps, versions, weights = len(applied), applied["version"], stepsizes
     if steps and weigh_in_flight:
-        in_flight = schedule.desks["version"][np.argsort(schedule.desks["ticket"])]
-        delays = np.maximum(1, steps - in_flight)
+        in_flight = schedule.running["version"][np.argsort(schedule.running["id"])]
+        delays = delays_at_end(in_flight, steps)
         pending = stepsizes_of(declared.stepsize, delays, len(in_flight), np.full(len(in_flight), steps))
         if declared.max_delay is not None:
             pending = np.where(delays <= declared.max_delay, pending, 0.0)
         versions, weights = np.concatenate([versions, in_flight]), np.concatenate([weights, pending])
-    later = versions > 0
-    sums = np.concatenate([[0.0], np.cumsum(stepsizes)])
-    return Uses(versions[later], weights[later], sums[versions[later]], steps)
+    return uses_of(versions, weights, stepsizes)

@@ -1,8 +1,10 @@
-"""The reference way: drives the server in virtual time, for any problem, method and speeds."""
+"""The reference simulation: drives the server in virtual time, for any problem, method and speeds."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -20,7 +22,7 @@ from nowait.core import (
     sampler,
 )
 from nowait.core.capabilities import Capabilities
-from nowait.core.server import new
+from nowait.core.ledger import new
 from nowait.core.types import Vector
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
@@ -30,14 +32,20 @@ from nowait.recording import Interrupted, Run
 from nowait.speeds import Clock, Faults
 
 
-def simulate(parts: Parts, clock: Clock, faults: Faults, seed: int, progress: bool | None) -> Run:
-    """Run to the end of the budget. A signal ends it before with ``Interrupted``, which has the run so far."""
+def simulate(
+    parts: Parts, clock: Clock, faults: Faults, seed: int, progress: bool | None, *, not_compiled: str = ""
+) -> Run:
+    """Drive the server to the end of the budget. A signal raises ``Interrupted``, which has the run so far.
+
+    ``not_compiled`` is the reason for ``run.stats`` why compiled code was not used.
+    """
     simulator = Simulator(parts, clock, faults, seed)
     quiet = np.errstate(over="ignore", invalid="ignore")
     with quiet, Interruption(simulator.session.interrupt), Progress("simulating", progress) as bar:
         simulator.run(bar)
     seconds = simulator.session.server.now if simulator.seconds is None else simulator.seconds
     run = simulator.session.result(seconds, "reference")
+    run = replace(run, stats=replace(run.stats, not_compiled=not_compiled))
     if simulator.session.interrupted:
         raise Interrupted.of(run)
     return run
@@ -45,30 +53,32 @@ def simulate(parts: Parts, clock: Clock, faults: Faults, seed: int, progress: bo
 
 @final
 class Simulator:
-    """Virtual workers: one running ticket each, the others queued; and alarms for timers, joins and leaves."""
+    """Executes the commands of a server in virtual time. The clock has the running ticket of each worker."""
 
     def __init__(self, parts: Parts, clock: Clock, faults: Faults, seed: int) -> None:
         self.session = Session(parts, self)
         self._server = parts.server
         self._budget = parts.budget
         self.seconds: float | None = None
-        """How much virtual time the run took, if it was the time that ran out."""
+        """The virtual seconds of the run, if the time budget ended it."""
         self._clock = clock
         self._worker = VirtualWorker(parts.capabilities, seed, like=parts.server.params)
-        self._running: dict[int, Ticket] = {}
-        self._queued: dict[int, deque[Ticket]] = {}
+        self._started: dict[int, Ticket] = {}
+        """The tickets that are running on the clock, by id."""
         self._alarms = Alarms(faults, parts.budget.seconds)
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
         self._highest_worker = max([*parts.server.workers, *(worker for _, _, worker in faults.changes)])
 
     def run(self, bar: Progress) -> None:
-        """Event after event."""
-        session = self.session
-        commands = session.start()
+        """Handle events until the run is finished."""
+        session, server = self.session, self._server
+        commands, running = session.start(), server.in_flight.running
         while True:
             for command in commands:
                 if type(command) is Assign:
-                    self._give(command.ticket)
+                    ticket = command[0]
+                    if running.get(ticket[1]) is ticket:  # else it is queued, or was cancelled since
+                        self._start(ticket, server.now)
                 else:
                     self._execute(command)
             if session.finished:
@@ -83,35 +93,32 @@ class Simulator:
     # Control
 
     def add_worker(self) -> None:
-        """A worker with the next number joins now."""
+        """Let a worker with the next unused number join now."""
         self._highest_worker += 1
         self._requests.append(WorkerJoined(self._highest_worker, self._server.now))
 
     def remove_worker(self, worker: int) -> None:
-        """This worker leaves now."""
+        """Let a worker leave now."""
         self._requests.append(WorkerLost(worker, self._server.now))
 
     # Commands
 
-    def _give(self, ticket: Ticket) -> None:
-        worker = ticket[1]
-        if worker in self._running:
-            self._queued.setdefault(worker, deque()).append(ticket)
-        else:
-            self._running[worker] = ticket
-            self._clock.start(ticket, self._server.now)
+    def _start(self, ticket: Ticket, now: float) -> None:
+        self._started[ticket[0]] = ticket
+        self._clock.start(ticket, now)
 
     def _execute(self, command: Command) -> None:
         if isinstance(command, Cancel):
-            self._halt(command.worker)
+            self._stop(command.tickets)
         elif isinstance(command, Wake):
             self._alarms.add(TimerFired(command.at))
 
-    def _halt(self, worker: int) -> None:
-        running = self._running.pop(worker, None)
-        if running is not None:
-            self._clock.cancel(running)
-        self._queued.pop(worker, None)
+    def _stop(self, ticket_ids: Iterable[int]) -> None:
+        """Remove those of these tickets from the clock that were started."""
+        for ticket_id in ticket_ids:
+            ticket = self._started.pop(ticket_id, None)
+            if ticket is not None:
+                self._clock.cancel(ticket)
 
     # Events
 
@@ -120,21 +127,15 @@ class Simulator:
             finished = None if self._requests else self._clock.pop(self._alarms.limit)
             if finished is not None:
                 time, ticket_id, ticket, started, compute_seconds = finished
-                worker = ticket[1]
-                del self._running[worker]
-                if self._queued:
-                    self._start_queued(worker, time)
-                gradient = self._worker.gradient(ticket, self._server.in_flight.versions[ticket_id].point)
+                del self._started[ticket_id]
+                queue = self._server.in_flight.queued.get(ticket[1])
+                if queue:
+                    self._start(queue[0], time)
+                gradient = self._worker.gradient(ticket, self._server.point(ticket))
                 return new(GradientArrived, (ticket, gradient, time, started, compute_seconds))
             alarm = self._requests.popleft() if self._requests else self._next_alarm()
             if alarm is None or isinstance(alarm, TimerFired) or self._change_workers(alarm):
                 return alarm
-
-    def _start_queued(self, worker: int, now: float) -> None:
-        queue = self._queued.get(worker)
-        if queue:
-            self._running[worker] = queue.popleft()
-            self._clock.start(self._running[worker], now)
 
     def _next_alarm(self) -> Alarm | None:
         nobody_left = not self._server.workers and not self._alarms.changes_to_come()
@@ -144,12 +145,12 @@ class Simulator:
         return alarm
 
     def _change_workers(self, change: WorkerJoined | WorkerLost) -> bool:
-        """A join or a loss; False if a callback and the faults both asked for it and it has happened already."""
+        """Prepare a join or a loss. Returns False if it has happened already (callbacks and faults may both ask)."""
         leaves = isinstance(change, WorkerLost)
         if leaves != (change.worker in self._server.workers):
             return False
         if leaves:
-            self._halt(change.worker)
+            self._stop(ticket.id for ticket in self._server.in_flight.of(change.worker))
             self._worker.forget(change.worker)
         return True
 
@@ -167,7 +168,7 @@ class Simulator:
 
 @final
 class VirtualWorker:
-    """Computes gradients when they arrive, so that cancelled tickets cost nothing."""
+    """Computes gradients at their arrival, so that cancelled tickets take no time."""
 
     def __init__(self, capabilities: Capabilities, seed: int, like: Vector) -> None:
         self._gradient_into, self._in_place = capabilities.gradient_function()
@@ -177,7 +178,7 @@ class VirtualWorker:
         self._out = np.empty_like(like)
 
     def gradient(self, ticket: Ticket, point: Vector) -> Any:
-        """The gradient of a ticket, in memory that the next call uses again."""
+        """Return the gradient of a ticket, in an array that the next call overwrites."""
         out = self._out
         sample = self._samples.sample(ticket[1], ticket[3])
         try:
@@ -191,11 +192,11 @@ class VirtualWorker:
             raise
 
     def forget(self, worker: int) -> None:
-        """The worker left, and with it what it remembered."""
+        """Discard the memory of a worker that left."""
         self._memories.pop(worker, None)
 
     def forget_all(self) -> None:
-        """All workers are new."""
+        """Discard the memory of all workers."""
         self._memories.clear()
 
     def _memory_of(self, worker: int) -> Vector:

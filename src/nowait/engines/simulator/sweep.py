@@ -1,4 +1,4 @@
-"""Sweeps: one plan for every seed, executed for all stepsizes at a time, on all cores."""
+"""Sweeps: one plan for every seed, executed for all stepsizes at once, on all cores."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.due import Due
 from nowait.engines.progress import Progress
 from nowait.engines.results import is_reasonable
-from nowait.engines.simulator.compiled import Blueprint, Position
+from nowait.engines.simulator.blueprint import Blueprint
+from nowait.engines.simulator.compiled import NO_COMPILED_GRADIENT
 from nowait.engines.simulator.execution import Execution
 from nowait.engines.simulator.plan import ADD, APPLY, MERGE, STEP, NotPlannable, Plan
+from nowait.engines.simulator.playback import Position
 from nowait.problems.compiled_data import ProblemData
 from nowait.recording import SweepRun
 from nowait.speeds import Faults, Speeds
 
 EVENTS_COMPARED = 2_000
-"""Plans for different stepsizes are compared over so many events."""
+"""Over how many events the plans for different stepsizes are compared."""
 
 
 @final
 @dataclass(frozen=True)
 class SweepParts:
-    """What all runs of a sweep share."""
+    """What all runs of a sweep have in common."""
 
     problem: Any
     data: ProblemData | None
@@ -53,22 +55,22 @@ class SweepParts:
         return Capabilities.of(self.problem)
 
     def blueprint(self, stepsize: float, seed: int) -> Blueprint:
-        """Makes the plans of the runs with a stepsize and a seed."""
+        """Return the blueprint of the run with this stepsize and seed."""
         method = checks.instance(self.make(stepsize), Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
         workers = self.faults.present_at_start(self.speeds.num_workers)
         return Blueprint(method, workers, self.speeds, self.faults, seed)
 
 
 Keep = Callable[[int, Floats, list[SweepRun]], None]
-"""Takes the complete runs of a seed and their stepsizes; called from any thread, by one at a time."""
+"""Receives the complete runs of a seed and their stepsizes; called from any thread, one call at a time."""
 
 
 def sweep_compiled(
     parts: SweepParts, stepsizes: Floats, seeds: list[int], threads: int | None, bar: Progress, keep: Keep
 ) -> None:
-    """All runs, to ``keep`` as they are complete. ``NotPlannable`` if the method looks at gradients."""
+    """Make all runs and pass them to ``keep`` when complete. ``NotPlannable`` if the method reads vectors."""
     if parts.data is None:
-        raise NotPlannable
+        raise NotPlannable(NO_COMPILED_GRADIENT)
     cores = threads or num_cores()
     scales = _plans_scale(parts, stepsizes, seeds[0])
     work = _Work(parts, stepsizes, bar, len(seeds), keep)
@@ -82,7 +84,7 @@ def sweep_compiled(
         try:
             for _ in seed_pool.map(lambda seed: work.of_seed(seed, blocks, pool), seeds):
                 pass
-        except BaseException:  # Ctrl-C, above all: nobody waits for runs that nobody wants
+        except BaseException:  # e.g. Ctrl-C: do not wait for the runs that have not started
             work.stop()
             seed_pool.shutdown(wait=False, cancel_futures=True)
             pool.shutdown(wait=False, cancel_futures=True)
@@ -90,14 +92,14 @@ def sweep_compiled(
 
 
 def num_cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _plans_scale(parts: SweepParts, stepsizes: Floats, seed: int) -> bool:
-    """Do the plans differ in nothing but a factor of all stepsizes?
+    """Return whether the plans for all stepsizes differ only in a factor of their stepsizes.
 
     All stepsizes are compared over the first events; the smallest and the largest over the whole run.
     """
@@ -117,7 +119,7 @@ def _plans_scale(parts: SweepParts, stepsizes: Floats, seed: int) -> bool:
 
 
 def _is_scaled(plan: Plan, unit: Plan, factor: float) -> bool:
-    """Are the instructions the same, with stepsizes that are ``factor`` times as large?"""
+    """Return whether the instructions are the same, with stepsizes ``factor`` times as large."""
     if not np.array_equal(plan.codes, unit.codes) or len(plan.numbers) != len(unit.numbers):
         return False
     columns = [name for name in plan.arrivals.dtype.names or () if name != "stepsize"]
@@ -127,7 +129,7 @@ def _is_scaled(plan: Plan, unit: Plan, factor: float) -> bool:
 
 
 def _are_stepsizes(codes: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which of the numbers of a plan are stepsizes."""
+    """Return a mask of those numbers of a plan that are stepsizes."""
     marks = np.zeros((len(codes), 2), np.int8)  # by instruction: 1 for a stepsize, 2 for another number
     marks[(codes == APPLY) | (codes == STEP), 0] = 1
     marks[codes == STEP, 1] = 2
@@ -137,7 +139,7 @@ def _are_stepsizes(codes: NDArray[np.int32]) -> NDArray[np.bool_]:
 
 
 class _StoppedError(Exception):
-    """The sweep was ended from outside."""
+    """The sweep was stopped by its caller."""
 
 
 @final
@@ -156,7 +158,7 @@ class _Work:
         self._blueprint: Blueprint | None = None
 
     def stop(self) -> None:
-        """End what is going on."""
+        """Stop planning and executing."""
         self._stopped = True
         if self._blueprint is not None:
             self._blueprint.stop()
@@ -168,7 +170,7 @@ class _Work:
             return self._blueprint.plan(self._parts.budget, Progress("", shown=False))
 
     def of_seed(self, seed: int, blocks: list[NDArray[Any]], pool: ThreadPoolExecutor) -> None:
-        """One plan for all stepsizes, some of them in each thread."""
+        """Make the runs of a seed from one plan, a block of stepsizes in each thread."""
         plan = self._plan(float(self._stepsizes[0]), seed)
         events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
         factors = self._stepsizes / self._stepsizes[0]
@@ -177,7 +179,7 @@ class _Work:
         self._finished(seed, self._stepsizes, plan, events, losses)
 
     def of_seed_with_own_plans(self, seed: int) -> None:
-        """A plan for every stepsize."""
+        """Make the runs of a seed with a plan for every stepsize."""
         for size in self._stepsizes:
             plan = self._plan(float(size), seed)
             events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
@@ -191,12 +193,12 @@ class _Work:
             self._keep(seed, sizes, [SweepRun(row, step, gradients, time) for row in losses])
 
     def _check_that_it_goes_on(self) -> None:
-        """Curves that were cut short by ``stop`` must not be kept: they look like runs that diverged."""
+        """Raise after ``stop``: curves that it cut short must not be kept, since they look like runs that diverged."""
         if self._stopped:
             raise _StoppedError
 
     def _execute(self, plan: Plan, events: list[int], seed: int, factors: Floats) -> Floats:
-        """The losses at the beginning and after these events, [run, evaluation]."""
+        """Return the losses at the start and after these events, [run, evaluation]."""
         parts = self._parts
         with np.errstate(over="ignore", invalid="ignore"):
             assert parts.data is not None
@@ -222,7 +224,7 @@ class _Work:
 
 
 def losses_at(parts: SweepParts, points: Any) -> Any:
-    """The loss of every row of ``points``."""
+    """Return the loss of every row of ``points``."""
     together = parts.capabilities.losses_at
     if together is not None and len(points) > 1:
         return together(points)
@@ -230,7 +232,7 @@ def losses_at(parts: SweepParts, points: Any) -> Any:
 
 
 def evaluation_events(plan: Plan, evaluations: EvaluationPlan, budget: Budget) -> list[int]:
-    """After which events a session would evaluate the loss, the last one included."""
+    """Return the events after which a session would evaluate the loss, including the last one."""
     events: list[int] = []
     position, due, evaluated = Position(plan), Due(), 0
     due.plan(position, evaluations, budget)
@@ -248,7 +250,7 @@ def evaluation_events(plan: Plan, evaluations: EvaluationPlan, budget: Budget) -
 
 
 def _moments(plan: Plan, events: list[int]) -> list[Floats]:
-    """Steps, gradients and times of the beginning and of these events."""
+    """Return the steps, gradients and times at the start and after these events."""
     moments = plan.moments
     return [
         np.array([0.0, *(moments.steps_after(event) for event in events)]),

@@ -10,7 +10,7 @@ import numpy as np
 
 from nowait.core import Assign, Cancel, Command, GradientArrived, Ticket, Wake
 from nowait.core.errors import WorkerFailedError
-from nowait.core.server import new
+from nowait.core.ledger import new
 from nowait.core.versions import Version
 from nowait.engines.session import Parts, Session, Snapshot
 from nowait.engines.workers.actions import (
@@ -91,8 +91,9 @@ class Dispatcher:
     def handle_reports(self, event: Reports) -> None:
         """Handle a batch of reports. This is the hot path: everything that happens once per gradient is here."""
         session, states, server = self.session, self._workforce.states, self._server
-        handle, first_of, release = session.handle, server.in_flight.first_of, server.release
-        versions, remembers, troubled = server.in_flight.versions, self._remembers, self._workforce.failures.troubled
+        handle, release, remembers = session.handle, server.release, self._remembers
+        tickets, first_tickets = server.in_flight.tickets, server.in_flight.running
+        troubled = self._workforce.failures.troubled
         records, gradients = event
         now = self._clock.read()
         for ticket_id, started, seconds, worker, kind in REPORT.iter_unpack(records):
@@ -107,11 +108,11 @@ class Dispatcher:
                 continue  # a report of a process that died, or a duplicate
             state.ticket = state.version = None
             state.took = seconds
-            state.instruction = KEEP if not remembers or ticket_id in versions else UNDO
+            state.instruction = KEEP if not remembers or ticket_id in tickets else UNDO
             commands = handle(new(GradientArrived, (ticket, gradients[worker], now, started, seconds)))
             if len(commands) != 1 or type(commands[0]) is not Assign or commands[0][0][1] != worker:
                 self.obey(commands)
-            if state.ticket is None and (following := first_of(worker)) is not None:
+            if state.ticket is None and (following := first_tickets.get(worker)) is not None:
                 self._send(state, following)
             release(version)
             if troubled:

@@ -1,9 +1,9 @@
-"""Compiled execution of plans, and compiled schedules. Imported when a run needs it: it imports numba.
+"""Compiled execution of plans. Imported when a run needs it: it imports numba.
 
-Between its ticket's version and its arrival a gradient is *pending*. For a linear model without a regulariser the
-slopes of its rows are all there is to keep (``slopes_only``); otherwise the gradient itself is kept. Each is computed
-while the params of its version are the current ones: the plan tells which arrivals belong to which version. Steps are
-made by the same operations as the server's, for several runs at a time that differ in the factor of their stepsizes.
+From the step that makes its version until its arrival a gradient is *pending*. For a linear model without a regulariser
+only the slopes of its rows are kept (``slopes_only``), otherwise the gradient itself. Each is computed while the params
+of its version are the current ones; the plan says which arrivals belong to which version. Steps use the same operations
+as the server's, for several runs at a time that differ in the factor of their stepsizes.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nowait.engines.simulator.plan import ADD, APPLY, ARRIVE, CLEAR, EVENT, FIRST_SUM, STEP
-from nowait.numerics.compiled import compiled, inlined
+from nowait.engines.simulator.sampling_kernels import draw_rows, drawn_row
+from nowait.numerics.compiled import compiled
 from nowait.numerics.kernels import add_scaled, squared_norm
 from nowait.numerics.lanes import dot_of_rows, step_and_dot
 from nowait.numerics.prefetch import prefetch_row
-from nowait.numerics.random_kernels import ticket_key
 from nowait.problems.compiled_data import DENSE, ProblemData
 from nowait.problems.kernels import (
-    FIRST,
-    draw_row,
     fill_gradient,
     fill_slopes,
     gradient_of_slopes,
@@ -31,13 +29,11 @@ from nowait.problems.kernels import (
     subtract_row,
     subtract_sparse_row,
 )
-from nowait.speeds.formula import Formula
-from nowait.speeds.kernels import finish_of, seconds_of
 
 NEXT_CODE, NEXT_NUMBER, ARRIVAL, VERSION, SLOT, NUM_FREE = range(6)
-"""What ``Work.state`` holds: where the execution stands. Before it begins, the version is -1."""
+"""Indices into ``Work.state``, the position of the execution. Before the start, the version is -1."""
 BEGIN = -1
-"""Stands for the instruction that reaches version 0."""
+"""A pseudo-instruction that makes version 0 current."""
 
 
 class Work(NamedTuple):
@@ -48,7 +44,7 @@ class Work(NamedTuple):
     stream: np.uint64
     """The key of the stream of samples."""
     workers: Any
-    """By arrival, as the trace has it."""
+    """The worker of each arrival."""
     jobs: Any
     gradient_norms: Any
     codes: Any
@@ -59,29 +55,29 @@ class Work(NamedTuple):
     slots: Any
     """The slot of each arrival in ``pending``."""
     free: Any
-    """The slots that are free, of which there are ``state[NUM_FREE]``."""
+    """The free slots: the first ``state[NUM_FREE]`` entries."""
     state: Any
     factors: Any
-    """By run: what its stepsizes are multiplied with."""
+    """The factor of the stepsizes, by run."""
     alive: Any
-    """By run: whether its gradients have been finite so far."""
+    """Whether the gradients have been finite so far, by run."""
     points: Any
     pending: Any
     sums: Any
     gradients: Any
-    """By run: the gradient being handled, where it is written out."""
+    """The gradient being handled, by run; not used where gradients are slopes of one row."""
     shares: Any
-    """By version: its share in the answer; empty if the answer is the last point."""
+    """The share of each version in the output; empty if the output is the last iterate."""
     averages: Any
     rows: Any
-    """Room for a batch; where gradients are slopes of one row, that row by slot."""
+    """A buffer for the rows of a batch; where gradients are slopes of one row, that row by slot."""
     cell: Any
-    """Two numbers in the precision of the points."""
+    """A buffer of two numbers with the dtype of the points, to round scalars to it."""
 
 
 @compiled
 def order_by_version(versions: Any, num_steps: int) -> Any:
-    """The arrivals sorted by version, and where those of each version begin."""
+    """Return the arrivals sorted by version, and the index where those of each version begin."""
     starts = np.zeros(num_steps + 2, np.int64)
     for version in versions:
         starts[version + 1] += 1
@@ -97,7 +93,7 @@ def order_by_version(versions: Any, num_steps: int) -> Any:
 
 @compiled
 def most_pending(codes: Any, starts: Any) -> Any:
-    """How many gradients are pending at a time, at most, the one being handled included."""
+    """Return the largest number of gradients pending at a time, including the one being handled."""
     pending = most = starts[1]
     version = arrived = 0
     for code in codes:
@@ -113,7 +109,7 @@ def most_pending(codes: Any, starts: Any) -> Any:
 
 @compiled
 def subtract(point: Any, direction: Any, stepsize: float, scale: float, cell: Any) -> None:
-    """``point -= stepsize * (scale * direction)``, in the precision of the point (which ``cell`` has)."""
+    """``point -= stepsize * (scale * direction)``, in the dtype of the point (which ``cell`` has)."""
     cell[0], cell[1] = stepsize, scale
     gamma, factor = cell[0], cell[1]
     if scale == 1.0:
@@ -128,7 +124,7 @@ def subtract(point: Any, direction: Any, stepsize: float, scale: float, cell: An
 def use_sums(
     codes: Any, numbers: Any, at: int, number: int, factors: Any, alive: Any, points: Any, sums: Any, cell: Any
 ) -> Any:
-    """An instruction that needs no gradient; where the next one and its numbers are."""
+    """Execute an instruction that needs no gradient. Returns the indices of the next one and of its numbers."""
     code = codes[at]
     if code == EVENT:
         return at + 1, number
@@ -153,7 +149,7 @@ def use_sums(
 
 @compiled
 def add_share(share: float, points: Any, averages: Any) -> None:
-    """The share of the current version in the answers."""
+    """Add the share of the current points to the averages."""
     for run in range(points.shape[0]):
         for j in range(points.shape[1]):
             averages[run, j] += share * points[run, j]
@@ -161,10 +157,10 @@ def add_share(share: float, points: Any, averages: Any) -> None:
 
 @compiled
 def execute_rows(work: Any, end: int) -> None:
-    """The instructions before place ``end`` of ``codes``, where a pending gradient is the slope of one row.
+    """Execute the instructions before index ``end`` of ``codes``, where a pending gradient is the slope of one row.
 
-    Arrays are taken out of their tuples once, and what is done for every arrival is written out here: a call that
-    passes them all on costs more than a step.
+    Arrays are unpacked from their tuples once, and the code for every arrival is inline: a call that passes them all
+    takes longer than a step.
     """
     data, state, alive, points, pending, sums = work.data, work.state, work.alive, work.points, work.pending, work.sums
     kind, features, values, columns, row_starts = data.kind, data.features, data.values, data.columns, data.row_starts
@@ -257,15 +253,9 @@ def execute_rows(work: Any, end: int) -> None:
     state[VERSION], state[SLOT], state[NUM_FREE] = version, slot, num_free
 
 
-@inlined
-def drawn_row(row_order: Any, shard_starts: Any, stream: Any, worker: int, job: int) -> Any:
-    """The row of a ticket whose batch is one row."""
-    return draw_row(row_order, shard_starts, ticket_key(stream, worker, job), worker, FIRST)
-
-
 @compiled
 def execute_vectors(work: Any, end: int) -> None:
-    """The instructions before place ``end`` of ``codes``, where gradients are written out when they are used."""
+    """Execute the instructions before index ``end`` of ``codes``, where gradients are vectors when they are used."""
     data, state, alive, points, pending, sums = work.data, work.state, work.alive, work.points, work.pending, work.sums
     codes, numbers, order, starts, gradient_norms = (
         work.codes,
@@ -330,105 +320,3 @@ def execute_vectors(work: Any, end: int) -> None:
                             fill_gradient(data, rows, key, worker, points[run], pending[run, new_slot])
     state[NEXT_CODE], state[NEXT_NUMBER], state[ARRIVAL] = at, number, arrival
     state[VERSION], state[SLOT], state[NUM_FREE] = version, slot, num_free
-
-
-@compiled
-def draw_rows(data: Any, stream: Any, worker: int, job: int, rows: Any) -> Any:
-    """The batch of a ticket, written into ``rows``; the key of its sample."""
-    key = ticket_key(stream, worker, job)
-    for i in range(rows.size):
-        rows[i] = draw_row(data.order, data.starts, key, worker, i)
-    return key
-
-
-# The schedule of methods that apply every arrival at once
-
-
-class Schedule(NamedTuple):
-    """Who arrives when: a heap with one entry per worker, and what each worker computes."""
-
-    formula: Formula
-    workers: Any
-    """Their numbers."""
-    times: Any
-    """The heap: when tickets arrive, and at which place of ``workers`` theirs is."""
-    places: Any
-    desks: Any
-    """By place: the ticket being computed (see ``DESK``)."""
-    counts: Any
-    """How many steps and how many gradients there were."""
-
-
-CHILDREN = 4
-"""Of an entry of the heap."""
-DESK = np.dtype([("ticket", "i8"), ("job", "i8"), ("version", "i8"), ("started", "f8"), ("seconds", "f8")])
-
-
-@compiled
-def sift_down(times: Any, places: Any, desks: Any, at: int) -> None:
-    """Restore the order of the heap (``CHILDREN`` per entry) below an entry. Of equal times, older tickets first."""
-    time, place = times[at], places[at]
-    while True:
-        first = CHILDREN * at + 1
-        if first >= times.size:
-            break
-        best = first
-        for other in range(first + 1, min(first + CHILDREN, times.size)):
-            if times[other] < times[best] or (
-                times[other] == times[best] and desks[places[other]].ticket < desks[places[best]].ticket
-            ):
-                best = other
-        if not (times[best] < time or (times[best] == time and desks[places[best]].ticket < desks[place].ticket)):
-            break
-        times[at], places[at] = times[best], places[best]
-        at = best
-    times[at], places[at] = time, place
-
-
-@compiled
-def start_schedule(schedule: Any) -> None:
-    """Everybody begins with a first ticket."""
-    times, places, desks = schedule.times, schedule.places, schedule.desks
-    for place in range(schedule.workers.size):
-        worker, desk = schedule.workers[place], desks[place]
-        desk.seconds = seconds_of(schedule.formula, worker, FIRST)
-        desk.ticket, desk.job, desk.version, desk.started = place, 0, 0, 0.0
-        times[place] = finish_of(schedule.formula, worker, desk.seconds, 0.0)
-        places[place] = place
-    for at in range((times.size - 2) // CHILDREN, -1, -1):
-        sift_down(times, places, desks, at)
-
-
-@compiled
-def write_arrivals(
-    schedule: Any, arrivals: Any, max_delay: int, most_steps: int, end: float, applied: int, dropped: int
-) -> Any:
-    """Write the next arrivals, until ``arrivals`` is full or the run ends; how many were written."""
-    formula, workers, times, places, desks = (
-        schedule.formula,
-        schedule.workers,
-        schedule.times,
-        schedule.places,
-        schedule.desks,
-    )
-    steps, gradients = schedule.counts[0], schedule.counts[1]
-    written = 0
-    while written < arrivals.size and steps < most_steps and times[0] <= end:
-        time, place = times[0], places[0]
-        row, desk, worker = arrivals[written], desks[place], workers[place]
-        delay = steps + 1 - desk.version
-        row.ticket, row.worker, row.job, row.version, row.delay = desk.ticket, worker, desk.job, desk.version, delay
-        row.time, row.started, row.compute_seconds = time, desk.started, desk.seconds
-        row.live_workers, row.gradient_norm, row.stepsize = workers.size, 0.0, 0.0
-        if delay <= max_delay:
-            steps += 1
-            row.outcome, row.step, row.weight = applied, steps, 1.0
-        else:
-            row.outcome, row.step, row.weight = dropped, 0, 0.0
-        desk.ticket, desk.job, desk.version, desk.started = workers.size + gradients, desk.job + 1, steps, time
-        desk.seconds = seconds_of(formula, worker, desk.job)
-        times[0] = finish_of(formula, worker, desk.seconds, time)
-        sift_down(times, places, desks, FIRST)
-        written, gradients = written + 1, gradients + 1
-    schedule.counts[0], schedule.counts[1] = steps, gradients
-    return written

@@ -1,0 +1,289 @@
+"""The bookkeeping of a run, shared by the server and the simulator's planner.
+
+A ``Ledger`` knows the tickets in flight, the live workers, how many steps and gradients there were, and which fields
+each arrival gets in the trace. The verbs of a method are defined here, once. What a verb does to vectors is left to the
+subclass: ``Server`` computes, ``Planner`` writes instructions for compiled code. So a method behaves the same in both.
+
+A verb first checks the gradient being handled (a bad one ends ``on_arrival`` by an exception), then its arguments,
+then lets the subclass act, and changes the books last: a verb that raises has changed nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heappush
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from nowait.core.arrival import Arrival
+from nowait.core.in_flight import InFlight
+from nowait.core.log import APPLIED, DROPPED, HELD, Log
+from nowait.core.membership import WorkerSet
+from nowait.core.messages import Resumed, Ticket, TimerFired, WorkerJoined, WorkerLost
+from nowait.core.randomness import CounterRandom
+from nowait.core.sums import BaseSum, Held
+from nowait.core.types import Integers, Vector
+
+if TYPE_CHECKING:
+    from nowait.core.method import Method
+
+INFINITY = math.inf
+new = tuple.__new__
+"""Creates a NamedTuple in half the time of its own constructor; used where one is created per gradient."""
+
+
+@final
+@dataclass(slots=True)
+class Counts:
+    """How many gradients and tickets there were, by what became of them."""
+
+    gradients: int = 0
+    dropped: int = 0
+    rejected: int = 0
+    late: int = 0
+    lost: int = 0
+    cancelled: int = 0
+
+
+class Ledger(ABC):
+    """The state that a method reads and the verbs that it calls."""
+
+    def __init__(self, method: Method, workers: Iterable[int], *, seed: int, log: Log) -> None:
+        self.method = method
+        self.workers = WorkerSet(workers)
+        """The live workers."""
+        self.num_workers = len(self.workers)
+        """The live number of workers, M."""
+        self.in_flight = InFlight()
+        """The tickets in flight, by id."""
+        self.num_tickets = 0
+        """How many tickets were issued."""
+        self.steps = 0
+        """How many steps were made."""
+        self.now = 0.0
+        """The time of the event being handled."""
+        self.stepped_at = 0.0
+        """The time of the latest step."""
+        self.counts = Counts()
+        self.random = CounterRandom(seed, "server")
+        """Randomness for the method; counter-based, so that a replay draws the same numbers."""
+        self.diverged: str | None = None
+        """Why the run cannot continue, once params or gradients stopped being finite."""
+        self._log = log
+        self._rows = 0
+        """How many arrivals were logged."""
+        self._jobs: dict[int, int] = {}
+        """How many tickets each worker number has had."""
+        self._arrival: Arrival | None = None
+        """The arrival being handled."""
+        self._unchecked: Arrival | None = None
+        """The same, until its gradient has been checked."""
+        self._stepped_along_sum = False
+        """Whether the latest step was made along a sum."""
+
+    def jobs_of(self, worker: int) -> int:
+        """How many tickets a worker number has had."""
+        return self._jobs.get(worker, 0)
+
+    # The verbs of a method
+
+    def apply(self, arrival: Arrival, stepsize: float, direction: Vector | None = None) -> None:
+        """Make one step along the gradient of this arrival, or along a direction made from it."""
+        if arrival is not self._arrival:
+            raise _not_open(arrival)
+        if direction is not None and self._unchecked is not None:
+            self._check_gradient()
+        if not 0.0 <= stepsize < INFINITY:
+            raise _bad_stepsize(stepsize)
+        self._step_along_gradient(arrival, stepsize, direction)
+        self.steps = step = self.steps + 1
+        self.stepped_at = self.now
+        self._stepped_along_sum = False
+        arrival.outcome = APPLIED
+        if arrival.step == 0:
+            arrival.step, arrival.weight, arrival.stepsize = step, 1.0, stepsize
+        if arrival.held is not None:
+            arrival.held.stepped = True
+
+    @abstractmethod
+    def sum(self) -> BaseSum:
+        """Return a sum of gradients, empty at first."""
+
+    def step(self, total: Any, stepsize: float, scale: float = 1.0) -> None:
+        """Make one step along ``scale * total``."""
+        if self._unchecked is not None:
+            self._check_gradient()
+        if not total.belongs_to(self):
+            raise ValueError("a sum of another server cannot make a step of this one")
+        if not 0.0 <= stepsize < INFINITY:
+            raise _bad_stepsize(stepsize)
+        self._step_along_sum(total, stepsize, scale)
+        self.steps += 1
+        self.stepped_at = self.now
+        self._stepped_along_sum = True
+        weights, arrival = total.take_first_steps(scale), self._arrival
+        if arrival is not None and arrival.row in weights:
+            arrival.step, arrival.weight, arrival.stepsize = self.steps, weights.pop(arrival.row), stepsize
+        if weights:
+            self._log.stepped(weights, self.steps, stepsize)
+
+    def assign(self, worker: int, at: Arrival | None = None) -> Ticket:
+        """Give a worker a ticket at the current params, or at the point of the arrival being handled.
+
+        A busy worker computes it after those it has.
+        """
+        if self._unchecked is not None:
+            self._check_gradient()
+        if worker not in self.workers.places:
+            raise ValueError(f"cannot assign to worker {worker}: it is not among the live workers")
+        if at is not None and at is not self._arrival:
+            raise _not_open(at)
+        jobs, number = self._jobs, self.num_tickets
+        job = jobs.get(worker, 0)
+        jobs[worker] = job + 1
+        self.num_tickets = number + 1
+        ticket = new(Ticket, (number, worker, self.steps if at is None else at.ticket[2], job, self.now))
+        in_flight = self.in_flight
+        in_flight.tickets[number] = ticket
+        if worker in in_flight.running:
+            in_flight.queue(ticket)
+        else:
+            in_flight.running[worker] = ticket
+        if in_flight.by_age is not None:
+            heappush(in_flight.by_age, (ticket[2], number))
+        self._issued(ticket, at)
+        return ticket
+
+    def cancel(self, worker: int) -> None:
+        """Cancel all tickets of a worker, running and queued; their gradients will be ignored if they arrive."""
+        if self._unchecked is not None:
+            self._check_gradient()
+        tickets = self.in_flight.take_all_of(worker)
+        if tickets:
+            self.counts.cancelled += len(tickets)
+            self._removed(tickets, cancelled=True)
+
+    def wake(self, at: float) -> None:
+        """Have ``on_timer`` called at this time."""
+        if self._unchecked is not None:
+            self._check_gradient()
+        if math.isnan(at):
+            raise ValueError("cannot wake at time nan")
+        self._set_timer(max(at, self.now))
+
+    # For sums
+
+    def hold(self, arrival: Arrival) -> Held:
+        """Return the record of the arrival's gradient, which is about to be added to a sum."""
+        if arrival is not self._arrival:
+            raise _not_open(arrival)
+        if self._unchecked is not None:
+            self._check_gradient()
+        held = arrival.held
+        if held is None:
+            held = arrival.held = Held(arrival.row, arrival.step > 0)
+        if arrival.outcome is DROPPED:
+            arrival.outcome = HELD
+        return held
+
+    # Events
+
+    def _record(self, arrival: Arrival) -> None:
+        """Log an arrival after it was handled."""
+        self._rows += 1
+        self._log.arrived(arrival, self.num_workers)
+
+    def _record_valid(self, arrival: Arrival) -> None:
+        """Count and log an arrival with a valid gradient."""
+        counts = self.counts
+        counts.gradients += 1
+        if arrival.outcome is DROPPED:
+            counts.dropped += 1
+        self._rows += 1
+        self._log.arrived(arrival, self.num_workers)
+
+    def _accept(self, event: WorkerJoined | WorkerLost | TimerFired | Resumed) -> None:
+        """Log an event other than an arrival, and update the workers and tickets."""
+        self.now = event.time
+        self._log.happened(event)
+        if isinstance(event, WorkerJoined):
+            self.workers.add(event.worker)
+            self.num_workers += 1
+        elif isinstance(event, WorkerLost):
+            self.workers.remove(event.worker)
+            self.num_workers -= 1
+            self._lose_tickets(event.worker)
+        elif isinstance(event, Resumed):
+            for worker in self.workers:
+                self._lose_tickets(worker)
+
+    def _lose_tickets(self, worker: int) -> None:
+        tickets = self.in_flight.take_all_of(worker)
+        if tickets:
+            self.counts.lost += len(tickets)
+            self._removed(tickets, cancelled=False)
+
+    # The end of a run, for averaging outputs
+
+    def _weigh_in_flight(self) -> None:
+        """Give the gradients still in flight their weights in the output, as the paper's appendix does.
+
+        A method that steps along sums has no stepsize of its own for each gradient in flight: the last params
+        count once, as the point its next step would start from.
+        """
+        if self.steps == 0:
+            return
+        if self._stepped_along_sum:
+            self._weigh_pending(None, self.method.pending_stepsize(self, 1))  # type: ignore[arg-type]
+            return
+        tickets = list(self.in_flight.values())
+        versions = np.array([ticket.version for ticket in tickets], np.int64)
+        for ticket, delay in zip(tickets, delays_at_end(versions, self.steps).tolist(), strict=True):
+            self._weigh_pending(ticket, self.method.pending_stepsize(self, delay))  # type: ignore[arg-type]
+
+    # What a subclass does with vectors, tickets and timers
+
+    @abstractmethod
+    def _check_gradient(self) -> None:
+        """Check the gradient of the arrival being handled, if that is still to be done. Reading a gradient calls it."""
+
+    @abstractmethod
+    def _step_along_gradient(self, arrival: Arrival, stepsize: float, direction: Vector | None) -> None:
+        """Change params by a step along the gradient of an arrival, or along a direction."""
+
+    @abstractmethod
+    def _step_along_sum(self, total: Any, stepsize: float, scale: float) -> None:
+        """Change params by a step along ``scale * total``."""
+
+    @abstractmethod
+    def _issued(self, ticket: Ticket, at: Arrival | None) -> None:
+        """Pass on a new ticket, at the current params or at the point of an arrival."""
+
+    @abstractmethod
+    def _removed(self, tickets: tuple[Ticket, ...], *, cancelled: bool) -> None:
+        """Release the tickets of one worker, which were cancelled or lost. The first one was running."""
+
+    @abstractmethod
+    def _set_timer(self, at: float) -> None:
+        """Have a ``TimerFired`` event at this time."""
+
+    @abstractmethod
+    def _weigh_pending(self, ticket: Ticket | None, stepsize: float) -> None:
+        """Add the point of a ticket (None: the current params) to the output, with the weight of this stepsize."""
+
+
+def delays_at_end(versions: Integers, steps: int) -> Integers:
+    """The delays of gradients still in flight after the last step, by which averaging outputs weigh them."""
+    return np.maximum(1, steps - versions)
+
+
+def _not_open(arrival: Arrival) -> ValueError:
+    return ValueError(f"{arrival} is not being handled now: use an arrival inside its on_arrival only")
+
+
+def _bad_stepsize(stepsize: float) -> ValueError:
+    return ValueError(f"a step needs a finite stepsize of at least 0, got {stepsize!r}")

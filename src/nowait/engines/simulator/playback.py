@@ -1,0 +1,153 @@
+"""Stands for the server in a session while a plan is executed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core.ledger import Counts
+from nowait.core.types import Vector
+from nowait.engines.session import Session
+from nowait.engines.simulator.blueprint import Blueprint
+from nowait.engines.simulator.execution import Execution
+from nowait.engines.simulator.plan import NotPlannable, Plan
+from nowait.problems.compiled_data import ProblemData
+from nowait.recording import Trace
+from nowait.recording.tally import Tally, places_kept
+
+EVENTS_AT_A_TIME = 1 << 17
+"""How many events are executed between two checks for signals, and updates of the progress bar."""
+
+
+@final
+@dataclass(frozen=True)
+class Stretch:
+    """Several events of a plan that a session handles as one; ``last`` is the index of the last of them."""
+
+    last: int
+    time: float
+
+
+class Position:
+    """A position in a plan, with the counts and times of the server after ``num_events`` events."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.num_events = 0
+        """How many events of the plan were executed."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """Returns True while the plan has events that were not executed."""
+        return self.num_events < len(self.plan.moments)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were made."""
+        return self.plan.moments.steps_after(self.num_events - 1)
+
+    @property
+    def now(self) -> float:
+        """The time of the latest event."""
+        return float(self.plan.moments.time[self.num_events - 1]) if self.num_events else 0.0
+
+    @property
+    def stepped_at(self) -> float:
+        """The time of the latest step."""
+        return self.plan.moments.stepped_at(self.num_events - 1)
+
+    @property
+    def counts(self) -> Counts:
+        """The counts of the server; before the end of the plan, only ``gradients`` is set."""
+        if not self.is_ahead:
+            return self.plan.counts
+        return Counts(gradients=int(self.plan.moments.gradients[self.num_events - 1]) if self.num_events else 0)
+
+
+@final
+class Playback(Position):
+    """Replaces the server and the recorder of a session. Its events are stretches of a plan."""
+
+    def __init__(self, data: ProblemData, blueprint: Blueprint, plan: Plan, initial: Vector) -> None:
+        super().__init__(plan)
+        self._data = data
+        self._blueprint = blueprint
+        self._initial = initial
+        self._execution = self._new_execution()
+        self.diverged: str | None = None
+        self.kept = "full"
+        """Which rows of the trace are kept: "full", "sampled" or "none"."""
+
+    def _new_execution(self) -> Execution:
+        shares = self._blueprint.shares(self.plan)
+        return Execution(self._data, self.plan, self._blueprint.seed, self._initial, np.ones(1), shares)
+
+    @property
+    def num_tickets(self) -> int:
+        """How many tickets were issued by the end of the plan."""
+        return self.plan.num_tickets
+
+    @property
+    def params(self) -> Vector:
+        """The current params."""
+        params: Vector = self._execution.points[0]
+        return params
+
+    # What a session calls
+
+    def start(self) -> list[Any]:
+        """Return no commands: there are no workers to give tickets to."""
+        return []
+
+    def next_stretch(self, session: Session) -> Stretch:
+        """Return the events up to the next evaluation or the end, but at most ``EVENTS_AT_A_TIME``."""
+        moments = self.plan.moments
+        last = min(moments.first_due(self.num_events, *session.due), self.num_events + EVENTS_AT_A_TIME - 1)
+        return Stretch(last, float(moments.time[last]))
+
+    def handle(self, stretch: Stretch) -> list[Any]:
+        """Execute a stretch. ``NotPlannable`` if numbers stop being finite: only the server has rules for that."""
+        self._execution.run_to(self.plan.moments.codes_after(stretch.last))
+        self.num_events = stretch.last + 1
+        if not self._execution.finite()[0]:
+            raise NotPlannable("params or gradients stopped being finite")
+        return []
+
+    def declare_diverged(self, reason: str) -> None:
+        """Record that the run diverged."""
+        self.diverged = reason
+
+    def finish(self) -> Vector:
+        """Return the answer of the output rule."""
+        answer: Vector = self.params if self.plan.uses is None else self._execution.averages[0]
+        return answer.astype(self.params.dtype)
+
+    def trace(self, seconds: float, last_norm: float) -> Trace:
+        """Return the trace of the whole plan, with the norms of the gradients."""
+        self.plan.arrivals["gradient_norm"] = self._execution.gradient_norms[: len(self.plan.arrivals)]
+        workers = np.array(self._blueprint.workers, dtype=np.int64)
+        rows = self.plan.arrivals
+        if self.kept != "full":
+            rows = rows[places_kept(rows, self.kept, Tally())]
+        return Trace(rows, self.plan.events, workers, seconds, last_norm, self.kept, len(self.plan.arrivals))
+
+    def tally(self) -> Tally:
+        """Return the totals over all arrivals."""
+        return Tally.of(self.plan.arrivals)
+
+    # Other plans
+
+    def go_on_with(self, plan: Plan) -> None:
+        """Replace the plan by a longer one of the same run, and execute the events up to the present one again."""
+        self.plan = plan
+        self._execution = self._new_execution()
+        self._execution.run_to(plan.moments.codes_after(self.num_events - 1))
+
+    def end_with(self, plan: Plan) -> None:
+        """Replace the plan by that of a run that ends here. Averages are computed again, with other weights."""
+        self.plan = plan
+        if plan.uses is not None:
+            self._execution = self._new_execution()
+            self._execution.run_to(len(plan.codes))
