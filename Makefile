@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+export PYTHONDONTWRITEBYTECODE =
+# Empty, whatever the environment says: workers would otherwise compile the sources again each time one starts.
+
 .PHONY: help race test test-shuffled test-portable check wheel format docs bench-simulation bench-engines bench-training golden mutants clean
 
 help:

@@ -473,7 +473,7 @@ def test_a_budget_of_seconds_ends_the_run():
     [
         ({"workers": 0}, "workers must be an integer of at least 1"),
         ({"slowdown": {0: 0.5}}, r"slowdown\[0\] must be at least 1"),
-        ({"slowdown": 100}, "slowdown must say which worker"),
+        ({"slowdown": 100}, "slowdown must map worker numbers to factors"),
         ({"speeds": 3}, "speeds must be a nowait Speeds"),
         ({"speeds": nw.speeds.Adversary([0, 1])}, "real workers cannot follow Adversary"),
         ({"max_failures": -1}, "max_failures must be an integer of at least 0"),

@@ -527,7 +527,7 @@ def test_wrong_optimisers_are_refused(make, message):
 def test_much_momentum_and_many_workers_are_warned_of(caplog):
     momentum = TorchOptimizer(torch.optim.SGD, momentum=0.9)
     nw.simulate(a_problem(), METHOD, nw.speeds.Fixed(1.0, workers=8), steps=2, update=momentum)
-    assert "take a smaller factor" in caplog.text
+    assert "use a smaller factor" in caplog.text
     caplog.clear()
     nw.simulate(
         a_problem(), nw.MinibatchSGD(nw.Constant(0.1)), nw.speeds.Fixed(1.0, workers=8), steps=2, update=momentum

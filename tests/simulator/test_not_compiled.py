@@ -60,7 +60,7 @@ def reason(problem=PROBLEM, method=PLAIN, **options):
 
 def test_a_compiled_run_has_no_reason():
     run = nw.simulate(PROBLEM, Reading("None"), SPEEDS, steps=20)
-    assert (run.stats.way, run.stats.not_compiled) == ("compiled", "")
+    assert (run.stats.engine, run.stats.not_compiled) == ("compiled", "")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_a_method_reads_is_the_reason(expression, expected):
         ({"update": nw.Momentum(0.5)}, "the update is not plain SGD"),
         ({"callbacks": [lambda control: None]}, "there are callbacks"),
         ({"problem": OwnProblem()}, "the problem has no compiled gradient"),
-        ({"way": "reference"}, "the reference simulation was asked for"),
+        ({"engine": "reference"}, "the reference simulation was asked for"),
         ({"method": EXPLODING, "evaluate_every": 20}, "params or gradients stopped being finite"),
     ],
     ids=["update", "callbacks", "problem", "reference", "diverged"],
@@ -140,8 +140,8 @@ def test_numbers_of_the_server_are_the_same_in_a_plan(expression):
 
     faults = Faults([(3.0, "leave", 1), (9.0, "join", 1)])
     first = nw.simulate(PROBLEM, StepsizeOf(), SPEEDS, steps=30, faults=faults)
-    second = nw.simulate(PROBLEM, StepsizeOf(), SPEEDS, steps=30, faults=faults, way="reference")
-    assert (first.stats.way, first.stats.not_compiled) == ("compiled", "")
+    second = nw.simulate(PROBLEM, StepsizeOf(), SPEEDS, steps=30, faults=faults, engine="reference")
+    assert (first.stats.engine, first.stats.not_compiled) == ("compiled", "")
     assert np.array_equal(first.trace.stepsize, second.trace.stepsize)
     assert len(set(first.trace.stepsize)) > 1 or expression in CONSTANT
 

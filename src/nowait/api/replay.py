@@ -46,24 +46,24 @@ def replay(
         raise ValueError(f'the run kept only a part of its trace (trace="{trace.kept}"), so it cannot be replayed')
     if len(trace) == 0:
         raise ValueError("the trace has no arrivals: there is nothing to replay")
-    seed = checked_seed(seed)
-    parts = make_parts(
-        problem,
-        method,
-        trace.initial_workers.tolist(),
-        Budget(gradients=len(trace) + 1),
-        evaluate_every=evaluate_every,
-        update=update,
-        output=output,
-        callbacks=callbacks,
-        initial=initial,
-        seed=seed,
-    )
-    if not parts.capabilities.replayable:
-        raise ValueError(
-            f"runs of this {type(problem).__name__} cannot be replayed: its gradients depend on more than the point "
-            f"and the sample, such as the order of a stream of data"
-        )
-    parts.replaying, parts.called = True, called
     with Watch():
+        seed = checked_seed(seed)
+        parts = make_parts(
+            problem,
+            method,
+            trace.initial_workers.tolist(),
+            Budget(gradients=len(trace) + 1),
+            evaluate_every=evaluate_every,
+            update=update,
+            output=output,
+            callbacks=callbacks,
+            initial=initial,
+            seed=seed,
+        )
+        if not parts.capabilities.replayable:
+            raise ValueError(
+                f"runs of this {type(problem).__name__} cannot be replayed: its gradients depend on more than the point"
+                f" and the sample, such as the order of a stream of data"
+            )
+        parts.replaying, parts.called = True, called
         return run_replay(parts, trace, seed, progress)

@@ -26,7 +26,7 @@ def speaks_for(kind: type, declaration: str, behaviour: tuple[str, ...]) -> bool
     ``declaration`` is the name of the declaring method, ``behaviour`` the names of those it describes.
     """
 
-    def place(name: str) -> int:
-        return next((number for number, base in enumerate(kind.__mro__) if name in vars(base)), len(kind.__mro__))
-
-    return all(place(name) >= place(declaration) for name in behaviour)
+    places = {name: len(kind.__mro__) for name in (declaration, *behaviour)}
+    for number, base in reversed(list(enumerate(kind.__mro__))):
+        places |= {name: number for name in places if name in vars(base)}
+    return min(places.values()) == places[declaration]
