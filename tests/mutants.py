@@ -162,9 +162,12 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         concurrent.futures.ThreadPoolExecutor(options.processes) as threads,
     ):
-        results = list(threads.map(lambda mutant: survives(mutant, Path(folder)), mutants))
-    for mutant, survived in zip(mutants, results, strict=True):
-        print("SURVIVED" if survived else "caught", mutant, flush=True)  # noqa: T201
+        results = []
+        for mutant, survived in zip(
+            mutants, threads.map(lambda one: survives(one, Path(folder)), mutants), strict=True
+        ):
+            results.append(survived)
+            print("SURVIVED" if survived else "caught", mutant, flush=True)  # noqa: T201
     print(f"{results.count(False)} of {len(mutants)} were caught")  # noqa: T201
 
 

@@ -78,7 +78,7 @@ class WrongInitial:
         ({"problem": WrongInitial(np.zeros((3, 1)))}, r"got float64 \(3, 1\)"),
         ({"initial": np.array([0.0, math.nan, 0.0])}, "initial contains NaN or infinity at index 1"),
         ({"initial": np.zeros(4)}, "initial has 4 entries, but the problem's dimension is 3"),
-        ({"faults": nw.speeds.Faults([(1.0, "join", 0), (1.0, "join", 1)])}, "no worker is there at the start"),
+        ({"faults": nw.speeds.Faults([(1.0, "join", 0), (1.0, "join", 1)])}, "there are no workers at the start"),
     ],
 )
 def test_bad_arguments_of_simulate(change, message):

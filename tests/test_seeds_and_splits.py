@@ -114,3 +114,10 @@ def test_seconds_is_a_budget_in_every_verb():
     for verb in VERBS_WITH_A_BUDGET:
         assert inspect.signature(verb).parameters["seconds"].annotation == "float | None"
     assert "seconds" not in inspect.signature(nw.plan).parameters
+
+
+def test_an_argument_that_was_renamed_says_how():
+    with pytest.raises(TypeError, match=r"argument 'seconds': it is seconds_per_gradient= now"):
+        nw.plan(seconds=[1.0, 1.0])
+    with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'sconds'$"):
+        nw.plan(sconds=[1.0, 1.0])

@@ -10,6 +10,7 @@ import pytest
 import nowait as nw
 from nowait.core import Sgd
 from nowait.core.capabilities import Capabilities
+from nowait.core.problem import prepare
 from nowait.problems import Compressed, LocalSteps, TopK
 
 FIELDS = [field.name for field in fields(Capabilities)]
@@ -161,8 +162,7 @@ def test_attributes_that_are_not_callable_do_not_count_as_methods():
     ],
 )
 def test_members_of_the_wrong_kind_are_refused_where_the_problem_enters(name, value, message):
-    problem = Bare()
-    setattr(problem, name, value)
+    problem = type("Bare", (Bare,), {name: staticmethod(value) if callable(value) else value})()
     with pytest.raises((ValueError, TypeError), match=message):
         nw.simulate(problem, METHOD, nw.speeds.Fixed([1.0]), steps=3)
 
@@ -190,7 +190,13 @@ def probes(source):
 def test_nothing_else_looks_for_optional_members():
     package = Path(nw.__file__).parent
     files = {file.relative_to(package).as_posix(): probes(file.read_text("utf-8")) for file in package.rglob("*.py")}
-    assert files["core/capabilities.py"] == {"compiled_data", "num_shards", "num_statistics", "replayable"}
+    assert files["core/capabilities.py"] == {
+        "capabilities",
+        "compiled_data",
+        "num_shards",
+        "num_statistics",
+        "replayable",
+    }
     optional = set(FIELDS) - {"constants"}  # an Estimate has constants, too
     found = {name for name, names in files.items() if names & optional} - {"core/capabilities.py"}
     assert found == set()
@@ -260,3 +266,54 @@ def test_a_wrapper_says_what_the_wrapped_problem_does_not_have(wrap, name):
 def test_constants_of_a_wrapped_problem_without_minimum_are_estimated():
     found = nw.theory.estimate(LocalSteps(Bare(), steps=1, stepsize=0.5), samples=8, iterations=3, descent=3)
     assert pytest.approx(0.5, rel=1e-3) == found.L
+
+
+# Gradients that a subclass overrides
+
+
+class Doubled(nw.problems.LeastSquares):
+    def gradient(self, point, sample):
+        return 2 * super().gradient(point, sample)
+
+
+class Hidden:
+    """Finds everything in the problem that it holds."""
+
+    def __init__(self, problem):
+        self.problem = problem
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["problem"], name)
+
+    def gradient(self, point, sample):
+        return 2 * self.problem.gradient(point, sample)
+
+
+def test_a_gradient_that_a_subclass_overrides_is_the_one_that_runs_use():
+    """Not the inherited ``gradient_into``, which computes another one."""
+    plain = nw.problems.LeastSquares.random(samples=30, dimension=3, noise=0.1, seed=0)
+    doubled = Doubled(plain.features, plain.targets)
+    half, whole = (
+        nw.simulate(problem, nw.AsynchronousSGD(size), nw.speeds.Fixed([1.0, 3.0]), steps=20, engine="reference")
+        for problem, size in ((doubled, 0.01), (plain, 0.02))
+    )
+    assert np.allclose(half.last, whole.last, rtol=1e-12)
+    assert Capabilities.of(doubled).gradient_into is None
+    assert Capabilities.of(plain).gradient_into is not None
+
+
+def test_capabilities_of_a_problem_inside_do_not_count():
+    inside = nw.problems.LocalSteps(nw.problems.NoisyQuadratic(dimension=3), steps=2, stepsize=0.1)
+    assert Capabilities.of(Hidden(inside)).gradient.__self__.problem is inside
+
+
+def test_a_wrapped_problem_is_prepared_once():
+    class Counting(nw.problems.NoisyQuadratic):
+        def prepare(self):
+            calls.append(self)
+
+    calls = []
+    prepare(nw.problems.LocalSteps(Counting(dimension=3), steps=2, stepsize=0.1))
+    assert len(calls) == 1
+    prepare(Hidden(Counting(dimension=3)))
+    assert len(calls) >= 2, "one that is held without being wrapped, too"

@@ -477,7 +477,7 @@ def test_a_budget_of_seconds_ends_the_run():
         ({"speeds": 3}, "speeds must be a nowait Speeds"),
         ({"speeds": nw.speeds.Adversary([0, 1])}, "real workers cannot follow Adversary"),
         ({"max_failures": -1}, "max_failures must be an integer of at least 0"),
-        ({"checkpoint_every": 5}, "checkpoints need a place: give folder= as well"),
+        ({"checkpoint_every": 5}, "checkpoints are written to a folder: give folder= as well"),
         ({"folder": "x", "checkpoint_every": 0}, "checkpoint_every must be an integer of at least 1"),
         ({"folder": "x", "checkpoint_seconds": 0}, "checkpoint_seconds must be a finite number above 0"),
     ],

@@ -175,3 +175,39 @@ def test_the_reason_is_saved_and_older_runs_have_none(tmp_path):
     del values["not_compiled"], values["checksum"]
     (folder / "stats.json").write_text(json.dumps(sealed(values)))
     assert nw.load(folder).stats.not_compiled == ""
+
+
+class Hoarder(nw.Method):
+    """Keeps an arrival for the next run, and reads it there."""
+
+    def __init__(self):
+        self.kept = None
+
+    def on_arrival(self, server, arrival):
+        if self.kept is not None:
+            self.kept.gradient_norm  # noqa: B018
+        self.kept = arrival
+        server.apply(arrival, 0.01)
+        server.assign(arrival.worker)
+        if server.steps == 3:
+            arrival.gradient_norm  # noqa: B018
+
+
+def test_an_arrival_of_an_earlier_run_is_an_error_that_says_so():
+    problem = nw.problems.LeastSquares.random(samples=30, dimension=3, noise=0.1, seed=0)
+    with pytest.raises(RuntimeError, match=r"start\(\) must reset its state"):
+        nw.simulate(problem, Hoarder(), nw.speeds.Fixed([1.0]), steps=9)
+
+
+def test_a_sweep_says_why_its_runs_were_not_compiled_together():
+    problem = nw.problems.LeastSquares.random(samples=30, dimension=3, noise=0.1, seed=0)
+    sizes, speeds = [0.01, 0.02], nw.speeds.Fixed([1.0, 2.0])
+    clipped = nw.sweep(problem, nw.ClippedASGD(0.1, 1.0), speeds, stepsizes=sizes, steps=20)
+    assert (clipped.engine, clipped.not_compiled) == ("reference", "the method reads gradients")
+    assert nw.sweep(problem, nw.AsynchronousSGD(0.1), speeds, stepsizes=sizes, steps=20).not_compiled == ""
+
+
+def test_the_former_name_of_the_engine_still_works():
+    problem = nw.problems.LeastSquares.random(samples=30, dimension=3, noise=0.1, seed=0)
+    stats = nw.simulate(problem, nw.AsynchronousSGD(0.01), nw.speeds.Fixed([1.0]), steps=5).stats
+    assert stats.way == stats.engine == "compiled"

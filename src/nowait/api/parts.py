@@ -40,7 +40,7 @@ def make_parts(
     capabilities = Capabilities.of(checked_problem(problem))
     checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
     if not workers and not resumed:
-        raise ValueError("no worker is there at the start: a run needs at least one")
+        raise ValueError("there are no workers at the start: a run needs at least one")
     if update is None:
         update = Sgd() if method.makes_its_own_update else capabilities.usual_update()
     checks.instance(update, Update, "update", "nw.Momentum(0.9)")

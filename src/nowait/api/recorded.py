@@ -19,7 +19,7 @@ from nowait.recording.run import read_config as read_sealed_config
 T = TypeVar("T")
 
 LARGEST_FILE = 16 * 2**20
-"""In bytes. The largest configs that nw.train writes have a few thousand numbers."""
+"""The maximum size of a config file in bytes. The largest configs that nw.train writes have a few thousand numbers."""
 LONGEST_CAUSE = 400
 LOCAL_ADDRESSES = (None, "auto", "local")
 """Ray addresses that lead to other machines only if the user's own environment says so."""
@@ -106,7 +106,7 @@ def flag(value: Any) -> bool:
 
 def count(least: int) -> Callable[[Any], int]:
     """Return a check for integers of at least ``least``."""
-    return lambda value: checks.at_least(least, value, "it", "the run could not go on with fewer")
+    return lambda value: checks.at_least(least, value, "it", "the run could not continue with fewer")
 
 
 def count_or_none(value: Any) -> int | None:

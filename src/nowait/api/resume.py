@@ -1,4 +1,4 @@
-"""``nw.resume``: goes on with a run of ``nw.train`` from its folder."""
+"""``nw.resume``: continues a run of ``nw.train`` from its folder."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def resume(
     engine: str | RayCluster | None = None,
     progress: bool | None = None,
 ) -> Run:
-    """Go on with a run of ``nw.train`` from the last complete checkpoint in its folder.
+    """Continue a run of ``nw.train`` from the last complete checkpoint in its folder.
 
     Method, update, output and speeds are rebuilt from ``config.json``; parts that are not of this library have to be
     passed again, and so has the problem, which is compared with the one of the run. A run that a signal ended can be
-    resumed too. It goes on with the engine it had, unless ``engine`` names another one; a cluster that was joined by
+    resumed too. It continues on the engine it had, unless ``engine`` names another one; a cluster that was joined by
     ``host:port`` has to be named again. No code that the folder names is run.
     Gradients after the checkpoint are computed again, those that were in flight or held by the method are lost, and
     none is applied twice. The trace continues with a "resumed" event.

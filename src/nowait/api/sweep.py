@@ -102,6 +102,7 @@ def sweep(
         work = _Work(parts, rules, sizes, seed_list, found, watch)
         work.make_all(threads, bar)
     result = Sweep.of(sizes, np.array(seed_list, dtype=np.int64), work.runs, engine_of(work.engines), config)
+    result = dataclasses.replace(result, not_compiled=work.not_compiled)
     if result.advice:
         logger.warning(result.advice)
     return result
@@ -159,6 +160,8 @@ class _Work:
         kept, engines = ({}, set()) if folder is None else folder.kept()
         self.runs: dict[tuple[float, int], SweepRun] = kept
         self.engines: set[str] = engines
+        self.not_compiled = ""
+        """Why runs could not be compiled together."""
 
     def make_all(self, threads: int | None, bar: Progress) -> None:
         """Make the runs that are missing."""
@@ -167,7 +170,8 @@ class _Work:
                 if not self._rules.usual:
                     raise NotPlannable("the update or the output is not the default")
                 sweep_compiled(self._parts, sizes, seeds, threads, bar, self._keep_compiled)
-            except NotPlannable:
+            except NotPlannable as error:
+                self.not_compiled = self.not_compiled or error.reason
                 self._one_by_one(sizes, seeds, bar)
 
     def _missing(self) -> list[tuple[Floats, list[int]]]:

@@ -54,7 +54,7 @@ def train(
     as there is room for; ``workers=(2, 16)`` starts with two and adds workers as room becomes available, up to 16.
 
     The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (of wall-clock time) and ``target_loss`` comes
-    first. Losses are evaluated on snapshots while the run goes on, one at a time.
+    first. Losses are evaluated on snapshots during the run, one at a time.
 
     ``slowdown={0: 100.0}`` makes worker 0 take 100 times as long; ``speeds`` makes workers take at least as long as a
     speed model says. A worker that dies is replaced under its number, unless it dies more than ``max_failures`` times
@@ -63,9 +63,9 @@ def train(
 
     With a ``folder`` the run is written to disk while it runs, with a checkpoint every ``checkpoint_every`` steps or
     ``checkpoint_seconds``, of which the last ``keep_checkpoints`` and the best are kept: after a crash ``nw.resume``
-    goes on from there. ``trace="sampled"`` or ``"none"`` keeps less of the trace of a very long run, which then cannot
-    be replayed. The first Ctrl-C, SIGTERM or SIGHUP ends the run and returns it; a second one kills it. ``labels`` are
-    stored in ``config.json``. ``progress`` None shows a live view on a terminal.
+    continues from there. ``trace="sampled"`` or ``"none"`` keeps less of the trace of a very long run, which then
+    cannot be replayed. The first Ctrl-C, SIGTERM or SIGHUP ends the run and returns it; a second one kills it.
+    ``labels`` are stored in ``config.json``. ``progress`` None shows a live view on a terminal.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
@@ -93,7 +93,7 @@ def train(
     )
     check_slowed_workers(plan.slowdown, plan.most)
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
-        raise ValueError("checkpoints need a place: give folder= as well")
+        raise ValueError("checkpoints are written to a folder: give folder= as well")
     with connected_plan(plan) as ready:
         check_slowed_workers(ready.slowdown, ready.most)
         return run_training(

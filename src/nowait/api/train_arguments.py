@@ -36,7 +36,9 @@ def checked_workers(workers: Any, speeds: Speeds | None, cluster: RayCluster | N
 def _checked_number(least: int, workers: Any, name: str, why: str) -> int:
     number = checks.at_least(least, workers, name, why)
     if number > MOST_WORKERS:
-        raise ValueError(f"{name} must be at most {MOST_WORKERS:,}, got {number:,}: no machine runs so many processes")
+        raise ValueError(
+            f"{name} must be at most {MOST_WORKERS:,}, got {number:,}: no machine runs that many processes"
+        )
     return number
 
 

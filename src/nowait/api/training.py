@@ -42,7 +42,7 @@ class Training:
     folder: str | Path | None
     initial: Any = None
     resumed: RunFolder | None = None
-    """The folder of the run to go on with, locked."""
+    """The locked folder of the run to resume."""
     fingerprint: Any = None
     """The problem's fingerprint in ``config.json``; None if it is not known yet."""
     labels: dict[str, Any] = field(default_factory=dict)

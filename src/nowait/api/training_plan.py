@@ -1,4 +1,4 @@
-"""The settings of a training run that ``config.json`` keeps, so that ``nw.resume`` can go on with them."""
+"""The settings of a training run that ``config.json`` keeps, so that ``nw.resume`` can use them again."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
     address: Address = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with a run from its last checkpoint, after a crash or Ctrl-C.
+    """Continue a run from its last checkpoint, after a crash or Ctrl-C.
 
     Code that the folder names runs only after you confirm it; --problem names it explicitly.
 

@@ -126,7 +126,7 @@ class Named:
 
 
 def run_resume(folder: Path, named: Named, engine: str | nw.RayCluster | None, as_json: bool) -> nw.Run:
-    """Go on with a run of ``nowait train``, or of ``nw.train`` if the problem is named."""
+    """Continue a run of ``nowait train``, or of ``nw.train`` if the problem is named."""
     config = read_config(folder)
     engine = _cluster_of(folder, config) if engine is None else engine
     return _finished(nw.resume(folder, _problem_of(folder, config, named), engine=engine), folder, as_json)
@@ -244,7 +244,7 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
         )
     if run.stats.advice:
         console.print(run.stats.advice, style="yellow", highlight=False)
-    resumable = run.stats.interrupted and run.stats.engine == "processes"
-    ending = f"; go on with: nowait resume {shlex.quote(str(folder))}" if resumable else ""
+    resumable = run.stats.interrupted and run.stats.engine in ("processes", "ray")
+    ending = f"; continue with: nowait resume {shlex.quote(str(folder))}" if resumable else ""
     console.print(f"Run: {folder}{ending}", highlight=False)
     return run

@@ -45,7 +45,7 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     speeds = nw.speeds.LogNormal(medians.tolist(), sigma=0.2)
     stepsizes = _stepsizes(settings.stepsizes, problem)
     make(float(stepsizes[0]))
-    if not (settings.folder / HEADER).is_file():  # else the sweep in it goes on
+    if not (settings.folder / HEADER).is_file():  # otherwise the sweep in it is continued
         make_folder(settings.folder)
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in vars(settings).items()}
     write_json(settings.folder / "config.json", asked | {"stepsizes": stepsizes.tolist()})

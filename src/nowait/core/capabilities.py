@@ -79,13 +79,13 @@ class Capabilities:
     @classmethod
     def of(cls, problem: Any) -> Capabilities:
         """Resolve the members of a problem, or call its own ``capabilities()``."""
-        own = _method(problem, "capabilities")
-        if own is not None:
-            return checks.instance(own(), Capabilities, f"{type(problem).__name__}.capabilities()", "Capabilities")
+        if has_own_capabilities(problem):
+            own = problem.capabilities()
+            return checks.instance(own, Capabilities, f"{type(problem).__name__}.capabilities()", "Capabilities")
         return cls(
             gradient=problem.gradient,
-            gradient_into=_method(problem, "gradient_into"),
-            gradient_with_memory=_method(problem, "gradient_with_memory"),
+            gradient_into=_faster_gradient(problem, "gradient_into"),
+            gradient_with_memory=_faster_gradient(problem, "gradient_with_memory"),
             prepare=_method(problem, "prepare") or _do_nothing,
             message_bytes=_method(problem, "message_bytes") or size_in_bytes,
             num_statistics=checks.at_least(
@@ -127,6 +127,18 @@ def _method(problem: Any, name: str) -> Any:
     return found if callable(found) else None
 
 
+def has_own_capabilities(problem: Any) -> bool:
+    """Return True if the class of a problem defines ``capabilities()``; what ``__getattr__`` finds does not count."""
+    return callable(getattr(type(problem), "capabilities", None))
+
+
+def _faster_gradient(problem: Any, name: str) -> Any:
+    """The method of this name; None if a subclass overrides ``gradient`` alone, which it would not agree with."""
+    found = _method(problem, name)
+    inherited = hasattr(type(problem), name) and not speaks_for(type(problem), name, ("gradient",))
+    return None if inherited else found
+
+
 def _compiled_data(problem: Any) -> Callable[[], Any] | None:
     kind = type(problem)
     declared = callable(getattr(kind, "compiled_data", None)) and speaks_for(kind, "compiled_data", COMPUTED_BY)
@@ -135,7 +147,7 @@ def _compiled_data(problem: Any) -> Callable[[], Any] | None:
 
 
 def _do_nothing() -> None:
-    """Stand in for a ``prepare`` that is not there."""
+    """Do nothing; used if a problem has no ``prepare``."""
 
 
 def size_in_bytes(params: Vector) -> int:

@@ -7,6 +7,7 @@ fraction, which round differently and cannot be written to JSON.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -83,3 +84,10 @@ def shown(value: object) -> str:
     """Return the repr of a value, cut to 80 characters, for error messages."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def no_renamed(given: Mapping[str, Any], function: str, **new_names: str) -> None:
+    """Raise a TypeError for unknown keyword arguments; it names the new name of one that was renamed."""
+    for name in given:
+        hint = f": it is {new_names[name]}= now" if name in new_names else ""
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")

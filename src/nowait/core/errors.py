@@ -6,7 +6,7 @@ class IllegalEvent(ValueError):  # noqa: N818 (an event is what is wrong)
 
 
 class WorkerFailedError(RuntimeError):
-    """Worker processes cannot go on: the problem keeps raising, or every worker keeps dying."""
+    """Worker processes cannot continue: the problem keeps raising, or every worker keeps dying."""
 
 
 class BadWorkerError(RuntimeError):

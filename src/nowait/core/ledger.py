@@ -4,8 +4,9 @@ A ``Ledger`` knows the tickets in flight, the live workers, how many steps and g
 each arrival gets in the trace. The verbs of a method are defined here, once. What a verb does to vectors is left to the
 subclass: ``Server`` computes, ``Planner`` writes instructions for compiled code. So a method behaves the same in both.
 
-A verb first checks the gradient being handled (a bad one ends ``on_arrival`` by an exception), then its arguments,
-then lets the subclass act, and changes the books last: a verb that raises has changed nothing.
+A verb first checks the gradient being handled (a bad one ends ``on_arrival`` by an exception), then its arguments, then
+lets the subclass act, and changes the books last. So a verb that raises because of its arguments or of the gradient has
+changed nothing.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class Ledger(ABC):
             self._removed(tickets, cancelled=True)
 
     def wake(self, at: float) -> None:
-        """Have ``on_timer`` called at this time."""
+        """Schedule a call of ``on_timer`` at this time."""
         if self._unchecked is not None:
             self._check_gradient()
         if math.isnan(at):
@@ -269,7 +270,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def _set_timer(self, at: float) -> None:
-        """Have a ``TimerFired`` event at this time."""
+        """Schedule a ``TimerFired`` event at this time."""
 
     @abstractmethod
     def _weigh_pending(self, ticket: Ticket | None, stepsize: float) -> None:

@@ -9,7 +9,7 @@ from typing import overload
 class WorkerSet(Sequence[int]):
     """The numbers of the live workers. Adding, removing, membership and indexing all take constant time.
 
-    The order depends only on the history of joins and leaves: the last worker takes the place of one that is removed.
+    The order depends only on the history of joins and leaves: the last worker moves to the index of a removed one.
     """
 
     __slots__ = ("_numbers", "places")

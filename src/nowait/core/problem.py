@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from nowait.core.capabilities import Capabilities
+from nowait.core.capabilities import Capabilities, has_own_capabilities
 from nowait.core.randomness import Sample
 from nowait.core.types import Vector, checked_params
 
@@ -59,10 +59,15 @@ def initial_params(problem: Any, initial: Any = None) -> Vector:
 
 
 def prepare(problem: Any) -> None:
-    """Call ``prepare()`` of a problem and of the problems among its attributes, before workers are forked."""
-    held = [part for part in getattr(problem, "__dict__", {}).values() if isinstance(part, Problem)]
-    for part in (problem, *held):
-        Capabilities.of(part).prepare()
+    """Call ``prepare()`` of a problem, and of the problems among its attributes, before workers are forked.
+
+    A wrapper with ``capabilities()`` passes ``prepare`` on by itself.
+    """
+    Capabilities.of(problem).prepare()
+    if not has_own_capabilities(problem):
+        for part in getattr(problem, "__dict__", {}).values():
+            if isinstance(part, Problem):
+                prepare(part)
 
 
 def loss_of(problem: Any, point: Vector) -> float:

@@ -3,7 +3,7 @@
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)
 used as a stateless hash: draw i of a key is ``mix(key + (i + 1) * GOLDEN)``. A worker has a key of its own; its
 ticket number ``job`` takes the draws from ``job * 2**32`` on. Integer arithmetic modulo 2**64 is the same in
-Python, numpy, compiled kernels and on a GPU, so every way of running sees the same samples. Normal numbers
+Python, numpy, compiled kernels and on a GPU, so every engine uses the same samples. Normal numbers
 are made with ``nowait.numerics.elementary``, so they have the same bits everywhere too.
 """
 

@@ -65,7 +65,7 @@ class Versions:
             self.spare = self.free.pop() if self.free else self._new()
 
     def hold(self, ticket_id: int, version: Any) -> None:
-        """Add a reference for a ticket. Whoever removes the ticket from ``by_ticket`` must ``release`` it."""
+        """Add a reference for a ticket. Code that removes it from ``by_ticket`` must ``release`` the version."""
         version.references += 1
         self.by_ticket[ticket_id] = version
 

@@ -11,7 +11,7 @@ from nowait.engines.budget import Budget, EvaluationPlan
 
 
 class RunCounters(Protocol):
-    """How far a run has come."""
+    """The counters of a run."""
 
     @property
     def steps(self) -> int:

@@ -64,7 +64,7 @@ class LiveView:
                 self._live.stop()
 
     def update(self, server: Server, loss: float | None, workers: Iterable[WorkerView]) -> None:
-        """Redraw the view. If the terminal was closed, stop drawing; the run goes on."""
+        """Redraw the view. If the terminal was closed, stop drawing; the run continues."""
         if self._live is None:
             return
         try:

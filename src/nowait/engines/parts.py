@@ -35,7 +35,7 @@ class Parts:
     keeper: Keeper | None = None
     """Writes the run to its folder while it is running."""
     checkpoint: Checkpoint | None = None
-    """Where a resumed run goes on."""
+    """The checkpoint from which a resumed run continues."""
     identification: Identification | None = None
     """Records the problem's fingerprint, or compares it with that of the run; for engines with worker processes."""
     called: float = field(default_factory=perf_counter)

@@ -24,7 +24,7 @@ def is_reasonable(loss: float, first: float) -> bool:
 @final
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended, as its ``Stats`` say."""
+    """How a run ended; these fields go into ``Stats``."""
 
     seconds: float
     wall_seconds: float

@@ -23,7 +23,7 @@ logger = logging.getLogger("nowait")
 
 
 class Evaluator(Protocol):
-    """Evaluates the loss while the run goes on, and passes it to ``Session.evaluated``."""
+    """Evaluates the loss during the run, and passes it to ``Session.evaluated``."""
 
     def begin(self, snapshot: Snapshot) -> None:
         """Start to evaluate the current params. Called again only after the result."""
@@ -65,7 +65,7 @@ class Session:
     # What engines call
 
     def start(self) -> list[Command]:
-        """Start the run and evaluate the initial params, or go on from the checkpoint of a resumed run."""
+        """Start the run and evaluate the initial params, or continue from the checkpoint of a resumed run."""
         checkpoint = self._parts.checkpoint
         if self._keeper is not None:
             if checkpoint is not None:
@@ -193,7 +193,7 @@ class Session:
     # Evaluations and the end of the run
 
     def _may_skip_the_last_loss(self) -> bool:
-        """Return True if a signal ended the run and there is an earlier loss: whoever sent it need not wait."""
+        """Return True if a signal ended the run and there is an earlier loss, so that no other one is computed."""
         return self.interrupted and self.loss is not None
 
     def _check(self) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first ends the run in an orderly way, a second Ctrl-C or SIGTERM at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first ends the run cleanly, a second Ctrl-C or SIGTERM immediately."""
 
 from __future__ import annotations
 

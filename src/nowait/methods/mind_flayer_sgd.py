@@ -47,7 +47,7 @@ class MindFlayerSGD(Method):
             if np.ndim(getattr(self, name)) == 1 and len(getattr(self, name)) == 0:
                 raise ValueError(f"{name} is empty: it needs a value per worker, or one for all")
         for timeout in _values(self.timeout_seconds):
-            checks.positive(timeout, "timeout_seconds", "every try would be given up at once")
+            checks.positive(timeout, "timeout_seconds", "every attempt would be cancelled immediately")
         for trials in _values(self.trials):
             checks.at_least(0, trials, "trials", "it counts a worker's tries in a round")
         if not any(_values(self.trials)):

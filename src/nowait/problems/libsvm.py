@@ -20,7 +20,7 @@ FREE_WIDTH = 2**24
 """The number of features that any file may have. A wider matrix needs as many values in the file, or ``dimension``:
 otherwise a file of a few bytes could make every vector take gigabytes."""
 LONGEST_LINE = 2**26
-"""In characters; a compressed file of a few kilobytes may contain a line of gigabytes."""
+"""The maximum length of a line in characters; a compressed file of a few kilobytes may contain a line of gigabytes."""
 OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 

@@ -48,7 +48,7 @@ class Control(Protocol):
     def loss_step(self) -> int | None:
         """The step j of the iterate x_j that ``loss`` was evaluated at.
 
-        It may be less than ``steps``: with real workers the loss is evaluated while the run goes on.
+        It may be less than ``steps``: with real workers the loss is evaluated while the run continues.
         """
 
     def add_workers(self, count: int) -> None:

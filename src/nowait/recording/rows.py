@@ -37,7 +37,7 @@ class Row(NamedTuple):
     live_workers: int
     gradient_norm: float
     outcome: int
-    """A code: the place of the outcome in ``OUTCOMES``."""
+    """The index of the outcome in ``OUTCOMES``."""
     step: int
     """The first step made with the gradient, 0 if there is none."""
     weight: float

@@ -70,6 +70,11 @@ class Stats:
     """Why a simulation was not compiled; empty if it was, and for runs with real workers."""
 
     @property
+    def way(self) -> str:
+        """The former name of ``engine``."""
+        return self.engine
+
+    @property
     def steps_per_second(self) -> float:
         """Steps per second of ``seconds``."""
         return self.steps / self.seconds if self.seconds > 0 else 0.0

@@ -55,6 +55,8 @@ class Sweep:
     """With an output rule: the loss of its result, [stepsize, seed], infinite where the run diverged."""
     config: dict[str, Any] = field(default_factory=dict)
     """A description of what was run, as JSON values."""
+    not_compiled: str = ""
+    """Why runs that this call computed were not compiled together; empty if they were. It is not stored in folders."""
 
     @classmethod
     def of(

@@ -1,4 +1,4 @@
-"""Totals over the arrivals of a run, updated as it goes on, so that they do not need a trace."""
+"""Totals over the arrivals of a run, updated during the run, so that no trace is needed."""
 
 from __future__ import annotations
 

@@ -73,6 +73,7 @@ def plan(
     seeds: int | Iterable[int] | None = None,
     seed: int = 0,
     progress: bool | None = None,
+    **renamed: Any,
 ) -> Advice:
     """Return what asynchrony would gain, which method is fastest, and which workers to leave out.
 
@@ -89,6 +90,7 @@ def plan(
     >>> advice.asynchrony_pays, round(advice.speedup.speedup, 2)
     (True, 13.38)
     """
+    checks.no_renamed(renamed, "plan", seconds="seconds_per_gradient")
     given = {"seconds_per_gradient": seconds_per_gradient, "speeds": speeds, "trace": trace, "workers": workers}
     asked_seeds = checked_seeds(SEEDS if seeds is None else seeds, first=seed)
     source = _source(given, problem, probe_seconds, slowdown, asked_seeds[0])

@@ -54,7 +54,7 @@ def time_to_target(tuner: Tuner, candidate: Candidate, tuned: Sweep, target: flo
 
 
 def first_at(tuned: Sweep, target: float) -> tuple[int, float]:
-    """Return the place of the stepsize that reaches the target first, and its mean time; ∞ if none reaches it."""
+    """Return the index of the stepsize that reaches the target first, and its mean time; ∞ if none reaches it."""
     times = [float(_until(tuned, place, tuned.time[place], target).mean()) for place in range(len(tuned.stepsizes))]
     place = int(np.argmin(times))
     return place, times[place]

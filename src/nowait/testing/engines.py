@@ -35,11 +35,11 @@ class Bad:
         self.kind, self.worker, self.job = kind, worker, job
 
     def initial(self) -> Vector:
-        """Zeros."""
+        """Return the initial params of the quadratic."""
         return QUADRATIC.initial()
 
     def loss(self, point: Vector) -> float:
-        """That of the quadratic."""
+        """Return the loss of the quadratic."""
         return QUADRATIC.loss(point)
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
@@ -73,7 +73,7 @@ def the_trace_tells_what_happened(train: Engine) -> None:
 
 
 def the_trace_replays(train: Engine) -> None:
-    """The same iterates again, with update, output and seed."""
+    """A replay gives the same iterates, with any update, output and seed."""
     update, output = Momentum(0.3), UniformAverage()
     run = train(QUADRATIC, METHOD, workers=3, steps=150, update=update, output=output, seed=4)
     again = _replay(run, Momentum(0.3), UniformAverage(), seed=4)
@@ -101,7 +101,7 @@ def losses_are_those_of_the_iterates(train: Engine) -> None:
 
 
 def callbacks_stop_add_and_remove(train: Engine) -> None:
-    """What control is asked for happens."""
+    """Workers that a callback adds or removes do join or leave."""
     changes = Changes()
     run = train(QUADRATIC, MinibatchSGD(Constant(0.1)), workers=3, steps=10**8, callbacks=[changes])
     assert changes.joined == [3]
@@ -128,7 +128,7 @@ def an_error_in_the_problem_is_shown(train: Engine) -> None:
 
 
 def divergence_is_a_result(train: Engine) -> None:
-    """No exception: flagged, with advice."""
+    """Divergence raises no exception: ``stats.diverged`` is set, with advice."""
     run = train(QUADRATIC, AsynchronousSGD(Constant(50.0)), workers=2, steps=100_000)
     assert run.stats.diverged
     assert "stepsize" in run.stats.advice
@@ -156,7 +156,7 @@ class Changes(Callback):
         self.steps_since = 0
 
     def on_step(self, control: Control) -> None:
-        """Ask."""
+        """Request the changes at step 20, and stop after both happened."""
         if control.steps == 20:
             control.add_workers(1)
             control.remove_worker(1)

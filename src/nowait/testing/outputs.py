@@ -127,7 +127,7 @@ def shares_are_the_answer(output: Output) -> None:
 
 
 def config_describes_the_output(output: Output) -> None:
-    """What ``config.json`` says of it is JSON and names its class."""
+    """Its description for ``config.json`` is valid JSON and contains the class name."""
     described = json.loads(json.dumps(describe(output)))
     assert described.get("type") == type(output).__name__, f"config.json would call it {described.get('type')!r}"
 

@@ -187,7 +187,7 @@ class ScriptedTransport:
         return self._time
 
     def wait(self, fds: frozenset[int], seconds: float) -> list[int]:
-        """Let the next thing of the script happen, or time pass; an event makes the transport readable."""
+        """Execute the next item of the script, or advance the clock; an event makes the transport readable."""
         if self._arrived:
             return [0]
         happening = next(self._script, None)
@@ -259,7 +259,7 @@ class ScriptedTransport:
     def accept_order(self, process: _Process, order: tuple[int, int, int, int]) -> None:
         """Give a process an order. A process that has one already may only be told to hurry."""
         if self._processes.get(process.serial) is not process:
-            return  # it is dead, and nobody reads the pipe
+            return  # the process is dead: no one reads the pipe
         if order[3] == Instruction.HURRY:
             self.hurried.append((process.worker, order[0]))
             return

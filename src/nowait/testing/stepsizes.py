@@ -89,7 +89,7 @@ def a_copy_is_the_same_rule(rule: Stepsize) -> None:
 
 
 def config_describes_the_rule(rule: Stepsize) -> None:
-    """What ``config.json`` says of it is JSON and names its class."""
+    """Its description for ``config.json`` is valid JSON and contains the class name."""
     described = json.loads(json.dumps(describe(rule)))
     assert described.get("type") == type(rule).__name__, f"config.json would call it {described.get('type')!r}"
     assert len(described) > 1, "config.json would not say with which numbers it was made: make the rule a dataclass"
@@ -120,7 +120,7 @@ class _Witness(Method):
         self.seen: list[tuple[str, float, tuple[Any, ...]]] = []
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
-        """Ask the rule, apply and assign."""
+        """Apply the gradient with the rule's stepsize, and assign a ticket."""
         step = server.steps + 1
         self.seen.append(("at", self._rule.at(arrival, server), (arrival.delay, server.num_workers, step)))
         self.seen.append(("fresh", self._rule.fresh(server), (1, server.num_workers, step)))

@@ -122,7 +122,7 @@ def momentum_is_a_fraction(update: Update) -> None:
 
 
 def config_describes_the_update(update: Update) -> None:
-    """What ``config.json`` says of it is JSON and names its class."""
+    """Its description for ``config.json`` is valid JSON and contains the class name."""
     described = json.loads(json.dumps(describe(update)))
     assert described.get("type") == type(update).__name__, f"config.json would call it {described.get('type')!r}"
 

@@ -20,7 +20,7 @@ from nowait.theory.theorems import sum_share
 TOLERANCE, SINGLE_TOLERANCE = 1e-9, 1e-4
 """Allowed rounding error, relative to params of size 1; the second is for params in float32."""
 BLOCK = 4_000_000
-"""Numbers held in memory at once."""
+"""How many numbers are kept in memory at the same time."""
 
 
 @final

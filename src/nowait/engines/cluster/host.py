@@ -45,7 +45,7 @@ GRADIENT, HURRY = int(ReportKind.GRADIENT), int(Instruction.HURRY)
 @final
 @dataclass(frozen=True)
 class HostSettings:
-    """What a host is told when it starts."""
+    """The settings that a host receives at its start."""
 
     identity: bytes
     local_address: tuple[str, bytes] | None
@@ -114,7 +114,7 @@ class Relay:
         self._mailbox, self._points, self._gradients = resources.mailbox, resources.points, resources.gradients
         self._channels: dict[int, PipeChannel] = {}
         self._workers: dict[int, int] = {}
-        """By serial number."""
+        """The worker number of each process, by serial number."""
         self._last_sent = monotonic()
         self._without_reply = 0
         """Messages of reports to which the server has not replied."""

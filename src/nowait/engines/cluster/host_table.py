@@ -25,7 +25,7 @@ class HostRecord:
 
     place: int
     node: str
-    """For messages."""
+    """The name of the node, used in messages."""
     node_id: str
     size: int
     """How many workers it runs at most."""

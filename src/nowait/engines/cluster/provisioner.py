@@ -54,11 +54,11 @@ class HostProvisioner:
         self._pending: list[HostRecord] = []
         self._all: list[HostRecord] = []
         self._failures: Counter[str] = Counter()
-        """By node."""
+        """The number of failures, by node."""
         self._closing = False
         self._demand = 0
         self._thread = BackgroundThread()
-        self._nodes = "it was not asked which nodes there are"
+        self._nodes = "the nodes have not been listed yet"
 
     def open(self) -> None:
         """Start the thread."""

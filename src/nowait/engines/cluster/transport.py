@@ -258,7 +258,7 @@ class RayTransport:
             self._error, self._last_cause = error, f"Ray said: {error}"
             self._hopeless = self._hopeless or self._starting
             self._hosts.do_not_ask_before(now + SECONDS_BETWEEN_WARNINGS)
-            logger.warning("Ray could not be asked for hosts: %s", error)
+            logger.warning("requesting hosts from Ray failed: %s", error)
 
     def _wait_for_room(self, vacant: int, room: int, now: float) -> None:
         """Warn while no worker runs, and raise after ``start_seconds``."""

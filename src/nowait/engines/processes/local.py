@@ -132,5 +132,5 @@ def train(parts: Parts, points: SharedSlots, options: WorkerOptions, seed: int, 
 
 
 def job_of(parts: Parts, points: SharedSlots, options: WorkerOptions, seed: int) -> Job:
-    """Return what every worker of a run is told once."""
+    """Return the settings that every worker of a run receives at its start."""
     return Job(parts.problem, seed, points.length, points.dtype.str, options.slowdown, options.speeds)

@@ -10,7 +10,7 @@ from typing import final
 
 LARGEST_LOG_BYTES = 16 << 20
 KEPT_BYTES = 4 << 20
-"""Of the beginning, and of the end, when the log has grown past the limit."""
+"""How many bytes are kept of the beginning, and of the end, of a log that exceeded its limit."""
 COPY_BYTES = 1 << 20
 MOST_READS = 64
 """Per cut: enough to reach the end while workers append, unless they write faster than this process reads."""

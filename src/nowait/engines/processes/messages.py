@@ -14,9 +14,9 @@ from typing import Any, final
 LENGTH = struct.Struct("<I")
 READ_BYTES = 65_536
 MOST_DESCRIPTORS = 16
-"""In one message."""
+"""The maximum number of file descriptors in one message."""
 LONGEST_MESSAGE = 65_536
-"""In bytes."""
+"""The maximum size of a message in bytes."""
 CLOSED = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EPROTOTYPE)
 """Error numbers of sending to a closed socket; macOS raises the last one while the other side is closing."""
 

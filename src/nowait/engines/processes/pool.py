@@ -1,4 +1,4 @@
-"""The server's side of a zygote: launches it, has it start and kill worker processes, and learns of deaths."""
+"""The server's side of a zygote: launches it, asks it to start and kill workers, and receives their deaths."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class WorkerPool:
             self._zygote.wait()
 
     def _disconnect(self) -> None:
-        """Wait until a zygote that is not a child has exited: nobody may write to shared memory later."""
+        """Wait until a zygote that is not a child has exited, so that no process writes to shared memory later."""
         with contextlib.suppress(OSError):
             self.control.shutdown(socket.SHUT_WR)
             while is_ready(self.control, SECONDS_TO_END) and self.control.recv(LONGEST_MESSAGE):

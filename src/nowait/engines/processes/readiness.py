@@ -10,7 +10,7 @@ class HasFileno(Protocol):
     """A socket or file."""
 
     def fileno(self) -> int:
-        """Its file descriptor."""
+        """Return the file descriptor."""
 
 
 def is_ready(file: int | HasFileno, seconds: float, events: int = select.POLLIN) -> bool:

@@ -22,7 +22,7 @@ from nowait.speeds import Speeds, Timing
 @final
 @dataclass(frozen=True)
 class Job:
-    """What every worker of a run is told once."""
+    """The settings that every worker of a run receives at its start."""
 
     problem: Any
     seed: int
@@ -42,7 +42,7 @@ class Connections:
     reports: int
     """The pipe through which all workers report."""
     details: DetailsSocket
-    """For what does not fit into a report."""
+    """Sends tracebacks and other data that do not fit into a report."""
     points: SharedSlots
     gradients: SharedSlots
     began: float

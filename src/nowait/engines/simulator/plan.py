@@ -30,7 +30,7 @@ READING_VECTORS = (READS_PARAMS, READS_POINTS, READS_GRADIENTS, READS_SUMS, MAKE
 
 
 class NotPlannable(BaseException):
-    """A run cannot be made from a plan. ``reason`` says why, in words for ``stats.not_compiled``.
+    """A run cannot be made from a plan. ``reason`` is the text for ``stats.not_compiled``.
 
     A ``BaseException``, so that a method that catches errors does not catch it.
     """

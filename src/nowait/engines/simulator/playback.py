@@ -40,7 +40,7 @@ class Position:
 
     @property
     def is_ahead(self) -> bool:
-        """Returns True while the plan has events that were not executed."""
+        """True while the plan has events that were not executed."""
         return self.num_events < len(self.plan.moments)
 
     @property

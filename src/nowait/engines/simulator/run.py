@@ -27,4 +27,8 @@ def run_simulation(
             return simulate_compiled(parts, speeds, faults, seed, progress)
         except NotPlannable as error:
             reason = error.reason
-    return simulate(parts, speeds.clock(seed), faults, seed, progress, not_compiled=reason)
+    try:
+        return simulate(parts, speeds.clock(seed), faults, seed, progress, not_compiled=reason)
+    except NotPlannable as error:
+        message = "the method used an arrival or a sum of an earlier run: start() must reset its state"
+        raise RuntimeError(message) from error

@@ -1,4 +1,4 @@
-"""What the workforce is told, and what it decides."""
+"""The events that the workforce handles, and the actions it returns."""
 
 from __future__ import annotations
 

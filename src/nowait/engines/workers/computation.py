@@ -14,7 +14,7 @@ from nowait.core.types import Vector
 from nowait.engines.workers.records import Instruction, ReportKind
 
 LONGEST_TEXT = 60_000
-"""In bytes. Longer tracebacks are cut, because details have to fit into a datagram."""
+"""The maximum length in bytes. Longer tracebacks are cut, because details have to fit into a datagram."""
 GRADIENT, MISFIT, ERROR = int(ReportKind.GRADIENT), int(ReportKind.MISFIT), int(ReportKind.ERROR)
 
 SendDetails = Callable[[int, int, tuple[Any, ...]], None]

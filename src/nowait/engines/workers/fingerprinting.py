@@ -10,7 +10,7 @@ from nowait.engines.workers.failures import NO_DETAILS
 from nowait.engines.workers.records import ReportKind
 
 SECONDS_TO_RECORD = 10.0
-"""A new run waits this long for the fingerprint; later it is recorded while the run goes on."""
+"""A new run waits this long for the fingerprint; after that, it is recorded during the run."""
 SECONDS_TO_COMPARE = 120.0
 """A resumed run waits this long for the fingerprint, and then continues without a comparison."""
 NONE = -1

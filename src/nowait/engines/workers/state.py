@@ -1,4 +1,4 @@
-"""What the server knows of one worker process."""
+"""The server's state for one worker process."""
 
 from __future__ import annotations
 

@@ -338,7 +338,7 @@ class Workforce:
         return actions
 
     def _on_tick(self, event: Tick, now: float) -> list[Action]:
-        """Fire timers, start HOME again, replace workers, end the run: whatever is due."""
+        """Perform all actions that are due: fire timers, restart HOME, replace workers, end the run."""
         actions: list[Action] = []
         if not self.finished:
             actions += [Tell(TimerFired(now))] * self.agenda.take_timers(now)
