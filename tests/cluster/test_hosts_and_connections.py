@@ -1,5 +1,6 @@
 """Connections and hosts that fail: how many may wait, and for how long. Nothing here needs a Ray cluster."""
 
+import contextlib
 import math
 import random
 import select
@@ -15,8 +16,14 @@ from nowait.engines.cluster.back_off import LONGEST_PAUSE, STEADY_SECONDS, BackO
 from nowait.engines.cluster.connection_limit import Unauthenticated
 from nowait.engines.cluster.host_table import HostRecord, HostTable, choose_nodes
 from nowait.engines.cluster.listener import LocalListener
-from nowait.engines.cluster.messages import Format, MessageKind
+from nowait.engines.cluster.messages import Format, Message, MessageKind
+from nowait.engines.cluster.options import RayCluster
+from nowait.engines.cluster.remote import RemotePool
 from nowait.engines.cluster.sockets import HostSocket, ServerSocket
+from nowait.engines.processes.mailbox import Mailbox
+from nowait.engines.processes.resources import SharedResources
+from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.workers.records import ORDER, REPORT, Instruction, ReportKind
 
 
 class Clock:
@@ -300,3 +307,43 @@ def test_a_local_connection_that_has_sent_nothing_yet_is_kept_and_one_with_a_wro
         assert is_closed(stranger)
         control.close()
     listener.close()
+
+
+# Replies to reports
+
+
+class RecordingSocket:
+    """In the place of the server's socket: keeps what is sent."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, receiver, kind, content=b"", vectors=()):
+        self.sent.append((kind, len(content) // ORDER.size, len(vectors)))
+
+
+def test_every_message_of_reports_gets_its_own_reply():
+    """A relay that misses replies stops reading its workers' reports."""
+    pytest.importorskip("ray")
+    from nowait.engines.cluster.transport import RayTransport
+
+    points, gradients = SharedSlots(5, "<f8"), SharedSlots(5, "<f8")
+    with contextlib.closing(points), contextlib.closing(gradients), contextlib.closing(Mailbox.open()) as mailbox:
+        for _ in range(2):
+            points.allocate()
+        resources = SharedResources(points, gradients, mailbox, payload=None)
+        transport = RayTransport(RayCluster(), resources, minimum=1, max_failures=5, log=None)
+        socket = transport._socket = RecordingSocket()
+        remote = RemotePool(b"1", socket, points)
+        transport._hosts.add([host(1, ready=True, remote=remote)])
+        channels = [remote.start(worker, 10 + worker, 0.0) for worker in range(2)]
+        socket.sent.clear()
+        for ticket in range(4):
+            worker = ticket % 2
+            record = REPORT.pack(ticket, 0.0, 0.0, worker, ReportKind.GRADIENT)
+            message = Message(MessageKind.REPORTS, record, [np.ones(5)])
+            for event in transport._on_message(b"1", message):
+                assert list(event.gradients) == [worker]
+                if ticket < 3:
+                    channels[worker].send(ticket + 9, 0, worker, Instruction.KEEP)
+        assert socket.sent == [(MessageKind.ORDERS, 1, 1)] * 3 + [(MessageKind.ORDERS, 0, 0)]

@@ -219,6 +219,9 @@ class OtherStart(Remembering):
     def gradient(self, point, sample):
         return point - 1.0
 
+    def gradient_with_memory(self, point, sample, memory, out):
+        super().gradient_with_memory(point, sample, memory, out)
+
 
 class WrongSlope(Complete):
     def full_gradient(self, point):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import nowait as nw
 from faulty import Faulty
-from nowait.engines.workers.records import EVALUATOR
+from nowait.engines.fingerprint import Identification
+from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER
 from nowait.engines.workers.transport import HOME
 from nowait.testing import CATALOGUE, ENGINE_CHECKS, train_scripted
 from nowait.testing.scripted import Call, Die, Hang, Lose, Open, Report, ReportAgain, ReportAndDie, Wait
@@ -289,6 +290,80 @@ def test_the_workers_of_a_lost_place_move_to_another_one(caplog):
     assert [place for worker, place in seen[0].transport.started if worker >= 0] == [1, 1, 2, 2]
     assert "node 1 is lost, and workers [0, 1] with it: they are replaced" in caplog.text
     check_that_it_replays(run, Faulty())
+
+
+# Before the run has begun, and after its end
+
+
+def fingerprinted(script, **options):
+    kept = []
+    identification = Identification(Faulty(), None, "runs/mine", kept.append)
+    run = train_scripted(
+        Faulty(), ASYNCHRONOUS, workers=2, steps=20, script=script, identification=identification, **options
+    )
+    return run, kept
+
+
+def test_the_fingerprint_is_computed_before_the_run():
+    run, [kept] = fingerprinted([])
+    assert kept["params"] == [5, "float64"]
+    assert run.stats.steps == 20
+
+
+@pytest.mark.parametrize("happening", [Die(FINGERPRINTER), Lose(), Hang(FINGERPRINTER)])
+def test_a_run_begins_though_its_fingerprint_is_not_known(happening, caplog):
+    run, kept = fingerprinted([happening])
+    assert run.stats.steps == 20
+    assert kept == []
+    assert "has no fingerprint" in caplog.text or isinstance(happening, Hang)
+    check_that_it_replays(run, Faulty())
+
+
+def test_a_home_that_never_opened_is_an_error(caplog):
+    with pytest.raises(nw.WorkerFailedError, match="workers could not load the problem:\nit is broken"):
+        train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=9, opens=False, script=[Lose(HOME, "it is broken")])
+
+
+def test_a_worker_that_dies_while_the_last_loss_is_computed_does_not_fail_the_run(caplog):
+    script = [Report(EVALUATOR), Report(0), Report(0), Report(0), Die(0), Wait(1.0)]
+    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=1, steps=3, max_failures=0, evaluate_every=1, script=script)
+    assert run.history.step[-1] == run.stats.steps == 3
+
+
+class Busy(nw.AsynchronousSGD):
+    """Gives every worker one more ticket whenever somebody leaves."""
+
+    def on_leave(self, server, worker):
+        for other in server.workers:
+            server.assign(other)
+
+
+def test_a_ticket_for_a_worker_whose_process_is_being_replaced_is_computed_in_the_end(caplog):
+    """Workers 2 and 3 are lost with their place: the loss of 2 makes the method assign to 3."""
+    script = [Open(1, 2), Open(2, 2), *[Report()] * 12, Lose(1, "node 1 is lost"), Open(3, 2)]
+    run = train_scripted(Faulty(), Busy(0.01), workers=4, steps=300, capacity=0, script=script)
+    late = run.trace.worker[-100:]
+    assert set(late.tolist()) == {0, 1, 2, 3}, "nobody is idle"
+    check_that_it_replays(run, Faulty(), Busy(0.01))
+
+
+def test_a_callback_that_raises_when_workers_are_lost_leaves_no_channel_open(caplog):
+    class Angry(nw.Callback):
+        def on_worker_lost(self, control, worker):
+            raise ZeroDivisionError
+
+    seen = []
+    with pytest.raises(ZeroDivisionError):
+        train_scripted(
+            Faulty(),
+            ASYNCHRONOUS,
+            workers=3,
+            steps=99,
+            script=[*[Report()] * 9, Lose()],
+            callbacks=[Angry()],
+            look=seen.append,
+        )
+    assert seen[0].transport.open_channels == 0
 
 
 # Callbacks, signals, evaluation

@@ -133,7 +133,8 @@ def test_pauses_grow_until_the_worker_is_given_up_and_a_gradient_resets_them():
 def test_if_the_last_worker_is_given_up_the_run_fails():
     workforce = begun(workers=1, max_failures=0)
     actions = workforce.handle(Died(serial_of(workforce, 0), 3), 0.0)
-    assert actions[-1] == Fail("no worker is left: worker 0, the last one, ended with exit code 3")
+    message = "no worker is left: worker 0, the last one, ended with exit code 3"
+    assert actions[-1] == Fail(message, while_running=True)
 
 
 @pytest.mark.parametrize("reason", ["vacant", "requested"])

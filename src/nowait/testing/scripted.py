@@ -145,8 +145,8 @@ class _Channel:
 class ScriptedTransport:
     """A ``Transport`` and its ``Clock``. When the script is over, every order is reported on, the oldest first.
 
-    ``capacity`` is the room in HOME for workers. HOME opens at the start, and again after each loss unless ``reopens``
-    is False.
+    ``capacity`` is the room in HOME for workers. HOME opens at the start unless ``opens`` is False, and again after
+    each loss unless ``reopens`` is False.
     """
 
     engine = "scripted"
@@ -161,10 +161,11 @@ class ScriptedTransport:
         *,
         capacity: float = math.inf,
         reopens: bool = True,
+        opens: bool = True,
     ) -> None:
         self._problem, self._seed, self._points = problem, seed, points
         self._script = iter(script)
-        self._capacity, self._reopens = capacity, reopens
+        self._capacity, self._reopens, self._opens = capacity, reopens, opens
         self._time = 0.0
         self._processes: dict[int, _Process] = {}
         self._gradients: dict[int, Vector] = {}
@@ -203,8 +204,9 @@ class ScriptedTransport:
     # The transport
 
     def open(self) -> None:
-        """Open HOME."""
-        self._arrived.append(Opened(HOME, self._capacity))
+        """Open HOME, unless the test does not want that."""
+        if self._opens:
+            self._arrived.append(Opened(HOME, self._capacity))
 
     def reopen(self) -> None:
         """Open HOME again, unless the test does not want that."""
@@ -231,8 +233,7 @@ class ScriptedTransport:
         self.started.append((worker, place))
         self.open_channels += 1
         if worker == FINGERPRINTER:
-            self._arrived += [self._fingerprint(), Died(serial, 0)]
-            del self._processes[serial]
+            self.accept_order(process, (0, 0, 0, 0))
         return _Channel(self, process)
 
     def kill(self, serial: int, place: int) -> None:
@@ -306,10 +307,15 @@ class ScriptedTransport:
 
     def _report(self, processes: Sequence[_Process | None]) -> None:
         for process in processes:
-            if process is not None and process.order is not None and not process.hangs:
-                process.last = self._compute(process, process.order)
-                process.order = None
-                self._arrived.append(Reports(process.last, self._gradients))
+            if process is None or process.order is None or process.hangs:
+                continue
+            if process.worker == FINGERPRINTER:
+                self._arrived.append(self._fingerprint())
+                self._die(process, 0)
+                continue
+            process.last = self._compute(process, process.order)
+            process.order = None
+            self._arrived.append(Reports(process.last, self._gradients))
 
     def _compute(self, process: _Process, order: tuple[int, int, int, int]) -> bytes:
         ticket, job, slot, instruction = order

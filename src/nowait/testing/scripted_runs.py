@@ -48,6 +48,7 @@ def train_scripted(
     capacity: float = math.inf,
     most_workers: int = 0,
     reopens: bool = True,
+    opens: bool = True,
     slowdown: dict[int, float] | None = None,
     replace_hung: bool = False,
     max_failures: int = 5,
@@ -96,7 +97,7 @@ def train_scripted(
         checkpoint=checkpoint,
         identification=identification,
     )
-    transport = ScriptedTransport(problem, seed, slots, script, capacity=capacity, reopens=reopens)
+    transport = ScriptedTransport(problem, seed, slots, script, capacity=capacity, reopens=reopens, opens=opens)
     options = WorkerOptions(
         slowdown=slowdown or {},
         most_workers=max(most_workers, workers),

@@ -140,8 +140,11 @@ class Relay:
         with contextlib.closing(Payload([memoryview(part) for part in ray.get(settings.payload)])) as payload:
             resources = SharedResources(points, gradients, mailbox, payload)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                pool = WorkerPool.around(ours, resources, _start_zygote(settings, theirs))
+            with theirs, contextlib.ExitStack() as on_error:
+                on_error.callback(ours.close)
+                zygote = _start_zygote(settings, theirs)
+                on_error.pop_all()
+            pool = WorkerPool.around(ours, resources, zygote)
         stack.callback(pool.close)
         relay = cls(server, pool, resources)
         stack.callback(relay._close_channels)

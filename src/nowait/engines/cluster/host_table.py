@@ -1,4 +1,4 @@
-"""Decides about the hosts of a run: which are lost, and how many more to ask for. No clock, no input or output."""
+"""Decides about the hosts of a run: which are lost, and how many more to ask for. Times are arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS_BETWEEN_REQUESTS = 0.5
 SLOW_NETWORK = 1e7
 """Bytes per second that any network is expected to carry."""
 LONG_PAUSE = 2.0
-"""If the server did not check for this long, it cannot tell which hosts were silent."""
+"""If the server has not checked for this long, it cannot know which hosts were silent."""
 
 
 @final
@@ -69,7 +69,7 @@ class HostTable:
 
     def of(self, identity: bytes) -> HostRecord | None:
         """Return the host with this identity; None if it is unknown or was given up."""
-        return self.by_place.get(int(identity))
+        return self.by_place.get(int(identity)) if identity.isdigit() else None
 
     def is_ready(self, host: HostRecord, now: float) -> None:
         """Note that workers can be started on a host."""

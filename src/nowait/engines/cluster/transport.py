@@ -61,7 +61,7 @@ class RayTransport:
         self._fds_of: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
         self._fds: frozenset[int] = frozenset()
         self._starting = True
-        """True until a host is ready for the first time with room for the run."""
+        """True until there is room for the run for the first time."""
         self._hopeless, self._last_cause = False, ""
         """Whether more hosts would fail too; why the latest host was lost."""
         self._error: Exception | None = None
@@ -164,6 +164,8 @@ class RayTransport:
             return
         host = self._hosts.by_place.get(event.place) if isinstance(event, (Opened, Gone)) else None
         if host is None:
+            if isinstance(event, Opened):
+                self._worked = self._warned = monotonic()  # loading the problem does not count as waiting for room
             yield event
         elif isinstance(event, Gone):
             yield from self._lose(host, event.cause, lasting=event.lasting)
@@ -190,6 +192,7 @@ class RayTransport:
             pool.reports_received()
             host.delivered = host.delivered or len(vectors) > 0
             yield Reports(content, _by_worker(content, vectors))
+            pool.flush()  # the relay waits for a reply to each message of reports
         elif kind == MessageKind.DIED:
             yield Died(*EXIT.unpack(content))
         elif kind == MessageKind.DETAILS:
@@ -247,8 +250,9 @@ class RayTransport:
         request = self._hosts.request(vacant - room, now) if may_ask else None
         if request is not None:
             self._provisioner.ask(*request)
+        self._starting = self._starting and not working and room < self._minimum
         if working:
-            self._starting, self._worked = False, now
+            self._worked = now
         elif vacant:
             self._wait_for_room(vacant, max(0, room), now)
 

@@ -28,6 +28,7 @@ class LocalPools:
         self._only_reports = [self._mailbox.reports]
         self._pools: dict[int, tuple[WorkerPool, float]] = {}
         """Each with its capacity."""
+        self._is_pending = False
         self.fds = frozenset(self._only_reports)
 
     def __getitem__(self, place: int) -> WorkerPool:
@@ -51,12 +52,13 @@ class LocalPools:
         self.fds = frozenset([*self._only_reports, *(pool.control.fileno() for pool, _ in self._pools.values())])
 
     def pending(self) -> bool:
-        """Return True if a pool has messages that its socket will not announce again."""
-        return any(pool.has_messages for pool, _ in self._pools.values())
+        """Return True if a pool has messages that its socket will not announce again. Called before each wait."""
+        self._is_pending = any(pool.has_messages for pool, _ in self._pools.values())
+        return self._is_pending
 
     def receive(self, ready: Collection[int]) -> Iterable[TransportEvent]:
         """Return what workers and zygotes reported. The last reports of a process come before its death."""
-        if ready == self._only_reports:  # by far the most frequent case
+        if ready == self._only_reports and not self._is_pending:  # by far the most frequent case
             return (Reports(self._mailbox.read(), self._gradients),)
         return self._receive_all(ready)
 

@@ -89,8 +89,13 @@ class WorkerPool:
     def launch(cls, resources: SharedResources, threads: int, log: Path | None) -> WorkerPool:
         """Return a pool with a new zygote that is a child of this process."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
-            return cls.around(ours, resources, start_zygote(theirs, threads, log=log))
+        try:
+            with theirs:
+                zygote = start_zygote(theirs, threads, log=log)
+        except BaseException:
+            ours.close()
+            raise
+        return cls.around(ours, resources, zygote)
 
     @classmethod
     def around(
@@ -101,8 +106,12 @@ class WorkerPool:
         payload, mailbox = resources.payload, resources.mailbox
         fds = [payload.fd, resources.points.fd, resources.gradients.fd]
         fds += [mailbox.workers_reports, mailbox.workers_details.fileno()]
-        pool._stream.send((payload.sizes,), fds, wait=lambda: None)
-        control.setblocking(False)
+        try:
+            pool._stream.send((payload.sizes,), fds, wait=lambda: None)
+            control.setblocking(False)
+        except BaseException:
+            pool.close()
+            raise
         return pool
 
     def start(self, worker: int, serial: int, began: float) -> PipeChannel:

@@ -96,9 +96,10 @@ class Stop(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """End the run with ``WorkerFailedError``."""
+    """End the run with ``WorkerFailedError``; ``while_running``: only if the run has not ended by itself."""
 
     message: str
+    while_running: bool = False
 
 
 Action = Start | Kill | Release | Abandon | Ask | Reopen | Tell | Warn | Stop | Fail

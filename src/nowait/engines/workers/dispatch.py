@@ -26,13 +26,14 @@ from nowait.engines.workers.actions import (
     Stop,
     Tell,
     Warn,
+    WorkforceEvent,
 )
 from nowait.engines.workers.clock import RunClock
 from nowait.engines.workers.failures import NO_DETAILS
 from nowait.engines.workers.fingerprinting import Fingerprinting
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, Instruction, ReportKind
 from nowait.engines.workers.state import WorkerState
-from nowait.engines.workers.transport import HOME, Died, Gone, Reports, Transport, TransportEvent
+from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Reports, Transport, TransportEvent
 from nowait.engines.workers.workforce import Workforce
 
 logger = logging.getLogger("nowait")
@@ -56,6 +57,8 @@ class Dispatcher:
         self._remembers = parts.capabilities.gradient_with_memory is not None
         self._gradients_before = 0 if parts.checkpoint is None else parts.checkpoint.state.counts["gradients"]
         self._snapshot: tuple[Snapshot, Version] | None = None
+        self._channels: set[Channel] = set()
+        """All channels that were opened and not closed."""
 
     @property
     def is_evaluating(self) -> bool:
@@ -64,8 +67,8 @@ class Dispatcher:
 
     def close(self) -> None:
         """Close all channels and the session."""
-        for state in self._workforce.states.values():
-            state.channel.close()
+        while self._channels:
+            self._channels.pop().close()
         self._workforce.states.clear()
         self._snapshot = None
         self.session.close()
@@ -137,7 +140,7 @@ class Dispatcher:
             self._on_misfit(state, state.ticket, np.broadcast_to(np.zeros((), np.dtype(details[0])), details[1]))
         else:
             any_gradient = self._server.counts.gradients > self._gradients_before
-            self.execute(self._workforce.handle(Raised(worker, error, text, any_gradient), self._clock.now))
+            self.decide(Raised(worker, error, text, any_gradient))
 
     def _on_misfit(self, state: WorkerState, ticket: Ticket, misfit: np.ndarray) -> None:
         """Let the server reject a gradient of the wrong shape or dtype."""
@@ -154,19 +157,23 @@ class Dispatcher:
             self.session.evaluated(snapshot, loss)
 
     def handle(self, event: TransportEvent) -> None:
+        """Handle an event of the transport."""
         self._clock.read()
-        if type(event) is Reports:
+        if isinstance(event, Reports):
             self.handle_reports(event)
         elif isinstance(event, Died) and event.serial == self.fingerprinting.serial:
-            code = event.code
-            cause = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            self.fingerprinting.ended(f"the process that computed one gradient {cause}")
-        elif not isinstance(event, Reports):
+            self.fingerprinting.ended(f"the process that computed one gradient {event.cause}")
+        else:
             if isinstance(event, Gone) and event.place == HOME:
                 self.fingerprinting.ended(event.cause)
-            self.execute(self._workforce.handle(event, self._clock.now))
+            self.decide(event)
 
     # Executing
+
+    def decide(self, event: WorkforceEvent) -> None:
+        """Pass an event to the workforce, and execute what it decides."""
+        self._workforce.finished = self.session.finished
+        self.execute(self._workforce.handle(event, self._clock.now))
 
     def obey(self, commands: Iterable[Command]) -> None:
         """Execute commands of the server. Tickets of busy workers, and of workers without a process, wait."""
@@ -182,8 +189,9 @@ class Dispatcher:
                 self._workforce.agenda.wake(command.at)
 
     def _send_next(self, state: WorkerState) -> None:
+        """Send the first ticket of an idle worker. One whose process is about to be started has to join first."""
         ticket = self._server.in_flight.first_of(state.worker)
-        if ticket is not None and state.ticket is None:
+        if ticket is not None and state.ticket is None and state.channel is not None:
             self._send(state, ticket)
 
     def _send(self, state: WorkerState, ticket: Ticket) -> None:
@@ -191,13 +199,13 @@ class Dispatcher:
         version = state.version = self._server.retain(ticket)
         state.ticket, state.sent = ticket, self._clock.now
         state.warned = state.hurried = False
-        state.channel.send(ticket[0], ticket[3], version.slot, state.instruction)
+        state.channel.send(ticket[0], ticket[3], version.slot, state.instruction)  # type: ignore[union-attr]
 
     def _hurry(self, state: WorkerState | None, cancelled: tuple[int, ...]) -> None:
         """Tell a worker that imitates a slow one that its ticket was cancelled. Others finish, and report late."""
         if not self._imitating or state is None or state.ticket is None or state.hurried:
             return
-        if state.ticket.id in cancelled:
+        if state.ticket.id in cancelled and state.channel is not None:
             state.hurried = True
             state.channel.send(state.ticket.id, 0, 0, Instruction.HURRY)
 
@@ -212,13 +220,18 @@ class Dispatcher:
 
     def _start(self, action: Start) -> None:
         state = action.state
-        state.channel = self._transport.start(state.worker, state.serial, state.place, self._clock.began)
+        channel = self._transport.start(state.worker, state.serial, state.place, self._clock.began)
+        self._channels.add(channel)
+        state.channel = channel
 
     def _kill(self, action: Kill) -> None:
         self._transport.kill(action.state.serial, action.state.place)
 
     def _release(self, action: Release) -> None:
-        action.state.channel.close()
+        channel = action.state.channel
+        if channel is not None:
+            self._channels.discard(channel)
+            channel.close()
         self._abandon(action)
 
     def _abandon(self, action: Abandon | Release) -> None:
@@ -229,7 +242,8 @@ class Dispatcher:
         state.instruction = Instruction.FORGET
 
     def _ask(self, action: Ask) -> None:
-        action.state.channel.send(action.number, 0, action.slot, KEEP)
+        if action.state.channel is not None:
+            action.state.channel.send(action.number, 0, action.slot, KEEP)
 
     def _reopen(self, action: Reopen) -> None:
         self._transport.reopen()
@@ -238,10 +252,12 @@ class Dispatcher:
         logger.warning("%s", action.message)
 
     def _stop(self, action: Stop) -> None:
-        self.session.stop(action.reason and f"{action.reason} after {self._server.steps} steps")
+        if not self.session.finished:
+            self.session.stop(action.reason and f"{action.reason} after {self._server.steps} steps")
 
     def _fail(self, action: Fail) -> None:
-        raise WorkerFailedError(action.message)
+        if not (action.while_running and self.session.finished):
+            raise WorkerFailedError(action.message)
 
     _executors: ClassVar[dict[type, Callable[[Dispatcher, Any], None]]] = {
         Tell: _tell,

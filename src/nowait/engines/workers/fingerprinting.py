@@ -1,4 +1,4 @@
-"""Follows the short-lived process that computes the fingerprint of a problem. No clock, no input or output."""
+"""Follows the short-lived process that computes the fingerprint of a problem. Times are arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NONE = -1
 
 @final
 class Fingerprinting:
-    """A crash or a hang of the gradient in this process leaves the run as it is."""
+    """The process that computes the fingerprint. If its gradient crashes or hangs, the run is not affected."""
 
     def __init__(self, identification: Identification | None) -> None:
         self._identification = identification

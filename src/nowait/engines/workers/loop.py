@@ -56,6 +56,8 @@ class Loop:
         while not (workforce.is_home_open and workforce.room >= minimum) and not self._interrupted:
             self._receive(SECONDS_BETWEEN_LOOKS_AT_START)
             self._tick_transport(minimum, 0)
+            if workforce.agenda.take_reopening(self._clock.read()):
+                self._transport.reopen()
         if self._dispatcher.fingerprinting.is_wanted and not self._interrupted:
             self._compute_fingerprint()
         if self._interrupted:
@@ -84,7 +86,6 @@ class Loop:
             if self._interrupted:
                 self._receive(0.0)
                 self._session.interrupt(self._interrupted)
-        self._workforce.finished = True
         self._seconds = self._clock.read()
         self._finish_evaluation()
 
@@ -113,7 +114,8 @@ class Loop:
             self._parts.keeper.wanted_workers = list  # break the reference cycle
 
     def _handle(self, event: WorkforceEvent) -> None:
-        self._dispatcher.execute(self._workforce.handle(event, self._clock.read()))
+        self._clock.read()
+        self._dispatcher.decide(event)
 
     def _wait_and_handle(self) -> None:
         """Do what is due, then wait for input and handle it."""
@@ -122,7 +124,7 @@ class Loop:
         agenda = self._workforce.agenda
         if not agenda.is_empty:
             self._handle(Tick())
-        due = min(self._next_look, agenda.next(finished=self._workforce.finished))
+        due = min(self._next_look, agenda.next(finished=self._session.finished))
         self._receive(max(0.0, due - self._clock.now))
 
     def _receive(self, seconds: float) -> None:

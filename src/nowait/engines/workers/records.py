@@ -10,7 +10,7 @@ ORDER = struct.Struct("<qqii")
 REPORT = struct.Struct("<qddii")
 """From a worker: ticket id, start time in seconds of the run, seconds of computing, worker, ``ReportKind``."""
 EVALUATOR, ZYGOTE, FINGERPRINTER = -1, -2, -3
-"""Numbers of the processes that are not workers, in the places of worker numbers."""
+"""Numbers used instead of worker numbers for processes that are not workers."""
 
 
 class Instruction(IntEnum):

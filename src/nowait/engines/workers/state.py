@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import final
 
 from nowait.core import Ticket
@@ -16,17 +16,6 @@ NOTABLE_SECONDS = 1.0
 
 
 @final
-class NoChannel:
-    """The channel of a process that has not been started yet."""
-
-    def send(self, ticket: int, job: int, slot: int, instruction: int) -> None:
-        """Discard the order."""
-
-    def close(self) -> None:
-        """Do nothing: there is no connection."""
-
-
-@final
 @dataclass(slots=True, eq=False)
 class WorkerState:
     """One process: where it runs, the channel to it, and the ticket it computes."""
@@ -35,7 +24,8 @@ class WorkerState:
     serial: int
     place: int
     durations: Durations
-    channel: Channel = field(default_factory=NoChannel)
+    channel: Channel | None = None
+    """None until the process is started."""
     ticket: Ticket | None = None
     """The ticket that was sent and not reported yet."""
     version: Version | None = None

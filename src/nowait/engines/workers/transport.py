@@ -28,6 +28,11 @@ class Died(NamedTuple):
     serial: int
     code: int
 
+    @property
+    def cause(self) -> str:
+        """How the process ended, for messages."""
+        return f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
+
 
 class Opened(NamedTuple):
     """A place is ready to run up to ``capacity`` workers (HOME may have capacity 0 and still run the evaluator).

@@ -255,7 +255,7 @@ class Workforce:
         state = self._by_serial.pop(event.serial, None)
         if state is None or state.released:
             return []
-        cause = f"was killed by signal {-event.code}" if event.code < 0 else f"ended with exit code {event.code}"
+        cause = event.cause
         pause = self.failures.died(state.worker)
         if state.worker == EVALUATOR:
             return self._replace_evaluator(state, cause, give_up=pause is None)
@@ -265,8 +265,9 @@ class Workforce:
             return [warning, *self._leave(state, now), *self._replace_due(now)]
         warning = Warn(f"worker {state.worker} {cause} again and again: it is not replaced any more")
         actions = [warning, *self._leave(state, now)]
-        if self._nobody_left():
-            actions.append(Fail(f"no worker is left: worker {state.worker}, the last one, {cause}"))
+        if not self.finished and self._nobody_left():
+            message = f"no worker is left: worker {state.worker}, the last one, {cause}"
+            actions.append(Fail(message, while_running=True))
         return actions
 
     def _replace_evaluator(self, state: WorkerState, cause: str, *, give_up: bool) -> list[Action]:
@@ -279,8 +280,8 @@ class Workforce:
         return [warning, Release(state), *self._start_evaluator()]
 
     def _on_gone(self, event: Gone, now: float) -> list[Action]:
-        """All processes of a place died with it. The workers did not fail: they are replaced where there is room."""
-        if event.place == HOME and not self._begun:
+        """Handle the loss of a place. Its workers have not failed: they are replaced where there is room."""
+        if event.place == HOME and not self._begun and not self.is_home_open:
             return [Fail(f"workers could not load the problem:\n{event.cause}")]
         self._places.pop(event.place, None)
         states = [state for state in self.states.values() if state.place == event.place]
@@ -289,7 +290,8 @@ class Workforce:
             if state.worker != EVALUATOR:
                 self.agenda.replace(state.worker, now)
         numbers = sorted(state.worker for state in states if state.worker != EVALUATOR)
-        also = f", and workers {numbers} with it: they are replaced" if numbers else ": it is started again"
+        restarted = ": it is started again" if event.place == HOME else ""
+        also = f", and workers {numbers} with it: they are replaced" if numbers else restarted
         actions: list[Action] = [Warn(f"{event.cause}{also}")]
         for state in states:
             if state.worker != EVALUATOR:
