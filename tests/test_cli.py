@@ -65,20 +65,17 @@ def test_the_race_runs_with_real_workers_and_further_methods(tmp_path):
 
 
 def test_a_native_race_leaves_delays_to_the_machine(tmp_path):
-    options = ["--native", "--straggler", "5", "--seeds", "2", "--folder", str(tmp_path / "race")]
+    options = ["--native", "--straggler", "5", "--folder", str(tmp_path / "race")]
     result = RUNNER.invoke(app, [*SMALL, *options], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert "at the speed of this machine, but worker 2 is slowed 5 x" in result.output
-    assert sorted(path.name for path in (tmp_path / "race").glob("minibatch*")) == [
-        "minibatch-sgd-seed-0",
-        "minibatch-sgd-seed-1",
-    ]
+    assert (tmp_path / "race" / "minibatch-sgd").is_dir()
 
 
 def test_the_race_uses_a_new_folder_every_time(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for _ in range(2):
-        assert RUNNER.invoke(app, SIMULATED).exit_code == 0
+    (tmp_path / "runs" / "race-1").mkdir(parents=True)
+    assert RUNNER.invoke(app, SIMULATED).exit_code == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["race-1", "race-2"]
 
 

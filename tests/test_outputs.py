@@ -86,7 +86,7 @@ def test_a_random_iterate_is_chosen_in_proportion_to_its_stepsize():
     speeds = nw.speeds.Adversary([0, 0, 1, 0, 0, 0, 1], workers=3)
     audit = Audit(problem, METHOD, speeds, steps=7)
     expected = np.array([audit.gamma_hat(k) for k in range(1, 8)])
-    runs = 4_000
+    runs = 1_000
     counts = np.zeros(7)
     for seed in range(runs):
         output = nw.RandomIterate()

@@ -26,7 +26,6 @@ from nowait.testing import ENGINE_CHECKS
 CHECKS = (
     "the_trace_replays",
     "callbacks_stop_add_and_remove",
-    "an_error_in_the_problem_is_shown",
 )
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
 
