@@ -23,14 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 400
+SECONDS = 200
 TESTS = {
-    "core": "tests/core tests/methods tests/test_outputs.py tests/simulator tests/workers tests/contracts",
-    "engines/workers": "tests/workers tests/processes/test_train.py",
-    "engines/simulator": "tests/simulator tests/methods/test_contract.py tests/methods/test_golden.py tests/core",
-    "engines": "tests/workers tests/engines tests/simulator tests/recording tests/processes/test_resume.py",
-    "problems": "tests/problems tests/contracts tests/simulator/test_compiled_way.py tests/core/test_same_bits.py",
-    "speeds": "tests/speeds tests/simulator tests/core/test_same_bits.py",
+    "core": "tests/core/test_server.py tests/core/test_in_flight.py tests/core/test_stepsizes_and_updates.py "
+    "tests/core/test_randomness.py tests/test_outputs.py tests/methods tests/contracts tests/simulator/test_simulate.py "
+    "tests/workers tests/core/test_fuzzing.py",
+    "engines/workers": "tests/workers",
+    "engines/simulator": "tests/simulator tests/methods/test_contract.py tests/methods/test_golden.py",
+    "engines": "tests/workers tests/engines tests/simulator/test_simulate.py tests/simulator/test_replay.py "
+    "tests/recording tests/processes/test_fingerprint.py",
+    "problems": "tests/problems tests/contracts tests/simulator/test_compiled_way.py",
+    "speeds": "tests/speeds tests/simulator/test_simulate.py tests/simulator/test_compiled_way.py",
 }
 """The tests that should notice a break, by the package it is in."""
 OPPOSITES = {
