@@ -4,6 +4,7 @@ import pytest
 
 import nowait as nw
 from nowait.core import GradientArrived, Method, Ticket, WorkerLost
+from nowait.core.in_flight import InFlight
 from nowait.core.randomness import CounterRandom
 from nowait.testing import a_server, check_invariants, gradient_from
 
@@ -89,3 +90,13 @@ def test_random_verbs_agree_with_a_list_of_tickets(seed):
             assert server.in_flight.first_of(each) == (expected[0] if expected else None)
         assert server.in_flight.oldest() == min(model, key=lambda ticket: (ticket.version, ticket.id), default=None)
         check_invariants(server)
+
+
+def test_the_oldest_ticket_is_found_whatever_the_order_of_issue():
+    """A ticket at the point of an old arrival is issued after tickets at newer params."""
+    tickets = InFlight()
+    for number, version in enumerate((7, 9, 3, 8, 5)):
+        tickets.tickets[number] = Ticket(number, number, version, 0)
+    assert tickets.oldest().id == 2
+    del tickets.tickets[2]
+    assert tickets.oldest().id == 4

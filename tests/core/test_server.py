@@ -21,6 +21,7 @@ from nowait.core import (
     WorkerJoined,
     WorkerLost,
 )
+from nowait.core.rejections import Rejections
 from nowait.recording import TraceRecorder
 from nowait.testing import a_server, check_invariants, gradient_from
 
@@ -538,3 +539,12 @@ def test_minibatch_workers_share_one_version():
             server.handle(gradient_from(server, worker))
     assert server.steps == 3
     assert server._versions.num_slots <= 3
+
+
+def test_a_worker_that_sent_something_valid_is_not_of_the_wrong_kind_any_more():
+    rejections = Rejections()
+    ticket, params = Ticket(0, 1, 0, 0), np.zeros(3)
+    rejections.bad(ticket, np.zeros(2), params, 4)
+    assert rejections.wrong_kind == {1}
+    rejections.good(1, 0)
+    assert rejections.wrong_kind == set()

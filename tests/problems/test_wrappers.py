@@ -304,3 +304,12 @@ def test_local_steps_go_inside_compression():
 def test_bad_arguments(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_random_entries_of_all_entries_are_the_vector_itself(unbiased):
+    vector = np.arange(1.0, 6.0)
+    for count in (5, 9):
+        compressed = vector.copy()
+        RandomK(count, unbiased=unbiased).compress(compressed, sampler(0).sample(0, 0))
+        assert compressed.tolist() == vector.tolist()

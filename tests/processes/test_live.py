@@ -14,6 +14,7 @@ import nowait as nw
 from faulty import Faulty
 from nowait.engines.budget import Budget
 from nowait.engines.live import LiveView, WorkerView
+from nowait.engines.progress import is_on_terminal
 from nowait.recording import TraceRecorder
 from nowait.testing import ScriptedWorkers
 
@@ -77,3 +78,8 @@ def test_it_is_shown_on_a_terminal():
     assert process.returncode == 0
     assert b"AsynchronousSGD: step" in seen
     assert b"s per gradient" in seen
+
+
+def test_without_a_standard_error_stream_nothing_is_shown(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert not is_on_terminal()

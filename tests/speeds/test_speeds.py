@@ -269,3 +269,10 @@ def test_workers_without_recorded_times_take_those_of_others():
 def test_recorded_wants_a_trace_with_arrivals():
     with pytest.raises(TypeError, match=r"trace must be the trace of a run, as in Recorded\(run.trace\)"):
         nw.speeds.Recorded([1.0, 2.0])
+
+
+def test_recorded_has_times_for_every_worker_of_the_run_and_no_more():
+    run = nw.simulate(
+        nw.problems.NoisyQuadratic(dimension=2), nw.AsynchronousSGD(0.1), nw.speeds.Fixed([1.0, 2.0, 3.0]), steps=20
+    )
+    assert len(nw.speeds.Recorded(run.trace).seconds) == 3

@@ -200,6 +200,24 @@ def test_a_worker_that_imitates_a_slow_one_is_told_that_its_ticket_was_cancelled
     check_that_it_replays(run, Faulty(), method)
 
 
+class CancelsOnce(nw.AsynchronousSGD):
+    """Replaces the first ticket of worker 1 by another one, and never gives it a ticket again before it delivers."""
+
+    def on_arrival(self, server, arrival):
+        super().on_arrival(server, arrival)
+        if server.steps == 1:
+            server.cancel(1)
+            server.assign(1)
+
+
+def test_a_cancelled_gradient_of_the_wrong_shape_does_not_leave_its_worker_idle():
+    """The report is late, so the server assigns nothing: the worker goes on with the ticket that was queued."""
+    script = [Report(EVALUATOR), Report(0), Report(1)]
+    run = train_scripted(Faulty({(1, 0): "misfit"}), CancelsOnce(0.01), workers=2, steps=40, script=script)
+    assert run.stats.late == 1
+    assert (run.trace.worker[-20:] == 1).sum() == 10
+
+
 def test_what_a_worker_remembers_survives_cancelling_deaths_and_errors_and_replays(caplog):
     problem = nw.problems.Compressed(Faulty({(0, 3): "fail"}), nw.problems.TopK(1))
     method = nw.RennalaSGD(nw.Constant(0.1), batch=3)
@@ -322,6 +340,16 @@ def test_a_run_begins_though_its_fingerprint_is_not_known(happening, caplog):
 def test_a_home_that_never_opened_is_an_error(caplog):
     with pytest.raises(nw.WorkerFailedError, match="workers could not load the problem:\nit is broken"):
         train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=9, opens=False, script=[Lose(HOME, "it is broken")])
+
+
+def test_a_home_that_is_lost_while_the_run_waits_for_room_is_opened_again(caplog):
+    seen, script = [], [Lose(), Wait(1.0), Open(1, 2)]
+    run = train_scripted(
+        Faulty(), ASYNCHRONOUS, workers=2, steps=20, capacity=0, minimum=2, script=script, look=seen.append
+    )
+    assert run.stats.steps == 20
+    assert (EVALUATOR, HOME) in seen[0].transport.started
+    assert events(run, LOST) == []
 
 
 def test_a_worker_that_dies_while_the_last_loss_is_computed_does_not_fail_the_run(caplog):

@@ -47,6 +47,7 @@ def train_scripted(
     seed: int = 0,
     capacity: float = math.inf,
     most_workers: int = 0,
+    minimum: int | None = None,
     reopens: bool = True,
     opens: bool = True,
     slowdown: dict[int, float] | None = None,
@@ -104,7 +105,7 @@ def train_scripted(
         replace_hung=replace_hung,
         max_failures=max_failures,
     )
-    minimum = 1 if math.isinf(capacity) else 0
+    minimum = (1 if math.isinf(capacity) else 0) if minimum is None else minimum
     try:
         return run_with_workers(transport, parts, options, minimum=minimum, progress=False, clock=transport)
     finally:
