@@ -114,13 +114,13 @@ class InOrder(nw.Method):
     def start(self, server):
         self.place = 0
         self.method.start(server)
-        self.go_on(server)
+        self.release_next(server)
 
     def on_arrival(self, server, arrival):
         self.method.on_arrival(server, arrival)
-        self.go_on(server)
+        self.release_next(server)
 
-    def go_on(self, server):
+    def release_next(self, server):
         while not server.in_flight.of(self.order[self.place]):
             self.place = (self.place + 1) % len(self.order)
         self.conductor.let(self.order[self.place])

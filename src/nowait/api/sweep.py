@@ -97,7 +97,7 @@ def sweep(
     check_rules(update, output)
     rules = _Rules(update, output)
     config = _config(parts, make(1.0) if isinstance(method, Method) else first, rules)
-    found = None if folder is None else SweepFolder.go_on(folder, sizes, np.array(seed_list), config)
+    found = None if folder is None else SweepFolder.open_or_create(folder, sizes, np.array(seed_list), config)
     with Watch() as watch, Progress("sweeping", progress) as bar:
         work = _Work(parts, rules, sizes, seed_list, found, watch)
         work.make_all(threads, bar)

@@ -52,14 +52,14 @@ class Due:
             server.now + evaluations.seconds,
         )
         self.end = (budget.steps or math.inf, budget.gradients or math.inf)
-        self.go_on()
+        self.unpause()
 
     def pause(self) -> None:
-        """Start no further evaluation until ``go_on``."""
+        """Start no further evaluation until ``unpause``."""
         self.paused = True
         self.steps, self.gradients, self.time = *self.end, math.inf
 
-    def go_on(self) -> None:
+    def unpause(self) -> None:
         """Allow evaluations again."""
         self.paused = False
         steps, gradients, self.time = self.evaluation

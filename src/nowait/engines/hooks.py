@@ -25,6 +25,22 @@ class WorkerControl(Protocol):
 
 
 @final
+class FixedWorkers:
+    """The ``WorkerControl`` of a run whose workers cannot be changed; the errors say why."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def add_worker(self) -> None:
+        """Raise a RuntimeError."""
+        raise RuntimeError(f"{self._reason}: workers cannot be added")
+
+    def remove_worker(self, worker: int) -> None:
+        """Raise a RuntimeError."""
+        raise RuntimeError(f"{self._reason}: worker {worker} cannot be removed")
+
+
+@final
 class Hooks:
     """Calls the hooks that callbacks override. They are looked up once, so that the others cost nothing."""
 

@@ -227,7 +227,7 @@ class Session:
         self._history.add(snapshot.step, snapshot.gradients, snapshot.time, loss)
         if self._keeper is not None:
             self._keeper.folder.evaluated(snapshot.step, snapshot.gradients, snapshot.time, loss)
-        self._due.go_on()
+        self._due.unpause()
         if not self._is_reasonable(loss) and not self._parts.replaying:
             reason = f"the loss at step {snapshot.step} is {loss:.3g}"
             server.declare_diverged(reason)

@@ -192,7 +192,7 @@ class RunFolder:
         (self.path / STATS).unlink(missing_ok=True)
         self._trace.truncate(checkpoint.position.length)
         write_metrics(self.path / METRICS, checkpoint.history.history())
-        recorder.go_on(self._trace, checkpoint.position, checkpoint.initial_workers, checkpoint.tally)
+        recorder.resume(self._trace, checkpoint.position, checkpoint.initial_workers, checkpoint.tally)
         self._began = True
 
     def _cut_history(self, checkpoint: Checkpoint) -> HistoryRecorder:

@@ -110,7 +110,7 @@ class TraceRecorder(RowBuffer):
         """Write to this file from now on. Call it before the first event only."""
         self._writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept)
 
-    def go_on(self, file: FrameFile, position: Position, initial_workers: Sequence[int], tally: Tally) -> None:
+    def resume(self, file: FrameFile, position: Position, initial_workers: Sequence[int], tally: Tally) -> None:
         """Continue the file of a run that is resumed, which ends at ``position``."""
         self.initial_workers = np.array(initial_workers, dtype=np.int64)
         self._writer = JournalWriter(file, position.frames)
@@ -118,7 +118,7 @@ class TraceRecorder(RowBuffer):
         self._tally = tally.copy()
 
     def checkpoint(self) -> tuple[Position, Tally]:
-        """Write everything so far. Returns the arguments for ``go_on``."""
+        """Write everything so far. Returns the arguments for ``resume``."""
         self._write()
         if self._writer is None:
             raise RuntimeError("the trace has no file: call write_to first")

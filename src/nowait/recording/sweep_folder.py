@@ -56,7 +56,9 @@ class SweepFolder:
         return cls(path, stepsizes, seeds, with_current_names(header["config"]))
 
     @classmethod
-    def go_on(cls, folder: str | Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]) -> SweepFolder:
+    def open_or_create(
+        cls, folder: str | Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]
+    ) -> SweepFolder:
         """Open the sweep in the folder with these stepsizes and seeds, or create one; all else must be unchanged."""
         if not (Path(folder) / HEADER).exists():
             return cls.create(folder, stepsizes, seeds, config)

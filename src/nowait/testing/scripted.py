@@ -143,7 +143,7 @@ class _Channel:
 
 @final
 class ScriptedTransport:
-    """A ``Transport`` and its ``Clock``. When the script is over, every order is reported on, the oldest first.
+    """A ``Transport`` and its ``WallClock``. When the script is over, every order is reported on, the oldest first.
 
     ``capacity`` is the room in HOME for workers. HOME opens at the start unless ``opens`` is False, and again after
     each loss unless ``reopens`` is False.

@@ -58,12 +58,12 @@ class Blueprint:
         return self._declared is not None and self._formula is not None
 
     def stop(self) -> None:
-        """End the plan that is being made after its present event; later plans stay empty until ``go_on``."""
+        """Stop planning after the current event; later plans are empty until ``allow`` is called."""
         self._stopped = True
         if self._planner is not None:
             self._planner.stopped = True
 
-    def go_on(self) -> None:
+    def allow(self) -> None:
         """Allow plans again after ``stop``."""
         self._stopped = False
 
@@ -83,7 +83,7 @@ class Blueprint:
                 averaging=self.averaging,
                 weigh_in_flight=weigh_in_flight,
                 most_events=most_events,
-                go_on=lambda: not self._stopped,
+                should_continue=lambda: not self._stopped,
             )
         except NotPlannable:
             return self._planned_by_the_method(budget, bar, most_events, weigh_in_flight)

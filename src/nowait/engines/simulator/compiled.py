@@ -12,6 +12,7 @@ import numpy as np
 
 from nowait.core import Sgd
 from nowait.core.capabilities import Capabilities
+from nowait.engines.hooks import FixedWorkers
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.engines.signals import Interruption
@@ -92,11 +93,12 @@ class _CompiledRun:
             playback.kept = self._parts.recorder.kept
             server: Any = playback
             session = self._session = Session(
-                dataclasses.replace(self._parts, server=server, recorder=server), _NoWorkforce()
+                dataclasses.replace(self._parts, server=server, recorder=server),
+                FixedWorkers("a compiled run has no callbacks"),
             )
             self._play(session, playback, bar)
             if playback.is_ahead:
-                self._blueprint.go_on()
+                self._blueprint.allow()
                 plan = self._blueprint.plan(
                     self._parts.budget,
                     bar,
@@ -136,13 +138,4 @@ class _CompiledRun:
             raise NotPlannable(TOO_LONG)
         else:
             self._most_events = min(GROWTH * self._most_events, MOST_EVENTS)
-            playback.go_on_with(self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events))
-
-
-@final
-class _NoWorkforce:
-    def add_worker(self) -> None:
-        raise RuntimeError("a compiled run has no callbacks that could add workers")
-
-    def remove_worker(self, worker: int) -> None:
-        raise RuntimeError(f"a compiled run has no callbacks that could remove worker {worker}")
+            playback.continue_with(self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events))

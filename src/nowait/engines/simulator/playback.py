@@ -30,7 +30,7 @@ class Stretch:
     time: float
 
 
-class Position:
+class PlanPosition:
     """A position in a plan, with the counts and times of the server after ``num_events`` events."""
 
     def __init__(self, plan: Plan) -> None:
@@ -67,7 +67,7 @@ class Position:
 
 
 @final
-class Playback(Position):
+class Playback(PlanPosition):
     """Replaces the server and the recorder of a session. Its events are stretches of a plan."""
 
     def __init__(self, data: ProblemData, blueprint: Blueprint, plan: Plan, initial: Vector) -> None:
@@ -139,7 +139,7 @@ class Playback(Position):
 
     # Other plans
 
-    def go_on_with(self, plan: Plan) -> None:
+    def continue_with(self, plan: Plan) -> None:
         """Replace the plan by a longer one of the same run, and execute the events up to the present one again."""
         self.plan = plan
         self._execution = self._new_execution()

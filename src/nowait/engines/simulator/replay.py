@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from nowait.core import GradientArrived, Outcome, Resumed, Server, Ticket, WorkerLost
 from nowait.core.types import norm
+from nowait.engines.hooks import FixedWorkers
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.engines.simulator.simulator import VirtualWorker
@@ -30,18 +31,9 @@ def replay(parts: Parts, trace: Trace, seed: int, progress: bool | None) -> Run:
 
 
 @final
-class _NoWorkforce:
-    def add_worker(self) -> None:
-        raise RuntimeError("a replay follows its trace: workers cannot be added")
-
-    def remove_worker(self, worker: int) -> None:
-        raise RuntimeError(f"a replay follows its trace: worker {worker} cannot be removed")
-
-
-@final
 class _Player:
     def __init__(self, parts: Parts, trace: Trace, seed: int) -> None:
-        self.session = Session(parts, _NoWorkforce())
+        self.session = Session(parts, FixedWorkers("a replay follows its trace"))
         self._server: Server = parts.server
         self._recorder = parts.recorder
         self._trace = trace

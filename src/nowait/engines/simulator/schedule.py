@@ -39,11 +39,11 @@ def scheduled_plan(
     averaging: bool,
     weigh_in_flight: bool = True,
     most_events: float = math.inf,
-    go_on: Callable[[], bool] = lambda: True,
+    should_continue: Callable[[], bool] = lambda: True,
 ) -> Plan:
-    """Return the plan that the method itself would make. It ends early when ``go_on()`` returns False."""
+    """Return the plan that the method itself would make. It ends early when ``should_continue()`` returns False."""
     schedule = _start(formula, workers)
-    arrivals, out_of_time = _arrivals(schedule, declared, budget, most_events, go_on)
+    arrivals, out_of_time = _arrivals(schedule, declared, budget, most_events, should_continue)
     if out_of_time and budget.seconds is None:
         raise NotPlannable("no worker will ever finish")
     num_arrivals, num_steps = len(arrivals), int(schedule.counts[0])
@@ -90,7 +90,7 @@ def _start(formula: Formula, workers: list[int]) -> Any:
 
 
 def _arrivals(
-    schedule: Any, declared: ApplyAtOnce, budget: Budget, most_events: float, go_on: Callable[[], bool]
+    schedule: Any, declared: ApplyAtOnce, budget: Budget, most_events: float, should_continue: Callable[[], bool]
 ) -> tuple[NDArray[np.void], bool]:
     """Return all arrivals, and whether the time budget ended them."""
     most_rows = int(min(most_events, budget.gradients or MOST))
@@ -99,7 +99,7 @@ def _arrivals(
     known = budget.steps is not None or budget.gradients is not None
     arrivals = np.empty(min(most_rows, most_steps if known else FIRST_ROWS), ARRIVAL_DTYPE)
     rows = 0
-    while rows < most_rows and schedule.counts[0] < most_steps and schedule.times[0] <= end and go_on():
+    while rows < most_rows and schedule.counts[0] < most_steps and schedule.times[0] <= end and should_continue():
         if rows == len(arrivals):
             arrivals = np.concatenate([arrivals, np.empty(min(len(arrivals), most_rows - rows), ARRIVAL_DTYPE)])
         rows += kernels().write_arrivals(

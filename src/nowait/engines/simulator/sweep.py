@@ -26,7 +26,7 @@ from nowait.engines.simulator.blueprint import Blueprint
 from nowait.engines.simulator.compiled import NO_COMPILED_GRADIENT
 from nowait.engines.simulator.execution import Execution
 from nowait.engines.simulator.plan import ADD, APPLY, MERGE, STEP, NotPlannable, Plan
-from nowait.engines.simulator.playback import Position
+from nowait.engines.simulator.playback import PlanPosition
 from nowait.problems.compiled_data import ProblemData
 from nowait.recording import SweepRun
 from nowait.speeds import Faults, Speeds
@@ -234,7 +234,7 @@ def losses_at(parts: SweepParts, points: Any) -> Any:
 def evaluation_events(plan: Plan, evaluations: EvaluationPlan, budget: Budget) -> list[int]:
     """Return the events after which a session would evaluate the loss, including the last one."""
     events: list[int] = []
-    position, due, evaluated = Position(plan), Due(), 0
+    position, due, evaluated = PlanPosition(plan), Due(), 0
     due.plan(position, evaluations, budget)
     while position.is_ahead:
         last = plan.moments.first_due(position.num_events, due.steps, due.gradients, due.time)

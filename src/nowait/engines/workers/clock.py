@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Protocol, final
 
 
-class Clock(Protocol):
+class WallClock(Protocol):
     """Time, and waiting for input."""
 
     def monotonic(self) -> float:
@@ -41,7 +41,7 @@ class RunClock:
 
     __slots__ = ("_before", "_monotonic", "began", "now")
 
-    def __init__(self, clock: Clock, before: float) -> None:
+    def __init__(self, clock: WallClock, before: float) -> None:
         self._monotonic, self._before = clock.monotonic, before
         self.began = 0.0
         """When the run began, or would have begun if it had not been interrupted, by the monotonic clock."""

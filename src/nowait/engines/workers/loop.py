@@ -7,7 +7,7 @@ from typing import final
 from nowait.engines.live import LiveView
 from nowait.engines.session import Parts
 from nowait.engines.workers.actions import Began, Look, Requested, Tick, WorkforceEvent
-from nowait.engines.workers.clock import Clock, RunClock
+from nowait.engines.workers.clock import RunClock, WallClock
 from nowait.engines.workers.dispatch import Dispatcher
 from nowait.engines.workers.records import FINGERPRINTER
 from nowait.engines.workers.transport import HOME, Channel, Reports, Transport
@@ -31,7 +31,7 @@ class Loop:
         transport: Transport,
         workforce: Workforce,
         view: LiveView,
-        clock: Clock,
+        clock: WallClock,
         *,
         imitating: bool = False,
     ) -> None:

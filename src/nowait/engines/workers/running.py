@@ -12,7 +12,7 @@ import numpy as np
 from nowait.engines.live import LiveView
 from nowait.engines.session import Parts
 from nowait.engines.signals import Interruption
-from nowait.engines.workers.clock import Clock, SystemClock
+from nowait.engines.workers.clock import SystemClock, WallClock
 from nowait.engines.workers.loop import Loop
 from nowait.engines.workers.transport import Transport
 from nowait.engines.workers.workforce import Workforce
@@ -56,7 +56,7 @@ def run_with_workers(
     *,
     minimum: int = 1,
     progress: bool | None = None,
-    clock: Clock | None = None,
+    clock: WallClock | None = None,
 ) -> Run:
     """Run to the end of the budget with the workers of a transport, once there is room for ``minimum`` of them."""
     view = LiveView(str(parts.config.get("method", {}).get("type", "")), parts.budget, parts.recorder, progress)
