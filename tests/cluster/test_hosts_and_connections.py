@@ -12,8 +12,10 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("zmq")
 
+import zmq
+
 from nowait.engines.cluster.back_off import LONGEST_PAUSE, STEADY_SECONDS, BackOff
-from nowait.engines.cluster.connection_limit import Unauthenticated
+from nowait.engines.cluster.connection_limit import ACCEPTED, CLOSED, ConnectionLimit, Unauthenticated
 from nowait.engines.cluster.host_table import HostRecord, HostTable, choose_nodes
 from nowait.engines.cluster.listener import LocalListener
 from nowait.engines.cluster.messages import Format, Message, MessageKind
@@ -181,7 +183,7 @@ def test_past_the_limit_the_oldest_connection_has_to_go():
     assert waiting.accepted(5) == []
     assert waiting.accepted(6) == []
     assert waiting.accepted(7) == [5]
-    waiting.closed(7)
+    waiting.remove(7)
     assert waiting.accepted(8) == []
     assert waiting.accepted(6) == [], "its number was given to a new connection"
     assert waiting.accepted(9) == [8]
@@ -197,23 +199,57 @@ def test_no_order_of_events_lets_more_wait_than_the_limit():
         what = chance.random()
         if what < 0.6:
             assert connection not in waiting.accepted(connection)
-        elif what < 0.7:
-            waiting.authenticated(connection)
         else:
-            waiting.closed(connection)
+            waiting.remove(connection)
         assert len(waiting) <= 5
 
 
-def test_an_authenticated_connection_does_not_have_to_go():
-    waiting = Unauthenticated(most=1)
-    waiting.accepted(5)
-    waiting.authenticated(5)
-    waiting.authenticated(6)
-    assert waiting.accepted(6) == [], "its message was read before it was heard of"
-    assert waiting.accepted(7) == []
-    assert waiting.accepted(8) == [7]
-    waiting.closed(6)
-    assert waiting.accepted(6) == [8], "another one with its number"
+@pytest.fixture
+def connections():
+    """Three connections to a port of this process, as pairs of the accepted end and the other one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+        address = listener.getsockname()
+
+        def connect():
+            theirs = stack.enter_context(socket.create_connection(address))
+            return stack.enter_context(listener.accept()[0]), theirs
+
+        yield [connect() for _ in range(3)]
+
+
+@pytest.fixture
+def limit(connections):
+    """A limit of one connection to that port; the test delivers the events."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as unused:
+        limit = ConnectionLimit(unused, connections[0][0].getsockname()[1], 1)
+        yield limit
+        unused.disable_monitor()
+        limit._events.close(linger=0)
+
+
+def test_a_connection_that_authenticated_is_kept_when_events_of_its_descriptor_arrive_late(connections, limit):
+    (ours, theirs), (stranger, its_end), (newest, _) = connections
+    limit.authenticated(ours.fileno())
+    limit.handle(CLOSED, ours.fileno())  # of an earlier connection with this descriptor
+    limit.handle(ACCEPTED, ours.fileno())
+    limit.handle(ACCEPTED, stranger.fileno())
+    limit.handle(ACCEPTED, newest.fileno())
+    assert is_closed(its_end)
+    ours.sendall(b"open")
+    assert theirs.recv(4) == b"open"
+
+
+def test_a_descriptor_that_now_belongs_to_another_port_is_not_shut_down(connections, limit):
+    (ours, _), (newest, _), _ = connections
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        socket.create_connection(other.getsockname()) as theirs,
+        other.accept()[0] as elsewhere,
+    ):
+        for connection in (elsewhere, ours, newest):
+            limit.handle(ACCEPTED, connection.fileno())
+        elsewhere.sendall(b"open")
+        assert theirs.recv(4) == b"open"
 
 
 def is_closed(stranger):
@@ -227,25 +263,35 @@ def is_closed(stranger):
     return False
 
 
+@pytest.fixture
+def strangers():
+    """A function that opens 20 connections to a port; they are closed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(port):
+            return [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(20)]
+
+        yield connect
+
+
 @pytest.mark.parametrize("encrypt", [True, False])
-def test_connections_without_the_keys_are_limited_and_hosts_still_get_in(encrypt):
+def test_connections_without_the_keys_are_limited_and_hosts_still_get_in(encrypt, strangers):
     form = Format(5, "<f8")
-    server = ServerSocket.open("127.0.0.1", None, form, encrypt=encrypt, handshake_milliseconds=0, spare_connections=4)
-    server.expect(1)
-    port = int(server.address.url.rpartition(":")[2])
-    first = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
-    assert all(is_closed(stranger) for stranger in first[:15]), "only the last five are left"
-    host = HostSocket.connect(server.address, b"1", form)
-    host.send(MessageKind.HEARTBEAT)
-    assert received(server)[0] == b"1"
-    second = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
-    assert all(is_closed(stranger) for stranger in (*first[15:], *second[:15]))
-    host.send(MessageKind.REPORTS, b"records ", [np.arange(5.0)])
-    sender, message = received(server)
-    assert (sender, message.kind, message.content) == (b"1", MessageKind.REPORTS, b"records ")
-    assert not host.broken()
-    for end in (*first, *second, host, server):
-        end.close()
+    options = {"encrypt": encrypt, "handshake_milliseconds": 0, "spare_connections": 4}
+    with contextlib.closing(ServerSocket.open("127.0.0.1", None, form, **options)) as server:
+        server.expect(1)
+        port = int(server.address.url.rpartition(":")[2])
+        first = strangers(port)
+        assert all(is_closed(stranger) for stranger in first[:15]), "only the last five are left"
+        with contextlib.closing(HostSocket.connect(server.address, b"1", form)) as host:
+            host.send(MessageKind.HEARTBEAT)
+            assert received(server)[0] == b"1"
+            second = strangers(port)
+            assert all(is_closed(stranger) for stranger in (*first[15:], *second[:15]))
+            host.send(MessageKind.REPORTS, b"records ", [np.arange(5.0)])
+            sender, message = received(server)
+            assert (sender, message.kind, message.content) == (b"1", MessageKind.REPORTS, b"records ")
+            assert not host.broken()
 
 
 def test_a_connection_that_does_not_show_the_keys_in_time_is_closed():

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import threading
-from typing import final
+from typing import Any, final
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -31,18 +31,12 @@ class Unauthenticated:
     def __init__(self, most: int) -> None:
         self.most = most
         self._waiting: dict[int, None] = {}
-        self._authenticated: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def accepted(self, connection: int) -> list[int]:
-        """Add a new connection; returns those that have to be closed for it.
-
-        The event may come after the connection's first message, which another thread reads.
-        """
-        if connection in self._authenticated:
-            return []
+        """Add a new connection; returns those that have to be closed for it."""
         self._waiting.pop(connection, None)
         self._waiting[connection] = None
         excess = len(self._waiting) - self.most
@@ -51,24 +45,25 @@ class Unauthenticated:
             del self._waiting[victim]
         return victims
 
-    def authenticated(self, connection: int) -> None:
-        """Note that a message came through a connection."""
+    def remove(self, connection: int) -> None:
+        """Stop counting a connection that delivered a message or was closed."""
         self._waiting.pop(connection, None)
-        self._authenticated.add(connection)
-
-    def closed(self, connection: int) -> None:
-        """Forget a closed connection; its descriptor may be reused."""
-        self._waiting.pop(connection, None)
-        self._authenticated.discard(connection)
 
 
 @final
 class ConnectionLimit:
-    """A thread that monitors a listening ZeroMQ socket and closes connections past the limit."""
+    """A thread that monitors a listening ZeroMQ socket and closes connections past the limit.
+
+    ZeroMQ's events name a connection by its file descriptor and arrive late: by then the descriptor may belong to a
+    newer connection, whose first message another thread has read already. So a connection is closed only after its
+    peer's address was compared with the addresses that have authenticated.
+    """
 
     def __init__(self, listener: zmq.Socket[bytes], port: int, spare: int) -> None:
         self._port, self._spare = port, spare
         self._unauthenticated = Unauthenticated(spare)
+        self._peers: set[Any] = set()
+        """Addresses of the peers that have authenticated."""
         self._lock = threading.Lock()
         self._listener = listener
         self._events = listener.get_monitor_socket(ACCEPTED | CLOSED | STOPPED)
@@ -88,7 +83,9 @@ class ConnectionLimit:
     def authenticated(self, connection: int) -> None:
         """Note that a message came through a connection."""
         with self._lock:
-            self._unauthenticated.authenticated(connection)
+            self._unauthenticated.remove(connection)
+            with contextlib.suppress(OSError), _duplicate(connection) as ours:
+                self._peers.add(ours.getpeername())
 
     def close(self) -> None:
         """Stop monitoring; call this before the listener is closed."""
@@ -96,20 +93,29 @@ class ConnectionLimit:
         self._thread.join()
         self._events.close(linger=0)
 
+    def handle(self, event: int, connection: int) -> None:
+        """Count a connection that was accepted or closed; close the oldest ones past the limit."""
+        with self._lock:
+            if event == CLOSED:
+                self._unauthenticated.remove(connection)
+            else:
+                for victim in self._unauthenticated.accepted(connection):
+                    _shut_down(victim, self._port, self._peers)
+
     def _monitor(self) -> None:
         while (event := recv_monitor_message(self._events))["event"] != STOPPED:
-            connection, victims = int(event["value"]), []
-            with self._lock:
-                if event["event"] == ACCEPTED:
-                    victims = self._unauthenticated.accepted(connection)
-                else:
-                    self._unauthenticated.closed(connection)
-            for victim in victims:
-                _shut_down(victim, self._port)
+            self.handle(int(event["event"]), int(event["value"]))
 
 
-def _shut_down(connection: int, port: int) -> None:
-    """Shut down a connection to this port, so that ZeroMQ closes it; a reused descriptor of another file is kept."""
-    with contextlib.suppress(OSError, IndexError), socket.socket(fileno=os.dup(connection)) as ours:
-        if ours.getsockname()[1] == port:
+def _shut_down(connection: int, port: int, authenticated: set[Any]) -> None:
+    """Shut down a connection to this port, so that ZeroMQ closes it.
+
+    Nothing happens if the descriptor was reused: for another file, or for a peer that has authenticated.
+    """
+    with contextlib.suppress(OSError, IndexError), _duplicate(connection) as ours:
+        if ours.getsockname()[1] == port and ours.getpeername() not in authenticated:
             ours.shutdown(socket.SHUT_RDWR)
+
+
+def _duplicate(connection: int) -> socket.socket:
+    return socket.socket(fileno=os.dup(connection))
