@@ -348,3 +348,8 @@ def test_the_rates_for_convex_functions_are_for_convex_functions():
     features = np.random.default_rng(0).normal(size=(40, 3))
     problem = nw.problems.NonconvexLogisticRegression(features, labels)
     assert planned(problem, seconds_per_gradient=[1.0, 2.0], gradients=200).predicted == {}
+
+
+def test_an_error_about_speeds_names_the_argument():
+    with pytest.raises(ValueError, match=r"^seconds_per_gradient\[1\] must be a finite number above 0, got -2"):
+        nw.plan(seconds_per_gradient=[1, -2])

@@ -283,7 +283,7 @@ def checked_seeds(seeds: int | Iterable[int], first: int = 0) -> list[int]:
             raise ValueError(f"give seed={first} with a number of seeds, or the seeds themselves, not both")
         checked = [checked_seed(seed) for seed in _listed(seeds, "seeds")]
     else:
-        checked = list(range(first, first + checks.at_least(1, seeds, "seeds", "there must be a run")))
+        checked = list(range(first, first + checks.at_least(1, seeds, "seeds", "give how many, or a list of them")))
     if len(set(checked)) < len(checked):
         raise ValueError("seeds has one of them twice: it would count twice")
     if max(checked) >= 1 << 63:

@@ -17,7 +17,7 @@ from nowait.methods import AsynchronousSGD
 from nowait.problems import NoisyQuadratic
 from nowait.recording import Interrupted, Trace
 from nowait.speeds import Fixed, Recorded, Speeds
-from nowait.theory import speedup
+from nowait.theory.speedup import checked_seconds
 
 STANDING_STILL = AsynchronousSGD(Constant(1e-12))
 """Measures speeds: params hardly move."""
@@ -48,7 +48,7 @@ class Source:
     @classmethod
     def of_seconds(cls, seconds: Iterable[float]) -> Self:
         """Make a source of each worker's seconds per gradient."""
-        values = speedup(seconds).seconds
+        values = checked_seconds(seconds, "seconds_per_gradient")
         words = f"{len(values)} workers with the seconds per gradient given"
         return cls(Fixed(values.tolist()), values, words, float((1 / values).sum()), float(values.max()))
 

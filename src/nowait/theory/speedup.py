@@ -30,7 +30,7 @@ def speedup(seconds: Iterable[float]) -> Speedup:
     >>> gain.worth_removing
     [3]
     """
-    return Speedup(_checked_seconds(seconds))
+    return Speedup(checked_seconds(seconds))
 
 
 @final
@@ -155,7 +155,7 @@ def rennala_time(seconds: Iterable[float], constants: Constants, accuracy: float
     >>> rennala_time([1.0, 100.0], Constants(L=1.0, sigma=0.0, Delta=1.0), accuracy=0.1)
     10.0
     """
-    slow_last = np.sort(_checked_seconds(seconds))
+    slow_last = np.sort(checked_seconds(seconds))
     first, noise = _terms(constants, accuracy, "the time of Rennala and Ringmaster")
     counts = np.arange(1, len(slow_last) + 1)
     means = counts / np.cumsum(1 / slow_last)
@@ -171,7 +171,7 @@ def malenia_time(seconds: Iterable[float], constants: Constants, accuracy: float
     >>> malenia_time([1.0, 100.0], Constants(L=1.0, sigma=0.0, Delta=1.0), accuracy=0.1)
     1000.0
     """
-    checked = _checked_seconds(seconds)
+    checked = checked_seconds(seconds)
     first, noise = _terms(constants, accuracy, "the time of Malenia and Ringleader")
     return float(checked.max() * first + checked.mean() * noise / len(checked))
 
@@ -193,13 +193,14 @@ def _whole(number: Any) -> Any:
     return np.floor(number * (1 + 1e-12))
 
 
-def _checked_seconds(seconds: Any) -> Floats:
+def checked_seconds(seconds: Any, name: str = "seconds") -> Floats:
+    """Return each worker's seconds per gradient as an array, or raise an error that calls the argument ``name``."""
     if isinstance(seconds, str) or not isinstance(seconds, Iterable):
-        raise TypeError(f"seconds must be a list of numbers, one for each worker, got {seconds!r}")
+        raise TypeError(f"{name} must be a list of numbers, one for each worker, got {seconds!r}")
     checked = [
-        checks.positive(value, f"seconds[{worker}]", "it is how long a gradient takes")
+        checks.positive(value, f"{name}[{worker}]", "it is how long a gradient takes")
         for worker, value in enumerate(seconds)
     ]
     if not checked:
-        raise ValueError("seconds is empty: give the time of at least one worker")
+        raise ValueError(f"{name} is empty: give the time of at least one worker")
     return np.array(checked)
