@@ -48,7 +48,7 @@ run = nw.train(
     problem,
     nw.AsynchronousSGD(nw.DelayAdaptive(0.1)),
     workers=2,
-    steps=300,
+    steps=200,
     evaluate_every=100,
     folder="runs/torch-cnn",
 )

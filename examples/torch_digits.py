@@ -36,7 +36,7 @@ run = nw.train(
     problem,
     nw.AsynchronousSGD(nw.DelayAdaptive(0.004)),
     workers=3,
-    steps=700,
+    steps=400,
     evaluate_every=100,
     slowdown={2: 10.0},
     update=TorchOptimizer(torch.optim.AdamW, betas=(0.5, 0.99), weight_decay=0.01),

@@ -49,7 +49,7 @@ def loss(output, target):
 
 
 paths = [Path(sys.argv[1])] if len(sys.argv) > 1 else sorted((Path(__file__).parent.parent / "docs").glob("*.md"))
-steps = int(sys.argv[2]) if len(sys.argv) > 2 else 200
+steps = int(sys.argv[2]) if len(sys.argv) > 2 else 120
 text = "".join(path.read_text(encoding="utf-8") for path in paths)[:200_000]
 alphabet = sorted(set(text))
 codes = torch.tensor([alphabet.index(letter) for letter in text])

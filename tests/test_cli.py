@@ -55,6 +55,7 @@ def test_the_race_prints_a_table_and_writes_a_report_figures_and_its_runs(tmp_pa
 
 def test_the_race_runs_with_real_workers_and_further_methods(tmp_path):
     options = ["--method", "ringmaster:max_delay=4", "--straggler", "3", "--folder", str(tmp_path / "race"), "--json"]
+    options += ["--gradients", "100"]
     result = RUNNER.invoke(app, [*SMALL, *options])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -65,7 +66,7 @@ def test_the_race_runs_with_real_workers_and_further_methods(tmp_path):
 
 
 def test_a_native_race_leaves_delays_to_the_machine(tmp_path):
-    options = ["--native", "--straggler", "5", "--folder", str(tmp_path / "race")]
+    options = ["--native", "--straggler", "5", "--folder", str(tmp_path / "race"), "--gradients", "100"]
     result = RUNNER.invoke(app, [*SMALL, *options], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert "at the speed of this machine, but worker 2 is slowed 5 x" in result.output
@@ -417,7 +418,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["report", "."], ". is neither a finished run nor a folder of finished runs"),
         (["race", "--address", "auto"], "--address is for --engine ray, not for --engine processes"),
         (
-            ["train", "--steps", "3", "--workers", "2", "--most-workers", "4"],
+            ["train", "--steps", "3", "--workers", "2", "--most-workers", "4", "--stepsize", "0.1"],
             "a fewest and a most are for engine='ray'",
         ),
         (["race", "--engine", "odd"], "engine must be one of processes, simulate, ray, got 'odd'"),
@@ -443,7 +444,7 @@ def test_lists_in_a_file_of_options(tmp_path, monkeypatch):
     race = 'method = ["fedbuff:buffer=2"]\nengine = "simulate"\nquick = true\n'
     race += f"workers = 3\ngradients = 100\nbatch-size = 4\nproblem = '{DATA}'\n"
     text = f"[race]\n{race}"
-    (tmp_path / "mine.toml").write_text(text + "[simulate]\nspeeds = [1, 2]\nsteps = 20\n")
+    (tmp_path / "mine.toml").write_text(text + "[simulate]\nspeeds = [1, 2]\nsteps = 20\nstepsize = 0.1\n")
     raced = RUNNER.invoke(app, ["race", "--config", "mine.toml", "--json"])
     assert raced.exit_code == 0, raced.output
     assert json.loads(raced.stdout)["rows"][-1]["method"] == "fedbuff:buffer=2"

@@ -24,7 +24,7 @@ NOISY = nw.problems.NoisyQuadratic(dimension=20, sigma=0.3, mu=0.05)
 AT_THE_MINIMUM = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1, distance=0.0)
 
 
-def planned(problem=NOISY, gradients=1_500, **options):
+def planned(problem=NOISY, gradients=600, **options):
     return nw.plan(problem, gradients=gradients, seeds=1, progress=False, **options)
 
 
@@ -119,7 +119,7 @@ def test_the_same_question_has_the_same_answer():
     [
         ({}, "give one of seconds_per_gradient=, speeds=, trace= and workers= .*got none"),
         ({"seconds_per_gradient": [1.0], "workers": 2}, "got seconds_per_gradient and workers"),
-        ({"seconds_per_gradient": [1.0, -1.0]}, r"seconds\[1\] must be a finite number above 0"),
+        ({"seconds_per_gradient": [1.0, -1.0]}, r"^seconds_per_gradient\[1\] must be a finite number above 0"),
         ({"trace": "run"}, "trace must be a nowait Trace such as run.trace"),
         ({"speeds": [1.0, 2.0]}, "speeds must be a nowait Speeds"),
         ({"seconds_per_gradient": [1.0], "gradients": 5}, "gradients must be an integer of at least 100"),
@@ -348,8 +348,3 @@ def test_the_rates_for_convex_functions_are_for_convex_functions():
     features = np.random.default_rng(0).normal(size=(40, 3))
     problem = nw.problems.NonconvexLogisticRegression(features, labels)
     assert planned(problem, seconds_per_gradient=[1.0, 2.0], gradients=200).predicted == {}
-
-
-def test_an_error_about_speeds_names_the_argument():
-    with pytest.raises(ValueError, match=r"^seconds_per_gradient\[1\] must be a finite number above 0, got -2"):
-        nw.plan(seconds_per_gradient=[1, -2])

@@ -96,7 +96,7 @@ def run_train(
     checkpoint_seconds: float | None,
 ) -> nw.Run:
     """Make a run with real workers; ``where`` has engine and workers as in ``nw.train``."""
-    budget = asked.budget
+    budget, slower = asked.budget, _slowdown(slowdown)
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     method = _method(asked, problem, asked.workers)
     run = nw.train(
@@ -106,7 +106,7 @@ def run_train(
         **budget,
         evaluate_every=asked.evaluate_every,
         seed=asked.seed,
-        slowdown=_slowdown(slowdown),
+        slowdown=slower,
         folder=asked.folder,
         checkpoint_every=checkpoint_every,
         checkpoint_seconds=checkpoint_seconds,
