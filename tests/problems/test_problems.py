@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.linear_model import LogisticRegression as SklearnLogisticRegression
 
@@ -349,3 +350,13 @@ def test_compiled_draws_are_those_of_the_sample():
         for limit in (1, 7, 10_000, 2**32 - 1):
             drawn = kernels.draw(np.uint64(sample.key), np.uint64(limit), 9)
             assert np.array_equal(drawn, sample.indices(limit, 9))
+
+
+def test_indices_of_sparse_features_are_short_if_they_fit():
+    """Kernels are compiled for each type of indices that occurs."""
+    features = scipy.sparse.csr_array(np.eye(3))
+    features.indices, features.indptr = features.indices.astype(np.int64), features.indptr.astype(np.int64)
+    problem = nw.problems.LeastSquares(features, np.ones(3))
+    assert (problem.features.indices.dtype, problem.features.indptr.dtype) == (np.int32, np.int32)
+    assert np.array_equal(problem.features.toarray(), np.eye(3))
+    assert features.indices.dtype == np.int64, "the user's matrix is left alone"

@@ -201,6 +201,7 @@ def _checked_features(features: Any) -> Any:
         if not features.has_canonical_format:
             features = features.copy()
             features.sum_duplicates()
+        features = _with_short_indices(features)
         values = features.data
     else:
         features = values = _as_matrix(features)
@@ -211,6 +212,14 @@ def _checked_features(features: Any) -> Any:
     if not np.isfinite(values.astype(np.float64, copy=False)).all():
         raise ValueError("features contain NaN or infinity: gradients would not be finite")
     return features
+
+
+def _with_short_indices(features: Any) -> Any:
+    """Return a sparse matrix with int32 indices if they fit: kernels are compiled for each type that occurs."""
+    if features.indices.dtype == np.int32 or max(features.nnz, *features.shape) > np.iinfo(np.int32).max:
+        return features
+    indices, starts = features.indices.astype(np.int32), features.indptr.astype(np.int32)
+    return type(features)((features.data, indices, starts), shape=features.shape)
 
 
 def _as_matrix(features: Any) -> NDArray[Any]:
