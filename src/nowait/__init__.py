@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from nowait import outputs, problems, speeds, stepsizes, theory, updates
-from nowait._version import __version__
 from nowait.api import replay, resume, simulate, sweep, train
 from nowait.core import (
     AdaDelay,
@@ -69,6 +68,8 @@ from nowait.studies import Race, certify, plan, race
 
 if TYPE_CHECKING:
     from nowait import plots
+
+    __version__: str
 
 __all__ = [
     "ATA",
@@ -165,11 +166,15 @@ MOVED = {"Ball": "updates", "Box": "updates", "L1": "updates", "EqualParts": "st
 
 
 def __getattr__(name: str) -> object:
-    """Import ``nowait.plots`` when it is first used, because it needs matplotlib; say where moved names are."""
-    if name == "plots":
+    """Return what takes long to import when it is first used; say where moved names are."""
+    if name == "plots":  # needs matplotlib
         import importlib
 
         return importlib.import_module("nowait.plots")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("nowait")
     if name in MOVED:
         raise AttributeError(f"nowait.{name} has moved: it is nowait.{MOVED[name]}.{name} now")
     raise AttributeError(f"module 'nowait' has no attribute {name!r}")
