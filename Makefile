@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+# Without --no-compile pip would compile all of torch and Ray, which takes longer than to compile what is imported.
 
 export PYTHONDONTWRITEBYTECODE =
 # Empty, whatever the environment says: workers would otherwise compile the sources again each time one starts.
