@@ -23,7 +23,7 @@ from nowait.engines.processes.cores import available_cores, server_threads
 from nowait.numerics import vectors
 from nowait.numerics.parallel import using_threads
 
-ROUNDS, STEPS = 5, 150
+ROUNDS, STEPS = 3, 300
 
 
 def milliseconds(function, repeats=15):
