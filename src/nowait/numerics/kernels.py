@@ -73,22 +73,6 @@ def move_towards(mean: Any, point: Any, fraction: Any) -> None:
 
 
 @compiled
-def scale_into(vector: Any, factor: Any, out: Any) -> None:
-    """Compute ``out = factor * vector``."""
-    for i in range(out.size):
-        out[i] = factor * vector[i]
-
-
-@compiled
-def count_not_finite(vector: Any) -> int:
-    """Return how many entries are NaN or infinity."""
-    count = 0
-    for i in range(vector.size):
-        count += vector[i] - vector[i] != 0
-    return count
-
-
-@compiled
 def count_repeats(keys: Any, values: Any, latest: Any) -> int:
     """Return how often a key has the same value as at its previous occurrence; ``latest`` has each key's last value."""
     repeats = 0

@@ -45,8 +45,7 @@ def squared_norm(vector: Any) -> float:
 
 def is_finite(vector: Any) -> bool:
     """Return True if no entry is NaN or infinity."""
-    bad: int = sum(in_chunks(kernels.count_not_finite, vector))
-    return bad == 0
+    return all(in_chunks(lambda chunk: bool(np.isfinite(chunk).all()), vector))
 
 
 def sgd_step(params: Any, direction: Any, stepsize: Any, out: Any) -> tuple[float, float]:
@@ -85,7 +84,7 @@ def move_towards(mean: Any, point: Any, fraction: Any) -> None:
 def scale_into(vector: Any, factor: float, out: Any) -> None:
     """Compute ``out = factor * vector``."""
     rounded = out.dtype.type(factor)
-    in_chunks(lambda x, y: kernels.scale_into(x, rounded, y), vector, out)
+    in_chunks(lambda x, y: np.multiply(x, rounded, out=y), vector, out)
 
 
 def set_to_zero(vector: Any) -> None:
