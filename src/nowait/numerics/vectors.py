@@ -56,12 +56,8 @@ def sgd_step(params: Any, direction: Any, stepsize: Any, out: Any) -> tuple[floa
     if params.size < LARGE or not are_several():
         whole: tuple[float, float] = kernels.sgd_step(params, direction, stepsize, out)
         return whole
-
-    def step(x: Any, g: Any, y: Any) -> tuple[float, float]:
-        result: tuple[float, float] = kernels.sgd_step(x, g, stepsize, y)
-        return result
-
-    squares, zeros = zip(*in_chunks(step, params, direction, out), strict=True)
+    results = in_chunks(lambda x, g, y: kernels.sgd_step(x, g, stepsize, y), params, direction, out)
+    squares, zeros = zip(*results, strict=True)
     return added(squares), added(zeros)
 
 
