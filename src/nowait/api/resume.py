@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from nowait.api.recorded import entry, fingerprint_of, labels_of, part, read_config
+from nowait.api.train_arguments import checked_server_threads
 from nowait.api.training import Training, connected_plan, run_training
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Update, checks
@@ -33,6 +34,7 @@ def resume(
     speeds: Speeds | None = None,
     callbacks: Iterable[Any] = (),
     engine: str | RayCluster | None = None,
+    server_threads: int | None = None,
     progress: bool | None = None,
 ) -> Run:
     """Continue a run of ``nw.train`` from the last complete checkpoint in its folder.
@@ -40,12 +42,13 @@ def resume(
     Method, update, output and speeds are rebuilt from ``config.json``; parts that are not of this library have to be
     passed again, and so has the problem, which is compared with the one of the run. A run that a signal ended can be
     resumed too. It continues on the engine it had, unless ``engine`` names another one; a cluster that was joined by
-    ``host:port`` has to be named again. No code that the folder names is run.
+    ``host:port`` has to be named again. No code that the folder names is run. ``server_threads`` is not recorded.
     Gradients after the checkpoint are computed again, those that were in flight or held by the method are lost, and
     none is applied twice. The trace continues with a "resumed" event.
     """
     called = perf_counter()
     require_worker_processes()
+    threads = checked_server_threads(server_threads)
     path = Path(folder)
     config = read_config(path)
     plan = TrainingPlan.of(config, speeds, engine)
@@ -75,6 +78,7 @@ def resume(
                     resumed=run_folder,
                     fingerprint=fingerprint,
                     labels=labels,
+                    server_threads=threads,
                 )
             )
     finally:

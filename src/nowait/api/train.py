@@ -8,7 +8,13 @@ from time import perf_counter
 from typing import Any
 
 from nowait.api.parts import checked_kept
-from nowait.api.train_arguments import check_slowed_workers, checked_slowdown, checked_speeds, checked_workers
+from nowait.api.train_arguments import (
+    check_slowed_workers,
+    checked_server_threads,
+    checked_slowdown,
+    checked_speeds,
+    checked_workers,
+)
 from nowait.api.training import Training, connected_plan, run_training
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Update, checks
@@ -45,6 +51,7 @@ def train(
     checkpoint_seconds: float | None = None,
     keep_checkpoints: int = 3,
     trace: str = "full",
+    server_threads: int | None = None,
     labels: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Run:
@@ -61,6 +68,9 @@ def train(
     without delivering a gradient in between. One that takes far longer than before is named in a warning, and
     replaced with ``replace_hung=True``.
 
+    Steps on a million params or more use several threads: by default the cores that the workers leave free, at most 8.
+    ``server_threads`` sets their number. It changes no result.
+
     With a ``folder`` the run is written to disk while it runs, with a checkpoint every ``checkpoint_every`` steps or
     ``checkpoint_seconds``, of which the last ``keep_checkpoints`` and the best are kept: after a crash ``nw.resume``
     continues from there. ``trace="sampled"`` or ``"none"`` keeps less of the trace of a very long run, which then
@@ -75,6 +85,7 @@ def train(
     """
     called = perf_counter()
     require_worker_processes()
+    threads = checked_server_threads(server_threads)
     cluster = checked_engine(engine)
     plan = TrainingPlan(
         workers=checked_workers(workers, speeds, cluster),
@@ -109,5 +120,6 @@ def train(
                 folder=folder,
                 initial=initial,
                 labels=dict(labels or {}),
+                server_threads=threads,
             )
         )

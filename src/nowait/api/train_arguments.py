@@ -79,6 +79,11 @@ def checked_slowdown(slowdown: Mapping[int, float] | None) -> dict[int, float]:
     return checked
 
 
+def checked_server_threads(threads: Any) -> int | None:
+    """Return the number of threads for the server's passes over params; None chooses it."""
+    return None if threads is None else checks.at_least(1, threads, "server_threads", "the server's own is one of them")
+
+
 def check_slowed_workers(slowdown: Mapping[int, float], most: int | None) -> None:
     """Raise if ``slowdown`` names a worker that will not exist. ``most`` None: their number is not known yet."""
     unknown = [] if most is None else sorted(worker for worker in slowdown if worker >= most)

@@ -18,9 +18,11 @@ from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
 from nowait.engines.processes import SharedSlots
 from nowait.engines.processes import train as run_processes
+from nowait.engines.processes.cores import available_cores, server_threads
 from nowait.engines.processes.platform import require_ray_hosts
 from nowait.engines.session import Parts
 from nowait.engines.workers.running import WorkerOptions
+from nowait.numerics.parallel import using_threads
 from nowait.recording import HistoryRecorder, Run, describe
 from nowait.recording.folder import RunFolder
 
@@ -46,6 +48,8 @@ class Training:
     fingerprint: Any = None
     """The problem's fingerprint in ``config.json``; None if it is not known yet."""
     labels: dict[str, Any] = field(default_factory=dict)
+    server_threads: int | None = None
+    """Not a part of the plan, because it changes no result: None chooses it."""
 
 
 @contextlib.contextmanager
@@ -92,11 +96,17 @@ def run_training(training: Training) -> Run:
     try:
         if training.folder is not None:
             parts.keeper = _keeper(training, parts, training.folder)
-        return _run(plan, parts, slots[0], training.progress)
+        with using_threads(_server_threads(training, slots[0].length)):
+            return _run(plan, parts, slots[0], training.progress)
     finally:
         slots[0].close()
         if parts.keeper is not None:
             parts.keeper.close()
+
+
+def _server_threads(training: Training, length: int) -> int:
+    workers = training.plan.most or training.plan.fewest
+    return server_threads(training.server_threads, length=length, workers=workers, cores=available_cores())
 
 
 def _run(plan: TrainingPlan, parts: Parts, points: SharedSlots, progress: bool | None) -> Run:

@@ -11,6 +11,7 @@ import numpy as np
 
 SOURCES = (
     "**/*kernels.py",
+    "numerics/chunks.py",
     "numerics/elementary.py",
     "numerics/lanes.py",
     "numerics/prefetch.py",
@@ -24,8 +25,8 @@ SOURCES = (
 
 @cache
 def kernels() -> Any:
-    """Import and return the module ``nowait.numerics.kernels``."""
-    from nowait.numerics import kernels as module
+    """Import and return the module ``nowait.numerics.vectors``: kernels for vectors of any length."""
+    from nowait.numerics import vectors as module
 
     return module
 
@@ -33,6 +34,14 @@ def kernels() -> Any:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile with numba, with a cache on disk if a folder is writable; no fastmath, so results are bit-identical."""
     return _compile(function)
+
+
+def divides_like_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile like ``compiled``, but a division by zero returns infinity or NaN instead of raising an error.
+
+    Without the check for zero, loops with divisions can be vectorised.
+    """
+    return _compile(function, error_model="numpy")
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,8 @@
 """Compiled vector operations, one pass over memory each. Imports numba, so it is imported only when a run starts.
 
 Results are bit-identical on every processor and for every alignment of the arrays: sums use the order of
-``nowait.numerics.lanes``, and ``sgd_step`` computes exactly what numpy's ``params - stepsize * direction`` does.
+``nowait.numerics.lanes``, those over large vectors are divided as ``nowait.numerics.chunks`` says, and ``sgd_step``
+computes exactly what numpy's ``params - stepsize * direction`` does.
 """
 
 from __future__ import annotations
@@ -9,16 +10,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba.extending import register_jitable
 
+from nowait.numerics.chunks import chunk_size
 from nowait.numerics.compiled import compiled
-from nowait.numerics.lanes import dot, step_and_norm, total
+from nowait.numerics.lanes import dot, dot_of_range, step_and_norm, total
+
+register_jitable(chunk_size)
 
 
 @compiled
 def squared_norm(vector: Any) -> float:
     """Return the sum of squares, in float64. It is not finite if an entry is not finite or if squares overflow."""
     contiguous = np.ascontiguousarray(vector)
-    squares: float = dot(contiguous, contiguous)
+    size, chunk, squares = contiguous.size, chunk_size(contiguous.size), 0.0
+    for start in range(0, size, chunk):
+        squares += dot_of_range(contiguous, contiguous, start, min(chunk, size - start))
     return squares
 
 
@@ -42,8 +49,13 @@ def sgd_step(params: Any, direction: Any, stepsize: Any, out: Any) -> tuple[floa
 
     Returns ``squared_norm(direction)``, and 0 if every entry of ``out`` is finite, else NaN.
     """
-    result: tuple[float, float] = step_and_norm(params, np.ascontiguousarray(direction), stepsize, out)
-    return result
+    contiguous = np.ascontiguousarray(direction)
+    size, chunk, squares, zero = params.size, chunk_size(params.size), 0.0, 0.0
+    for start in range(0, size, chunk):
+        more_squares, more_zero = step_and_norm(params, contiguous, stepsize, out, start, min(chunk, size - start))
+        squares += more_squares
+        zero += more_zero
+    return squares, zero
 
 
 @compiled

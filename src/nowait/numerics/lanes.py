@@ -110,12 +110,13 @@ def _step_and_dot(
 
 
 @intrinsic
-def _step_and_norm(typing: Any, params: Any, direction: Any, stepsize: Any, out: Any, size: Any) -> Any:
+def _step_and_norm(typing: Any, params: Any, direction: Any, stepsize: Any, out: Any, start: Any, size: Any) -> Any:
     """Compute ``out = params - stepsize * direction``; return Σ direction², and 0 or NaN, as in ``step_and_norm``."""
     _check_contiguous(params, direction, out)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        x, g, y = (_first_entry(context, builder, signature, arguments, number) for number in (0, 1, 3))
+        arrays = (_first_entry(context, builder, signature, arguments, number) for number in (0, 1, 3))
+        x, g, y = (builder.gep(first, [arguments[4]]) for first in arrays)
 
         def terms(entries: _Entries) -> list[Any]:
             builder = entries.builder
@@ -125,11 +126,11 @@ def _step_and_norm(typing: Any, params: Any, direction: Any, stepsize: Any, out:
             gradient, moved = entries.to_double(gradient), entries.to_double(moved)
             return [builder.fmul(gradient, gradient), builder.fsub(moved, moved)]
 
-        sums = _sums(builder, arguments[4], LANES, terms, count=2)
+        sums = _sums(builder, arguments[5], LANES, terms, count=2)
         return context.make_tuple(builder, signature.return_type, sums)
 
     result = types.UniTuple(types.float64, 2)
-    return result(params, direction, params.dtype, out, types.int64), generate
+    return result(params, direction, params.dtype, out, types.int64, types.int64), generate
 
 
 class _Entries:
@@ -235,6 +236,12 @@ def dot(first: Any, second: Any) -> Any:
 
 
 @inlined
+def dot_of_range(first: Any, second: Any, start: int, size: int) -> Any:
+    """Return ``dot`` of ``size`` entries of two contiguous arrays, from ``start`` on."""
+    return _dot(first, start, second, start, size)
+
+
+@inlined
 def dot_of_rows(first: Any, row: int, second: Any, second_row: int) -> Any:
     """Return ``dot`` of a row of each of two contiguous matrices, without creating views."""
     size = first.shape[1]
@@ -261,9 +268,10 @@ def step_and_dot(points: Any, run: int, features: Any, row: int, new_row: int, s
 
 
 @inlined
-def step_and_norm(params: Any, direction: Any, stepsize: Any, out: Any) -> Any:
-    """Compute ``out = params - stepsize * direction`` in one pass over contiguous arrays of the same dtype.
+def step_and_norm(params: Any, direction: Any, stepsize: Any, out: Any, start: int, size: int) -> Any:
+    """Compute ``out = params - stepsize * direction`` for ``size`` entries from ``start`` on, in one pass.
 
-    Returns ``dot(direction, direction)``, and a number that is 0 if every entry of ``out`` is finite, else NaN.
+    The arrays are contiguous and have one dtype. Returns Σ direction², and a number that is 0 if these entries of
+    ``out`` are finite, else NaN.
     """
-    return _step_and_norm(params, direction, stepsize, out, params.size)
+    return _step_and_norm(params, direction, stepsize, out, start, size)

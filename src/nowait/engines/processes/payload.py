@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import pickle
@@ -11,7 +10,7 @@ from typing import Any, Self, final
 
 from nowait.core.capabilities import Capabilities
 from nowait.engines.processes.platform import anonymous_file, portable
-from nowait.engines.processes.shared import ALIGNMENT
+from nowait.engines.processes.shared import ALIGNMENT, advise_huge_pages
 
 PIECE = 1 << 26
 """Bytes per write."""
@@ -98,9 +97,7 @@ def _aligned(size: int) -> int:
 def _huge_block(size: int) -> mmap.mmap:
     """Return memory in huge pages if the system has them: a worker that wakes up then has few TLB misses."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+    advise_huge_pages(memory)
     return memory
 
 

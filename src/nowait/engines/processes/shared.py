@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from typing import Any, final
@@ -12,6 +13,22 @@ from nowait.core.types import Vector
 from nowait.engines.processes.platform import anonymous_file
 
 ALIGNMENT = 64
+LARGE_SLOT_BYTES = 1 << 20
+"""Slots of this size start at a page boundary, so that each can be locked in memory by itself."""
+
+
+def advise_huge_pages(memory: mmap.mmap) -> None:
+    """Ask for huge pages, if the system has them: the first write to memory is several times faster with them."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+
+
+def slot_bytes(length: int, dtype: np.dtype[Any]) -> int:
+    """Return the distance in bytes between the starts of two slots."""
+    used = length * dtype.itemsize
+    alignment = mmap.PAGESIZE if used >= LARGE_SLOT_BYTES else ALIGNMENT
+    return -(-used // alignment) * alignment
 
 
 @final
@@ -20,7 +37,7 @@ class SharedSlots:
 
     def __init__(self, length: int, dtype: Any, fd: int | None = None, *, writeable: bool = True) -> None:
         self.length, self.dtype = length, np.dtype(dtype)
-        self._slot_bytes = -(-length * self.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        self._slot_bytes = slot_bytes(length, self.dtype)
         self._writeable = writeable
         self.fd = anonymous_file("nowait") if fd is None else fd
         self._memory: mmap.mmap | None = None
@@ -53,6 +70,8 @@ class SharedSlots:
             os.ftruncate(self.fd, size)
         access = mmap.PROT_READ | (mmap.PROT_WRITE if self._writeable else 0)
         self._memory = mmap.mmap(self.fd, size, flags=mmap.MAP_SHARED, prot=access)
+        if self._slot_bytes >= LARGE_SLOT_BYTES:
+            advise_huge_pages(self._memory)
         for slot in range(len(self.views), size // self._slot_bytes):
             offset = slot * self._slot_bytes
             self.views.append(np.frombuffer(self._memory, self.dtype, count=self.length, offset=offset))
