@@ -1,0 +1,153 @@
+"""Params, gradients and all other vectors of a server as PyTorch tensors on one device."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from nowait.core.memory import NOT_FINITE, Memory, Stepper, not_real, register
+from nowait.core.types import Vector
+from nowait.pytorch.flat import tensor_of
+
+
+@final
+class TorchMemory(Memory):
+    """Tensors on a device, such as ``TorchMemory("cuda:0")``, for ``Server(..., memory=...)``.
+
+    All work is queued on the current stream of the device. A step of ``Sgd`` waits for the device once, and other
+    updates twice: their state must not change before the gradient is known to be finite. Results agree with those of
+    host memory up to rounding. On the processor, steps of ``Sgd`` and ``Momentum`` have the same bits. Norms of float32
+    vectors are added up in float32, unless that overflows, so about six digits of a recorded norm agree.
+
+    PyTorch has no read-only tensors: methods, updates and outputs must not write to params, points and gradients.
+    """
+
+    kind = torch.Tensor
+    namespace = torch
+
+    def __init__(self, device: str | torch.device) -> None:
+        self.device = torch.device(device)
+
+    def __repr__(self) -> str:
+        return f"TorchMemory({str(self.device)!r})"
+
+    # Vectors, and copies from and to the host
+
+    def empty(self, like: Vector) -> torch.Tensor:
+        """Return a new tensor on the device."""
+        return torch.empty(like.shape, dtype=torch.from_numpy(np.empty(0, like.dtype)).dtype, device=self.device)
+
+    def write(self, values: Vector, out: torch.Tensor) -> None:
+        """Copy an array to the device."""
+        out.copy_(tensor_of(np.ascontiguousarray(values, dtype=_dtype_of(out))))
+
+    def to_host(self, vector: torch.Tensor) -> Vector:
+        """Return a read-only array: the memory of a tensor of the processor, a copy of others."""
+        values: Vector = vector.numpy(force=True).view()
+        values.flags.writeable = False
+        return values
+
+    def copy_to_host(self, vector: torch.Tensor) -> Vector:
+        """Return a copy in a new array."""
+        values: Vector = np.empty(vector.shape, _dtype_of(vector))
+        torch.from_numpy(values).copy_(vector)
+        return values
+
+    def read_only(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return the tensor itself."""
+        return vector
+
+    # Arithmetic
+
+    def squared_norm(self, vector: torch.Tensor) -> float:
+        """Return the sum of squares. Waits for the device."""
+        norm = float(torch.linalg.vector_norm(vector))
+        if not math.isfinite(norm):  # in float32, squares of finite entries may overflow
+            norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+        return norm * norm
+
+    def is_finite(self, vector: torch.Tensor) -> bool:
+        """Return True if no entry is NaN or infinite. Waits for the device."""
+        return math.isfinite(float(torch.linalg.vector_norm(vector, math.inf)))
+
+    def add_scaled(self, total: torch.Tensor, vector: torch.Tensor, weight: float) -> None:
+        """Compute ``total += weight * vector``."""
+        total.add_(vector, alpha=weight)
+
+    def scaled(self, vector: torch.Tensor, factor: float, out: torch.Tensor | None) -> torch.Tensor:
+        """Return ``factor * vector``."""
+        return torch.mul(vector, factor, out=out)
+
+    def move_towards(self, mean: torch.Tensor, point: torch.Tensor, fraction: float) -> None:
+        """Compute ``mean += fraction * (point - mean)`` in float64."""
+        mean.add_(point - mean, alpha=fraction)
+
+    def fitted(self, direction: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Return the direction as a contiguous tensor of the right dtype."""
+        if not isinstance(direction, torch.Tensor) or direction.device != like.device:
+            raise TypeError(f"a direction must be a tensor on {like.device}, as params are, got {_where(direction)}")
+        if direction.is_complex():
+            raise not_real(direction, like)
+        return direction.to(like.dtype).contiguous()
+
+    def sgd_stepper(self, params: torch.Tensor) -> Stepper:
+        """Return a function that queues the step and both checks, and then reads one small tensor."""
+        found = torch.empty(2, dtype=params.dtype, device=params.device)
+        norm, largest = found[0], found[1]
+        move = _two_operations if params.device.type == "cpu" else _one_operation
+        vector_norm = torch.linalg.vector_norm
+
+        def step(
+            params: torch.Tensor, direction: torch.Tensor, stepsize: float, out: torch.Tensor
+        ) -> tuple[float, float]:
+            move(params, direction, stepsize, out)
+            vector_norm(direction, out=norm)
+            vector_norm(out, math.inf, out=largest)
+            length, size = found.tolist()
+            if math.isfinite(length) and math.isfinite(size):
+                return length * length, 0.0
+            return self._checked(direction, out)
+
+        return step
+
+    def _checked(self, direction: torch.Tensor, out: torch.Tensor) -> tuple[float, float]:
+        """Return what a stepper returns, when a first look found numbers that are not finite."""
+        if not self.is_finite(direction):
+            return NOT_FINITE
+        return self.squared_norm(direction), 0.0 if self.is_finite(out) else math.nan
+
+
+def _two_operations(params: torch.Tensor, direction: torch.Tensor, stepsize: float, out: torch.Tensor) -> None:
+    """Compute ``out = params - stepsize * direction``, with the roundings of numpy."""
+    torch.mul(direction, stepsize, out=out)
+    torch.sub(params, out, out=out)
+
+
+def _one_operation(params: torch.Tensor, direction: torch.Tensor, stepsize: float, out: torch.Tensor) -> None:
+    """Compute the same in one pass over memory, with one rounding less."""
+    torch.sub(params, direction, alpha=stepsize, out=out)
+
+
+def _dtype_of(vector: torch.Tensor) -> np.dtype[Any]:
+    """Return the dtype of a tensor as one of numpy."""
+    return torch.empty(0, dtype=vector.dtype).numpy().dtype
+
+
+def _where(vector: object) -> str:
+    return f"one on {vector.device}" if isinstance(vector, torch.Tensor) else type(vector).__name__
+
+
+@cache
+def _memory_on(device: torch.device) -> TorchMemory:
+    return TorchMemory(device)
+
+
+def _memory_of(vector: torch.Tensor) -> TorchMemory:
+    return _memory_on(vector.device)
+
+
+register(torch.Tensor, _memory_of)
