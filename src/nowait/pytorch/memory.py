@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
 
 from nowait.core.memory import NOT_FINITE, Memory, Stepper, not_real, register
 from nowait.core.types import Vector
-from nowait.pytorch.flat import tensor_of
+from nowait.pytorch.flat import DTYPES
+
+TENSOR_DTYPES = {dtype: tensor_dtype for tensor_dtype, dtype in DTYPES.items()}
 
 
 @final
@@ -39,11 +41,15 @@ class TorchMemory(Memory):
 
     def empty(self, like: Vector) -> torch.Tensor:
         """Return a new tensor on the device."""
-        return torch.empty(like.shape, dtype=torch.from_numpy(np.empty(0, like.dtype)).dtype, device=self.device)
+        return torch.empty(like.size, dtype=TENSOR_DTYPES[like.dtype.type], device=self.device)
 
     def write(self, values: Vector, out: torch.Tensor) -> None:
         """Copy an array to the device."""
-        out.copy_(tensor_of(np.ascontiguousarray(values, dtype=_dtype_of(out))))
+        out.copy_(self.from_host(values))
+
+    def from_host(self, values: Vector) -> torch.Tensor:
+        """Return a new tensor with the values of an array."""
+        return torch.from_numpy(np.array(values)).to(self.device)
 
     def to_host(self, vector: torch.Tensor) -> Vector:
         """Return a read-only array: the memory of a tensor of the processor, a copy of others."""
@@ -53,7 +59,7 @@ class TorchMemory(Memory):
 
     def copy_to_host(self, vector: torch.Tensor) -> Vector:
         """Return a copy in a new array."""
-        values: Vector = np.empty(vector.shape, _dtype_of(vector))
+        values: Vector = np.empty(vector.shape, DTYPES[vector.dtype])
         torch.from_numpy(values).copy_(vector)
         return values
 
@@ -130,11 +136,6 @@ def _two_operations(params: torch.Tensor, direction: torch.Tensor, stepsize: flo
 def _one_operation(params: torch.Tensor, direction: torch.Tensor, stepsize: float, out: torch.Tensor) -> None:
     """Compute the same in one pass over memory, with one rounding less."""
     torch.sub(params, direction, alpha=stepsize, out=out)
-
-
-def _dtype_of(vector: torch.Tensor) -> np.dtype[Any]:
-    """Return the dtype of a tensor as one of numpy."""
-    return torch.empty(0, dtype=vector.dtype).numpy().dtype
 
 
 def _where(vector: object) -> str:
