@@ -160,6 +160,14 @@ def test_params_that_would_overflow_end_the_run():
     assert server.diverged == "params after step 1 would not be finite"
 
 
+def test_params_that_are_very_large_mean_that_the_run_diverged_and_not_that_a_worker_is_broken():
+    server = Server(PLAIN, np.full(2, 1e20, np.float32), 2, memory=MEMORY)
+    server.start()
+    for _ in range(5):
+        server.handle(gradient_from(server, 0, math.nan))
+    assert server.diverged == "the last 5 gradients of worker 0 are not finite"
+
+
 @pytest.mark.parametrize(
     ("gradient", "came"),
     [
@@ -177,6 +185,31 @@ def test_a_worker_that_sends_something_else_is_named(gradient, came):
     message = re.escape(f"sent {came} for a gradient, but params are torch.float64 of shape (2,)")
     with pytest.raises(BadWorkerError, match=message):
         server.handle(gradient_from(server, 0, gradient))
+
+
+class WithoutGradients:
+    """A problem whose gradients are not arrays."""
+
+    dimension = 2
+
+    def initial(self):
+        return np.zeros(2)
+
+    def gradient(self, point, sample):
+        return "none"
+
+    def loss(self, point):
+        return 0.0
+
+
+def test_a_simulated_problem_that_returns_something_else_is_named():
+    recorder, budget = TraceRecorder([0]), Budget(steps=20)
+    server = Server(PLAIN, np.zeros(2), 1, log=recorder, memory=MEMORY)
+    parts = Parts(WithoutGradients(), server, recorder, budget, EvaluationPlan.of(5, budget))
+    with pytest.raises(
+        BadWorkerError, match=r"sent <U4 of shape \(\) for a gradient, but params are torch.float64 of shape \(2,\)"
+    ):
+        simulate(parts, Fixed([1.0]).clock(0), Faults([]), 0, progress=False)
 
 
 class Along(nw.Method):

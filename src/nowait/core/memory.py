@@ -7,6 +7,7 @@ they are written once. ``HostMemory`` is here; ``nowait.pytorch.TorchMemory`` ha
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 Stepper = Callable[[Any, Any, Any, Any], tuple[float, float]]
 """``stepper(params, direction, stepsize, out)`` makes a checked step: see ``Update.checked``."""
-NOT_FINITE = (float("nan"), float("nan"))
+NOT_FINITE = (math.nan, math.nan)
 """What a stepper returns for a direction that is not finite."""
+FLOAT64 = np.dtype(np.float64)
 
 
 class Memory(ABC):
@@ -135,11 +137,12 @@ class HostMemory(Memory):
 
     def is_finite(self, vector: Vector) -> bool:
         """Return True if no entry is NaN or infinite."""
-        return bool(np.isfinite(vector).all())
+        return kernels().squared_norm(vector) < math.inf or bool(np.isfinite(vector).all())
 
     def add_scaled(self, total: Vector, vector: Vector, weight: float) -> None:
         """Compute ``total += weight * vector`` in the dtype of the total."""
-        kernels().add_scaled(total, vector, total.dtype.type(weight))
+        dtype = total.dtype
+        kernels().add_scaled(total, vector, weight if dtype is FLOAT64 else dtype.type(weight))
 
     def scaled(self, vector: Vector, factor: float, out: Vector | None) -> Vector:
         """Return ``factor * vector``."""
@@ -187,7 +190,7 @@ def memory_of(vector: Any) -> Memory:
 
 def namespace_of(vector: Any) -> Any:
     """Return the module with the functions of a vector: numpy or torch. See ``Memory.namespace``."""
-    return memory_of(vector).namespace
+    return np if isinstance(vector, np.ndarray) else memory_of(vector).namespace
 
 
 def to_host(vector: Any) -> Vector:

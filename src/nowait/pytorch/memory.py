@@ -21,9 +21,12 @@ class TorchMemory(Memory):
     """Tensors on a device, such as ``TorchMemory("cuda:0")``, for ``Server(..., memory=...)``.
 
     All work is queued on the current stream of the device. A step of ``Sgd`` waits for the device once, and other
-    updates twice: their state must not change before the gradient is known to be finite. Results agree with those of
-    host memory up to rounding. On the processor, steps of ``Sgd`` and ``Momentum`` have the same bits. Norms of float32
-    vectors are added up in float32, unless that overflows, so about six digits of a recorded norm agree.
+    updates twice: their state must not change before the gradient is known to be finite. A model with statistics, such
+    as batch normalisation, adds one wait. A gradient that is added to a sum is read after the last wait of its event.
+
+    Results agree with those of host memory up to rounding. With tensors of the processor, steps of ``Sgd``,
+    ``Momentum`` and ``Nesterov`` have the same bits. Norms of float32 vectors are added up in float32, unless that
+    overflows, so about six digits of a recorded norm agree.
 
     PyTorch has no read-only tensors: methods, updates and outputs must not write to params, points and gradients.
     """

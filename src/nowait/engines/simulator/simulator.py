@@ -23,7 +23,7 @@ from nowait.core import (
 )
 from nowait.core.capabilities import Capabilities
 from nowait.core.ledger import new
-from nowait.core.memory import HOST, Memory, to_host
+from nowait.core.memory import HostMemory, Memory, to_host
 from nowait.core.types import Vector
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
@@ -171,7 +171,7 @@ def virtual_worker(parts: Parts, seed: int) -> VirtualWorker | CopyingWorker:
     """Return what computes the gradients of a run, as vectors of the server's memory."""
     server = parts.server
     worker = VirtualWorker(parts.capabilities, seed, like=to_host(server.params))
-    return worker if server.memory is HOST else CopyingWorker(worker, server.memory)
+    return worker if isinstance(server.memory, HostMemory) else CopyingWorker(worker, server.memory)
 
 
 @final
@@ -223,6 +223,8 @@ class CopyingWorker:
         self.forget, self.forget_all = worker.forget, worker.forget_all
 
     def gradient(self, ticket: Ticket, point: Any) -> Any:
-        """Return the gradient of a ticket, in a new vector. What is not an array is passed on, to be rejected."""
-        gradient = self._worker.gradient(ticket, to_host(point))
-        return self._memory.from_host(gradient) if isinstance(gradient, np.ndarray) else gradient
+        """Return the gradient of a ticket in a new vector. An array of another kind is passed on, to be rejected."""
+        values = to_host(point)
+        gradient = self._worker.gradient(ticket, values)
+        is_like_params = (gradient.dtype, gradient.shape) == (values.dtype, values.shape)
+        return self._memory.from_host(gradient) if is_like_params else gradient
