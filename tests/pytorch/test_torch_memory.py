@@ -290,8 +290,19 @@ def test_a_step_of_sgd_waits_for_the_device_once():
     event = gradient_from(server, 0, tensor(2.0, -4.0))
     with Operations() as operations:
         server.handle(event)
-    # then ``tolist`` reads the two norms together; an ``item`` would be a _local_scalar_dense here
-    assert operations.names == ["mul", "sub", "linalg_vector_norm", "linalg_vector_norm"]
+    # ``tolist`` reads both norms together; an ``item`` would be a _local_scalar_dense here
+    assert operations.names == ["linalg_vector_norm", "mul", "sub", "linalg_vector_norm"]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW], ids=lambda kind: kind.__name__)
+def test_a_step_of_a_fused_optimiser_waits_for_the_device_once(kind):
+    server = a_tensor_server(update=TorchOptimizer(kind))
+    server.handle(gradient_from(server, 0, tensor(1.0, 1.0)))
+    event = gradient_from(server, 0, tensor(2.0, -4.0))
+    with Operations() as operations:
+        server.handle(event)
+    assert operations.names.count("linalg_vector_norm") == 2
+    assert "_local_scalar_dense" not in operations.names
 
 
 def test_the_step_of_other_devices_differs_in_rounding_only():
@@ -344,6 +355,35 @@ def test_tensors_use_the_fused_implementation_where_there_is_one(optimizer, fuse
     assert optimizer._optimizer.defaults.get("fused") is fused
     optimizer.start(np.zeros(3))
     assert not optimizer._optimizer.defaults.get("fused")
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [TorchOptimizer(torch.optim.SGD, momentum=0.9), TorchOptimizer(torch.optim.AdamW)],
+    ids=repr,
+)
+def test_a_bad_first_gradient_leaves_a_fused_optimiser_as_it_was(optimizer):
+    params, good, out = torch.ones(3), torch.tensor([1.0, 2.0, 3.0]), torch.empty(3)
+    results = []
+    for bad in (None, torch.tensor([1.0, math.nan, 1.0])):
+        optimizer.start(params)
+        step = optimizer.stepper(params)
+        if bad is not None:
+            assert math.isnan(step(params, bad, 0.1, out)[0])
+            assert optimizer.state() == {}
+        assert step(params, good, 0.1, out) == (pytest.approx(14.0), 0.0)
+        step(out.clone(), good, 0.1, out)
+        results.append(out.tolist())
+    assert results[0] == results[1]
+
+
+def test_a_large_gradient_is_used_by_a_fused_optimiser():
+    optimizer = TorchOptimizer(torch.optim.SGD, momentum=0.9)
+    params, out = torch.zeros(2), torch.empty(2)
+    optimizer.start(params)
+    squares, zero = optimizer.stepper(params)(params, torch.tensor([3e25, 4e25]), 1.0, out)
+    assert (squares, zero) == (pytest.approx(25e50), 0.0)
+    assert out.tolist() == [pytest.approx(-3e25), pytest.approx(-4e25)]
 
 
 def test_an_optimiser_does_not_keep_the_memory_of_params():

@@ -20,9 +20,10 @@ TENSOR_DTYPES = {dtype: tensor_dtype for tensor_dtype, dtype in DTYPES.items()}
 class TorchMemory(Memory):
     """Tensors on a device, such as ``TorchMemory("cuda:0")``, for ``Server(..., memory=...)``.
 
-    All work is queued on the current stream of the device. A step of ``Sgd`` waits for the device once, and other
-    updates twice: their state must not change before the gradient is known to be finite. A model with statistics, such
-    as batch normalisation, adds one wait. A gradient that is added to a sum is read after the last wait of its event.
+    All work is queued on the current stream of the device. A step of ``Sgd`` or of a fused ``TorchOptimizer`` waits for
+    the device once. Other updates wait twice: their state must not change before the gradient is known to be finite. A
+    model with statistics, such as batch normalisation, adds one wait. A gradient that is added to a sum is read after
+    the last wait of its event.
 
     Results agree with those of host memory up to rounding. With tensors of the processor, steps of ``Sgd``,
     ``Momentum`` and ``Nesterov`` have the same bits. Norms of float32 vectors are added up in float32, unless that
@@ -104,30 +105,40 @@ class TorchMemory(Memory):
         return direction.to(like.dtype).contiguous()
 
     def sgd_stepper(self, params: torch.Tensor) -> Stepper:
-        """Return a function that queues the step and both checks, and then reads one small tensor."""
-        found = torch.empty(2, dtype=params.dtype, device=params.device)
-        norm, largest = found[0], found[1]
+        """Return a function that queues the step and both checks, and then waits for the device once."""
+        check = StepCheck(params)
         move = _two_operations if params.device.type == "cpu" else _one_operation
-        vector_norm = torch.linalg.vector_norm
 
         def step(
             params: torch.Tensor, direction: torch.Tensor, stepsize: float, out: torch.Tensor
         ) -> tuple[float, float]:
+            check.measure(direction)
             move(params, direction, stepsize, out)
-            vector_norm(direction, out=norm)
-            vector_norm(out, math.inf, out=largest)
-            length, size = found.tolist()
-            if math.isfinite(length) and math.isfinite(size):
-                return length * length, 0.0
-            return self._checked(direction, out)
+            norm, zero = check.read(out)
+            if not math.isfinite(norm):
+                return (self.squared_norm(direction), zero) if self.is_finite(direction) else NOT_FINITE
+            return norm * norm, zero
 
         return step
 
-    def _checked(self, direction: torch.Tensor, out: torch.Tensor) -> tuple[float, float]:
-        """Return what a stepper returns, when a first look found numbers that are not finite."""
-        if not self.is_finite(direction):
-            return NOT_FINITE
-        return self.squared_norm(direction), 0.0 if self.is_finite(out) else math.nan
+
+@final
+class StepCheck:
+    """The norm of a direction and whether the next params are finite: computed on the device and read together."""
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self._found = torch.empty(2, dtype=like.dtype, device=like.device)
+        self.norm, self._largest = self._found.unbind()
+
+    def measure(self, direction: torch.Tensor) -> None:
+        """Queue the computation of the norm of a direction. It is infinite if float32 squares overflow."""
+        torch.linalg.vector_norm(direction, out=self.norm)
+
+    def read(self, out: torch.Tensor) -> tuple[float, float]:
+        """Return the norm, and 0 if the next params are finite, else NaN. Waits for the device."""
+        torch.linalg.vector_norm(out, math.inf, out=self._largest)
+        norm, largest = self._found.tolist()
+        return norm, 0.0 if math.isfinite(largest) else math.nan
 
 
 def _two_operations(params: torch.Tensor, direction: torch.Tensor, stepsize: float, out: torch.Tensor) -> None:

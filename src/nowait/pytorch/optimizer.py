@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any, final
 
 import numpy as np
 import torch
 
 from nowait.core import Update
+from nowait.core.memory import Stepper
 from nowait.core.state import State
 from nowait.core.types import Vector
 from nowait.pytorch.flat import tensor_of
+from nowait.pytorch.memory import StepCheck
 
 NOT_ELEMENTWISE = ("Adafactor", "Muon", "SparseAdam", "LBFGS")
 """Optimisers that use the shapes of parameters, need sparse gradients, or compute gradients themselves."""
@@ -69,6 +72,37 @@ class TorchOptimizer(Update):
             group["lr"] = stepsize
         self._optimizer.step()
         self._parameter.grad, self._parameter.data = None, self._nothing  # the memory of params is the server's
+
+    def stepper(self, params: Vector) -> Stepper:
+        """Return ``checked``, or for a fused optimiser of tensors a function that waits for the device only once."""
+        skips_bad_steps = getattr(self._optimizer, "_step_supports_amp_scaling", False)  # for torch.amp.GradScaler
+        if not isinstance(params, torch.Tensor) or not skips_bad_steps:
+            return self.checked
+        check, bad = StepCheck(params), torch.zeros((), device=params.device)
+
+        def step(
+            params: torch.Tensor, direction: torch.Tensor, stepsize: float, out: torch.Tensor
+        ) -> tuple[float, float]:
+            is_first = not self._optimizer.state.get(self._parameter)
+            check.measure(direction)
+            torch.ne(check.norm * 0.0, 0.0, out=bad)  # 1 if the norm is NaN or infinite
+            self._apply_unless(bad, params, direction, stepsize, out)
+            norm, zero = check.read(out)
+            if math.isfinite(norm):
+                return norm * norm, zero
+            if is_first:  # the step was skipped, but it allocated state without initialising it
+                self._optimizer.state.clear()
+            return self.checked(params, direction, stepsize, out)
+
+        return step
+
+    def _apply_unless(self, bad: torch.Tensor, params: Any, direction: Any, stepsize: float, out: Any) -> None:
+        """Make a step of a fused optimiser, which changes nothing if ``bad``, a tensor on the device, is 1."""
+        self._optimizer.found_inf = bad  # type: ignore[attr-defined]
+        try:
+            self.apply(params, direction, stepsize, out)
+        finally:
+            del self._optimizer.found_inf  # type: ignore[attr-defined]
 
     def state(self) -> State:
         """Return the tensors and numbers in the state of the optimiser."""
