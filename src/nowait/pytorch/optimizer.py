@@ -78,7 +78,7 @@ class TorchOptimizer(Update):
         skips_bad_steps = getattr(self._optimizer, "_step_supports_amp_scaling", False)  # for torch.amp.GradScaler
         if not isinstance(params, torch.Tensor) or not skips_bad_steps:
             return self.checked
-        check, bad = StepCheck(params), torch.zeros((), device=params.device)
+        check, bad = StepCheck(params), torch.zeros((), dtype=torch.float32, device=params.device)
 
         def step(
             params: torch.Tensor, direction: torch.Tensor, stepsize: float, out: torch.Tensor
