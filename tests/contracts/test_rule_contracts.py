@@ -10,9 +10,15 @@ import nowait as nw
 from nowait import core
 from nowait.api.rebuild import rebuild
 from nowait.core import Output, RandomIterate, Stepsize, Update
-from nowait.pytorch import TorchOptimizer
+from nowait.pytorch import TorchMemory, TorchOptimizer
 from nowait.recording import describe
-from nowait.testing import OUTPUT_CHECKS, STEPSIZE_CHECKS, UPDATE_CHECKS
+from nowait.testing import (
+    OUTPUT_CHECKS,
+    OUTPUT_MEMORY_CHECKS,
+    STEPSIZE_CHECKS,
+    UPDATE_CHECKS,
+    UPDATE_MEMORY_CHECKS,
+)
 
 STEPSIZES = {
     "AdaDelay": core.AdaDelay(2.0, 0.3),
@@ -70,6 +76,18 @@ def test_updates_keep_the_contract(name, check):
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_outputs_keep_the_contract(name, check):
     check(OUTPUTS[name])
+
+
+@pytest.mark.parametrize("check", UPDATE_MEMORY_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", UPDATES)
+def test_updates_of_tensors_keep_the_contract(name, check):
+    check(UPDATES[name], TorchMemory("cpu"))
+
+
+@pytest.mark.parametrize("check", OUTPUT_MEMORY_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_of_tensors_keep_the_contract(name, check):
+    check(OUTPUTS[name], TorchMemory("cpu"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -503,3 +521,33 @@ def test_every_check_is_shown_to_pass_and_to_fail(checks, sound, broken):
     for check in checks:
         check(sound())
     assert {name for name, *_ in broken} == {check.__name__ for check in checks}
+
+
+class HalfStepsOfTensors(Update):
+    def apply(self, params, direction, stepsize, out):
+        out[:] = params - (0.5 if isinstance(params, torch.Tensor) else 1.0) * stepsize * direction
+
+    def state(self):
+        return {}
+
+
+class FirstOfTensors(Output):
+    def on_iterate(self, params):
+        if isinstance(params, np.ndarray) or not hasattr(self, "kept"):
+            self.kept = params + 0.0
+
+    def start(self, params, random):
+        vars(self).clear()
+
+    def state(self):
+        return {}
+
+    def result(self, last):
+        return self.kept
+
+
+def test_parts_whose_results_depend_on_the_memory_fail():
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        UPDATE_MEMORY_CHECKS[0](HalfStepsOfTensors(), TorchMemory("cpu"))
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        OUTPUT_MEMORY_CHECKS[0](FirstOfTensors(), TorchMemory("cpu"))

@@ -1,15 +1,35 @@
 """Every method of the catalogue passes the contract suite."""
 
+import numpy as np
 import pytest
 
 import nowait.methods
-from nowait.testing import CATALOGUE, METHOD_CHECKS, contract
+from nowait.pytorch import TorchMemory
+from nowait.testing import CATALOGUE, METHOD_CHECKS, METHOD_MEMORY_CHECKS, contract
 
 
 @pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_the_contract(name, check):
     check(CATALOGUE[name])
+
+
+@pytest.mark.parametrize("check", METHOD_MEMORY_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_contract_with_vectors_that_are_tensors(name, check):
+    check(CATALOGUE[name], TorchMemory("cpu"))
+
+
+def test_a_method_whose_steps_depend_on_the_memory_fails():
+    class HalfStepsOfTensors(nowait.Method):
+        stepsize = nowait.Constant(0.1)
+
+        def on_arrival(self, server, arrival):
+            server.apply(arrival, 0.1 if isinstance(server.params, np.ndarray) else 0.05)
+            server.assign(arrival.worker)
+
+    with pytest.raises(AssertionError, match=r"the trace has another .* than in host memory"):
+        contract.runs_in_this_memory_are_those_of_host_memory(HalfStepsOfTensors(), TorchMemory("cpu"))
 
 
 def test_the_catalogue_has_every_method():

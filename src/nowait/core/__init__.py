@@ -3,6 +3,7 @@
 from nowait.core.arrival import Arrival
 from nowait.core.errors import BadWorkerError, IllegalEvent, WorkerFailedError
 from nowait.core.log import Log, Outcome
+from nowait.core.memory import HostMemory, Memory
 from nowait.core.messages import (
     Assign,
     Cancel,
@@ -68,9 +69,11 @@ __all__ = [
     "GradientArrived",
     "GradientSum",
     "HingeDecay",
+    "HostMemory",
     "IllegalEvent",
     "LastIterate",
     "Log",
+    "Memory",
     "Method",
     "Momentum",
     "Nesterov",

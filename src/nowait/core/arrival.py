@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from nowait.core.log import DROPPED
+from nowait.core.memory import memory_of
 from nowait.core.messages import GradientArrived
 from nowait.core.sums import Held
 from nowait.core.types import Vector
@@ -73,8 +74,7 @@ class Arrival:
         if self.version_held is None:
             raise ValueError(f"the gradient of {self.ticket} is no longer available: use it inside on_arrival only")
         self.ledger._check_gradient()
-        view: Vector = self.raw_gradient.view()
-        view.flags.writeable = False
+        view: Vector = memory_of(self.raw_gradient).read_only(self.raw_gradient)
         return view
 
     @property

@@ -16,6 +16,7 @@ from typing import final
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.memory import memory_of, namespace_of
 from nowait.core.randomness import CounterRandom
 from nowait.core.state import State, restore, state_of
 from nowait.core.types import Floats, Integers, Vector
@@ -70,7 +71,7 @@ class Output(ABC):
 
     @abstractmethod
     def result(self, last: Vector) -> Vector:
-        """Return the answer; ``last`` is x_K. The server copies it, in the dtype of params.
+        """Return the answer, in the memory of params; ``last`` is x_K. The server copies it, in the dtype of params.
 
         Averages are kept in float64: in float32 the terms of a long one would be lost to rounding.
         """
@@ -100,12 +101,13 @@ class UniformAverage(Output):
 
     def start(self, params: Vector, random: CounterRandom) -> None:
         """Reset the average."""
-        self.mean, self.count = np.zeros(params.shape), 0
+        self._memory = memory_of(params)
+        self.mean, self.count = _zero_mean(params), 0
 
     def on_iterate(self, params: Vector) -> None:
         """Add an iterate to the mean."""
         self.count += 1
-        _move(self.mean, params, 1.0 / self.count)
+        self._memory.move_towards(self.mean, params, 1.0 / self.count)
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
         """Return 1/K for x_1 … x_K."""
@@ -128,13 +130,14 @@ class StepsizeWeightedAverage(Output):
 
     def start(self, params: Vector, random: CounterRandom) -> None:
         """Reset the average."""
-        self.mean, self.weight = np.zeros(params.shape), 0.0
+        self._memory = memory_of(params)
+        self.mean, self.weight = _zero_mean(params), 0.0
 
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
         """Add a point with its weight."""
         if stepsize > 0:
             self.weight += stepsize
-            _move(self.mean, point, stepsize / self.weight)
+            self._memory.move_towards(self.mean, point, stepsize / self.weight)
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
         """Return weights proportional to γ̂_k."""
@@ -165,14 +168,15 @@ class StronglyConvexAverage(Output):
 
     def start(self, params: Vector, random: CounterRandom) -> None:
         """Reset the average."""
-        self.mean, self.log_weight = np.zeros(params.shape), -math.inf
+        self._memory = memory_of(params)
+        self.mean, self.log_weight = _zero_mean(params), -math.inf
 
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
         """Add a point with its weight."""
         if stepsize > 0:
             log_weight = log(stepsize) + self.mu * stepsize_sum
             self.log_weight = log_of_sum(self.log_weight, log_weight)
-            _move(self.mean, point, exp(log_weight - self.log_weight))
+            self._memory.move_towards(self.mean, point, exp(log_weight - self.log_weight))
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
         """Return weights proportional to γ̂_k·exp(μ·Σ γ_i), computed relative to the largest."""
@@ -201,7 +205,7 @@ class RandomIterate(Output):
 
     def start(self, params: Vector, random: CounterRandom) -> None:
         """Reset the sample."""
-        self.kept, self.weight, self.random = np.zeros_like(params), 0.0, random
+        self.kept, self.weight, self.random = namespace_of(params).zeros_like(params), 0.0, random
 
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
         """Replace the kept point with probability stepsize over the sum of stepsizes so far."""
@@ -216,7 +220,7 @@ class RandomIterate(Output):
 
     def restore(self, state: State) -> None:
         """Restore what ``state`` returned."""
-        self.kept[:] = state["kept"]
+        memory_of(self.kept).write(state["kept"], self.kept)
         self.weight, self.random.draws = float(state["weight"]), int(state["draws"])
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
@@ -244,5 +248,7 @@ def _in_proportion(uses: Uses, weights: Floats) -> Floats:
     return total / whole if whole > 0 else _only(uses.steps, uses.steps)
 
 
-def _move(mean: Floats, point: Vector, fraction: float) -> None:
-    kernels().move_towards(mean, point, fraction)
+def _zero_mean(params: Vector) -> Floats:
+    functions = namespace_of(params)
+    zeros: Floats = functions.zeros_like(params, dtype=functions.float64)
+    return zeros

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
 from nowait.core.errors import BadWorkerError
+from nowait.core.memory import memory_of, namespace_of
 from nowait.core.messages import Ticket
 from nowait.core.types import Vector
 
@@ -68,7 +69,7 @@ class Rejections:
         worker = ticket.worker
         self.in_a_row[worker] = self.in_a_row.get(worker, 0) + 1
         self.streak.append(worker)
-        if _kind(gradient) != _kind(params):
+        if _kind(gradient, params) != _kind(params, params):
             self._wrong_kind(worker, gradient, params)
             return None
         return self._not_finite(ticket, params, num_workers)
@@ -94,15 +95,18 @@ class Rejections:
         if self.in_a_row[worker] >= MOST_IN_A_ROW or len(self.wrong_kind) > 1:
             raise BadWorkerError(
                 worker,
-                f"sent {_kind(gradient)} for a gradient, but params are {_kind(params)}: "
+                f"sent {_kind(gradient, params)} for a gradient, but params are {_kind(params, params)}: "
                 f"gradient(point, sample) must return one number per param",
             )
 
 
-def _kind(value: object) -> str:
-    return f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+def _kind(value: Any, params: Vector) -> str:
+    if isinstance(value, np.ndarray | memory_of(params).kind):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return type(value).__name__
 
 
 def _has_exploded(params: Vector) -> bool:
     """Returns True if params are so large that arithmetic on them overflows; then the worker is not the cause."""
-    return bool(np.abs(params).max() > np.finfo(params.dtype).max ** 0.25)
+    functions = namespace_of(params)
+    return bool(functions.abs(params).max() > functions.finfo(params.dtype).max ** 0.25)

@@ -18,13 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import final
 
-import numpy as np
-
 from nowait.core.arrival import Arrival
 from nowait.core.errors import IllegalEvent
 from nowait.core.in_flight import InFlight
 from nowait.core.ledger import INFINITY, Counts, Ledger, new
 from nowait.core.log import Log, NoLog, Outcome
+from nowait.core.memory import HOST, Memory, Stepper
 from nowait.core.messages import (
     Assign,
     Cancel,
@@ -46,20 +45,19 @@ from nowait.core.state import ServerState, copies
 from nowait.core.statistics import merging
 from nowait.core.sums import GradientSum
 from nowait.core.types import Vector, checked_params
-from nowait.core.updates import Sgd, Stepper, Update
+from nowait.core.updates import Sgd, Update
 from nowait.core.versions import Version, Versions
-from nowait.numerics.compiled import kernels
 
 __all__ = ["Arrival", "Server"]
-
-Array = np.ndarray
 
 
 @final
 class Server(Ledger):
     """Holds params and the tickets in flight, and lets a method decide.
 
-    Engines call ``start`` once, then ``handle`` with every event, and execute the commands returned.
+    Engines call ``start`` once, then ``handle`` with every event, and execute the commands returned. ``initial`` is a
+    NumPy array. ``memory`` says where params and all other vectors are, and gradients must be vectors of it; the
+    default is the host. ``allocate`` returns memory for one more version of params, if it must be special.
 
     >>> import nowait as nw, numpy as np
     >>> server = Server(nw.AsynchronousSGD(nw.Constant(0.5)), np.zeros(2), workers=1)
@@ -80,6 +78,7 @@ class Server(Ledger):
         output: Output | None = None,
         seed: int = 0,
         log: Log | None = None,
+        memory: Memory | None = None,
         allocate: Callable[[], Vector] | None = None,
         statistics: int = 0,
     ) -> None:
@@ -93,15 +92,20 @@ class Server(Ledger):
         self._make_step: Stepper = self.update.checked
         self._averaging = not isinstance(self.output, LastIterate)
         self._seed = seed
-        self._shape, self._dtype = initial.shape, initial.dtype
-        self._versions = Versions(initial, allocate or (lambda: np.empty_like(initial)))
+        self.memory = memory = HOST if memory is None else memory
+        self._versions = Versions(initial, memory, allocate or (lambda: memory.empty(initial)))
+        self._kind, self._shape, self._dtype = memory.kind, initial.shape, self.params.dtype
+        self._host_dtype = initial.dtype
         self._scratch: Vector | None = None
         self._commands: list[Command] = []
         self._rejections = Rejections()
 
     @property
     def params(self) -> Vector:
-        """The current params: a read-only view, which later steps overwrite."""
+        """The current params, for reading: a vector of the server's memory, which later steps overwrite.
+
+        After ``close`` it is a NumPy array. ``nowait.core.memory.to_host`` makes one of any vector.
+        """
         return self._versions.current.point
 
     def trained(self, vector: Vector) -> Vector:
@@ -143,12 +147,13 @@ class Server(Ledger):
     def state(self, *, copy_params: bool = True) -> ServerState:
         """Return the state for a checkpoint, with copies of all vectors. Call it between events only.
 
-        Without ``copy_params`` the params are those of the current version: ``retain`` it for as long as you use them.
+        The vectors are NumPy arrays, whatever the server's memory is. Without ``copy_params`` the params may be those
+        of the current version: ``retain`` it for as long as you use them.
         """
         counts = asdict(self.counts)
         counts["lost"] += len(self.in_flight)
         return ServerState(
-            params=self.params.copy() if copy_params else self.params,
+            params=self.memory.copy_to_host(self.params) if copy_params else self.memory.to_host(self.params),
             steps=self.steps,
             time=self.now,
             stepped_at=self.stepped_at,
@@ -177,18 +182,22 @@ class Server(Ledger):
         return self.handle(Resumed(state.time))
 
     def finish(self) -> Vector:
-        """Return the answer of the output rule, with the gradients in flight weighed in. Call it once only."""
+        """Return the answer of the output rule as a NumPy array, with the gradients in flight weighed in.
+
+        Call it once only.
+        """
         if self._averaging and self.diverged is None:
             self._weigh_in_flight()
-        return self.output.result(self.params).astype(self._dtype)
+        answer = self.memory.copy_to_host(self.output.result(self.params))
+        return answer.astype(self._host_dtype, copy=False)
 
     def close(self, last: Vector | None = None) -> None:
         """Release the memory of params and the references to method and log. No event can be handled afterwards.
 
         Sums of the method, and callbacks that kept their ``control``, may refer to the server after the run. Its
-        ``params`` are ``last`` then, or else a copy of the current ones.
+        ``params`` are ``last`` then, a NumPy array, or else a copy of the current ones.
         """
-        self._versions.close(self.params.copy() if last is None else last)
+        self._versions.close(self.memory.copy_to_host(self.params) if last is None else last)
         self.in_flight = InFlight()
         self._make_step = self.update.checked
         self._commands = []
@@ -219,7 +228,7 @@ class Server(Ledger):
 
     def sum(self) -> GradientSum:
         """Return a zero vector owned by the server, to add gradients to."""
-        return GradientSum(self, self.params)
+        return GradientSum(self, self.memory, self.params)
 
     def _step_along_gradient(self, arrival: Arrival, stepsize: float, direction: Vector | None) -> None:
         vector = arrival.raw_gradient if direction is None else self._fitting(direction, arrival)
@@ -238,7 +247,7 @@ class Server(Ledger):
     def _step_along_sum(self, total: GradientSum, stepsize: float, scale: float) -> None:
         direction = total.vector
         if scale != 1.0:
-            direction = self._scratch = np.multiply(direction, self._dtype.type(scale), out=self._scratch)
+            direction = self._scratch = self.memory.scaled(direction, scale, self._scratch)
         versions = self._versions
         self._gradients_in_step = max(1, total.count)
         squared_norm, zero = self._make_step(versions.current.point, direction, stepsize, versions.spare.array)
@@ -293,7 +302,7 @@ class Server(Ledger):
         commands = self._commands = []
         self._arrival = arrival
         try:
-            if not isinstance(gradient, Array) or gradient.shape != self._shape:
+            if not isinstance(gradient, self._kind) or gradient.shape != self._shape:
                 raise GradientRejected
             if gradient.dtype is not self._dtype and gradient.dtype != self._dtype:  # most often the same object
                 raise GradientRejected
@@ -308,7 +317,7 @@ class Server(Ledger):
         except GradientRejected:
             return self._reject(arrival)
         except Diverged as reason:
-            arrival.logged_norm = math.sqrt(kernels().squared_norm(self.trained(gradient)))
+            arrival.logged_norm = math.sqrt(self.memory.squared_norm(self.trained(gradient)))
             self.counts.rejected += 1
             return self._stop(arrival, str(reason))
         finally:
@@ -360,8 +369,8 @@ class Server(Ledger):
         arrival = self._unchecked
         if arrival is None:
             return
-        squared_norm = kernels().squared_norm(self.trained(arrival.raw_gradient))
-        if not squared_norm < INFINITY and not np.isfinite(arrival.raw_gradient).all():
+        squared_norm = self.memory.squared_norm(self.trained(arrival.raw_gradient))
+        if not squared_norm < INFINITY and not self.memory.is_finite(arrival.raw_gradient):
             raise GradientRejected
         arrival.logged_norm = math.sqrt(squared_norm)
         self._unchecked = None
@@ -394,7 +403,7 @@ class Server(Ledger):
 
     def _check_step(self, direction: Vector, zero: float, bad: type[Exception]) -> None:
         """Raise ``bad`` if the direction is not finite, and ``Diverged`` if the next params are not."""
-        if not np.isfinite(direction).all():
+        if not self.memory.is_finite(direction):
             raise bad(f"the direction of step {self.steps + 1} is not finite")
         if zero != 0.0:
             raise Diverged(f"params after step {self.steps + 1} would not be finite")
@@ -415,12 +424,11 @@ class Server(Ledger):
         """Return a method's direction with the dtype of params, and with the statistics of the arrival."""
         if direction.shape != self._shape:
             raise ValueError(f"a direction must have the shape of params {self._shape}, got {direction.shape}")
-        if direction.dtype.kind == "c":
-            raise TypeError(f"a direction must have real entries, got {direction.dtype}: params are {self._dtype}")
-        direction = np.ascontiguousarray(direction, dtype=self._dtype)
+        fitted: Vector = self.memory.fitted(direction, self.params)
         if self._statistics:
-            direction = np.concatenate([self.trained(direction), arrival.raw_gradient[-self._statistics :]])
-        return direction
+            measured = arrival.raw_gradient[-self._statistics :]
+            fitted = self.memory.namespace.concatenate([self.trained(fitted), measured])
+        return fitted
 
 
 def _brief(event: Event) -> str:

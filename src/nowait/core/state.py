@@ -6,10 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
+
+from nowait.core.memory import memory_of
 from nowait.core.types import Vector
 
 State = dict[str, Any]
-"""Numbers and vectors by name."""
+"""Numbers and vectors by name. In a checkpoint, all vectors are NumPy arrays."""
 
 
 def state_of(part: Any) -> State:
@@ -20,18 +23,23 @@ def state_of(part: Any) -> State:
 
 
 def restore(part: Any, state: State) -> None:
-    """Set the fields that ``state_of`` returned; vectors are copied into the arrays that ``start`` allocated."""
+    """Set the fields of a checkpoint; NumPy arrays are copied into the vectors that ``start`` allocated."""
     for name, value in state.items():
         here = getattr(part, name)
         if hasattr(here, "shape"):
-            here[:] = value
+            memory_of(here).write(value, here)
         else:
             setattr(part, name, type(here)(value))
 
 
 def copies(state: State) -> State:
-    """Return the state with copies of its vectors, which later steps change."""
-    return {name: value.copy() if hasattr(value, "shape") else value for name, value in state.items()}
+    """Return the state with copies of its vectors, which later steps change, as NumPy arrays."""
+    return {name: _copy(value) if hasattr(value, "shape") else value for name, value in state.items()}
+
+
+def _copy(value: Any) -> Any:
+    """Return a copy of a vector of any memory, or of a NumPy scalar."""
+    return value.copy() if isinstance(value, np.generic) else memory_of(value).copy_to_host(value)
 
 
 @final

@@ -12,23 +12,26 @@ from collections.abc import Callable
 
 import numpy as np
 
+from nowait.core.memory import NOT_FINITE, Stepper, to_host
 from nowait.core.types import Vector
-from nowait.core.updates import NOT_FINITE, Stepper
 
 
 def merging(stepper: Stepper, count: int, weight: Callable[[], float]) -> Stepper:
     """Return a stepper for params whose last ``count`` entries are statistics, which move by ``weight()``."""
 
     def step(params: Vector, direction: Vector, stepsize: float, out: Vector) -> tuple[float, float]:
-        measured = direction[-count:]
+        measured = to_host(direction[-count:])
         if not np.isfinite(measured).all():
             return NOT_FINITE
-        result = stepper(params[:-count], direction[:-count], stepsize, out[:-count])
+        whole, share = float(measured[-1]), measured.dtype.type(weight())
         out[-count:] = params[-count:]
-        if measured[-1] > 0:
-            whole, share = measured[-1], params.dtype.type(weight())
-            mean = measured[:-1] if whole == 1 else measured[:-1] / whole
-            out[-count:-1] = mean if share == 1 else (1 - share) * params[-count:-1] + share * mean
-        return result
+        if whole > 0:
+            mean = direction[-count:-1] if whole == 1 else direction[-count:-1] / whole
+            _move(out[-count:-1], mean, float(1 - share), float(share))
+        return stepper(params[:-count], direction[:-count], stepsize, out[:-count])
 
     return step
+
+
+def _move(statistics: Vector, mean: Vector, kept: float, share: float) -> None:
+    statistics[:] = mean if share == 1 else kept * statistics + share * mean

@@ -5,10 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Self, final
 
-import numpy as np
-
+from nowait.core.memory import Memory
 from nowait.core.types import Vector
-from nowait.numerics.compiled import kernels
 
 if TYPE_CHECKING:
     from nowait.core.arrival import Arrival
@@ -101,17 +99,18 @@ class BaseSum(ABC):
 class GradientSum(BaseSum):
     """A vector that gradients are added to, made by ``server.sum()``."""
 
-    __slots__ = ("vector",)
+    __slots__ = ("_add_scaled", "vector")
 
-    def __init__(self, server: Any, like: Vector) -> None:
+    def __init__(self, server: Any, memory: Memory, like: Vector) -> None:
         super().__init__(server)
-        self.vector = np.zeros_like(like)
+        self._add_scaled = memory.add_scaled
+        self.vector: Vector = memory.namespace.zeros_like(like)
 
     def _add(self, arrival: Arrival, weight: float) -> None:
-        kernels().add_scaled(self.vector, arrival.raw_gradient, self.vector.dtype.type(weight))
+        self._add_scaled(self.vector, arrival.raw_gradient, weight)
 
     def _merge(self, other: GradientSum, weight: float) -> None:
-        kernels().add_scaled(self.vector, other.vector, self.vector.dtype.type(weight))
+        self._add_scaled(self.vector, other.vector, weight)
 
     def _clear(self) -> None:
-        self.vector.fill(0)
+        self.vector[:] = 0.0

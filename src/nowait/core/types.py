@@ -6,19 +6,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.numerics.compiled import kernels
+from nowait.core.memory import memory_of
 
 Vector = NDArray[np.floating[Any]]
-"""A one-dimensional float32 or float64 array: params, a gradient, a point."""
+"""A one-dimensional float32 or float64 array: params, a gradient, a point. With a ``Memory`` of a device, a tensor."""
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
 def norm(vector: Vector) -> float:
-    """Return the Euclidean norm, also if squares of entries overflow."""
-    largest = float(np.abs(vector).max())
-    return largest * math.sqrt(kernels().squared_norm(vector / largest)) if largest > 0 else 0.0
+    """Return the Euclidean norm of a vector of any memory, also if squares of entries overflow."""
+    memory = memory_of(vector)
+    largest = float(memory.namespace.abs(vector).max())
+    return largest * math.sqrt(memory.squared_norm(vector / largest)) if largest > 0 else 0.0
 
 
 def checked_params(values: object, name: str) -> Vector:

@@ -1,7 +1,8 @@
 """Updates: how a direction and a stepsize change params.
 
 An update writes the next version of params into ``out``. It owns its state vectors, resets them in ``start``, and
-never changes ``params`` or ``direction``.
+never changes ``params`` or ``direction``. The updates of this file work on vectors of any memory, because they use the
+functions of ``namespace_of(params)``. An update that uses numpy's works in host memory only.
 """
 
 from __future__ import annotations
@@ -10,18 +11,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.memory import NOT_FINITE, Stepper, memory_of, namespace_of
 from nowait.core.state import State, restore, state_of
 from nowait.core.types import Vector, norm
-from nowait.numerics.compiled import kernels
 from nowait.numerics.elementary import integer_power
-
-NOT_FINITE = (math.nan, math.nan)
-Stepper = Callable[[Vector, Vector, Any, Vector], tuple[float, float]]
 
 
 class Update(ABC):
@@ -56,11 +54,12 @@ class Update(ABC):
 
         Returns the squared norm of the direction, and 0 if ``out`` is finite, else NaN.
         """
-        norm: float = kernels().squared_norm(direction)
-        if not math.isfinite(norm) and not np.isfinite(direction).all():
+        memory = memory_of(direction)
+        norm = memory.squared_norm(direction)
+        if not math.isfinite(norm) and not memory.is_finite(direction):
             return NOT_FINITE
         self.apply(params, direction, stepsize, out)
-        return norm, 0.0 if np.isfinite(out).all() else math.nan
+        return norm, 0.0 if memory.is_finite(out) else math.nan
 
 
 @final
@@ -73,12 +72,8 @@ class Sgd(Update):
         self.stepper(params)(params, direction, stepsize, out)
 
     def stepper(self, params: Vector) -> Stepper:
-        """Return the compiled kernel."""
-        step: Stepper = kernels().sgd_step
-        if params.dtype == np.float64:
-            return step
-        scalar = params.dtype.type
-        return lambda params, direction, stepsize, out: step(params, direction, scalar(stepsize), out)
+        """Return the stepper of the memory that params are in."""
+        return memory_of(params).sgd_stepper(params)
 
 
 @final
@@ -102,13 +97,14 @@ class Momentum(Update):
 
     def start(self, params: Vector) -> None:
         """Set the momentum to zero."""
-        self.momentum = np.zeros_like(params)
+        self.momentum = namespace_of(params).zeros_like(params)
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Update m ← β·m + g and write x − γ·m."""
+        functions = namespace_of(params)
         _decay_and_add(self.momentum, self.beta, direction)
-        np.multiply(self.momentum, stepsize, out=out)
-        np.subtract(params, out, out=out)
+        functions.multiply(self.momentum, stepsize, out=out)
+        functions.subtract(params, out, out=out)
 
 
 @final
@@ -129,15 +125,16 @@ class Nesterov(Update):
 
     def start(self, params: Vector) -> None:
         """Set the momentum to zero."""
-        self.momentum = np.zeros_like(params)
+        self.momentum = namespace_of(params).zeros_like(params)
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Update m ← β·m + g and write x − γ·(g + β·m)."""
+        functions = namespace_of(params)
         _decay_and_add(self.momentum, self.beta, direction)
-        np.multiply(self.momentum, self.beta, out=out)
+        functions.multiply(self.momentum, self.beta, out=out)
         out += direction
         out *= stepsize
-        np.subtract(params, out, out=out)
+        functions.subtract(params, out, out=out)
 
 
 @final
@@ -162,7 +159,8 @@ class Adam(Update):
 
     def start(self, params: Vector) -> None:
         """Set both moments to zero."""
-        self.mean, self.square, self.steps = np.zeros_like(params), np.zeros_like(params), 0
+        zeros_like = namespace_of(params).zeros_like
+        self.mean, self.square, self.steps = zeros_like(params), zeros_like(params), 0
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Update the moments, correct their bias, and write the step."""
@@ -171,7 +169,7 @@ class Adam(Update):
         _decay_and_add(self.square, self.beta2, direction * direction * (1 - self.beta2))
         mean_bias = 1 - integer_power(self.beta1, self.steps)
         square_bias = 1 - integer_power(self.beta2, self.steps)
-        np.divide(self.square, square_bias, out=out)
+        namespace_of(params).divide(self.square, square_bias, out=out)
         _adam_step(params, self.mean, stepsize / mean_bias, self.epsilon, out)
 
 
@@ -197,14 +195,14 @@ class AMSGrad(Update):
 
     def start(self, params: Vector) -> None:
         """Set the moments and the running maximum to zero."""
-        self.mean, self.square = np.zeros_like(params), np.zeros_like(params)
-        self.largest_square = np.zeros_like(params)
+        zeros_like = namespace_of(params).zeros_like
+        self.mean, self.square, self.largest_square = zeros_like(params), zeros_like(params), zeros_like(params)
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Update the moments and the running maximum, and write the step."""
         _decay_and_add(self.mean, self.beta1, direction * (1 - self.beta1))
         _decay_and_add(self.square, self.beta2, direction * direction * (1 - self.beta2))
-        np.maximum(self.largest_square, self.square, out=self.largest_square)
+        namespace_of(params).maximum(self.largest_square, self.square, out=self.largest_square)
         out[:] = self.largest_square
         _adam_step(params, self.mean, stepsize, self.epsilon, out)
 
@@ -221,7 +219,9 @@ class L1:
 
     def __call__(self, values: Vector, stepsize: float) -> Vector:
         """Return the values after soft thresholding by stepsize·strength."""
-        shrunk: Vector = np.sign(values) * np.maximum(np.abs(values) - stepsize * self.strength, 0.0)
+        functions = namespace_of(values)
+        lengths = functions.clip(functions.abs(values) - stepsize * self.strength, 0.0, None)
+        shrunk: Vector = functions.sign(values) * lengths
         return shrunk
 
 
@@ -241,7 +241,7 @@ class Box:
 
     def __call__(self, values: Vector, stepsize: float) -> Vector:
         """Return the nearest point of the box."""
-        clipped: Vector = np.clip(values, self.lower, self.upper)
+        clipped: Vector = namespace_of(values).clip(values, self.lower, self.upper)
         return clipped
 
 
@@ -259,7 +259,7 @@ class Ball:
     def __call__(self, values: Vector, stepsize: float) -> Vector:
         """Return the nearest point of the ball."""
         length = norm(values)
-        return values if length <= self.radius else values * values.dtype.type(self.radius / length)
+        return values if length <= self.radius else memory_of(values).scaled(values, self.radius / length, None)
 
 
 @final
@@ -278,8 +278,9 @@ class Proximal(Update):
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Write the proximal point of x − γ·g."""
-        np.multiply(direction, stepsize, out=out)
-        np.subtract(params, out, out=out)
+        functions = namespace_of(params)
+        functions.multiply(direction, stepsize, out=out)
+        functions.subtract(params, out, out=out)
         proximal = self.penalty(out, stepsize)
         if np.shape(proximal) != out.shape:
             raise TypeError(f"penalty(values, stepsize) must return the proximal point, got {type(proximal).__name__}")
@@ -293,11 +294,12 @@ def _decay_and_add(state: Vector, decay: float, new: Vector) -> None:
 
 def _adam_step(params: Vector, mean: Vector, stepsize: float, epsilon: float, out: Vector) -> None:
     """Replace the squares in ``out`` by x − γ·m/(√v + ε)."""
-    np.sqrt(out, out=out)
+    functions = namespace_of(params)
+    functions.sqrt(out, out=out)
     out += epsilon
-    np.divide(mean, out, out=out)
+    functions.divide(mean, out, out=out)
     out *= stepsize
-    np.subtract(params, out, out=out)
+    functions.subtract(params, out, out=out)
 
 
 def _checked_adam(beta1: float, beta2: float, epsilon: float) -> tuple[float, float, float]:

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
+from nowait.core.memory import HOST, Memory
 from nowait.core.types import Vector
 
 
 @final
 class Version:
-    """Params after ``number`` steps. ``point`` is a read-only view of ``array``, which only a step writes."""
+    """Params after ``number`` steps. ``point`` is ``array`` for reading; only a step writes the array."""
 
     __slots__ = ("array", "number", "point", "references", "slot", "stepsize_sum")
 
-    def __init__(self, array: Vector, slot: int) -> None:
+    def __init__(self, array: Vector, slot: int, memory: Memory) -> None:
         self.array = array
         self.slot = slot
-        self.point = array.view()
-        self.point.flags.writeable = False
+        self.point: Vector = memory.read_only(array)
         self.number = 0
         self.references = 0
         self.stepsize_sum = 0.0
@@ -33,13 +33,14 @@ class Version:
 class Versions:
     """Owns the arrays and counts references to them; no other class changes ``Version.references``.
 
-    ``allocate`` returns one more array when all are in use (in shared memory, in some engines). ``spare`` is the array
-    that the next version is written into; it is unused until ``publish``.
+    ``allocate`` returns one more vector of the memory when all are in use (in shared memory, in some engines).
+    ``spare`` is the one that the next version is written into; it is unused until ``publish``.
     """
 
-    __slots__ = ("_allocate", "by_ticket", "current", "free", "num_slots", "spare")
+    __slots__ = ("_allocate", "_memory", "by_ticket", "current", "free", "num_slots", "spare")
 
-    def __init__(self, initial: Vector, allocate: Callable[[], Vector]) -> None:
+    def __init__(self, initial: Vector, memory: Memory, allocate: Callable[[], Vector]) -> None:
+        self._memory = memory
         self._allocate = allocate
         self.by_ticket: dict[int, Version] = {}
         """The version that each ticket in flight is computed at, by ticket id. Each entry is a reference."""
@@ -47,7 +48,7 @@ class Versions:
         """The versions without references, whose arrays can be written again."""
         self.num_slots = 0
         self.current = self._new()
-        self.current.array[:] = initial
+        memory.write(initial, self.current.array)
         self.current.references = 1
         self.spare = self._new()
 
@@ -81,17 +82,17 @@ class Versions:
             self.free.append(version)
 
     def close(self, last: Vector) -> None:
-        """Release all arrays and keep ``last`` as the current version. No version can be published afterwards."""
+        """Release all arrays; ``last``, a NumPy array, becomes the current version. Nothing can be published then."""
         self.free.clear()
         self.by_ticket.clear()
         self._allocate = _closed
         del self.spare
-        number, self.current = self.current.number, Version(last, 0)
+        number, self.current = self.current.number, Version(last, 0, HOST)
         self.current.number = number
 
     def _new(self) -> Version:
         self.num_slots += 1
-        return Version(self._allocate(), self.num_slots - 1)
+        return Version(self._allocate(), self.num_slots - 1, self._memory)
 
 
 def _closed() -> Vector:

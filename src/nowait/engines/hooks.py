@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from nowait.core import Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
+from nowait.core.memory import to_host
 from nowait.core.types import Vector
 from nowait.recording import Callback, Control
 
@@ -131,8 +132,8 @@ class SessionControl:
 
     @property
     def params(self) -> Vector:
-        """x_k of the latest step, read-only."""
-        return self._session.server.params
+        """x_k of the latest step, read-only; a copy if params are on a device."""
+        return to_host(self._session.server.params)
 
     @property
     def loss(self) -> float | None:

@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from nowait.core.memory import memory_of
 from nowait.core.types import Integers, norm
 from nowait.engines.parts import Parts
 from nowait.recording import HistoryRecorder, Run, Stats
@@ -37,14 +38,15 @@ class Ending:
 def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
     """Return the run that the parts have made."""
     server, recorder = parts.server, parts.recorder
-    counts, tally, last_norm = server.counts, recorder.tally(), norm(server.params)
+    last = memory_of(server.params).copy_to_host(server.params)
+    counts, tally, last_norm = server.counts, recorder.tally(), norm(last)
     if parts.keeper is not None:
         recorder.finish(ending.seconds, last_norm)
     trace = recorder.trace(ending.seconds, last_norm)
     work = _padded(tally.valid, int(max(trace.initial_workers, default=-1)) + 1)
     return Run(
         params=server.finish(),
-        last=server.params.copy(),
+        last=last,
         trace=trace,
         history=history.history(),
         stats=Stats(
@@ -62,8 +64,8 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
             diverged=ending.diverged,
             advice=ending.advice,
             interrupted=ending.interrupted,
-            bytes_up=tally.arrivals * parts.capabilities.message_bytes(server.params),
-            bytes_down=(server.num_tickets - tally.repeats) * server.params.nbytes,
+            bytes_up=tally.arrivals * parts.capabilities.message_bytes(last),
+            bytes_down=(server.num_tickets - tally.repeats) * last.nbytes,
         ),
         config=parts.config,
     )

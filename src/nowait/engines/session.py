@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Protocol, final
 
 from nowait.core import Command, Event
+from nowait.core.memory import to_host
 from nowait.core.problem import loss_of
 from nowait.core.types import Vector
 from nowait.engines.due import Due
@@ -215,7 +216,7 @@ class Session:
         self._evaluated_step = server.steps
         self._due.plan(server, self._parts.evaluations, self._parts.budget)
         if self._evaluator is None:
-            self.evaluated(snapshot, loss_of(self._parts.problem, server.params))
+            self.evaluated(snapshot, loss_of(self._parts.problem, to_host(server.params)))
         else:
             self._due.pause()
             self._evaluator.begin(snapshot)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import final
 
-import numpy as np
-
 from nowait.core import Arrival, Method, Server, StepsizeOrFloat, Ticket, checks, method_dataclass
+from nowait.core.memory import namespace_of
 from nowait.core.types import Vector
 
 
@@ -37,20 +36,20 @@ class AdaptiveRevision(Method):
 
     def start(self, server: Server) -> None:
         """Reset the sums and give every worker a ticket."""
-        self.applied = np.zeros_like(server.params)
-        self.squares = np.full_like(server.params, self.first_square)
-        self.largest = self.squares.copy()
+        functions = namespace_of(server.params)
+        self.applied = functions.zeros_like(server.params)
+        self.squares = self.largest = functions.full_like(server.params, self.first_square)
         self.at_issue = {}
         for worker in server.workers:
             self._assign(server, worker)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Apply the corrected gradient and assign the worker a ticket at the new params."""
-        gradient = arrival.gradient
+        functions, gradient = namespace_of(server.params), arrival.gradient
         between = self.applied - self.at_issue.pop(arrival.ticket.id)
         self.squares = self.squares + gradient * gradient + 2 * gradient * between
-        old, self.largest = self.largest, np.maximum(self.largest, self.squares)
-        scale_old, scale_new = 1 / np.sqrt(old), 1 / np.sqrt(self.largest)
+        old, self.largest = self.largest, functions.maximum(self.largest, self.squares)
+        scale_old, scale_new = 1 / functions.sqrt(old), 1 / functions.sqrt(self.largest)
         direction = scale_new * gradient - (scale_old - scale_new) * between
         self.applied = self.applied + gradient
         server.apply(arrival, self.stepsize.at(arrival, server), direction=direction)

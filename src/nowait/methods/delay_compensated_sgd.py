@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-import numpy as np
-
 from nowait.core import Arrival, Method, Server, StepsizeOrFloat, checks, method_dataclass
+from nowait.core.memory import namespace_of
 from nowait.core.types import Vector
 
 
@@ -62,5 +61,5 @@ class DelayCompensatedSGD(Method):
             return self.strength
         new = (1 - self.strength.decay) * gradient * gradient
         self.squares = new if self.squares is None else self.strength.decay * self.squares + new
-        strength: Vector = self.strength.largest / np.sqrt(self.squares + 1e-7)
+        strength: Vector = self.strength.largest / namespace_of(gradient).sqrt(self.squares + 1e-7)
         return strength

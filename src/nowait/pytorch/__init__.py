@@ -1,11 +1,12 @@
-"""PyTorch models as problems, and PyTorch's optimisers as updates. Needs ``nowait[pytorch]``."""
+"""PyTorch models as problems, optimisers as updates, and params as tensors. Needs ``nowait[pytorch]``."""
 
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
     raise ImportError("nowait.pytorch needs PyTorch: pip install 'nowait[pytorch]'") from error
 
+from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.problem import TorchProblem
 
-__all__ = ["TorchOptimizer", "TorchProblem"]
+__all__ = ["TorchMemory", "TorchOptimizer", "TorchProblem"]

@@ -3,6 +3,8 @@
 @pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
 def test_my_method(check):
     check(MyMethod(nw.Constant(0.1)))
+
+Those of ``METHOD_MEMORY_CHECKS`` take the memory that vectors are in, too.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from nowait.core import (
     StronglyConvexAverage,
     UniformAverage,
 )
+from nowait.core.memory import HOST, Memory, to_host
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts
@@ -78,23 +81,23 @@ def the_loss_falls(method: Method) -> None:
     assert last < first / 10, f"the loss of an easy quadratic went from {first:.3g} to {last:.3g} only"
 
 
-def a_replay_is_the_run(method: Method) -> None:
+def a_replay_is_the_run(method: Method, memory: Memory = HOST) -> None:
     """A saved trace with joins and leaves replays to the same params, bit for bit."""
-    run = _run(method, faults=_turmoil())
+    run = _run(method, faults=_turmoil(), memory=memory)
     with tempfile.TemporaryDirectory() as folder:
         run.trace.save(Path(folder) / "trace.npz")
         trace = Trace.load(Path(folder) / "trace.npz")
-    parts = _parts(method, trace.initial_workers.tolist(), Budget(gradients=len(trace) + 1))
+    parts = _parts(method, trace.initial_workers.tolist(), Budget(gradients=len(trace) + 1), memory=memory)
     again = replay(parts, trace, SEED, progress=False)
     same = np.array_equal(again.trace.arrivals, run.trace.arrivals) and np.array_equal(again.last, run.last)
     assert same, "the replay differs: a method may depend on events, server.now and server.random alone"
 
 
-def leaves_at_any_event_are_survived(method: Method) -> None:
+def leaves_at_any_event_are_survived(method: Method, memory: Memory = HOST) -> None:
     """Any worker may leave after any event, without a rejoin, and steps are still made."""
     for events in range(12):
         for worker in range(4):
-            workers = ScriptedWorkers(method, num_workers=4).after(events)
+            workers = ScriptedWorkers(method, num_workers=4, memory=memory).after(events)
             workers.lose(worker)
             _steps_go_on(workers)
 
@@ -108,10 +111,10 @@ def all_but_one_may_leave(method: Method) -> None:
         _steps_go_on(workers)
 
 
-def joins_at_any_event_are_used(method: Method) -> None:
+def joins_at_any_event_are_used(method: Method, memory: Memory = HOST) -> None:
     """A worker that joins after any event gets tickets, also one that returns after all have left."""
     for events in range(12):
-        workers = ScriptedWorkers(method, num_workers=3).after(events)
+        workers = ScriptedWorkers(method, num_workers=3, memory=memory).after(events)
         workers.join(7)
         _steps_go_on(workers)
         for worker in tuple(workers.server.workers):
@@ -120,14 +123,14 @@ def joins_at_any_event_are_used(method: Method) -> None:
         _steps_go_on(workers)
 
 
-def a_bad_gradient_is_as_if_it_never_came(method: Method) -> None:
+def a_bad_gradient_is_as_if_it_never_came(method: Method, memory: Memory = HOST) -> None:
     """A NaN gradient at any event changes no state: the gradient of its reissued ticket is used in its place."""
-    clean = ScriptedWorkers(method, num_workers=3).after(20).server.params.copy()
+    clean = to_host(ScriptedWorkers(method, num_workers=3, memory=memory).after(20).server.params)
     for place in range(20):
-        workers = ScriptedWorkers(method, num_workers=3).after(place)
+        workers = ScriptedWorkers(method, num_workers=3, memory=memory).after(place)
         workers.next_arrival(bad_first=True)
         workers.after(19 - place)
-        assert np.array_equal(workers.server.params, clean), f"a NaN at event {place} changed the run"
+        assert np.array_equal(to_host(workers.server.params), clean), f"a NaN at event {place} changed the run"
 
 
 def every_output_can_be_asked_for(method: Method) -> None:
@@ -193,6 +196,19 @@ def the_schedule_is_what_the_method_does(method: Method) -> None:
         assert same, f"the schedule tells outputs another {name} than the method"
 
 
+def runs_in_this_memory_are_those_of_host_memory(method: Method, memory: Memory) -> None:
+    """A run with vectors in another memory has the same trace, and the same params and average up to rounding."""
+    run, expected = (
+        _run(method, faults=_turmoil(), output=StepsizeWeightedAverage(), memory=place) for place in (memory, HOST)
+    )
+    for name in expected.trace.arrivals.dtype.names or ():
+        here, there = run.trace.arrivals[name], expected.trace.arrivals[name]
+        assert np.allclose(here, there, rtol=1e-12, atol=0.0), f"the trace has another {name} than in host memory"
+    np.testing.assert_allclose(run.last, expected.last, rtol=1e-10)
+    np.testing.assert_allclose(run.params, expected.params, rtol=1e-10)
+    np.testing.assert_allclose(run.history.loss, expected.history.loss, rtol=1e-10)
+
+
 METHOD_CHECKS: list[Callable[[Method], None]] = [
     two_runs_of_one_object_are_equal,
     params_cannot_be_written,
@@ -207,6 +223,14 @@ METHOD_CHECKS: list[Callable[[Method], None]] = [
     compiled_runs_are_the_reference_runs,
     the_schedule_is_what_the_method_does,
 ]
+METHOD_MEMORY_CHECKS: list[Callable[[Method, Memory], None]] = [
+    runs_in_this_memory_are_those_of_host_memory,
+    a_replay_is_the_run,
+    leaves_at_any_event_are_survived,
+    joins_at_any_event_are_used,
+    a_bad_gradient_is_as_if_it_never_came,
+]
+"""Checks of a method with its vectors in a memory, such as ``nowait.pytorch.TorchMemory("cpu")``."""
 
 
 # Runs in the simulator
@@ -216,17 +240,23 @@ def _turmoil() -> Faults:
     return Faults([(2.0, "leave", 0), (4.0, "join", 5), (6.5, "join", 0), (8.0, "leave", 3), (9.0, "leave", 1)])
 
 
-def _parts(method: Method, workers: list[int], budget: Budget, output: Output | None = None) -> Parts:
+def _parts(
+    method: Method, workers: list[int], budget: Budget, output: Output | None = None, memory: Memory = HOST
+) -> Parts:
     recorder = TraceRecorder(workers)
-    server = Server(method, PROBLEM.initial(), workers, output=output, seed=SEED, log=recorder)
+    server = Server(method, PROBLEM.initial(), workers, output=output, seed=SEED, log=recorder, memory=memory)
     return Parts(PROBLEM, server, recorder, budget, EvaluationPlan.of(None, budget))
 
 
 def _run(
-    method: Method, budget: Budget | None = None, faults: Faults | None = None, output: Output | None = None
+    method: Method,
+    budget: Budget | None = None,
+    faults: Faults | None = None,
+    output: Output | None = None,
+    memory: Memory = HOST,
 ) -> Run:
     faults = Faults([]) if faults is None else faults
-    parts = _parts(method, faults.present_at_start(SPEEDS.num_workers), budget or Budget(steps=60), output)
+    parts = _parts(method, faults.present_at_start(SPEEDS.num_workers), budget or Budget(steps=60), output, memory)
     return simulate(parts, SPEEDS.clock(SEED), faults, SEED, progress=False)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nowait.core import Output, sampler
+from nowait.core.memory import HOST, Memory, to_host
 from nowait.core.outputs import Uses
 from nowait.core.randomness import CounterRandom
 from nowait.core.state import copies
@@ -26,11 +27,10 @@ STEPS = 30
 DTYPES: tuple[Any, ...] = (np.float64, np.float32)
 
 
-def the_answer_is_like_params(output: Output) -> None:
+def the_answer_is_like_params(output: Output, memory: Memory = HOST) -> None:
     """The answer has the shape of params, and is finite."""
     for dtype in DTYPES:
-        _run(output, dtype)
-        answer = np.asarray(output.result(_iterate(dtype, STEPS)))
+        answer = _answer(output, dtype, memory)
         assert answer.shape == (SIZE,), f"the answer has shape {answer.shape}, params have {(SIZE,)}"
         assert np.isfinite(answer).all(), "the answer is not finite"
 
@@ -60,38 +60,36 @@ def start_makes_all_state_anew(output: Output) -> None:
         assert np.array_equal(first, second), "a second run differs: start must make all state anew"
 
 
-def points_are_copied_and_not_written(output: Output) -> None:
+def points_are_copied_and_not_written(output: Output, memory: Memory = HOST) -> None:
     """Params are read-only, and their memory is reused by later steps."""
     for dtype in DTYPES:
-        expected = _answer(output, dtype)
-        memory = np.empty(SIZE, dtype)
-        view = memory.view()
-        view.flags.writeable = False
-        memory[:] = _iterate(dtype, 0)
+        expected = _answer(output, dtype, memory)
+        params = memory.from_host(_iterate(dtype, 0))
+        view = memory.read_only(params)
         output.start(view, _random())
         for number in range(1, STEPS):
-            memory[:] = _iterate(dtype, number)
+            memory.write(_iterate(dtype, number), params)
             output.on_iterate(view)
             output.on_gradient(view, *_weight(number))
-            assert np.array_equal(memory, _iterate(dtype, number)), "the output wrote to params"
-            memory[:] = math.nan
-        answer = output.result(_iterate(dtype, STEPS))
+            assert np.array_equal(to_host(params), _iterate(dtype, number)), "the output wrote to params"
+            params[:] = math.nan
+        answer = _result(output, dtype, memory)
         assert np.array_equal(answer, expected), "the output kept params without a copy: their memory is reused"
 
 
-def a_restored_output_goes_on_with_the_same_bits(output: Output) -> None:
+def a_restored_output_goes_on_with_the_same_bits(output: Output, memory: Memory = HOST) -> None:
     """``state`` returns numbers and vectors, from which ``restore`` continues as if nothing had happened."""
     for dtype in DTYPES:
-        expected, last = _answer(output, dtype), copies(output.state())
-        output.start(_iterate(dtype, 0), _random())
-        _feed(output, dtype, range(1, STEPS // 2))
+        expected, last = _answer(output, dtype, memory), copies(output.state())
+        output.start(_iterate(dtype, 0, memory), _random())
+        _feed(output, dtype, range(1, STEPS // 2), memory)
         state = copies(output.state())
         bad = [name for name, value in state.items() if not isinstance(value, int | float | np.generic | np.ndarray)]
         assert not bad, f"state() must hold numbers and vectors, but {bad} cannot be written to a checkpoint"
-        output.start(_iterate(dtype, 0), _random())
+        output.start(_iterate(dtype, 0, memory), _random())
         output.restore(state)
-        _feed(output, dtype, range(STEPS // 2, STEPS))
-        answer = output.result(_iterate(dtype, STEPS))
+        _feed(output, dtype, range(STEPS // 2, STEPS), memory)
+        answer = _result(output, dtype, memory)
         assert np.array_equal(answer, expected), "a restored output gives another answer: its state is incomplete"
         again = copies(output.state())
         different = [name for name in last if not np.array_equal(again[name], last[name])]
@@ -126,6 +124,21 @@ def shares_are_the_answer(output: Output) -> None:
     np.testing.assert_allclose(shares @ iterates, answer, rtol=1e-9, err_msg="shares make another answer")
 
 
+def answers_in_this_memory_are_those_of_host_memory(output: Output, memory: Memory) -> None:
+    """With vectors in another memory, and a state that was saved in host memory, the answer is the same."""
+    for dtype in DTYPES:
+        expected = _answer(output, dtype)
+        np.testing.assert_allclose(_answer(output, dtype, memory), expected, rtol=1e-12)
+        output.start(_iterate(dtype, 0), _random())
+        _feed(output, dtype, range(1, STEPS // 2))
+        state = copies(output.state())
+        output.start(_iterate(dtype, 0, memory), _random())
+        output.restore(state)
+        _feed(output, dtype, range(STEPS // 2, STEPS), memory)
+        answer = _result(output, dtype, memory)
+        np.testing.assert_allclose(answer, expected, rtol=1e-12)
+
+
 def config_describes_the_output(output: Output) -> None:
     """Its description for ``config.json`` is valid JSON and contains the class name."""
     described = json.loads(json.dumps(describe(output)))
@@ -143,16 +156,23 @@ OUTPUT_CHECKS: list[Callable[[Output], None]] = [
     shares_are_the_answer,
     config_describes_the_output,
 ]
+OUTPUT_MEMORY_CHECKS: list[Callable[[Output, Memory], None]] = [
+    answers_in_this_memory_are_those_of_host_memory,
+    the_answer_is_like_params,
+    points_are_copied_and_not_written,
+    a_restored_output_goes_on_with_the_same_bits,
+]
+"""Checks of an output with vectors in a memory, such as ``nowait.pytorch.TorchMemory("cpu")``."""
 
 
 def _random() -> CounterRandom:
     return CounterRandom(4, "output")
 
 
-def _iterate(dtype: Any, number: int) -> Vector:
-    """Return iterate number k of an imaginary run, as a new read-only array."""
-    iterate: Vector = (1.0 + sampler(3).sample(0, number).uniforms(SIZE)).astype(dtype)
-    iterate.flags.writeable = False
+def _iterate(dtype: Any, number: int, memory: Memory = HOST) -> Vector:
+    """Return iterate number k of an imaginary run, as a new vector, read-only if the memory has such vectors."""
+    values = (1.0 + sampler(3).sample(0, number).uniforms(SIZE)).astype(dtype)
+    iterate: Vector = memory.read_only(memory.from_host(values))
     return iterate
 
 
@@ -161,18 +181,23 @@ def _weight(number: int) -> tuple[float, float]:
     return 0.1 + 0.01 * (number % 7), 0.1 * number
 
 
-def _feed(output: Output, dtype: Any, numbers: range) -> None:
+def _feed(output: Output, dtype: Any, numbers: range, memory: Memory = HOST) -> None:
     for number in numbers:
-        output.on_iterate(_iterate(dtype, number))
-        output.on_gradient(_iterate(dtype, number), *_weight(number))
+        output.on_iterate(_iterate(dtype, number, memory))
+        output.on_gradient(_iterate(dtype, number, memory), *_weight(number))
 
 
-def _run(output: Output, dtype: Any) -> None:
-    output.start(_iterate(dtype, 0), _random())
-    _feed(output, dtype, range(1, STEPS))
+def _run(output: Output, dtype: Any, memory: Memory = HOST) -> None:
+    output.start(_iterate(dtype, 0, memory), _random())
+    _feed(output, dtype, range(1, STEPS), memory)
 
 
-def _answer(output: Output, dtype: Any) -> Vector:
+def _answer(output: Output, dtype: Any, memory: Memory = HOST) -> Vector:
     """Return a copy of the answer of a whole run."""
-    _run(output, dtype)
-    return np.array(output.result(_iterate(dtype, STEPS)))
+    _run(output, dtype, memory)
+    return _result(output, dtype, memory)
+
+
+def _result(output: Output, dtype: Any, memory: Memory) -> Vector:
+    answer = output.result(_iterate(dtype, STEPS, memory))
+    return np.array(answer) if memory is HOST else memory.copy_to_host(answer)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nowait.core import GradientArrived, Method, Server
+from nowait.core.memory import namespace_of
 from nowait.core.types import Vector
 
 
@@ -24,7 +25,8 @@ def gradient_from(
     ticket = server.in_flight.first_of(worker)
     if ticket is None:
         raise ValueError(f"worker {worker} has no ticket in flight")
-    values = np.full_like(server.params, gradient) if isinstance(gradient, float | int) else gradient
+    full_like = namespace_of(server.params).full_like
+    values = full_like(server.params, gradient) if isinstance(gradient, float | int) else gradient
     return GradientArrived(ticket, values, server.now if time is None else time)
 
 
@@ -50,8 +52,8 @@ def check_invariants(server: Server) -> None:
     assert not any(id(version) in distinct for version in versions.free), "a free version is in use"
     assert server.steps == versions.current.number
     assert server.num_workers == len(server.workers) == len(set(server.workers))
-    assert np.isfinite(server.params).all(), "params are not finite"
-    assert not server.params.flags.writeable
+    assert server.memory.is_finite(server.params), "params are not finite"
+    assert not isinstance(server.params, np.ndarray) or not server.params.flags.writeable
     oldest = server.in_flight.oldest()
     smallest = min((ticket.version for ticket in server.in_flight.values()), default=None)
     assert (oldest.version if oldest else None) == smallest

@@ -9,6 +9,7 @@ from typing import Any, Self, final
 import numpy as np
 
 from nowait.core import Command, GradientArrived, Method, Server, Ticket, TimerFired, Wake, WorkerJoined, WorkerLost
+from nowait.core.memory import namespace_of
 from nowait.core.randomness import CounterRandom
 from nowait.testing.servers import check_invariants
 
@@ -51,7 +52,11 @@ class ScriptedWorkers:
             raise AssertionError("no worker has a ticket: the method must assign one at the start and after arrivals")
         ticket = self.server.in_flight.of(self._random.choice(busy))[0]
         if bad_first:
-            self._feed(GradientArrived(ticket, np.full_like(self.server.params, math.nan), self.server.now))
+            self._feed(
+                GradientArrived(
+                    ticket, namespace_of(self.server.params).full_like(self.server.params, math.nan), self.server.now
+                )
+            )
             ticket = self.server.in_flight.of(ticket.worker)[-1]
         self.finish(ticket)
 

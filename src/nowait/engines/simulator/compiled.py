@@ -12,6 +12,7 @@ import numpy as np
 
 from nowait.core import Sgd
 from nowait.core.capabilities import Capabilities
+from nowait.core.memory import HostMemory
 from nowait.engines.hooks import FixedWorkers
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
@@ -48,6 +49,8 @@ def _data_of(parts: Parts) -> ProblemData:
         raise NotPlannable("there are callbacks")
     if not isinstance(parts.server.update, Sgd):
         raise NotPlannable("the update is not plain SGD")
+    if not isinstance(parts.server.memory, HostMemory):
+        raise NotPlannable("params are not in host memory")
     if parts.keeper is not None:
         raise NotPlannable("the run writes checkpoints")
     data = data_of(parts.capabilities)

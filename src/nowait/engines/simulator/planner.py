@@ -161,6 +161,7 @@ class Planner(Ledger):
 
     # Attributes of the server that have no value in a plan
 
+    memory = unknown(READS_PARAMS)
     params = unknown(READS_PARAMS)
     point = unknown(READS_POINTS)
     update = unknown("the method reads server.update")

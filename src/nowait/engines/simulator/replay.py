@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import GradientArrived, Outcome, Resumed, Server, Ticket, WorkerLost
+from nowait.core.memory import namespace_of, to_host
 from nowait.core.types import norm
 from nowait.engines.hooks import FixedWorkers
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
-from nowait.engines.simulator.simulator import VirtualWorker
+from nowait.engines.simulator.simulator import virtual_worker
 from nowait.recording import Run, Trace
 from nowait.recording.rows import OUTCOMES, STEP_COLUMNS, OtherEvent, Row
 
@@ -37,7 +38,7 @@ class _Player:
         self._server: Server = parts.server
         self._recorder = parts.recorder
         self._trace = trace
-        self._worker = VirtualWorker(parts.capabilities, seed, like=parts.server.params)
+        self._worker = virtual_worker(parts, seed)
 
     def play(self, bar: Progress) -> None:
         self.session.start()
@@ -76,7 +77,7 @@ class _Player:
 
     def _gradient(self, recorded: Row, ticket: Ticket) -> Any:
         if math.isnan(recorded.gradient_norm):
-            return np.full_like(self._server.params, math.nan)
+            return namespace_of(self._server.params).full_like(self._server.params, math.nan)
         return self._worker.gradient(ticket, self._server.point(ticket))
 
     def _compare(self, number: int, recorded: Row) -> None:
@@ -99,7 +100,7 @@ class _Player:
         for recorded, replayed in _same_parts(self._trace, self._recorder.trace()):
             _compare_steps(first, recorded, replayed)
             first += len(recorded)
-        recorded_norm, replayed_norm = self._trace.last_norm, norm(self._server.params)
+        recorded_norm, replayed_norm = self._trace.last_norm, norm(to_host(self._server.params))
         if not math.isclose(recorded_norm, replayed_norm, rel_tol=1e-6, abs_tol=1e-300):
             raise ValueError(
                 f"the trace ends at params of norm {recorded_norm}, the replay at norm {replayed_norm}: {REFUSAL}"

@@ -23,6 +23,7 @@ from nowait.core import (
 )
 from nowait.core.capabilities import Capabilities
 from nowait.core.ledger import new
+from nowait.core.memory import HostMemory, Memory, to_host
 from nowait.core.types import Vector
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
@@ -62,7 +63,7 @@ class Simulator:
         self.seconds: float | None = None
         """The virtual seconds of the run, if the time budget ended it."""
         self._clock = clock
-        self._worker = VirtualWorker(parts.capabilities, seed, like=parts.server.params)
+        self._worker = virtual_worker(parts, seed)
         self._started: dict[int, Ticket] = {}
         """The tickets that are running on the clock, by id."""
         self._alarms = Alarms(faults, parts.budget.seconds)
@@ -166,6 +167,13 @@ class Simulator:
         return self._budget.share_used(server.steps, server.counts.gradients, server.now)
 
 
+def virtual_worker(parts: Parts, seed: int) -> VirtualWorker | CopyingWorker:
+    """Return what computes the gradients of a run, as vectors of the server's memory."""
+    server = parts.server
+    worker = VirtualWorker(parts.capabilities, seed, like=to_host(server.params))
+    return worker if isinstance(server.memory, HostMemory) else CopyingWorker(worker, server.memory)
+
+
 @final
 class VirtualWorker:
     """Computes gradients at their arrival, so that cancelled tickets take no time."""
@@ -204,3 +212,19 @@ class VirtualWorker:
         if memory is None:
             memory = self._memories[worker] = np.zeros_like(self._out)
         return memory
+
+
+@final
+class CopyingWorker:
+    """Computes gradients on the host for a server with another memory: points are copied there, and gradients back."""
+
+    def __init__(self, worker: VirtualWorker, memory: Memory) -> None:
+        self._worker, self._memory = worker, memory
+        self.forget, self.forget_all = worker.forget, worker.forget_all
+
+    def gradient(self, ticket: Ticket, point: Any) -> Any:
+        """Return the gradient of a ticket in a new vector. An array of another kind is passed on, to be rejected."""
+        values = to_host(point)
+        gradient = self._worker.gradient(ticket, values)
+        is_like_params = (gradient.dtype, gradient.shape) == (values.dtype, values.shape)
+        return self._memory.from_host(gradient) if is_like_params else gradient

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
+from nowait.core.memory import to_host
 from nowait.engines.live import LiveView
 from nowait.engines.session import Parts
 from nowait.engines.workers.actions import Began, Look, Requested, Tick, WorkforceEvent
@@ -50,7 +51,7 @@ class Loop:
     def open(self, minimum: int = 1) -> None:
         """Open the transport and wait until there is room for ``minimum`` workers, and for the fingerprint."""
         self._transport.open()
-        warm_up(self._server.params)
+        warm_up(to_host(self._server.params))
         self._clock.start()
         workforce = self._workforce
         while not (workforce.is_home_open and workforce.room >= minimum) and not self._interrupted:
