@@ -48,6 +48,9 @@ class Everything(Bare):
     def gradient_with_memory(self, point, sample, memory, out):
         np.subtract(point, 1.0, out=out)
 
+    def device_memory(self):
+        return None
+
     def prepare(self):
         pass
 
@@ -101,6 +104,7 @@ WITHHELD = {
     "gradient": "each wrapper has its own",
     "gradient_into": "each wrapper has its own, or none",
     "gradient_with_memory": "each wrapper has its own, or none",
+    "device_memory": "wrappers compute with NumPy",
     "message_bytes": "what is sent is not a gradient of the wrapped problem",
     "num_statistics": "problems with statistics cannot be wrapped",
     "full_gradient": "it is not the mean of what workers send",
@@ -142,6 +146,7 @@ def test_a_problem_without_optional_members_gets_the_defaults():
     assert found.usual_update() == Sgd()
     assert found.message_bytes(np.zeros(3, np.float32)) == 12
     assert found.prepare() is None
+    assert found.device_memory() is None
 
 
 def test_attributes_that_are_not_callable_do_not_count_as_methods():

@@ -13,7 +13,7 @@ import nowait as nw
 from names import plain
 from nowait.core import sampler
 from nowait.pytorch import TorchOptimizer, TorchProblem
-from nowait.pytorch.bound_model import DeviceModel, HostModel
+from nowait.pytorch.bound_model import CopyingModel, ViewingModel
 from nowait.pytorch.flat import Layout, tensor_of
 from nowait.pytorch.rng import seeded
 from nowait.testing import PROBLEM_CHECKS, train_scripted
@@ -124,7 +124,7 @@ def test_a_model_that_is_copied_to_its_device_computes_the_same(replace):
     """With the CPU as the device: what is special about accelerators is that params and gradients are copied."""
     layout = Layout.of(with_batch_norm(), ["1.running_mean", "1.running_var"])
     point = np.linspace(0.1, 1.0, layout.length).astype(np.float32)
-    here, there = HostModel(with_batch_norm(), layout), DeviceModel(with_batch_norm(), layout, torch.device("cpu"))
+    here, there = (kind(with_batch_norm(), layout, torch.device("cpu")) for kind in (ViewingModel, CopyingModel))
     expected = computed(here, point, torch.clone)
     assert np.count_nonzero(expected[:96]) > 48, "the gradient of the first layer"
     assert expected[-1] == 1

@@ -8,6 +8,7 @@ from typing import Any
 
 from nowait.core import LastIterate, Method, Output, Problem, Server, Sgd, Update, checks
 from nowait.core.capabilities import Capabilities
+from nowait.core.memory import Memory
 from nowait.core.problem import checked_problem, initial_params
 from nowait.core.types import Vector
 from nowait.engines.budget import Budget, EvaluationPlan
@@ -34,9 +35,14 @@ def make_parts(
     seed: int,
     resumed: bool = False,
     trace: str = "full",
-    share: Callable[[Vector], Callable[[], Vector]] | None = None,
+    on_host: bool = False,
+    share: Callable[[Vector, Memory | None], Callable[[], Vector]] | None = None,
 ) -> Parts:
-    """Return everything an engine needs, checked. ``share(params)`` returns an allocator for arrays like params."""
+    """Return everything an engine needs, checked.
+
+    Params are in the device memory of the problem, if it has one, unless ``on_host``. ``share(params, memory)`` returns
+    an allocator of vectors for them; a memory of None is that of the host.
+    """
     capabilities = Capabilities.of(checked_problem(problem))
     checks.instance(method, Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
     if not workers and not resumed:
@@ -54,6 +60,7 @@ def make_parts(
     evaluations, checked = EvaluationPlan.of(evaluate_every, budget), checked_callbacks(callbacks)
     recorder = TraceRecorder(workers, checked_kept(trace))
     params = initial_params(problem, initial)  # the last check: memory is shared next
+    memory = None if on_host else capabilities.device_memory()
     return Parts(
         problem=problem,
         server=Server(
@@ -64,7 +71,8 @@ def make_parts(
             output=output,
             seed=seed,
             log=recorder,
-            allocate=None if share is None else share(params),
+            memory=memory,
+            allocate=None if share is None else share(params, memory),
             statistics=capabilities.num_statistics,
         ),
         recorder=recorder,

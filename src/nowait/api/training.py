@@ -12,14 +12,15 @@ from typing import Any, final
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Update
+from nowait.core.memory import Memory, Slots
 from nowait.core.types import Vector
 from nowait.engines.cluster import connected
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
-from nowait.engines.processes import SharedSlots
 from nowait.engines.processes import train as run_processes
 from nowait.engines.processes.cores import available_cores, server_threads
 from nowait.engines.processes.platform import require_ray_hosts
+from nowait.engines.processes.shared import shared_slots
 from nowait.engines.session import Parts
 from nowait.engines.workers.running import WorkerOptions
 from nowait.numerics.parallel import using_threads
@@ -69,10 +70,10 @@ def run_training(training: Training) -> Run:
     if resumed is None:
         warn_of_split(training.problem, plan.most or 1)
     checkpoint = None if resumed is None else resumed.latest()
-    slots: list[SharedSlots] = []
+    slots: list[Slots] = []
 
-    def share(params: Vector) -> Callable[[], Vector]:
-        slots.append(SharedSlots(params.size, params.dtype))
+    def share(params: Vector, memory: Memory | None) -> Callable[[], Vector]:
+        slots.append(shared_slots(memory, params.size, params.dtype))
         return slots[0].allocate
 
     parts = make_parts(
@@ -88,6 +89,7 @@ def run_training(training: Training) -> Run:
         seed=plan.seed,
         resumed=checkpoint is not None,
         trace=plan.trace,
+        on_host=plan.engine is not None,
         share=share,
     )
     parts.checkpoint, parts.called = checkpoint, training.called
@@ -104,12 +106,16 @@ def run_training(training: Training) -> Run:
             parts.keeper.close()
 
 
+<<<<<<< HEAD
 def _server_threads(training: Training, length: int) -> int:
     workers = training.plan.most or training.plan.fewest
     return server_threads(training.server_threads, length=length, workers=workers, cores=available_cores())
 
 
 def _run(plan: TrainingPlan, parts: Parts, points: SharedSlots, progress: bool | None) -> Run:
+=======
+def _run(plan: TrainingPlan, parts: Parts, points: Slots, progress: bool | None) -> Run:
+>>>>>>> h4
     """Run the parts with the engine of the plan."""
     log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
     options = WorkerOptions(

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.memory import Memory
 from nowait.core.randomness import Sample
 from nowait.core.schedule import speaks_for
 from nowait.core.types import Vector
@@ -42,6 +43,11 @@ class Capabilities:
 
     ``memory`` is a vector like params that belongs to the worker; it is zero when the worker joins. The engine keeps
     it, and undoes its change if the gradient arrives late. Error feedback uses it.
+    """
+    device_memory: Callable[[], Memory | None]
+    """``device_memory()`` says where params and gradients are while workers of this machine train. Default: the host.
+
+    The problem then receives points, and ``out`` of ``gradient_into``, as vectors of that memory.
     """
     prepare: Callable[[], None]
     """``prepare()`` loads or compiles what gradients need; called before workers are forked. Default: does nothing."""
@@ -86,6 +92,7 @@ class Capabilities:
             gradient=problem.gradient,
             gradient_into=_faster_gradient(problem, "gradient_into"),
             gradient_with_memory=_faster_gradient(problem, "gradient_with_memory"),
+            device_memory=_method(problem, "device_memory") or _do_nothing,
             prepare=_method(problem, "prepare") or _do_nothing,
             message_bytes=_method(problem, "message_bytes") or size_in_bytes,
             num_statistics=checks.at_least(
@@ -147,7 +154,7 @@ def _compiled_data(problem: Any) -> Callable[[], Any] | None:
 
 
 def _do_nothing() -> None:
-    """Do nothing; used if a problem has no ``prepare``."""
+    """Do nothing; used if a problem has no ``prepare`` or no ``device_memory``."""
 
 
 def size_in_bytes(params: Vector) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 
@@ -24,6 +24,33 @@ Stepper = Callable[[Any, Any, Any, Any], tuple[float, float]]
 NOT_FINITE = (math.nan, math.nan)
 """What a stepper returns for a direction that is not finite."""
 FLOAT64 = np.dtype(np.float64)
+
+
+class Slots(Protocol):
+    """Numbered vectors of one size and dtype that the server and its worker processes share."""
+
+    length: int
+    dtype: Any
+    fd: int
+    """The file that workers need to find the vectors."""
+    views: list[Any]
+    """The vectors mapped so far; ``slots[number]`` maps more if necessary."""
+
+    def __getitem__(self, slot: int) -> Any:
+        """Return a vector."""
+
+    def allocate(self) -> Any:
+        """Return a new vector."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class MakeSlots(Protocol):
+    """Makes slots in shared host memory; with ``fd``, those of another process."""
+
+    def __call__(self, length: int, dtype: Any, fd: int | None = None, *, writeable: bool = True) -> Slots:
+        """Return the slots."""
 
 
 class Memory(ABC):
@@ -69,6 +96,10 @@ class Memory(ABC):
     @abstractmethod
     def read_only(self, vector: Any) -> Any:
         """Return a view of the vector that cannot be written, or the vector itself if there are no such views."""
+
+    def shared_slots(self, make: MakeSlots, length: int, dtype: Any, fd: int | None, *, writeable: bool) -> Slots:
+        """Return vectors that processes share; ``make`` makes such vectors, or tables about them, in host memory."""
+        return make(length, dtype, fd, writeable=writeable)
 
     # Arithmetic
 
@@ -146,7 +177,8 @@ class HostMemory(Memory):
 
     def scaled(self, vector: Vector, factor: float, out: Vector | None) -> Vector:
         """Return ``factor * vector``."""
-        product: Vector = np.multiply(vector, vector.dtype.type(factor), out=out)
+        product = np.empty_like(vector) if out is None else out
+        kernels().scale_into(vector, factor, product)
         return product
 
     def move_towards(self, mean: Vector, point: Vector, fraction: float) -> None:

@@ -19,6 +19,8 @@ from nowait.core import checks
 from nowait.core.memory import NOT_FINITE, Stepper, memory_of, namespace_of
 from nowait.core.state import State, restore, state_of
 from nowait.core.types import Vector, norm
+from nowait.numerics.chunks import LARGE
+from nowait.numerics.compiled import kernels
 from nowait.numerics.elementary import integer_power
 
 
@@ -101,6 +103,9 @@ class Momentum(Update):
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Update m ← β·m + g and write x − γ·m."""
+        if _is_large_on_host(params):
+            kernels().momentum_step(params, direction, self.momentum, out, beta=self.beta, stepsize=stepsize)
+            return
         functions = namespace_of(params)
         _decay_and_add(self.momentum, self.beta, direction)
         functions.multiply(self.momentum, stepsize, out=out)
@@ -129,6 +134,9 @@ class Nesterov(Update):
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Update m ← β·m + g and write x − γ·(g + β·m)."""
+        if _is_large_on_host(params):
+            kernels().nesterov_step(params, direction, self.momentum, out, beta=self.beta, stepsize=stepsize)
+            return
         functions = namespace_of(params)
         _decay_and_add(self.momentum, self.beta, direction)
         functions.multiply(self.momentum, self.beta, out=out)
@@ -165,10 +173,23 @@ class Adam(Update):
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Update the moments, correct their bias, and write the step."""
         self.steps += 1
-        _decay_and_add(self.mean, self.beta1, direction * (1 - self.beta1))
-        _decay_and_add(self.square, self.beta2, direction * direction * (1 - self.beta2))
         mean_bias = 1 - integer_power(self.beta1, self.steps)
         square_bias = 1 - integer_power(self.beta2, self.steps)
+        if _is_large_on_host(params):
+            kernels().adam_step(
+                params,
+                direction,
+                self.mean,
+                self.square,
+                out,
+                betas=(self.beta1, self.beta2),
+                epsilon=self.epsilon,
+                stepsize=stepsize / mean_bias,
+                square_bias=square_bias,
+            )
+            return
+        _decay_and_add(self.mean, self.beta1, direction * (1 - self.beta1))
+        _decay_and_add(self.square, self.beta2, direction * direction * (1 - self.beta2))
         namespace_of(params).divide(self.square, square_bias, out=out)
         _adam_step(params, self.mean, stepsize / mean_bias, self.epsilon, out)
 
@@ -200,6 +221,19 @@ class AMSGrad(Update):
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Update the moments and the running maximum, and write the step."""
+        if _is_large_on_host(params):
+            kernels().amsgrad_step(
+                params,
+                direction,
+                self.mean,
+                self.square,
+                self.largest_square,
+                out,
+                betas=(self.beta1, self.beta2),
+                epsilon=self.epsilon,
+                stepsize=stepsize,
+            )
+            return
         _decay_and_add(self.mean, self.beta1, direction * (1 - self.beta1))
         _decay_and_add(self.square, self.beta2, direction * direction * (1 - self.beta2))
         namespace_of(params).maximum(self.largest_square, self.square, out=self.largest_square)
@@ -285,6 +319,11 @@ class Proximal(Update):
         if np.shape(proximal) != out.shape:
             raise TypeError(f"penalty(values, stepsize) must return the proximal point, got {type(proximal).__name__}")
         out[:] = proximal
+
+
+def _is_large_on_host(params: Vector) -> bool:
+    """Return True for params that one compiled pass updates, with the bits of the numpy expressions."""
+    return isinstance(params, np.ndarray) and params.size >= LARGE
 
 
 def _decay_and_add(state: Vector, decay: float, new: Vector) -> None:

@@ -36,6 +36,7 @@ class Wrapper(ABC):
             gradient=self.gradient,
             gradient_into=None,
             gradient_with_memory=None,
+            device_memory=lambda: None,  # wrappers compute with NumPy
             prepare=inner.prepare,
             message_bytes=size_in_bytes,
             num_statistics=0,

@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, final
 
 import numpy as np
 import torch
 
-from nowait.core.types import Vector
-from nowait.pytorch.flat import Layout, tensor_of
+from nowait.pytorch.flat import TENSOR_DTYPES, Layout, tensor_of
 
 MAX_CACHED_VIEWS = 256
-"""Views are cached for this many arrays, by address; they do not keep the arrays alive."""
+"""Views are cached for this many vectors, by address; they do not keep arrays alive."""
 
 
 class BoundModel(Protocol):
-    """A model on some device, through which gradients are computed."""
+    """A model on some device, through which gradients are computed. Vectors are NumPy arrays or tensors."""
 
     model: torch.nn.Module
     device: torch.device
 
-    def load(self, point: Vector) -> None:
+    def load(self, point: Any) -> None:
         """Set the parameters and buffers of the model to a point."""
 
-    def zero_gradient(self, out: Vector) -> None:
+    def zero_gradient(self, out: Any) -> None:
         """Set the gradients of the parameters to zero, before they are accumulated for ``out``."""
 
-    def store_gradient(self, out: Vector) -> None:
-        """Write the gradients and the buffers into ``out``."""
+    def store_gradient(self, out: Any) -> None:
+        """Write the gradients and the buffers into ``out``. They are complete when it returns."""
 
 
-class HostModel:
-    """A model on the CPU. Parameters are views of the point and their ``.grad`` are views of ``out``: no copies."""
+@final
+class ViewingModel:
+    """A model on the device where points and gradients are.
 
-    def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
-        self.model, self.device = model, torch.device("cpu")
+    Parameters are views of the point and their ``.grad`` are views of ``out``: no copies.
+    """
+
+    def __init__(self, model: torch.nn.Module, layout: Layout, device: torch.device) -> None:
+        self.model, self.device = model.to(device), device
         self._layout = layout
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._cached_views: dict[tuple[int, int, str], tuple[torch.Tensor, list[torch.Tensor]]] = {}
 
-    def load(self, point: Vector) -> None:
+    def load(self, point: Any) -> None:
         """Make the parameters views of the point, and copy its statistics into the buffers, which a model changes."""
         flat, views = self._views(point)
         for parameter, view in zip(self._parameters, views, strict=True):
@@ -47,13 +50,13 @@ class HostModel:
         with torch.no_grad():
             self._layout.load_buffers(self.model, flat)
 
-    def zero_gradient(self, out: Vector) -> None:
+    def zero_gradient(self, out: Any) -> None:
         """Fill ``out`` with zeros, and make the gradients views of it."""
         out[:] = 0
         for parameter, view in zip(self._parameters, self._views(out)[1], strict=True):
             parameter.grad = view
 
-    def store_gradient(self, out: Vector) -> None:
+    def store_gradient(self, out: Any) -> None:
         """Write the buffers into ``out``, and gradients that autograd put into other tensors, such as sparse ones."""
         flat, views = self._views(out)
         with torch.no_grad():
@@ -61,24 +64,31 @@ class HostModel:
             for parameter in self._parameters:
                 parameter.grad = None
             self._layout.store_buffers(self.model, flat)
+        _wait_for(self.device)
 
-    def _views(self, array: Vector) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        address = (array.ctypes.data, array.size, array.dtype.char)
+    def _views(self, vector: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        if isinstance(vector, torch.Tensor):
+            address = (vector.data_ptr(), vector.numel(), str(vector.dtype))
+        else:
+            address = (vector.ctypes.data, vector.size, vector.dtype.char)
         if address not in self._cached_views:
             if len(self._cached_views) >= MAX_CACHED_VIEWS:
                 self._cached_views.clear()
-            flat = tensor_of(array)
+            flat = vector if isinstance(vector, torch.Tensor) else tensor_of(vector)
             self._cached_views[address] = (flat, self._layout.views(flat))
         return self._cached_views[address]
 
 
-class DeviceModel:
-    """A model on an accelerator. Parameters are views of one flat tensor there, copied to and from pinned memory."""
+@final
+class CopyingModel:
+    """A model on another device than points and gradients. Parameters are views of one flat tensor there.
+
+    Arrays are copied through pinned memory, and tensors of other devices directly.
+    """
 
     def __init__(self, model: torch.nn.Module, layout: Layout, device: torch.device) -> None:
-        torch.backends.cudnn.deterministic = True  # otherwise a replay could compute other bits
         self.model, self.device, self._layout = model.to(device), device, layout
-        kind = torch.float32 if layout.dtype == np.float32 else torch.float64
+        kind = TENSOR_DTYPES[np.dtype(layout.dtype).type]
         self._flat = torch.empty(layout.length, dtype=kind, device=device)
         self._gradient = torch.empty_like(self._flat)
         pinned = device.type == "cuda"
@@ -86,37 +96,53 @@ class DeviceModel:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._views, self._gradient_views = layout.views(self._flat), layout.views(self._gradient)
 
-    def load(self, point: Vector) -> None:
+    def load(self, point: Any) -> None:
         """Copy the point to the device; parameters that the model has moved elsewhere become views again.
 
         ``flatten_parameters`` of recurrent layers moves them.
         """
-        self._staging.copy_(tensor_of(point))
+        source = point
+        if not isinstance(point, torch.Tensor):
+            self._staging.copy_(tensor_of(point))
+            source = self._staging
         with torch.no_grad():
             for parameter, view in zip(self._parameters, self._views, strict=True):
                 if parameter.data_ptr() != view.data_ptr():
                     parameter.data = view
-            self._flat.copy_(self._staging, non_blocking=True)
+            self._flat.copy_(source, non_blocking=True)
             self._layout.load_buffers(self.model, self._flat)
 
-    def zero_gradient(self, out: Vector) -> None:
+    def zero_gradient(self, out: Any) -> None:
         """Set the flat gradient on the device to zero, and make the gradients views of it."""
         self._gradient.zero_()
         for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
             parameter.grad = view
 
-    def store_gradient(self, out: Vector) -> None:
+    def store_gradient(self, out: Any) -> None:
         """Copy the gradients and buffers from the device into ``out``."""
         with torch.no_grad():
             _copy_replaced_gradients(self._parameters, self._gradient_views)
             self._layout.store_buffers(self.model, self._gradient)
-            self._staging.copy_(self._gradient)
-            tensor_of(out).copy_(self._staging)
+            if isinstance(out, torch.Tensor):
+                out.copy_(self._gradient)
+                _wait_for(out.device)
+            else:
+                self._staging.copy_(self._gradient)
+                tensor_of(out).copy_(self._staging)
 
 
-def bound_model(model: torch.nn.Module, layout: Layout, device: torch.device) -> BoundModel:
-    """Return the model on this device, ready to compute gradients."""
-    return HostModel(model, layout) if device.type == "cpu" else DeviceModel(model, layout, device)
+def bound_model(model: torch.nn.Module, layout: Layout, device: torch.device, vectors_on: torch.device) -> BoundModel:
+    """Return the model on this device, ready to compute gradients from vectors that are on ``vectors_on``."""
+    if device.type == "cuda":
+        torch.backends.cudnn.deterministic = True  # otherwise a replay could compute other bits
+    kind = ViewingModel if device == vectors_on else CopyingModel
+    return kind(model, layout, device)
+
+
+def _wait_for(device: torch.device) -> None:
+    """Wait until all that was queued on a device is done; tensors of the processor are always complete."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _copy_replaced_gradients(parameters: list[torch.nn.Parameter], views: list[torch.Tensor]) -> None:

@@ -13,6 +13,7 @@ import torch
 from nowait.core.types import Vector
 
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
+TENSOR_DTYPES = {dtype: tensor_dtype for tensor_dtype, dtype in DTYPES.items()}
 
 
 def tensor_of(array: Vector) -> torch.Tensor:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
 
-from nowait.core.memory import NOT_FINITE, Memory, Stepper, not_real, register
+from nowait.core.memory import NOT_FINITE, MakeSlots, Memory, Slots, Stepper, not_real, register
 from nowait.core.types import Vector
-from nowait.pytorch.flat import DTYPES
-
-TENSOR_DTYPES = {dtype: tensor_dtype for tensor_dtype, dtype in DTYPES.items()}
+from nowait.pytorch.flat import DTYPES, TENSOR_DTYPES
+from nowait.pytorch.slots import CudaSlots, HostTensorSlots
 
 
 @final
@@ -70,6 +69,12 @@ class TorchMemory(Memory):
     def read_only(self, vector: torch.Tensor) -> torch.Tensor:
         """Return the tensor itself."""
         return vector
+
+    def shared_slots(self, make: MakeSlots, length: int, dtype: Any, fd: int | None, *, writeable: bool) -> Slots:
+        """Return tensors on the device that processes share. On a GPU all processes can write to them."""
+        if self.device.type == "cpu":
+            return HostTensorSlots(make, length, dtype, fd, writeable=writeable)
+        return CudaSlots(self.device, make, length, dtype, fd)
 
     # Arithmetic
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,16 +16,22 @@ import torch
 from torch.utils.data import TensorDataset
 
 from nowait.core import Sample, Update, checks
+from nowait.core.memory import Memory
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
 from nowait.pytorch.batches import Batches, moved
 from nowait.pytorch.bound_model import BoundModel, bound_model
-from nowait.pytorch.flat import Layout, tensor_of
+from nowait.pytorch.cuda_runtime import Allocation
+from nowait.pytorch.flat import DTYPES, Layout, tensor_of
+from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.model_checks import changed_buffers, check_separate
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.rng import seeded
 
+logger = logging.getLogger("nowait")
+
+HOST = torch.device("cpu")
 Metric = Callable[[Any, Any], Any]
 EVALUATED_ITEMS = 2_048
 """Without a validation set the loss is the mean over this many items of the training set."""
@@ -83,7 +90,7 @@ class TorchProblem:
         self._devices = _checked_devices(device)
         self._threads = checks.at_least(1, threads, "threads", "a worker needs one")
         self._seed = checked_seed(seed)
-        self._models: dict[tuple[int, str], BoundModel] = {}
+        self._models: dict[tuple[int, str, str], BoundModel] = {}
         if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
             raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
         with self._fixed_threads(), seeded(self._seed):
@@ -125,7 +132,24 @@ class TorchProblem:
         """Build the model before workers are forked, with one thread, because threads do not survive a fork."""
         torch.set_num_threads(1)
         if all(device.type == "cpu" for device in self._devices):
-            self._model_for(0)
+            self._model_for(0, self._initial)
+
+    def device_memory(self) -> Memory | None:
+        """Return the memory of the first GPU, where params and gradients of local workers are; None without a GPU.
+
+        None as well, with a message in the log, if processes cannot share the memory of that GPU.
+        """
+        device = self._devices[0]
+        if device.type != "cuda":
+            return None
+        try:
+            Allocation.new(device, 1 << 21).handle()
+        except (OSError, RuntimeError) as error:
+            logger.warning(
+                "params stay in host memory, which is slower: processes cannot share that of %s (%s)", device, error
+            )
+            return None
+        return TorchMemory(device)
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
         """Return the gradient of the loss on the batch of a ticket."""
@@ -134,10 +158,13 @@ class TorchProblem:
         return out
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
-        """Write the gradient into ``out``; on the CPU the model computes in the memory of ``point`` and ``out``."""
+        """Write the gradient into ``out``. Both vectors may be NumPy arrays, or tensors on the same device.
+
+        A model that is on the device of the vectors computes in their memory; otherwise they are copied.
+        """
         point = self._fitting(point)
         with self._fixed_threads():
-            bound = self._model_for(sample.worker)
+            bound = self._model_for(sample.worker, point)
             bound.load(point)
             bound.zero_gradient(out)
             bound.model.train()
@@ -248,7 +275,7 @@ class TorchProblem:
         params = self._fitting(params)
         totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
         with self._fixed_threads(), torch.no_grad():
-            bound = self._model_for(0)
+            bound = self._model_for(0, params)
             bound.load(params)
             bound.model.eval()
             for items, batch in batches:
@@ -259,13 +286,16 @@ class TorchProblem:
                 count += items
         return {name: total / count for name, total in totals.items()}
 
-    def _fitting(self, params: Vector) -> Vector:
-        """Return params as a contiguous array, or raise a ValueError if they have another size or dtype."""
-        if params.shape == (self.dimension,) and params.dtype == self._layout.dtype:
-            return np.ascontiguousarray(params)
+    def _fitting(self, params: Any) -> Any:
+        """Return params as a contiguous vector, or raise a ValueError if they have another size or dtype."""
+        if params.shape == (self.dimension,):
+            if isinstance(params, torch.Tensor) and DTYPES.get(params.dtype) == self._layout.dtype:
+                return params.contiguous()
+            if not isinstance(params, torch.Tensor) and params.dtype == self._layout.dtype:
+                return np.ascontiguousarray(params)
         raise ValueError(
-            f"params must have {self.dimension} entries of {np.dtype(self._layout.dtype)}, got {params.shape} of "
-            f"{params.dtype}: these are the params of another problem"
+            f"params must have {self.dimension} entries of {np.dtype(self._layout.dtype)}, "
+            f"got {tuple(params.shape)} of {params.dtype}: these are the params of another problem"
         )
 
     def _built(self) -> torch.nn.Module:
@@ -277,15 +307,16 @@ class TorchProblem:
             raise TypeError(f"build_model must return a torch.nn.Module, got {type(model).__name__}")
         return model
 
-    def _model_for(self, worker: int) -> BoundModel:
-        """Return the model of this process on the device of a worker; the first call builds it."""
+    def _model_for(self, worker: int, point: Any) -> BoundModel:
+        """Return the model of this process on the device of a worker, for vectors like this point; built once."""
         device = self._devices[worker % len(self._devices)]
-        name = (os.getpid() if device.type != "cpu" else 0, str(device))
+        vectors_on = point.device if isinstance(point, torch.Tensor) else HOST
+        name = (os.getpid() if device.type != "cpu" else 0, str(device), str(vectors_on))
         if name not in self._models:
             model = self._built()
             if Layout.of(model, [piece.name for piece in self._layout.buffers]) != self._layout:
                 raise ValueError("build_model returned a model with other shapes than in the main process")
-            self._models[name] = bound_model(model, self._layout, device)
+            self._models[name] = bound_model(model, self._layout, device, vectors_on)
         return self._models[name]
 
     def _checked_layout(self) -> tuple[Layout, Vector]:
@@ -338,9 +369,9 @@ def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:
     devices = []
     for name in names:
         try:
-            one = torch.device(name)
-            float(torch.ones(1, device=one))
+            tensor = torch.ones(1, device=name)
+            float(tensor)
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise ValueError(f"device {name!r} is not available: {str(error).splitlines()[0]}") from None
-        devices.append(one)
+        devices.append(tensor.device)  # "cuda" has become "cuda:0"
     return devices

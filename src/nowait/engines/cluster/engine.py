@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nowait.core.memory import Slots
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.cluster.transport import RayTransport
-from nowait.engines.processes import SharedSlots
 from nowait.engines.processes.local import job_of
 from nowait.engines.processes.resources import shared_resources
 from nowait.engines.session import Parts
@@ -16,7 +16,7 @@ def train(
     cluster: RayCluster,
     minimum: int,
     parts: Parts,
-    points: SharedSlots,
+    points: Slots,
     options: WorkerOptions,
     *,
     seed: int,

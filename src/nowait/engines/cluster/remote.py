@@ -6,10 +6,10 @@ from functools import partial
 from time import monotonic
 from typing import final
 
+from nowait.core.memory import Slots
 from nowait.core.types import Vector
 from nowait.engines.cluster.messages import EXIT, SAME_POINT, START, MessageKind
 from nowait.engines.cluster.sockets import ServerSocket
-from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers.records import ORDER, Instruction
 
 HURRY = int(Instruction.HURRY)
@@ -33,7 +33,7 @@ class RemoteChannel:
 class RemotePool:
     """The worker processes of a host on another node."""
 
-    def __init__(self, identity: bytes, server_socket: ServerSocket, points: SharedSlots) -> None:
+    def __init__(self, identity: bytes, server_socket: ServerSocket, points: Slots) -> None:
         self.identity = identity
         self.clock_ahead = 0.0
         """By how many seconds the host's clock is ahead of ours."""

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import final
 
+from nowait.core.memory import HOST, Slots
 from nowait.engines.processes.pool import PipeChannel, Ready, WorkerPool
 from nowait.engines.processes.resources import SharedResources, shared_resources
-from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.processes.worker import Job
 from nowait.engines.session import Parts
 from nowait.engines.workers.running import WorkerOptions, run_with_workers
@@ -126,13 +126,14 @@ class LocalTransport:
         return ()
 
 
-def train(parts: Parts, points: SharedSlots, options: WorkerOptions, seed: int, progress: bool | None) -> Run:
+def train(parts: Parts, points: Slots, options: WorkerOptions, seed: int, progress: bool | None) -> Run:
     """Run to the end of the budget with worker processes on this machine."""
     threads = max(1, (os.cpu_count() or 1) // max(1, len(parts.server.workers)))
     with shared_resources(points, job_of(parts, points, options, seed)) as resources:
         return run_with_workers(LocalTransport(resources, threads, options.log), parts, options, progress=progress)
 
 
-def job_of(parts: Parts, points: SharedSlots, options: WorkerOptions, seed: int) -> Job:
+def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int) -> Job:
     """Return the settings that every worker of a run receives at its start."""
-    return Job(parts.problem, seed, points.length, points.dtype.str, options.slowdown, options.speeds)
+    memory = None if parts.server.memory is HOST else parts.server.memory
+    return Job(parts.problem, seed, points.length, points.dtype.str, memory, options.slowdown, options.speeds)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
+from nowait.core.memory import Slots
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
-from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.shared import shared_slots
 from nowait.engines.processes.worker import Job
 
 
@@ -18,18 +19,18 @@ from nowait.engines.processes.worker import Job
 class SharedResources:
     """Slots for points and gradients, the mailbox for reports, and the job. All zygotes of a machine get them."""
 
-    points: SharedSlots
-    gradients: SharedSlots
+    points: Slots
+    gradients: Slots
     mailbox: Mailbox
     payload: Payload
 
 
 @contextlib.contextmanager
-def shared_resources(points: SharedSlots, job: Job) -> Iterator[SharedResources]:
+def shared_resources(points: Slots, job: Job) -> Iterator[SharedResources]:
     """Open the resources of a run, and close them (and ``points``) at its end."""
     with contextlib.ExitStack() as stack:
         stack.callback(points.close)
-        gradients = SharedSlots(points.length, points.dtype)
+        gradients = shared_slots(job.memory, points.length, points.dtype)
         stack.callback(gradients.close)
         mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
         payload = stack.enter_context(contextlib.closing(Payload.of(job)))

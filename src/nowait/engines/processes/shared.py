@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from nowait.core.memory import HOST, Memory, Slots
 from nowait.core.types import Vector
 from nowait.engines.processes.platform import anonymous_file
 
@@ -75,3 +76,10 @@ class SharedSlots:
         for slot in range(len(self.views), size // self._slot_bytes):
             offset = slot * self._slot_bytes
             self.views.append(np.frombuffer(self._memory, self.dtype, count=self.length, offset=offset))
+
+
+def shared_slots(
+    memory: Memory | None, length: int, dtype: Any, fd: int | None = None, *, writeable: bool = True
+) -> Slots:
+    """Return vectors of a memory (None: of the host) that processes share; ``fd`` is the file of another process."""
+    return (memory or HOST).shared_slots(SharedSlots, length, dtype, fd, writeable=writeable)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, final
 from nowait.core.problem import prepare
 from nowait.engines.processes.payload import unpickle
 from nowait.engines.processes.platform import DetailsSocket
-from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.shared import shared_slots
 from nowait.engines.processes.worker import Connections, Job, work
 
 RESET = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -73,8 +73,8 @@ def _load(given: Inherited, orders: int, began: float) -> tuple[Job, Connections
     job: Job = unpickle(given.payload, given.sizes)
     os.close(given.payload)
     prepare(job.problem)
-    points = SharedSlots(job.length, job.dtype, given.points, writeable=False)
-    gradients = SharedSlots(job.length, job.dtype, given.gradients)
+    points = shared_slots(job.memory, job.length, job.dtype, given.points, writeable=False)
+    gradients = shared_slots(job.memory, job.length, job.dtype, given.gradients)
     details = DetailsSocket(socket.socket(fileno=given.details))
     return job, Connections(orders, given.reports, details, points, gradients, began)
 

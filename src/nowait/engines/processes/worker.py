@@ -10,10 +10,10 @@ from dataclasses import astuple, dataclass, field
 from time import monotonic
 from typing import Any, final
 
+from nowait.core.memory import Memory, Slots
 from nowait.core.problem import loss_of
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.processes.platform import DetailsSocket
-from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers.computation import Computation, details_of
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, ORDER, REPORT, Instruction, ReportKind
 from nowait.speeds import Speeds, Timing
@@ -28,6 +28,8 @@ class Job:
     seed: int
     length: int
     dtype: str
+    memory: Memory | None = None
+    """Where points and gradients are; None: in host memory."""
     slowdown: dict[int, float] = field(default_factory=dict)
     speeds: Speeds | None = None
 
@@ -43,8 +45,8 @@ class Connections:
     """The pipe through which all workers report."""
     details: DetailsSocket
     """Sends tracebacks and other data that do not fit into a report."""
-    points: SharedSlots
-    gradients: SharedSlots
+    points: Slots
+    gradients: Slots
     began: float
     """When the run began, on the monotonic clock of this machine."""
 

@@ -24,7 +24,7 @@ from nowait.engines.processes.log import OutputLimit
 from nowait.engines.processes.messages import LONGEST_MESSAGE, MessageStream
 from nowait.engines.processes.payload import unpickle
 from nowait.engines.processes.platform import DetailsSocket, portable
-from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.processes.shared import shared_slots
 from nowait.engines.processes.spawned import Inherited, Spawn, flush_lines, run_worker
 from nowait.engines.processes.worker import Connections, Job
 
@@ -143,8 +143,8 @@ class _Fork:
     def __init__(self, inherited: Inherited, job: Job, control: socket.socket) -> None:
         self._job, self._control, self._reports = job, control, inherited.reports
         self._details = DetailsSocket(socket.socket(fileno=inherited.details))
-        self._points = SharedSlots(job.length, job.dtype, inherited.points, writeable=False)
-        self._gradients = SharedSlots(job.length, job.dtype, inherited.gradients)
+        self._points = shared_slots(job.memory, job.length, job.dtype, inherited.points, writeable=False)
+        self._gradients = shared_slots(job.memory, job.length, job.dtype, inherited.gradients)
         os.close(inherited.payload)
         gc.freeze()  # a collection in a child would write to pages that all share
 

@@ -1,0 +1,98 @@
+"""Numbered tensors that the server and its worker processes share, in host memory or on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from nowait.core.memory import MakeSlots
+from nowait.pytorch.cuda_runtime import HANDLE_BYTES, Allocation
+from nowait.pytorch.flat import TENSOR_DTYPES, tensor_of
+
+ALIGNMENT = 256
+"""Bytes: what PyTorch aligns its own tensors to."""
+ALLOCATION_BYTES = 1 << 21
+"""CUDA allocates in units of this size; several short vectors share one."""
+ENTRY_BYTES = HANDLE_BYTES + 1
+"""An entry of the table: the handle of an allocation, then 1 once the handle is complete."""
+
+
+@final
+class HostTensorSlots:
+    """Tensors over slots in shared host memory."""
+
+    def __init__(self, make: MakeSlots, length: int, dtype: Any, fd: int | None, *, writeable: bool) -> None:
+        self._slots = make(length, dtype, fd, writeable=writeable)
+        self.length, self.dtype, self.fd = self._slots.length, self._slots.dtype, self._slots.fd
+        self.views: list[torch.Tensor] = []
+        self._allocated = 0
+
+    def __getitem__(self, slot: int) -> torch.Tensor:
+        while slot >= len(self.views):
+            self.views.append(tensor_of(self._slots[len(self.views)]))
+        return self.views[slot]
+
+    def allocate(self) -> torch.Tensor:
+        """Return a new vector."""
+        self._allocated += 1
+        return self[self._allocated - 1]
+
+    def close(self) -> None:
+        """Close the file. The tensors must not be used afterwards."""
+        self.views = []
+        self._slots.close()
+
+
+@final
+class CudaSlots:
+    """Tensors in GPU memory that the server allocates and workers open (CUDA IPC).
+
+    The file that processes share is a table with the handle of every allocation. The server adds an entry before it
+    sends the first order that needs it. Nothing is done on the GPU before the first slot is used: the process that
+    starts workers must not, because CUDA does not survive a fork.
+    """
+
+    def __init__(self, device: torch.device, make: MakeSlots, length: int, dtype: Any, fd: int | None) -> None:
+        self.length, self.dtype = length, np.dtype(dtype)
+        self._device, self._owned = device, fd is None
+        self._slot_bytes = -(-length * self.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        self._per_allocation = max(1, ALLOCATION_BYTES // self._slot_bytes)
+        self._table = make(ENTRY_BYTES, np.uint8, fd, writeable=True)
+        self._allocations = 0
+        self.fd = self._table.fd
+        self.views: list[torch.Tensor] = []
+        self._allocated = 0
+
+    def __getitem__(self, slot: int) -> torch.Tensor:
+        while slot >= len(self.views):
+            self._map(self._allocations)
+            self._allocations += 1
+        return self.views[slot]
+
+    def allocate(self) -> torch.Tensor:
+        """Return a new vector."""
+        self._allocated += 1
+        return self[self._allocated - 1]
+
+    def close(self) -> None:
+        """Close the table; GPU memory is released when the last tensor is gone."""
+        self.views = []
+        self._table.close()
+
+    def _map(self, number: int) -> None:
+        """Add the tensors of one more allocation to ``views``."""
+        size = self._per_allocation * self._slot_bytes
+        entry = self._table[number]
+        if self._owned:
+            allocation = Allocation.new(self._device, size)
+            entry[:HANDLE_BYTES] = np.frombuffer(allocation.handle(), np.uint8)
+            entry[HANDLE_BYTES] = 1
+        elif entry[HANDLE_BYTES] == 1:
+            allocation = Allocation.open(self._device, entry[:HANDLE_BYTES].tobytes(), size)
+        else:
+            raise IndexError(f"the server has not allocated slot {number * self._per_allocation} yet")
+        flat = allocation.tensor(TENSOR_DTYPES[self.dtype.type])
+        stride = self._slot_bytes // self.dtype.itemsize
+        self.views += [flat[place * stride : place * stride + self.length] for place in range(self._per_allocation)]

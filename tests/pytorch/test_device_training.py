@@ -1,0 +1,122 @@
+"""Training with params and gradients as tensors that processes share: of the processor everywhere, and on a GPU."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
+
+import nowait as nw
+from nowait.core import sampler
+from nowait.engines.processes.shared import SharedSlots, shared_slots
+from nowait.pytorch import TorchMemory, TorchOptimizer, TorchProblem
+
+INPUTS = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
+TARGETS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
+METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.2))
+ON_GPU = pytest.param(
+    "cuda",
+    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")],
+)
+
+
+class OnTensors(TorchProblem):
+    """A problem whose params are tensors even on the processor, as they are on a GPU."""
+
+    def device_memory(self):
+        return TorchMemory("cpu") if self._devices[0].type == "cpu" else super().device_memory()
+
+
+class Deadly(nn.Linear):
+    """A layer that kills its process once a file with this name can be created."""
+
+    def __init__(self, inputs, outputs, mark):
+        super().__init__(inputs, outputs)
+        self.mark = mark
+
+    def forward(self, inputs):
+        import os
+        import signal
+
+        if self.training and self.mark is not None and torch.rand(()) < 0.2:
+            try:
+                os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(inputs)
+
+
+def a_problem(device, kind=OnTensors, mark=None):
+    def build():
+        return nn.Sequential(Deadly(6, 16, mark), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+    return kind(build, cross_entropy, TensorDataset(INPUTS, TARGETS), batch_size=8, device=device)
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+def test_a_killed_worker_is_replaced_and_the_run_replays_and_has_the_losses_of_its_iterates(device, tmp_path, caplog):
+    problem = a_problem(device, mark=str(tmp_path / "killed"))
+    run = nw.train(problem, METHOD, workers=2, steps=60, evaluate_every=20, update=nw.Sgd(), output=nw.UniformAverage())
+    assert (tmp_path / "killed").exists()
+    assert run.stats.lost == 1
+    replayed = nw.replay(run.trace, problem, METHOD, update=nw.Sgd(), output=nw.UniformAverage())
+    assert np.array_equal(replayed.last, run.last)
+    assert np.array_equal(replayed.params, run.params)
+    assert run.history.loss[-1] == pytest.approx(problem.loss(run.last), rel=1e-6)
+    assert run.history.loss[-1] < run.history.loss[0]
+
+
+def test_params_as_tensors_give_the_bits_of_params_as_arrays():
+    run = nw.train(a_problem("cpu"), METHOD, workers=1, steps=50, update=nw.Sgd())
+    on_host = nw.simulate(a_problem("cpu", TorchProblem), METHOD, nw.speeds.Fixed([1.0]), steps=50, update=nw.Sgd())
+    assert np.array_equal(on_host.last, run.last)
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+def test_a_run_is_resumed_with_the_state_of_its_optimiser(device, tmp_path):
+    def cut(control):
+        if control.steps == 33:
+            raise RuntimeError("imagine a power cut")
+
+    problem, method = a_problem(device), nw.RennalaSGD(nw.Constant(0.01), batch=2)
+    options = {"update": TorchOptimizer(torch.optim.AdamW), "folder": tmp_path / "run", "checkpoint_every": 10}
+    with pytest.raises(RuntimeError, match="power cut"):
+        nw.train(problem, method, workers=2, steps=50, callbacks=[cut], **options)
+    run = nw.resume(tmp_path / "run", problem, update=TorchOptimizer(torch.optim.AdamW))
+    assert run.stats.steps == 50
+    replayed = nw.replay(run.trace, problem, method, update=TorchOptimizer(torch.optim.AdamW))
+    assert np.array_equal(replayed.last, run.last)
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+def test_gradients_of_tensors_are_those_of_arrays_and_are_written_in_place(device):
+    problem, sample = a_problem(device), sampler(0).sample(1, 3)
+    expected = problem.gradient(problem.initial(), sample)
+    memory = problem.device_memory()
+    point, out = (memory.from_host(problem.initial()) for _ in range(2))
+    problem.gradient_into(point, sample, out)
+    assert np.array_equal(memory.to_host(out), expected)
+    assert np.array_equal(memory.to_host(point), problem.initial()), "buffers are written to the gradient, not here"
+
+
+def test_slots_of_another_process_are_the_same_memory():
+    memory = TorchMemory("cpu")
+    ours = shared_slots(memory, 5, np.float32)
+    first, second = ours.allocate(), ours.allocate()
+    theirs = shared_slots(memory, 5, "<f4", ours.fd)
+    first.fill_(1.0)
+    second.fill_(2.0)
+    assert theirs[1].tolist() == [2.0] * 5
+    assert theirs[0].tolist() == [1.0] * 5
+    assert theirs.views[0].dtype == torch.float32
+    theirs.fd = -1  # the file is ours
+    ours.close()
+
+
+def test_slots_of_the_host_are_arrays():
+    slots = shared_slots(None, 3, np.float64)
+    assert isinstance(slots, SharedSlots)
+    slots.close()
