@@ -106,16 +106,12 @@ def run_training(training: Training) -> Run:
             parts.keeper.close()
 
 
-<<<<<<< HEAD
 def _server_threads(training: Training, length: int) -> int:
     workers = training.plan.most or training.plan.fewest
     return server_threads(training.server_threads, length=length, workers=workers, cores=available_cores())
 
 
-def _run(plan: TrainingPlan, parts: Parts, points: SharedSlots, progress: bool | None) -> Run:
-=======
 def _run(plan: TrainingPlan, parts: Parts, points: Slots, progress: bool | None) -> Run:
->>>>>>> h4
     """Run the parts with the engine of the plan."""
     log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
     options = WorkerOptions(

@@ -193,7 +193,7 @@ class HostMemory(Memory):
 
     def sgd_stepper(self, params: Vector) -> Stepper:
         """Return the compiled kernel, which makes the step and both checks in one pass over memory."""
-        step: Stepper = kernels().sgd_step
+        step: Stepper = kernels().sgd_step_for(params.size)
         if params.dtype == np.float64:
             return step
         scalar = params.dtype.type

@@ -30,6 +30,7 @@ __all__ = [
     "scale_into",
     "set_to_zero",
     "sgd_step",
+    "sgd_step_for",
     "squared_norm",
     "sum_of",
 ]
@@ -59,6 +60,11 @@ def sgd_step(params: Any, direction: Any, stepsize: Any, out: Any) -> tuple[floa
     results = in_chunks(lambda x, g, y: kernels.sgd_step(x, g, stepsize, y), params, direction, out)
     squares, zeros = zip(*results, strict=True)
     return added(squares), added(zeros)
+
+
+def sgd_step_for(length: int) -> Any:
+    """Return ``sgd_step`` for vectors of this length; for short ones the kernel itself, which saves a call."""
+    return kernels.sgd_step if length < LARGE else sgd_step
 
 
 def add_scaled(total: Any, vector: Any, weight: Any) -> None:
