@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -122,14 +122,21 @@ class Batches:
             return next(self._stream)
 
 
-def moved(batch: Any, device: torch.device) -> Any:
+def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
     """Move the tensors of a batch, and other objects that have ``to(device)``, to a device."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=non_blocking)
     if hasattr(batch, "to"):
         return batch.to(device)
+    return converted(batch, lambda item: moved(item, device, non_blocking=non_blocking))
+
+
+def converted(batch: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return a list, tuple or dictionary with its items converted; anything else as it is."""
     if isinstance(batch, Mapping):
-        return {name: moved(item, device) for name, item in batch.items()}
+        return {name: convert(item) for name, item in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(item, device) for item in batch))
+        return type(batch)(*(convert(item) for item in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(moved(item, device) for item in batch)
+        return type(batch)(convert(item) for item in batch)
     return batch

@@ -7,7 +7,7 @@ from typing import Any, Protocol, final
 import numpy as np
 import torch
 
-from nowait.pytorch.flat import TENSOR_DTYPES, Layout, tensor_of
+from nowait.pytorch.flat import DTYPES, TENSOR_DTYPES, Layout, tensor_of
 
 MAX_CACHED_VIEWS = 256
 """Views are cached for this many vectors, by address; they do not keep arrays alive."""
@@ -81,18 +81,17 @@ class ViewingModel:
 
 @final
 class CopyingModel:
-    """A model on another device than points and gradients. Parameters are views of one flat tensor there.
+    """A model on another device than points and gradients, or of another dtype. Its parameters are views of one tensor.
 
     Arrays are copied through pinned memory, and tensors of other devices directly.
     """
 
     def __init__(self, model: torch.nn.Module, layout: Layout, device: torch.device) -> None:
         self.model, self.device, self._layout = model.to(device), device, layout
-        kind = TENSOR_DTYPES[np.dtype(layout.dtype).type]
-        self._flat = torch.empty(layout.length, dtype=kind, device=device)
+        self._flat = torch.empty(layout.length, dtype=layout.model_dtype, device=device)
         self._gradient = torch.empty_like(self._flat)
-        pinned = device.type == "cuda"
-        self._staging = torch.empty(layout.length, dtype=kind, pin_memory=pinned)
+        kind = TENSOR_DTYPES[np.dtype(layout.dtype).type]
+        self._staging = torch.empty(layout.length, dtype=kind, pin_memory=device.type == "cuda")
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._views, self._gradient_views = layout.views(self._flat), layout.views(self._gradient)
 
@@ -135,14 +134,15 @@ def bound_model(model: torch.nn.Module, layout: Layout, device: torch.device, ve
     """Return the model on this device, ready to compute gradients from vectors that are on ``vectors_on``."""
     if device.type == "cuda":
         torch.backends.cudnn.deterministic = True  # otherwise a replay could compute other bits
-    kind = ViewingModel if device == vectors_on else CopyingModel
+    same_dtype = DTYPES.get(layout.model_dtype) == layout.dtype
+    kind = ViewingModel if device == vectors_on and same_dtype else CopyingModel
     return kind(model, layout, device)
 
 
 def _wait_for(device: torch.device) -> None:
-    """Wait until all that was queued on a device is done; tensors of the processor are always complete."""
+    """Wait for the computations on a device, but not for the copies of the next batch, which have their own stream."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
 
 
 def _copy_replaced_gradients(parameters: list[torch.nn.Parameter], views: list[torch.Tensor]) -> None:

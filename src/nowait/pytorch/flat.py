@@ -13,6 +13,8 @@ import torch
 from nowait.core.types import Vector
 
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
+HALF_PRECISION = (torch.bfloat16, torch.float16)
+"""Dtypes of models whose params are float32: a stepsize times a gradient is often too small to change a bfloat16."""
 TENSOR_DTYPES = {dtype: tensor_dtype for tensor_dtype, dtype in DTYPES.items()}
 
 
@@ -49,6 +51,8 @@ class Layout:
     parameters: tuple[Piece, ...]
     buffers: tuple[Piece, ...]
     dtype: Any
+    """The NumPy dtype of params: that of the model, or float32 for models in half precision."""
+    model_dtype: torch.dtype
 
     @classmethod
     def of(cls, model: torch.nn.Module, statistics: Iterable[str] = ()) -> Layout:
@@ -57,13 +61,16 @@ class Layout:
         if not trained:
             raise ValueError(f"{type(model).__name__} has no parameters that require gradients: nothing to train")
         kinds = {tensor.dtype for _, tensor in trained}
-        if len(kinds) > 1 or not kinds <= set(DTYPES):
+        if len(kinds) > 1 or not kinds <= {*DTYPES, *HALF_PRECISION}:
             names = ", ".join(sorted(str(kind) for kind in kinds))
-            raise TypeError(f"parameters must all be float32, or all float64, got {names}: cast the model first")
+            raise TypeError(
+                f"parameters must all be float32 (or all float64, bfloat16 or float16), got {names}: cast the model"
+            )
         parameters, end = _pieces(trained, 0)
         wanted = set(statistics)
         buffers, _ = _pieces([(name, tensor) for name, tensor in model.named_buffers() if name in wanted], end)
-        return cls(parameters, buffers, DTYPES[kinds.pop()])
+        kind = kinds.pop()
+        return cls(parameters, buffers, DTYPES.get(kind, np.float32), kind)
 
     @property
     def num_parameters(self) -> int:

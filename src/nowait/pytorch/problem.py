@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self, final
@@ -27,6 +27,7 @@ from nowait.pytorch.flat import DTYPES, Layout, tensor_of
 from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.model_checks import changed_buffers, check_separate
 from nowait.pytorch.optimizer import TorchOptimizer
+from nowait.pytorch.prefetch import Prefetch
 from nowait.pytorch.rng import seeded
 
 logger = logging.getLogger("nowait")
@@ -53,7 +54,11 @@ class TorchProblem:
     default items are drawn with replacement. ``clip_norm`` clips gradients on the worker; ``accumulate`` is the number
     of batches per gradient.
 
-    ``device`` is one device, or a list of devices that workers take in turn. Every worker uses ``threads`` threads.
+    ``device`` is one device, or a list of devices that workers take in turn. On GPUs, params and gradients stay in the
+    memory of the first one. Every worker uses ``threads`` threads. ``autocast`` ("bfloat16" or "float16") computes in
+    mixed precision; a gradient that overflows is rejected like any other that is not finite. Models whose parameters
+    are bfloat16 or float16 are trained with params in float32. ``deterministic=True`` makes PyTorch use deterministic
+    algorithms only, so that a run on a GPU replays bit for bit; it may be slower, and some layers do not have them.
 
     Buffers that training changes, such as the statistics of batch normalisation, are the last entries of params:
     workers measure them, and the server keeps a running mean.
@@ -75,6 +80,8 @@ class TorchProblem:
         accumulate: int = 1,
         device: str | Sequence[str] = "cpu",
         threads: int = 1,
+        autocast: str | None = None,
+        deterministic: bool = False,
         seed: int = 0,
     ) -> None:
         self._build, self._loss, self._forward = build_model, loss, forward or _usual_forward
@@ -89,10 +96,14 @@ class TorchProblem:
         self._accumulate = checks.at_least(1, accumulate, "accumulate", "it counts batches")
         self._devices = _checked_devices(device)
         self._threads = checks.at_least(1, threads, "threads", "a worker needs one")
+        self._autocast = _checked_autocast(autocast)
+        self._deterministic = bool(deterministic)
         self._seed = checked_seed(seed)
+        self._prefetches: dict[tuple[int, str], Prefetch] = {}
         self._models: dict[tuple[int, str, str], BoundModel] = {}
         if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
             raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
+        self._use_deterministic_algorithms()
         with self._fixed_threads(), seeded(self._seed):
             self._layout, self._initial = self._checked_layout()
             if self._validation is not None:
@@ -131,6 +142,7 @@ class TorchProblem:
     def prepare(self) -> None:
         """Build the model before workers are forked, with one thread, because threads do not survive a fork."""
         torch.set_num_threads(1)
+        self._use_deterministic_algorithms()
         if all(device.type == "cpu" for device in self._devices):
             self._model_for(0, self._initial)
 
@@ -168,11 +180,10 @@ class TorchProblem:
             bound.load(point)
             bound.zero_gradient(out)
             bound.model.train()
-            with seeded(sample.part(self._accumulate).key):
-                for part in range(self._accumulate):
-                    batch = moved(self._batches.draw(sample, part, self._accumulate), bound.device)
-                    loss = self._loss(*self._forward(bound.model, batch))
-                    torch.autograd.backward(loss if self._accumulate == 1 else loss / self._accumulate)
+            if self._prefetches_on(bound.device):
+                self._backward_with_prefetch(bound, sample)
+            else:
+                self._backward(bound, sample)
             if self._clip is not None:
                 torch.nn.utils.clip_grad_norm_(bound.model.parameters(), self._clip)
             bound.store_gradient(out)
@@ -227,7 +238,7 @@ class TorchProblem:
         other._batches = copy.copy(self._batches)
         other._batches.shards = Shards.split(order, workers)
         other._batches._permutations = {}
-        other._models = {}
+        other._models, other._prefetches = {}, {}
         return other
 
     def _targets(self) -> Floats:
@@ -260,7 +271,7 @@ class TorchProblem:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the models: every process builds its own."""
-        return self.__dict__ | {"_models": {}}
+        return self.__dict__ | {"_models": {}, "_prefetches": {}}
 
     def __repr__(self) -> str:
         data = "a stream" if self._batches.is_stream else f"{len(self._batches.data):,} items"
@@ -268,6 +279,48 @@ class TorchProblem:
         return f"TorchProblem({self._layout.num_parameters:,} params{buffers}, {data}, batch_size={self._batches.size})"
 
     # Internals
+
+    def _backward(self, bound: BoundModel, sample: Sample) -> None:
+        """Add the gradients of all batches of a ticket; the data set and the model draw from the same generators."""
+        with seeded(sample.part(self._accumulate).key):
+            for part in range(self._accumulate):
+                self._backward_of(bound, moved(self._batches.draw(sample, part, self._accumulate), bound.device))
+
+    def _backward_with_prefetch(self, bound: BoundModel, sample: Sample) -> None:
+        """Do the same on a GPU, and draw the first batch of the next ticket while the GPU computes.
+
+        The data set draws from generators that are seeded for every batch, whenever it is drawn.
+        """
+        prefetch = self._prefetches.setdefault((os.getpid(), str(bound.device)), Prefetch(bound.device))
+        with seeded(sample.part(self._accumulate).key):
+            self._backward_of(bound, prefetch.take(sample, self._first_batch))
+            for part in range(1, self._accumulate):
+                self._backward_of(bound, moved(self._batch(sample, part), bound.device))
+        prefetch.prepare_after(sample, self._first_batch)
+
+    def _prefetches_on(self, device: torch.device) -> bool:
+        return device.type == "cuda" and not self._batches.is_stream
+
+    def _first_batch(self, sample: Sample) -> Any:
+        return self._batch(sample, 0)
+
+    def _batch(self, sample: Sample, part: int) -> Any:
+        with seeded(sample.part(self._accumulate + 1 + part).key):
+            return self._batches.draw(sample, part, self._accumulate)
+
+    def _backward_of(self, bound: BoundModel, batch: Any) -> None:
+        with self._precision(bound.device):
+            loss = self._loss(*self._forward(bound.model, batch))
+        torch.autograd.backward(loss if self._accumulate == 1 else loss / self._accumulate)
+
+    def _precision(self, device: torch.device) -> Any:
+        """Return the context in which losses are computed."""
+        return nullcontext() if self._autocast is None else torch.autocast(device.type, self._autocast)
+
+    def _use_deterministic_algorithms(self) -> None:
+        if self._deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
+            torch.use_deterministic_algorithms(True)
 
     def _means(
         self, params: Vector, metrics: Mapping[str, Metric], batches: Iterable[tuple[int, Any]]
@@ -279,8 +332,9 @@ class TorchProblem:
             bound.load(params)
             bound.model.eval()
             for items, batch in batches:
-                output, target = self._forward(bound.model, moved(batch, bound.device))
-                totals["loss"] += items * float(self._loss(output, target))
+                with self._precision(bound.device):
+                    output, target = self._forward(bound.model, moved(batch, bound.device))
+                    totals["loss"] += items * float(self._loss(output, target))
                 for name, metric in metrics.items():
                     totals[name] += items * float(metric(output, target))
                 count += items
@@ -328,7 +382,9 @@ class TorchProblem:
             raise ValueError("build_model must return the same model on every call, but the shapes of two calls differ")
         device = self._devices[0]
         batch = moved(self._batches.first(self._batches.size), device)
-        layout = Layout.of(model, changed_buffers(other.to(device), self._forward, self._loss, batch))
+        with self._precision(device):
+            statistics = changed_buffers(other.to(device), self._forward, self._loss, batch)
+        layout = Layout.of(model, statistics)
         initial = layout.vector_of(model)
         if not np.isfinite(initial).all():
             raise ValueError("the model's initial parameters or statistics are not finite")
@@ -358,6 +414,13 @@ class TorchProblem:
             yield
         finally:
             torch.set_num_threads(before)
+
+
+def _checked_autocast(name: Any) -> torch.dtype | None:
+    kinds = {None: None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name not in kinds:
+        raise ValueError(f'autocast must be "bfloat16" or "float16", or None, got {name!r}')
+    return kinds[name]
 
 
 def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:

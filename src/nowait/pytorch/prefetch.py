@@ -1,0 +1,72 @@
+"""Prepares the next batch of a worker on a GPU while the current gradient is computed there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+
+from nowait.core import Sample
+from nowait.numerics.splitmix import MASK, TICKET_STRIDE
+from nowait.pytorch.batches import converted, moved
+
+Draw = Callable[[Sample], Any]
+"""Returns the batch of a ticket in host memory."""
+
+
+@final
+class Prefetch:
+    """The batch of the ticket that a worker most probably computes next, on its way to a device.
+
+    A worker's tickets are numbered in order, and a batch is a pure function of the ticket. So the next batch can be
+    drawn and copied while the device is busy. Nothing is prepared before two tickets in a row have shown that this
+    process computes those of one worker only: a simulation computes those of many.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: Any = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._last: tuple[int, int] | None = None
+        """Worker and job of the latest ticket."""
+        self._prepared: tuple[int, Any] | None = None
+        """The key of a sample and its batch."""
+
+    def take(self, sample: Sample, draw: Draw) -> Any:
+        """Return the batch of a ticket on the device: the prepared one, or one that is drawn now."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is None or prepared[0] != sample.key:
+            return moved(draw(sample), self._device)
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_stream(self._stream)
+            _each_tensor(prepared[1], lambda tensor: tensor.record_stream(current))
+        return prepared[1]
+
+    def prepare_after(self, sample: Sample, draw: Draw) -> None:
+        """Draw the batch of the ticket after this one, and start to copy it to the device."""
+        follows = self._last == (sample.worker, sample.job - 1)
+        self._last = (sample.worker, sample.job)
+        if not follows:
+            return
+        following = Sample(sample.worker, sample.job + 1, (sample.key + TICKET_STRIDE) & MASK)
+        try:
+            batch = draw(following)
+        except Exception:  # if the ticket comes, it is drawn again, and the error is reported as its own
+            return
+        self._prepared = (following.key, self._moved(batch))
+
+    def _moved(self, batch: Any) -> Any:
+        if self._stream is None:
+            return moved(batch, self._device)
+        with torch.cuda.stream(self._stream):
+            return moved(_each_tensor(batch, torch.Tensor.pin_memory), self._device, non_blocking=True)
+
+
+def _each_tensor(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
+    """Return the batch with a function applied to its tensors, in lists, tuples and dictionaries too."""
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    return converted(batch, lambda item: _each_tensor(item, function))
