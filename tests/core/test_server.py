@@ -524,6 +524,11 @@ def test_a_nan_never_reaches_the_state_of_an_update(update):
 # Versions
 
 
+def test_a_server_has_few_enough_attributes_for_fast_access():
+    """CPython stores up to 30 attributes of an instance compactly, and reads them faster than more of them."""
+    assert len(vars(a_server(ASYNCHRONOUS, num_workers=1))) <= 30
+
+
 def test_there_are_never_more_versions_than_tickets_in_flight_and_two_more():
     server = a_server(ASYNCHRONOUS, num_workers=5)
     for worker in [0, 1, 2, 3, 4, 0, 0, 3, 1, 4, 2, 2, 2] * 5:

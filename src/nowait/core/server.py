@@ -94,8 +94,7 @@ class Server(Ledger):
         self._seed = seed
         self.memory = memory = HOST if memory is None else memory
         self._versions = Versions(initial, memory, allocate or (lambda: memory.empty(initial)))
-        self._kind, self._shape, self._dtype = memory.kind, initial.shape, self.params.dtype
-        self._host_dtype = initial.dtype
+        self._gradient_kind = memory.kind, initial.shape, self.params.dtype
         self._scratch: Vector | None = None
         self._commands: list[Command] = []
         self._rejections = Rejections()
@@ -189,7 +188,7 @@ class Server(Ledger):
         if self._averaging and self.diverged is None:
             self._weigh_in_flight()
         answer = self.memory.copy_to_host(self.output.result(self.params))
-        return answer.astype(self._host_dtype, copy=False)
+        return answer.astype(self.memory.to_host(self.params[:1]).dtype, copy=False)
 
     def close(self, last: Vector | None = None) -> None:
         """Release the memory of params and the references to method and log. No event can be handled afterwards.
@@ -302,9 +301,10 @@ class Server(Ledger):
         commands = self._commands = []
         self._arrival = arrival
         try:
-            if not isinstance(gradient, self._kind) or gradient.shape != self._shape:
+            kind, shape, dtype = self._gradient_kind
+            if not isinstance(gradient, kind) or gradient.shape != shape:
                 raise GradientRejected
-            if gradient.dtype is not self._dtype and gradient.dtype != self._dtype:  # most often the same object
+            if gradient.dtype is not dtype and gradient.dtype != dtype:  # most often the same object
                 raise GradientRejected
             self._unchecked = arrival
             self.method.on_arrival(self, arrival)
@@ -422,8 +422,9 @@ class Server(Ledger):
 
     def _fitting(self, direction: Vector, arrival: Arrival) -> Vector:
         """Return a method's direction with the dtype of params, and with the statistics of the arrival."""
-        if direction.shape != self._shape:
-            raise ValueError(f"a direction must have the shape of params {self._shape}, got {direction.shape}")
+        _, shape, _ = self._gradient_kind
+        if direction.shape != shape:
+            raise ValueError(f"a direction must have the shape of params {shape}, got {tuple(direction.shape)}")
         fitted: Vector = self.memory.fitted(direction, self.params)
         if self._statistics:
             measured = arrival.raw_gradient[-self._statistics :]
