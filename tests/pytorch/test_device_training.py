@@ -49,11 +49,11 @@ class Deadly(nn.Linear):
         return super().forward(inputs)
 
 
-def a_problem(device, kind=OnTensors, mark=None):
+def a_problem(device, kind=OnTensors, mark=None, **options):
     def build():
         return nn.Sequential(Deadly(6, 16, mark), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
 
-    return kind(build, cross_entropy, TensorDataset(INPUTS, TARGETS), batch_size=8, device=device)
+    return kind(build, cross_entropy, TensorDataset(INPUTS, TARGETS), batch_size=8, device=device, **options)
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])
@@ -120,3 +120,93 @@ def test_slots_of_the_host_are_arrays():
     slots = shared_slots(None, 3, np.float64)
     assert isinstance(slots, SharedSlots)
     slots.close()
+
+
+# Mixed precision
+
+
+def test_autocast_computes_in_bfloat16_and_params_stay_float32():
+    problem = a_problem("cpu", TorchProblem, autocast="bfloat16")
+    exact = a_problem("cpu", TorchProblem)
+    sample = sampler(0).sample(0, 0)
+    rough, gradient = problem.gradient(problem.initial(), sample), exact.gradient(exact.initial(), sample)
+    assert rough.dtype == np.float32
+    assert np.linalg.norm(rough - gradient) < 0.05 * np.linalg.norm(gradient)
+    assert not np.array_equal(rough, gradient)
+    assert problem.loss(problem.initial()) == pytest.approx(exact.loss(exact.initial()), rel=0.05)
+
+
+def test_a_model_in_half_precision_is_trained_with_params_in_float32():
+    def build():
+        return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)).to(torch.bfloat16)
+
+    problem = TorchProblem(
+        build,
+        lambda output, target: cross_entropy(output.float(), target),
+        TensorDataset(INPUTS.to(torch.bfloat16), TARGETS),
+        batch_size=8,
+    )
+    method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
+    run = nw.simulate(problem, method, nw.speeds.Fixed([1.0, 3.0]), steps=300, update=nw.Sgd())
+    assert run.params.dtype == np.float32
+    assert run.history.loss[-1] < 0.7 * run.history.loss[0]
+    tensor = torch.from_numpy(run.last.copy())
+    assert not torch.equal(tensor, tensor.to(torch.bfloat16).float()), "params have more digits than the model"
+    assert problem.model(run.params)[0].weight.dtype == torch.bfloat16
+
+
+def test_a_wrong_precision_is_an_error():
+    with pytest.raises(ValueError, match='autocast must be "bfloat16" or "float16", or None, got \'half\''):
+        a_problem("cpu", TorchProblem, autocast="half")
+
+
+# Batches of the next ticket
+
+
+class Prefetching(TorchProblem):
+    """Prefetches on the processor, too."""
+
+    def _prefetches_on(self, device):
+        return True
+
+
+class Drawn(TensorDataset):
+    """Counts how often items are fetched, and adds noise to them."""
+
+    fetched = 0
+
+    def __getitem__(self, place):
+        Drawn.fetched += 1
+        inputs, targets = super().__getitem__(place)
+        return inputs + 0.1 * torch.randn(()), targets
+
+
+def drawing(kind):
+    Drawn.fetched = 0
+    return kind(lambda: nn.Linear(6, 3), cross_entropy, Drawn(INPUTS, TARGETS), batch_size=4, accumulate=2)
+
+
+def test_prefetched_batches_are_those_drawn_on_demand():
+    problem = drawing(Prefetching)
+    point, samples = problem.initial(), sampler(0)
+    in_order = [problem.gradient(point, samples.sample(0, job)) for job in range(5)]
+    on_demand = drawing(Prefetching)
+    for job in (4, 0, 2, 3, 1):
+        assert np.array_equal(on_demand.gradient(point, samples.sample(0, job)), in_order[job])
+
+
+def test_nothing_is_prefetched_while_tickets_are_those_of_many_workers():
+    problem = drawing(Prefetching)
+    before = Drawn.fetched
+    for job in range(3):
+        for worker in range(2):
+            problem.gradient(problem.initial(), sampler(0).sample(worker, job))
+    assert Drawn.fetched == before + 6 * 8
+
+
+def test_a_worker_draws_one_batch_ahead():
+    problem = drawing(Prefetching)
+    before = Drawn.fetched
+    for job in range(4):
+        problem.gradient(problem.initial(), sampler(0).sample(0, job))
+    assert Drawn.fetched == before + 4 * 8 + 4, "the first batch of the ticket that comes next, and no other twice"

@@ -572,8 +572,8 @@ def growing():
         ({"build": lambda: 3}, "build_model must return a torch.nn.Module, got int"),
         ({"build": nn.Flatten}, "has no parameters that require gradients"),
         (
-            {"build": lambda: nn.Linear(6, 3).half()},
-            "parameters must all be float32, or all float64, got torch.float16",
+            {"build": lambda: nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 3).double())},
+            r"parameters must all be float32 \(or all float64, bfloat16 or float16\), got torch.float32, torch.float64",
         ),
         (
             {"loss": nn.CrossEntropyLoss(reduction="none")},

@@ -101,6 +101,14 @@ class Memory(ABC):
         """Return vectors that processes share; ``make`` makes such vectors, or tables about them, in host memory."""
         return make(length, dtype, fd, writeable=writeable)
 
+    @property
+    def is_queued(self) -> bool:
+        """True if operations return before they are done: ``wait`` before memory that they read is written again."""
+        return False
+
+    def wait(self) -> None:  # noqa: B027 (operations on the host are done when they return)
+        """Wait until everything that was queued is done."""
+
     # Arithmetic
 
     @abstractmethod

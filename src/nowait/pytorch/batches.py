@@ -72,7 +72,7 @@ class Batches:
     def items(self, places: Integers, data: Any = None) -> Any:
         """Return items of the data set (or of ``data``) as a batch, fetched in one call if the data set supports it."""
         data = self.data if data is None else data
-        if isinstance(data, TensorDataset) and self.collate is default_collate:
+        if type(data) is TensorDataset and self.collate is default_collate:  # a subclass may change its items
             chosen = torch.from_numpy(np.asarray(places, dtype=np.int64))
             return [tensor[chosen] for tensor in data.tensors]
         numbers = [int(place) for place in places]

@@ -76,6 +76,16 @@ class TorchMemory(Memory):
             return HostTensorSlots(make, length, dtype, fd, writeable=writeable)
         return CudaSlots(self.device, make, length, dtype, fd)
 
+    @property
+    def is_queued(self) -> bool:
+        """True on a GPU."""
+        return self.device.type != "cpu"
+
+    def wait(self) -> None:
+        """Wait for the current stream of the device."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
     # Arithmetic
 
     def squared_norm(self, vector: torch.Tensor) -> float:

@@ -56,6 +56,8 @@ class Dispatcher:
         """True if workers imitate slower ones, so that a cancelled ticket can be cut short."""
         self._remembers = parts.capabilities.gradient_with_memory is not None
         self._gradients_before = 0 if parts.checkpoint is None else parts.checkpoint.state.counts["gradients"]
+        memory = parts.server.memory
+        self._wait = memory.wait if memory.is_queued else None
         self._snapshot: tuple[Snapshot, Version] | None = None
         self._channels: set[Channel] = set()
         """All channels that were opened and not closed."""
@@ -94,7 +96,7 @@ class Dispatcher:
     def handle_reports(self, event: Reports) -> None:
         """Handle a batch of reports. This is the hot path: everything that happens once per gradient is here."""
         session, states, server = self.session, self._workforce.states, self._server
-        handle, release, remembers = session.handle, server.release, self._remembers
+        handle, release, remembers, wait = session.handle, server.release, self._remembers, self._wait
         tickets, first_tickets = server.in_flight.tickets, server.in_flight.running
         troubled = self._workforce.failures.troubled
         records, gradients = event
@@ -113,6 +115,8 @@ class Dispatcher:
             state.took = seconds
             state.instruction = KEEP if not remembers or ticket_id in tickets else UNDO
             commands = handle(new(GradientArrived, (ticket, gradients[worker], now, started, seconds)))
+            if wait is not None:
+                wait()  # the worker will write to its gradient's memory again
             if len(commands) != 1 or type(commands[0]) is not Assign or commands[0][0][1] != worker:
                 self.obey(commands)
             if state.ticket is None and (following := first_tickets.get(worker)) is not None:
