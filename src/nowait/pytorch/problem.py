@@ -291,7 +291,10 @@ class TorchProblem:
 
         The data set draws from generators that are seeded for every batch, whenever it is drawn.
         """
-        prefetch = self._prefetches.setdefault((os.getpid(), str(bound.device)), Prefetch(bound.device))
+        name = (os.getpid(), str(bound.device))
+        if name not in self._prefetches:
+            self._prefetches[name] = Prefetch(bound.device)
+        prefetch = self._prefetches[name]
         with seeded(sample.part(self._accumulate).key):
             self._backward_of(bound, prefetch.take(sample, self._first_batch))
             for part in range(1, self._accumulate):
