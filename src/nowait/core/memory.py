@@ -123,6 +123,10 @@ class Memory(ABC):
     def add_scaled(self, total: Any, vector: Any, weight: float) -> None:
         """Compute ``total += weight * vector``."""
 
+    def adder(self, like: Any) -> Callable[[Any, Any, float], None]:
+        """Return ``add_scaled`` for vectors like this one, or a faster equivalent."""
+        return self.add_scaled
+
     @abstractmethod
     def scaled(self, vector: Any, factor: float, out: Any | None) -> Any:
         """Return ``factor * vector``, written into ``out`` if that is given."""
@@ -182,6 +186,11 @@ class HostMemory(Memory):
         """Compute ``total += weight * vector`` in the dtype of the total."""
         dtype = total.dtype
         kernels().add_scaled(total, vector, weight if dtype is FLOAT64 else dtype.type(weight))
+
+    def adder(self, like: Vector) -> Callable[[Any, Any, float], None]:
+        """Return the kernel itself for short vectors of float64."""
+        add: Callable[[Any, Any, float], None] = kernels().add_scaled_for(like.size)
+        return add if like.dtype == FLOAT64 else self.add_scaled
 
     def scaled(self, vector: Vector, factor: float, out: Vector | None) -> Vector:
         """Return ``factor * vector``."""

@@ -103,7 +103,7 @@ class GradientSum(BaseSum):
 
     def __init__(self, server: Any, memory: Memory, like: Vector) -> None:
         super().__init__(server)
-        self._add_scaled = memory.add_scaled
+        self._add_scaled = memory.adder(like)
         self.vector: Vector = memory.namespace.zeros_like(like)
 
     def _add(self, arrival: Arrival, weight: float) -> None:

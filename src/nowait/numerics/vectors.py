@@ -20,6 +20,7 @@ from nowait.numerics.parallel import are_several, in_chunks
 __all__ = [
     "adam_step",
     "add_scaled",
+    "add_scaled_for",
     "amsgrad_step",
     "count_repeats",
     "inner",
@@ -46,6 +47,8 @@ def squared_norm(vector: Any) -> float:
 
 def is_finite(vector: Any) -> bool:
     """Return True if no entry is NaN or infinity."""
+    if vector.size < LARGE:
+        return bool(np.isfinite(vector).all())
     return all(in_chunks(lambda chunk: bool(np.isfinite(chunk).all()), vector))
 
 
@@ -75,6 +78,11 @@ def add_scaled(total: Any, vector: Any, weight: Any) -> None:
         in_chunks(lambda y, x: kernels.add_scaled(y, x, weight), total, vector)
 
 
+def add_scaled_for(length: int) -> Any:
+    """Return ``add_scaled`` for vectors of this length; for short ones the kernel itself, which saves a call."""
+    return kernels.add_scaled if length < LARGE else add_scaled
+
+
 def move_towards(mean: Any, point: Any, fraction: Any) -> None:
     """Compute ``mean += fraction * (point - mean)``, one term of a running average, without a temporary array."""
     if mean.size < LARGE or not are_several():
@@ -86,7 +94,10 @@ def move_towards(mean: Any, point: Any, fraction: Any) -> None:
 def scale_into(vector: Any, factor: float, out: Any) -> None:
     """Compute ``out = factor * vector``."""
     rounded = out.dtype.type(factor)
-    in_chunks(lambda x, y: np.multiply(x, rounded, out=y), vector, out)
+    if vector.size < LARGE:
+        np.multiply(vector, rounded, out=out)
+    else:
+        in_chunks(lambda x, y: np.multiply(x, rounded, out=y), vector, out)
 
 
 def set_to_zero(vector: Any) -> None:
