@@ -13,7 +13,7 @@ from nowait.engines.budget import Budget
 from nowait.engines.progress import Progress
 from nowait.engines.simulator.plan import NotPlannable, Plan
 from nowait.engines.simulator.planner import Planner
-from nowait.engines.simulator.schedule import scheduled_plan
+from nowait.engines.simulator.schedule import scheduled_plan, stepsizes_of
 from nowait.speeds import Faults, Speeds
 from nowait.speeds.formula import Formula
 
@@ -71,22 +71,43 @@ class Blueprint:
         self, budget: Budget, bar: Progress, *, most_events: float = math.inf, weigh_in_flight: bool = True
     ) -> Plan:
         """Return the plan of the whole budget, or of its first ``most_events`` events."""
-        declared, formula = self._declared, self._formula
-        if declared is None or formula is None:
-            return self._planned_by_the_method(budget, bar, most_events, weigh_in_flight)
         try:
-            return scheduled_plan(
-                declared,
-                formula,
-                self.workers,
-                budget,
-                averaging=self.averaging,
-                weigh_in_flight=weigh_in_flight,
-                most_events=most_events,
-                should_continue=lambda: not self._stopped,
-            )
+            return self.scheduled_plan(budget, most_events=most_events, weigh_in_flight=weigh_in_flight)
         except NotPlannable:
             return self._planned_by_the_method(budget, bar, most_events, weigh_in_flight)
+
+    def scheduled_plan(self, budget: Budget, *, most_events: float = math.inf, weigh_in_flight: bool = True) -> Plan:
+        """Return the plan made by compiled code only, without the method. ``NotPlannable`` if that is impossible."""
+        declared, formula = self._declared, self._formula
+        if declared is None or formula is None:
+            raise NotPlannable("the method or the speeds declare nothing")
+        return scheduled_plan(
+            declared,
+            formula,
+            self.workers,
+            budget,
+            averaging=self.averaging,
+            weigh_in_flight=weigh_in_flight,
+            most_events=most_events,
+            should_continue=lambda: not self._stopped,
+        )
+
+    def stepsizes_along(self, plan: Plan, other: Blueprint) -> Floats | None:
+        """Return the stepsizes that this method has in the place of those in a plan that ``other`` has made.
+
+        None if more than the stepsizes may be different. Both have the same speeds, workers and seed.
+        """
+        mine, theirs = self._declared, other._declared
+        if mine is None or theirs is None or not self.is_scheduled or mine.max_delay != theirs.max_delay:
+            return None
+        rule = mine.stepsize
+        if type(rule) is not type(theirs.stepsize) or len(plan.numbers) != plan.num_steps:
+            return None
+        steps = plan.arrivals[plan.arrivals["step"] > 0]
+        try:
+            return stepsizes_of(rule, steps["delay"], len(self.workers), steps["step"])
+        except NotPlannable:
+            return None
 
     def _planned_by_the_method(self, budget: Budget, bar: Progress, most_events: float, weigh_in_flight: bool) -> Plan:
         clock = self._speeds.clock(self.seed)
