@@ -321,7 +321,7 @@ def test_advice_is_logged_once_and_divergence_is_not_told_run_by_run(caplog):
         ({"seeds": []}, ValueError, "seeds is empty"),
         ({"seeds": [-1]}, ValueError, "seed must be an integer of at least 0"),
         ({"threads": 0}, ValueError, "threads must be an integer of at least 1"),
-        ({"device": "cuda"}, ValueError, "device must be 'cpu', got 'cuda'"),
+        ({"device": "gpu"}, ValueError, "device must be 'cpu', 'cuda' or 'cuda:' and the number of a GPU, got 'gpu'"),
         ({"method": nw.PIAG(0.9)}, TypeError, "PIAG has no stepsize to sweep over"),
         ({"method": nw.AsynchronousSGD}, TypeError, "method must be a method or a function"),
         ({"method": nw.AsynchronousSGD(nw.AdaDelay(1.0, 1.0))}, TypeError, "AdaDelay has no single size"),

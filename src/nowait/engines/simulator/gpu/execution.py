@@ -1,0 +1,178 @@
+"""Executes batches of operations on a GPU, and evaluates the losses of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core.types import Floats, Vector
+from nowait.engines.simulator.gpu.losses import losses_of, mark_diverged
+from nowait.engines.simulator.gpu.operations import Batch, Operations
+from nowait.problems.compiled_data import ProblemData
+
+ALIGNMENT = 16
+"""Rows are padded to a multiple of this many columns, so that threads load 16 bytes at a time."""
+BYTES_PER_THREAD = 128
+"""How much of the params of a run one thread keeps in registers; a row takes as much again, four times."""
+THREADS_PER_WARP = 32
+BYTES_PER_OPERATION = 24
+
+
+@final
+@dataclass(frozen=True)
+class LaunchShape:
+    """How runs are distributed over the GPU."""
+
+    runs: int
+    """How many runs with the same plan one block of threads executes: rows are loaded once for all of them."""
+    warps: int
+    """How many groups of 32 threads a block has."""
+
+    @classmethod
+    def of(cls, width: int, itemsize: int, num_runs: int, runs_per_plan: int) -> LaunchShape:
+        """Choose the shape: few runs get a block each; with many, the loads of rows limit the speed."""
+        warps = -(-block_width(width) * itemsize // (BYTES_PER_THREAD * THREADS_PER_WARP))
+        runs = 4 if num_runs >= 1024 else 2 if num_runs >= 512 else 1
+        while runs > runs_per_plan:
+            runs //= 2
+        return cls(runs, max(1, warps))
+
+
+def padded_width(dimension: int) -> int:
+    """Return the number of columns of padded rows."""
+    return -(-dimension // ALIGNMENT) * ALIGNMENT
+
+
+def block_width(width: int) -> int:
+    """Return the power of two that the kernel needs for rows of this width."""
+    return 1 << (width - 1).bit_length()
+
+
+@final
+class DeviceProblem:
+    """The data of a problem on a GPU."""
+
+    def __init__(self, data: ProblemData, weights: Floats, dtype: np.dtype[Any], device: Any) -> None:
+        self.data = data
+        self.device = device
+        self.dtype = dtype
+        self.width = padded_width(data.features.shape[1])
+        self.features = self.padded(data.features.astype(dtype, copy=False))
+        self.targets = self.tensor(data.targets.astype(dtype, copy=False))
+        self.weights = self.tensor(weights)
+
+    @staticmethod
+    def num_bytes(data: ProblemData, dtype: np.dtype[Any]) -> int:
+        """Return the memory that the data takes on the GPU, without that of runs."""
+        rows, dimension = data.features.shape
+        return int(rows * ((padded_width(dimension) + 1) * dtype.itemsize + 8))
+
+    def bytes_of_runs(self, operations: Operations, num_runs: int) -> int:
+        """Return the memory that a plan and its runs take on the GPU."""
+        vectors = operations.slots + 2 if self.data.l2 else 2
+        floats = vectors * self.width + operations.slots * self.data.batch
+        return BYTES_PER_OPERATION * len(operations) + num_runs * floats * self.dtype.itemsize
+
+    def tensor(self, values: Any) -> Any:
+        """Return a copy of an array on the device."""
+        import torch
+
+        return torch.tensor(np.ascontiguousarray(values), device=self.device)
+
+    def padded(self, rows: Any) -> Any:
+        """Return a copy of a matrix on the device, with columns of zeros after the last one."""
+        import torch
+
+        values = self.tensor(rows)
+        missing = self.width - values.shape[1]
+        return torch.nn.functional.pad(values, (0, missing)) if missing else values
+
+    def losses_at(self, points: Any) -> Any:
+        """Return the loss of every point, in float64."""
+        import torch
+
+        losses = losses_of(self.data.model, self.features, self.targets, self.weights, points)
+        if self.data.l2:
+            losses += 0.5 * self.data.l2 * (points.to(torch.float64) ** 2).sum(dim=1)
+        return losses
+
+
+@final
+class DeviceExecution:
+    """Executes the runs of a batch together, from evaluation to evaluation. Nothing waits for the GPU."""
+
+    def __init__(self, problem: DeviceProblem, batch: Batch, initial: Vector, shape: LaunchShape) -> None:
+        import torch
+
+        self._problem, self._shape = problem, shape
+        data, tensor, runs = problem.data, problem.tensor, batch.num_runs
+        self._bounds = tensor(batch.bounds)
+        self._blocks = tensor(batch.blocks(shape.runs))
+        self._table, self._weights, self._factors = tensor(batch.table), tensor(batch.weights), tensor(batch.factors)
+        self._entries = batch.slots * data.batch
+        self._decay = tensor(np.array([data.l2 * data.batch]))
+        self.points = problem.padded(initial[None]).repeat(runs, 1)
+        """The current params of each run."""
+        empty = {"dtype": self.points.dtype, "device": problem.device}
+        self._slopes = torch.zeros((runs, self._entries), **empty)
+        self._old_points = torch.zeros((runs, batch.slots, problem.width) if data.l2 else (1,), **empty)
+
+    def run_to(self, place: int) -> None:
+        """Execute the operations from evaluation ``place - 1`` to evaluation ``place``; 0 is the start."""
+        import torch
+
+        problem, data = self._problem, self._problem.data
+        device = torch.cuda.device(problem.device) if problem.device.type == "cuda" else nullcontext()
+        with device:
+            _kernel()[(len(self._blocks),)](
+                problem.features,
+                problem.targets,
+                self._table,
+                self._weights,
+                self._bounds[place - 1],
+                self._bounds[place],
+                self._blocks,
+                self._factors,
+                self.points,
+                self._slopes,
+                self._old_points,
+                problem.width,
+                self._entries,
+                data.batch,
+                self._decay,
+                model=data.model,
+                penalised=data.l2 > 0.0,
+                num_runs=self._shape.runs,
+                block_width=block_width(problem.width),
+                num_warps=self._shape.warps,
+            )
+
+    def curves(self, num_evaluations: int, first_loss: float, on_evaluation: Callable[[], None]) -> Floats:
+        """Execute everything; return the losses at the start and at every evaluation, [run, evaluation].
+
+        They are infinite after a run has diverged. ``on_evaluation`` is called when each evaluation has been queued.
+        """
+        import torch
+
+        alive = torch.ones(len(self.points), dtype=torch.bool, device=self.points.device)
+        losses = [torch.full((len(self.points),), first_loss, dtype=torch.float64, device=self.points.device)]
+        for place in range(1, num_evaluations + 1):
+            self.run_to(place)
+            found = self._problem.losses_at(self.points)
+            mark_diverged(found, self.points, first_loss, alive)
+            losses.append(found)
+            on_evaluation()
+        curves: Floats = torch.stack(losses, dim=1).cpu().numpy()
+        return curves
+
+
+@cache
+def _kernel() -> Any:
+    from nowait.engines.simulator.gpu.triton_kernels import execute
+
+    return execute
