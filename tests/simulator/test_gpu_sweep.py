@@ -129,7 +129,7 @@ def test_many_runs_on_a_gpu(dimension, dtype, runs, monkeypatch, triton):
     ids=lambda problem: type(problem).__name__,
 )
 def test_losses_over_all_rows(problem, monkeypatch):
-    monkeypatch.setattr("nowait.engines.simulator.gpu.losses.MOST_MARGINS", 70)
+    monkeypatch.setattr("nowait.engines.simulator.gpu.losses.MOST_NUMBERS", 150)
     points = np.random.default_rng(0).normal(size=(6, 5)) * 30
     there = DeviceProblem(problem.compiled_data(), problem.shards.weights, points.dtype, torch.device("cpu"))
     found = there.losses_at(there.padded(points)).numpy()

@@ -111,7 +111,8 @@ class DeviceExecution:
 
         self._problem, self._shape = problem, shape
         data, tensor, runs = problem.data, problem.tensor, batch.num_runs
-        self._bounds = tensor(batch.bounds)
+        # Triton compiles a kernel again for pointers of another alignment than 16 bytes: all rows have the same.
+        self._bounds = tensor(np.pad(batch.bounds, ((0, 0), (0, batch.bounds.shape[1] % 2))))
         self._blocks = tensor(batch.blocks(shape.runs))
         self._table, self._weights, self._factors = tensor(batch.table), tensor(batch.weights), tensor(batch.factors)
         self._entries = batch.slots * data.batch

@@ -7,8 +7,8 @@ from typing import Any
 from nowait.engines.results import HOPELESS
 from nowait.problems.kernels import ABSOLUTE, HINGE, LEAST_SQUARES
 
-MOST_MARGINS = 1 << 25
-"""How many margins are computed at a time: 256 MiB."""
+MOST_NUMBERS = 1 << 25
+"""The most entries of a matrix of margins, or of rows in float64: 256 MiB."""
 
 
 def losses_of(model: int, features: Any, targets: Any, weights: Any, points: Any) -> Any:
@@ -17,7 +17,7 @@ def losses_of(model: int, features: Any, targets: Any, weights: Any, points: Any
 
     points = points.to(torch.float64)
     total = torch.zeros(len(points), dtype=torch.float64, device=points.device)
-    rows = max(1, MOST_MARGINS // max(1, len(points)))
+    rows = max(1, MOST_NUMBERS // max(points.shape))
     for start in range(0, len(features), rows):
         part = slice(start, start + rows)
         margins = features[part].to(torch.float64) @ points.T

@@ -56,6 +56,8 @@ def operations_of(plan: Plan, events: list[int], data: ProblemData, seed: int) -
     versions = np.ascontiguousarray(plan.arrivals["version"])
     order, starts = execution_kernels().order_by_version(versions, plan.num_steps)
     slots = int(compiled.most_held(plan.codes, starts, plan.num_sums))
+    if slots * batch > np.iinfo(np.int32).max:
+        raise NotOnGpuError("too many gradients are in flight")
     num_adds = int(np.count_nonzero(plan.codes == ADD))
     work = compiled.Lowering(
         row_order=data.order,

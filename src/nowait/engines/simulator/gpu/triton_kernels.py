@@ -79,7 +79,7 @@ def execute(
     factor = tl.load(factors + runs, mask=present, other=0.0)
     shrinkage = tl.load(decay).to(x.dtype)
     pending = slopes + runs * entries
-    old = old_points + runs * ((entries // batch) * width) + columns
+    old = old_points + runs * (entries // batch) * width + columns
 
     begin, end = tl.load(begins + plan), tl.load(ends + plan)
     use_row, use_entry, new_row, new_entry = load_operation(operations, begin)
@@ -92,7 +92,7 @@ def execute(
     scale = tl.load(pending + use_entry, mask=runs < tl.where(use_row >= 0, end_run, 0), other=0.0)
     if penalised:
         limit = tl.where((use_row >= 0) & (use_entry % batch == 0), end_run, 0)
-        old_x = tl.load(old + (use_entry // batch) * width, mask=inside & (runs < limit), other=0.0)
+        old_x = tl.load(old + (use_entry // batch).to(tl.int64) * width, mask=inside & (runs < limit), other=0.0)
 
     for index in range(begin, end):
         # Load what the next operation needs, and the numbers of the one after it.
@@ -105,7 +105,9 @@ def execute(
         next_scale = tl.load(pending + next_use_entry, mask=runs < limit, other=0.0)
         if penalised:
             limit = tl.where((next_use_row >= 0) & (next_use_entry % batch == 0), end_run, 0)
-            next_old_x = tl.load(old + (next_use_entry // batch) * width, mask=inside & (runs < limit), other=0.0)
+            next_old_x = tl.load(
+                old + (next_use_entry // batch).to(tl.int64) * width, mask=inside & (runs < limit), other=0.0
+            )
 
         # Make the step, and compute the slope of the new row.
         x -= (gamma * scale) * used
@@ -116,7 +118,7 @@ def execute(
         tl.store(pending + new_entry, made, mask=runs < tl.where(new_row >= 0, end_run, 0))
         if penalised:
             limit = tl.where((new_row >= 0) & (new_entry % batch == 0), end_run, 0)
-            tl.store(old + (new_entry // batch) * width, x, mask=inside & (runs < limit))
+            tl.store(old + (new_entry // batch).to(tl.int64) * width, x, mask=inside & (runs < limit))
         tl.debug_barrier()  # other threads of this block read what was stored
 
         # What the next operation uses may have been stored after its load.
