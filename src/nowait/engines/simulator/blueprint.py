@@ -8,7 +8,7 @@ from typing import final
 from nowait.core import ApplyAtOnce, LastIterate, Method, Output
 from nowait.core.randomness import CounterRandom
 from nowait.core.schedule import speaks_for
-from nowait.core.types import Floats
+from nowait.core.types import Floats, Integers
 from nowait.engines.budget import Budget
 from nowait.engines.progress import Progress
 from nowait.engines.simulator.plan import NotPlannable, Plan
@@ -21,6 +21,9 @@ METHOD_BEHAVIOUR = ("start", "on_arrival", "on_timer", "on_join", "on_leave", "o
 """The methods of ``Method`` that ``Method.schedule`` describes."""
 SPEEDS_BEHAVIOUR = ("timing", "clock")
 """The methods of ``Speeds`` that ``Speeds.formula`` describes."""
+
+FEW_CHECKED = 4
+"""How many stepsizes of a rule are checked, if 64 of another rule of its type have been."""
 
 
 @final
@@ -92,20 +95,18 @@ class Blueprint:
             should_continue=lambda: not self._stopped,
         )
 
-    def stepsizes_along(self, plan: Plan, other: Blueprint) -> Floats | None:
-        """Return the stepsizes that this method has in the place of those in a plan that ``other`` has made.
+    def stepsizes_like(self, other: Blueprint, delays: Integers, steps: Integers) -> Floats | None:
+        """Return the stepsizes of these steps, if the plans of ``other`` differ from those of this one in nothing else.
 
-        None if more than the stepsizes may be different. Both have the same speeds, workers and seed.
+        None if other things may differ. Both must have the same speeds, workers and seed.
         """
         mine, theirs = self._declared, other._declared
         if mine is None or theirs is None or not self.is_scheduled or mine.max_delay != theirs.max_delay:
             return None
-        rule = mine.stepsize
-        if type(rule) is not type(theirs.stepsize) or len(plan.numbers) != plan.num_steps:
+        if type(mine.stepsize) is not type(theirs.stepsize):
             return None
-        steps = plan.arrivals[plan.arrivals["step"] > 0]
         try:
-            return stepsizes_of(rule, steps["delay"], len(self.workers), steps["step"])
+            return stepsizes_of(mine.stepsize, delays, len(self.workers), steps, FEW_CHECKED)
         except NotPlannable:
             return None
 

@@ -151,12 +151,15 @@ class _Comparison:
         self._parts, self._unit, self._seed, self._most_events = parts, unit, seed, most_events
         self._unit_blueprint = parts.blueprint(unit, seed)
         self.unit_plan = self._plan(self._unit_blueprint)
+        arrivals = self.unit_plan.arrivals
+        made = arrivals["step"] > 0
+        self._delays, self._steps = arrivals["delay"][made], arrivals["step"][made]
 
     def is_scaled(self, size: float) -> bool:
         """Return whether the plan for ``size`` has the same instructions, with stepsizes scaled in proportion."""
         blueprint, factor = self._parts.blueprint(size, self._seed), size / self._unit
-        stepsizes = blueprint.stepsizes_along(self.unit_plan, self._unit_blueprint)
-        if stepsizes is None:
+        stepsizes = blueprint.stepsizes_like(self._unit_blueprint, self._delays, self._steps)
+        if stepsizes is None or len(stepsizes) != len(self.unit_plan.numbers):
             return _is_scaled(self._plan(blueprint), self.unit_plan, factor)
         return _are_close(stepsizes, factor * self.unit_plan.numbers)
 
