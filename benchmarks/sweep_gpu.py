@@ -94,11 +94,15 @@ def show(name, steps, seconds):
 
 
 def tune(prepared, steps):
+    print(f"  {'runs in a block':>16} {'warps':>6} {'neighbours':>11} {'kernel, steps/s':>16} {'with losses':>14}")
     for runs in (1, 2, 4, 8):
-        for warps in (1, 2, 4, 8):
-            kernel, losses = prepared.seconds(LaunchShape(runs, warps))
-            show(f"  {runs} runs in a block, {warps} warps: kernel", steps, kernel)
-            show(f"  {runs} runs in a block, {warps} warps: with losses", steps, losses)
+        for warps in (1, 2, 4):
+            for neighbours in (False, True):
+                kernel, losses = prepared.seconds(LaunchShape(runs, warps, neighbours))
+                print(
+                    f"  {runs:16} {warps:6} {neighbours!s:>11} {steps / kernel:16.3e} {steps / losses:14.3e}",
+                    flush=True,
+                )
 
 
 def measure(arguments, runs, dtype, device):

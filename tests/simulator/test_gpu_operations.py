@@ -140,6 +140,23 @@ def test_plans_of_a_batch_have_evaluations_of_their_own():
     assert batch.blocks(4).tolist() == [[0, 0, 3], [1, 3, 4]]
 
 
+@pytest.mark.parametrize(
+    ("plans", "processors", "order"),
+    [
+        ([0, 0, 0, 0, 1, 1, 1, 1], 1, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ([0, 0, 0, 0, 1, 1, 1, 1], 2, [0, 4, 1, 5, 2, 6, 3, 7]),
+        ([0, 0, 0, 1, 1, 1, 2], 3, [0, 3, 6, 1, 4, 2, 5]),
+        ([0, 1, 2], 5, [0, 1, 2]),
+    ],
+)
+def test_blocks_with_the_same_plan_go_to_the_same_processor(plans, processors, order):
+    none = np.empty(0)
+    batch = Batch(np.empty((0, 4), np.int32), none, none, np.ones(len(plans)), np.array(plans, np.int32), slots=1)
+    blocks = batch.blocks(1, processors)
+    assert blocks[:, 1].tolist() == order
+    assert blocks[:, 0].tolist() == [plans[run] for run in order]
+
+
 @dataclasses.dataclass
 class AlongAllGradients(nw.Method):
     """Every step is along the sum of all gradients so far; or sums are merged."""

@@ -143,8 +143,9 @@ def test_losses_over_all_rows(problem, monkeypatch):
     ("width", "itemsize", "num_runs", "runs_per_plan", "shape"),
     [
         (16, 4, 10, 10, LaunchShape(1, 1)),
-        (400, 4, 1024, 32, LaunchShape(4, 1)),
-        (400, 8, 1024, 3, LaunchShape(2, 1)),
+        (400, 4, 4096, 32, LaunchShape(4, 1)),
+        (400, 4, 1024, 32, LaunchShape(2, 1)),
+        (400, 8, 4096, 3, LaunchShape(2, 1)),
         (400, 8, 600, 1, LaunchShape(1, 1)),
         (1040, 4, 600, 600, LaunchShape(2, 2)),
         (8192, 8, 4096, 64, LaunchShape(4, 16)),

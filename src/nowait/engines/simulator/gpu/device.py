@@ -53,6 +53,13 @@ def free_bytes(device: Any) -> int:
     return INTERPRETER_BYTES if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
 
 
+def num_processors(device: Any) -> int:
+    """Return the number of multiprocessors of a GPU."""
+    import torch
+
+    return 1 if device.type == "cpu" else int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
 def synchronise(device: Any) -> None:
     """Wait until the device has done everything that it was given."""
     import torch

@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core.types import Floats, Vector
+from nowait.engines.simulator.gpu.device import num_processors
 from nowait.engines.simulator.gpu.losses import losses_of, mark_diverged
 from nowait.engines.simulator.gpu.operations import Batch, Operations
 from nowait.problems.compiled_data import ProblemData
@@ -32,12 +33,14 @@ class LaunchShape:
     """How many runs with the same plan one block of threads executes: rows are loaded once for all of them."""
     warps: int
     """How many groups of 32 threads a block has."""
+    neighbours: bool = True
+    """Whether blocks with the same plan are placed on the same multiprocessors."""
 
     @classmethod
     def of(cls, width: int, itemsize: int, num_runs: int, runs_per_plan: int) -> LaunchShape:
         """Choose the shape: few runs get a block each; with many, the loads of rows limit the speed."""
         warps = -(-block_width(width) * itemsize // (BYTES_PER_THREAD * THREADS_PER_WARP))
-        runs = 4 if num_runs >= 1024 else 2 if num_runs >= 512 else 1
+        runs = 4 if num_runs >= 2048 else 2 if num_runs >= 512 else 1
         while runs > runs_per_plan:
             runs //= 2
         return cls(runs, max(1, warps))
@@ -113,7 +116,7 @@ class DeviceExecution:
         data, tensor, runs = problem.data, problem.tensor, batch.num_runs
         # Triton compiles a kernel again for pointers of another alignment than 16 bytes: all rows have the same.
         self._bounds = tensor(np.pad(batch.bounds, ((0, 0), (0, batch.bounds.shape[1] % 2))))
-        self._blocks = tensor(batch.blocks(shape.runs))
+        self._blocks = tensor(batch.blocks(shape.runs, num_processors(problem.device) if shape.neighbours else 1))
         self._table, self._weights, self._factors = tensor(batch.table), tensor(batch.weights), tensor(batch.factors)
         self._entries = batch.slots * data.batch
         self._decay = tensor(np.array([data.l2 * data.batch]))
