@@ -70,10 +70,6 @@ class Prepared:
         self.initial, self.device = problem.initial(), device
         self.evaluations = len(self.batch.bounds) - 1
 
-    def default_shape(self, runs_per_plan):
-        itemsize = self.problem.dtype.itemsize
-        return LaunchShape.of(self.problem.width, itemsize, self.batch.num_runs, runs_per_plan)
-
     def seconds(self, shape):
         """Return the seconds of the steps alone, and with losses."""
         execution = DeviceExecution(self.problem, self.batch, self.initial, shape)
@@ -111,7 +107,7 @@ def measure(arguments, runs, dtype, device):
     steps = runs * arguments.steps
     print(f"\n{runs:,} runs ({len(sizes)} stepsizes, {seeds} seeds), {dtype}")
     prepared = Prepared(problem, sizes, seeds, arguments.steps, device)
-    shape = prepared.default_shape(len(sizes))
+    shape = prepared.problem.launch_shape(runs, len(sizes))
     kernel, losses = prepared.seconds(shape)
     show(f"kernel ({shape.runs} runs in a block, {shape.warps} warps)", steps, kernel)
     show("kernel with losses", steps, losses)

@@ -106,8 +106,7 @@ def test_a_folder_keeps_runs_of_both_devices(triton, tmp_path):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("runs", [1, 2, 4])
 def test_many_runs_on_a_gpu(dimension, dtype, runs, monkeypatch, triton):
-    original = LaunchShape.of
-    warps = original(dimension, np.dtype(dtype).itemsize, 1, 1).warps
+    warps = LaunchShape.of(dimension, np.dtype(dtype).itemsize, False, 1, 1).warps
     monkeypatch.setattr(LaunchShape, "of", lambda *arguments: LaunchShape(runs, warps))
     data = nw.problems.LeastSquares.random(samples=1000, dimension=dimension, seed=0)
     problem = nw.problems.LeastSquares(data.features.astype(dtype), data.targets.astype(dtype))
@@ -140,19 +139,22 @@ def test_losses_over_all_rows(problem, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("width", "itemsize", "num_runs", "runs_per_plan", "shape"),
+    ("width", "itemsize", "penalised", "num_runs", "runs_per_plan", "shape"),
     [
-        (16, 4, 10, 10, LaunchShape(1, 1)),
-        (400, 4, 4096, 32, LaunchShape(4, 1)),
-        (400, 4, 1024, 32, LaunchShape(2, 1)),
-        (400, 8, 4096, 3, LaunchShape(2, 1)),
-        (400, 8, 600, 1, LaunchShape(1, 1)),
-        (1040, 4, 600, 600, LaunchShape(2, 2)),
-        (8192, 8, 4096, 64, LaunchShape(4, 16)),
+        (16, 4, False, 10, 10, LaunchShape(1, 1)),
+        (400, 4, False, 4096, 32, LaunchShape(4, 1)),
+        (400, 4, False, 1024, 32, LaunchShape(2, 1)),
+        (400, 4, True, 4096, 32, LaunchShape(2, 1)),
+        (400, 8, False, 4096, 32, LaunchShape(2, 1)),
+        (400, 8, True, 4096, 32, LaunchShape(1, 1)),
+        (400, 4, False, 4096, 3, LaunchShape(2, 1)),
+        (400, 8, False, 600, 1, LaunchShape(1, 1)),
+        (1040, 4, False, 600, 600, LaunchShape(2, 2)),
+        (8192, 8, False, 4096, 64, LaunchShape(2, 16)),
     ],
 )
-def test_the_shape_of_a_launch(width, itemsize, num_runs, runs_per_plan, shape):
-    assert LaunchShape.of(width, itemsize, num_runs, runs_per_plan) == shape
+def test_the_shape_of_a_launch(width, itemsize, penalised, num_runs, runs_per_plan, shape):
+    assert LaunchShape.of(width, itemsize, penalised, num_runs, runs_per_plan) == shape
 
 
 # Errors

@@ -19,7 +19,11 @@ from nowait.problems.compiled_data import ProblemData
 ALIGNMENT = 16
 """Rows are padded to a multiple of this many columns, so that threads load 16 bytes at a time."""
 BYTES_PER_THREAD = 128
-"""How much of the params of a run one thread keeps in registers; a row takes as much again, four times."""
+"""How much of the params of a run one thread keeps in registers at most."""
+MOST_BYTES_PER_THREAD = 896
+"""How much of all vectors one thread may keep: it has 255 registers of 4 bytes, and other uses for some."""
+ROWS_LOADED = 4
+"""The rows of the present operation and those of the next one."""
 THREADS_PER_WARP = 32
 BYTES_PER_OPERATION = 24
 
@@ -37,13 +41,18 @@ class LaunchShape:
     """Whether blocks with the same plan are placed on the same multiprocessors."""
 
     @classmethod
-    def of(cls, width: int, itemsize: int, num_runs: int, runs_per_plan: int) -> LaunchShape:
-        """Choose the shape: few runs get a block each; with many, the loads of rows limit the speed."""
-        warps = -(-block_width(width) * itemsize // (BYTES_PER_THREAD * THREADS_PER_WARP))
+    def of(cls, width: int, itemsize: int, penalised: bool, num_runs: int, runs_per_plan: int) -> LaunchShape:
+        """Choose the shape: with few runs each gets a block; with many, loads of rows would limit the speed."""
+        bytes_per_warp = BYTES_PER_THREAD * THREADS_PER_WARP
+        warps = max(1, block_width(width) * itemsize // bytes_per_warp)
+        bytes_per_thread = block_width(width) * itemsize // (warps * THREADS_PER_WARP)
         runs = 4 if num_runs >= 2048 else 2 if num_runs >= 512 else 1
-        while runs > runs_per_plan:
+        vectors_per_run = 3 if penalised else 1
+        while runs > 1 and (
+            runs > runs_per_plan or (ROWS_LOADED + runs * vectors_per_run) * bytes_per_thread > MOST_BYTES_PER_THREAD
+        ):
             runs //= 2
-        return cls(runs, max(1, warps))
+        return cls(runs, warps)
 
 
 def padded_width(dimension: int) -> int:
@@ -80,6 +89,10 @@ class DeviceProblem:
         vectors = operations.slots + 2 if self.data.l2 else 2
         floats = vectors * self.width + operations.slots * self.data.batch
         return BYTES_PER_OPERATION * len(operations) + num_runs * floats * self.dtype.itemsize
+
+    def launch_shape(self, num_runs: int, runs_per_plan: int) -> LaunchShape:
+        """Return how to distribute this many runs over the GPU."""
+        return LaunchShape.of(self.width, self.dtype.itemsize, self.data.l2 > 0.0, num_runs, runs_per_plan)
 
     def tensor(self, values: Any) -> Any:
         """Return a copy of an array on the device."""

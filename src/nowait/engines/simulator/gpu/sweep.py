@@ -124,8 +124,7 @@ class _Work:
         """Execute these jobs together and keep their runs."""
         factors = [each.job.stepsizes / each.job.stepsizes[0] for each in prepared]
         batch = batch_of([each.operations for each in prepared], factors)
-        itemsize = self._problem.dtype.itemsize
-        shape = self._shape or LaunchShape.of(self._problem.width, itemsize, batch.num_runs, len(factors[0]))
+        shape = self._shape or self._problem.launch_shape(batch.num_runs, len(factors[0]))
         execution = DeviceExecution(self._problem, batch, self._parts.initial, shape)
         evaluations = len(batch.bounds) - 1
         operations = len(batch.table) * batch.num_runs // len(prepared) // max(1, evaluations)
