@@ -12,6 +12,7 @@ from nowait.cli.main import app
 from nowait.engines.simulator.gpu import device, support
 from nowait.engines.simulator.gpu import sweep as gpu_sweep
 from nowait.engines.simulator.gpu.execution import DeviceExecution, DeviceProblem, LaunchShape
+from nowait.engines.simulator.gpu.losses import mark_diverged
 from nowait.engines.simulator.gpu.support import NotOnGpuError
 
 torch = pytest.importorskip("torch")
@@ -41,11 +42,11 @@ def no_interpreter(monkeypatch):
     monkeypatch.delenv(device.INTERPRETER, raising=False)
 
 
-def check_against_the_cpu(problem, method, rtol=1e-12, **options):
+def check_against_the_cpu(problem, method, rtol=1e-12, speeds=SPEEDS, **options):
     options = FEW | options
     with np.errstate(all="ignore"):
-        found = nw.sweep(problem, method, SPEEDS, device="cuda", **options)
-    expected = nw.sweep(problem, method, SPEEDS, **options)
+        found = nw.sweep(problem, method, speeds, device="cuda", **options)
+    expected = nw.sweep(problem, method, speeds, **options)
     assert found.engine == "gpu"
     assert np.array_equal(found.diverged, expected.diverged)
     for name in ("step", "gradients", "time"):
@@ -63,6 +64,11 @@ def test_losses_are_those_of_the_cpu_and_runs_may_diverge(triton):
 
 def test_batches_with_a_regulariser(triton):
     check_against_the_cpu(LOGISTIC, METHOD, stepsizes=[0.05, 0.2], seeds=[3])
+
+
+def test_a_single_worker_uses_what_was_just_stored(triton):
+    one_row = nw.problems.LogisticRegression(PROBLEM.features, LABELS, l2=0.1)
+    check_against_the_cpu(one_row, METHOD, speeds=nw.speeds.Fixed([1.0]), stepsizes=[0.05, 0.2], seeds=[3])
 
 
 def test_sums_of_gradients(triton):
@@ -133,6 +139,15 @@ def test_losses_over_all_rows(problem, monkeypatch):
     there = DeviceProblem(problem.compiled_data(), problem.shards.weights, points.dtype, torch.device("cpu"))
     found = there.losses_at(there.padded(points)).numpy()
     np.testing.assert_allclose(found, problem.losses_at(points), rtol=1e-12)
+
+
+def test_runs_that_have_diverged_stay_so():
+    points, alive = torch.ones(5, 2), torch.tensor([True, True, True, True, False])
+    points[1, 1] = torch.nan
+    losses = torch.tensor([3e20, 1.0, 5e20, torch.nan, 1.0], dtype=torch.float64)
+    mark_diverged(losses, points, -4.0, alive)
+    assert alive.tolist() == [True, False, False, False, False]
+    assert losses.tolist() == [3e20, np.inf, np.inf, np.inf, np.inf]
 
 
 # How runs are distributed
