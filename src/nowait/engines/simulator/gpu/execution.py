@@ -95,10 +95,11 @@ class DeviceProblem:
         return LaunchShape.of(self.width, self.dtype.itemsize, self.data.l2 > 0.0, num_runs, runs_per_plan)
 
     def tensor(self, values: Any) -> Any:
-        """Return a copy of an array on the device."""
+        """Return an array as a tensor on the device. It may share memory with the array, so it must not be changed."""
         import torch
 
-        return torch.tensor(np.ascontiguousarray(values), device=self.device)
+        array = np.ascontiguousarray(values)
+        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device)
 
     def padded(self, rows: Any) -> Any:
         """Return a copy of a matrix on the device, with columns of zeros after the last one."""

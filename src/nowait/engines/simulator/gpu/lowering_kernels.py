@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nowait.engines.simulator.plan import ADD, APPLY, ARRIVE, CLEAR, FIRST_SUM, MERGE, STEP
-from nowait.numerics.compiled import compiled
+from nowait.numerics.compiled import compiled, inlined
 from nowait.numerics.random_kernels import ticket_key
 from nowait.problems.kernels import draw_row
 
@@ -106,7 +106,7 @@ def most_held(codes: Any, starts: Any, num_sums: int) -> Any:
     return most
 
 
-@compiled
+@inlined
 def release(work: Any, slot: int, num_free: int) -> int:
     """Count one holder of a slot less; without holders it is free. Returns the number of free slots."""
     work.holds[slot] -= 1
@@ -116,7 +116,7 @@ def release(work: Any, slot: int, num_free: int) -> int:
     return num_free + 1
 
 
-@compiled
+@inlined
 def use(work: Any, slot: int, weight: float) -> None:
     """Append the operations of a step of ``weight`` along the gradient in a slot."""
     batch = work.batch
@@ -130,7 +130,7 @@ def use(work: Any, slot: int, weight: float) -> None:
         work.counts[OPERATIONS] += 1
 
 
-@compiled
+@inlined
 def evaluate(work: Any, slot: int) -> None:
     """Append the operations that compute the slopes of the batch in a slot at the current params.
 
@@ -149,7 +149,7 @@ def evaluate(work: Any, slot: int) -> None:
         work.operations[number, 3] = slot * batch + i
 
 
-@compiled
+@inlined
 def evaluate_version(work: Any, version: int, num_free: int) -> int:
     """Append the slopes of all gradients of a version. Returns the number of free slots."""
     for place in range(work.starts[version], work.starts[version + 1]):
