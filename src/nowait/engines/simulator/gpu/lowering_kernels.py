@@ -15,6 +15,8 @@ NONE = -1
 """In place of a row: an operation without this half. In place of a slot, term or instruction: there is none."""
 OPERATIONS, SLOTS = range(2)
 """Indices into ``Lowering.counts``: the operations written, and the slots that were ever occupied."""
+BEGIN = -1
+"""A pseudo-instruction that makes version 0 current."""
 
 
 class Lowering(NamedTuple):
@@ -23,7 +25,6 @@ class Lowering(NamedTuple):
     row_order: Any
     """Row numbers, shard by shard, as in ``ProblemData``."""
     shard_starts: Any
-    batch: int
     stream: np.uint64
     """The key of the stream of samples."""
     workers: Any
@@ -107,116 +108,119 @@ def most_held(codes: Any, starts: Any, num_sums: int) -> Any:
 
 
 @inlined
-def release(work: Any, slot: int, num_free: int) -> int:
+def release(holds: Any, free: Any, num_free: int, slot: int) -> int:
     """Count one holder of a slot less; without holders it is free. Returns the number of free slots."""
-    work.holds[slot] -= 1
-    if work.holds[slot] > 0:
+    holds[slot] -= 1
+    if holds[slot] > 0:
         return num_free
-    work.free[num_free] = slot
+    free[num_free] = slot
     return num_free + 1
 
 
 @inlined
-def use(work: Any, slot: int, weight: float) -> None:
-    """Append the operations of a step of ``weight`` along the gradient in a slot."""
-    batch = work.batch
+def use(operations: Any, weights: Any, end: int, rows: Any, slot: int, weight: float) -> int:
+    """Write the operations of a step of ``weight`` along the gradient in a slot. Returns the end of the operations."""
+    batch = rows.shape[1]
     for i in range(batch):
-        number = work.counts[OPERATIONS]
-        work.operations[number, 0] = work.rows[slot, i]
-        work.operations[number, 1] = slot * batch + i
-        work.operations[number, 2] = NONE
-        work.operations[number, 3] = 0
-        work.weights[number] = weight / batch
-        work.counts[OPERATIONS] += 1
+        operations[end, 0], operations[end, 1] = rows[slot, i], slot * batch + i
+        operations[end, 2], operations[end, 3] = NONE, 0
+        weights[end] = weight / batch
+        end += 1
+    return end
 
 
 @inlined
-def evaluate(work: Any, slot: int) -> None:
-    """Append the operations that compute the slopes of the batch in a slot at the current params.
+def evaluate(operations: Any, weights: Any, end: int, rows: Any, slot: int) -> int:
+    """Write the operations that compute the slopes of the batch in a slot at the current params.
 
-    The first one is part of the latest operation, if that has only made a step.
+    The first one is part of the latest operation, if that has only made a step. Returns the end of the operations.
     """
-    batch = work.batch
+    batch = rows.shape[1]
     for i in range(batch):
-        number = work.counts[OPERATIONS] - 1
-        if number < 0 or work.operations[number, 2] != NONE:
-            number += 1
-            work.operations[number, 0] = NONE
-            work.operations[number, 1] = 0
-            work.weights[number] = 0.0
-            work.counts[OPERATIONS] += 1
-        work.operations[number, 2] = work.rows[slot, i]
-        work.operations[number, 3] = slot * batch + i
-
-
-@inlined
-def evaluate_version(work: Any, version: int, num_free: int) -> int:
-    """Append the slopes of all gradients of a version. Returns the number of free slots."""
-    for place in range(work.starts[version], work.starts[version + 1]):
-        arrival = work.order[place]
-        num_free -= 1
-        slot = work.slots[arrival] = work.free[num_free]
-        work.counts[SLOTS] = max(work.counts[SLOTS], slot + 1)
-        work.holds[slot] = 1
-        worker = work.workers[arrival]
-        key = ticket_key(work.stream, worker, work.jobs[arrival])
-        for i in range(work.batch):
-            work.rows[slot, i] = draw_row(work.row_order, work.shard_starts, key, worker, i)
-        evaluate(work, slot)
-    return num_free
+        if end == 0 or operations[end - 1, 2] != NONE:
+            operations[end, 0], operations[end, 1] = NONE, 0
+            weights[end] = 0.0
+            end += 1
+        operations[end - 1, 2], operations[end - 1, 3] = rows[slot, i], slot * batch + i
+    return end
 
 
 @compiled
 def lower(work: Any) -> None:
-    """Write the operations of a plan without MERGE."""
-    codes, numbers, num_free = work.codes, work.numbers, work.free.size
-    at = number = version = stop = num_terms = 0
+    """Write the operations of a plan without MERGE.
+
+    Arrays are unpacked from their tuple once: a call that passes them all takes longer than an operation.
+    """
+    codes, numbers, order, starts, stops = work.codes, work.numbers, work.order, work.starts, work.stops
+    workers, jobs, stream, row_order, shard_starts = (
+        work.workers,
+        work.jobs,
+        work.stream,
+        work.row_order,
+        work.shard_starts,
+    )
+    operations, weights, slots, free, rows = work.operations, work.weights, work.slots, work.free, work.rows
+    holds, first_terms, terms, term_weights = work.holds, work.first_terms, work.terms, work.term_weights
+    at = number = stop = num_terms = end = used_slots = 0
+    num_free, version = free.size, NONE
     arrival, slot, free_term = NONE, NONE, NONE
-    num_free = evaluate_version(work, version, num_free)
-    while at < codes.size:
-        while stop < work.stops.size and work.stops[stop] <= at:
-            work.stopped[stop] = work.counts[OPERATIONS]
+    while at < codes.size or version < 0:
+        code = BEGIN if version < 0 else codes[at]
+        while code != BEGIN and stop < stops.size and stops[stop] <= at:
+            work.stopped[stop] = end
             stop += 1
-        code = codes[at]
-        total = codes[at + 1] - FIRST_SUM if code in (ADD, CLEAR, STEP) else 0
-        at += 2 if code in (ADD, CLEAR, STEP) else 1
+        total = 0
+        if code in (ADD, CLEAR, STEP):
+            total = codes[at + 1] - FIRST_SUM
+            at += 1
         if code == ARRIVE:
             if slot != NONE:
-                num_free = release(work, slot, num_free)
+                num_free = release(holds, free, num_free, slot)
             arrival += 1
-            slot = work.slots[arrival]
+            slot = slots[arrival]
         elif code == APPLY:
-            use(work, slot, numbers[number])
+            end = use(operations, weights, end, rows, slot, numbers[number])
             number += 1
         elif code == ADD:
             term = num_terms if free_term == NONE else free_term
             if free_term == NONE:
                 num_terms += 1
             else:
-                free_term = work.terms[free_term, 1]
-            work.terms[term, 0], work.terms[term, 1] = slot, work.first_terms[total]
-            work.term_weights[term] = numbers[number]
-            work.first_terms[total] = term
-            work.holds[slot] += 1
+                free_term = terms[free_term, 1]
+            terms[term, 0], terms[term, 1] = slot, first_terms[total]
+            term_weights[term] = numbers[number]
+            first_terms[total] = term
+            holds[slot] += 1
             number += 1
         elif code == CLEAR:
-            term = work.first_terms[total]
+            term = first_terms[total]
             while term != NONE:
-                num_free = release(work, work.terms[term, 0], num_free)
-                after = work.terms[term, 1]
-                work.terms[term, 1] = free_term
+                num_free = release(holds, free, num_free, terms[term, 0])
+                after = terms[term, 1]
+                terms[term, 1] = free_term
                 free_term, term = term, after
-            work.first_terms[total] = NONE
+            first_terms[total] = NONE
         elif code == STEP:
-            term = work.first_terms[total]
+            term = first_terms[total]
             while term != NONE:
-                weight = numbers[number] * (numbers[number + 1] * work.term_weights[term])
-                use(work, work.terms[term, 0], weight)
-                term = work.terms[term, 1]
+                weight = numbers[number] * (numbers[number + 1] * term_weights[term])
+                end = use(operations, weights, end, rows, terms[term, 0], weight)
+                term = terms[term, 1]
             number += 2
-        if code in (APPLY, STEP):
+        at += 0 if code == BEGIN else 1
+        if code in (APPLY, STEP, BEGIN):
             version += 1
-            num_free = evaluate_version(work, version, num_free)
-    while stop < work.stops.size:
-        work.stopped[stop] = work.counts[OPERATIONS]
+            for place in range(starts[version], starts[version + 1]):
+                num_free -= 1
+                new_slot = slots[order[place]] = free[num_free]
+                used_slots = max(used_slots, new_slot + 1)
+                holds[new_slot] = 1
+                worker = workers[order[place]]
+                key = ticket_key(stream, worker, jobs[order[place]])
+                for i in range(rows.shape[1]):
+                    rows[new_slot, i] = draw_row(row_order, shard_starts, key, worker, i)
+                end = evaluate(operations, weights, end, rows, new_slot)
+    while stop < stops.size:
+        work.stopped[stop] = end
         stop += 1
+    work.counts[OPERATIONS], work.counts[SLOTS] = end, used_slots

@@ -62,7 +62,6 @@ def operations_of(plan: Plan, events: list[int], data: ProblemData, seed: int) -
     work = compiled.Lowering(
         row_order=data.order,
         shard_starts=data.starts,
-        batch=batch,
         stream=np.uint64(sampler(seed).own_key),
         workers=np.ascontiguousarray(plan.arrivals["worker"]),
         jobs=np.ascontiguousarray(plan.arrivals["job"]),
