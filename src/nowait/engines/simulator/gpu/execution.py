@@ -168,6 +168,7 @@ class DeviceExecution:
                 num_runs=self._shape.runs,
                 block_width=block_width(problem.width),
                 num_warps=self._shape.warps,
+                enable_fp_fusion=True,  # the default depends on the version of Triton
             )
 
     def curves(self, num_evaluations: int, first_loss: float, on_evaluation: Callable[[], None]) -> Floats:
