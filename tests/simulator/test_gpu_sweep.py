@@ -176,9 +176,16 @@ def test_the_shape_of_a_launch(width, itemsize, penalised, num_runs, runs_per_pl
 
 
 def test_devices_have_names():
-    for name in ("gpu", "cuda:", "cuda:x", "CUDA", None, 0):
+    for name in ("gpu", "cuda:", "cuda:x", "CUDA", "", 0):
         with pytest.raises(ValueError, match="device must be 'cpu', 'cuda' or 'cuda:' and the number of a GPU, got"):
             nw.sweep(PROBLEM, METHOD, SPEEDS, device=name, **FEW)
+
+
+def test_no_device_is_the_cpu():
+    options = FEW | {"steps": 4}
+    found, expected = (nw.sweep(PROBLEM, METHOD, SPEEDS, device=name, **options) for name in (None, "cpu"))
+    assert found.engine == "compiled"
+    assert np.array_equal(found.curves, expected.curves)
 
 
 @pytest.mark.parametrize(("package", "words"), [("torch", "PyTorch"), ("triton", "Triton")])

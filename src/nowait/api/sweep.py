@@ -22,7 +22,7 @@ from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.progress import Progress
 from nowait.engines.simulator import simulate, simulate_compiled
 from nowait.engines.simulator.compiled import data_of
-from nowait.engines.simulator.gpu.device import check_name, find_device
+from nowait.engines.simulator.gpu.device import checked_name, find_device
 from nowait.engines.simulator.sweep import NotPlannable, SweepParts, sweep_compiled
 from nowait.engines.watch import Watch
 from nowait.recording import Run, Sweep, SweepRun, describe, name_of
@@ -52,7 +52,7 @@ def sweep(
     initial: Any = None,
     faults: Faults | None = None,
     threads: int | None = None,
-    device: str = "cpu",
+    device: str | None = "cpu",
     folder: str | Path | None = None,
     progress: bool | None = None,
 ) -> Sweep:
@@ -83,7 +83,8 @@ def sweep(
     >>> result.best, result.diverged.any(axis=1).tolist()
     (1.0, [False, False, False, True])
     """
-    if check_name(device) != "cpu":
+    device = checked_name(device)
+    if device != "cpu":
         find_device(device)
     sizes, seed_list = _checked_sizes(stepsizes), checked_seeds(seeds)
     make = maker(method)

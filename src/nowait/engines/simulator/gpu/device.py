@@ -13,8 +13,10 @@ INTERPRETER_BYTES = 1 << 28
 """The memory that a sweep may use when Triton interprets its kernels."""
 
 
-def check_name(name: object) -> str:
-    """Return the name if it is "cpu", "cuda" or "cuda:" and a number; otherwise raise ``ValueError``."""
+def checked_name(name: object) -> str:
+    """Return "cpu", "cuda" or "cuda:" and a number; None means "cpu". ``ValueError`` for other names."""
+    if name is None:
+        return "cpu"
     if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and the number of a GPU, got {name!r}")
     return name
