@@ -9,6 +9,7 @@ import pytest
 import nowait as nw
 from names import plain
 from nowait.engines.simulator import sweep as sweeps
+from nowait.engines.simulator.blueprint import Blueprint
 
 PROBLEM = nw.problems.LeastSquares.random(samples=200, dimension=10, noise=0.01, seed=0)
 SPEEDS = nw.speeds.LogNormal([0.3, 1.0, 1.0, 2.0, 7.0], sigma=0.5)
@@ -171,16 +172,55 @@ def test_plans_of_different_lengths_have_times_of_their_own(caplog):
 
 def test_one_plan_serves_all_stepsizes(monkeypatch):
     plans = []
-    original = sweeps.Blueprint.plan
+    original = Blueprint.scheduled_plan
 
     def plan(self, *arguments, **options):
         plans.append(options.get("most_events"))
         return original(self, *arguments, **options)
 
-    monkeypatch.setattr(sweeps.Blueprint, "plan", plan)
+    monkeypatch.setattr(Blueprint, "scheduled_plan", plan)
     nw.sweep(PROBLEM, METHOD, SPEEDS, stepsizes=np.geomspace(0.01, 1, 20), seeds=range(2), steps=5_000)
-    assert plans.count(None) == 2, "one for each seed, beside those that are compared"
-    assert plans.count(math.inf) == 2, "the smallest, which is the first, and the largest, whole"
+    assert plans.count(None) == 2, "one for each seed"
+    assert plans.count(math.inf) == 1, "the whole plan along which stepsizes are compared"
+    assert len(plans) == 4
+
+
+@pytest.mark.parametrize(
+    ("stepsizes", "seeds", "cores", "events", "blocks", "groups"),
+    [
+        (32, 16, 16, 1_000, [32], [1] * 16),
+        (512, 1, 16, 1_000, [32] * 16, [1]),
+        (1, 512, 16, 1_000, [1], [32] * 16),
+        (1, 513, 16, 1_000, [1], [17] * 17 + [16] * 14),
+        (4, 64, 16, 1_000, [4], [4] * 16),
+        (1, 512, 16, 1 << 18, [1], [4] * 128),
+        (1, 512, 16, 1 << 30, [1], [1] * 512),
+        (4, 3, 16, 1_000, [1] * 4, [1] * 3),
+        (5, 8, 2, 1_000, [5], [4, 4]),
+        (40, 26, 16, 1_000, [20, 20], [1] * 26),
+    ],
+)
+def test_how_runs_are_shared_out(stepsizes, seeds, cores, events, blocks, groups):
+    shares = sweeps.shares_of(np.ones(stepsizes), list(range(seeds)), cores, events)
+    assert [len(block) for block in shares[0]] == blocks
+    assert [len(group) for group in shares[1]] == groups
+    assert sorted(seed for group in shares[1] for seed in group) == list(range(seeds))
+
+
+def test_seeds_executed_together_have_the_losses_of_single_runs(monkeypatch, caplog):
+    """Their plans have different numbers of evaluations, and some runs diverge."""
+    evaluated = []
+    original = sweeps.losses_at
+    monkeypatch.setattr(
+        sweeps, "losses_at", lambda parts, points: evaluated.append(len(points)) or original(parts, points)
+    )
+    make = lambda size: nw.RingmasterASGD(nw.Constant(size), max_delay=4)  # noqa: E731
+    options = {"gradients": 120, "evaluate_every": 7}
+    result = nw.sweep(PROBLEM, make, SPEEDS, stepsizes=[0.1, 60.0], seeds=range(6), threads=1, **options)
+    assert max(evaluated) > 2
+    assert result.diverged.any()
+    assert len({int(np.isfinite(row).sum()) for row in result.step[0]}) > 1
+    check_against_single_runs(result, PROBLEM, make, **options)
 
 
 def test_a_function_may_return_the_same_method_every_time(caplog):
@@ -281,7 +321,7 @@ def test_advice_is_logged_once_and_divergence_is_not_told_run_by_run(caplog):
         ({"seeds": []}, ValueError, "seeds is empty"),
         ({"seeds": [-1]}, ValueError, "seed must be an integer of at least 0"),
         ({"threads": 0}, ValueError, "threads must be an integer of at least 1"),
-        ({"device": "cuda"}, ValueError, "device must be 'cpu', got 'cuda'"),
+        ({"device": "gpu"}, ValueError, "device must be 'cpu', 'cuda' or 'cuda:' and the number of a GPU, got 'gpu'"),
         ({"method": nw.PIAG(0.9)}, TypeError, "PIAG has no stepsize to sweep over"),
         ({"method": nw.AsynchronousSGD}, TypeError, "method must be a method or a function"),
         ({"method": nw.AsynchronousSGD(nw.AdaDelay(1.0, 1.0))}, TypeError, "AdaDelay has no single size"),

@@ -287,7 +287,7 @@ def test_an_interrupted_simulation_of_the_command_line_is_saved_and_names_the_st
 
 
 def test_an_interrupted_sweep_of_the_command_line_goes_on(tmp_path, monkeypatch):
-    from nowait.engines.simulator import sweep as sweeps
+    from nowait.engines.simulator import sweep, sweep_plans
 
     data = str(Path(__file__).parents[1] / "small.libsvm")
     options = [
@@ -304,7 +304,7 @@ def test_an_interrupted_sweep_of_the_command_line_goes_on(tmp_path, monkeypatch)
         "0.01,0.1",
     ]
     arguments = [*options, "--folder", str(tmp_path / "sweep"), "--json"]
-    original, pressed = sweeps.evaluation_events, []
+    original, pressed = sweep_plans.evaluation_events, []
     kept = tmp_path / "sweep" / "runs.jsonl"
 
     def evaluation_events(*parts):
@@ -313,8 +313,9 @@ def test_an_interrupted_sweep_of_the_command_line_goes_on(tmp_path, monkeypatch)
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         return original(*parts)
 
-    monkeypatch.setattr(sweeps, "evaluation_events", evaluation_events)
-    monkeypatch.setattr(sweeps, "num_cores", lambda: 1)
+    monkeypatch.setattr(sweep_plans, "evaluation_events", evaluation_events)
+    monkeypatch.setattr(sweep, "num_cores", lambda: 1)
+    monkeypatch.setattr(sweep, "RUNS_TOGETHER", 2)
     first = RUNNER.invoke(app, arguments)
     assert (first.exit_code, first.stdout) == (130, "")
     assert "The complete runs are kept" in first.stderr.replace("\n", " ")

@@ -298,6 +298,7 @@ def sweep(  # noqa: PLR0917 (typer makes options of them)
     problem: Problem = None,
     loss: Loss = "least-squares",
     batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 1,
+    device: Annotated[str, typer.Option(help="Where runs are executed: cpu, cuda or cuda:1.")] = "cpu",
     folder: Annotated[
         Path | None, typer.Option(help="Where the figure goes, a new folder.", show_default="runs/sweep-N")
     ] = None,

@@ -33,6 +33,7 @@ class SweepSettings:
     gradients: int
     stepsizes: str | None
     seeds: int
+    device: str
     folder: Path
     as_json: bool
 
@@ -65,6 +66,7 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
             stepsizes=stepsizes,
             seeds=range(settings.seeds),
             gradients=settings.gradients,
+            device=settings.device,
             folder=settings.folder,
         )
     except nw.Interrupted:

@@ -12,8 +12,8 @@ import numpy as np
 
 from nowait.numerics.compiled import compiled
 from nowait.numerics.elementary_kernels import exp, log, log1p_of_share
-from nowait.numerics.lanes import dot, dot_of_rows
-from nowait.problems.kernels import FIRST, add_from, margins_of_eight, sparse_margin
+from nowait.numerics.lanes import dot, dot_of_rows, total
+from nowait.problems.kernels import ABSOLUTE, FIRST, HINGE, LEAST_SQUARES, add_from, margins_of_eight, sparse_margin
 
 
 @compiled
@@ -78,12 +78,48 @@ def sparse_squared_norms(values: Any, starts: Any) -> Any:
 
 
 @compiled
+def mean_losses(model: int, margins: Any, targets: Any, weights: Any, means: Any) -> None:
+    """``means[p]`` = Σ weights·φ over the rows with ``margins[p]``; the mean of φ if there are no weights.
+
+    One call for all points: threads that evaluate losses wait for each other between calls.
+    """
+    losses = np.empty(targets.size)
+    for p in range(means.size):
+        fill_losses(model, margins[p], targets, losses)
+        means[p] = dot(losses, weights) if weights.size else total(losses) / losses.size
+
+
+@compiled
+def fill_losses(model: int, margins: Any, targets: Any, losses: Any) -> None:
+    """``losses`` = φ of every row, for the models in ``nowait.problems.kernels``."""
+    if model == LEAST_SQUARES:
+        for i in range(losses.size):
+            difference = margins[i] - float(targets[i])
+            losses[i] = 0.5 * (difference * difference)
+    elif model == ABSOLUTE:
+        for i in range(losses.size):
+            losses[i] = abs(margins[i] - float(targets[i]))
+    elif model == HINGE:
+        for i in range(losses.size):
+            z = float(targets[i]) * margins[i]
+            losses[i] = 0.0 if z >= 1.0 else 1.0 - z
+    else:
+        fill_logistic_losses(margins, targets, losses)
+
+
+@compiled
+def fill_logistic_losses(margins: Any, targets: Any, losses: Any) -> None:
+    """``losses`` = ln(1 + exp(−target·margin)) of every row, without overflow."""
+    for i in range(losses.size):
+        z = float(targets[i]) * float(margins[i])
+        losses[i] = (0.0 if z > 0.0 else -z) + log1p_of_share(exp(-abs(z)))
+
+
+@compiled
 def logistic_losses(margins: Any, targets: Any) -> Any:
     """ln(1 + exp(−target·margin)) of every row, without overflow."""
     losses = np.empty(margins.size)
-    for i in range(margins.size):
-        z = float(targets[i]) * float(margins[i])
-        losses[i] = (0.0 if z > 0.0 else -z) + log1p_of_share(exp(-abs(z)))
+    fill_logistic_losses(margins, targets, losses)
     return losses
 
 

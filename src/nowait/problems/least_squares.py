@@ -25,6 +25,7 @@ class LeastSquares(LinearModel):
     """
 
     model = 0
+    has_compiled_losses = True
 
     def __init__(self, features: Any, targets: Any, batch_size: int = 1, l2: float = 0.0) -> None:
         super().__init__(features, targets, batch_size, l2)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from nowait.core import Sample, sampler
+from nowait.core.schedule import speaks_for
 from nowait.core.types import Floats, Vector
-from nowait.problems.compiled_data import DENSE, NO_INTEGERS, SPARSE, ProblemData
-from nowait.problems.matrix import margins_of, sums_of
+from nowait.problems.compiled_data import DENSE, NO_INTEGERS, NO_NUMBERS, SPARSE, ProblemData
+from nowait.problems.matrix import full_kernels, margins_of, sums_of
 from nowait.problems.rows import RowModel
 
 
@@ -20,6 +21,8 @@ class LinearModel(RowModel):
 
     model: int
     """The loss φ in compiled gradients: one of the constants in ``nowait.problems.kernels``."""
+    has_compiled_losses: bool
+    """Set by classes whose ``losses`` compiled code computes too; a subclass with other losses does not inherit it."""
 
     def __init__(self, features: Any, targets: Any, batch_size: int, l2: float) -> None:
         super().__init__(features, targets, batch_size, l2)
@@ -84,9 +87,17 @@ class LinearModel(RowModel):
 
     def losses_at(self, points: Any) -> Floats:
         """Return the loss of every row of ``points``, in one pass over the data."""
-        margins = margins_of(self.features, points)
-        means = [self.shards.mean(self.losses(row, self.targets)) for row in margins]
+        means = self._mean_losses(margins_of(self.features, points))
         return np.array([mean + self.penalty(point) for mean, point in zip(means, points, strict=True)])
+
+    def _mean_losses(self, margins: Floats) -> Floats:
+        """Return the mean of φ for every row of ``margins``."""
+        if not speaks_for(type(self), "has_compiled_losses", ("losses",)):
+            return np.array([self.shards.mean(self.losses(row, self.targets)) for row in margins])
+        means = np.empty(len(margins))
+        weights = NO_NUMBERS if self.shards.order is None else self.shards.weights
+        full_kernels().mean_losses(self.model, margins, self.targets, weights, means)
+        return means
 
     @abstractmethod
     def losses(self, margins: Any, targets: Any) -> Any:

@@ -22,6 +22,7 @@ class AbsoluteLoss(LinearModel):
     """
 
     model = 2
+    has_compiled_losses = True
 
     def __init__(self, features: Any, targets: Any, batch_size: int = 1) -> None:
         super().__init__(features, targets, batch_size, l2=0.0)
@@ -52,6 +53,7 @@ class Hinge(LinearModel):
     """
 
     model = 3
+    has_compiled_losses = True
 
     def __init__(self, features: Any, labels: Any, batch_size: int = 1) -> None:
         super().__init__(features, signs_of(labels), batch_size, l2=0.0)

@@ -24,6 +24,7 @@ class LogisticModel(LinearModel):
     """The mean of ln(1 + exp(−b_i·a_i·x)), plus a regulariser."""
 
     model = 1
+    has_compiled_losses = True
 
     def losses(self, margins: Any, targets: Any) -> Any:
         """ln(1 + exp(−target·margin)), without overflow."""

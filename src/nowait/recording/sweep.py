@@ -50,7 +50,7 @@ class Sweep:
     diverged: NDArray[np.bool_]
     """True where a run diverged: [stepsize, seed]."""
     engine: str
-    """``"compiled"`` if all runs were compiled, else ``"reference"``."""
+    """``"compiled"`` if all runs were compiled (``"gpu"`` if all for a GPU), else ``"reference"``."""
     answers: Floats | None = None
     """With an output rule: the loss of its result, [stepsize, seed], infinite where the run diverged."""
     config: dict[str, Any] = field(default_factory=dict)

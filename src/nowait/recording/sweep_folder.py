@@ -138,8 +138,10 @@ class SweepFolder:
 
 
 def engine_of(engines: set[str]) -> str:
-    """Return "compiled" if all runs were compiled, else "reference"."""
-    return "compiled" if engines == {"compiled"} else "reference"
+    """Return "gpu" if all runs were made on a GPU, "compiled" if all were compiled there or here, else "reference"."""
+    if engines == {"gpu"}:
+        return "gpu"
+    return "compiled" if engines and engines <= {"compiled", "gpu"} else "reference"
 
 
 def _line(size: float, seed: int, run: SweepRun, engine: str) -> str:

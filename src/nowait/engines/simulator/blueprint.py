@@ -8,12 +8,12 @@ from typing import final
 from nowait.core import ApplyAtOnce, LastIterate, Method, Output
 from nowait.core.randomness import CounterRandom
 from nowait.core.schedule import speaks_for
-from nowait.core.types import Floats
+from nowait.core.types import Floats, Integers
 from nowait.engines.budget import Budget
 from nowait.engines.progress import Progress
 from nowait.engines.simulator.plan import NotPlannable, Plan
 from nowait.engines.simulator.planner import Planner
-from nowait.engines.simulator.schedule import scheduled_plan
+from nowait.engines.simulator.schedule import scheduled_plan, stepsizes_of
 from nowait.speeds import Faults, Speeds
 from nowait.speeds.formula import Formula
 
@@ -21,6 +21,9 @@ METHOD_BEHAVIOUR = ("start", "on_arrival", "on_timer", "on_join", "on_leave", "o
 """The methods of ``Method`` that ``Method.schedule`` describes."""
 SPEEDS_BEHAVIOUR = ("timing", "clock")
 """The methods of ``Speeds`` that ``Speeds.formula`` describes."""
+
+FEW_CHECKED = 4
+"""How many stepsizes of a rule are checked, if 64 of another rule of its type have been."""
 
 
 @final
@@ -71,22 +74,41 @@ class Blueprint:
         self, budget: Budget, bar: Progress, *, most_events: float = math.inf, weigh_in_flight: bool = True
     ) -> Plan:
         """Return the plan of the whole budget, or of its first ``most_events`` events."""
-        declared, formula = self._declared, self._formula
-        if declared is None or formula is None:
-            return self._planned_by_the_method(budget, bar, most_events, weigh_in_flight)
         try:
-            return scheduled_plan(
-                declared,
-                formula,
-                self.workers,
-                budget,
-                averaging=self.averaging,
-                weigh_in_flight=weigh_in_flight,
-                most_events=most_events,
-                should_continue=lambda: not self._stopped,
-            )
+            return self.scheduled_plan(budget, most_events=most_events, weigh_in_flight=weigh_in_flight)
         except NotPlannable:
             return self._planned_by_the_method(budget, bar, most_events, weigh_in_flight)
+
+    def scheduled_plan(self, budget: Budget, *, most_events: float = math.inf, weigh_in_flight: bool = True) -> Plan:
+        """Return the plan made by compiled code only, without the method. ``NotPlannable`` if that is impossible."""
+        declared, formula = self._declared, self._formula
+        if declared is None or formula is None:
+            raise NotPlannable("the method or the speeds declare nothing")
+        return scheduled_plan(
+            declared,
+            formula,
+            self.workers,
+            budget,
+            averaging=self.averaging,
+            weigh_in_flight=weigh_in_flight,
+            most_events=most_events,
+            should_continue=lambda: not self._stopped,
+        )
+
+    def stepsizes_like(self, other: Blueprint, delays: Integers, steps: Integers) -> Floats | None:
+        """Return the stepsizes of these steps, if the plans of ``other`` differ from those of this one in nothing else.
+
+        None if other things may differ. Both must have the same speeds, workers and seed.
+        """
+        mine, theirs = self._declared, other._declared
+        if mine is None or theirs is None or not self.is_scheduled or mine.max_delay != theirs.max_delay:
+            return None
+        if type(mine.stepsize) is not type(theirs.stepsize):
+            return None
+        try:
+            return stepsizes_of(mine.stepsize, delays, len(self.workers), steps, FEW_CHECKED)
+        except NotPlannable:
+            return None
 
     def _planned_by_the_method(self, budget: Budget, bar: Progress, most_events: float, weigh_in_flight: bool) -> Plan:
         clock = self._speeds.clock(self.seed)

@@ -115,7 +115,7 @@ def _arrivals(
     return arrivals[:rows], bool(out_of_time)
 
 
-def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Integers) -> Floats:
+def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Integers, checked: int = CHECKED) -> Floats:
     """Return the stepsizes of all arrivals in one call; ``NotPlannable`` if they differ from those of single calls."""
     if type(rule).at not in KNOWN_AT:
         raise NotPlannable("the stepsize has an at() of its own")
@@ -125,7 +125,7 @@ def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Inte
         raise NotPlannable("the stepsize does not take arrays") from error
     if stepsizes.shape != delays.shape or not ((stepsizes >= 0) & (stepsizes < math.inf)).all():
         raise NotPlannable("the stepsizes are not all finite and at least 0")
-    for place in range(0, len(delays), max(1, len(delays) // CHECKED)):
+    for place in range(0, len(delays), max(1, len(delays) // checked)):
         alone = float(rule(int(delays[place]), num_workers, int(steps[place])))
         if not math.isclose(alone, stepsizes[place], rel_tol=1e-12):
             raise NotPlannable("the stepsize gives other numbers for arrays")

@@ -6,60 +6,27 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property
 from threading import Lock
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core import Method, checks
-from nowait.core.capabilities import Capabilities
 from nowait.core.problem import loss_of
-from nowait.core.types import Floats, Vector
-from nowait.engines.budget import Budget, EvaluationPlan
-from nowait.engines.due import Due
+from nowait.core.types import Floats
 from nowait.engines.progress import Progress
 from nowait.engines.results import is_reasonable
-from nowait.engines.simulator.blueprint import Blueprint
 from nowait.engines.simulator.compiled import NO_COMPILED_GRADIENT
 from nowait.engines.simulator.execution import Execution
-from nowait.engines.simulator.plan import ADD, APPLY, MERGE, STEP, NotPlannable, Plan
-from nowait.engines.simulator.playback import PlanPosition
-from nowait.problems.compiled_data import ProblemData
+from nowait.engines.simulator.plan import NotPlannable
+from nowait.engines.simulator.sweep_plans import EvaluatedPlan, Planning, SweepParts, plans_scale
 from nowait.recording import SweepRun
-from nowait.speeds import Faults, Speeds
 
-EVENTS_COMPARED = 2_000
-"""Over how many events the plans for different stepsizes are compared."""
-
-
-@final
-@dataclass(frozen=True)
-class SweepParts:
-    """What all runs of a sweep have in common."""
-
-    problem: Any
-    data: ProblemData | None
-    make: Callable[[float], Method]
-    speeds: Speeds
-    faults: Faults
-    budget: Budget
-    evaluations: EvaluationPlan
-    initial: Vector
-
-    @cached_property
-    def capabilities(self) -> Capabilities:
-        """The optional members of the problem, resolved once."""
-        return Capabilities.of(self.problem)
-
-    def blueprint(self, stepsize: float, seed: int) -> Blueprint:
-        """Return the blueprint of the run with this stepsize and seed."""
-        method = checks.instance(self.make(stepsize), Method, "method", "nw.AsynchronousSGD(nw.DelayAdaptive(0.01))")
-        workers = self.faults.present_at_start(self.speeds.num_workers)
-        return Blueprint(method, workers, self.speeds, self.faults, seed)
-
+RUNS_TOGETHER = 32
+"""How many runs a thread executes together: the rows of the data are read from memory once for all of them. Losses of
+one point at a time are limited by the bandwidth of the memory, which all cores share."""
+EVENTS_TOGETHER = 1 << 20
+"""Seeds are only executed together if their plans have no more events than this in total: a plan takes memory."""
 
 Keep = Callable[[int, Floats, list[SweepRun]], None]
 """Receives the complete runs of a seed and their stepsizes; called from any thread, one call at a time."""
@@ -72,21 +39,22 @@ def sweep_compiled(
     if parts.data is None:
         raise NotPlannable(NO_COMPILED_GRADIENT)
     cores = threads or num_cores()
-    scales = _plans_scale(parts, stepsizes, seeds[0])
+    events = parts.budget.steps or parts.budget.gradients or EVENTS_TOGETHER
     work = _Work(parts, stepsizes, bar, len(seeds), keep)
-    if not scales:
-        for seed in seeds:
-            work.of_seed_with_own_plans(seed)
-        return
-    at_once = min(cores, len(seeds))
-    blocks = np.array_split(np.arange(len(stepsizes)), min(len(stepsizes), max(1, cores // at_once)))
-    with ThreadPoolExecutor(cores) as pool, ThreadPoolExecutor(at_once) as seed_pool:
+    with ThreadPoolExecutor(cores) as pool, ThreadPoolExecutor(cores) as planning_pool:
         try:
-            for _ in seed_pool.map(lambda seed: work.of_seed(seed, blocks, pool), seeds):
+            if plans_scale(parts, stepsizes, seeds[0]):
+                blocks, groups = shares_of(stepsizes, seeds, cores, events)
+                made = planning_pool.map(lambda group: work.of_seeds(group, blocks, pool), groups)
+            else:
+                runs = [(size, seed) for seed in seeds for size in stepsizes.tolist()]
+                _, some_runs = shares_of(np.ones(1), list(range(len(runs))), cores, events)
+                made = pool.map(lambda places: work.with_own_plans([runs[place] for place in places]), some_runs)
+            for _ in made:
                 pass
         except BaseException:  # e.g. Ctrl-C: do not wait for the runs that have not started
             work.stop()
-            seed_pool.shutdown(wait=False, cancel_futures=True)
+            planning_pool.shutdown(wait=False, cancel_futures=True)
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -98,48 +66,21 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _plans_scale(parts: SweepParts, stepsizes: Floats, seed: int) -> bool:
-    """Return whether the plans for all stepsizes differ only in a factor of their stepsizes.
+def shares_of(
+    stepsizes: Floats, seeds: list[int], cores: int, events: int
+) -> tuple[list[NDArray[np.intp]], list[list[int]]]:
+    """Return blocks of stepsizes and groups of seeds: a thread executes one block for all seeds of a group.
 
-    All stepsizes are compared over the first events; the smallest and the largest over the whole run.
+    About ``RUNS_TOGETHER`` runs are executed together, or fewer if there are not enough for all cores, and every core
+    gets the same number. ``events`` is about the number of events of a plan.
     """
-    quiet, unit = Progress("", shown=False), float(stepsizes[0])
-
-    def plan(size: float, most_events: float) -> Plan:
-        return parts.blueprint(size, seed).plan(parts.budget, quiet, most_events=most_events)
-
-    first = plan(unit, EVENTS_COMPARED)
-    if not all(_is_scaled(plan(size, EVENTS_COMPARED), first, size / unit) for size in stepsizes[1:].tolist()):
-        return False
-    if len(first.moments) < EVENTS_COMPARED or len(stepsizes) == 1:
-        return True
-    whole = plan(unit, math.inf)
-    extremes = {float(stepsizes.min()), float(stepsizes.max())} - {unit}
-    return all(_is_scaled(plan(size, math.inf), whole, size / unit) for size in extremes)
-
-
-def _is_scaled(plan: Plan, unit: Plan, factor: float) -> bool:
-    """Return whether the instructions are the same, with stepsizes ``factor`` times as large."""
-    if not np.array_equal(plan.codes, unit.codes) or len(plan.numbers) != len(unit.numbers):
-        return False
-    columns = [name for name in plan.arrivals.dtype.names or () if name != "stepsize"]
-    same = all(np.array_equal(plan.arrivals[name], unit.arrivals[name]) for name in columns)
-    expected = np.where(_are_stepsizes(plan.codes), factor, 1.0) * unit.numbers
-    return same and bool(np.allclose(plan.numbers, expected, rtol=1e-12, atol=0.0))
-
-
-def _are_stepsizes(codes: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return a mask of those numbers of a plan that are stepsizes."""
-    marks = np.zeros((len(codes), 2), np.int8)  # by instruction: 1 for a stepsize, 2 for another number
-    marks[(codes == APPLY) | (codes == STEP), 0] = 1
-    marks[codes == STEP, 1] = 2
-    marks[(codes == ADD) | (codes == MERGE), 0] = 2
-    numbers = marks[marks > 0]
-    return np.asarray(numbers == 1)
-
-
-class _StoppedError(Exception):
-    """The sweep was stopped by its caller."""
+    runs = len(stepsizes) * len(seeds)
+    rounds = math.ceil(runs / (cores * RUNS_TOGETHER))
+    together = math.ceil(runs / (cores * rounds))
+    blocks = np.array_split(np.arange(len(stepsizes)), math.ceil(len(stepsizes) / together))
+    at_once = max(1, min(together // len(stepsizes), EVENTS_TOGETHER // events))
+    groups = np.array_split(np.array(seeds), math.ceil(len(seeds) / at_once))
+    return blocks, [group.tolist() for group in groups]
 
 
 @final
@@ -152,75 +93,93 @@ class _Work:
         self._bar = bar
         self._to_do = num_seeds * len(stepsizes)
         self._done = 0.0
-        self._stopped = False
-        self._planning = Lock()
-        """One plan at a time: a function may return the same method object again and again."""
-        self._blueprint: Blueprint | None = None
+        self._planning = Planning(parts)
+        self._first_loss = loss_of(parts.problem, parts.initial)
 
     def stop(self) -> None:
         """Stop planning and executing."""
-        self._stopped = True
-        if self._blueprint is not None:
-            self._blueprint.stop()
+        self._planning.stop()
 
-    def _plan(self, stepsize: float, seed: int) -> Plan:
-        with self._planning:
-            self._check_that_it_goes_on()
-            self._blueprint = self._parts.blueprint(stepsize, seed)
-            return self._blueprint.plan(self._parts.budget, Progress("", shown=False))
-
-    def of_seed(self, seed: int, blocks: list[NDArray[Any]], pool: ThreadPoolExecutor) -> None:
-        """Make the runs of a seed from one plan, a block of stepsizes in each thread."""
-        plan = self._plan(float(self._stepsizes[0]), seed)
-        events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
+    def of_seeds(self, seeds: list[int], blocks: list[NDArray[Any]], pool: ThreadPoolExecutor) -> None:
+        """Make the runs of some seeds from one plan each, a block of stepsizes in each thread."""
+        plans = [self._planning.plan(float(self._stepsizes[0]), seed) for seed in seeds]
         factors = self._stepsizes / self._stepsizes[0]
-        results = pool.map(lambda block: self._execute(plan, events, seed, factors[block]), blocks)
-        losses = np.concatenate(list(results))
-        self._finished(seed, self._stepsizes, plan, events, losses)
+        results = list(pool.map(lambda block: self._execute(plans, factors[block]), blocks))
+        for plan, *losses in zip(plans, *results, strict=True):
+            self._finished(plan, self._stepsizes, np.concatenate(losses))
 
-    def of_seed_with_own_plans(self, seed: int) -> None:
-        """Make the runs of a seed with a plan for every stepsize."""
-        for size in self._stepsizes:
-            plan = self._plan(float(size), seed)
-            events = evaluation_events(plan, self._parts.evaluations, self._parts.budget)
-            losses = self._execute(plan, events, seed, np.ones(1))
-            self._finished(seed, np.array([size]), plan, events, losses)
+    def with_own_plans(self, runs: list[tuple[float, int]]) -> None:
+        """Make some runs, given by stepsize and seed, from a plan for each."""
+        plans = [self._planning.plan(size, seed) for size, seed in runs]
+        for (size, _), plan, losses in zip(runs, plans, self._execute(plans, np.ones(1)), strict=True):
+            self._finished(plan, np.array([size]), losses)
 
-    def _finished(self, seed: int, sizes: Floats, plan: Plan, events: list[int], losses: Floats) -> None:
-        step, gradients, time = _moments(plan, events)
+    def _finished(self, plan: EvaluatedPlan, sizes: Floats, losses: Floats) -> None:
+        step, gradients, time = plan.moments()
         with self._keeping:
-            self._check_that_it_goes_on()
-            self._keep(seed, sizes, [SweepRun(row, step, gradients, time) for row in losses])
+            self._planning.check()
+            self._keep(plan.seed, sizes, [SweepRun(row, step, gradients, time) for row in losses])
 
-    def _check_that_it_goes_on(self) -> None:
-        """Raise after ``stop``: curves that it cut short must not be kept, since they look like runs that diverged."""
-        if self._stopped:
-            raise _StoppedError
+    def _execute(self, plans: list[EvaluatedPlan], factors: Floats) -> list[Floats]:
+        """Return the losses at the start and at every evaluation, [run, evaluation], for each plan.
 
-    def _execute(self, plan: Plan, events: list[int], seed: int, factors: Floats) -> Floats:
-        """Return the losses at the start and after these events, [run, evaluation]."""
-        parts = self._parts
+        All runs go from evaluation to evaluation together, because their losses need one pass over the data.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
-            assert parts.data is not None
-            execution = Execution(parts.data, plan, seed, parts.initial, np.ascontiguousarray(factors), None)
-            losses = np.full((len(factors), len(events) + 1), math.inf)
-            losses[:, 0] = loss_of(parts.problem, parts.initial)
-            for place, event in enumerate(events, start=1):
-                execution.run_to(plan.moments.codes_after(event))
-                execution.alive &= execution.finite()
-                alive = np.flatnonzero(execution.alive)
-                losses[alive, place] = losses_at(parts, execution.points[alive])
-                for run in alive:
-                    execution.alive[run] = is_reasonable(float(losses[run, place]), float(losses[run, 0]))
-                losses[~execution.alive, place] = math.inf
-                self._progress(len(factors) / len(events))
-                if self._stopped or not execution.alive.any():
+            curves = [_Curves(self._parts, plan, factors, self._first_loss) for plan in plans]
+            for place in range(1, max(len(plan.events) for plan in plans) + 1):
+                running = [curve for curve in curves if curve.run_to(place)]
+                if self._planning.stopped or not running:
                     break
-        return losses
+                losses = np.asarray(losses_at(self._parts, np.concatenate([curve.points for curve in running])))
+                ends = np.cumsum([len(curve.points) for curve in running])
+                for curve, some in zip(running, np.split(losses, ends[:-1]), strict=True):
+                    curve.record(place, some)
+                self._progress(sum(len(factors) / len(curve.plan.events) for curve in running))
+        return [curve.losses for curve in curves]
 
     def _progress(self, runs: float) -> None:
         self._done += runs
         self._bar.show(min(1.0, self._done / self._to_do))
+
+
+@final
+class _Curves:
+    """The losses of the runs of one plan while they are executed; infinite after a run has diverged."""
+
+    def __init__(self, parts: SweepParts, plan: EvaluatedPlan, factors: Floats, first_loss: float) -> None:
+        assert parts.data is not None
+        self.plan = plan
+        self._execution = Execution(
+            parts.data, plan.plan, plan.seed, parts.initial, np.ascontiguousarray(factors), None
+        )
+        self._first_loss = first_loss
+        self.losses = np.full((len(factors), len(plan.events) + 1), math.inf)
+        """[run, evaluation]"""
+        self.losses[:, 0] = first_loss
+
+    def run_to(self, place: int) -> bool:
+        """Execute the runs up to an evaluation. Returns False if there is none, or no run whose loss is needed."""
+        execution = self._execution
+        if place > len(self.plan.events) or not execution.alive.any():
+            return False
+        execution.run_to(self.plan.plan.moments.codes_after(self.plan.events[place - 1]))
+        execution.alive &= execution.finite()
+        return bool(execution.alive.any())
+
+    @property
+    def points(self) -> Any:
+        """The params of the runs that have not diverged."""
+        return self._execution.points[self._execution.alive]
+
+    def record(self, place: int, losses: Floats) -> None:
+        """Record the losses of ``points``."""
+        alive = self._execution.alive
+        reasonable = [is_reasonable(loss, self._first_loss) for loss in losses.tolist()]
+        runs = np.flatnonzero(alive)[reasonable]
+        self.losses[runs, place] = losses[reasonable]
+        alive[:] = False
+        alive[runs] = True
 
 
 def losses_at(parts: SweepParts, points: Any) -> Any:
@@ -229,34 +188,6 @@ def losses_at(parts: SweepParts, points: Any) -> Any:
     if together is not None and len(points) > 1:
         return together(points)
     return [loss_of(parts.problem, point) for point in points]
-
-
-def evaluation_events(plan: Plan, evaluations: EvaluationPlan, budget: Budget) -> list[int]:
-    """Return the events after which a session would evaluate the loss, including the last one."""
-    events: list[int] = []
-    position, due, evaluated = PlanPosition(plan), Due(), 0
-    due.plan(position, evaluations, budget)
-    while position.is_ahead:
-        last = plan.moments.first_due(position.num_events, due.steps, due.gradients, due.time)
-        position.num_events = last + 1
-        new_params = position.stepped_at == position.now and position.steps != evaluated
-        if new_params and (due.for_evaluation(position) or not position.is_ahead):
-            events.append(last)
-            evaluated = position.steps
-            due.plan(position, evaluations, budget)
-    if position.steps != evaluated:
-        events.append(position.num_events - 1)
-    return events
-
-
-def _moments(plan: Plan, events: list[int]) -> list[Floats]:
-    """Return the steps, gradients and times at the start and after these events."""
-    moments = plan.moments
-    return [
-        np.array([0.0, *(moments.steps_after(event) for event in events)]),
-        np.array([0.0, *(float(moments.gradients[event]) for event in events)]),
-        np.array([0.0, *(moments.stepped_at(event) for event in events)]),
-    ]
 
 
 __all__ = ["Keep", "NotPlannable", "SweepParts", "sweep_compiled"]
