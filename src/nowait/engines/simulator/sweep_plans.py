@@ -24,7 +24,7 @@ from nowait.engines.simulator.playback import PlanPosition
 from nowait.problems.compiled_data import ProblemData
 from nowait.speeds import Faults, Speeds
 
-EVENTS_COMPARED = 2_000
+EVENTS_COMPARED = 500
 """Over how many events the plans for different stepsizes are compared."""
 
 
