@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,16 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_prints_what_it_says(example, tmp_path):
+def test_an_example_prints_what_it_says(example, tmp_path, monkeypatch, capfd):
+    """Run it as a script, but in this process, which has imported everything already."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(example)])
+    runpy.run_path(str(example), run_name="__main__")
+    assert capfd.readouterr().out == example.with_suffix(".out").read_text()
+
+
+def test_an_example_is_a_script(tmp_path):
+    example = ROOT / "examples" / "real_workers.py"
     command = [sys.executable, "-W", "error", str(example)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ)
     assert result.returncode == 0, result.stderr
