@@ -275,3 +275,13 @@ def test_a_forked_child_makes_passes_with_threads_of_its_own():
             os._exit(0 if right else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert vectors.squared_norm(vector) == float(LARGE)
+
+
+def test_passes_go_on_with_the_threads_that_the_system_allows(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    vector = np.ones(SIZE)
+    with using_threads(4):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert vectors.squared_norm(vector) == SIZE

@@ -155,9 +155,67 @@ def test_a_model_in_half_precision_is_trained_with_params_in_float32():
     assert problem.model(run.params)[0].weight.dtype == torch.bfloat16
 
 
-def test_a_wrong_precision_is_an_error():
-    with pytest.raises(ValueError, match='autocast must be "bfloat16" or "float16", or None, got \'half\''):
-        a_problem("cpu", TorchProblem, autocast="half")
+class Counting(nn.Module):
+    """Counts its batches in a buffer of float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.full((1,), 300.0))
+
+    def forward(self, inputs):
+        if self.training:
+            self.count += 1
+        return inputs
+
+
+def test_statistics_of_a_model_in_half_precision_keep_their_own_precision():
+    def build():
+        return nn.Sequential(nn.Linear(6, 3).to(torch.bfloat16), Counting())
+
+    def loss(output, target):
+        return cross_entropy(output.float(), target)
+
+    problem = TorchProblem(build, loss, TensorDataset(INPUTS.to(torch.bfloat16), TARGETS), batch_size=8)
+    run = nw.simulate(problem, METHOD, nw.speeds.Fixed([1.0]), steps=5, update=nw.Sgd())
+    assert problem.model(run.params)[1].count.item() == 305.0, "bfloat16 has no number between 304 and 306"
+
+
+def test_a_scaled_loss_gives_the_same_gradient_and_the_same_clipping():
+    sample, options = sampler(0).sample(0, 0), {"kind": TorchProblem, "clip_norm": 0.01}
+    plain, scaled = a_problem("cpu", **options), a_problem("cpu", loss_scale=1024.0, **options)
+    np.testing.assert_allclose(
+        scaled.gradient(plain.initial(), sample), plain.gradient(plain.initial(), sample), rtol=1e-4, atol=1e-9
+    )
+    tiny = a_problem("cpu", loss_scale=2.0**40, kind=TorchProblem)
+    assert np.isfinite(tiny.gradient(plain.initial(), sample)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"autocast": "half"}, 'autocast must be "bfloat16" or "float16", or None, got \'half\''),
+        ({"autocast": ["bfloat16"]}, 'autocast must be "bfloat16" or "float16", or None'),
+        ({"loss_scale": 0}, "loss_scale must be a finite number above 0"),
+        ({"params_on": "disk"}, 'params_on must be "device" or "host", got \'disk\''),
+    ],
+)
+def test_wrong_settings_are_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        a_problem("cpu", TorchProblem, **options)
+
+
+def test_deterministic_algorithms_are_chosen_only_while_a_problem_computes():
+    chosen = []
+
+    def loss(output, target):
+        chosen.append(torch.are_deterministic_algorithms_enabled())
+        return cross_entropy(output, target)
+
+    problem = TorchProblem(lambda: nn.Linear(6, 3), loss, TensorDataset(INPUTS, TARGETS), deterministic=True)
+    problem.gradient(problem.initial(), sampler(0).sample(0, 0))
+    problem.loss(problem.initial())
+    assert all(chosen)
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 # Batches of the next ticket
@@ -183,7 +241,11 @@ class Drawn(TensorDataset):
 
 def drawing(kind):
     Drawn.fetched = 0
-    return kind(lambda: nn.Linear(6, 3), cross_entropy, Drawn(INPUTS, TARGETS), batch_size=4, accumulate=2)
+
+    def build():
+        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    return kind(build, cross_entropy, Drawn(INPUTS, TARGETS), batch_size=4, accumulate=2)
 
 
 def test_prefetched_batches_are_those_drawn_on_demand():
@@ -193,6 +255,52 @@ def test_prefetched_batches_are_those_drawn_on_demand():
     on_demand = drawing(Prefetching)
     for job in (4, 0, 2, 3, 1):
         assert np.array_equal(on_demand.gradient(point, samples.sample(0, job)), in_order[job])
+
+
+class Encoding(dict):
+    """A batch that moves itself, as that of a tokenizer does."""
+
+    def to(self, device):
+        return self
+
+
+def test_batches_that_move_themselves_keep_their_type_and_are_not_prefetched():
+    kinds = []
+
+    def forward(model, batch):
+        kinds.append(type(batch))
+        return model(batch["inputs"]), batch["targets"]
+
+    def collate(items):
+        inputs, targets = zip(*items, strict=True)
+        return Encoding(inputs=torch.stack(inputs), targets=torch.stack(targets))
+
+    problem = Prefetching(
+        lambda: nn.Linear(6, 3), cross_entropy, TensorDataset(INPUTS, TARGETS), collate_fn=collate, forward=forward
+    )
+    for job in range(4):
+        problem.gradient(problem.initial(), sampler(0).sample(0, job))
+    assert set(kinds) == {Encoding}
+
+
+def test_an_error_in_the_next_batch_is_not_an_error_of_this_ticket():
+    class Broken(TensorDataset):
+        def __getitem__(self, place):
+            if broken:
+                raise OSError("a damaged item")
+            return super().__getitem__(place)
+
+    broken = False
+    problem = Prefetching(lambda: nn.Linear(6, 3), cross_entropy, Broken(INPUTS, TARGETS), batch_size=4)
+    for job in range(2):
+        problem.gradient(problem.initial(), sampler(0).sample(0, job))
+    expected = problem.gradient(problem.initial(), sampler(0).sample(0, 2))
+    for job in range(2):
+        problem.gradient(problem.initial(), sampler(0).sample(0, job))
+    broken = True
+    assert np.array_equal(problem.gradient(problem.initial(), sampler(0).sample(0, 2)), expected)
+    with pytest.raises(OSError, match="a damaged item"):
+        problem.gradient(problem.initial(), sampler(0).sample(0, 3))
 
 
 def test_nothing_is_prefetched_while_tickets_are_those_of_many_workers():

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import nowait as nw
 from names import plain
 from nowait.core import sampler
+from nowait.numerics.parallel import using_threads
 from nowait.pytorch import TorchOptimizer, TorchProblem
 from nowait.pytorch.bound_model import CopyingModel, ViewingModel
 from nowait.pytorch.flat import Layout, tensor_of
@@ -174,7 +175,7 @@ def test_one_worker_has_the_buffers_of_a_plain_loop_bit_for_bit():
     torch.manual_seed(0)
     model = with_batch_norm()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with problem._fixed_threads():
+    with problem._settings.active():
         for job in range(20):
             places = sampler(0).sample(0, job).indices(len(DATA), 8)
             optimizer.zero_grad()
@@ -678,3 +679,21 @@ def test_the_layout_of_a_model():
     some = Layout.of(with_batch_norm(), ["1.running_mean"])
     assert [piece.name for piece in some.buffers] == ["1.running_mean"]
     assert some.length == some.num_parameters + 16 + 1
+
+
+def test_an_optimiser_uses_as_many_threads_as_the_server():
+    class Recording(torch.optim.SGD):
+        def step(self, closure=None):
+            seen.append(torch.get_num_threads())
+            return super().step(closure)
+
+    seen, before = [], torch.get_num_threads()
+    update = TorchOptimizer(Recording)
+    params = np.zeros(3, np.float32)
+    update.start(params)
+    for threads in (3, 1):
+        with using_threads(threads):
+            update.apply(params, params, 0.1, params.copy())
+    update.apply(params, params, 0.1, params.copy())
+    assert seen == [3, 1, before]
+    assert torch.get_num_threads() == before

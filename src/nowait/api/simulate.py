@@ -83,6 +83,7 @@ def simulate(
         initial=initial,
         seed=seed,
         trace=trace,
+        on_host=True,
     )
     parts.called = called
     warn_of_split(problem, speeds.num_workers)

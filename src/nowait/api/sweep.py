@@ -237,6 +237,7 @@ class _Work:
             callbacks=(),
             initial=parts.initial,
             seed=seed,
+            on_host=True,
         )
         run_parts.evaluations, run_parts.quiet = parts.evaluations, True
         if not self._rules.usual:

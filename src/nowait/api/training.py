@@ -70,40 +70,38 @@ def run_training(training: Training) -> Run:
     if resumed is None:
         warn_of_split(training.problem, plan.most or 1)
     checkpoint = None if resumed is None else resumed.latest()
-    slots: list[Slots] = []
+    with contextlib.ExitStack() as stack:
+        slots: list[Slots] = []
 
-    def share(params: Vector, memory: Memory | None) -> Callable[[], Vector]:
-        slots.append(shared_slots(memory, params.size, params.dtype))
-        return slots[0].allocate
+        def share(params: Vector, memory: Memory | None) -> Callable[[], Vector]:
+            slots.append(shared_slots(memory, params.size, params.dtype))
+            stack.callback(slots[0].close)
+            return slots[0].allocate
 
-    parts = make_parts(
-        training.problem,
-        training.method,
-        list(range(plan.fewest)) if checkpoint is None else checkpoint.state.workers,
-        plan.budget,
-        evaluate_every=plan.evaluate_every,
-        update=training.update,
-        output=training.output,
-        callbacks=training.callbacks,
-        initial=training.initial if checkpoint is None else checkpoint.state.params,
-        seed=plan.seed,
-        resumed=checkpoint is not None,
-        trace=plan.trace,
-        on_host=plan.engine is not None,
-        share=share,
-    )
-    parts.checkpoint, parts.called = checkpoint, training.called
-    parts.config |= {setting.name: describe(getattr(plan, setting.name)) for setting in fields(plan)}
-    parts.config["labels"] = describe(training.labels)
-    try:
+        parts = make_parts(
+            training.problem,
+            training.method,
+            list(range(plan.fewest)) if checkpoint is None else checkpoint.state.workers,
+            plan.budget,
+            evaluate_every=plan.evaluate_every,
+            update=training.update,
+            output=training.output,
+            callbacks=training.callbacks,
+            initial=training.initial if checkpoint is None else checkpoint.state.params,
+            seed=plan.seed,
+            resumed=checkpoint is not None,
+            trace=plan.trace,
+            on_host=plan.engine is not None,
+            share=share,
+        )
+        parts.checkpoint, parts.called = checkpoint, training.called
+        parts.config |= {setting.name: describe(getattr(plan, setting.name)) for setting in fields(plan)}
+        parts.config["labels"] = describe(training.labels)
         if training.folder is not None:
             parts.keeper = _keeper(training, parts, training.folder)
+            stack.callback(parts.keeper.close)
         with using_threads(_server_threads(training, slots[0].length)):
             return _run(plan, parts, slots[0], training.progress)
-    finally:
-        slots[0].close()
-        if parts.keeper is not None:
-            parts.keeper.close()
 
 
 def _server_threads(training: Training, length: int) -> int:

@@ -35,6 +35,12 @@ def using_threads(count: int) -> Iterator[None]:
         pool.close()
 
 
+def num_threads() -> int | None:
+    """Return how many threads passes over large vectors use now; None outside ``using_threads``."""
+    pool = _current.get()
+    return None if pool is None else pool.count
+
+
 def are_several() -> bool:
     """Return True if passes over large vectors use more than one thread now."""
     pool = _current.get()
@@ -85,14 +91,17 @@ class ThreadPool:
         self._helpers = []
 
     def _start(self, needed: int) -> int:
-        """Start the helpers that are missing; returns ``needed``."""
+        """Start the helpers that are missing; returns how many of those needed there are."""
         if self._are_lost():
             self._helpers, self._passes = [], SimpleQueue()
         while len(self._helpers) < needed:
             helper = threading.Thread(target=_help, args=(self._passes,), name="nowait-server", daemon=True)
-            helper.start()
+            try:
+                helper.start()
+            except RuntimeError:  # the system allows no more threads
+                break
             self._helpers.append(helper)
-        return needed
+        return min(needed, len(self._helpers))
 
     def _are_lost(self) -> bool:
         """Return True in a process that was forked from the one with the helpers: threads do not survive a fork."""

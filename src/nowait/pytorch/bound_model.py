@@ -25,8 +25,8 @@ class BoundModel(Protocol):
     def zero_gradient(self, out: Any) -> None:
         """Set the gradients of the parameters to zero, before they are accumulated for ``out``."""
 
-    def store_gradient(self, out: Any) -> None:
-        """Write the gradients and the buffers into ``out``. They are complete when it returns."""
+    def store_gradient(self, out: Any, divisor: float = 1.0) -> None:
+        """Write the gradients, divided by a number, and the buffers into ``out``. They are complete when it returns."""
 
 
 @final
@@ -56,13 +56,15 @@ class ViewingModel:
         for parameter, view in zip(self._parameters, self._views(out)[1], strict=True):
             parameter.grad = view
 
-    def store_gradient(self, out: Any) -> None:
+    def store_gradient(self, out: Any, divisor: float = 1.0) -> None:
         """Write the buffers into ``out``, and gradients that autograd put into other tensors, such as sparse ones."""
         flat, views = self._views(out)
         with torch.no_grad():
             _copy_replaced_gradients(self._parameters, views)
             for parameter in self._parameters:
                 parameter.grad = None
+            if divisor != 1:
+                flat[: self._layout.num_parameters] /= divisor
             self._layout.store_buffers(self.model, flat)
         _wait_for(self.device)
 
@@ -88,12 +90,16 @@ class CopyingModel:
 
     def __init__(self, model: torch.nn.Module, layout: Layout, device: torch.device) -> None:
         self.model, self.device, self._layout = model.to(device), device, layout
-        self._flat = torch.empty(layout.length, dtype=layout.model_dtype, device=device)
-        self._gradient = torch.empty_like(self._flat)
         kind = TENSOR_DTYPES[np.dtype(layout.dtype).type]
+        self._point = torch.empty(layout.length, dtype=kind, device=device)
+        self._gradient = torch.empty_like(self._point)
+        """Both as the server has them, with its dtype and the statistics at the end."""
         self._staging = torch.empty(layout.length, dtype=kind, pin_memory=device.type == "cuda")
+        trained = self._point[: layout.num_parameters], self._gradient[: layout.num_parameters]
+        self._flat, self._flat_gradient = (tensor.to(layout.model_dtype) for tensor in trained)
+        """The same memory, or tensors of the model's dtype, if that is another one."""
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._views, self._gradient_views = layout.views(self._flat), layout.views(self._gradient)
+        self._views, self._gradient_views = layout.views(self._flat), layout.views(self._flat_gradient)
 
     def load(self, point: Any) -> None:
         """Copy the point to the device; parameters that the model has moved elsewhere become views again.
@@ -108,19 +114,24 @@ class CopyingModel:
             for parameter, view in zip(self._parameters, self._views, strict=True):
                 if parameter.data_ptr() != view.data_ptr():
                     parameter.data = view
-            self._flat.copy_(source, non_blocking=True)
-            self._layout.load_buffers(self.model, self._flat)
+            self._point.copy_(source, non_blocking=self.device.type == "cuda")
+            _copy_if_other(self._point, self._flat)
+            self._layout.load_buffers(self.model, self._point)
 
     def zero_gradient(self, out: Any) -> None:
         """Set the flat gradient on the device to zero, and make the gradients views of it."""
-        self._gradient.zero_()
+        self._flat_gradient.zero_()
         for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
             parameter.grad = view
 
-    def store_gradient(self, out: Any) -> None:
+    def store_gradient(self, out: Any, divisor: float = 1.0) -> None:
         """Copy the gradients and buffers from the device into ``out``."""
+        gradient = self._gradient[: self._layout.num_parameters]
         with torch.no_grad():
             _copy_replaced_gradients(self._parameters, self._gradient_views)
+            _copy_if_other(self._flat_gradient, gradient)
+            if divisor != 1:
+                gradient /= divisor
             self._layout.store_buffers(self.model, self._gradient)
             if isinstance(out, torch.Tensor):
                 out.copy_(self._gradient)
@@ -128,6 +139,13 @@ class CopyingModel:
             else:
                 self._staging.copy_(self._gradient)
                 tensor_of(out).copy_(self._staging)
+
+
+def _copy_if_other(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Copy as many entries as both have, unless they are in the same memory."""
+    if source.data_ptr() != target.data_ptr():
+        count = min(len(source), len(target))
+        target[:count].copy_(source[:count])
 
 
 def bound_model(model: torch.nn.Module, layout: Layout, device: torch.device, vectors_on: torch.device) -> BoundModel:

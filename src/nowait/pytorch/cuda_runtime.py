@@ -6,6 +6,7 @@ process that is killed never gives its count back. Here the process that allocat
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from functools import cache
 from typing import Any, final
@@ -14,6 +15,8 @@ import torch
 
 OUT_OF_MEMORY = 2
 HANDLE_BYTES = 64
+ALLOCATION_BYTES = 1 << 21
+"""CUDA allocates in units of this size, and a handle exports whole units: memory that is shared takes whole ones."""
 LAZY_PEER_ACCESS = 1
 """A flag of ``cudaIpcOpenMemHandle``: memory of another GPU becomes readable if the two can reach each other."""
 
@@ -33,7 +36,7 @@ class Allocation:
 
     @classmethod
     def new(cls, device: torch.device, size: int) -> Allocation:
-        """Allocate this many bytes."""
+        """Allocate this many bytes, a multiple of ``ALLOCATION_BYTES`` if other processes shall open them."""
         address = ctypes.c_void_p()
         with torch.cuda.device(device):
             code = _runtime().cudaMalloc(ctypes.byref(address), ctypes.c_size_t(size))
@@ -71,10 +74,9 @@ class Allocation:
         return torch.as_tensor(view, device=self._device)
 
     def __del__(self) -> None:
-        if self._owned:
-            _runtime().cudaFree(ctypes.c_void_p(self._address))
-        else:
-            _runtime().cudaIpcCloseMemHandle(ctypes.c_void_p(self._address))
+        with contextlib.suppress(Exception), torch.cuda.device(self._device):  # the interpreter may be exiting
+            release = _runtime().cudaFree if self._owned else _runtime().cudaIpcCloseMemHandle
+            release(ctypes.c_void_p(self._address))
 
 
 @final

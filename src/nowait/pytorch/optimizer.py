@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -13,6 +15,7 @@ from nowait.core import Update
 from nowait.core.memory import Stepper
 from nowait.core.state import State
 from nowait.core.types import Vector
+from nowait.numerics.parallel import num_threads
 from nowait.pytorch.flat import tensor_of
 from nowait.pytorch.memory import StepCheck
 
@@ -70,7 +73,8 @@ class TorchOptimizer(Update):
         self._parameter.grad = _as_tensor(direction)
         for group in self._optimizer.param_groups:
             group["lr"] = stepsize
-        self._optimizer.step()
+        with _as_many_threads_as_the_server():
+            self._optimizer.step()
         self._parameter.grad, self._parameter.data = None, self._nothing  # the memory of params is the server's
 
     def stepper(self, params: Vector) -> Stepper:
@@ -148,6 +152,20 @@ class TorchOptimizer(Update):
         except RuntimeError:
             return False
         return True
+
+
+@contextmanager
+def _as_many_threads_as_the_server() -> Iterator[None]:
+    """Leave the other cores to the workers: by default PyTorch would use all of them. No bit depends on it."""
+    threads, before = num_threads(), torch.get_num_threads()
+    if threads is None or threads == before:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _as_tensor(vector: Any) -> torch.Tensor:

@@ -54,9 +54,10 @@ class Prefetch:
         following = Sample(sample.worker, sample.job + 1, (sample.key + TICKET_STRIDE) & MASK)
         try:
             batch = draw(following)
+            if _is_plain(batch):
+                self._prepared = (following.key, self._moved(batch))
         except Exception:  # if the ticket comes, it is drawn again, and the error is reported as its own
-            return
-        self._prepared = (following.key, self._moved(batch))
+            self._prepared = None
 
     def _moved(self, batch: Any) -> Any:
         if self._stream is None:
@@ -65,8 +66,22 @@ class Prefetch:
             return moved(_each_tensor(batch, torch.Tensor.pin_memory), self._device, non_blocking=True)
 
 
+def _is_plain(batch: Any) -> bool:
+    """Return True if a batch consists of dense tensors of the processor, in lists, tuples and dictionaries.
+
+    Objects that move themselves with ``to(device)`` hold tensors that cannot be protected from being overwritten.
+    """
+    if isinstance(batch, torch.Tensor):
+        return batch.device.type == "cpu" and batch.layout == torch.strided
+    if hasattr(batch, "to"):
+        return False
+    plain: list[bool] = []
+    converted(batch, lambda item: plain.append(_is_plain(item)))
+    return all(plain)
+
+
 def _each_tensor(batch: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """Return the batch with a function applied to its tensors, in lists, tuples and dictionaries too."""
+    """Return a plain batch with a function applied to its tensors."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     return converted(batch, lambda item: _each_tensor(item, function))

@@ -6,7 +6,6 @@ import copy
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self, final
@@ -16,19 +15,20 @@ import torch
 from torch.utils.data import TensorDataset
 
 from nowait.core import Sample, Update, checks
-from nowait.core.memory import Memory
+from nowait.core.memory import Memory, namespace_of, to_host
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
 from nowait.pytorch.batches import Batches, moved
 from nowait.pytorch.bound_model import BoundModel, bound_model
-from nowait.pytorch.cuda_runtime import Allocation
+from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation
 from nowait.pytorch.flat import DTYPES, Layout, tensor_of
 from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.model_checks import changed_buffers, check_separate
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.prefetch import Prefetch
 from nowait.pytorch.rng import seeded
+from nowait.pytorch.settings import ComputeSettings
 
 logger = logging.getLogger("nowait")
 
@@ -54,11 +54,14 @@ class TorchProblem:
     default items are drawn with replacement. ``clip_norm`` clips gradients on the worker; ``accumulate`` is the number
     of batches per gradient.
 
-    ``device`` is one device, or a list of devices that workers take in turn. On GPUs, params and gradients stay in the
-    memory of the first one. Every worker uses ``threads`` threads. ``autocast`` ("bfloat16" or "float16") computes in
-    mixed precision; a gradient that overflows is rejected like any other that is not finite. Models whose parameters
-    are bfloat16 or float16 are trained with params in float32. ``deterministic=True`` makes PyTorch use deterministic
-    algorithms only, so that a run on a GPU replays bit for bit; it may be slower, and some layers do not have them.
+    ``device`` is one device, or a list of devices that workers take in turn. On GPUs, params and gradients of
+    ``nw.train`` stay in the memory of the first one, and updates, outputs and methods compute there with tensors;
+    ``params_on="host"`` keeps them in host memory, for parts of your own that need NumPy. Every worker uses ``threads``
+    threads. ``autocast`` ("bfloat16" or "float16") computes in mixed precision; with float16, a ``loss_scale`` such as
+    1024 keeps small gradients from becoming zero. A gradient that overflows is rejected like any other that is not
+    finite. Models whose parameters are bfloat16 or float16 are trained with params in float32. ``deterministic=True``
+    makes PyTorch use deterministic algorithms only, so that a run on a GPU replays bit for bit; it may be slower, and
+    some layers do not have them.
 
     Buffers that training changes, such as the statistics of batch normalisation, are the last entries of params:
     workers measure them, and the server keeps a running mean.
@@ -81,7 +84,9 @@ class TorchProblem:
         device: str | Sequence[str] = "cpu",
         threads: int = 1,
         autocast: str | None = None,
+        loss_scale: float = 1.0,
         deterministic: bool = False,
+        params_on: str = "device",
         seed: int = 0,
     ) -> None:
         self._build, self._loss, self._forward = build_model, loss, forward or _usual_forward
@@ -95,16 +100,16 @@ class TorchProblem:
         self._clip = None if clip_norm is None else checks.positive(clip_norm, "clip_norm", "it is a length")
         self._accumulate = checks.at_least(1, accumulate, "accumulate", "it counts batches")
         self._devices = _checked_devices(device)
-        self._threads = checks.at_least(1, threads, "threads", "a worker needs one")
-        self._autocast = _checked_autocast(autocast)
-        self._deterministic = bool(deterministic)
+        self._settings = ComputeSettings.of(threads, autocast, loss_scale, deterministic)
+        if params_on not in ("device", "host"):
+            raise ValueError(f'params_on must be "device" or "host", got {params_on!r}')
+        self._params_on = params_on
         self._seed = checked_seed(seed)
         self._prefetches: dict[tuple[int, str], Prefetch] = {}
         self._models: dict[tuple[int, str, str], BoundModel] = {}
         if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
             raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
-        self._use_deterministic_algorithms()
-        with self._fixed_threads(), seeded(self._seed):
+        with self._settings.active(), seeded(self._seed):
             self._layout, self._initial = self._checked_layout()
             if self._validation is not None:
                 self._means(self._initial, self._metrics, islice(self._validation_batches(), 1))
@@ -142,7 +147,6 @@ class TorchProblem:
     def prepare(self) -> None:
         """Build the model before workers are forked, with one thread, because threads do not survive a fork."""
         torch.set_num_threads(1)
-        self._use_deterministic_algorithms()
         if all(device.type == "cpu" for device in self._devices):
             self._model_for(0, self._initial)
 
@@ -152,10 +156,10 @@ class TorchProblem:
         None as well, with a message in the log, if processes cannot share the memory of that GPU.
         """
         device = self._devices[0]
-        if device.type != "cuda":
+        if device.type != "cuda" or self._params_on == "host":
             return None
         try:
-            Allocation.new(device, 1 << 21).handle()
+            Allocation.new(device, ALLOCATION_BYTES).handle()
         except (OSError, RuntimeError) as error:
             logger.warning(
                 "params stay in host memory, which is slower: processes cannot share that of %s (%s)", device, error
@@ -165,7 +169,7 @@ class TorchProblem:
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
         """Return the gradient of the loss on the batch of a ticket."""
-        out = np.empty_like(point)
+        out: Vector = namespace_of(point).empty_like(point)
         self.gradient_into(point, sample, out)
         return out
 
@@ -175,7 +179,7 @@ class TorchProblem:
         A model that is on the device of the vectors computes in their memory; otherwise they are copied.
         """
         point = self._fitting(point)
-        with self._fixed_threads():
+        with self._settings.active():
             bound = self._model_for(sample.worker, point)
             bound.load(point)
             bound.zero_gradient(out)
@@ -185,8 +189,8 @@ class TorchProblem:
             else:
                 self._backward(bound, sample)
             if self._clip is not None:
-                torch.nn.utils.clip_grad_norm_(bound.model.parameters(), self._clip)
-            bound.store_gradient(out)
+                torch.nn.utils.clip_grad_norm_(bound.model.parameters(), self._clip * self._settings.loss_scale)
+            bound.store_gradient(out, self._settings.loss_scale)
 
     def loss(self, point: Vector) -> float:
         """Return the mean loss over the validation set, in evaluation mode."""
@@ -200,7 +204,7 @@ class TorchProblem:
 
     def model(self, params: Vector) -> torch.nn.Module:
         """Return a new model with these params, such as ``run.params``, in evaluation mode."""
-        params = self._fitting(params)
+        params = self._fitting(to_host(params))
         model = self._built()
         flat = tensor_of(params)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -289,16 +293,20 @@ class TorchProblem:
     def _backward_with_prefetch(self, bound: BoundModel, sample: Sample) -> None:
         """Do the same on a GPU, and draw the first batch of the next ticket while the GPU computes.
 
-        The data set draws from generators that are seeded for every batch, whenever it is drawn.
+        Generators are seeded before every batch is drawn and again before it is used, so that it does not matter when
+        it was drawn.
         """
         name = (os.getpid(), str(bound.device))
         if name not in self._prefetches:
             self._prefetches[name] = Prefetch(bound.device)
         prefetch = self._prefetches[name]
-        with seeded(sample.part(self._accumulate).key):
-            self._backward_of(bound, prefetch.take(sample, self._first_batch))
-            for part in range(1, self._accumulate):
-                self._backward_of(bound, moved(self._batch(sample, part), bound.device))
+        for part in range(self._accumulate):
+            if part == 0:
+                batch = prefetch.take(sample, self._first_batch)
+            else:
+                batch = moved(self._batch(sample, part), bound.device)
+            with seeded(sample.part(self._accumulate).key + part):
+                self._backward_of(bound, batch)
         prefetch.prepare_after(sample, self._first_batch)
 
     def _prefetches_on(self, device: torch.device) -> bool:
@@ -312,30 +320,22 @@ class TorchProblem:
             return self._batches.draw(sample, part, self._accumulate)
 
     def _backward_of(self, bound: BoundModel, batch: Any) -> None:
-        with self._precision(bound.device):
+        with self._settings.precision(bound.device):
             loss = self._loss(*self._forward(bound.model, batch))
-        torch.autograd.backward(loss if self._accumulate == 1 else loss / self._accumulate)
-
-    def _precision(self, device: torch.device) -> Any:
-        """Return the context in which losses are computed."""
-        return nullcontext() if self._autocast is None else torch.autocast(device.type, self._autocast)
-
-    def _use_deterministic_algorithms(self) -> None:
-        if self._deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
-            torch.use_deterministic_algorithms(True)
+        factor = self._settings.loss_scale / self._accumulate
+        torch.autograd.backward(loss if factor == 1 else loss * factor)
 
     def _means(
         self, params: Vector, metrics: Mapping[str, Metric], batches: Iterable[tuple[int, Any]]
     ) -> dict[str, float]:
         params = self._fitting(params)
         totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
-        with self._fixed_threads(), torch.no_grad():
+        with self._settings.active(), torch.no_grad():
             bound = self._model_for(0, params)
             bound.load(params)
             bound.model.eval()
             for items, batch in batches:
-                with self._precision(bound.device):
+                with self._settings.precision(bound.device):
                     output, target = self._forward(bound.model, moved(batch, bound.device))
                     totals["loss"] += items * float(self._loss(output, target))
                 for name, metric in metrics.items():
@@ -385,7 +385,7 @@ class TorchProblem:
             raise ValueError("build_model must return the same model on every call, but the shapes of two calls differ")
         device = self._devices[0]
         batch = moved(self._batches.first(self._batches.size), device)
-        with self._precision(device):
+        with self._settings.precision(device):
             statistics = changed_buffers(other.to(device), self._forward, self._loss, batch)
         layout = Layout.of(model, statistics)
         initial = layout.vector_of(model)
@@ -404,26 +404,6 @@ class TorchProblem:
         for first in range(0, count, size):
             places = np.arange(first, min(first + size, count))
             yield len(places), self._batches.items(places, data)
-
-    @contextmanager
-    def _fixed_threads(self) -> Iterator[None]:
-        """Use ``threads`` threads inside: sums depend on their number, so it is the same in every process."""
-        before = torch.get_num_threads()
-        if before == self._threads:
-            yield
-            return
-        torch.set_num_threads(self._threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-
-
-def _checked_autocast(name: Any) -> torch.dtype | None:
-    kinds = {None: None, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name not in kinds:
-        raise ValueError(f'autocast must be "bfloat16" or "float16", or None, got {name!r}')
-    return kinds[name]
 
 
 def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:

@@ -8,13 +8,11 @@ import numpy as np
 import torch
 
 from nowait.core.memory import MakeSlots
-from nowait.pytorch.cuda_runtime import HANDLE_BYTES, Allocation
+from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, HANDLE_BYTES, Allocation
 from nowait.pytorch.flat import TENSOR_DTYPES, tensor_of
 
 ALIGNMENT = 256
 """Bytes: what PyTorch aligns its own tensors to."""
-ALLOCATION_BYTES = 1 << 21
-"""CUDA allocates in units of this size; several short vectors share one."""
 ENTRY_BYTES = HANDLE_BYTES + 1
 """An entry of the table: the handle of an allocation, then 1 once the handle is complete."""
 
@@ -83,7 +81,7 @@ class CudaSlots:
 
     def _map(self, number: int) -> None:
         """Add the tensors of one more allocation to ``views``."""
-        size = self._per_allocation * self._slot_bytes
+        size = -(-self._per_allocation * self._slot_bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
         entry = self._table[number]
         if self._owned:
             allocation = Allocation.new(self._device, size)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import GradientArrived, Outcome, Resumed, Server, Ticket, WorkerLost
-from nowait.core.memory import namespace_of, to_host
+from nowait.core.memory import HOST, namespace_of, to_host
 from nowait.core.types import norm
 from nowait.engines.hooks import FixedWorkers
 from nowait.engines.progress import Progress
@@ -21,6 +21,7 @@ from nowait.recording.rows import OUTCOMES, STEP_COLUMNS, OtherEvent, Row
 
 NORM_TOLERANCE = 1e-9
 REFUSAL = "the trace is of another problem, seed, method, update or initial params"
+ON_HOST = "; or params were in host memory (on a cluster, say): replay it with TorchProblem(..., params_on='host')"
 
 
 def replay(parts: Parts, trace: Trace, seed: int, progress: bool | None) -> Run:
@@ -87,6 +88,7 @@ class _Player:
         if not same_norm and not (math.isnan(before) and math.isnan(after)):
             raise ValueError(
                 f"row {number} of the trace has gradient norm {before:.9g}, the replay {after:.9g}: {REFUSAL}"
+                f"{'' if self._server.memory is HOST else ON_HOST}"
             )
         if recorded.delay != replayed.delay or recorded.outcome != replayed.outcome:
             raise ValueError(
