@@ -30,10 +30,10 @@ race: $(VENV)/.installed
 	$(BIN)/nowait race
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 test-shuffled: $(VENV)/.installed-dev
-	NOWAIT_SHUFFLE=$${NOWAIT_SHUFFLE:-1} PYTHONPATH=tests $(BIN)/python -m pytest -n 2 --dist worksteal -p shuffled
+	NOWAIT_SHUFFLE=$${NOWAIT_SHUFFLE:-1} PYTHONPATH=tests $(BIN)/python -m pytest -n 3 --dist worksteal -p shuffled
 
 test-portable: $(VENV)/.installed-dev
 	NOWAIT_PORTABLE=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/processes tests/engines

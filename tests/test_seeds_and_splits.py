@@ -25,13 +25,21 @@ def raced(seeds):
     ).config["seeds"]
 
 
+class KnownError(Exception):
+    """Ends a study whose seeds are known."""
+
+
 def planned(seeds, monkeypatch, **options):
     used = []
-    module = inspect.getmodule(nw.plan)
-    original = module.Tuner
-    monkeypatch.setattr(module, "Tuner", lambda *arguments: used.append(arguments[4]) or original(*arguments))
-    nw.plan(PROBLEM, seconds_per_gradient=[1.0, 2.0], gradients=100, seeds=seeds, **options, **SMALL)
-    return list(used[0])
+
+    def tuner(*arguments):
+        used.extend(arguments[4])
+        raise KnownError
+
+    monkeypatch.setattr(inspect.getmodule(nw.plan), "Tuner", tuner)
+    with pytest.raises(KnownError):
+        nw.plan(PROBLEM, seconds_per_gradient=[1.0, 2.0], gradients=100, seeds=seeds, **options, **SMALL)
+    return used
 
 
 def certified(seeds, monkeypatch, **options):

@@ -161,8 +161,7 @@ class Back(nw.Callback):
         self.joined += 1
 
 
-@pytest.mark.parametrize("generation", [1, 2], ids=["zygote", "host"])
-@pytest.mark.parametrize("where", ["near", "far"])
+@pytest.mark.parametrize(("where", "generation"), [("near", 1), ("far", 2)], ids=["near-zygote", "far-host"])
 def test_a_host_or_its_zygote_is_killed_and_its_workers_are_replaced(where, generation, only, caplog):
     """The parent of a worker is the zygote, and the parent of that is the host."""
 

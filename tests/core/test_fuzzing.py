@@ -125,5 +125,5 @@ class AnyEvents(RuleBasedStateMachine):
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_any_sequence_of_events_keeps_the_invariants(name):
     case = type("AnyEventsOfOne", (AnyEvents,), {"method": CATALOGUE[name]}).TestCase
-    case.settings = settings(max_examples=25, stateful_step_count=40, deadline=None, derandomize=True, database=None)
+    case.settings = settings(max_examples=20, stateful_step_count=40, deadline=None, derandomize=True, database=None)
     case("runTest").runTest()

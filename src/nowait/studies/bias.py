@@ -14,8 +14,6 @@ from nowait.methods import AsynchronousSGD, RingmasterASGD
 from nowait.speeds import BySample
 
 WORKERS = 4
-STEPS = 40_000
-SETTLING = 5_000
 FACTOR = 100.0
 STEPSIZE = 0.02
 METHODS: dict[str, Method] = {
@@ -57,20 +55,21 @@ def is_heads(sample: Sample) -> bool:
     return sample.index(2) == 1
 
 
-def data_dependent_delays(seed: int = 0) -> list[BiasRow]:
+def data_dependent_delays(seed: int, steps: int) -> list[BiasRow]:
     """Return the mean of x over a long run in which a sample of +1 takes a hundred times longer than one of −1.
 
-    A rule that gives old gradients less weight gives samples of +1 less weight.
+    A rule that gives old gradients less weight gives samples of +1 less weight. The first eighth of the steps does not
+    count.
     """
     speeds = BySample(1.0, lambda sample: FACTOR if is_heads(sample) else 1.0, workers=WORKERS)
-    return [BiasRow(name, _mean(method, speeds, seed)) for name, method in METHODS.items()]
+    return [BiasRow(name, _mean(method, speeds, seed, steps)) for name, method in METHODS.items()]
 
 
-def _mean(method: Method, speeds: BySample, seed: int) -> float:
+def _mean(method: Method, speeds: BySample, seed: int, steps: int) -> float:
     values: list[float] = []
 
     def keep(control: Any) -> None:
         values.append(float(control.params[0]))
 
-    simulate(Coin(), method, speeds, steps=STEPS, callbacks=[keep], seed=seed, progress=False)
-    return float(np.mean(values[SETTLING:]))
+    simulate(Coin(), method, speeds, steps=steps, callbacks=[keep], seed=seed, progress=False)
+    return float(np.mean(values[steps // 8 :]))

@@ -24,6 +24,8 @@ from nowait.theory.guarantee import SUBOPTIMALITY
 
 HOLDS, OPEN, VIOLATED = "holds", "open", "violated"
 CONFIDENCE = 0.99
+STEPS_OF_BIAS = 20
+"""How many times as long the runs are that show the bias: by default 40,000 steps."""
 
 
 @final
@@ -119,7 +121,7 @@ def certify(
                 rows.append(_row(name, problem, prescription, pattern, seed_list))
                 watch.check()
                 bar.show(len(rows) / (len(cases) * len(under) + 1))
-        bias = data_dependent_delays(seed_list[0])
+        bias = data_dependent_delays(seed_list[0], STEPS_OF_BIAS * steps)
     return Certificate(rows, bias, workers, steps, len(seed_list))
 
 
