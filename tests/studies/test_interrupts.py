@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import nowait as nw
 from nowait.cli import app
-from nowait.studies import bias, longest_delay
+from nowait.studies import longest_delay
 from nowait.studies.sources import Source
 
 PROBLEM = nw.problems.LeastSquares.random(samples=60, dimension=4, noise=0.01, seed=0)
@@ -127,8 +127,7 @@ WORK = [
 
 @pytest.fixture
 def short_studies(monkeypatch):
-    monkeypatch.setattr(bias, "STEPS", 60)
-    monkeypatch.setattr(bias, "SETTLING", 10)
+    monkeypatch.setattr(sys.modules["nowait.studies.certify"], "STEPS_OF_BIAS", 1)
     module = sys.modules["nowait.studies.longest_delay"]
     monkeypatch.setattr(module, "STEPS", 60)
     monkeypatch.setattr(module, "FACTORS", (1, 3))
