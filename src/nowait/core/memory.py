@@ -135,6 +135,10 @@ class Memory(ABC):
     def move_towards(self, mean: Any, point: Any, fraction: float) -> None:
         """Compute ``mean += fraction * (point - mean)``, for a mean in float64 and a point of any dtype."""
 
+    def mover(self, like: Any) -> Callable[[Any, Any, float], None]:
+        """Return ``move_towards`` for points like this one, or a faster equivalent."""
+        return self.move_towards
+
     @abstractmethod
     def fitted(self, direction: Any, like: Any) -> Any:
         """Return a direction that a method made, contiguous and with the dtype of the vector ``like``."""
@@ -201,6 +205,11 @@ class HostMemory(Memory):
     def move_towards(self, mean: Vector, point: Vector, fraction: float) -> None:
         """Compute ``mean += fraction * (point - mean)`` in float64."""
         kernels().move_towards(mean, point, fraction)
+
+    def mover(self, like: Vector) -> Callable[[Any, Any, float], None]:
+        """Return the kernel itself for short vectors."""
+        move: Callable[[Any, Any, float], None] = kernels().move_towards_for(like.size)
+        return move
 
     def fitted(self, direction: Vector, like: Vector) -> Vector:
         """Return the direction as a contiguous array of the right dtype."""

@@ -101,13 +101,13 @@ class UniformAverage(Output):
 
     def start(self, params: Vector, random: CounterRandom) -> None:
         """Reset the average."""
-        self._memory = memory_of(params)
+        self._move = memory_of(params).mover(params)
         self.mean, self.count = _zero_mean(params), 0
 
     def on_iterate(self, params: Vector) -> None:
         """Add an iterate to the mean."""
         self.count += 1
-        self._memory.move_towards(self.mean, params, 1.0 / self.count)
+        self._move(self.mean, params, 1.0 / self.count)
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
         """Return 1/K for x_1 … x_K."""
@@ -130,14 +130,14 @@ class StepsizeWeightedAverage(Output):
 
     def start(self, params: Vector, random: CounterRandom) -> None:
         """Reset the average."""
-        self._memory = memory_of(params)
+        self._move = memory_of(params).mover(params)
         self.mean, self.weight = _zero_mean(params), 0.0
 
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
         """Add a point with its weight."""
         if stepsize > 0:
             self.weight += stepsize
-            self._memory.move_towards(self.mean, point, stepsize / self.weight)
+            self._move(self.mean, point, stepsize / self.weight)
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
         """Return weights proportional to γ̂_k."""
@@ -168,7 +168,7 @@ class StronglyConvexAverage(Output):
 
     def start(self, params: Vector, random: CounterRandom) -> None:
         """Reset the average."""
-        self._memory = memory_of(params)
+        self._move = memory_of(params).mover(params)
         self.mean, self.log_weight = _zero_mean(params), -math.inf
 
     def on_gradient(self, point: Vector, stepsize: float, stepsize_sum: float) -> None:
@@ -176,7 +176,7 @@ class StronglyConvexAverage(Output):
         if stepsize > 0:
             log_weight = log(stepsize) + self.mu * stepsize_sum
             self.log_weight = log_of_sum(self.log_weight, log_weight)
-            self._memory.move_towards(self.mean, point, exp(log_weight - self.log_weight))
+            self._move(self.mean, point, exp(log_weight - self.log_weight))
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats:
         """Return weights proportional to γ̂_k·exp(μ·Σ γ_i), computed relative to the largest."""

@@ -27,6 +27,7 @@ __all__ = [
     "is_finite",
     "momentum_step",
     "move_towards",
+    "move_towards_for",
     "nesterov_step",
     "scale_into",
     "set_to_zero",
@@ -89,6 +90,11 @@ def move_towards(mean: Any, point: Any, fraction: Any) -> None:
         kernels.move_towards(mean, point, fraction)
     else:
         in_chunks(lambda y, x: kernels.move_towards(y, x, fraction), mean, point)
+
+
+def move_towards_for(length: int) -> Any:
+    """Return ``move_towards`` for vectors of this length; for short ones the kernel itself, which saves a call."""
+    return kernels.move_towards if length < LARGE else move_towards
 
 
 def scale_into(vector: Any, factor: float, out: Any) -> None:
