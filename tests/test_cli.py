@@ -146,6 +146,8 @@ def test_the_sweep_takes_any_method_and_data_of_ones_own(tmp_path, monkeypatch):
         (["--stepsizes", "a,b"], "--stepsizes must be numbers with commas between them, got 'a,b'"),
         (["--stepsizes", "0"], "stepsize must be a finite number above 0"),
         (["--stepsizes", "0.1,0.1"], "--stepsizes has one of them twice: 0.1,0.1"),
+        (["--device", "gpu"], "device must be 'cpu', 'cuda' or 'cuda:' and the number of a GPU, got 'gpu'"),
+        (["--device", "cuda:99"], "device='cuda:99' "),
         (["--loss", "odd"], "--loss must be one of least-squares, logistic, got 'odd'"),
         (["--loss", "logistic"], "the built-in problem is least squares: give --problem FILE for another loss"),
     ],

@@ -15,6 +15,7 @@ from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.results import open_console, print_json
 from nowait.core.types import Floats
+from nowait.engines.simulator.gpu.device import checked_name, find_device
 from nowait.recording.files import write_json
 from nowait.recording.sweep_folder import HEADER
 
@@ -40,6 +41,7 @@ class SweepSettings:
 
 def run_sweep(settings: SweepSettings) -> nw.Sweep:
     """Load the problem, make the runs, and print the table and the figure."""
+    _check_device(settings.device)
     make = parse_method(settings.method)
     problem = load_problem(settings.problem, settings.loss, settings.batch_size)
     medians = mixed_cluster(settings.workers, settings.straggler, seed=0)
@@ -82,6 +84,15 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     nw.plots.sweep(sweep).savefig(figure, dpi=150)
     console.print(f"Figure: {figure}", highlight=False, markup=False)
     return sweep
+
+
+def _check_device(name: str) -> None:
+    """Raise a ValueError if there is no such device, before anything is computed or written."""
+    try:
+        if checked_name(name) != "cpu":
+            find_device(name)
+    except (ImportError, RuntimeError) as error:
+        raise ValueError(str(error)) from None
 
 
 def _stepsizes(text: str | None, problem: Any) -> Floats:

@@ -193,7 +193,7 @@ class HostMemory(Memory):
 
     def adder(self, like: Vector) -> Callable[[Any, Any, float], None]:
         """Return the kernel itself for short vectors of float64."""
-        add: Callable[[Any, Any, float], None] = kernels().add_scaled_for(like.size)
+        add: Callable[[Any, Any, float], None] = kernels().for_length(like.size).add_scaled
         return add if like.dtype == FLOAT64 else self.add_scaled
 
     def scaled(self, vector: Vector, factor: float, out: Vector | None) -> Vector:
@@ -208,7 +208,7 @@ class HostMemory(Memory):
 
     def mover(self, like: Vector) -> Callable[[Any, Any, float], None]:
         """Return the kernel itself for short vectors."""
-        move: Callable[[Any, Any, float], None] = kernels().move_towards_for(like.size)
+        move: Callable[[Any, Any, float], None] = kernels().for_length(like.size).move_towards
         return move
 
     def fitted(self, direction: Vector, like: Vector) -> Vector:
@@ -219,7 +219,7 @@ class HostMemory(Memory):
 
     def sgd_stepper(self, params: Vector) -> Stepper:
         """Return the compiled kernel, which makes the step and both checks in one pass over memory."""
-        step: Stepper = kernels().sgd_step_for(params.size)
+        step: Stepper = kernels().for_length(params.size).sgd_step
         if params.dtype == np.float64:
             return step
         scalar = params.dtype.type

@@ -6,6 +6,7 @@ Results are bit-identical for every number of threads. Imports numba, like ``now
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,22 +21,28 @@ from nowait.numerics.parallel import are_several, in_chunks
 __all__ = [
     "adam_step",
     "add_scaled",
-    "add_scaled_for",
     "amsgrad_step",
     "count_repeats",
+    "for_length",
     "inner",
     "is_finite",
     "momentum_step",
     "move_towards",
-    "move_towards_for",
     "nesterov_step",
     "scale_into",
     "set_to_zero",
     "sgd_step",
-    "sgd_step_for",
     "squared_norm",
     "sum_of",
 ]
+
+
+def for_length(length: int) -> Any:
+    """Return the module to take operations on vectors of this length from: the kernels, if they are short.
+
+    A call of this module's function would only pass them on.
+    """
+    return kernels if length < LARGE else sys.modules[__name__]
 
 
 def squared_norm(vector: Any) -> float:
@@ -66,11 +73,6 @@ def sgd_step(params: Any, direction: Any, stepsize: Any, out: Any) -> tuple[floa
     return added(squares), added(zeros)
 
 
-def sgd_step_for(length: int) -> Any:
-    """Return ``sgd_step`` for vectors of this length; for short ones the kernel itself, which saves a call."""
-    return kernels.sgd_step if length < LARGE else sgd_step
-
-
 def add_scaled(total: Any, vector: Any, weight: Any) -> None:
     """Compute ``total += weight * vector`` without a temporary array."""
     if total.size < LARGE or not are_several():
@@ -79,22 +81,12 @@ def add_scaled(total: Any, vector: Any, weight: Any) -> None:
         in_chunks(lambda y, x: kernels.add_scaled(y, x, weight), total, vector)
 
 
-def add_scaled_for(length: int) -> Any:
-    """Return ``add_scaled`` for vectors of this length; for short ones the kernel itself, which saves a call."""
-    return kernels.add_scaled if length < LARGE else add_scaled
-
-
 def move_towards(mean: Any, point: Any, fraction: Any) -> None:
     """Compute ``mean += fraction * (point - mean)``, one term of a running average, without a temporary array."""
     if mean.size < LARGE or not are_several():
         kernels.move_towards(mean, point, fraction)
     else:
         in_chunks(lambda y, x: kernels.move_towards(y, x, fraction), mean, point)
-
-
-def move_towards_for(length: int) -> Any:
-    """Return ``move_towards`` for vectors of this length; for short ones the kernel itself, which saves a call."""
-    return kernels.move_towards if length < LARGE else move_towards
 
 
 def scale_into(vector: Any, factor: float, out: Any) -> None:

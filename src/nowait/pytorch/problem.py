@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from nowait.core import Sample, Update, checks
-from nowait.core.memory import Memory, namespace_of, to_host
+from nowait.core.memory import Memory, memory_of, namespace_of, to_host
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
@@ -345,6 +345,7 @@ class TorchProblem:
 
     def _fitting(self, params: Any) -> Any:
         """Return params as a contiguous vector, or raise a ValueError if they have another size or dtype."""
+        memory_of(params)  # raises if they are no vector
         if params.shape == (self.dimension,):
             if isinstance(params, torch.Tensor) and DTYPES.get(params.dtype) == self._layout.dtype:
                 return params.contiguous()

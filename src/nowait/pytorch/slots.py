@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, final
 
 import numpy as np
 import torch
 
-from nowait.core.memory import MakeSlots
+from nowait.core.memory import MakeSlots, Slots
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, HANDLE_BYTES, Allocation
 from nowait.pytorch.flat import TENSOR_DTYPES, tensor_of
 
@@ -17,19 +18,18 @@ ENTRY_BYTES = HANDLE_BYTES + 1
 """An entry of the table: the handle of an allocation, then 1 once the handle is complete."""
 
 
-@final
-class HostTensorSlots:
-    """Tensors over slots in shared host memory."""
+class TensorSlots(ABC):
+    """Numbered tensors of one size and dtype; ``file`` is what processes share."""
 
-    def __init__(self, make: MakeSlots, length: int, dtype: Any, fd: int | None, *, writeable: bool) -> None:
-        self._slots = make(length, dtype, fd, writeable=writeable)
-        self.length, self.dtype, self.fd = self._slots.length, self._slots.dtype, self._slots.fd
+    def __init__(self, length: int, dtype: Any, file: Slots) -> None:
+        self.length, self.dtype = length, np.dtype(dtype)
+        self._file, self.fd = file, file.fd
         self.views: list[torch.Tensor] = []
         self._allocated = 0
 
     def __getitem__(self, slot: int) -> torch.Tensor:
         while slot >= len(self.views):
-            self.views.append(tensor_of(self._slots[len(self.views)]))
+            self._map_more()
         return self.views[slot]
 
     def allocate(self) -> torch.Tensor:
@@ -38,13 +38,28 @@ class HostTensorSlots:
         return self[self._allocated - 1]
 
     def close(self) -> None:
-        """Close the file. The tensors must not be used afterwards."""
+        """Close the file. Tensors in host memory must not be used afterwards; those on a GPU keep their memory."""
         self.views = []
-        self._slots.close()
+        self._file.close()
+
+    @abstractmethod
+    def _map_more(self) -> None:
+        """Add one or more tensors to ``views``."""
 
 
 @final
-class CudaSlots:
+class HostTensorSlots(TensorSlots):
+    """Tensors over slots in shared host memory."""
+
+    def __init__(self, make: MakeSlots, length: int, dtype: Any, fd: int | None, *, writeable: bool) -> None:
+        super().__init__(length, dtype, make(length, dtype, fd, writeable=writeable))
+
+    def _map_more(self) -> None:
+        self.views.append(tensor_of(self._file[len(self.views)]))
+
+
+@final
+class CudaSlots(TensorSlots):
     """Tensors in GPU memory that the server allocates and workers open (CUDA IPC).
 
     The file that processes share is a table with the handle of every allocation. The server adds an entry before it
@@ -53,36 +68,15 @@ class CudaSlots:
     """
 
     def __init__(self, device: torch.device, make: MakeSlots, length: int, dtype: Any, fd: int | None) -> None:
-        self.length, self.dtype = length, np.dtype(dtype)
+        super().__init__(length, dtype, make(ENTRY_BYTES, np.uint8, fd, writeable=True))
         self._device, self._owned = device, fd is None
         self._slot_bytes = -(-length * self.dtype.itemsize // ALIGNMENT) * ALIGNMENT
         self._per_allocation = max(1, ALLOCATION_BYTES // self._slot_bytes)
-        self._table = make(ENTRY_BYTES, np.uint8, fd, writeable=True)
-        self._allocations = 0
-        self.fd = self._table.fd
-        self.views: list[torch.Tensor] = []
-        self._allocated = 0
 
-    def __getitem__(self, slot: int) -> torch.Tensor:
-        while slot >= len(self.views):
-            self._map(self._allocations)
-            self._allocations += 1
-        return self.views[slot]
-
-    def allocate(self) -> torch.Tensor:
-        """Return a new vector."""
-        self._allocated += 1
-        return self[self._allocated - 1]
-
-    def close(self) -> None:
-        """Close the table; GPU memory is released when the last tensor is gone."""
-        self.views = []
-        self._table.close()
-
-    def _map(self, number: int) -> None:
-        """Add the tensors of one more allocation to ``views``."""
+    def _map_more(self) -> None:
+        """Add the tensors of one more allocation."""
         size = -(-self._per_allocation * self._slot_bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
-        entry = self._table[number]
+        entry = self._file[len(self.views) // self._per_allocation]
         if self._owned:
             allocation = Allocation.new(self._device, size)
             entry[:HANDLE_BYTES] = np.frombuffer(allocation.handle(), np.uint8)
@@ -90,7 +84,7 @@ class CudaSlots:
         elif entry[HANDLE_BYTES] == 1:
             allocation = Allocation.open(self._device, entry[:HANDLE_BYTES].tobytes(), size)
         else:
-            raise IndexError(f"the server has not allocated slot {number * self._per_allocation} yet")
+            raise IndexError(f"the server has not allocated slot {len(self.views)} yet")
         flat = allocation.tensor(TENSOR_DTYPES[self.dtype.type])
         stride = self._slot_bytes // self.dtype.itemsize
         self.views += [flat[place * stride : place * stride + self.length] for place in range(self._per_allocation)]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nowait.engines.simulator.execution_kernels import BEGIN
 from nowait.engines.simulator.plan import ADD, APPLY, ARRIVE, CLEAR, FIRST_SUM, MERGE, STEP
 from nowait.numerics.compiled import compiled, inlined
 from nowait.numerics.random_kernels import ticket_key
@@ -15,8 +16,6 @@ NONE = -1
 """In place of a row: an operation without this half. In place of a slot, term or instruction: there is none."""
 OPERATIONS, SLOTS = range(2)
 """Indices into ``Lowering.counts``: the operations written, and the slots that were ever occupied."""
-BEGIN = -1
-"""A pseudo-instruction that makes version 0 current."""
 
 
 class Lowering(NamedTuple):
