@@ -49,8 +49,11 @@ class Capabilities:
 
     The problem then receives points, and ``out`` of ``gradient_into``, as vectors of that memory.
     """
-    prepare: Callable[[], None]
-    """``prepare()`` loads or compiles what gradients need; called before workers are forked. Default: does nothing."""
+    prepare: Callable[[], Any]
+    """``prepare()`` loads or compiles what gradients need; called before workers are forked. Default: does nothing.
+
+    If it returns False, this process must not be forked: every worker is started as a new interpreter.
+    """
     message_bytes: Callable[[Vector], int]
     """``message_bytes(params)`` is the size of one gradient message. Default: ``params.nbytes``."""
     num_statistics: int

@@ -58,16 +58,18 @@ def initial_params(problem: Any, initial: Any = None) -> Vector:
     return params
 
 
-def prepare(problem: Any) -> None:
+def prepare(problem: Any) -> bool:
     """Call ``prepare()`` of a problem, and of the problems among its attributes, before workers are forked.
 
-    A wrapper with ``capabilities()`` passes ``prepare`` on by itself.
+    Returns False if one of them says that this process must not be forked. A wrapper with ``capabilities()`` passes
+    ``prepare`` on by itself.
     """
-    Capabilities.of(problem).prepare()
+    forkable = Capabilities.of(problem).prepare() is not False
     if not has_own_capabilities(problem):
         for part in getattr(problem, "__dict__", {}).values():
             if isinstance(part, Problem):
-                prepare(part)
+                forkable = prepare(part) and forkable
+    return forkable
 
 
 def loss_of(problem: Any, point: Vector) -> float:

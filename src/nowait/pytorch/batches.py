@@ -59,6 +59,11 @@ class Batches:
         """True for an IterableDataset, whose items come in its own order."""
         return isinstance(self.data, IterableDataset)
 
+    @property
+    def is_plain(self) -> bool:
+        """True if batches are rows of tensors: drawing them involves no code of the user, and no random numbers."""
+        return _is_plain(self.data) and self.collate is default_collate
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out caches and the open iterator."""
         return self.__dict__ | {"_permutations": {}, "_stream": None}
@@ -72,7 +77,7 @@ class Batches:
     def items(self, places: Integers, data: Any = None) -> Any:
         """Return items of the data set (or of ``data``) as a batch, fetched in one call if the data set supports it."""
         data = self.data if data is None else data
-        if type(data) is TensorDataset and self.collate is default_collate:  # a subclass may change its items
+        if _is_plain(data) and self.collate is default_collate:
             chosen = torch.from_numpy(np.asarray(places, dtype=np.int64))
             return [tensor[chosen] for tensor in data.tensors]
         numbers = [int(place) for place in places]
@@ -120,6 +125,10 @@ class Batches:
         except StopIteration:
             self._stream = iter(self.data)
             return next(self._stream)
+
+
+def _is_plain(data: Any) -> bool:
+    return type(data) is TensorDataset  # a subclass may change its items
 
 
 def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:

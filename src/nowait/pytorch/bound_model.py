@@ -7,7 +7,11 @@ from typing import Any, Protocol, final
 import numpy as np
 import torch
 
+from nowait.pytorch.cuda_runtime import PinnedArrays
 from nowait.pytorch.flat import DTYPES, TENSOR_DTYPES, Layout, tensor_of
+from nowait.pytorch.process import in_worker
+
+HOST = torch.device("cpu")
 
 MAX_CACHED_VIEWS = 256
 """Views are cached for this many vectors, by address; they do not keep arrays alive."""
@@ -85,16 +89,21 @@ class ViewingModel:
 class CopyingModel:
     """A model on another device than points and gradients, or of another dtype. Its parameters are views of one tensor.
 
-    Arrays are copied through pinned memory, and tensors of other devices directly.
+    Copies between a GPU and the host go through pinned memory. In worker processes the memory of points and gradients
+    is pinned itself, if that is possible.
     """
 
-    def __init__(self, model: torch.nn.Module, layout: Layout, device: torch.device) -> None:
+    def __init__(
+        self, model: torch.nn.Module, layout: Layout, device: torch.device, vectors_on: torch.device = HOST
+    ) -> None:
         self.model, self.device, self._layout = model.to(device), device, layout
         kind = TENSOR_DTYPES[np.dtype(layout.dtype).type]
-        self._point = torch.empty(layout.length, dtype=kind, device=device)
-        self._gradient = torch.empty_like(self._point)
+        pin = device.type == "cpu" and vectors_on.type == "cuda"
+        self._point = torch.empty(layout.length, dtype=kind, device=device, pin_memory=pin)
+        self._gradient = torch.empty(layout.length, dtype=kind, device=device, pin_memory=pin)
         """Both as the server has them, with its dtype and the statistics at the end."""
-        self._staging = torch.empty(layout.length, dtype=kind, pin_memory=device.type == "cuda")
+        self._staging: torch.Tensor | None = None
+        self._arrays = PinnedArrays() if device.type == "cuda" and in_worker() else None
         trained = self._point[: layout.num_parameters], self._gradient[: layout.num_parameters]
         self._flat, self._flat_gradient = (tensor.to(layout.model_dtype) for tensor in trained)
         """The same memory, or tensors of the model's dtype, if that is another one."""
@@ -108,8 +117,9 @@ class CopyingModel:
         """
         source = point
         if not isinstance(point, torch.Tensor):
-            self._staging.copy_(tensor_of(point))
-            source = self._staging
+            source = self._on_host(point)
+            if source is self._staging:
+                source.copy_(tensor_of(point))
         with torch.no_grad():
             for parameter, view in zip(self._parameters, self._views, strict=True):
                 if parameter.data_ptr() != view.data_ptr():
@@ -137,8 +147,18 @@ class CopyingModel:
                 out.copy_(self._gradient)
                 _wait_for(out.device)
             else:
-                self._staging.copy_(self._gradient)
-                tensor_of(out).copy_(self._staging)
+                target = self._on_host(out)
+                target.copy_(self._gradient)
+                if target is self._staging:
+                    tensor_of(out).copy_(target)
+
+    def _on_host(self, array: Any) -> torch.Tensor:
+        """Return a tensor through which an array is copied: the array itself, or one in pinned memory."""
+        if self.device.type == "cpu" or (self._arrays is not None and self._arrays.pin(array)):
+            return tensor_of(array)
+        if self._staging is None:
+            self._staging = torch.empty(self._layout.length, dtype=self._point.dtype, pin_memory=True)
+        return self._staging
 
 
 def _copy_if_other(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -153,8 +173,9 @@ def bound_model(model: torch.nn.Module, layout: Layout, device: torch.device, ve
     if device.type == "cuda":
         torch.backends.cudnn.deterministic = True  # otherwise a replay could compute other bits
     same_dtype = DTYPES.get(layout.model_dtype) == layout.dtype
-    kind = ViewingModel if device == vectors_on and same_dtype else CopyingModel
-    return kind(model, layout, device)
+    if device == vectors_on and same_dtype:
+        return ViewingModel(model, layout, device)
+    return CopyingModel(model, layout, device, vectors_on)
 
 
 def _wait_for(device: torch.device) -> None:

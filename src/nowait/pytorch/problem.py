@@ -21,12 +21,13 @@ from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
 from nowait.pytorch.batches import Batches, moved
 from nowait.pytorch.bound_model import BoundModel, bound_model
-from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation
+from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
 from nowait.pytorch.flat import DTYPES, Layout, tensor_of
 from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.model_checks import changed_buffers, check_separate
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.prefetch import Prefetch
+from nowait.pytorch.process import before_workers_are_forked, fork_breaks_cuda
 from nowait.pytorch.rng import seeded
 from nowait.pytorch.settings import ComputeSettings
 
@@ -144,11 +145,19 @@ class TorchProblem:
         """Return ``torch.optim.SGD``, which rounds as a plain PyTorch loop does."""
         return TorchOptimizer(torch.optim.SGD)
 
-    def prepare(self) -> None:
-        """Build the model before workers are forked, with one thread, because threads do not survive a fork."""
+    def prepare(self) -> bool:
+        """Build the model before workers are forked, with one thread, because threads do not survive a fork.
+
+        Returns False if CUDA is needed and was initialised while the problem was loaded: it does not survive either.
+        """
         torch.set_num_threads(1)
+        before_workers_are_forked()
         if all(device.type == "cpu" for device in self._devices):
             self._model_for(0, self._initial)
+            return True
+        with self._settings.active():
+            pass  # PyTorch imports much when it is first asked for deterministic algorithms
+        return not fork_breaks_cuda()
 
     def device_memory(self) -> Memory | None:
         """Return the memory of the first GPU, where params and gradients of local workers are; None without a GPU.
@@ -179,7 +188,7 @@ class TorchProblem:
         A model that is on the device of the vectors computes in their memory; otherwise they are copied.
         """
         point = self._fitting(point)
-        with self._settings.active():
+        with self._settings.active(), clear_memory_errors():
             bound = self._model_for(sample.worker, point)
             bound.load(point)
             bound.zero_gradient(out)
@@ -316,6 +325,8 @@ class TorchProblem:
         return self._batch(sample, 0)
 
     def _batch(self, sample: Sample, part: int) -> Any:
+        if self._batches.is_plain:
+            return self._batches.draw(sample, part, self._accumulate)
         with seeded(sample.part(self._accumulate + 1 + part).key):
             return self._batches.draw(sample, part, self._accumulate)
 
@@ -330,7 +341,7 @@ class TorchProblem:
     ) -> dict[str, float]:
         params = self._fitting(params)
         totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
-        with self._settings.active(), torch.no_grad():
+        with self._settings.active(), clear_memory_errors(), torch.no_grad():
             bound = self._model_for(0, params)
             bound.load(params)
             bound.model.eval()
