@@ -68,18 +68,21 @@ class Batches:
         """Leave out caches and the open iterator."""
         return self.__dict__ | {"_permutations": {}, "_stream": None}
 
-    def draw(self, sample: Sample, part: int, parts: int) -> Any:
-        """Return the batch of a ticket, or batch number ``part`` if it has several."""
+    def draw(self, sample: Sample, part: int, parts: int, *, pinned: bool = False) -> Any:
+        """Return the batch of a ticket, or batch number ``part`` if it has several.
+
+        With ``pinned``, batches that are plain rows of tensors are put into pinned memory at once.
+        """
         if self.is_stream:
             return self.collate([self._next() for _ in range(self.size)])
-        return self.items(self._places(sample, part, parts))
+        return self.items(self._places(sample, part, parts), pinned=pinned)
 
-    def items(self, places: Integers, data: Any = None) -> Any:
+    def items(self, places: Integers, data: Any = None, *, pinned: bool = False) -> Any:
         """Return items of the data set (or of ``data``) as a batch, fetched in one call if the data set supports it."""
         data = self.data if data is None else data
         if _is_plain(data) and self.collate is default_collate:
             chosen = torch.from_numpy(np.asarray(places, dtype=np.int64))
-            return [tensor[chosen] for tensor in data.tensors]
+            return [_rows(tensor, chosen, pinned=pinned) for tensor in data.tensors]
         numbers = [int(place) for place in places]
         several = getattr(data, "__getitems__", None)
         return self.collate(several(numbers) if several is not None else [data[number] for number in numbers])
@@ -129,6 +132,13 @@ class Batches:
 
 def _is_plain(data: Any) -> bool:
     return type(data) is TensorDataset  # a subclass may change its items
+
+
+def _rows(tensor: torch.Tensor, chosen: torch.Tensor, *, pinned: bool) -> torch.Tensor:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        return tensor[chosen]
+    out = torch.empty((len(chosen), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=pinned)
+    return torch.index_select(tensor, 0, chosen, out=out)
 
 
 def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:

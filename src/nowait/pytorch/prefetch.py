@@ -63,7 +63,11 @@ class Prefetch:
         if self._stream is None:
             return moved(batch, self._device)
         with torch.cuda.stream(self._stream):
-            return moved(_each_tensor(batch, torch.Tensor.pin_memory), self._device, non_blocking=True)
+            return moved(_each_tensor(batch, _pinned), self._device, non_blocking=True)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_pinned() else tensor.pin_memory()
 
 
 def _is_plain(batch: Any) -> bool:

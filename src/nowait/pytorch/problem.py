@@ -20,7 +20,7 @@ from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
 from nowait.pytorch.batches import Batches, moved
-from nowait.pytorch.bound_model import BoundModel, bound_model
+from nowait.pytorch.bound_model import BoundModel, Buffers, bound_model
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
 from nowait.pytorch.flat import DTYPES, Layout, tensor_of
 from nowait.pytorch.memory import TorchMemory
@@ -192,7 +192,8 @@ class TorchProblem:
             bound = self._model_for(sample.worker, point)
             bound.load(point)
             bound.zero_gradient(out)
-            bound.model.train()
+            if not bound.model.training:
+                bound.model.train()
             if self._prefetches_on(bound.device):
                 self._backward_with_prefetch(bound, sample)
             else:
@@ -220,7 +221,7 @@ class TorchProblem:
         with torch.no_grad():
             for parameter, view in zip(trained, self._layout.views(flat), strict=True):
                 parameter.copy_(view)
-            self._layout.load_buffers(model, flat)
+            Buffers(model, self._layout).load(flat)
         return model.eval()
 
     def write_files(self, params: Vector, folder: Path) -> None:
@@ -326,7 +327,7 @@ class TorchProblem:
 
     def _batch(self, sample: Sample, part: int) -> Any:
         if self._batches.is_plain:
-            return self._batches.draw(sample, part, self._accumulate)
+            return self._batches.draw(sample, part, self._accumulate, pinned=True)
         with seeded(sample.part(self._accumulate + 1 + part).key):
             return self._batches.draw(sample, part, self._accumulate)
 
@@ -334,7 +335,8 @@ class TorchProblem:
         with self._settings.precision(bound.device):
             loss = self._loss(*self._forward(bound.model, batch))
         factor = self._settings.loss_scale / self._accumulate
-        torch.autograd.backward(loss if factor == 1 else loss * factor)
+        with self._settings.one_thread(bound.device):
+            torch.autograd.backward(loss if factor == 1 else loss * factor)
 
     def _means(
         self, params: Vector, metrics: Mapping[str, Metric], batches: Iterable[tuple[int, Any]]
