@@ -6,6 +6,7 @@ import os
 import pickle
 import select
 import sys
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
 from time import monotonic
 from typing import Any, final
@@ -14,6 +15,7 @@ from nowait.core.memory import Memory, Slots
 from nowait.core.problem import loss_of
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.processes.platform import DetailsSocket
+from nowait.engines.workers.clock import spin
 from nowait.engines.workers.computation import Computation, details_of
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, ORDER, REPORT, Instruction, ReportKind
 from nowait.speeds import Speeds, Timing
@@ -32,6 +34,8 @@ class Job:
     """Where points and gradients are; None: in host memory."""
     slowdown: dict[int, float] = field(default_factory=dict)
     speeds: Speeds | None = None
+    spin_seconds: float = 0.0
+    """How long a worker polls for its next order before it sleeps."""
 
 
 @final
@@ -93,7 +97,8 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     compute = Computation(worker, job.problem, job.seed, gradient, connections.send_details).compute
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
-    unpack, pack, size, read, write = ORDER.unpack, REPORT.pack, ORDER.size, os.read, os.write
+    unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
+    read = os.read if job.spin_seconds == 0 else _spinning_read(orders, job.spin_seconds)
     while len(order := read(orders, size)) == size:
         ticket, number, slot, instruction = unpack(order)
         if instruction == hurry:
@@ -104,6 +109,18 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
         if is_slow:
             seconds = slowness.wait(ticket, number, started, seconds)
         write(reports, pack(ticket, started - began, seconds, worker, kind))
+
+
+def _spinning_read(fd: int, seconds: float) -> Callable[[int, int], bytes]:
+    """Return a function like ``os.read`` for one file descriptor, which polls for some time before it sleeps."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+
+    def read(fd: int, size: int) -> bytes:
+        spin(poller, seconds)
+        return os.read(fd, size)
+
+    return read
 
 
 @final
