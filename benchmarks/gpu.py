@@ -142,7 +142,7 @@ def nowait_steps(problem, workers, seconds, update=None):
         problem,
         nw.AsynchronousSGD(nw.DelayAdaptive(0.001)),
         workers=workers,
-        seconds=seconds + 5.0,
+        seconds=seconds + 2.0,
         evaluate_every=10**9,
         update=update,
         callbacks=[lambda control: times.append(control.time)],

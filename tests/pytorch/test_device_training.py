@@ -1,5 +1,9 @@
 """Training with params and gradients as tensors that processes share: of the processor everywhere, and on a GPU."""
 
+import os
+import random
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +14,9 @@ from torch.utils.data import TensorDataset
 import nowait as nw
 from nowait.core import sampler
 from nowait.engines.processes.shared import SharedSlots, shared_slots
-from nowait.pytorch import TorchMemory, TorchOptimizer, TorchProblem
+from nowait.pytorch import TorchMemory, TorchOptimizer, TorchProblem, process
+from nowait.pytorch.cuda_runtime import clear_memory_errors
+from nowait.pytorch.rng import seeded
 
 INPUTS = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
@@ -318,3 +324,42 @@ def test_a_worker_draws_one_batch_ahead():
     for job in range(4):
         problem.gradient(problem.initial(), sampler(0).sample(0, job))
     assert Drawn.fetched == before + 4 * 8 + 4, "the first batch of the ticket that comes next, and no other twice"
+
+
+def test_a_gpu_without_memory_is_reported_with_advice():
+    torchs = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.72 GiB of which …"
+    with (
+        pytest.raises(MemoryError, match=re.escape("CUDA out of memory. Tried to allocate 2.00 GiB. All workers on a")),
+        clear_memory_errors(),
+    ):
+        raise RuntimeError(torchs)
+    with pytest.raises(RuntimeError, match="sizes do not match"), clear_memory_errors():
+        raise RuntimeError("sizes do not match")
+
+
+def test_worker_processes_seed_in_the_same_way_and_leave_states(monkeypatch):
+    def drawn():
+        return torch.rand(3).tolist(), np.random.rand(), random.random()  # noqa: NPY002
+
+    with seeded(5):
+        expected = drawn()
+    before = torch.get_rng_state()
+    monkeypatch.setattr(process, "_forking", {os.getppid()})
+    assert process.in_worker()
+    with seeded(5):
+        assert drawn() == expected
+        after = torch.get_rng_state()
+    assert torch.equal(torch.get_rng_state(), after)
+    torch.set_rng_state(before)
+
+
+def test_a_process_that_may_be_forked():
+    assert not process.fork_breaks_cuda()
+    assert not process.in_worker()
+
+
+def test_seeds_are_those_of_torch():
+    with seeded(11):
+        ours = torch.rand(3).tolist()
+    torch.manual_seed(11 >> 1)
+    assert torch.rand(3).tolist() == ours

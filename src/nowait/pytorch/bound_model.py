@@ -102,7 +102,8 @@ class ViewingModel:
     def zero_gradient(self, out: Any) -> None:
         """Remove the gradients, or fill ``out`` with zeros and make the gradients views of it."""
         if not self._accumulates_in_place:
-            self.model.zero_grad()
+            for parameter in self._parameters:
+                parameter.grad = None
             return
         out[:] = 0
         for parameter, view in zip(self._parameters, self._views(out)[1], strict=True):

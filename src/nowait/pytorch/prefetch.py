@@ -31,6 +31,8 @@ class Prefetch:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._last: tuple[int, int] | None = None
         """Worker and job of the latest ticket."""
+        self._postponed: tuple[Sample, Draw] | None = None
+        """The ticket whose successor has to be prepared."""
         self._prepared: tuple[int, Any] | None = None
         """The key of a sample and its batch."""
 
@@ -46,11 +48,26 @@ class Prefetch:
         return prepared[1]
 
     def prepare_after(self, sample: Sample, draw: Draw) -> None:
-        """Draw the batch of the ticket after this one, and start to copy it to the device."""
+        """Draw the batch of the ticket after this one, and start to copy it to the device.
+
+        That waits for ``between_gradients`` if the device has nothing to compute: the gradient should not wait for it.
+        """
         follows = self._last == (sample.worker, sample.job - 1)
-        self._last = (sample.worker, sample.job)
+        self._last, self._postponed = (sample.worker, sample.job), None
         if not follows:
             return
+        if self._stream is not None and torch.cuda.current_stream(self._device).query():
+            self._postponed = (sample, draw)
+        else:
+            self._prepare(sample, draw)
+
+    def between_gradients(self) -> None:
+        """Prepare the next batch now, if that was postponed."""
+        if self._postponed is not None:
+            (sample, draw), self._postponed = self._postponed, None
+            self._prepare(sample, draw)
+
+    def _prepare(self, sample: Sample, draw: Draw) -> None:
         following = Sample(sample.worker, sample.job + 1, (sample.key + TICKET_STRIDE) & MASK)
         try:
             batch = draw(following)

@@ -202,6 +202,11 @@ class TorchProblem:
                 torch.nn.utils.clip_grad_norm_(bound.model.parameters(), self._clip * self._settings.loss_scale)
             bound.store_gradient(out, self._settings.loss_scale)
 
+    def between_gradients(self) -> None:
+        """Draw the next batch, if the GPU was too fast for that to be done while it computed."""
+        for prefetch in self._prefetches.values():
+            prefetch.between_gradients()
+
     def loss(self, point: Vector) -> float:
         """Return the mean loss over the validation set, in evaluation mode."""
         return self._means(point, {}, self._validation_batches())["loss"]

@@ -94,7 +94,8 @@ def _fingerprint(job: Job, connections: Connections) -> None:
 def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
     gradient = connections.gradients[worker]
-    compute = Computation(worker, job.problem, job.seed, gradient, connections.send_details).compute
+    computation = Computation(worker, job.problem, job.seed, gradient, connections.send_details)
+    compute, between = computation.compute, computation.between
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
     unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
@@ -109,6 +110,8 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
         if is_slow:
             seconds = slowness.wait(ticket, number, started, seconds)
         write(reports, pack(ticket, started - began, seconds, worker, kind))
+        if between is not None:
+            between()
 
 
 def _spinning_read(fd: int, seconds: float) -> Callable[[int, int], bytes]:
