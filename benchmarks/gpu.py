@@ -15,6 +15,7 @@ import os
 import random
 import signal
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 
@@ -186,8 +187,23 @@ def check(case):
         replayed = nw.replay(run.trace, device, method, update=update, progress=False)
         same = np.array_equal(replayed.last, run.last)
         print("replay:", "the same bits" if same else f"differs by {np.abs(replayed.last - run.last).max():.2e}")
+    check_stall(device)
     torch.cuda.empty_cache()
     print(f"memory on the GPU that is not free again: {(free - torch.cuda.mem_get_info()[0]) / 2**20:.0f} MiB")
+
+
+def check_stall(problem):
+    """Print the longest time between two steps, with and without checkpoints of params and AdamW's moments."""
+    method, update = nw.AsynchronousSGD(nw.DelayAdaptive(0.0005)), TorchOptimizer(torch.optim.AdamW)
+    for every in (10**9, 100):
+        with tempfile.TemporaryDirectory() as folder:
+            options = {"folder": f"{folder}/run", "checkpoint_every": every, "evaluate_every": 10**9}
+            run = nw.train(problem, method, workers=2, steps=400, update=update, progress=False, **options)
+        gaps = np.diff(run.trace.arrivals["time"])[50:]
+        print(
+            f"checkpoints {'every 100 steps' if every == 100 else 'none':16} longest gap between steps "
+            f"{1e3 * gaps.max():7.1f} ms, median {1e3 * np.median(gaps):.2f} ms"
+        )
 
 
 def parents():

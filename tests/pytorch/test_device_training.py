@@ -21,10 +21,15 @@ from nowait.pytorch.rng import seeded
 INPUTS = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
 METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.2))
-ON_GPU = pytest.param(
-    "cuda",
-    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")],
-)
+GPU_MARKS = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
+ON_GPU = pytest.param("cuda", marks=GPU_MARKS)
+
+
+def on_gpu(test):
+    """Mark a test that needs a GPU."""
+    for mark in GPU_MARKS:
+        test = mark(test)
+    return test
 
 
 class OnTensors(TorchProblem):
@@ -363,3 +368,54 @@ def test_seeds_are_those_of_torch():
         ours = torch.rand(3).tolist()
     torch.manual_seed(11 >> 1)
     assert torch.rand(3).tolist() == ours
+
+
+class InitialisesCuda(TensorDataset):
+    """Uses the GPU while it is loaded, as data sets of users may do."""
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        torch.zeros(1, device="cuda")
+
+
+@on_gpu
+def test_workers_are_not_forked_after_cuda_was_initialised():
+    data = InitialisesCuda(INPUTS, TARGETS)
+    problem = TorchProblem(lambda: nn.Linear(6, 3), cross_entropy, data, batch_size=8, device="cuda")
+    run = nw.train(problem, METHOD, workers=2, steps=20, update=nw.Sgd(), max_failures=0)
+    assert np.array_equal(nw.replay(run.trace, problem, METHOD, update=nw.Sgd()).last, run.last)
+
+
+@on_gpu
+@pytest.mark.parametrize("devices", [["cuda", "cpu"], ["cpu", "cuda"]], ids=str)
+def test_workers_on_a_gpu_and_on_the_processor_train_together(devices):
+    problem = a_problem(devices, TorchProblem, deterministic=True)
+    run = nw.train(problem, METHOD, workers=2, steps=60, update=nw.Sgd(), slowdown={1: 2.0})
+    assert set(run.trace.arrivals["worker"].tolist()) == {0, 1}
+    assert np.array_equal(nw.replay(run.trace, problem, METHOD, update=nw.Sgd()).last, run.last)
+    assert run.history.loss[-1] < run.history.loss[0]
+
+
+@on_gpu
+def test_params_in_host_memory_and_workers_on_a_gpu():
+    problem = a_problem("cuda", TorchProblem, deterministic=True, params_on="host")
+    run = nw.train(problem, METHOD, workers=2, steps=60, update=nw.Sgd())
+    assert np.array_equal(nw.replay(run.trace, problem, METHOD, update=nw.Sgd()).last, run.last)
+
+
+class Huge(nn.Linear):
+    """Needs more memory than any GPU has, once it is trained by a worker."""
+
+    def forward(self, inputs):
+        if process.in_worker():
+            torch.empty(1 << 44, device="cuda")
+        return super().forward(inputs)
+
+
+@on_gpu
+def test_a_gpu_that_is_too_small_is_named_in_the_error():
+    problem = TorchProblem(
+        lambda: Huge(6, 3), cross_entropy, TensorDataset(INPUTS, TARGETS), batch_size=8, device="cuda"
+    )
+    with pytest.raises(nw.WorkerFailedError, match="All workers on a GPU share its memory"):
+        nw.train(problem, METHOD, workers=1, steps=20, update=nw.Sgd(), max_failures=1)

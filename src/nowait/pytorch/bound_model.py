@@ -9,7 +9,7 @@ import torch
 
 from nowait.pytorch.cuda_runtime import PinnedArrays
 from nowait.pytorch.flat import DTYPES, TENSOR_DTYPES, Layout, tensor_of
-from nowait.pytorch.process import in_worker
+from nowait.pytorch.process import current_stream, in_worker
 
 HOST = torch.device("cpu")
 
@@ -231,7 +231,7 @@ def bound_model(model: torch.nn.Module, layout: Layout, device: torch.device, ve
 def _wait_for(device: torch.device) -> None:
     """Wait for the computations on a device, but not for the copies of the next batch, which have their own stream."""
     if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
+        current_stream(device).synchronize()
 
 
 def _copy_gradients(parameters: list[torch.nn.Parameter], views: list[torch.Tensor]) -> None:

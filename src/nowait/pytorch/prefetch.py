@@ -10,6 +10,7 @@ import torch
 from nowait.core import Sample
 from nowait.numerics.splitmix import MASK, TICKET_STRIDE
 from nowait.pytorch.batches import converted, moved
+from nowait.pytorch.process import current_stream
 
 Draw = Callable[[Sample], Any]
 """Returns the batch of a ticket in host memory."""
@@ -42,7 +43,7 @@ class Prefetch:
         if prepared is None or prepared[0] != sample.key:
             return moved(draw(sample), self._device)
         if self._stream is not None:
-            current = torch.cuda.current_stream(self._device)
+            current = current_stream(self._device)
             current.wait_stream(self._stream)
             _each_tensor(prepared[1], lambda tensor: tensor.record_stream(current))
         return prepared[1]
@@ -56,7 +57,7 @@ class Prefetch:
         self._last, self._postponed = (sample.worker, sample.job), None
         if not follows:
             return
-        if self._stream is not None and torch.cuda.current_stream(self._device).query():
+        if self._stream is not None and current_stream(self._device).query():
             self._postponed = (sample, draw)
         else:
             self._prepare(sample, draw)

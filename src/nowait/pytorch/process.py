@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 
 _forking: set[int] = set()
 """The processes that fork workers: this one or an ancestor."""
+_streams: dict[torch.device, Any] = {}
 
 
 def before_workers_are_forked() -> None:
@@ -18,6 +20,15 @@ def before_workers_are_forked() -> None:
 def in_worker() -> bool:
     """Return True if this process was forked by one that had called ``before_workers_are_forked``."""
     return bool(_forking) and os.getpid() not in _forking
+
+
+def current_stream(device: torch.device) -> Any:
+    """Return the stream on which gradients are computed; looked up once in a worker, because that takes time."""
+    if not in_worker():
+        return torch.cuda.current_stream(device)
+    if device not in _streams:
+        _streams[device] = torch.cuda.current_stream(device)
+    return _streams[device]
 
 
 def fork_breaks_cuda() -> bool:
