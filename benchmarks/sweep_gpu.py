@@ -65,8 +65,8 @@ class Prepared:
         planning = Planning(parts)
         plans = [planning.plan(float(sizes[0]), seed) for seed in range(seeds)]
         operations = [operations_of(plan.plan, plan.events, data, plan.seed) for plan in plans]
-        self.batch = batch_of(operations, [sizes / sizes[0]] * seeds)
         self.problem = DeviceProblem(data, problem.shards.weights, problem.initial().dtype, device)
+        self.batch = batch_of([self.problem.upload(each) for each in operations], [sizes / sizes[0]] * seeds)
         self.initial, self.device = problem.initial(), device
         self.evaluations = len(self.batch.bounds) - 1
 
@@ -80,7 +80,8 @@ class Prepared:
             synchronise(self.device)
 
         def losses():
-            execution.curves(self.evaluations, 1.0, lambda: None)
+            execution.start(1.0, lambda: None)
+            execution.curves()
 
         return best_seconds(steps), best_seconds(losses)
 

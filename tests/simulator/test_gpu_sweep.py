@@ -81,7 +81,7 @@ def test_float32(triton):
 
 
 def test_every_stepsize_may_have_its_own_plan_and_batches_are_limited(triton, monkeypatch):
-    monkeypatch.setattr(gpu_sweep, "HOST_BYTES", 250)
+    monkeypatch.setattr(gpu_sweep, "RUNS_TOGETHER", 2)
     monkeypatch.setattr(gpu_sweep, "MOST_QUEUED", 1)
     launches = []
     original = DeviceExecution.run_to
@@ -158,13 +158,14 @@ def test_runs_that_have_diverged_stay_so():
     [
         (16, 4, False, 10, 10, LaunchShape(1, 1)),
         (400, 4, False, 4096, 32, LaunchShape(4, 1)),
-        (400, 4, False, 1024, 32, LaunchShape(2, 1)),
+        (400, 4, False, 1024, 32, LaunchShape(1, 1)),
+        (400, 8, False, 1024, 32, LaunchShape(2, 1)),
         (400, 4, True, 4096, 32, LaunchShape(2, 1)),
         (400, 8, False, 4096, 32, LaunchShape(2, 1)),
         (400, 8, True, 4096, 32, LaunchShape(1, 1)),
         (400, 4, False, 4096, 3, LaunchShape(2, 1)),
         (400, 8, False, 600, 1, LaunchShape(1, 1)),
-        (1040, 4, False, 600, 600, LaunchShape(2, 2)),
+        (1040, 4, False, 600, 600, LaunchShape(1, 2)),
         (8192, 8, False, 4096, 64, LaunchShape(2, 16)),
     ],
 )
