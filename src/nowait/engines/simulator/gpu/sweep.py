@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core.types import Floats
+from nowait.engines.budget import Budget
 from nowait.engines.progress import Progress
 from nowait.engines.simulator.gpu.device import BATCHES, find_device, free_bytes, synchronise
 from nowait.engines.simulator.gpu.execution import DeviceExecution, DeviceProblem, LaunchShape
@@ -27,6 +28,10 @@ RUNS_TOGETHER = 1024
 """About how many runs are executed together, in a batch: enough to fill the GPU."""
 SHARE_OF_MEMORY = 0.5
 """How much of the free memory of the GPU runs and plans may take; losses need some too."""
+HOST_BYTES = 1 << 31
+"""How much memory of the host the plans that are being made may take, about."""
+BYTES_PER_EVENT = 200
+"""How much memory of the host an event of a plan and its operations take, about."""
 MOST_QUEUED = 1 << 31
 """How many operations, times their runs, are queued before waiting for the GPU: so Ctrl-C takes about a second."""
 
@@ -101,6 +106,7 @@ class _Work:
         self._problem = self._pool.submit(DeviceProblem, parts.data, weights, dtype, device)
         self._running: deque[_Running] = deque()
         self._num_started = 0
+        self._ahead = 1
         self._done, self._to_do = 0.0, 0
         self._queued = 0
 
@@ -119,9 +125,12 @@ class _Work:
             jobs = [_Job(seed, stepsizes[place : place + 1]) for seed in seeds for place in range(len(stepsizes))]
         self._to_do = len(stepsizes) * len(seeds)
         wanted = math.ceil(len(jobs) / max(1, self._to_do // RUNS_TOGETHER))
-        prepared = self._prepare_ahead(jobs, max(wanted, self._cores))
+        self._ahead = min(max(wanted, self._cores), most_planned(self._parts.budget))
+        prepared = self._prepare_ahead(jobs)
         first = next(prepared)
-        together = min(wanted, self._most_together(first))
+        fitting = self._most_together(first)
+        together = min(wanted, fitting)
+        self._ahead = min(max(together, self._cores), fitting, num_plans(len(first.operations)))
         batch = [first, *islice(prepared, together - 1)]
         while batch:
             self._start(batch)
@@ -131,12 +140,12 @@ class _Work:
         while self._running:
             self._finish_oldest()
 
-    def _prepare_ahead(self, jobs: list[_Job], ahead: int) -> Iterator[_Prepared]:
-        """Yield the jobs, prepared; the pool prepares up to ``ahead`` of them before they are needed."""
+    def _prepare_ahead(self, jobs: list[_Job]) -> Iterator[_Prepared]:
+        """Yield the jobs, prepared; the pool prepares up to ``_ahead`` of them before they are needed."""
         waiting: deque[Future[_Prepared]] = deque()
         for job in jobs:
             waiting.append(self._pool.submit(self._prepare, job))
-            if len(waiting) > ahead:
+            while len(waiting) > self._ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -195,6 +204,17 @@ class _Work:
                 f"the data of the problem takes {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of the memory of "
                 f"the GPU are free"
             )
+
+
+def most_planned(budget: Budget) -> int:
+    """Return how many plans may be made at a time, before the first one is known."""
+    events = budget.steps or budget.gradients
+    return 1 if events is None else num_plans(events)
+
+
+def num_plans(events: int) -> int:
+    """Return how many plans with about this many events the host has memory for."""
+    return max(1, HOST_BYTES // (BYTES_PER_EVENT * max(1, events)))
 
 
 def _out_of_memory() -> type[Exception]:
