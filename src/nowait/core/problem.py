@@ -84,6 +84,10 @@ def loss_of(problem: Any, point: Vector) -> float:
 
 def check_initial_loss(problem: Any, params: Vector) -> None:
     """Raise a ValueError if the loss of the initial params is not finite: no stepsize could help."""
-    loss = loss_of(problem, params)
+    check_is_finite(loss_of(problem, params))
+
+
+def check_is_finite(loss: float) -> None:
+    """Raise a ValueError if a loss of the initial params is not finite."""
     if not math.isfinite(loss):
         raise ValueError(f"the loss of the initial params is {loss}: look at the problem's loss(point) and initial()")
