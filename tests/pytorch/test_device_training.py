@@ -389,10 +389,10 @@ def test_workers_are_not_forked_after_cuda_was_initialised():
 @on_gpu
 @pytest.mark.parametrize("devices", [["cuda", "cpu"], ["cpu", "cuda"]], ids=str)
 def test_workers_on_a_gpu_and_on_the_processor_train_together(devices):
-    problem = a_problem(devices, TorchProblem, deterministic=True)
-    run = nw.train(problem, METHOD, workers=2, steps=60, update=nw.Sgd(), slowdown={1: 2.0})
+    problem, method = a_problem(devices, TorchProblem, deterministic=True), nw.MinibatchSGD(nw.Constant(0.2))
+    run = nw.train(problem, method, workers=2, steps=60, update=nw.Sgd())
     assert set(run.trace.arrivals["worker"].tolist()) == {0, 1}
-    assert np.array_equal(nw.replay(run.trace, problem, METHOD, update=nw.Sgd()).last, run.last)
+    assert np.array_equal(nw.replay(run.trace, problem, method, update=nw.Sgd()).last, run.last)
     assert run.history.loss[-1] < run.history.loss[0]
 
 

@@ -332,7 +332,8 @@ class TorchProblem:
 
     def _batch(self, sample: Sample, part: int) -> Any:
         if self._batches.is_plain:
-            return self._batches.draw(sample, part, self._accumulate, pinned=True)
+            pinned = any(device.type == "cuda" for device in self._devices)
+            return self._batches.draw(sample, part, self._accumulate, pinned=pinned)
         with seeded(sample.part(self._accumulate + 1 + part).key):
             return self._batches.draw(sample, part, self._accumulate)
 

@@ -24,7 +24,7 @@ from nowait.engines.simulator.sweep import Keep, num_cores
 from nowait.engines.simulator.sweep_plans import Planning, SweepParts
 from nowait.recording import SweepRun
 
-RUNS_TOGETHER = 1024
+RUNS_TOGETHER = 4096
 """About how many runs are executed together, in a batch: enough to fill the GPU."""
 SHARE_OF_MEMORY = 0.5
 """How much of the free memory of the GPU runs and plans may take; losses need some too."""
