@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nowait as nw
-from nowait.core import Sgd
+from nowait.core import Layout, Sgd
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import prepare
 from nowait.problems import Compressed, LocalSteps, TopK
@@ -36,6 +36,7 @@ class Everything(Bare):
     """Every optional member, none of them with the value that is used without it."""
 
     num_statistics = 1
+    layout = Layout.of({"first": (2,), "second": (1,)})
     num_shards = 4
     replayable = False
 
@@ -133,6 +134,7 @@ def test_a_problem_without_optional_members_gets_the_defaults():
     assert absent == [
         "gradient_into",
         "gradient_with_memory",
+        "layout",
         "write_files",
         "parts_to_send",
         "split",
@@ -198,6 +200,7 @@ def test_nothing_else_looks_for_optional_members():
     assert files["core/capabilities.py"] == {
         "capabilities",
         "compiled_data",
+        "layout",
         "num_shards",
         "num_statistics",
         "replayable",

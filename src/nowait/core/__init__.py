@@ -2,6 +2,7 @@
 
 from nowait.core.arrival import Arrival
 from nowait.core.errors import BadWorkerError, IllegalEvent, WorkerFailedError
+from nowait.core.layout import Block, Layout
 from nowait.core.log import Log, Outcome
 from nowait.core.memory import HostMemory, Memory
 from nowait.core.messages import (
@@ -58,6 +59,7 @@ __all__ = [
     "Assign",
     "BadWorkerError",
     "Ball",
+    "Block",
     "Box",
     "Cancel",
     "Command",
@@ -72,6 +74,7 @@ __all__ = [
     "HostMemory",
     "IllegalEvent",
     "LastIterate",
+    "Layout",
     "Log",
     "Memory",
     "Method",

@@ -21,6 +21,7 @@ from typing import final
 from nowait.core.arrival import Arrival
 from nowait.core.errors import IllegalEvent
 from nowait.core.in_flight import InFlight
+from nowait.core.layout import Layout, checked_layout
 from nowait.core.ledger import INFINITY, Counts, Ledger, new
 from nowait.core.log import Log, NoLog, Outcome
 from nowait.core.memory import HOST, Memory, Stepper
@@ -57,7 +58,8 @@ class Server(Ledger):
 
     Engines call ``start`` once, then ``handle`` with every event, and execute the commands returned. ``initial`` is a
     NumPy array. ``memory`` says where params and all other vectors are, and gradients must be vectors of it; the
-    default is the host. ``allocate`` returns memory for one more version of params, if it must be special.
+    default is the host. ``allocate`` returns memory for one more version of params, if it must be special. The last
+    ``statistics`` entries of params are statistics; ``layout`` says where the tensors of a model are in the others.
 
     >>> import nowait as nw, numpy as np
     >>> server = Server(nw.AsynchronousSGD(nw.Constant(0.5)), np.zeros(2), workers=1)
@@ -81,11 +83,13 @@ class Server(Ledger):
         memory: Memory | None = None,
         allocate: Callable[[], Vector] | None = None,
         statistics: int = 0,
+        layout: Layout | None = None,
     ) -> None:
         initial = checked_params(initial, "initial")
         numbers = range(workers) if isinstance(workers, int) else workers
         super().__init__(method, numbers, seed=seed, log=NoLog() if log is None else log)
         self._statistics = statistics
+        self._layout = checked_layout(layout, len(initial) - statistics)
         self._gradients_in_step = 1
         self.update = Sgd() if update is None else update
         self.output = LastIterate() if output is None else output
@@ -278,7 +282,7 @@ class Server(Ledger):
 
     def _begin(self) -> None:
         trained = self.trained(self.params)
-        self.update.start(trained)
+        self.update.start_with_layout(trained, self._layout)
         self._make_step = self.update.stepper(trained)
         if self._statistics:
             self._make_step = merging(self._make_step, self._statistics, self._weight_of_statistics)

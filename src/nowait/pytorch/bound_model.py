@@ -7,10 +7,7 @@ from typing import Any, Protocol, final
 import numpy as np
 import torch
 
-from nowait.pytorch.flat import DTYPES, TENSOR_DTYPES, Layout, tensor_of
-
-MAX_CACHED_VIEWS = 256
-"""Views are cached for this many vectors, by address; they do not keep arrays alive."""
+from nowait.pytorch.flat import DTYPES, TENSOR_DTYPES, CachedViews, ModelLayout, tensor_of
 
 
 class BoundModel(Protocol):
@@ -36,15 +33,15 @@ class ViewingModel:
     Parameters are views of the point and their ``.grad`` are views of ``out``: no copies.
     """
 
-    def __init__(self, model: torch.nn.Module, layout: Layout, device: torch.device) -> None:
+    def __init__(self, model: torch.nn.Module, layout: ModelLayout, device: torch.device) -> None:
         self.model, self.device = model.to(device), device
         self._layout = layout
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._cached_views: dict[tuple[int, int, str], tuple[torch.Tensor, list[torch.Tensor]]] = {}
+        self._views = CachedViews(layout.parameters)
 
     def load(self, point: Any) -> None:
         """Make the parameters views of the point, and copy its statistics into the buffers, which a model changes."""
-        flat, views = self._views(point)
+        flat, views = self._views.of(point)
         for parameter, view in zip(self._parameters, views, strict=True):
             parameter.data = view
         with torch.no_grad():
@@ -53,12 +50,12 @@ class ViewingModel:
     def zero_gradient(self, out: Any) -> None:
         """Fill ``out`` with zeros, and make the gradients views of it."""
         out[:] = 0
-        for parameter, view in zip(self._parameters, self._views(out)[1], strict=True):
+        for parameter, view in zip(self._parameters, self._views.of(out)[1], strict=True):
             parameter.grad = view
 
     def store_gradient(self, out: Any, divisor: float = 1.0) -> None:
         """Write the buffers into ``out``, and gradients that autograd put into other tensors, such as sparse ones."""
-        flat, views = self._views(out)
+        flat, views = self._views.of(out)
         with torch.no_grad():
             _copy_replaced_gradients(self._parameters, views)
             for parameter in self._parameters:
@@ -68,18 +65,6 @@ class ViewingModel:
             self._layout.store_buffers(self.model, flat)
         _wait_for(self.device)
 
-    def _views(self, vector: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        if isinstance(vector, torch.Tensor):
-            address = (vector.data_ptr(), vector.numel(), str(vector.dtype))
-        else:
-            address = (vector.ctypes.data, vector.size, vector.dtype.char)
-        if address not in self._cached_views:
-            if len(self._cached_views) >= MAX_CACHED_VIEWS:
-                self._cached_views.clear()
-            flat = vector if isinstance(vector, torch.Tensor) else tensor_of(vector)
-            self._cached_views[address] = (flat, self._layout.views(flat))
-        return self._cached_views[address]
-
 
 @final
 class CopyingModel:
@@ -88,7 +73,7 @@ class CopyingModel:
     Arrays are copied through pinned memory, and tensors of other devices directly.
     """
 
-    def __init__(self, model: torch.nn.Module, layout: Layout, device: torch.device) -> None:
+    def __init__(self, model: torch.nn.Module, layout: ModelLayout, device: torch.device) -> None:
         self.model, self.device, self._layout = model.to(device), device, layout
         kind = TENSOR_DTYPES[np.dtype(layout.dtype).type]
         self._point = torch.empty(layout.length, dtype=kind, device=device)
@@ -148,7 +133,9 @@ def _copy_if_other(source: torch.Tensor, target: torch.Tensor) -> None:
         target[:count].copy_(source[:count])
 
 
-def bound_model(model: torch.nn.Module, layout: Layout, device: torch.device, vectors_on: torch.device) -> BoundModel:
+def bound_model(
+    model: torch.nn.Module, layout: ModelLayout, device: torch.device, vectors_on: torch.device
+) -> BoundModel:
     """Return the model on this device, ready to compute gradients from vectors that are on ``vectors_on``."""
     if device.type == "cuda":
         torch.backends.cudnn.deterministic = True  # otherwise a replay could compute other bits

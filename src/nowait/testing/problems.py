@@ -443,5 +443,6 @@ def _parts(problem: Any, budget: Budget, update: Update | None = None) -> Parts:
         seed=SEED,
         log=recorder,
         statistics=can.num_statistics,
+        layout=can.layout,
     )
     return Parts(problem, server, recorder, budget, EvaluationPlan.of(None, budget))
