@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import nowait as nw
 from names import plain
 from nowait.core import sampler
+from nowait.numerics.chunks import LARGE
 from nowait.numerics.parallel import using_threads
 from nowait.pytorch import TorchOptimizer, TorchProblem
 from nowait.pytorch.bound_model import CopyingModel, ViewingModel
@@ -687,19 +688,23 @@ def test_the_layout_of_a_model():
 
 
 def test_an_optimiser_uses_as_many_threads_as_the_server():
-    class Recording(torch.optim.SGD):
-        def step(self, closure=None):
-            seen.append(torch.get_num_threads())
-            return super().step(closure)
+    def record(*_):
+        seen.append(torch.get_num_threads())
+
+    def steps(update, length):
+        seen.clear()
+        params = np.ones(length, np.float32)
+        update.start(params)
+        [optimizer] = update._running.optimizers
+        optimizer.register_step_pre_hook(record)
+        for threads in (3, 1):
+            with using_threads(threads):
+                update.apply(params, params, 0.1, params.copy())
+        update.apply(params, params, 0.1, params.copy())
+        return list(seen)
 
     seen, before = [], torch.get_num_threads()
-    update = TorchOptimizer(Recording)
-    params = np.zeros(3, np.float32)
-    update.start(params)
-    seen.clear()
-    for threads in (3, 1):
-        with using_threads(threads):
-            update.apply(params, params, 0.1, params.copy())
-    update.apply(params, params, 0.1, params.copy())
-    assert seen == [3, 1, before]
+    assert steps(TorchOptimizer(torch.optim.SGD), 3) == [3, 1, 1]
+    assert steps(TorchOptimizer(torch.optim.SGD), LARGE) == [3, 1, before]
+    assert steps(TorchOptimizer(torch.optim.Adafactor), LARGE) == [1, 1, 1], "its sums depend on the number of threads"
     assert torch.get_num_threads() == before

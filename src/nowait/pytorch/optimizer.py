@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, final
 
 import torch
@@ -13,7 +12,6 @@ from nowait.core import Layout, Update
 from nowait.core.memory import Stepper
 from nowait.core.state import State
 from nowait.core.types import Vector
-from nowait.numerics.parallel import num_threads
 from nowait.pytorch.flat import tensor_of
 from nowait.pytorch.memory import StepCheck
 from nowait.pytorch.optimizer_kind import OptimizerKind
@@ -50,7 +48,7 @@ class TorchOptimizer(Update):
 
     Fused implementations are used where PyTorch has them: they are several times faster, and round differently.
     ``fused=False`` uses none, and ``fused="device"`` only those for params on a device, as earlier versions did.
-    Results do not depend on the number of threads, which is that of the server.
+    An optimiser that treats all entries alike uses as many threads as the server, others use one: no bit depends on it.
     """
 
     def __init__(
@@ -104,8 +102,7 @@ class TorchOptimizer(Update):
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Copy params to ``out`` and make one step of the optimiser there."""
         out[:] = params
-        with _as_many_threads_as_the_server():
-            self._running.step(out, direction, stepsize)
+        self._running.step(out, direction, stepsize)
 
     def stepper(self, params: Vector) -> Stepper:
         """Return ``checked``, or for a fused optimiser of tensors a function that waits for the device only once."""
@@ -171,20 +168,6 @@ def _described(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Options]:
         for name, own in options.items()
         if own
     }
-
-
-@contextmanager
-def _as_many_threads_as_the_server() -> Iterator[None]:
-    """Leave the other cores to the workers: by default PyTorch would use all of them. No bit depends on it."""
-    threads, before = num_threads(), torch.get_num_threads()
-    if threads is None or threads == before:
-        yield
-        return
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _as_tensor(vector: Any) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 
 from nowait.core.layout import Layout
 from nowait.core.state import State
+from nowait.numerics.chunks import LARGE
+from nowait.numerics.parallel import num_threads
 from nowait.pytorch.flat import CachedViews, tensor_of
 from nowait.pytorch.optimizer_kind import OptimizerKind
 from nowait.pytorch.parameter_groups import ParameterGroup
@@ -41,6 +44,7 @@ class RunningOptimizer:
             for kind in _kinds(groups)
         ]
         self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in by_name.items()}
+        self._is_elementwise = all(kind.is_elementwise() for kind in _kinds(groups))
         self._at_start = [dict(group) for group in self._param_groups()]
         self._unbind()
 
@@ -57,8 +61,9 @@ class RunningOptimizer:
             parameter.grad = gradient
         for group in self._param_groups():
             group["lr"] = stepsize * group["stepsize_factor"]
-        for optimizer in self.optimizers:
-            optimizer.step()
+        with _using_threads(self._num_threads()):
+            for optimizer in self.optimizers:
+                optimizer.step()
         self._unbind()
 
     def without_state(self) -> list[torch.optim.Optimizer]:
@@ -117,6 +122,15 @@ class RunningOptimizer:
         for optimizer in self.optimizers:
             yield from optimizer.param_groups
 
+    def _num_threads(self) -> int:
+        """Return the number of threads of a step: those of the server; outside a run of workers, PyTorch's.
+
+        One for short params, and one for an optimiser with sums or matrix products, whose bits may depend on it.
+        """
+        if not self._is_elementwise:
+            return 1
+        return num_threads() or (torch.get_num_threads() if self._layout.length >= LARGE else 1)
+
     def _unbind(self) -> None:
         """Let go of the memory of params and gradients, which belongs to the server."""
         for parameter in self._parameters:
@@ -155,6 +169,20 @@ def stored(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     raise TypeError(f"its state has a {type(value).__name__}, which could not be resumed: tensors and numbers could")
+
+
+@contextmanager
+def _using_threads(count: int) -> Iterator[None]:
+    """Leave the other cores to the workers: by default PyTorch would use all of them."""
+    before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _kinds(groups: Wanted) -> list[OptimizerKind]:
