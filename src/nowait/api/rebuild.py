@@ -11,12 +11,12 @@ import math
 from typing import Any
 
 from nowait import core, methods, speeds
-from nowait.core import L1, Ball, Box, Method, Output, Stepsize, Update
+from nowait.core import L1, Ball, Box, Method, Output, Schedule, Stepsize, Update
 from nowait.methods import AdaptiveStrength, WindowRule
 from nowait.speeds import Speeds
 
 NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-BASES = (Method, Update, Output, Stepsize, Speeds, WindowRule, L1, Ball, Box, AdaptiveStrength)
+BASES = (Method, Update, Output, Stepsize, Schedule, Speeds, WindowRule, L1, Ball, Box, AdaptiveStrength)
 """Only these classes and their subclasses are made from a description."""
 FUSED_BEFORE = "device"
 """What ``TorchOptimizer`` did in runs whose description does not say it."""

@@ -20,6 +20,7 @@ from nowait.core.messages import (
 )
 from nowait.core.method import Method, method_dataclass
 from nowait.core.outputs import (
+    ExponentialAverage,
     LastIterate,
     Output,
     RandomIterate,
@@ -30,6 +31,7 @@ from nowait.core.outputs import (
 from nowait.core.problem import Problem
 from nowait.core.randomness import Sample, sampler
 from nowait.core.schedule import ApplyAtOnce
+from nowait.core.schedules import CosineDecay, LinearDecay, Schedule, ScheduleProduct, Warmup
 from nowait.core.server import Server
 from nowait.core.state import ServerState
 from nowait.core.stepsizes import (
@@ -40,6 +42,7 @@ from nowait.core.stepsizes import (
     ExponentialDelayAdaptive,
     HingeDecay,
     PolynomialDecay,
+    Scheduled,
     StepDecay,
     Stepsize,
     StepsizeOrFloat,
@@ -65,8 +68,10 @@ __all__ = [
     "Command",
     "Constant",
     "Cosine",
+    "CosineDecay",
     "DelayAdaptive",
     "Event",
+    "ExponentialAverage",
     "ExponentialDelayAdaptive",
     "GradientArrived",
     "GradientSum",
@@ -75,6 +80,7 @@ __all__ = [
     "IllegalEvent",
     "LastIterate",
     "Layout",
+    "LinearDecay",
     "Log",
     "Memory",
     "Method",
@@ -88,6 +94,9 @@ __all__ = [
     "RandomIterate",
     "Resumed",
     "Sample",
+    "Schedule",
+    "ScheduleProduct",
+    "Scheduled",
     "Server",
     "ServerState",
     "Sgd",
@@ -102,6 +111,7 @@ __all__ = [
     "UniformAverage",
     "Update",
     "Wake",
+    "Warmup",
     "WorkerFailedError",
     "WorkerJoined",
     "WorkerLost",
