@@ -36,6 +36,7 @@ class Everything(Bare):
     """Every optional member, none of them with the value that is used without it."""
 
     num_statistics = 1
+    statistics_momentum = 0.25
     layout = Layout.of({"first": (2,), "second": (1,)})
     num_shards = 4
     replayable = False
@@ -108,6 +109,7 @@ WITHHELD = {
     "device_memory": "wrappers compute with NumPy",
     "message_bytes": "what is sent is not a gradient of the wrapped problem",
     "num_statistics": "problems with statistics cannot be wrapped",
+    "statistics_momentum": "problems with statistics cannot be wrapped",
     "full_gradient": "it is not the mean of what workers send",
     "compiled_data": "compiled code would compute gradients of the wrapped problem",
 }
@@ -204,6 +206,7 @@ def test_nothing_else_looks_for_optional_members():
         "num_shards",
         "num_statistics",
         "replayable",
+        "statistics_momentum",
     }
     optional = set(FIELDS) - {"constants"}  # an Estimate has constants, too
     found = {name for name, names in files.items() if names & optional} - {"core/capabilities.py"}

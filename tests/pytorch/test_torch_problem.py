@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import nowait as nw
 from names import plain
 from nowait.core import sampler
+from nowait.core.statistics import lengthening
 from nowait.numerics.chunks import LARGE
 from nowait.numerics.parallel import using_threads
 from nowait.pytorch import TorchOptimizer, TorchProblem
@@ -146,28 +147,76 @@ def test_read_only_memory_can_be_read_through_a_tensor():
 # Buffers
 
 
-def test_buffers_are_merged_with_weight_one_over_m():
+def sent_by(problem, worker, num_workers):
+    """Return the buffers that the server makes of a worker's first gradient."""
+    start = problem.initial()[-33:-1]
+    sent = problem.gradient(problem.initial(), sampler(0).sample(worker, 0))[-33:-1]
+    return start + lengthening(0.1, num_workers) * (sent - start)
+
+
+@pytest.mark.parametrize("num_workers", [2, 20])
+def test_buffers_start_as_a_mean_and_are_then_merged_with_weight_one_over_m(num_workers):
     problem = a_problem(with_batch_norm)
     assert problem.num_statistics == 16 + 16 + 1
-    run = nw.simulate(problem, METHOD, nw.speeds.Fixed([1.0, 1.0]), steps=1)
-    start = problem.initial()
-    sent = problem.gradient(start, sampler(0).sample(0, 0))[-33:-1]
-    np.testing.assert_allclose(run.last[-33:-1], start[-33:-1] + (sent - start[-33:-1]) / 2, rtol=1e-6)
-    assert run.last[-1] == 1
+    assert problem.statistics_momentum == pytest.approx(0.1)
+    speeds = nw.speeds.Fixed(1.0, workers=num_workers)
+    runs = [nw.simulate(problem, METHOD, speeds, steps=steps).last for steps in (1, 2, num_workers, num_workers + 1)]
+    sent = [sent_by(problem, worker, num_workers) for worker in range(num_workers)]
+    np.testing.assert_allclose(runs[0][-33:-1], sent[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(runs[1][-33:-1], np.mean(sent[:2], axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(runs[2][-33:-1], np.mean(sent, axis=0), rtol=1e-4, atol=1e-6)
+    moved = np.abs(runs[3][-33:-1] - runs[2][-33:-1]).max()
+    assert 0 < moved < 3 / num_workers
+    assert all(run[-1] == 1 for run in runs)
 
 
 def test_a_minibatch_of_all_workers_has_the_mean_of_their_buffers():
     problem = a_problem(with_batch_norm)
     run = nw.simulate(problem, nw.MinibatchSGD(nw.Constant(0.1)), nw.speeds.Fixed([1.0, 1.0]), steps=1)
-    sent = [problem.gradient(problem.initial(), sampler(0).sample(worker, 0))[-33:-1] for worker in (0, 1)]
+    sent = [sent_by(problem, worker, 2) for worker in (0, 1)]
     np.testing.assert_allclose(run.last[-33:-1], np.mean(sent, axis=0), rtol=1e-5)
+
+
+def test_buffers_of_many_workers_follow_as_fast_as_those_of_one():
+    """The distance to the buffers that a plain mean over the data gives."""
+    problem = a_problem(with_batch_norm, batch_size=40)
+    method = nw.AsynchronousSGD(nw.Constant(1e-6))
+    model = problem.model(problem.initial()).train()
+    model[1].momentum = 1.0
+    model(INPUTS)
+    exact = np.concatenate([model[1].running_mean.numpy(), model[1].running_var.numpy()])
+    far = [
+        np.abs(nw.simulate(problem, method, nw.speeds.Fixed(1.0, workers=count), steps=20).last[-33:-1] - exact).max()
+        for count in (1, 4, 12)
+    ]
+    assert max(far[1:]) < 1.1 * far[0]
+
+
+class WithCounter(nn.Module):
+    """A buffer that is no running mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = with_batch_norm()
+        self.register_buffer("batches", torch.zeros(()))
+
+    def forward(self, inputs):
+        if self.training:
+            self.batches += 1
+        return self.layers(inputs)
+
+
+def test_the_momentum_of_buffers():
+    assert a_problem(WithCounter).statistics_momentum == 1.0
+    assert a_problem(with_dropout).statistics_momentum == 1.0
+    assert a_problem(with_batch_norm, accumulate=2).statistics_momentum == pytest.approx(1 - 0.9**2)
 
 
 def test_discounted_gradients_do_not_discount_buffers():
     problem = a_problem(with_batch_norm)
     method = nw.FedBuff(nw.Constant(0.1), buffer=2, discount=nw.PolynomialDecay(0.5, power=0.5))
     run = nw.simulate(problem, method, nw.speeds.Fixed([1.0, 1.0]), steps=1)
-    sent = [problem.gradient(problem.initial(), sampler(0).sample(worker, 0))[-33:-1] for worker in (0, 1)]
+    sent = [sent_by(problem, worker, 2) for worker in (0, 1)]
     np.testing.assert_allclose(run.last[-33:-1], np.mean(sent, axis=0), rtol=1e-5)
 
 

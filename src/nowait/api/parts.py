@@ -77,6 +77,7 @@ def make_parts(
             memory=memory,
             allocate=None if share is None else share(params, memory),
             statistics=capabilities.num_statistics,
+            statistics_momentum=capabilities.statistics_momentum,
             layout=layout,
         ),
         recorder=recorder,

@@ -56,6 +56,8 @@ class Capabilities:
     """``message_bytes(params)`` is the size of one gradient message. Default: ``params.nbytes``."""
     num_statistics: int
     """How many of the last params are statistics, see ``nowait.core.statistics``. Default: 0."""
+    statistics_momentum: float
+    """By what fraction at most a gradient moves statistics towards those of its batch. Default: 1, all the way."""
     layout: Layout | None
     """``layout`` says where the tensors of a model are in params, without the statistics. Default: None, one vector."""
     num_shards: int
@@ -100,6 +102,9 @@ class Capabilities:
             message_bytes=_method(problem, "message_bytes") or size_in_bytes,
             num_statistics=checks.at_least(
                 0, getattr(problem, "num_statistics", 0), "num_statistics", "it is the number of params that they take"
+            ),
+            statistics_momentum=checks.positive(
+                getattr(problem, "statistics_momentum", 1.0), "statistics_momentum", "statistics would never change"
             ),
             layout=_layout(problem),
             num_shards=checks.at_least(

@@ -96,6 +96,16 @@ class Layout(Mapping[str, Block]):
         return {block.name: block for block in self.blocks}
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The two sections of params: the tensors that are trained, and the statistics after them."""
+
+    trained: Layout
+    num_statistics: int = 0
+    statistics_momentum: float = 1.0
+
+
 def checked_layout(layout: Layout | None, length: int) -> Layout:
     """Return the layout of params with this many entries, or raise; None is a single vector."""
     if layout is None:

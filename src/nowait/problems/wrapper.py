@@ -40,6 +40,7 @@ class Wrapper(ABC):
             prepare=inner.prepare,
             message_bytes=size_in_bytes,
             num_statistics=0,
+            statistics_momentum=1.0,
             layout=inner.layout,
             num_shards=inner.num_shards,
             replayable=inner.replayable,

@@ -24,7 +24,7 @@ from nowait.pytorch.bound_model import BoundModel, bound_model
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation
 from nowait.pytorch.flat import DTYPES, ModelLayout, tensor_of
 from nowait.pytorch.memory import TorchMemory
-from nowait.pytorch.model_checks import changed_buffers, check_separate
+from nowait.pytorch.model_checks import changed_buffers, check_separate, momentum_of_statistics
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.prefetch import Prefetch
 from nowait.pytorch.rng import seeded
@@ -125,6 +125,14 @@ class TorchProblem:
     def num_statistics(self) -> int:
         """The number of the last params that hold buffers and the 1 after them."""
         return self._layout.num_statistics
+
+    @property
+    def statistics_momentum(self) -> float:
+        """By what fraction at most one gradient moves the running statistics of batch normalisation.
+
+        1 if there are other buffers that training changes: it is not known how they follow.
+        """
+        return self._statistics_momentum
 
     @property
     def layout(self) -> Layout:
@@ -397,6 +405,7 @@ class TorchProblem:
         with self._settings.precision(device):
             statistics = changed_buffers(other.to(device), self._forward, self._loss, batch)
         layout = ModelLayout.of(model, statistics)
+        self._statistics_momentum = momentum_of_statistics(model, statistics, self._accumulate)
         initial = layout.vector_of(model)
         if not np.isfinite(initial).all():
             raise ValueError("the model's initial parameters or statistics are not finite")
