@@ -92,13 +92,18 @@ def test_a_run_is_resumed_with_the_state_of_its_optimiser(device, tmp_path):
         if control.steps == 33:
             raise RuntimeError("imagine a power cut")
 
+    def groups(name, parameter):
+        return {"optimizer": torch.optim.AdamW, "betas": (0.5, 0.9)} if parameter.ndim < 2 else {"momentum": 0.9}
+
     problem, method = a_problem(device), nw.RennalaSGD(nw.Constant(0.01), batch=2)
-    options = {"update": TorchOptimizer(torch.optim.AdamW), "folder": tmp_path / "run", "checkpoint_every": 10}
+    update = TorchOptimizer(torch.optim.Muon, groups=groups)
+    options = {"update": update, "folder": tmp_path / "run", "checkpoint_every": 10}
     with pytest.raises(RuntimeError, match="power cut"):
         nw.train(problem, method, workers=2, steps=50, callbacks=[cut], **options)
-    run = nw.resume(tmp_path / "run", problem, update=TorchOptimizer(torch.optim.AdamW))
+    run = nw.resume(tmp_path / "run", problem)
+    assert run.config["update"]["groups"]["0.bias"] == {"optimizer": "AdamW", "betas": [0.5, 0.9]}
     assert run.stats.steps == 50
-    replayed = nw.replay(run.trace, problem, method, update=TorchOptimizer(torch.optim.AdamW))
+    replayed = nw.replay(run.trace, problem, method, update=update)
     assert np.array_equal(replayed.last, run.last)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from nowait.core import LastIterate, Method, Output, Problem, Server, Sgd, Update, checks
 from nowait.core.capabilities import Capabilities
+from nowait.core.layout import checked_layout
 from nowait.core.memory import Memory
 from nowait.core.problem import checked_problem, initial_params
 from nowait.core.types import Vector
@@ -59,7 +60,9 @@ def make_parts(
     warn_of_momentum(update, method, len(workers))
     evaluations, checked = EvaluationPlan.of(evaluate_every, budget), checked_callbacks(callbacks)
     recorder = TraceRecorder(workers, checked_kept(trace))
-    params = initial_params(problem, initial)  # the last check: memory is shared next
+    params = initial_params(problem, initial)
+    layout = checked_layout(capabilities.layout, len(params) - capabilities.num_statistics)
+    update.check(layout)  # the last check: memory is shared next
     memory = None if on_host else capabilities.device_memory()
     return Parts(
         problem=problem,
@@ -74,6 +77,8 @@ def make_parts(
             memory=memory,
             allocate=None if share is None else share(params, memory),
             statistics=capabilities.num_statistics,
+            statistics_momentum=capabilities.statistics_momentum,
+            layout=layout,
         ),
         recorder=recorder,
         budget=budget,

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.layout import Layout
 from nowait.core.memory import Memory
 from nowait.core.randomness import Sample
 from nowait.core.schedule import speaks_for
@@ -63,6 +64,10 @@ class Capabilities:
     """``message_bytes(params)`` is the size of one gradient message. Default: ``params.nbytes``."""
     num_statistics: int
     """How many of the last params are statistics, see ``nowait.core.statistics``. Default: 0."""
+    statistics_momentum: float
+    """By what fraction at most a gradient moves statistics towards those of its batch. Default: 1, all the way."""
+    layout: Layout | None
+    """``layout`` says where the tensors of a model are in params, without the statistics. Default: None, one vector."""
     num_shards: int
     """The number of workers that the data are split for; 1 if all workers draw from the same data. Default: 1."""
     replayable: bool
@@ -107,6 +112,10 @@ class Capabilities:
             num_statistics=checks.at_least(
                 0, getattr(problem, "num_statistics", 0), "num_statistics", "it is the number of params that they take"
             ),
+            statistics_momentum=checks.positive(
+                getattr(problem, "statistics_momentum", 1.0), "statistics_momentum", "statistics would never change"
+            ),
+            layout=_layout(problem),
             num_shards=checks.at_least(
                 1, getattr(problem, "num_shards", 1), "num_shards", "all workers together have one shard at least"
             ),
@@ -141,6 +150,12 @@ def _method(problem: Any, name: str) -> Any:
     """The method of this name, or None."""
     found = getattr(problem, name, None)
     return found if callable(found) else None
+
+
+def _layout(problem: Any) -> Layout | None:
+    """The layout of the params; None if the problem has none, or something else of this name."""
+    found = getattr(problem, "layout", None)
+    return found if isinstance(found, Layout) else None
 
 
 def has_own_capabilities(problem: Any) -> bool:

@@ -41,6 +41,8 @@ class Wrapper(ABC):
             between_gradients=inner.between_gradients,
             message_bytes=size_in_bytes,
             num_statistics=0,
+            statistics_momentum=1.0,
+            layout=inner.layout,
             num_shards=inner.num_shards,
             replayable=inner.replayable,
             usual_update=inner.usual_update,

@@ -8,13 +8,10 @@ import numpy as np
 import torch
 
 from nowait.pytorch.cuda_runtime import PinnedArrays
-from nowait.pytorch.flat import DTYPES, TENSOR_DTYPES, Layout, tensor_of
+from nowait.pytorch.flat import DTYPES, TENSOR_DTYPES, CachedViews, ModelLayout, tensor_of
 from nowait.pytorch.process import current_stream, in_worker
 
 HOST = torch.device("cpu")
-
-MAX_CACHED_VIEWS = 256
-"""Views are cached for this many vectors, by address; they do not keep arrays alive."""
 
 
 class BoundModel(Protocol):
@@ -37,7 +34,7 @@ class BoundModel(Protocol):
 class Buffers:
     """The buffers of a model that are statistics at the end of params, copied in few operations on a GPU."""
 
-    def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
+    def __init__(self, model: torch.nn.Module, layout: ModelLayout) -> None:
         names = [piece.name.rpartition(".") for piece in layout.buffers]
         self._owners = [(model.get_submodule(path), name) for path, _, name in names]
         """Modules and names: a module may put another tensor in the place of a buffer."""
@@ -84,16 +81,16 @@ class ViewingModel:
     operations than to fill ``out`` with zeros and to add to it.
     """
 
-    def __init__(self, model: torch.nn.Module, layout: Layout, device: torch.device) -> None:
+    def __init__(self, model: torch.nn.Module, layout: ModelLayout, device: torch.device) -> None:
         self.model, self.device = model.to(device), device
         self._layout, self._buffers = layout, Buffers(model, layout)
         self._accumulates_in_place = device.type == "cpu"
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._cached_views: dict[tuple[int, int, str], tuple[torch.Tensor, list[torch.Tensor]]] = {}
+        self._views = CachedViews(layout.parameters)
 
     def load(self, point: Any) -> None:
         """Make the parameters views of the point, and copy its statistics into the buffers, which a model changes."""
-        flat, views = self._views(point)
+        flat, views = self._views.of(point)
         for parameter, view in zip(self._parameters, views, strict=True):
             parameter.data = view
         with torch.no_grad():
@@ -106,12 +103,12 @@ class ViewingModel:
                 parameter.grad = None
             return
         out[:] = 0
-        for parameter, view in zip(self._parameters, self._views(out)[1], strict=True):
+        for parameter, view in zip(self._parameters, self._views.of(out)[1], strict=True):
             parameter.grad = view
 
     def store_gradient(self, out: Any, divisor: float = 1.0) -> None:
         """Write the buffers into ``out``, and gradients that are in other tensors."""
-        flat, views = self._views(out)
+        flat, views = self._views.of(out)
         with torch.no_grad():
             _copy_gradients(self._parameters, views)
             for parameter in self._parameters:
@@ -120,18 +117,6 @@ class ViewingModel:
                 flat[: self._layout.num_parameters] /= divisor
             self._buffers.store(flat)
         _wait_for(self.device)
-
-    def _views(self, vector: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        if isinstance(vector, torch.Tensor):
-            address = (vector.data_ptr(), vector.numel(), str(vector.dtype))
-        else:
-            address = (vector.ctypes.data, vector.size, vector.dtype.char)
-        if address not in self._cached_views:
-            if len(self._cached_views) >= MAX_CACHED_VIEWS:
-                self._cached_views.clear()
-            flat = vector if isinstance(vector, torch.Tensor) else tensor_of(vector)
-            self._cached_views[address] = (flat, self._layout.views(flat))
-        return self._cached_views[address]
 
 
 @final
@@ -143,7 +128,7 @@ class CopyingModel:
     """
 
     def __init__(
-        self, model: torch.nn.Module, layout: Layout, device: torch.device, vectors_on: torch.device = HOST
+        self, model: torch.nn.Module, layout: ModelLayout, device: torch.device, vectors_on: torch.device = HOST
     ) -> None:
         self.model, self.device, self._layout = model.to(device), device, layout
         self._buffers = Buffers(model, layout)
@@ -218,7 +203,9 @@ def _copy_if_other(source: torch.Tensor, target: torch.Tensor) -> None:
         target[:count].copy_(source[:count])
 
 
-def bound_model(model: torch.nn.Module, layout: Layout, device: torch.device, vectors_on: torch.device) -> BoundModel:
+def bound_model(
+    model: torch.nn.Module, layout: ModelLayout, device: torch.device, vectors_on: torch.device
+) -> BoundModel:
     """Return the model on this device, ready to compute gradients from vectors that are on ``vectors_on``."""
     if device.type == "cuda":
         torch.backends.cudnn.deterministic = True  # otherwise a replay could compute other bits

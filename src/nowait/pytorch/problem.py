@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from nowait.core import Sample, Update, checks
+from nowait.core import Layout, Sample, Update, checks
 from nowait.core.memory import Memory, memory_of, namespace_of, to_host
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
@@ -22,9 +22,9 @@ from nowait.problems.shards import Shards
 from nowait.pytorch.batches import Batches, moved
 from nowait.pytorch.bound_model import BoundModel, Buffers, bound_model
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
-from nowait.pytorch.flat import DTYPES, Layout, tensor_of
+from nowait.pytorch.flat import DTYPES, ModelLayout, tensor_of
 from nowait.pytorch.memory import TorchMemory
-from nowait.pytorch.model_checks import changed_buffers, check_separate
+from nowait.pytorch.model_checks import changed_buffers, check_separate, momentum_of_statistics
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.prefetch import Prefetch
 from nowait.pytorch.process import before_workers_are_forked, fork_breaks_cuda
@@ -128,6 +128,22 @@ class TorchProblem:
         return self._layout.num_statistics
 
     @property
+    def statistics_momentum(self) -> float:
+        """By what fraction at most one gradient moves the running statistics of batch normalisation.
+
+        1 if there are other buffers that training changes: it is not known how they follow.
+        """
+        return self._statistics_momentum
+
+    @property
+    def layout(self) -> Layout:
+        """The names, shapes and positions of the trained parameters in params: ``layout["0.weight"].of(run.params)``.
+
+        The buffers follow after ``layout.length`` entries.
+        """
+        return self._layout.parameters
+
+    @property
     def num_shards(self) -> int:
         """The number of workers that the data are split for; 1 if all workers draw from all items."""
         return 1 if self._batches.shards is None else self._batches.shards.count
@@ -143,7 +159,7 @@ class TorchProblem:
 
     def usual_update(self) -> Update:
         """Return ``torch.optim.SGD``, which rounds as a plain PyTorch loop does."""
-        return TorchOptimizer(torch.optim.SGD)
+        return TorchOptimizer(torch.optim.SGD, fused="device")
 
     def prepare(self) -> bool:
         """Build the model before workers are forked, with one thread, because threads do not survive a fork.
@@ -391,23 +407,24 @@ class TorchProblem:
         name = (os.getpid() if device.type != "cpu" else 0, str(device), str(vectors_on))
         if name not in self._models:
             model = self._built()
-            if Layout.of(model, [piece.name for piece in self._layout.buffers]) != self._layout:
+            if ModelLayout.of(model, [block.name for block in self._layout.buffers]) != self._layout:
                 raise ValueError("build_model returned a model with other shapes than in the main process")
             self._models[name] = bound_model(model, self._layout, device, vectors_on)
         return self._models[name]
 
-    def _checked_layout(self) -> tuple[Layout, Vector]:
+    def _checked_layout(self) -> tuple[ModelLayout, Vector]:
         """Check the model on one batch, so that mistakes are reported early; return its layout and initial params."""
         model, other = self._built(), self._built()
-        Layout.of(model)
+        ModelLayout.of(model)
         check_separate(model, other)
-        if Layout.of(model) != Layout.of(other):
+        if ModelLayout.of(model) != ModelLayout.of(other):
             raise ValueError("build_model must return the same model on every call, but the shapes of two calls differ")
         device = self._devices[0]
         batch = moved(self._batches.first(self._batches.size), device)
         with self._settings.precision(device):
             statistics = changed_buffers(other.to(device), self._forward, self._loss, batch)
-        layout = Layout.of(model, statistics)
+        layout = ModelLayout.of(model, statistics)
+        self._statistics_momentum = momentum_of_statistics(model, statistics, self._accumulate)
         initial = layout.vector_of(model)
         if not np.isfinite(initial).all():
             raise ValueError("the model's initial parameters or statistics are not finite")

@@ -86,6 +86,8 @@ def train_scripted(
         log=recorder,
         allocate=slots.allocate,
         statistics=capabilities.num_statistics,
+        statistics_momentum=capabilities.statistics_momentum,
+        layout=capabilities.layout,
     )
     parts = Parts(
         problem,
