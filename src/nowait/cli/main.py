@@ -216,18 +216,29 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
     batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as stored")] = None,
     engine: Annotated[str | None, typer.Option(help="processes or ray.", show_default="as it was")] = None,
     address: Address = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Go on to this many steps in all.", show_default="as stored")
+    ] = None,
+    gradients: Annotated[
+        int | None, typer.Option(help="Go on to this many gradients in all.", show_default="as stored")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Go on to this many seconds in all.", show_default="as stored")
+    ] = None,
+    target_loss: Annotated[float | None, typer.Option(help="Go on to this loss.", show_default="as stored")] = None,
     as_json: Json = False,
 ) -> None:
-    """Continue a run from its last checkpoint, after a crash or Ctrl-C.
+    """Continue a run from its last checkpoint, after a crash or Ctrl-C, or beyond its end with a new budget.
 
     Code that the folder names runs only after you confirm it; --problem names it explicitly.
 
-    Example: nowait resume runs/train-1
+    Example: nowait resume runs/train-1 --steps 20000
     """
     from nowait.cli.runs import Named, run_resume
 
     where = None if engine is None and address is None else engine_of(engine or "ray", address)
-    _end(run_resume(folder, Named(problem, loss, batch_size), where, as_json))
+    budget = {"steps": steps, "gradients": gradients, "seconds": seconds, "target_loss": target_loss}
+    _end(run_resume(folder, Named(problem, loss, batch_size), where, budget, as_json))
 
 
 @app.command()

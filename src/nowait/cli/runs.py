@@ -125,11 +125,13 @@ class Named:
     batch_size: int | None
 
 
-def run_resume(folder: Path, named: Named, engine: str | nw.RayCluster | None, as_json: bool) -> nw.Run:
+def run_resume(
+    folder: Path, named: Named, engine: str | nw.RayCluster | None, budget: dict[str, Any], as_json: bool
+) -> nw.Run:
     """Continue a run of ``nowait train``, or of ``nw.train`` if the problem is named."""
     config = read_config(folder)
     engine = _cluster_of(folder, config) if engine is None else engine
-    return _finished(nw.resume(folder, _problem_of(folder, config, named), engine=engine), folder, as_json)
+    return _finished(nw.resume(folder, _problem_of(folder, config, named), engine=engine, **budget), folder, as_json)
 
 
 def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
@@ -231,9 +233,8 @@ def _cluster_of(folder: Path, config: dict[str, Any]) -> nw.RayCluster | None:
 
 def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
     if as_json:
-        print_json(
-            {"folder": str(folder), "stats": asdict(run.stats), "loss": run.history.loss, "step": run.history.step}
-        )
+        history = {"loss": run.history.loss, "step": run.history.step, "metrics": run.history.metrics}
+        print_json({"folder": str(folder), "stats": asdict(run.stats)} | history)
         return run
     console = open_console()
     console.print(f"{run}; {run.stats.steps_per_second:,.4g} steps/s, {run.stats.engine}", highlight=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 from nowait.core import Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
 from nowait.core.memory import to_host
 from nowait.core.types import Vector
-from nowait.recording import Callback, Control
+from nowait.recording import Callback, Control, History
 
 if TYPE_CHECKING:
     from nowait.engines.session import Session
@@ -144,6 +144,21 @@ class SessionControl:
     def loss_step(self) -> int | None:
         """The k of the x_k that ``loss`` was evaluated at."""
         return self._session.loss_step
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The other metrics of that evaluation, by name."""
+        return dict(self._session.metrics)
+
+    @property
+    def history(self) -> History:
+        """All evaluations so far."""
+        return self._session.history
+
+    @property
+    def training_loss(self) -> float | None:
+        """The mean loss of the workers' gradients since the latest evaluation."""
+        return self._session.training_losses.latest
 
     def add_workers(self, count: int) -> None:
         """Add this many new workers."""

@@ -12,8 +12,12 @@ import torch
 
 @contextmanager
 def seeded(key: int) -> Iterator[None]:
-    """Seed the global generators of torch, numpy and random with a key, and restore their states at the end."""
+    """Seed the global generators of torch, numpy and random with a key, and restore their states at the end.
+
+    The generators of GPUs are among those of torch, if this process uses CUDA.
+    """
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002 (data sets may use it)
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     torch.manual_seed(key >> 1)
     np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002
     random.seed(key)
@@ -21,5 +25,6 @@ def seeded(key: int) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(states[0])
+        torch.cuda.set_rng_state_all(on_gpus)
         np.random.set_state(states[1])  # noqa: NPY002
         random.setstate(states[2])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from nowait.core.types import Vector
+from nowait.recording.history import History
 
 
 class Control(Protocol):
@@ -49,6 +50,22 @@ class Control(Protocol):
         """The step j of the iterate x_j that ``loss`` was evaluated at.
 
         It may be less than ``steps``: with real workers the loss is evaluated while the run continues.
+        """
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The other metrics of the evaluation that ``loss`` is of, by name; empty before the first one."""
+
+    @property
+    def history(self) -> History:
+        """All evaluations so far."""
+
+    @property
+    def training_loss(self) -> float | None:
+        """The mean of the losses from which workers computed their gradients since the latest evaluation.
+
+        In ``on_evaluate``, and while no gradient has arrived after it, the mean up to that evaluation. None if there
+        is none, or the problem has no ``training_loss()``.
         """
 
     def add_workers(self, count: int) -> None:

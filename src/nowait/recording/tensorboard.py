@@ -10,7 +10,7 @@ from nowait.recording.callbacks import Callback, Control
 
 @final
 class TensorBoard(Callback):
-    """Writes loss, workers, gradients and time at every evaluation: ``callbacks=[nw.TensorBoard("logs/mine")]``.
+    """Writes loss, metrics, workers, gradients and time at every evaluation: ``callbacks=[nw.TensorBoard("logs")]``.
 
     Needs the package ``tensorboard``; without it the first evaluation raises ``ImportError``.
     """
@@ -23,7 +23,7 @@ class TensorBoard(Callback):
         """Write the current values."""
         writer = self._opened()
         if control.loss is not None:
-            writer.add_event(_event({"loss": control.loss}, control.loss_step or 0))
+            writer.add_event(_event({"loss": control.loss} | control.metrics, control.loss_step or 0))
         now = {"workers": control.num_workers, "gradients": control.gradients, "seconds": control.time}
         writer.add_event(_event({name: float(value) for name, value in now.items()}, control.steps))
         writer.flush()

@@ -11,11 +11,12 @@ from time import monotonic
 from typing import Any, final
 
 from nowait.core.memory import Memory, Slots
-from nowait.core.problem import loss_of
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.processes.platform import DetailsSocket
 from nowait.engines.workers.computation import Computation, details_of
+from nowait.engines.workers.evaluator import EvaluatorTask
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, ORDER, REPORT, Instruction, ReportKind
+from nowait.recording.best import BestFile
 from nowait.speeds import Speeds, Timing
 
 
@@ -32,6 +33,8 @@ class Job:
     """Where points and gradients are; None: in host memory."""
     slowdown: dict[int, float] = field(default_factory=dict)
     speeds: Speeds | None = None
+    best: BestFile | None = None
+    """Where the evaluator keeps the best params."""
 
 
 @final
@@ -66,14 +69,11 @@ def work(worker: int, job: Job, connections: Connections) -> None:
 
 
 def _evaluate(job: Job, connections: Connections) -> None:
+    task = EvaluatorTask(job.problem, job.best, connections.send_details)
     while len(order := os.read(connections.orders, ORDER.size)) == ORDER.size:
-        number, _, slot, _ = ORDER.unpack(order)
+        number, step, slot, _ = ORDER.unpack(order)
         began = monotonic()
-        try:
-            loss, kind = loss_of(job.problem, connections.points[slot]), ReportKind.LOSS
-        except Exception as error:
-            connections.send_details(EVALUATOR, number, details_of(error))
-            loss, kind = 0.0, ReportKind.ERROR
+        loss, kind = task.compute(number, step, connections.points[slot])
         os.write(connections.reports, REPORT.pack(number, loss, monotonic() - began, EVALUATOR, kind))
 
 
@@ -90,7 +90,8 @@ def _fingerprint(job: Job, connections: Connections) -> None:
 def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
     gradient = connections.gradients[worker]
-    compute = Computation(worker, job.problem, job.seed, gradient, connections.send_details).compute
+    computation = Computation(worker, job.problem, job.seed, gradient, connections.send_details)
+    compute, loss_report = computation.compute, computation.loss_report
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
     unpack, pack, size, read, write = ORDER.unpack, REPORT.pack, ORDER.size, os.read, os.write
@@ -103,7 +104,8 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
         seconds = monotonic() - started
         if is_slow:
             seconds = slowness.wait(ticket, number, started, seconds)
-        write(reports, pack(ticket, started - began, seconds, worker, kind))
+        report = pack(ticket, started - began, seconds, worker, kind)
+        write(reports, report if loss_report is None else loss_report(ticket, kind) + report)
 
 
 @final
