@@ -102,9 +102,9 @@ class Evaluation(NamedTuple):
         return {"loss": self.loss} | self.metrics
 
 
-def evaluation(problem: Any) -> Callable[[Vector], Evaluation]:
+def evaluation(problem: Any, capabilities: Capabilities) -> Callable[[Vector], Evaluation]:
     """Return the function that evaluates a problem: its ``evaluate``, and ``loss`` where that has no "loss"."""
-    evaluate = Capabilities.of(problem).evaluate
+    evaluate = capabilities.evaluate
     if evaluate is None:
         return lambda point: Evaluation(loss_of(problem, point), {})
     return lambda point: _evaluated(problem, evaluate, point)

@@ -58,6 +58,8 @@ class Hooks:
         """True if ``handled`` has anything to call."""
         self._steps = 0
         self._dropped = 0
+        self._ended_by: Callable[..., Any] | None = None
+        """The hook of ``on_evaluate`` that ended the run."""
 
     def resumed(self, server: Server) -> None:
         """Take the counts of a resumed run as already reported."""
@@ -76,9 +78,15 @@ class Hooks:
         if isinstance(event, WorkerLost):
             _call(self._on_worker_lost, control, event.worker)
 
-    def evaluated(self, control: Control) -> None:
-        """Call the hooks for a new loss."""
-        _call(self._on_evaluate, control)
+    def evaluated(self, control: Control, is_finished: Callable[[], bool]) -> None:
+        """Call the hooks for a new evaluation, but not the one that ended the run: it has seen its last evaluation."""
+        for hook in self._on_evaluate:
+            if hook is self._ended_by:
+                continue
+            was_finished = is_finished()
+            hook(control)
+            if is_finished() and not was_finished:
+                self._ended_by = hook
 
     def checkpointed(self, control: Control, paths: list[Path]) -> None:
         """Call the hooks for checkpoints that were written."""

@@ -55,6 +55,7 @@ class Session:
         self._evaluated_step = -1
         self._keeper = parts.keeper
         self._history = HistoryRecorder()
+        self._evaluation = evaluation(parts.problem, parts.capabilities)
         self._hooks = Hooks(parts.callbacks)
         self._watched = self._hooks.follow_events or self._keeper is not None
         self._due = Due()
@@ -240,7 +241,7 @@ class Session:
 
     def _evaluate_here(self, snapshot: Snapshot, params: Vector) -> None:
         """Evaluate params in this process."""
-        found = evaluation(self._parts.problem)(params)
+        found = self._evaluation(params)
         if self._parts.best is not None:
             self._parts.best.offer(snapshot.step, found, params, self._parts.capabilities.write_model)
         self.evaluated(snapshot, found.loss, found.metrics)
@@ -260,7 +261,7 @@ class Session:
             self._diverge(reason, snapshot.step)
         elif self._parts.budget.reached(Evaluation(loss, dict(self.metrics))):
             self.finished = True
-        self._hooks.evaluated(SessionControl(self))
+        self._hooks.evaluated(SessionControl(self), lambda: self.finished)
 
     def _is_reasonable(self, loss: float) -> bool:
         return is_reasonable(loss, self._history.entries[0][3] if self._history.entries else 0.0)

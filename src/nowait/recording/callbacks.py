@@ -88,7 +88,11 @@ class Callback:
         """Called after a step: ``control.params`` is the new iterate."""
 
     def on_evaluate(self, control: Control) -> None:
-        """Called after an evaluation: ``control.loss`` is the loss of x_j with j = ``control.loss_step``."""
+        """Called after an evaluation: ``control.loss`` is the loss of x_j with j = ``control.loss_step``.
+
+        At the end of a run the last params are evaluated as well. A callback whose ``on_evaluate`` has called ``stop``
+        is not called for them.
+        """
 
     def on_checkpoint(self, control: Control, path: Path) -> None:
         """Called after a checkpoint was written to the folder ``path``."""

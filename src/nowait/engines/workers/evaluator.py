@@ -17,8 +17,9 @@ class EvaluatorTask:
     """Evaluates params. The loss goes into the report; other metrics are sent as its details."""
 
     def __init__(self, problem: Any, best: BestFile | None, send_details: SendDetails) -> None:
-        self._evaluation, self._best, self._send_details = evaluation(problem), best, send_details
-        self._write_model = Capabilities.of(problem).write_model
+        capabilities = Capabilities.of(problem)
+        self._evaluation, self._write_model = evaluation(problem, capabilities), capabilities.write_model
+        self._best, self._send_details = best, send_details
 
     def compute(self, number: int, step: int, point: Vector) -> tuple[float, int]:
         """Evaluate the params of a step; returns the loss and the kind of the report."""
