@@ -295,6 +295,8 @@ def test_an_interrupted_run_is_resumed_with_the_problem_that_the_user_names(mine
     resumed = RUNNER.invoke(app, ["resume", str(folder), "--problem", mine, "--json"])
     assert resumed.exit_code == 0, resumed.output
     assert json.loads(resumed.stdout)["stats"]["steps"] == 60
+    beyond = RUNNER.invoke(app, ["resume", str(folder), "--problem", mine, "--steps", "60"])
+    assert "has 60 steps already: steps=60 must be more than that" in " ".join(beyond.output.split())
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])

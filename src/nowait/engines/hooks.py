@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+from numpy.typing import NDArray
+
 from nowait.core import Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
 from nowait.core.memory import to_host
 from nowait.core.types import Vector
@@ -167,6 +169,10 @@ class SessionControl:
     def training_loss(self) -> float | None:
         """The mean loss of the workers' gradients since the latest evaluation."""
         return self._session.training_losses.latest
+
+    def recent(self, column: str, count: int = 2_000) -> NDArray[Any]:
+        """Return a column of the trace for the latest arrivals."""
+        return self._session.recent(column, count)
 
     def add_workers(self, count: int) -> None:
         """Add this many new workers."""

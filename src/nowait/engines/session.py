@@ -6,7 +6,9 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol, final
+from typing import Any, Protocol, final
+
+from numpy.typing import NDArray
 
 from nowait.core import Command, Event
 from nowait.core.memory import to_host
@@ -151,6 +153,10 @@ class Session:
     def history(self) -> History:
         """The evaluations so far."""
         return self._history.history()
+
+    def recent(self, column: str, count: int) -> NDArray[Any]:
+        """Return a column of the trace for the latest arrivals."""
+        return self._parts.recorder.recent(column, count)
 
     @property
     def worker_control(self) -> WorkerControl:

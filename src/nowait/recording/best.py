@@ -40,9 +40,16 @@ class BestFile:
         if write_model is None:
             replace_by_pieces(self.path, tensor_pieces({"params": to_host(params)}, metadata))
         else:
-            unfinished = self.path.with_name(f".{self.path.name}.unfinished")
+            self._write_model(params, metadata, write_model)
+
+    def _write_model(self, params: Any, metadata: Mapping[str, str], write_model: WriteModel) -> None:
+        unfinished = self.path.with_name(f".{self.path.name}.unfinished")
+        unfinished.unlink(missing_ok=True)  # it may be a link
+        try:
             write_model(params, unfinished, metadata)
             os.replace(unfinished, self.path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def _best(self) -> float | None:
         """Return the value of the file; None if there is none, or one of another metric."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol, final
 
+from numpy.typing import NDArray
+
 from nowait.core.types import Vector
 from nowait.recording.history import History
 
@@ -67,6 +69,9 @@ class Control(Protocol):
         In ``on_evaluate``, and while no gradient has arrived after it, the mean up to that evaluation. None if there
         is none, or the problem has no ``training_loss()``.
         """
+
+    def recent(self, column: str, count: int = 2_000) -> NDArray[Any]:
+        """Return a column of the trace, such as "delay" or "stepsize", for the latest arrivals: at most ``count``."""
 
     def add_workers(self, count: int) -> None:
         """Add this many new workers."""
