@@ -30,7 +30,7 @@ from nowait.pytorch.model_checks import changed_buffers, check_separate
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.prefetch import Prefetch
 from nowait.pytorch.reading import params_of
-from nowait.pytorch.rng import seeded
+from nowait.pytorch.rng import gpu_states_kept, seeded
 from nowait.pytorch.settings import ComputeSettings
 
 logger = logging.getLogger("nowait")
@@ -365,7 +365,7 @@ class TorchProblem:
     ) -> dict[str, float]:
         params = self._fitting(params)
         totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
-        with self._settings.active(), seeded(self._seed), torch.no_grad():
+        with self._settings.active(), gpu_states_kept(), seeded(self._seed), torch.no_grad():
             bound = self._model_for(0, params)
             bound.load(params)
             bound.model.eval()

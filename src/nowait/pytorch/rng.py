@@ -14,10 +14,9 @@ import torch
 def seeded(key: int) -> Iterator[None]:
     """Seed the global generators of torch, numpy and random with a key, and restore their states at the end.
 
-    The generators of GPUs are among those of torch, if this process uses CUDA.
+    Those of GPUs are seeded as well, but not restored: see ``gpu_states_kept``.
     """
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002 (data sets may use it)
-    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     torch.manual_seed(key >> 1)
     np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002
     random.seed(key)
@@ -25,6 +24,15 @@ def seeded(key: int) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(states[0])
-        torch.cuda.set_rng_state_all(on_gpus)
         np.random.set_state(states[1])  # noqa: NPY002
         random.setstate(states[2])
+
+
+@contextmanager
+def gpu_states_kept() -> Iterator[None]:
+    """Restore the states of the generators of all GPUs at the end. Too slow for every gradient."""
+    states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        torch.cuda.set_rng_state_all(states)
