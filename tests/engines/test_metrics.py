@@ -236,6 +236,18 @@ def test_the_best_params_are_those_that_were_evaluated(tmp_path, monitor):
     assert problem.loss(load_file(best.path)["params"]) == losses[place]
 
 
+def test_the_last_params_may_be_the_best(tmp_path):
+    class Exact(Plain):
+        def gradient(self, point, sample):
+            return point.copy()
+
+    best = best_of(tmp_path, "loss")
+    run = scripted(Exact(), best=best, steps=35)
+    with safe_open(best.path, framework="numpy") as file:
+        assert file.metadata()["step"] == "35"
+        assert np.array_equal(file.get_tensor("params"), run.last)
+
+
 def test_a_worse_value_leaves_the_file_alone_and_a_damaged_file_is_replaced(tmp_path):
     best = best_of(tmp_path, "loss")
     best.offer(3, Evaluation(0.5, {}), np.full(4, 3.0), None)
@@ -281,14 +293,19 @@ def test_the_training_loss_is_the_mean_since_the_evaluation_before(run_of):
             first = last
 
 
-def test_losses_that_are_not_finite_and_late_reports_do_not_count():
+def test_training_losses_that_are_not_finite_do_not_count():
     class Broken(Measured):
         def training_loss(self):
             return math.inf if self.jobs % 2 else 4.0
 
-    script = [Report(0), ReportAgain(0)] * 10
-    run = scripted(Broken(), script=script)
+    run = scripted(Broken())
     assert set(run.history.metrics["training_loss"][1:].tolist()) <= {4.0}
+
+
+def test_a_report_that_comes_twice_counts_once():
+    script = [Report(), *[Report(0), ReportAgain(0), Report(1)] * 5]  # the first one is that of the evaluator
+    run = scripted(Measured(), script=script, steps=40, evaluate_every=40)
+    assert run.history.metrics["training_loss"][-1] == pytest.approx(run.trace.job.mean(), abs=1e-12)
 
 
 def test_a_problem_without_a_training_loss_has_none():
