@@ -28,6 +28,10 @@ class OnTensors(TorchProblem):
         return TorchMemory("cpu") if self._devices[0].type == "cpu" else super().device_memory()
 
 
+def accuracy(output, target):
+    return (output.argmax(1) == target).float().mean()
+
+
 class Deadly(nn.Linear):
     """A layer that kills its process once a file with this name can be created."""
 
@@ -76,19 +80,24 @@ def test_params_as_tensors_give_the_bits_of_params_as_arrays():
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])
-def test_a_run_is_resumed_with_the_state_of_its_optimiser(device, tmp_path):
+def test_a_run_is_resumed_with_the_state_of_its_optimiser_and_keeps_its_best_params(device, tmp_path):
     def cut(control):
         if control.steps == 33:
             raise RuntimeError("imagine a power cut")
 
-    problem, method = a_problem(device), nw.RennalaSGD(nw.Constant(0.01), batch=2)
+    problem, method = a_problem(device, metrics={"accuracy": accuracy}), nw.RennalaSGD(nw.Constant(0.01), batch=2)
     options = {"update": TorchOptimizer(torch.optim.AdamW), "folder": tmp_path / "run", "checkpoint_every": 10}
+    options |= {"evaluate_every": 10, "keep_best": "loss"}
     with pytest.raises(RuntimeError, match="power cut"):
         nw.train(problem, method, workers=2, steps=50, callbacks=[cut], **options)
     run = nw.resume(tmp_path / "run", problem, update=TorchOptimizer(torch.optim.AdamW))
     assert run.stats.steps == 50
     replayed = nw.replay(run.trace, problem, method, update=TorchOptimizer(torch.optim.AdamW))
     assert np.array_equal(replayed.last, run.last)
+    assert run.history.metrics["accuracy"][-1] > run.history.metrics["accuracy"][0]
+    assert np.isfinite(run.history.metrics["training_loss"]).any()
+    best = problem.params_of(tmp_path / "run" / "best.safetensors")  # perhaps of a step that was repeated
+    assert problem.loss(best) <= run.history.loss.min() * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])
