@@ -54,6 +54,9 @@ class Everything(Bare):
     def prepare(self):
         pass
 
+    def between_gradients(self):
+        pass
+
     def message_bytes(self, params):
         return 7
 
@@ -133,6 +136,7 @@ def test_a_problem_without_optional_members_gets_the_defaults():
     assert absent == [
         "gradient_into",
         "gradient_with_memory",
+        "between_gradients",
         "write_files",
         "parts_to_send",
         "split",

@@ -393,3 +393,26 @@ def test_an_optimiser_does_not_keep_the_memory_of_params():
     optimizer.apply(params, params, 0.5, out)
     assert out.tolist() == [0.5, 0.5, 0.5]
     assert optimizer._parameter.numel() == 0
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("update", [nw.Momentum(0.5), TorchOptimizer(torch.optim.AdamW)], ids=str)
+def test_a_snapshot_has_the_values_of_its_moment_and_becomes_arrays_later(update):
+    server = a_tensor_server(update=update, output=nw.UniformAverage())
+    [ticket] = server.in_flight.tickets.values()
+    [assign] = server.handle(GradientArrived(ticket, tensor(1.0, -2.0), time=1.0))
+    version, expected, snapshot = server.retain(), server.state(), server.snapshot()
+    server.handle(GradientArrived(assign.ticket, tensor(3.0, 5.0), time=2.0))
+    found = snapshot.on_host()
+    server.release(version)
+    assert isinstance(found.params, np.ndarray)
+    for part in ("update", "output"):
+        ours, theirs = getattr(found, part), getattr(expected, part)
+        assert ours.keys() == theirs.keys()
+        for name, value in ours.items():
+            assert type(value) is type(theirs[name])
+            assert np.array_equal(value, theirs[name]), name
+    assert np.array_equal(found.params, expected.params)
+    assert not np.array_equal(found.params, to_host(server.params))

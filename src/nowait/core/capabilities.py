@@ -49,8 +49,16 @@ class Capabilities:
 
     The problem then receives points, and ``out`` of ``gradient_into``, as vectors of that memory.
     """
-    prepare: Callable[[], None]
-    """``prepare()`` loads or compiles what gradients need; called before workers are forked. Default: does nothing."""
+    prepare: Callable[[], Any]
+    """``prepare()`` loads or compiles what gradients need; called before workers are forked. Default: does nothing.
+
+    If it returns False, this process must not be forked: every worker is started as a new interpreter.
+    """
+    between_gradients: Callable[[], None] | None
+    """``between_gradients()`` is called by a worker while the server uses the gradient it has just sent.
+
+    This is a good time to prepare the data of the next gradient.
+    """
     message_bytes: Callable[[Vector], int]
     """``message_bytes(params)`` is the size of one gradient message. Default: ``params.nbytes``."""
     num_statistics: int
@@ -104,6 +112,7 @@ class Capabilities:
             gradient_with_memory=_faster_gradient(problem, "gradient_with_memory"),
             device_memory=_method(problem, "device_memory") or _do_nothing,
             prepare=_method(problem, "prepare") or _do_nothing,
+            between_gradients=_method(problem, "between_gradients"),
             message_bytes=_method(problem, "message_bytes") or size_in_bytes,
             num_statistics=checks.at_least(
                 0, getattr(problem, "num_statistics", 0), "num_statistics", "it is the number of params that they take"

@@ -64,16 +64,18 @@ def initial_params(problem: Any, initial: Any = None) -> Vector:
     return params
 
 
-def prepare(problem: Any) -> None:
+def prepare(problem: Any) -> bool:
     """Call ``prepare()`` of a problem, and of the problems among its attributes, before workers are forked.
 
-    A wrapper with ``capabilities()`` passes ``prepare`` on by itself.
+    Returns False if one of them says that this process must not be forked. A wrapper with ``capabilities()`` passes
+    ``prepare`` on by itself.
     """
-    Capabilities.of(problem).prepare()
+    forkable = Capabilities.of(problem).prepare() is not False
     if not has_own_capabilities(problem):
         for part in getattr(problem, "__dict__", {}).values():
             if isinstance(part, Problem):
-                prepare(part)
+                forkable = prepare(part) and forkable
+    return forkable
 
 
 def loss_of(problem: Any, point: Vector) -> float:
@@ -127,6 +129,10 @@ def _evaluated(problem: Any, evaluate: Callable[[Vector], Mapping[str, Any]], po
 
 def check_initial_loss(problem: Any, params: Vector) -> None:
     """Raise a ValueError if the loss of the initial params is not finite: no stepsize could help."""
-    loss = loss_of(problem, params)
+    check_is_finite(loss_of(problem, params))
+
+
+def check_is_finite(loss: float) -> None:
+    """Raise a ValueError if a loss of the initial params is not finite."""
     if not math.isfinite(loss):
         raise ValueError(f"the loss of the initial params is {loss}: look at the problem's loss(point) and initial()")

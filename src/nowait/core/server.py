@@ -41,7 +41,7 @@ from nowait.core.method import Method
 from nowait.core.outputs import LastIterate, Output
 from nowait.core.randomness import CounterRandom
 from nowait.core.rejections import Diverged, GradientRejected, Rejections
-from nowait.core.state import ServerState, copies
+from nowait.core.state import ServerState, State, copies, snapshots
 from nowait.core.statistics import merging
 from nowait.core.sums import GradientSum
 from nowait.core.types import Vector, checked_params
@@ -143,16 +143,23 @@ class Server(Ledger):
         self._begin()
         return self.state()
 
-    def state(self, *, copy_params: bool = True) -> ServerState:
-        """Return the state for a checkpoint, with copies of all vectors. Call it between events only.
+    def state(self) -> ServerState:
+        """Return the state for a checkpoint, with all vectors as new NumPy arrays. Call it between events only."""
+        update, output = copies(self.update.state()), copies(self.output.state())
+        return self._state(self.memory.copy_to_host(self.params), update, output)
 
-        The vectors are NumPy arrays, whatever the server's memory is. Without ``copy_params`` the params may be those
-        of the current version: ``retain`` it for as long as you use them.
+    def snapshot(self) -> ServerState:
+        """Return the state in less time: params are those of the current version, and vectors may be on a device.
+
+        Use it as ``snapshot().on_host()``, and ``retain`` the version until then.
         """
+        return self._state(self.params, snapshots(self.update.state()), snapshots(self.output.state()))
+
+    def _state(self, params: Vector, update: State, output: State) -> ServerState:
         counts = asdict(self.counts)
         counts["lost"] += len(self.in_flight)
         return ServerState(
-            params=self.memory.copy_to_host(self.params) if copy_params else self.memory.to_host(self.params),
+            params=params,
             steps=self.steps,
             time=self.now,
             stepped_at=self.stepped_at,
@@ -163,8 +170,8 @@ class Server(Ledger):
             workers=list(self.workers),
             draws=self.random.draws,
             counts=counts,
-            update=copies(self.update.state()),
-            output=copies(self.output.state()),
+            update=update,
+            output=output,
         )
 
     def resume(self, state: ServerState) -> list[Command]:

@@ -59,22 +59,30 @@ class Batches:
         """True for an IterableDataset, whose items come in its own order."""
         return isinstance(self.data, IterableDataset)
 
+    @property
+    def is_plain(self) -> bool:
+        """True if batches are rows of tensors: drawing them involves no code of the user, and no random numbers."""
+        return _is_plain(self.data) and self.collate is default_collate
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out caches and the open iterator."""
         return self.__dict__ | {"_permutations": {}, "_stream": None}
 
-    def draw(self, sample: Sample, part: int, parts: int) -> Any:
-        """Return the batch of a ticket, or batch number ``part`` if it has several."""
+    def draw(self, sample: Sample, part: int, parts: int, *, pinned: bool = False) -> Any:
+        """Return the batch of a ticket, or batch number ``part`` if it has several.
+
+        With ``pinned``, batches that are plain rows of tensors are put into pinned memory at once.
+        """
         if self.is_stream:
             return self.collate([self._next() for _ in range(self.size)])
-        return self.items(self._places(sample, part, parts))
+        return self.items(self._places(sample, part, parts), pinned=pinned)
 
-    def items(self, places: Integers, data: Any = None) -> Any:
+    def items(self, places: Integers, data: Any = None, *, pinned: bool = False) -> Any:
         """Return items of the data set (or of ``data``) as a batch, fetched in one call if the data set supports it."""
         data = self.data if data is None else data
-        if type(data) is TensorDataset and self.collate is default_collate:  # a subclass may change its items
+        if _is_plain(data) and self.collate is default_collate:
             chosen = torch.from_numpy(np.asarray(places, dtype=np.int64))
-            return [tensor[chosen] for tensor in data.tensors]
+            return [_rows(tensor, chosen, pinned=pinned) for tensor in data.tensors]
         numbers = [int(place) for place in places]
         several = getattr(data, "__getitems__", None)
         return self.collate(several(numbers) if several is not None else [data[number] for number in numbers])
@@ -120,6 +128,17 @@ class Batches:
         except StopIteration:
             self._stream = iter(self.data)
             return next(self._stream)
+
+
+def _is_plain(data: Any) -> bool:
+    return type(data) is TensorDataset  # a subclass may change its items
+
+
+def _rows(tensor: torch.Tensor, chosen: torch.Tensor, *, pinned: bool) -> torch.Tensor:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        return tensor[chosen]
+    out = torch.empty((len(chosen), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=pinned)
+    return torch.index_select(tensor, 0, chosen, out=out)
 
 
 def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:

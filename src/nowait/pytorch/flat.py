@@ -99,21 +99,6 @@ class Layout:
         """Return a view of the flat tensor for each parameter."""
         return [flat[piece.start : piece.end].view(piece.shape) for piece in self.parameters]
 
-    def load_buffers(self, model: torch.nn.Module, flat: torch.Tensor) -> None:
-        """Copy the statistics in params into the buffers of a model."""
-        if self.buffers:
-            tensors = dict(model.named_buffers())
-            for piece in self.buffers:
-                tensors[piece.name].copy_(flat[piece.start : piece.end].view(piece.shape))
-
-    def store_buffers(self, model: torch.nn.Module, flat: torch.Tensor) -> None:
-        """Copy the buffers of a model, and the 1 after them, into a flat tensor."""
-        if self.buffers:
-            tensors = dict(model.named_buffers())
-            for piece in self.buffers:
-                flat[piece.start : piece.end].view(piece.shape).copy_(tensors[piece.name])
-            flat[-1] = 1.0
-
 
 def _pieces(named: Iterable[tuple[str, torch.Tensor]], start: int) -> tuple[tuple[Piece, ...], int]:
     pieces = []

@@ -109,11 +109,11 @@ class TorchOptimizer(Update):
             del self._optimizer.found_inf  # type: ignore[attr-defined]
 
     def state(self) -> State:
-        """Return the tensors and numbers in the state of the optimiser."""
+        """Return the tensors and numbers in the state of the optimiser. Steps change the tensors."""
         state: State = {}
         for name, value in self._optimizer.state.get(self._parameter, {}).items():
             if isinstance(value, torch.Tensor):
-                state[name] = value.detach().cpu().numpy().reshape(-1).copy() if value.dim() else float(value)
+                state[name] = value.detach().reshape(-1) if value.dim() else float(value)
             elif value is not None:
                 state[name] = value
         return state
@@ -123,8 +123,8 @@ class TorchOptimizer(Update):
         device, defaults = self._parameter.device, self._optimizer.defaults
         device_of_numbers = device if defaults.get("fused") or defaults.get("capturable") else None
         for name, value in state.items():
-            if isinstance(value, np.ndarray):
-                tensor = torch.from_numpy(np.array(value)).to(device)
+            if isinstance(value, np.ndarray | torch.Tensor):
+                tensor = torch.as_tensor(value).clone().to(device)
             else:
                 tensor = torch.tensor(float(value), device=device_of_numbers)
             self._optimizer.state[self._parameter][name] = tensor

@@ -10,6 +10,7 @@ import torch
 from nowait.core import Sample
 from nowait.numerics.splitmix import MASK, TICKET_STRIDE
 from nowait.pytorch.batches import converted, moved
+from nowait.pytorch.process import current_stream
 
 Draw = Callable[[Sample], Any]
 """Returns the batch of a ticket in host memory."""
@@ -31,6 +32,8 @@ class Prefetch:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._last: tuple[int, int] | None = None
         """Worker and job of the latest ticket."""
+        self._postponed: tuple[Sample, Draw] | None = None
+        """The ticket whose successor has to be prepared."""
         self._prepared: tuple[int, Any] | None = None
         """The key of a sample and its batch."""
 
@@ -40,17 +43,32 @@ class Prefetch:
         if prepared is None or prepared[0] != sample.key:
             return moved(draw(sample), self._device)
         if self._stream is not None:
-            current = torch.cuda.current_stream(self._device)
+            current = current_stream(self._device)
             current.wait_stream(self._stream)
             _each_tensor(prepared[1], lambda tensor: tensor.record_stream(current))
         return prepared[1]
 
     def prepare_after(self, sample: Sample, draw: Draw) -> None:
-        """Draw the batch of the ticket after this one, and start to copy it to the device."""
+        """Draw the batch of the ticket after this one, and start to copy it to the device.
+
+        That waits for ``between_gradients`` if the device has nothing to compute: the gradient should not wait for it.
+        """
         follows = self._last == (sample.worker, sample.job - 1)
-        self._last = (sample.worker, sample.job)
+        self._last, self._postponed = (sample.worker, sample.job), None
         if not follows:
             return
+        if self._stream is not None and current_stream(self._device).query():
+            self._postponed = (sample, draw)
+        else:
+            self._prepare(sample, draw)
+
+    def between_gradients(self) -> None:
+        """Prepare the next batch now, if that was postponed."""
+        if self._postponed is not None:
+            (sample, draw), self._postponed = self._postponed, None
+            self._prepare(sample, draw)
+
+    def _prepare(self, sample: Sample, draw: Draw) -> None:
         following = Sample(sample.worker, sample.job + 1, (sample.key + TICKET_STRIDE) & MASK)
         try:
             batch = draw(following)
@@ -63,7 +81,11 @@ class Prefetch:
         if self._stream is None:
             return moved(batch, self._device)
         with torch.cuda.stream(self._stream):
-            return moved(_each_tensor(batch, torch.Tensor.pin_memory), self._device, non_blocking=True)
+            return moved(_each_tensor(batch, _pinned), self._device, non_blocking=True)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_pinned() else tensor.pin_memory()
 
 
 def _is_plain(batch: Any) -> bool:

@@ -22,15 +22,16 @@ from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
 from nowait.pytorch.batches import Batches, moved
-from nowait.pytorch.bound_model import BoundModel, bound_model
-from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation
+from nowait.pytorch.bound_model import BoundModel, Buffers, bound_model
+from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
 from nowait.pytorch.flat import DTYPES, Layout, tensor_of
 from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.model_checks import changed_buffers, check_separate
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.prefetch import Prefetch
+from nowait.pytorch.process import before_workers_are_forked, fork_breaks_cuda
 from nowait.pytorch.reading import params_of
-from nowait.pytorch.rng import gpu_states_kept, seeded
+from nowait.pytorch.rng import seeded
 from nowait.pytorch.settings import ComputeSettings
 
 logger = logging.getLogger("nowait")
@@ -155,11 +156,19 @@ class TorchProblem:
         """Return ``torch.optim.SGD``, which rounds as a plain PyTorch loop does."""
         return TorchOptimizer(torch.optim.SGD)
 
-    def prepare(self) -> None:
-        """Build the model before workers are forked, with one thread, because threads do not survive a fork."""
+    def prepare(self) -> bool:
+        """Build the model before workers are forked, with one thread, because threads do not survive a fork.
+
+        Returns False if CUDA is needed and was initialised while the problem was loaded: it does not survive either.
+        """
         torch.set_num_threads(1)
+        before_workers_are_forked()
         if all(device.type == "cpu" for device in self._devices):
             self._model_for(0, self._initial)
+            return True
+        with self._settings.active():
+            pass  # PyTorch imports much when it is first asked for deterministic algorithms
+        return not fork_breaks_cuda()
 
     def device_memory(self) -> Memory | None:
         """Return the memory of the first GPU, where params and gradients of local workers are; None without a GPU.
@@ -190,11 +199,12 @@ class TorchProblem:
         A model that is on the device of the vectors computes in their memory; otherwise they are copied.
         """
         point = self._fitting(point)
-        with self._settings.active():
+        with self._settings.active(), clear_memory_errors():
             bound = self._model_for(sample.worker, point)
             bound.load(point)
             bound.zero_gradient(out)
-            bound.model.train()
+            if not bound.model.training:
+                bound.model.train()
             if self._prefetches_on(bound.device):
                 self._backward_with_prefetch(bound, sample)
             else:
@@ -202,6 +212,11 @@ class TorchProblem:
             if self._clip is not None:
                 torch.nn.utils.clip_grad_norm_(bound.model.parameters(), self._clip * self._settings.loss_scale)
             bound.store_gradient(out, self._settings.loss_scale)
+
+    def between_gradients(self) -> None:
+        """Draw the next batch, if the GPU was too fast for that to be done while it computed."""
+        for prefetch in self._prefetches.values():
+            prefetch.between_gradients()
 
     def loss(self, point: Vector) -> float:
         """Return the mean loss over the validation set, in evaluation mode.
@@ -239,7 +254,7 @@ class TorchProblem:
         with torch.no_grad():
             for parameter, view in zip(trained, self._layout.views(flat), strict=True):
                 parameter.copy_(view)
-            self._layout.load_buffers(model, flat)
+            Buffers(model, self._layout).load(flat)
         return model.eval()
 
     def write_files(self, params: Vector, folder: Path) -> None:
@@ -350,6 +365,8 @@ class TorchProblem:
         return self._batch(sample, 0)
 
     def _batch(self, sample: Sample, part: int) -> Any:
+        if self._batches.is_plain:
+            return self._batches.draw(sample, part, self._accumulate, pinned=True)
         with seeded(sample.part(self._accumulate + 1 + part).key):
             return self._batches.draw(sample, part, self._accumulate)
 
@@ -358,14 +375,15 @@ class TorchProblem:
             loss = self._loss(*self._forward(bound.model, batch))
         self._latest_losses.append(loss.detach())
         factor = self._settings.loss_scale / self._accumulate
-        torch.autograd.backward(loss if factor == 1 else loss * factor)
+        with self._settings.one_thread(bound.device):
+            torch.autograd.backward(loss if factor == 1 else loss * factor)
 
     def _means(
         self, params: Vector, metrics: Mapping[str, Metric], batches: Iterable[tuple[int, Any]]
     ) -> dict[str, float]:
         params = self._fitting(params)
         totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
-        with self._settings.active(), gpu_states_kept(), seeded(self._seed), torch.no_grad():
+        with self._settings.active(), clear_memory_errors(), seeded(self._seed), torch.no_grad():
             bound = self._model_for(0, params)
             bound.load(params)
             bound.model.eval()

@@ -6,6 +6,7 @@ import os
 import pickle
 import select
 import sys
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
 from time import monotonic
 from typing import Any, final
@@ -13,6 +14,7 @@ from typing import Any, final
 from nowait.core.memory import Memory, Slots
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.processes.platform import DetailsSocket
+from nowait.engines.workers.clock import spin
 from nowait.engines.workers.computation import Computation, details_of
 from nowait.engines.workers.evaluator import EvaluatorTask
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, ORDER, REPORT, Instruction, ReportKind
@@ -33,6 +35,8 @@ class Job:
     """Where points and gradients are; None: in host memory."""
     slowdown: dict[int, float] = field(default_factory=dict)
     speeds: Speeds | None = None
+    spin_seconds: float = 0.0
+    """How long a worker polls for its next order before it sleeps."""
     best: BestFile | None = None
     """Where the evaluator keeps the best params."""
 
@@ -91,10 +95,11 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
     gradient = connections.gradients[worker]
     computation = Computation(worker, job.problem, job.seed, gradient, connections.send_details)
-    compute, loss_report = computation.compute, computation.loss_report
+    compute, between, loss_report = computation.compute, computation.between, computation.loss_report
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
-    unpack, pack, size, read, write = ORDER.unpack, REPORT.pack, ORDER.size, os.read, os.write
+    unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
+    read = os.read if job.spin_seconds == 0 else _spinning_read(orders, job.spin_seconds)
     while len(order := read(orders, size)) == size:
         ticket, number, slot, instruction = unpack(order)
         if instruction == hurry:
@@ -106,6 +111,20 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
             seconds = slowness.wait(ticket, number, started, seconds)
         report = pack(ticket, started - began, seconds, worker, kind)
         write(reports, report if loss_report is None else loss_report(ticket, kind) + report)
+        if between is not None:
+            between()
+
+
+def _spinning_read(fd: int, seconds: float) -> Callable[[int, int], bytes]:
+    """Return a function like ``os.read`` for one file descriptor, which polls for some time before it sleeps."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+
+    def read(fd: int, size: int) -> bytes:
+        spin(poller, seconds)
+        return os.read(fd, size)
+
+    return read
 
 
 @final

@@ -31,6 +31,8 @@ class Computation:
         capabilities = Capabilities.of(problem)
         self._gradient_into, in_place = capabilities.gradient_function()
         self._samples = sampler(seed)
+        self.between = capabilities.between_gradients
+        """What to call after a gradient was sent, or None."""
         with_memory = capabilities.gradient_with_memory
         self._memory = None if with_memory is None else _Memory(with_memory, out)
         self._fast = in_place and self._memory is None
