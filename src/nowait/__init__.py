@@ -64,7 +64,19 @@ from nowait.methods import (
     ShuffledAssignment,
     WindowRule,
 )
-from nowait.recording import Callback, Control, History, Interrupted, Run, Stats, Sweep, TensorBoard, Trace, load
+from nowait.recording import (
+    Callback,
+    Control,
+    EarlyStopping,
+    History,
+    Interrupted,
+    Run,
+    Stats,
+    Sweep,
+    TensorBoard,
+    Trace,
+    load,
+)
 from nowait.reports import write_report as report
 from nowait.studies import Race, certify, plan, race
 
@@ -94,6 +106,7 @@ __all__ = [
     "DelayAdaptive",
     "DelayCompensatedSGD",
     "DelayedNesterov",
+    "EarlyStopping",
     "ExponentialAverage",
     "ExponentialDelayAdaptive",
     "FedAT",

@@ -39,6 +39,10 @@ class OnTensors(TorchProblem):
         return TorchMemory("cpu") if self._devices[0].type == "cpu" else super().device_memory()
 
 
+def accuracy(output, target):
+    return (output.argmax(1) == target).float().mean()
+
+
 class Deadly(nn.Linear):
     """A layer that kills its process once a file with this name can be created."""
 
@@ -87,7 +91,7 @@ def test_params_as_tensors_give_the_bits_of_params_as_arrays():
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])
-def test_a_run_is_resumed_with_the_state_of_its_optimiser(device, tmp_path):
+def test_a_run_is_resumed_with_the_state_of_its_optimiser_and_keeps_its_best_params(device, tmp_path):
     def cut(control):
         if control.steps == 33:
             raise RuntimeError("imagine a power cut")
@@ -95,9 +99,10 @@ def test_a_run_is_resumed_with_the_state_of_its_optimiser(device, tmp_path):
     def groups(name, parameter):
         return {"optimizer": torch.optim.AdamW, "betas": (0.5, 0.9)} if parameter.ndim < 2 else {"momentum": 0.9}
 
-    problem, method = a_problem(device), nw.RennalaSGD(nw.Constant(0.01), batch=2)
+    problem, method = a_problem(device, metrics={"accuracy": accuracy}), nw.RennalaSGD(nw.Constant(0.01), batch=2)
     update = TorchOptimizer(torch.optim.Muon, groups=groups)
     options = {"update": update, "folder": tmp_path / "run", "checkpoint_every": 10}
+    options |= {"evaluate_every": 10, "keep_best": "loss"}
     with pytest.raises(RuntimeError, match="power cut"):
         nw.train(problem, method, workers=2, steps=50, callbacks=[cut], **options)
     run = nw.resume(tmp_path / "run", problem)
@@ -105,6 +110,10 @@ def test_a_run_is_resumed_with_the_state_of_its_optimiser(device, tmp_path):
     assert run.stats.steps == 50
     replayed = nw.replay(run.trace, problem, method, update=update)
     assert np.array_equal(replayed.last, run.last)
+    assert run.history.metrics["accuracy"][-1] > run.history.metrics["accuracy"][0]
+    assert np.isfinite(run.history.metrics["training_loss"]).any()
+    best = problem.params_of(tmp_path / "run" / "best.safetensors")  # perhaps of a step that was repeated
+    assert problem.loss(best) <= run.history.loss.min() * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])

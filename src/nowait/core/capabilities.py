@@ -74,8 +74,18 @@ class Capabilities:
     """False if gradients depend on more than the point and the sample: such a run is not replayed. Default: True."""
     usual_update: Callable[[], Update]
     """``usual_update()`` is the update of a run that is not given one. Default: ``Sgd()``."""
+    evaluate: Callable[[Vector], Mapping[str, Any]] | None
+    """``evaluate(params)`` returns metrics by name. If "loss" is among them, ``loss`` is not called as well."""
+    training_loss: Callable[[], float | None] | None
+    """``training_loss()`` is the loss from which the latest gradient of this process was computed; None if unknown."""
     write_files: Callable[[Vector, Any], None] | None
     """``write_files(params, folder)`` is called at the end of a run that has a folder."""
+    write_model: Callable[[Vector, Any, Mapping[str, str]], None] | None
+    """``write_model(params, path, metadata)`` writes a safetensors file from which the model can be loaded."""
+    model: Callable[[Vector], Any] | None
+    """``model(params)`` returns the model with these params."""
+    params_of: Callable[[Any], Vector] | None
+    """``params_of(source)`` returns the params in a state dict, a model or a file, for ``initial=``."""
     parts_to_send: Callable[[], Mapping[str, Any]] | None
     """``parts_to_send()`` names the parts of the problem, so that an error can say which one does not pickle."""
     split: Callable[..., Any] | None
@@ -121,7 +131,12 @@ class Capabilities:
             ),
             replayable=bool(getattr(problem, "replayable", True)),
             usual_update=_method(problem, "usual_update") or Sgd,
+            evaluate=_method(problem, "evaluate"),
+            training_loss=_method(problem, "training_loss"),
             write_files=_method(problem, "write_files"),
+            write_model=_method(problem, "write_model"),
+            model=_method(problem, "model"),
+            params_of=_method(problem, "params_of"),
             parts_to_send=_method(problem, "parts_to_send"),
             split=_method(problem, "split"),
             minimum=_method(problem, "minimum"),

@@ -35,11 +35,11 @@ class Buffers:
     """The buffers of a model that are statistics at the end of params, copied in few operations on a GPU."""
 
     def __init__(self, model: torch.nn.Module, layout: ModelLayout) -> None:
-        names = [piece.name.rpartition(".") for piece in layout.buffers]
+        names = [block.name.rpartition(".") for block in layout.buffers]
         self._owners = [(model.get_submodule(path), name) for path, _, name in names]
         """Modules and names: a module may put another tensor in the place of a buffer."""
-        self._shapes = [piece.shape for piece in layout.buffers]
-        self._sizes = [piece.end - piece.start for piece in layout.buffers]
+        self._shapes = [block.shape for block in layout.buffers]
+        self._sizes = [block.stop - block.start for block in layout.buffers]
         self._first = layout.num_parameters
 
     def load(self, flat: torch.Tensor) -> None:

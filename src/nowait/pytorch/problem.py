@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 from nowait.core import Layout, Sample, Update, checks
 from nowait.core.memory import Memory, memory_of, namespace_of, to_host
+from nowait.core.problem import RESERVED_METRICS
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
@@ -28,6 +30,7 @@ from nowait.pytorch.model_checks import changed_buffers, check_separate, momentu
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.prefetch import Prefetch
 from nowait.pytorch.process import before_workers_are_forked, fork_breaks_cuda
+from nowait.pytorch.reading import params_of
 from nowait.pytorch.rng import seeded
 from nowait.pytorch.settings import ComputeSettings
 
@@ -52,8 +55,9 @@ class TorchProblem:
     (input, target) pairs, or of any items that ``forward(model, batch) -> (output, target)`` accepts. The loss of a run
     is the mean over ``validation``, or over the first items of the training set; ``metrics`` are functions of (output,
     target), whose means ``evaluate`` returns. With ``sampling="epochs"`` a worker takes every item once per epoch; by
-    default items are drawn with replacement. ``clip_norm`` clips gradients on the worker; ``accumulate`` is the number
-    of batches per gradient.
+    default items are drawn with replacement. ``validation_loss`` is the loss of evaluations if it is another one than
+    that of gradients, such as one without label smoothing. ``clip_norm`` clips gradients on the worker; ``accumulate``
+    is the number of batches per gradient.
 
     ``device`` is one device, or a list of devices that workers take in turn. On GPUs, params and gradients of
     ``nw.train`` stay in the memory of the first one, and updates, outputs and methods compute there with tensors;
@@ -89,8 +93,10 @@ class TorchProblem:
         deterministic: bool = False,
         params_on: str = "device",
         seed: int = 0,
+        validation_loss: Callable[[Any, Any], torch.Tensor] | None = None,
     ) -> None:
         self._build, self._loss, self._forward = build_model, loss, forward or _usual_forward
+        self._validation_loss = loss if validation_loss is None else validation_loss
         self._metrics = dict(metrics or {})
         self._batches = Batches.of(train_set, batch_size, sampling, collate_fn)
         if validation is not None and not (hasattr(validation, "__getitem__") and hasattr(validation, "__len__")):
@@ -106,10 +112,15 @@ class TorchProblem:
             raise ValueError(f'params_on must be "device" or "host", got {params_on!r}')
         self._params_on = params_on
         self._seed = checked_seed(seed)
+        self._latest_losses: deque[torch.Tensor] = deque(maxlen=self._accumulate)
         self._prefetches: dict[tuple[int, str], Prefetch] = {}
         self._models: dict[tuple[int, str, str], BoundModel] = {}
         if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
             raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
+        if reserved := sorted(RESERVED_METRICS.intersection(self._metrics)):
+            raise ValueError(f"no metric may be called {reserved[0]!r}: that is another column of metrics.jsonl")
+        if not callable(self._validation_loss):
+            raise TypeError(f"validation_loss must be a function of (output, target), got {validation_loss!r}")
         with self._settings.active(), seeded(self._seed):
             self._layout, self._initial = self._checked_layout()
             if self._validation is not None:
@@ -224,14 +235,31 @@ class TorchProblem:
             prefetch.between_gradients()
 
     def loss(self, point: Vector) -> float:
-        """Return the mean loss over the validation set, in evaluation mode."""
+        """Return the mean loss over the validation set, in evaluation mode.
+
+        Evaluations are seeded by the problem: random layers and data sets draw the same numbers every time, and the
+        states of the global generators are restored.
+        """
         return self._means(point, {}, self._validation_batches())["loss"]
+
+    def training_loss(self) -> float | None:
+        """Return the mean loss of the batches from which the latest gradient of this process was computed."""
+        losses = [float(loss) for loss in self._latest_losses]
+        return sum(losses) / len(losses) if losses else None
 
     # For users
 
     def evaluate(self, params: Vector) -> dict[str, float]:
         """Return the mean loss over the validation set and the mean of each metric, by name."""
         return self._means(params, self._metrics, self._validation_batches())
+
+    def params_of(self, source: Mapping[str, Any] | torch.nn.Module | str | Path) -> Vector:
+        """Return the params of a state dict, a model, or a ``.safetensors`` file with one of them, or with ``params``.
+
+        Such files are ``model.safetensors``, ``params.safetensors`` and ``best.safetensors`` of a run, and
+        ``state.safetensors`` of a checkpoint.
+        """
+        return params_of(source, self._built(), self._layout)
 
     def model(self, params: Vector) -> torch.nn.Module:
         """Return a new model with these params, such as ``run.params``, in evaluation mode."""
@@ -247,11 +275,15 @@ class TorchProblem:
 
     def write_files(self, params: Vector, folder: Path) -> None:
         """Write ``model.safetensors``, which ``safetensors.torch.load_model`` reads without nowait."""
+        unfinished = folder / ".model.safetensors.unfinished"
+        self.write_model(params, unfinished, {})
+        os.replace(unfinished, folder / "model.safetensors")
+
+    def write_model(self, params: Vector, path: Path, metadata: Mapping[str, str]) -> None:
+        """Write the model with these params to a file that ``safetensors.torch.load_model`` reads without nowait."""
         from safetensors.torch import save_model
 
-        unfinished = folder / ".model.safetensors.unfinished"
-        save_model(self.model(params), str(unfinished))
-        os.replace(unfinished, folder / "model.safetensors")
+        save_model(self.model(params), str(path), dict(metadata))
 
     def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
         """Give every worker its own items: at random (``"iid"``), or sorted by target (``"label"``, ``"sorted"``).
@@ -274,6 +306,7 @@ class TorchProblem:
         other._batches.shards = Shards.split(order, workers)
         other._batches._permutations = {}
         other._models, other._prefetches = {}, {}
+        other._latest_losses = deque(maxlen=self._accumulate)
         return other
 
     def _targets(self) -> Floats:
@@ -297,6 +330,7 @@ class TorchProblem:
         return {
             "build_model": self._build,
             "loss": self._loss,
+            "validation_loss": self._validation_loss,
             "train_set": self._batches.data,
             "validation": self._validation,
             "metrics": self._metrics,
@@ -306,7 +340,7 @@ class TorchProblem:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the models: every process builds its own."""
-        return self.__dict__ | {"_models": {}, "_prefetches": {}}
+        return self.__dict__ | {"_models": {}, "_prefetches": {}, "_latest_losses": deque(maxlen=self._accumulate)}
 
     def __repr__(self) -> str:
         data = "a stream" if self._batches.is_stream else f"{len(self._batches.data):,} items"
@@ -356,6 +390,7 @@ class TorchProblem:
     def _backward_of(self, bound: BoundModel, batch: Any) -> None:
         with self._settings.precision(bound.device):
             loss = self._loss(*self._forward(bound.model, batch))
+        self._latest_losses.append(loss.detach())
         factor = self._settings.loss_scale / self._accumulate
         with self._settings.one_thread(bound.device):
             torch.autograd.backward(loss if factor == 1 else loss * factor)
@@ -365,14 +400,14 @@ class TorchProblem:
     ) -> dict[str, float]:
         params = self._fitting(params)
         totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
-        with self._settings.active(), clear_memory_errors(), torch.no_grad():
+        with self._settings.active(), clear_memory_errors(), seeded(self._seed), torch.no_grad():
             bound = self._model_for(0, params)
             bound.load(params)
             bound.model.eval()
             for items, batch in batches:
                 with self._settings.precision(bound.device):
                     output, target = self._forward(bound.model, moved(batch, bound.device))
-                    totals["loss"] += items * float(self._loss(output, target))
+                    totals["loss"] += items * float(self._validation_loss(output, target))
                 for name, metric in metrics.items():
                     totals[name] += items * float(metric(output, target))
                 count += items

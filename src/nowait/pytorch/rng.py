@@ -33,12 +33,14 @@ def seeded(key: int) -> Iterator[None]:
             _restore(*states)
 
 
-def _states() -> tuple[Any, Any, Any]:
-    return torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002
+def _states() -> tuple[Any, Any, Any, Any]:
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return torch.get_rng_state(), on_gpus, np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002
 
 
-def _restore(torch_state: Any, numpy_state: Any, state: Any) -> None:
+def _restore(torch_state: Any, gpu_states: Any, numpy_state: Any, state: Any) -> None:
     torch.set_rng_state(torch_state)
+    torch.cuda.set_rng_state_all(gpu_states)
     np.random.set_state(numpy_state)  # noqa: NPY002
     random.setstate(state)
 

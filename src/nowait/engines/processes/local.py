@@ -143,4 +143,14 @@ def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int) -> Jo
     spin = spin_seconds(
         on_device=parts.server.memory.is_queued, workers=len(parts.server.workers), cores=available_cores()
     )
-    return Job(parts.problem, seed, points.length, points.dtype.str, memory, options.slowdown, options.speeds, spin)
+    return Job(
+        parts.problem,
+        seed,
+        points.length,
+        points.dtype.str,
+        memory,
+        options.slowdown,
+        options.speeds,
+        spin_seconds=spin,
+        best=parts.best,
+    )

@@ -153,4 +153,5 @@ class Loop:
             self._handle(Look())
             self._tick_transport(len(workforce.vacant), len(workforce.workers))
         if self._view.shown:
-            self._view.update(self._server, self._session.loss, workforce.views(self._clock.now, self._server.jobs_of))
+            views = workforce.views(self._clock.now, self._server.jobs_of)
+            self._view.update(self._server, self._session.loss, views, self._session.shown_metrics)
