@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from nowait.core.types import Vector
-from nowait.pytorch.flat import TENSOR_DTYPES, Layout
+from nowait.pytorch.flat import TENSOR_DTYPES, ModelLayout
 
 
-def params_of(source: Any, model: torch.nn.Module, layout: Layout) -> Vector:
+def params_of(source: Any, model: torch.nn.Module, layout: ModelLayout) -> Vector:
     """Return the params in a state dict, a model or a file; ``model`` is a new one, into which they are loaded."""
     if isinstance(source, torch.nn.Module):
         source = source.state_dict()
@@ -44,7 +44,7 @@ def _tensors_in(path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _checked_flat(flat: Any, layout: Layout) -> Vector:
+def _checked_flat(flat: Any, layout: ModelLayout) -> Vector:
     if tuple(flat.shape) != (layout.length,) or flat.dtype != TENSOR_DTYPES[layout.dtype]:
         raise ValueError(
             f"params must have {layout.length} entries of {TENSOR_DTYPES[layout.dtype]}, "
@@ -54,7 +54,7 @@ def _checked_flat(flat: Any, layout: Layout) -> Vector:
     return vector
 
 
-def _loaded(state: Mapping[str, Any], model: torch.nn.Module, layout: Layout) -> Vector:
+def _loaded(state: Mapping[str, Any], model: torch.nn.Module, layout: ModelLayout) -> Vector:
     before = {name: tensor.clone() for name, tensor in _fixed(model, layout).items()}
     try:
         missing, unexpected = model.load_state_dict(dict(state), strict=False)
@@ -76,10 +76,10 @@ def _loaded(state: Mapping[str, Any], model: torch.nn.Module, layout: Layout) ->
     return layout.vector_of(model)
 
 
-def _fixed(model: torch.nn.Module, layout: Layout) -> dict[str, torch.Tensor]:
+def _fixed(model: torch.nn.Module, layout: ModelLayout) -> dict[str, torch.Tensor]:
     """Return the tensors that are not in params: frozen parameters, and buffers that training does not change."""
     tensors = model.state_dict(keep_vars=True)
-    in_params = {piece.name for piece in (*layout.parameters, *layout.buffers)}
+    in_params = {*layout.parameters, *(block.name for block in layout.buffers)}
     trained = {id(tensor) for name, tensor in tensors.items() if name in in_params}
     return {
         name: tensor
