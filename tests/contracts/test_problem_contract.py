@@ -360,10 +360,22 @@ class Loud(NoisyQuadratic):
         return super().compiled_data()._replace(noise=0.4)
 
 
+class OtherLoss(Sound):
+    def evaluate(self, params):
+        return {"loss": self.loss(params) + 1}
+
+
+class Curve(Sound):
+    def evaluate(self, params):
+        return {"curve": [1.0, 2.0]}
+
+
 BROKEN = [
     ("the_required_members_are_there", TooShort, "has 4 entries, but the problem's dimension is 5"),
     ("initial_params_are_new_every_time", OneArray, "in a new array every time"),
     ("the_loss_is_a_finite_number", Unbounded, "the loss near the initial params is inf"),
+    ("metrics_are_numbers_by_name", OtherLoss, "returns another loss than loss"),
+    ("metrics_are_numbers_by_name", Curve, "for 'curve' a number, got list"),
     ("a_gradient_has_one_finite_number_per_param", WrongShape, r"the gradient has shape \(3,\), params \(4,\)"),
     ("a_gradient_has_one_finite_number_per_param", Integers, "must have float entries, got int64"),
     ("a_gradient_has_one_finite_number_per_param", NotFinite, "is not finite"),
