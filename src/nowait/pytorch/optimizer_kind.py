@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 
 from nowait.core.layout import Layout
+from nowait.pytorch.threads import torch_threads
 
 TRIAL_SHAPES = ((6, 5), (7,), (2, 3, 2, 2))
 TRIAL_STEPS = 3
@@ -58,7 +59,7 @@ class OptimizerKind:
         generator = torch.Generator().manual_seed(0)
         made = [(options, [_trial_parameter(shape, like, generator) for shape in shapes]) for options, shapes in groups]
         optimizer = self.make(made, fused=fused)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), torch_threads(1):
             optimizer.step()
         return optimizer
 
@@ -103,7 +104,8 @@ class OptimizerKind:
         if not self._is_of_pytorch:
             return False
         try:
-            return torch.equal(self._after_steps(TRIAL_SHAPES), self._after_steps([(_size(TRIAL_SHAPES),)]))
+            with torch_threads(1):
+                return torch.equal(self._after_steps(TRIAL_SHAPES), self._after_steps([(_size(TRIAL_SHAPES),)]))
         except (RuntimeError, ValueError, TypeError):
             return False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -16,6 +15,7 @@ from nowait.numerics.parallel import num_threads
 from nowait.pytorch.flat import DTYPES, CachedViews, tensor_of
 from nowait.pytorch.optimizer_kind import OptimizerKind
 from nowait.pytorch.parameter_groups import ParameterGroup
+from nowait.pytorch.threads import torch_threads
 
 Wanted = Sequence[ParameterGroup]
 NOT_STATE = ("params", "lr", "stepsize_factor")
@@ -61,7 +61,7 @@ class RunningOptimizer:
             parameter.grad = gradient
         for group in self._param_groups():
             group["lr"] = stepsize * group["stepsize_factor"]
-        with _using_threads(self._num_threads()):
+        with torch_threads(self._num_threads()):
             for optimizer in self.optimizers:
                 optimizer.step()
         self._unbind()
@@ -123,7 +123,7 @@ class RunningOptimizer:
             yield from optimizer.param_groups
 
     def _num_threads(self) -> int:
-        """Return the number of threads of a step: those of the server; outside a run of workers, PyTorch's.
+        """Return the number of threads of a step: those of the server; PyTorch's outside a run of workers.
 
         One for short params, and one for an optimiser with sums or matrix products, whose bits may depend on it.
         """
@@ -141,25 +141,26 @@ def trial_state(groups: Wanted, like: torch.Tensor, *, fused: bool) -> dict[str,
     """Return the state of every parameter after a trial step, by name; raise an error if a step or a state fails."""
     found: dict[str, dict[str, Any]] = {}
     for kind in _kinds(groups):
-        wanted = [group for group in groups if group.kind == kind]
+        own = [group for group in groups if group.kind == kind]
         try:
-            optimizer = kind.stepped(
-                [(group.options, [block.shape for block in group.blocks]) for group in wanted],
-                like[:1],
-                fused=fused and kind.has_fused(like[:1]),
-            )
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            strange = set(map(id, optimizer.state)) - set(map(id, parameters))
-            if strange:
-                raise ValueError("it has state that belongs to no parameter, so it could not be resumed")
-            for parameter in parameters:
-                for value in optimizer.state[parameter].values():
-                    stored(value)
+            states = _states_after_a_step(kind, own, like[:1], fused=fused)
         except Exception as error:
             raise kind.refusal(error) from None
-        names = [block.name for group in wanted for block in group.blocks]
-        found |= {name: dict(optimizer.state[parameter]) for name, parameter in zip(names, parameters, strict=True)}
+        found |= dict(zip([block.name for group in own for block in group.blocks], states, strict=True))
     return found
+
+
+def _states_after_a_step(kind: OptimizerKind, groups: Wanted, like: torch.Tensor, *, fused: bool) -> list[Any]:
+    """Return the states of the parameters of one optimiser; raise an error if they could not be resumed."""
+    shapes = [(group.options, [block.shape for block in group.blocks]) for group in groups]
+    optimizer = kind.stepped(shapes, like, fused=fused and kind.has_fused(like))
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if set(map(id, optimizer.state)) - set(map(id, parameters)):
+        raise ValueError("it has state that belongs to no parameter, so it could not be resumed")
+    states = [dict(optimizer.state[parameter]) for parameter in parameters]
+    for value in [value for state in states for value in state.values()]:
+        stored(value)
+    return states
 
 
 def stored(value: Any) -> Any:
@@ -171,20 +172,6 @@ def stored(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     raise TypeError(f"its state has a {type(value).__name__}, which could not be resumed: tensors and numbers could")
-
-
-@contextmanager
-def _using_threads(count: int) -> Iterator[None]:
-    """Leave the other cores to the workers: by default PyTorch would use all of them."""
-    before = torch.get_num_threads()
-    if count == before:
-        yield
-        return
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _kinds(groups: Wanted) -> list[OptimizerKind]:
