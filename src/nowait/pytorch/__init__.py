@@ -7,6 +7,9 @@ except ImportError as error:
 
 from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.optimizer import TorchOptimizer
+from nowait.pytorch.pickling import register_tensors
 from nowait.pytorch.problem import TorchProblem
 
 __all__ = ["TorchMemory", "TorchOptimizer", "TorchProblem"]
+
+register_tensors()
