@@ -54,6 +54,9 @@ class Everything(Bare):
     def prepare(self):
         pass
 
+    def start_worker(self, worker, num_workers):
+        pass
+
     def message_bytes(self, params):
         return 7
 

@@ -51,6 +51,12 @@ class Capabilities:
     """
     prepare: Callable[[], None]
     """``prepare()`` loads or compiles what gradients need; called before workers are forked. Default: does nothing."""
+    start_worker: Callable[[int, int], None]
+    """``start_worker(worker, num_workers)`` is called in the process of a worker, before it uses params or gradients.
+
+    ``num_workers`` is the number of workers that the run was started with; workers that join later have larger numbers.
+    Default: does nothing.
+    """
     message_bytes: Callable[[Vector], int]
     """``message_bytes(params)`` is the size of one gradient message. Default: ``params.nbytes``."""
     num_statistics: int
@@ -94,6 +100,7 @@ class Capabilities:
             gradient_with_memory=_faster_gradient(problem, "gradient_with_memory"),
             device_memory=_method(problem, "device_memory") or _do_nothing,
             prepare=_method(problem, "prepare") or _do_nothing,
+            start_worker=_method(problem, "start_worker") or _start_nothing,
             message_bytes=_method(problem, "message_bytes") or size_in_bytes,
             num_statistics=checks.at_least(
                 0, getattr(problem, "num_statistics", 0), "num_statistics", "it is the number of params that they take"
@@ -155,6 +162,10 @@ def _compiled_data(problem: Any) -> Callable[[], Any] | None:
 
 def _do_nothing() -> None:
     """Do nothing; used if a problem has no ``prepare`` or no ``device_memory``."""
+
+
+def _start_nothing(worker: int, num_workers: int) -> None:
+    """Do nothing; used if a problem has no ``start_worker``."""
 
 
 def size_in_bytes(params: Vector) -> int:

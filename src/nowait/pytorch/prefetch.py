@@ -45,13 +45,13 @@ class Prefetch:
             _each_tensor(prepared[1], lambda tensor: tensor.record_stream(current))
         return prepared[1]
 
-    def prepare_after(self, sample: Sample, draw: Draw) -> None:
-        """Draw the batch of the ticket after this one, and start to copy it to the device."""
+    def prepare_after(self, sample: Sample, draw: Draw, is_ready: Callable[[Sample], bool]) -> None:
+        """Draw the batch of the ticket after this one, if that is possible now, and start to copy it to the device."""
         follows = self._last == (sample.worker, sample.job - 1)
         self._last = (sample.worker, sample.job)
-        if not follows:
-            return
         following = Sample(sample.worker, sample.job + 1, (sample.key + TICKET_STRIDE) & MASK)
+        if not follows or not is_ready(following):
+            return
         try:
             batch = draw(following)
             if _is_plain(batch):

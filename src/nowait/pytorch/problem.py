@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -23,11 +24,13 @@ from nowait.pytorch.batches import Batches, moved
 from nowait.pytorch.bound_model import BoundModel, bound_model
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation
 from nowait.pytorch.flat import DTYPES, Layout, tensor_of
+from nowait.pytorch.loaders import Drawn, Loaders
 from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.model_checks import changed_buffers, check_separate
 from nowait.pytorch.optimizer import TorchOptimizer
+from nowait.pytorch.per_worker import PerWorker
 from nowait.pytorch.prefetch import Prefetch
-from nowait.pytorch.rng import seeded
+from nowait.pytorch.rng import generator_states, same_states, seeded, set_generator_states
 from nowait.pytorch.settings import ComputeSettings
 
 logger = logging.getLogger("nowait")
@@ -73,14 +76,17 @@ class TorchProblem:
         loss: Callable[[Any, Any], torch.Tensor],
         train_set: Any,
         *,
-        batch_size: int = 64,
+        batch_size: Any = 64,
         validation: Any = None,
         metrics: Mapping[str, Metric] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         forward: Callable[[torch.nn.Module, Any], tuple[Any, Any]] | None = None,
         sampling: str = "replacement",
+        loader_workers: int = 0,
+        skip_bad_items: bool = False,
+        evaluation_batch_size: int | None = None,
         clip_norm: float | None = None,
-        accumulate: int = 1,
+        accumulate: Any = 1,
         device: str | Sequence[str] = "cpu",
         threads: int = 1,
         autocast: str | None = None,
@@ -91,14 +97,20 @@ class TorchProblem:
     ) -> None:
         self._build, self._loss, self._forward = build_model, loss, forward or _usual_forward
         self._metrics = dict(metrics or {})
-        self._batches = Batches.of(train_set, batch_size, sampling, collate_fn)
+        self._batches = Batches.of(train_set, batch_size, sampling, collate_fn, skip_bad_items=bool(skip_bad_items))
+        self._loader_workers = checks.at_least(0, loader_workers, "loader_workers", "it counts processes")
+        self._evaluation_batch_size = 4 * self._batches.size.usual
+        if evaluation_batch_size is not None:
+            self._evaluation_batch_size = checks.at_least(
+                1, evaluation_batch_size, "evaluation_batch_size", "a loss needs items"
+            )
         if validation is not None and not (hasattr(validation, "__getitem__") and hasattr(validation, "__len__")):
             raise TypeError(f"validation must be a data set with a length and items, got {validation!r}")
         if validation is not None and len(validation) == 0:
             raise ValueError("validation is empty: leave it out to evaluate on the training set")
         self._validation = validation
         self._clip = None if clip_norm is None else checks.positive(clip_norm, "clip_norm", "it is a length")
-        self._accumulate = checks.at_least(1, accumulate, "accumulate", "it counts batches")
+        self._accumulate = PerWorker.of(accumulate, "accumulate", "it counts batches")
         self._devices = _checked_devices(device)
         self._settings = ComputeSettings.of(threads, autocast, loss_scale, deterministic)
         if params_on not in ("device", "host"):
@@ -106,6 +118,7 @@ class TorchProblem:
         self._params_on = params_on
         self._seed = checked_seed(seed)
         self._prefetches: dict[tuple[int, str], Prefetch] = {}
+        self._loaders: Loaders | None = None
         self._models: dict[tuple[int, str, str], BoundModel] = {}
         if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
             raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
@@ -149,6 +162,14 @@ class TorchProblem:
         torch.set_num_threads(1)
         if all(device.type == "cpu" for device in self._devices):
             self._model_for(0, self._initial)
+
+    def start_worker(self, worker: int, num_workers: int) -> None:
+        """Divide a stream among the workers, and start the processes that draw the batches of this worker."""
+        if self._batches.is_stream:
+            self._batches.divide_stream(worker, num_workers)
+        if self._loader_workers and sys.platform == "linux":
+            parts = self._accumulate.of_worker(worker)
+            self._loaders = Loaders(self._draw_ahead, parts, self._loader_workers, in_order=self._batches.is_stream)
 
     def device_memory(self) -> Memory | None:
         """Return the memory of the first GPU, where params and gradients of local workers are; None without a GPU.
@@ -242,7 +263,7 @@ class TorchProblem:
         other._batches = copy.copy(self._batches)
         other._batches.shards = Shards.split(order, workers)
         other._batches._permutations = {}
-        other._models, other._prefetches = {}, {}
+        other._models, other._prefetches, other._loaders = {}, {}, None
         return other
 
     def _targets(self) -> Floats:
@@ -253,7 +274,7 @@ class TorchProblem:
             if targets is None:
                 targets = [float(data[place][1]) for place in range(len(data))]
             numbers = np.asarray(targets, dtype=np.float64)
-        except (TypeError, ValueError, KeyError, IndexError, RuntimeError):
+        except (TypeError, ValueError, KeyError, IndexError, OSError, RuntimeError):
             numbers = np.empty(0)
         if numbers.shape != (len(data),):
             raise ValueError(
@@ -275,7 +296,7 @@ class TorchProblem:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the models: every process builds its own."""
-        return self.__dict__ | {"_models": {}, "_prefetches": {}}
+        return self.__dict__ | {"_models": {}, "_prefetches": {}, "_loaders": None}
 
     def __repr__(self) -> str:
         data = "a stream" if self._batches.is_stream else f"{len(self._batches.data):,} items"
@@ -286,12 +307,17 @@ class TorchProblem:
 
     def _backward(self, bound: BoundModel, sample: Sample) -> None:
         """Add the gradients of all batches of a ticket; the data set and the model draw from the same generators."""
-        with seeded(sample.part(self._accumulate).key):
-            for part in range(self._accumulate):
-                self._backward_of(bound, moved(self._batches.draw(sample, part, self._accumulate), bound.device))
+        parts = self._accumulate.of_worker(sample.worker)
+        with seeded(sample.part(parts).key):
+            for part in range(parts):
+                drawn = None if self._loaders is None else self._loaders.take(sample, part)
+                if drawn is not None and drawn.states is not None:
+                    set_generator_states(drawn.states)
+                batch = self._batches.draw(sample, part, parts) if drawn is None else drawn.batch
+                self._backward_of(bound, moved(batch, bound.device), parts)
 
     def _backward_with_prefetch(self, bound: BoundModel, sample: Sample) -> None:
-        """Do the same on a GPU, and draw the first batch of the next ticket while the GPU computes.
+        """Do the same on a GPU, and copy the first batch of the next ticket there while the GPU computes.
 
         Generators are seeded before every batch is drawn and again before it is used, so that it does not matter when
         it was drawn.
@@ -300,14 +326,15 @@ class TorchProblem:
         if name not in self._prefetches:
             self._prefetches[name] = Prefetch(bound.device)
         prefetch = self._prefetches[name]
-        for part in range(self._accumulate):
+        parts = self._accumulate.of_worker(sample.worker)
+        for part in range(parts):
             if part == 0:
                 batch = prefetch.take(sample, self._first_batch)
             else:
                 batch = moved(self._batch(sample, part), bound.device)
-            with seeded(sample.part(self._accumulate).key + part):
-                self._backward_of(bound, batch)
-        prefetch.prepare_after(sample, self._first_batch)
+            with seeded(sample.part(parts).key + part):
+                self._backward_of(bound, batch, parts)
+        prefetch.prepare_after(sample, self._first_batch, self._is_first_batch_ready)
 
     def _prefetches_on(self, device: torch.device) -> bool:
         return device.type == "cuda" and not self._batches.is_stream
@@ -315,14 +342,40 @@ class TorchProblem:
     def _first_batch(self, sample: Sample) -> Any:
         return self._batch(sample, 0)
 
-    def _batch(self, sample: Sample, part: int) -> Any:
-        with seeded(sample.part(self._accumulate + 1 + part).key):
-            return self._batches.draw(sample, part, self._accumulate)
+    def _is_first_batch_ready(self, sample: Sample) -> bool:
+        return self._loaders is None or self._loaders.is_ready(sample, 0)
 
-    def _backward_of(self, bound: BoundModel, batch: Any) -> None:
+    def _batch(self, sample: Sample, part: int) -> Any:
+        drawn = None if self._loaders is None else self._loaders.take(sample, part)
+        return self._drawn_batch(sample, part) if drawn is None else drawn.batch
+
+    def _drawn_batch(self, sample: Sample, part: int) -> Any:
+        """Draw a batch with generators of its own."""
+        parts = self._accumulate.of_worker(sample.worker)
+        with seeded(sample.part(parts + 1 + part).key):
+            return self._batches.draw(sample, part, parts)
+
+    def _draw_ahead(self, sample: Sample, part: int) -> Drawn | None:
+        """Draw a batch as the worker would, in one of its loader processes.
+
+        On the processor the states of the generators follow from the batches before. So a batch after the first one of
+        a ticket can be drawn ahead only if it uses no generator; otherwise this returns None.
+        """
+        if self._prefetches_on(self._device_of(sample.worker)):
+            return Drawn(self._drawn_batch(sample, part), None)
+        parts = self._accumulate.of_worker(sample.worker)
+        with seeded(sample.part(parts).key):
+            before = generator_states()
+            batch = self._batches.draw(sample, part, parts)
+            after = generator_states()
+        if same_states(before, after):
+            return Drawn(batch, None)
+        return Drawn(batch, after) if part == 0 or self._batches.is_stream else None
+
+    def _backward_of(self, bound: BoundModel, batch: Any, parts: int) -> None:
         with self._settings.precision(bound.device):
             loss = self._loss(*self._forward(bound.model, batch))
-        factor = self._settings.loss_scale / self._accumulate
+        factor = self._settings.loss_scale / parts
         torch.autograd.backward(loss if factor == 1 else loss * factor)
 
     def _means(
@@ -365,9 +418,12 @@ class TorchProblem:
             raise TypeError(f"build_model must return a torch.nn.Module, got {type(model).__name__}")
         return model
 
+    def _device_of(self, worker: int) -> torch.device:
+        return self._devices[worker % len(self._devices)]
+
     def _model_for(self, worker: int, point: Any) -> BoundModel:
         """Return the model of this process on the device of a worker, for vectors like this point; built once."""
-        device = self._devices[worker % len(self._devices)]
+        device = self._device_of(worker)
         vectors_on = point.device if isinstance(point, torch.Tensor) else HOST
         name = (os.getpid() if device.type != "cpu" else 0, str(device), str(vectors_on))
         if name not in self._models:
@@ -385,7 +441,7 @@ class TorchProblem:
         if Layout.of(model) != Layout.of(other):
             raise ValueError("build_model must return the same model on every call, but the shapes of two calls differ")
         device = self._devices[0]
-        batch = moved(self._batches.first(self._batches.size), device)
+        batch = moved(self._batches.first(self._batches.size.usual), device)
         with self._settings.precision(device):
             statistics = changed_buffers(other.to(device), self._forward, self._loss, batch)
         layout = Layout.of(model, statistics)
@@ -395,16 +451,17 @@ class TorchProblem:
         return layout, initial
 
     def _validation_batches(self) -> Iterator[tuple[int, Any]]:
-        size = 4 * self._batches.size
+        size = self._evaluation_batch_size
         if self._validation is None and self._batches.is_stream:
             batch = self._batches.first(min(size, EVALUATED_ITEMS))
             yield size, batch
             return
+        name = "train_set" if self._validation is None else "validation"
         data = self._batches.data if self._validation is None else self._validation
         count = min(len(data), EVALUATED_ITEMS) if self._validation is None else len(data)
         for first in range(0, count, size):
             places = np.arange(first, min(first + size, count))
-            yield len(places), self._batches.items(places, data)
+            yield self._batches.some(places, data, name)
 
 
 def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:

@@ -136,4 +136,7 @@ def train(parts: Parts, points: Slots, options: WorkerOptions, seed: int, progre
 def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int) -> Job:
     """Return the settings that every worker of a run receives at its start."""
     memory = None if parts.server.memory is HOST else parts.server.memory
-    return Job(parts.problem, seed, points.length, points.dtype.str, memory, options.slowdown, options.speeds)
+    num_workers = max(len(parts.server.workers), options.most_workers)
+    return Job(
+        parts.problem, seed, points.length, points.dtype.str, memory, options.slowdown, options.speeds, num_workers
+    )

@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass, field
 from time import monotonic
 from typing import Any, final
 
+from nowait.core.capabilities import Capabilities
 from nowait.core.memory import Memory, Slots
 from nowait.core.problem import loss_of
 from nowait.engines.fingerprint import Fingerprint
@@ -32,6 +33,8 @@ class Job:
     """Where points and gradients are; None: in host memory."""
     slowdown: dict[int, float] = field(default_factory=dict)
     speeds: Speeds | None = None
+    num_workers: int = 1
+    """How many workers the run was started with."""
 
 
 @final
@@ -88,6 +91,7 @@ def _fingerprint(job: Job, connections: Connections) -> None:
 
 
 def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
+    Capabilities.of(job.problem).start_worker(worker, job.num_workers)
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
     gradient = connections.gradients[worker]
     compute = Computation(worker, job.problem, job.seed, gradient, connections.send_details).compute
