@@ -26,7 +26,7 @@ from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation
 from nowait.pytorch.flat import DTYPES, Layout, tensor_of
 from nowait.pytorch.loaders import Drawn, Loaders
 from nowait.pytorch.memory import TorchMemory
-from nowait.pytorch.model_checks import changed_buffers, check_separate
+from nowait.pytorch.model_checks import WriteCheck, changed_buffers, check_factory, check_separate, check_shapes
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.per_worker import PerWorker
 from nowait.pytorch.prefetch import Prefetch
@@ -95,6 +95,7 @@ class TorchProblem:
         params_on: str = "device",
         seed: int = 0,
     ) -> None:
+        check_factory(build_model)
         self._build, self._loss, self._forward = build_model, loss, forward or _usual_forward
         self._metrics = dict(metrics or {})
         self._batches = Batches.of(train_set, batch_size, sampling, collate_fn, skip_bad_items=bool(skip_bad_items))
@@ -120,6 +121,7 @@ class TorchProblem:
         self._prefetches: dict[tuple[int, str], Prefetch] = {}
         self._loaders: Loaders | None = None
         self._models: dict[tuple[int, str, str], BoundModel] = {}
+        self._write_checks: dict[BoundModel, WriteCheck] = {}
         if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
             raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
         with self._settings.active(), seeded(self._seed):
@@ -205,10 +207,11 @@ class TorchProblem:
             bound.load(point)
             bound.zero_gradient(out)
             bound.model.train()
-            if self._prefetches_on(bound.device):
-                self._backward_with_prefetch(bound, sample)
-            else:
-                self._backward(bound, sample)
+            with self._write_checks[bound]:
+                if self._prefetches_on(bound.device):
+                    self._backward_with_prefetch(bound, sample)
+                else:
+                    self._backward(bound, sample)
             if self._clip is not None:
                 torch.nn.utils.clip_grad_norm_(bound.model.parameters(), self._clip * self._settings.loss_scale)
             bound.store_gradient(out, self._settings.loss_scale)
@@ -263,7 +266,7 @@ class TorchProblem:
         other._batches = copy.copy(self._batches)
         other._batches.shards = Shards.split(order, workers)
         other._batches._permutations = {}
-        other._models, other._prefetches, other._loaders = {}, {}, None
+        other._models, other._write_checks, other._prefetches, other._loaders = {}, {}, {}, None
         return other
 
     def _targets(self) -> Floats:
@@ -296,7 +299,7 @@ class TorchProblem:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the models: every process builds its own."""
-        return self.__dict__ | {"_models": {}, "_prefetches": {}, "_loaders": None}
+        return self.__dict__ | {"_models": {}, "_write_checks": {}, "_prefetches": {}, "_loaders": None}
 
     def __repr__(self) -> str:
         data = "a stream" if self._batches.is_stream else f"{len(self._batches.data):,} items"
@@ -416,6 +419,7 @@ class TorchProblem:
             model = self._build()
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"build_model must return a torch.nn.Module, got {type(model).__name__}")
+        check_shapes(model)
         return model
 
     def _device_of(self, worker: int) -> torch.device:
@@ -431,6 +435,7 @@ class TorchProblem:
             if Layout.of(model, [piece.name for piece in self._layout.buffers]) != self._layout:
                 raise ValueError("build_model returned a model with other shapes than in the main process")
             self._models[name] = bound_model(model, self._layout, device, vectors_on)
+            self._write_checks[self._models[name]] = WriteCheck(model)
         return self._models[name]
 
     def _checked_layout(self) -> tuple[Layout, Vector]:
