@@ -1,6 +1,7 @@
 """PyTorch models: the same numbers as a plain loop, bit-identical replays, buffers, data, and early errors."""
 
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -736,3 +737,27 @@ def test_an_optimiser_uses_as_many_threads_as_the_server():
     update.apply(params, params, 0.1, params.copy())
     assert seen == [3, 1, before]
     assert torch.get_num_threads() == before
+
+
+def test_an_optimiser_is_made_without_importing_the_compiler(monkeypatch):
+    function = torch.optim.Optimizer.add_param_group.__wrapped__
+    monkeypatch.delattr(function, "__dynamo_disable", raising=False)
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    TorchOptimizer(torch.optim.AdamW)
+    assert "torch._dynamo" not in sys.modules
+    assert not hasattr(function, "__dynamo_disable"), "optimisers of the user are not affected"
+
+
+def test_updates_load_what_they_need_while_workers_start():
+    warmed = []
+
+    class Warm(nw.Update):
+        def warm_up(self):
+            warmed.append(True)
+
+        def apply(self, params, direction, stepsize, out):
+            assert warmed
+            out[:] = params - stepsize * direction
+
+    train_scripted(a_problem(), METHOD, workers=1, steps=2, update=Warm())
+    assert warmed == [True]

@@ -30,6 +30,9 @@ class Update(ABC):
     def start(self, params: Vector) -> None:  # noqa: B027 (most updates have no state)
         """Reset all state at the start of a run from these params."""
 
+    def warm_up(self) -> None:  # noqa: B027 (most updates are ready)
+        """Load what the first step needs; called while worker processes start."""
+
     @abstractmethod
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Write the params after a step along ``-stepsize * direction`` into ``out``."""

@@ -16,6 +16,7 @@ from nowait.core.memory import Stepper
 from nowait.core.state import State
 from nowait.core.types import Vector
 from nowait.numerics.parallel import num_threads
+from nowait.pytorch.dynamo import import_dynamo, without_dynamo
 from nowait.pytorch.flat import tensor_of
 from nowait.pytorch.memory import StepCheck
 
@@ -65,6 +66,10 @@ class TorchOptimizer(Update):
         self._nothing = self._parameter.data[:0].clone()
         fused = isinstance(params, torch.Tensor) and self._has_fused(params)
         self._optimizer = self._new_optimizer(self._parameter, **({"fused": True} if fused else {}))
+
+    def warm_up(self) -> None:
+        """Import what the first step of any optimiser imports."""
+        import_dynamo()
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Copy params to ``out`` and make one step of the optimiser there."""
@@ -137,7 +142,8 @@ class TorchOptimizer(Update):
         try:
             # the foreach implementations write to gradients
             in_turn = {"foreach": False} if "foreach" in inspect.signature(self._kind).parameters else {}
-            return self._kind([parameter], **(self._options | in_turn | more | {"lr": 1.0}))
+            with without_dynamo():
+                return self._kind([parameter], **(self._options | in_turn | more | {"lr": 1.0}))
         except TypeError as error:
             raise TypeError(f"{self._kind.__name__} does not take these options: {error}") from None
 

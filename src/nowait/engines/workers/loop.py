@@ -52,6 +52,7 @@ class Loop:
         """Open the transport and wait until there is room for ``minimum`` workers, and for the fingerprint."""
         self._transport.open()
         warm_up(to_host(self._server.params))
+        self._server.update.warm_up()
         self._clock.start()
         workforce = self._workforce
         while not (workforce.is_home_open and workforce.room >= minimum) and not self._interrupted:
