@@ -243,7 +243,9 @@ class TorchProblem:
         from safetensors.torch import save_model
 
         unfinished = folder / ".model.safetensors.unfinished"
-        save_model(self.model(params), str(unfinished))
+        model = self.model(params)
+        model.register_state_dict_post_hook(_remove_compiler_prefix)
+        save_model(model, str(unfinished))
         os.replace(unfinished, folder / "model.safetensors")
 
     def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
@@ -467,6 +469,12 @@ class TorchProblem:
         for first in range(0, count, size):
             places = np.arange(first, min(first + size, count))
             yield self._batches.some(places, data, name)
+
+
+def _remove_compiler_prefix(_module: Any, state: dict[str, Any], _prefix: str, _metadata: Any) -> None:
+    """Rename the tensors of compiled modules, so that the model can be read with or without ``torch.compile``."""
+    for name in list(state):
+        state[name.replace("_orig_mod.", "")] = state.pop(name)
 
 
 def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:
