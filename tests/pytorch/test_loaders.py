@@ -65,6 +65,24 @@ def test_gradients_have_the_bits_of_batches_that_the_worker_draws(accumulate, da
     end(ahead)
 
 
+class Prefetching(TorchProblem):
+    """Prefetches on the processor, as on a GPU."""
+
+    def _prefetches_on(self, device):
+        return True
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_batches_that_are_copied_to_a_gpu_are_the_same_too(accumulate):
+    plain = Prefetching(build, cross_entropy, Shaky(), batch_size=4, accumulate=accumulate)
+    ahead = Prefetching(build, cross_entropy, Shaky(), batch_size=4, accumulate=accumulate, loader_workers=2)
+    ahead.start_worker(0, 1)
+    for job in (0, 1, 2, 3, 4, 8, 9):
+        sample = sampler(0).sample(0, job)
+        assert np.array_equal(ahead.gradient(plain.initial(), sample), plain.gradient(plain.initial(), sample)), job
+    end(ahead)
+
+
 def test_the_batches_after_the_first_come_from_other_processes(tmp_path):
     file = os.open(tmp_path / "readers", os.O_RDWR | os.O_CREAT | os.O_APPEND)
     problem = TorchProblem(build, cross_entropy, Shaky(file), batch_size=4, loader_workers=2)

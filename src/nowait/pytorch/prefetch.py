@@ -31,19 +31,22 @@ class Prefetch:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._last: tuple[int, int] | None = None
         """Worker and job of the latest ticket."""
-        self._prepared: tuple[int, Any] | None = None
-        """The key of a sample and its batch."""
+        self._prepared: tuple[int, Any, bool] | None = None
+        """The key of a sample, its batch, and whether that is on the device, or on its way there."""
 
     def take(self, sample: Sample, draw: Draw) -> Any:
         """Return the batch of a ticket on the device: the prepared one, or one that is drawn now."""
         prepared, self._prepared = self._prepared, None
         if prepared is None or prepared[0] != sample.key:
             return moved(draw(sample), self._device)
+        _, batch, is_moved = prepared
+        if not is_moved:
+            return moved(batch, self._device)
         if self._stream is not None:
             current = torch.cuda.current_stream(self._device)
             current.wait_stream(self._stream)
-            _each_tensor(prepared[1], lambda tensor: tensor.record_stream(current))
-        return prepared[1]
+            _each_tensor(batch, lambda tensor: tensor.record_stream(current))
+        return batch
 
     def prepare_after(self, sample: Sample, draw: Draw, is_ready: Callable[[Sample], bool]) -> None:
         """Draw the batch of the ticket after this one, if that is possible now, and start to copy it to the device."""
@@ -54,8 +57,8 @@ class Prefetch:
             return
         try:
             batch = draw(following)
-            if _is_plain(batch):
-                self._prepared = (following.key, self._moved(batch))
+            is_plain = _is_plain(batch)
+            self._prepared = (following.key, self._moved(batch) if is_plain else batch, is_plain)
         except Exception:  # if the ticket comes, it is drawn again, and the error is reported as its own
             self._prepared = None
 

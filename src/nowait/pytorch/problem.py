@@ -244,7 +244,7 @@ class TorchProblem:
 
         unfinished = folder / ".model.safetensors.unfinished"
         model = self.model(params)
-        model.register_state_dict_post_hook(_remove_compiler_prefix)
+        model.register_state_dict_post_hook(_remove_compiler_prefix)  # type: ignore[no-untyped-call]
         save_model(model, str(unfinished))
         os.replace(unfinished, folder / "model.safetensors")
 
