@@ -97,7 +97,7 @@ class Loaders:
         if reply == NOT_AHEAD:
             self._parts = 1
         self._loaders = [loader for loader in self._loaders if loader.is_alive]
-        if self._in_order or self._expected in (None, unit.name):
+        if loader is not None or self._expected in (None, unit.name):
             self._request(self._following(unit))
         self._expected = next(self._following(unit)).name
         return reply if isinstance(reply, Drawn) else None

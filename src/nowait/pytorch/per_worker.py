@@ -63,4 +63,4 @@ class PerWorker:
         return self.of_worker(DEFAULT if isinstance(self.given, Mapping) else 0)
 
     def __str__(self) -> str:
-        return f"{self.given}"
+        return "by worker" if callable(self.given) else f"{self.given}"

@@ -55,7 +55,9 @@ class TorchProblem:
     is the mean over ``validation``, or over the first items of the training set; ``metrics`` are functions of (output,
     target), whose means ``evaluate`` returns. With ``sampling="epochs"`` a worker takes every item once per epoch; by
     default items are drawn with replacement. ``clip_norm`` clips gradients on the worker; ``accumulate`` is the number
-    of batches per gradient.
+    of batches per gradient. It and ``batch_size`` are a number, or a dictionary, list or function that gives one for
+    each worker. ``loader_workers`` processes of each worker draw its next batches while it computes.
+    ``skip_bad_items=True`` replaces items whose reading raises an exception; evaluations leave them out.
 
     ``device`` is one device, or a list of devices that workers take in turn. On GPUs, params and gradients of
     ``nw.train`` stay in the memory of the first one, and updates, outputs and methods compute there with tensors;
