@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import nowait as nw
 from nowait.core import sampler
-from nowait.pytorch import TorchProblem
+from nowait.pytorch import TorchMemory, TorchProblem
 from nowait.pytorch.loaders import Drawn, Loaders
 
 pytestmark = [
@@ -97,11 +97,20 @@ def test_the_batches_after_the_first_come_from_other_processes(tmp_path):
     os.close(file)
 
 
+class OnTensors(TorchProblem):
+    """A problem whose params are tensors even on the processor, as they are on a GPU."""
+
+    def device_memory(self):
+        return TorchMemory("cpu")
+
+
 def test_a_run_with_loaders_has_the_params_of_one_without():
-    plain, ahead = (TorchProblem(build, cross_entropy, Shaky(), batch_size=4, loader_workers=count) for count in (0, 2))
+    ahead = OnTensors(build, cross_entropy, Shaky(), batch_size=4, loader_workers=2)
+    plain = TorchProblem(build, cross_entropy, Shaky(), batch_size=4)
     method = nw.AsynchronousSGD(nw.Constant(0.1))
-    run = nw.train(ahead, method, workers=1, steps=12)
-    assert np.array_equal(run.last, nw.simulate(plain, method, nw.speeds.Fixed([1.0]), steps=12).last)
+    run = nw.train(ahead, method, workers=1, steps=12, update=nw.Sgd())
+    expected = nw.simulate(plain, method, nw.speeds.Fixed([1.0]), steps=12, update=nw.Sgd())
+    assert np.array_equal(run.last, expected.last)
 
 
 def test_a_process_that_is_killed_is_done_without(caplog):
