@@ -127,6 +127,15 @@ def test_a_process_that_is_killed_is_done_without(caplog):
     end(ahead)
 
 
+def test_a_process_that_is_killed_while_it_draws_an_unwanted_batch_is_done_without():
+    loaders = Loaders(lambda sample, part: signal.pause(), 1, 1)
+    loaders.take(sampler(0).sample(0, 0), 0)  # requests job 1
+    os.kill(loaders.processes[0], signal.SIGKILL)
+    for job in (7, 8, 9):
+        assert loaders.take(sampler(0).sample(0, job), 0) is None
+    assert loaders.processes == []
+
+
 def test_an_error_of_the_data_set_is_raised_in_the_worker():
     bad = int(sampler(0).sample(0, 5).indices(20, 4).max())
 
@@ -183,6 +192,14 @@ def test_batches_of_any_objects_come_back():
     [process] = loaders.processes
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
+
+
+def test_batches_that_cannot_be_sent_are_drawn_by_the_worker(capfd, caplog):
+    loaders = Loaders(lambda sample, part: Drawn((number for number in ()), None), 1, 1)
+    assert [loaders.take(sampler(0).sample(0, job), 0) for job in range(3)] == [None] * 3
+    assert loaders.processes == []
+    assert "cannot pickle" in capfd.readouterr().err
+    assert "the worker draws them itself" in caplog.text
 
 
 class Counting(IterableDataset):

@@ -13,6 +13,7 @@ import pickle
 import select
 import signal
 import struct
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, final
@@ -146,6 +147,8 @@ class _Loader:
                     os.close(loader._requests)
                     os.close(loader._replies)
                 _serve(draw, requests, replies, self._file)
+            except BaseException:  # such as batches that cannot be pickled
+                traceback.print_exc()
             finally:
                 os._exit(0)
         os.close(requests)
@@ -155,6 +158,8 @@ class _Loader:
         """Let the process draw a batch; one that it draws already is lost."""
         if self.requested is not None:
             self._reply()
+        if not self.is_alive:
+            return
         sample, part = unit
         with suppress(BrokenPipeError):  # the next reply says that it is gone
             os.write(self._requests, REQUEST.pack(sample.worker, sample.job, sample.key, part))
@@ -203,9 +208,10 @@ def _serve(draw: DrawAhead, requests: int, replies: int, file: int) -> None:
         worker, job, key, part = REQUEST.unpack(request)
         try:
             drawn = draw(Sample(worker, job, key), part)
-            count = NOT_AHEAD if drawn is None else _write_buffers(file, drawn)
         except Exception:  # the worker draws the batch itself, and reports the error as its own
             count = FAILED
+        else:
+            count = NOT_AHEAD if drawn is None else _write_buffers(file, drawn)
         os.write(replies, REPLY.pack(count))
 
 
