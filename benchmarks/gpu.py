@@ -3,13 +3,19 @@
     python benchmarks/gpu.py                          # all models, M = 1, 2, 4, 8 (needs a CUDA device)
     python benchmarks/gpu.py mlp-10m resnet-50 --workers 1,8 --seconds 5
     python benchmarks/gpu.py --checks                 # correctness only: gradients, losses, a replay, memory at the end
+    python benchmarks/gpu.py --kills 50               # kill -9 of random workers; then a replay, and memory
 
 Workers that share a GPU take turns unless CUDA's Multi-Process Service runs. Start it with `nvidia-cuda-mps-control -d`
 and run this again; the first line says whether it runs.
 """
 
 import argparse
+import contextlib
 import os
+import random
+import signal
+import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 
@@ -137,7 +143,7 @@ def nowait_steps(problem, workers, seconds, update=None):
         problem,
         nw.AsynchronousSGD(nw.DelayAdaptive(0.001)),
         workers=workers,
-        seconds=seconds + 5.0,
+        seconds=seconds + 2.0,
         evaluate_every=10**9,
         update=update,
         callbacks=[lambda control: times.append(control.time)],
@@ -181,8 +187,70 @@ def check(case):
         replayed = nw.replay(run.trace, device, method, update=update, progress=False)
         same = np.array_equal(replayed.last, run.last)
         print("replay:", "the same bits" if same else f"differs by {np.abs(replayed.last - run.last).max():.2e}")
+    check_stall(device)
     torch.cuda.empty_cache()
     print(f"memory on the GPU that is not free again: {(free - torch.cuda.mem_get_info()[0]) / 2**20:.0f} MiB")
+
+
+def check_stall(problem):
+    """Print the longest time between two steps, with and without checkpoints of params and AdamW's moments."""
+    method, update = nw.AsynchronousSGD(nw.DelayAdaptive(0.0005)), TorchOptimizer(torch.optim.AdamW)
+    for every in (10**9, 100):
+        with tempfile.TemporaryDirectory() as folder:
+            options = {"folder": f"{folder}/run", "checkpoint_every": every, "evaluate_every": 10**9}
+            run = nw.train(problem, method, workers=2, steps=400, update=update, progress=False, **options)
+        gaps = np.diff(run.trace.arrivals["time"])[50:]
+        print(
+            f"checkpoints {'every 100 steps' if every == 100 else 'none':16} longest gap between steps "
+            f"{1e3 * gaps.max():7.1f} ms, median {1e3 * np.median(gaps):.2f} ms"
+        )
+
+
+def parents():
+    """Return the parent of every process of this machine."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
+                found[int(name)] = int(file.read().rpartition(")")[2].split()[1])
+    return found
+
+
+def workers_of_this_process():
+    """Return the process ids of workers: the children of our child, the zygote."""
+    parent = parents()
+    return sorted(process for process in parent if parent.get(parent[process]) == os.getpid())
+
+
+def used_mib():
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0])
+
+
+def check_kills(case, kills):
+    """Kill a random process of the run every few steps, with kill -9; then replay the run, and look at memory."""
+    chance, killed = random.Random(0), []
+    problem, method = problem_of(case, deterministic=True), nw.AsynchronousSGD(nw.DelayAdaptive(0.0005))
+    problem.gradient(problem.initial(), sampler(0).sample(0, 0))  # what this process itself keeps on the GPU
+    before = used_mib()
+
+    def kill(control):
+        running = workers_of_this_process()
+        if control.steps % 20 == 0 and running and len(killed) < kills:
+            killed.append(chance.choice(running))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(killed[-1], signal.SIGKILL)
+        if len(killed) == kills and control.steps % 100 == 0:
+            control.stop()
+
+    options = {"workers": 4, "steps": 10**6, "evaluate_every": 50, "max_failures": 10 * kills, "update": nw.Sgd()}
+    run = nw.train(problem, method, callbacks=[kill], progress=False, **options)
+    losses = f"loss {run.history.loss[0]:.3f} to {run.history.loss[-1]:.3f}"
+    print(f"{len(killed)} processes killed, {run.stats.lost} gradients lost, {run.stats.steps} steps, {losses}")
+    replayed = nw.replay(run.trace, problem, method, update=nw.Sgd(), progress=False)
+    print("replay:", "the same bits" if np.array_equal(replayed.last, run.last) else "OTHER BITS")
+    torch.cuda.empty_cache()
+    print(f"nvidia-smi: {before} MiB used before the run, {used_mib()} MiB after it")
 
 
 def main():
@@ -191,9 +259,13 @@ def main():
     parser.add_argument("--workers", default="1,2,4,8")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--checks", action="store_true")
+    parser.add_argument("--kills", type=int, default=0)
     asked = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("there is no CUDA device here")
+    if asked.kills:
+        check_kills(CASES[asked.models[0] if asked.models else "mlp-10m"], asked.kills)
+        return
     if asked.checks:
         for name in asked.models or CASES:
             print(name)

@@ -6,16 +6,18 @@ Least squares with 10,000 rows and 400 dimensions, batch 1, 40 workers. The same
 stepsizes, as many seeds with one stepsize, and in between. *Processor time* is that of all threads, relative to one
 core: above 1, cores slow each other down (memory, hyperthreads, the interpreter's lock). If it stays near 1 and the
 speedup is low, cores were idle. *Serial* is the fraction of the work that would explain the speedup by itself (Amdahl).
+Most of the work are the losses: ``--evaluations 1`` measures the steps. ``--together`` changes how runs are shared out.
 """
 
 import argparse
 import logging
+import math
 import time
 
 import numpy as np
 
 import nowait as nw
-from nowait.engines.simulator.sweep import num_cores
+from nowait.engines.simulator import sweep as sweeps
 
 WORKERS = 40
 SPEEDS = nw.speeds.Fixed(np.linspace(1.0, 4.0, WORKERS).tolist())
@@ -33,6 +35,7 @@ def compare(problem, stepsizes, seeds, arguments):
     def sweep(threads):
         sizes = np.geomspace(1e-4, 1e-2, stepsizes)
         options = {"steps": arguments.steps, "threads": threads, "progress": False}
+        options["evaluate_every"] = math.ceil(arguments.steps / arguments.evaluations)
         nw.sweep(problem, METHOD, SPEEDS, stepsizes=sizes, seeds=seeds, **options)
 
     many = arguments.threads
@@ -54,9 +57,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=512)
     parser.add_argument("--steps", type=int, default=16_000)
-    parser.add_argument("--threads", type=int, default=num_cores())
+    parser.add_argument("--threads", type=int, default=sweeps.num_cores())
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--evaluations", type=int, default=20, help="evaluations of the loss in each run")
+    parser.add_argument(
+        "--together", type=int, default=sweeps.RUNS_TOGETHER, help="runs that a thread executes together"
+    )
     arguments = parser.parse_args()
+    sweeps.RUNS_TOGETHER = arguments.together
     problem = nw.problems.LeastSquares.random(samples=10_000, dimension=400, noise=1e-5, seed=42)
     nw.sweep(problem, METHOD, SPEEDS, stepsizes=[1e-4, 1e-3], steps=100, progress=False)
     print(f"{arguments.runs} runs of {arguments.steps:,} steps on 1 core and on {arguments.threads}")

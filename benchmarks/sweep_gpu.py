@@ -21,6 +21,7 @@ import nowait as nw
 from nowait.core.capabilities import Capabilities
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.simulator.compiled import data_of
+from nowait.engines.simulator.gpu import sweep as gpu_sweep
 from nowait.engines.simulator.gpu.device import find_device, synchronise
 from nowait.engines.simulator.gpu.execution import DeviceExecution, DeviceProblem, LaunchShape
 from nowait.engines.simulator.gpu.operations import batch_of, operations_of
@@ -65,8 +66,8 @@ class Prepared:
         planning = Planning(parts)
         plans = [planning.plan(float(sizes[0]), seed) for seed in range(seeds)]
         operations = [operations_of(plan.plan, plan.events, data, plan.seed) for plan in plans]
-        self.batch = batch_of(operations, [sizes / sizes[0]] * seeds)
         self.problem = DeviceProblem(data, problem.shards.weights, problem.initial().dtype, device)
+        self.batch = batch_of([self.problem.upload(each) for each in operations], [sizes / sizes[0]] * seeds)
         self.initial, self.device = problem.initial(), device
         self.evaluations = len(self.batch.bounds) - 1
 
@@ -80,7 +81,8 @@ class Prepared:
             synchronise(self.device)
 
         def losses():
-            execution.curves(self.evaluations, 1.0, lambda: None)
+            execution.start(1.0, lambda: None)
+            execution.curves()
 
         return best_seconds(steps), best_seconds(losses)
 
@@ -144,8 +146,10 @@ def main():
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--dimension", type=int, default=400)
     parser.add_argument("--host-seeds", type=int, default=8)
+    parser.add_argument("--together", type=int, default=gpu_sweep.RUNS_TOGETHER, help="runs of a whole call in a batch")
     parser.add_argument("--tune", action="store_true", help="measure all shapes of a launch")
     arguments = parser.parse_args()
+    gpu_sweep.RUNS_TOGETHER = arguments.together
     device = find_device("cuda")
     name = torch.cuda.get_device_name() if device.type == "cuda" else "interpreted on the CPU"
     print(f"torch {torch.__version__}, {name}")

@@ -16,6 +16,7 @@ from nowait.cli import app, main
 from nowait.cli.cluster import mixed_cluster
 from nowait.cli.methods import default_stepsize, known_methods, parse_method
 from nowait.cli.problems import load_problem, unit_of
+from nowait.cli.runs import target_of
 
 
 @pytest.fixture(autouse=True)
@@ -277,6 +278,18 @@ def test_a_problem_of_the_users_file_is_trained_replayed_and_remembered(mine, tm
     assert RUNNER.invoke(app, ["replay", "runs/train-1", "--problem", mine, "--json"]).exit_code == 0
 
 
+def test_targets_are_read_from_text():
+    assert target_of(None) is None
+    assert target_of("accuracy=0.9, perplexity <= 20,top 5>=0.99") == {
+        "accuracy": 0.9,
+        "perplexity": ("<=", 20.0),
+        "top 5": (">=", 0.99),
+    }
+    for wrong in ("accuracy", "accuracy=high", "=0.9", "accuracy<0.9", ""):
+        with pytest.raises(ValueError, match="--target must be written like"):
+            target_of(wrong)
+
+
 def test_an_interrupted_run_is_resumed_with_the_problem_that_the_user_names(mine, tmp_path):
     class CtrlC(nw.Callback):
         pressed = False
@@ -295,6 +308,8 @@ def test_an_interrupted_run_is_resumed_with_the_problem_that_the_user_names(mine
     resumed = RUNNER.invoke(app, ["resume", str(folder), "--problem", mine, "--json"])
     assert resumed.exit_code == 0, resumed.output
     assert json.loads(resumed.stdout)["stats"]["steps"] == 60
+    beyond = RUNNER.invoke(app, ["resume", str(folder), "--problem", mine, "--steps", "60"])
+    assert "has 60 steps already: steps=60 must be more than that" in str(beyond.exception)
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
@@ -408,7 +423,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["simulate"], "say when the run ends: --steps, --gradients, --seconds or --target-loss"),
+        (["simulate"], "say when the run ends: --steps, --gradients, --seconds, --target-loss or --target"),
         (["train"], "say when the run ends"),
         (["train", "--steps", "3", "--slowdown", "0:3"], "--slowdown must be written like 0=100,3=2"),
         (["train", "--steps", "3", "--method", "odd"], "there is no method 'odd'"),

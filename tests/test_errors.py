@@ -38,7 +38,10 @@ class WrongInitial:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": None}, "a run needs an end: give at least one of steps=, gradients=, seconds= and target_loss="),
+        (
+            {"steps": None},
+            "a run needs an end: give at least one of steps=, gradients=, seconds=, target_loss= and target=",
+        ),
         ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
         ({"steps": 2.5}, "steps must be an integer of at least 1, got 2.5"),
         ({"steps": True}, "steps must be an integer of at least 1, got True"),

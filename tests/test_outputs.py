@@ -31,6 +31,19 @@ def test_the_uniform_average_is_the_mean_of_the_iterates_without_the_first():
     assert not np.array_equal(audit.run.params, audit.run.last)
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.999])
+def test_the_exponential_average_has_weights_that_sum_to_one_from_the_first_step_on(decay):
+    for steps in (1, 37):
+        audit = audit_with(nw.ExponentialAverage(decay), steps=steps)
+        weights = {k: decay ** (steps - k) for k in range(1, steps + 1)}
+        np.testing.assert_allclose(audit.run.params, audit.weighted_average(weights), rtol=1e-12)
+
+
+def test_a_decay_is_below_one():
+    with pytest.raises(ValueError, match="decay must be"):
+        nw.ExponentialAverage(1.0)
+
+
 def test_the_stepsize_weighted_average_uses_the_stepsize_each_iterate_gets_in_the_end():
     audit = audit_with(nw.StepsizeWeightedAverage())
     weights = {k: audit.gamma_hat(k) for k in range(1, audit.last + 1)}

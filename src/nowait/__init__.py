@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from nowait import outputs, problems, speeds, stepsizes, theory, updates
+from nowait import outputs, problems, schedules, speeds, stepsizes, theory, updates
 from nowait.api import replay, resume, simulate, sweep, train
 from nowait.core import (
     AdaDelay,
@@ -13,6 +13,7 @@ from nowait.core import (
     Constant,
     Cosine,
     DelayAdaptive,
+    ExponentialAverage,
     ExponentialDelayAdaptive,
     HingeDecay,
     LastIterate,
@@ -24,6 +25,7 @@ from nowait.core import (
     Problem,
     Proximal,
     RandomIterate,
+    Scheduled,
     Server,
     Sgd,
     StepDecay,
@@ -62,7 +64,19 @@ from nowait.methods import (
     ShuffledAssignment,
     WindowRule,
 )
-from nowait.recording import Callback, Control, History, Interrupted, Run, Stats, Sweep, TensorBoard, Trace, load
+from nowait.recording import (
+    Callback,
+    Control,
+    EarlyStopping,
+    History,
+    Interrupted,
+    Run,
+    Stats,
+    Sweep,
+    TensorBoard,
+    Trace,
+    load,
+)
 from nowait.reports import write_report as report
 from nowait.studies import Race, certify, plan, race
 
@@ -92,6 +106,8 @@ __all__ = [
     "DelayAdaptive",
     "DelayCompensatedSGD",
     "DelayedNesterov",
+    "EarlyStopping",
+    "ExponentialAverage",
     "ExponentialDelayAdaptive",
     "FedAT",
     "FedBuff",
@@ -120,6 +136,7 @@ __all__ = [
     "RingleaderASGD",
     "RingmasterASGD",
     "Run",
+    "Scheduled",
     "Server",
     "Sgd",
     "ShuffledAssignment",
@@ -147,6 +164,7 @@ __all__ = [
     "replay",
     "report",
     "resume",
+    "schedules",
     "simulate",
     "speeds",
     "stepsizes",

@@ -6,6 +6,7 @@ True
 """
 
 from nowait.core.outputs import (
+    ExponentialAverage,
     LastIterate,
     Output,
     RandomIterate,
@@ -15,6 +16,7 @@ from nowait.core.outputs import (
 )
 
 __all__ = [
+    "ExponentialAverage",
     "LastIterate",
     "Output",
     "RandomIterate",

@@ -31,6 +31,8 @@ STEPSIZES = {
     "HingeDecay": core.HingeDecay(0.1),
     "PolynomialDecay": core.PolynomialDecay(0.8),
     "PolynomialDecay, half": core.PolynomialDecay(0.8, 0.5),
+    "Scheduled": core.Scheduled(core.DelayAdaptive(0.1), core.Warmup(10) * core.CosineDecay(500, 0.1)),
+    "Scheduled, linear": core.Scheduled(core.AdaDelay(2.0, 0.3), core.LinearDecay(100)),
     "StepDecay": core.StepDecay(core.HingeDecay(0.1, 2.0, 3.0), 10, 0.5),
     "Threshold": core.Threshold(0.1),
     "Threshold, beyond": core.Threshold(0.1, 6.0, 3.0),
@@ -51,6 +53,8 @@ UPDATES = {
     "TorchOptimizer, SGD, momentum": TorchOptimizer(torch.optim.SGD, momentum=0.9, nesterov=True),
 }
 OUTPUTS = {
+    "ExponentialAverage": core.ExponentialAverage(),
+    "ExponentialAverage, short": core.ExponentialAverage(0.6),
     "LastIterate": core.LastIterate(),
     "RandomIterate": core.RandomIterate(),
     "StepsizeWeightedAverage": core.StepsizeWeightedAverage(),

@@ -17,6 +17,7 @@ from nowait.core.types import norm
 from nowait.numerics import elementary, elementary_kernels
 from nowait.numerics.kernels import add_scaled, inner, move_towards, sgd_step, squared_norm, sum_of
 from nowait.numerics.lanes import LANES, LANES_OF_EIGHT
+from nowait.problems.full_kernels import dense_margins
 from nowait.problems.kernels import batch_gradient, margins_of_eight, row_gradient
 
 TESTS = Path(__file__).parents[1]
@@ -118,6 +119,19 @@ def test_margins_of_eight_rows_are_added_up_in_four_lanes_wherever_they_are(size
         margins = np.zeros(10)
         margins_of_eight(placed(features, offset), rows, 1, placed(point, offset * 3 % 5), margins)
         assert margins.tolist() == [0.0, *expected, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("size", SIZES)
+def test_margins_of_several_points_are_added_up_like_those_of_one(size, dtype):
+    features, points = normals(11, size).astype(dtype), normals(5, size, seed=1).astype(dtype)
+    rows = np.array([0, 3, 3, 10, 1, 2, 9, 4, 5])
+    for offset in OFFSETS:
+        together, alone = np.zeros((5, 9)), np.zeros((5, 9))
+        dense_margins(placed(features, offset), rows, placed(points, offset * 3 % 5), together)
+        for place, point in enumerate(points):
+            dense_margins(features, rows, point[None].copy(), alone[place : place + 1])
+        assert np.array_equal(together, alone)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nowait as nw
-from nowait.core import Sgd
+from nowait.core import Layout, Sgd
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import prepare
 from nowait.problems import Compressed, LocalSteps, TopK
@@ -36,6 +36,8 @@ class Everything(Bare):
     """Every optional member, none of them with the value that is used without it."""
 
     num_statistics = 1
+    statistics_momentum = 0.25
+    layout = Layout.of({"first": (2,), "second": (1,)})
     num_shards = 4
     replayable = False
 
@@ -55,6 +57,9 @@ class Everything(Bare):
         pass
 
     def start_worker(self, worker, num_workers):
+        pass
+
+    def between_gradients(self):
         pass
 
     def message_bytes(self, params):
@@ -110,6 +115,7 @@ WITHHELD = {
     "device_memory": "wrappers compute with NumPy",
     "message_bytes": "what is sent is not a gradient of the wrapped problem",
     "num_statistics": "problems with statistics cannot be wrapped",
+    "statistics_momentum": "problems with statistics cannot be wrapped",
     "full_gradient": "it is not the mean of what workers send",
     "compiled_data": "compiled code would compute gradients of the wrapped problem",
 }
@@ -136,6 +142,8 @@ def test_a_problem_without_optional_members_gets_the_defaults():
     assert absent == [
         "gradient_into",
         "gradient_with_memory",
+        "between_gradients",
+        "layout",
         "write_files",
         "parts_to_send",
         "split",
@@ -201,9 +209,11 @@ def test_nothing_else_looks_for_optional_members():
     assert files["core/capabilities.py"] == {
         "capabilities",
         "compiled_data",
+        "layout",
         "num_shards",
         "num_statistics",
         "replayable",
+        "statistics_momentum",
     }
     optional = set(FIELDS) - {"constants"}  # an Estimate has constants, too
     found = {name for name, names in files.items() if names & optional} - {"core/capabilities.py"}

@@ -45,6 +45,12 @@ def test_the_first_lines_say_how_fast_how_good_and_how_late(view):
     assert f"loss 0.25, delay median {np.median(delays):.0f}, maximum {delays.max()} (M = 3)" in second
 
 
+def test_metrics_have_a_line_of_their_own(view):
+    live, workers = view
+    lines = live.lines(workers.server, 0.25, {"accuracy": 0.875, "training_loss": 0.5})
+    assert lines[2:] == ["accuracy 0.875, training_loss 0.5"]
+
+
 def test_slow_and_lost_workers_are_named_and_fast_ones_summed_up(view):
     live, workers = view
     views = [WorkerView(worker, 100 - worker, 0.01 + worker / 1000, "") for worker in range(20)]

@@ -52,6 +52,12 @@ def test_the_number_of_threads(asked, length, workers, num_cores, expected):
     assert server_threads(asked, length=length, workers=workers, cores=num_cores) == expected
 
 
+def test_processes_poll_for_messages_only_on_a_gpu_and_if_each_has_a_core():
+    assert cores.spin_seconds(on_device=True, workers=2, cores=4) == cores.SPIN_SECONDS > 0
+    assert cores.spin_seconds(on_device=True, workers=3, cores=4) == 0
+    assert cores.spin_seconds(on_device=False, workers=1, cores=64) == 0
+
+
 @pytest.mark.parametrize("text", ["", "max 100000", "-1 100000", "100000 0", "garbage", "1 x"])
 def test_a_quota_that_is_no_limit(text):
     assert cores_of_quota(text) == float("inf")

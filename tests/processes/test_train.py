@@ -18,9 +18,11 @@ import pytest
 import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Waiting, Watched, train_until
 from nowait.core import sampler
+from nowait.engines.processes import local
 from nowait.engines.processes.platform import portable
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers import failures
+from nowait.engines.workers.clock import SystemClock
 from nowait.testing import CATALOGUE
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
@@ -519,3 +521,62 @@ def test_warnings_go_to_the_log_and_nowhere_else(capfd, caplog):
         train_until(lambda jobs: jobs.get(0, 0) > 2, Faulty({(0, 2): "kill"}), ASYNCHRONOUS, workers=2)
     assert "worker 0 was killed by signal 9" in caplog.text
     assert capfd.readouterr().out == "", "of this process and of its workers"
+
+
+# What a worker does between two gradients, and how it is started
+
+
+class Between(nw.problems.NoisyQuadratic):
+    """Raises unless ``between_gradients`` was called once after each gradient."""
+
+    gradients = calls = 0
+
+    def gradient(self, point, sample):
+        assert self.calls == self.gradients
+        self.gradients += 1
+        return super().gradient(point, sample)
+
+    def between_gradients(self):
+        self.calls += 1
+        assert self.calls == self.gradients
+
+
+def test_a_worker_calls_between_gradients_after_each():
+    problem = Between(dimension=3, L=1.0, mu=0.5, sigma=0.1)
+    run = nw.train(problem, ASYNCHRONOUS, workers=1, steps=5, max_failures=0)
+    assert run.stats.steps == 5
+
+
+class NotForked(nw.problems.NoisyQuadratic):
+    """Must be prepared by the process that computes gradients."""
+
+    prepared_by = None
+
+    def prepare(self):
+        self.prepared_by = os.getpid()
+        return False
+
+    def gradient(self, point, sample):
+        assert self.prepared_by == os.getpid()
+        return super().gradient(point, sample)
+
+
+def test_a_problem_whose_process_must_not_be_forked_has_workers_that_are_new_interpreters():
+    problem = NotForked(dimension=3, L=1.0, mu=0.5, sigma=0.1)
+    run = nw.train(problem, ASYNCHRONOUS, workers=1, steps=3, max_failures=0)
+    assert run.stats.steps == 3
+
+
+def test_polling_before_sleeping_finds_the_same_input():
+    clock, (reading, writing) = SystemClock(spin_seconds=1e-4), os.pipe()
+    assert clock.wait(frozenset([reading]), 1e-3) == []
+    os.write(writing, b"x")
+    assert clock.wait(frozenset([reading]), 60.0) == [reading]
+    for end in (reading, writing):
+        os.close(end)
+
+
+def test_workers_poll_for_orders_if_they_are_told_to(monkeypatch):
+    monkeypatch.setattr(local, "spin_seconds", lambda **_: 1e-3)
+    run = nw.train(Faulty(), ASYNCHRONOUS, workers=2, steps=20)
+    assert np.array_equal(nw.replay(run.trace, Faulty(), ASYNCHRONOUS).last, run.last)

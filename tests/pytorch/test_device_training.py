@@ -1,5 +1,9 @@
 """Training with params and gradients as tensors that processes share: of the processor everywhere, and on a GPU."""
 
+import os
+import random
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -10,15 +14,22 @@ from torch.utils.data import TensorDataset
 import nowait as nw
 from nowait.core import sampler
 from nowait.engines.processes.shared import SharedSlots, shared_slots
-from nowait.pytorch import TorchMemory, TorchOptimizer, TorchProblem
+from nowait.pytorch import TorchMemory, TorchOptimizer, TorchProblem, process
+from nowait.pytorch.cuda_runtime import clear_memory_errors
+from nowait.pytorch.rng import seeded
 
 INPUTS = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
 METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.2))
-ON_GPU = pytest.param(
-    "cuda",
-    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")],
-)
+GPU_MARKS = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
+ON_GPU = pytest.param("cuda", marks=GPU_MARKS)
+
+
+def on_gpu(test):
+    """Mark a test that needs a GPU."""
+    for mark in GPU_MARKS:
+        test = mark(test)
+    return test
 
 
 class OnTensors(TorchProblem):
@@ -26,6 +37,10 @@ class OnTensors(TorchProblem):
 
     def device_memory(self):
         return TorchMemory("cpu") if self._devices[0].type == "cpu" else super().device_memory()
+
+
+def accuracy(output, target):
+    return (output.argmax(1) == target).float().mean()
 
 
 class Deadly(nn.Linear):
@@ -76,19 +91,29 @@ def test_params_as_tensors_give_the_bits_of_params_as_arrays():
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])
-def test_a_run_is_resumed_with_the_state_of_its_optimiser(device, tmp_path):
+def test_a_run_is_resumed_with_the_state_of_its_optimiser_and_keeps_its_best_params(device, tmp_path):
     def cut(control):
         if control.steps == 33:
             raise RuntimeError("imagine a power cut")
 
-    problem, method = a_problem(device), nw.RennalaSGD(nw.Constant(0.01), batch=2)
-    options = {"update": TorchOptimizer(torch.optim.AdamW), "folder": tmp_path / "run", "checkpoint_every": 10}
+    def groups(name, parameter):
+        return {"optimizer": torch.optim.AdamW, "betas": (0.5, 0.9)} if parameter.ndim < 2 else {"momentum": 0.9}
+
+    problem, method = a_problem(device, metrics={"accuracy": accuracy}), nw.RennalaSGD(nw.Constant(0.01), batch=2)
+    update = TorchOptimizer(torch.optim.Muon, groups=groups)
+    options = {"update": update, "folder": tmp_path / "run", "checkpoint_every": 10}
+    options |= {"evaluate_every": 10, "keep_best": "loss"}
     with pytest.raises(RuntimeError, match="power cut"):
         nw.train(problem, method, workers=2, steps=50, callbacks=[cut], **options)
-    run = nw.resume(tmp_path / "run", problem, update=TorchOptimizer(torch.optim.AdamW))
+    run = nw.resume(tmp_path / "run", problem)
+    assert run.config["update"]["groups"]["0.bias"] == {"optimizer": "AdamW", "betas": [0.5, 0.9]}
     assert run.stats.steps == 50
-    replayed = nw.replay(run.trace, problem, method, update=TorchOptimizer(torch.optim.AdamW))
+    replayed = nw.replay(run.trace, problem, method, update=update)
     assert np.array_equal(replayed.last, run.last)
+    assert run.history.metrics["accuracy"][-1] > run.history.metrics["accuracy"][0]
+    assert np.isfinite(run.history.metrics["training_loss"]).any()
+    best = problem.params_of(tmp_path / "run" / "best.safetensors")  # perhaps of a step that was repeated
+    assert problem.loss(best) <= run.history.loss.min() * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])
@@ -318,3 +343,93 @@ def test_a_worker_draws_one_batch_ahead():
     for job in range(4):
         problem.gradient(problem.initial(), sampler(0).sample(0, job))
     assert Drawn.fetched == before + 4 * 8 + 4, "the first batch of the ticket that comes next, and no other twice"
+
+
+def test_a_gpu_without_memory_is_reported_with_advice():
+    torchs = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.72 GiB of which …"
+    with (
+        pytest.raises(MemoryError, match=re.escape("CUDA out of memory. Tried to allocate 2.00 GiB. All workers on a")),
+        clear_memory_errors(),
+    ):
+        raise RuntimeError(torchs)
+    with pytest.raises(RuntimeError, match="sizes do not match"), clear_memory_errors():
+        raise RuntimeError("sizes do not match")
+
+
+def test_worker_processes_seed_in_the_same_way_and_leave_states(monkeypatch):
+    def drawn():
+        return torch.rand(3).tolist(), np.random.rand(), random.random()  # noqa: NPY002
+
+    with seeded(5):
+        expected = drawn()
+    before = torch.get_rng_state()
+    monkeypatch.setattr(process, "_forking", {os.getppid()})
+    assert process.in_worker()
+    with seeded(5):
+        assert drawn() == expected
+        after = torch.get_rng_state()
+    assert torch.equal(torch.get_rng_state(), after)
+    torch.set_rng_state(before)
+
+
+def test_a_process_that_may_be_forked():
+    assert not process.fork_breaks_cuda()
+    assert not process.in_worker()
+
+
+def test_seeds_are_those_of_torch():
+    with seeded(11):
+        ours = torch.rand(3).tolist()
+    torch.manual_seed(11 >> 1)
+    assert torch.rand(3).tolist() == ours
+
+
+class InitialisesCuda(TensorDataset):
+    """Uses the GPU while it is loaded, as data sets of users may do."""
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        torch.zeros(1, device="cuda")
+
+
+@on_gpu
+def test_workers_are_not_forked_after_cuda_was_initialised():
+    data = InitialisesCuda(INPUTS, TARGETS)
+    problem = TorchProblem(lambda: nn.Linear(6, 3), cross_entropy, data, batch_size=8, device="cuda")
+    run = nw.train(problem, METHOD, workers=2, steps=20, update=nw.Sgd(), max_failures=0)
+    assert np.array_equal(nw.replay(run.trace, problem, METHOD, update=nw.Sgd()).last, run.last)
+
+
+@on_gpu
+@pytest.mark.parametrize("devices", [["cuda", "cpu"], ["cpu", "cuda"]], ids=str)
+def test_workers_on_a_gpu_and_on_the_processor_train_together(devices):
+    problem, method = a_problem(devices, TorchProblem, deterministic=True), nw.MinibatchSGD(nw.Constant(0.2))
+    run = nw.train(problem, method, workers=2, steps=60, update=nw.Sgd())
+    assert set(run.trace.arrivals["worker"].tolist()) == {0, 1}
+    assert np.array_equal(nw.replay(run.trace, problem, method, update=nw.Sgd()).last, run.last)
+    assert run.history.loss[-1] < run.history.loss[0]
+
+
+@on_gpu
+def test_params_in_host_memory_and_workers_on_a_gpu():
+    problem = a_problem("cuda", TorchProblem, deterministic=True, params_on="host")
+    run = nw.train(problem, METHOD, workers=2, steps=60, update=nw.Sgd())
+    assert np.array_equal(nw.replay(run.trace, problem, METHOD, update=nw.Sgd()).last, run.last)
+
+
+class Huge(nn.Linear):
+    """Needs more memory than any GPU has, once it is trained by a worker."""
+
+    def forward(self, inputs):
+        if process.in_worker():
+            torch.empty(1 << 44, device="cuda")
+        return super().forward(inputs)
+
+
+@on_gpu
+def test_a_gpu_that_is_too_small_is_named_in_the_error():
+    problem = TorchProblem(
+        lambda: Huge(6, 3), cross_entropy, TensorDataset(INPUTS, TARGETS), batch_size=8, device="cuda"
+    )
+    with pytest.raises(nw.WorkerFailedError, match="All workers on a GPU share its memory"):
+        nw.train(problem, METHOD, workers=1, steps=20, update=nw.Sgd(), max_failures=1)

@@ -345,16 +345,17 @@ def test_norms_neither_overflow_nor_underflow(scale):
     [
         (TorchOptimizer(torch.optim.AdamW), True),
         (TorchOptimizer(torch.optim.AdamW, fused=False), False),
-        (TorchOptimizer(torch.optim.AdamW, differentiable=True), None),
+        (TorchOptimizer(torch.optim.AdamW, fused="device"), True),
         (TorchOptimizer(torch.optim.RMSprop), None),
     ],
     ids=repr,
 )
-def test_tensors_use_the_fused_implementation_where_there_is_one(optimizer, fused):
-    optimizer.start(torch.zeros(3))
-    assert optimizer._optimizer.defaults.get("fused") is fused
-    optimizer.start(np.zeros(3))
-    assert not optimizer._optimizer.defaults.get("fused")
+def test_the_fused_implementation_is_used_where_there_is_one(optimizer, fused):
+    for params in (torch.zeros(3), np.zeros(3)):
+        optimizer.start(params)
+        [running] = optimizer._running.optimizers
+        assert running.defaults.get("fused") is fused
+        fused = False if "device" in repr(optimizer) else fused
 
 
 @pytest.mark.parametrize(
@@ -392,4 +393,27 @@ def test_an_optimiser_does_not_keep_the_memory_of_params():
     optimizer.start(params)
     optimizer.apply(params, params, 0.5, out)
     assert out.tolist() == [0.5, 0.5, 0.5]
-    assert optimizer._parameter.numel() == 0
+    assert [parameter.numel() for parameter in optimizer._running._parameters] == [0]
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("update", [nw.Momentum(0.5), TorchOptimizer(torch.optim.AdamW)], ids=str)
+def test_a_snapshot_has_the_values_of_its_moment_and_becomes_arrays_later(update):
+    server = a_tensor_server(update=update, output=nw.UniformAverage())
+    [ticket] = server.in_flight.tickets.values()
+    [assign] = server.handle(GradientArrived(ticket, tensor(1.0, -2.0), time=1.0))
+    version, expected, snapshot = server.retain(), server.state(), server.snapshot()
+    server.handle(GradientArrived(assign.ticket, tensor(3.0, 5.0), time=2.0))
+    found = snapshot.on_host()
+    server.release(version)
+    assert isinstance(found.params, np.ndarray)
+    for part in ("update", "output"):
+        ours, theirs = getattr(found, part), getattr(expected, part)
+        assert ours.keys() == theirs.keys()
+        for name, value in ours.items():
+            assert type(value) is type(theirs[name])
+            assert np.array_equal(value, theirs[name]), name
+    assert np.array_equal(found.params, expected.params)
+    assert not np.array_equal(found.params, to_host(server.params))

@@ -13,14 +13,17 @@ import pytest
 
 import nowait as nw
 from nowait.core import GradientArrived
+from nowait.core.problem import Evaluation
 from nowait.core.server import Server
 from nowait.engines.keeper import Keeper, checkpoint_of
 from nowait.recording import HistoryRecorder, TraceRecorder
+from nowait.recording.best import BestFile
 from nowait.recording.check import check_folder
 from nowait.recording.checkpoints import CheckpointFolder
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.files import replace_file, sealed, write_json
 from nowait.recording.folder import RunFolder
+from nowait.recording.monitor import Monitor
 from nowait.recording.run import Run, Stats, read_config
 
 METHOD = nw.FedBuff(nw.Constant(0.1), buffer=3)
@@ -312,6 +315,17 @@ def test_check_names_what_is_damaged(tmp_path):
 
 
 # Links and foreign files
+
+
+def test_check_reads_the_header_of_the_best_params(tmp_path):
+    unfinished(tmp_path / "run").finish()
+    best = BestFile(tmp_path / "run" / "best.safetensors", Monitor.of("accuracy"))
+    best.offer(40, Evaluation(0.5, {"accuracy": 0.75}), np.ones(3), None)
+    [found] = [file for file in check_folder(tmp_path / "run").files if file.name == "best.safetensors"]
+    assert (found.whole, found.words) == (True, "accuracy 0.75 at step 40, no checksum")
+    best.path.write_bytes(b"damaged")
+    [found] = [file for file in check_folder(tmp_path / "run").files if file.name == "best.safetensors"]
+    assert not found.whole
 
 
 def test_links_in_a_prepared_folder_are_not_followed(tmp_path):

@@ -41,15 +41,24 @@ def test_tensorboard_gets_the_losses(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    logger = nw.TensorBoard(tmp_path / "logs")
-    run = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=50, evaluate_every=10, callbacks=[logger])
+    class Scored(nw.problems.NoisyQuadratic):
+        def evaluate(self, params):
+            return {"score": -self.loss(params)}
+
+    logger, problem = nw.TensorBoard(tmp_path / "logs"), Scored(dimension=3, sigma=0.1)
+    run = nw.simulate(problem, METHOD, SPEEDS, steps=50, evaluate_every=10, callbacks=[logger])
     logger.close()
     events = EventAccumulator(str(tmp_path / "logs"))
     events.Reload()
     losses = events.Scalars("loss")
     assert [event.step for event in losses] == run.history.step.tolist()
     assert [event.value for event in losses] == pytest.approx(run.history.loss.tolist(), rel=1e-6)
-    assert {"loss", "workers", "gradients", "seconds"} <= set(events.Tags()["scalars"])
+    assert {"loss", "score", "workers", "gradients", "seconds"} <= set(events.Tags()["scalars"])
+    assert [event.value for event in events.Scalars("score")] == pytest.approx((-run.history.loss).tolist(), rel=1e-6)
+    assert [event.value for event in events.Scalars("stepsize")] == pytest.approx([0.1] * 5)
+    assert [event.value for event in events.Scalars("delay")] == pytest.approx(
+        [run.trace.delay[:count].mean() for count in run.history.gradients.tolist()[1:]]
+    )
     assert [event.step for event in events.Scalars("seconds")] == run.history.step.tolist()
 
 

@@ -88,7 +88,10 @@ def test_every_method_gives_the_reference_results(name, faults, caplog):
     check_that_they_agree(*with_both(method=CATALOGUE[name], faults=faults, gradients=300), engine)
 
 
-@pytest.mark.parametrize("output", [nw.UniformAverage, nw.StepsizeWeightedAverage, nw.RandomIterate, "strongly convex"])
+@pytest.mark.parametrize(
+    "output",
+    [nw.UniformAverage, nw.ExponentialAverage, nw.StepsizeWeightedAverage, nw.RandomIterate, "strongly convex"],
+)
 @pytest.mark.parametrize("name", ["AsynchronousSGD", "RingmasterASGD", "RandomAssignment", "FedBuff"])
 def test_every_output_gives_the_reference_results(name, output):
     output = nw.StronglyConvexAverage(0.5) if output == "strongly convex" else output()

@@ -57,12 +57,14 @@ def lowered(parts, seed, size=SIZES[0]):
 def execute(batch: Batch, problem, run):
     """Execute one run of a batch with numpy. Returns its losses at the evaluations."""
     x, losses, plan = problem.initial(), [], batch.plans[run]
+    table = np.concatenate([each.table for each in batch.operations])
+    weights = np.concatenate([each.weights for each in batch.operations])
     slopes, old = np.full(batch.slots * problem.batch_size, np.nan), {}
     for begin, end in zip(batch.bounds[:-1, plan], batch.bounds[1:, plan], strict=True):
         for index in range(begin, end):
-            used, entry, new, new_entry = batch.table[index].tolist()
+            used, entry, new, new_entry = table[index].tolist()
             if used >= 0:
-                gamma = batch.weights[index] * batch.factors[run]
+                gamma = weights[index] * batch.factors[run]
                 x = x - gamma * slopes[entry] * problem.features[used]
                 if entry % problem.batch_size == 0:
                     x = x - gamma * problem.batch_size * problem.l2 * old[entry]
@@ -133,8 +135,8 @@ def test_plans_of_a_batch_have_evaluations_of_their_own():
     second = Operations(table[:2], np.arange(2.0), np.array([2]), slots=7)
     batch = batch_of([first, second], [np.array([1.0, 2.0, 3.0]), np.array([5.0])])
     assert batch.bounds.tolist() == [[0, 5], [2, 7], [4, 7], [5, 7]]
-    assert batch.table[7:].tolist() == [[-1, 0, -1, 0]] * 2
-    assert batch.weights.tolist() == [0, 1, 2, 3, 4, 0, 1, 0, 0]
+    assert batch.operations == [first, second]
+    assert batch.num_operations == 7
     assert batch.slots == 7
     assert batch.blocks(2).tolist() == [[0, 0, 2], [0, 2, 3], [1, 3, 4]]
     assert batch.blocks(4).tolist() == [[0, 0, 3], [1, 3, 4]]
@@ -150,8 +152,7 @@ def test_plans_of_a_batch_have_evaluations_of_their_own():
     ],
 )
 def test_blocks_with_the_same_plan_go_to_the_same_processor(plans, processors, order):
-    none = np.empty(0)
-    batch = Batch(np.empty((0, 4), np.int32), none, none, np.ones(len(plans)), np.array(plans, np.int32), slots=1)
+    batch = Batch([], np.empty(0), np.ones(len(plans)), np.array(plans, np.int32), slots=1)
     blocks = batch.blocks(1, processors)
     assert blocks[:, 1].tolist() == order
     assert blocks[:, 0].tolist() == [plans[run] for run in order]

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import nowait as nw
 from nowait.cli.main import app
+from nowait.engines.budget import Budget
 from nowait.engines.simulator.gpu import device, support
 from nowait.engines.simulator.gpu import sweep as gpu_sweep
 from nowait.engines.simulator.gpu.execution import DeviceExecution, DeviceProblem, LaunchShape
@@ -81,7 +82,7 @@ def test_float32(triton):
 
 
 def test_every_stepsize_may_have_its_own_plan_and_batches_are_limited(triton, monkeypatch):
-    monkeypatch.setattr(gpu_sweep, "HOST_BYTES", 250)
+    monkeypatch.setattr(gpu_sweep, "RUNS_TOGETHER", 2)
     monkeypatch.setattr(gpu_sweep, "MOST_QUEUED", 1)
     launches = []
     original = DeviceExecution.run_to
@@ -89,6 +90,35 @@ def test_every_stepsize_may_have_its_own_plan_and_batches_are_limited(triton, mo
     make = lambda size: nw.RingmasterASGD(nw.Constant(size), max_delay=1 if size == 0.1 else 3)  # noqa: E731
     check_against_the_cpu(PROBLEM, make, stepsizes=[0.05, 0.1], seeds=[1, 2], steps=5)
     assert len(set(launches)) == 2, "two plans in each batch"
+
+
+def test_plans_are_made_ahead_if_the_host_has_memory_for_them(triton, monkeypatch):
+    """One plan takes more than it may; the next one is made before the GPU gets the first."""
+    monkeypatch.setattr(gpu_sweep, "HOST_BYTES", 1)
+    monkeypatch.setattr(gpu_sweep, "RUNS_TOGETHER", 1)
+    order, prepare, start = [], gpu_sweep._Work._prepare, gpu_sweep._Work._start
+    monkeypatch.setattr(
+        gpu_sweep._Work, "_prepare", lambda self, job: order.append(f"plan {job.seed}") or prepare(self, job)
+    )
+    monkeypatch.setattr(
+        gpu_sweep._Work, "_start", lambda self, jobs: order.append(f"start {jobs[0].job.seed}") or start(self, jobs)
+    )
+    check_against_the_cpu(PROBLEM, METHOD, stepsizes=[0.1], seeds=[0, 1, 2], steps=2, evaluate_every=2)
+    assert order.index("plan 2") > order.index("start 0")
+    assert order.index("plan 1") < order.index("start 1")
+
+
+@pytest.mark.parametrize(
+    ("budget", "plans"),
+    [
+        (Budget(steps=1_000), 10_737),
+        (Budget(gradients=10_000_000), 1),
+        (Budget(steps=1_000_000, seconds=3.0), 10),
+        (Budget(seconds=3.0), 1),
+    ],
+)
+def test_how_many_plans_are_made_at_a_time(budget, plans):
+    assert gpu_sweep.most_planned(budget) == plans
 
 
 def test_blocks_of_several_runs(triton, monkeypatch):
@@ -158,13 +188,14 @@ def test_runs_that_have_diverged_stay_so():
     [
         (16, 4, False, 10, 10, LaunchShape(1, 1)),
         (400, 4, False, 4096, 32, LaunchShape(4, 1)),
-        (400, 4, False, 1024, 32, LaunchShape(2, 1)),
+        (400, 4, False, 1024, 32, LaunchShape(1, 1)),
+        (400, 8, False, 1024, 32, LaunchShape(2, 1)),
         (400, 4, True, 4096, 32, LaunchShape(2, 1)),
         (400, 8, False, 4096, 32, LaunchShape(2, 1)),
         (400, 8, True, 4096, 32, LaunchShape(1, 1)),
         (400, 4, False, 4096, 3, LaunchShape(2, 1)),
         (400, 8, False, 600, 1, LaunchShape(1, 1)),
-        (1040, 4, False, 600, 600, LaunchShape(2, 2)),
+        (1040, 4, False, 600, 600, LaunchShape(1, 2)),
         (8192, 8, False, 4096, 64, LaunchShape(2, 16)),
     ],
 )

@@ -170,19 +170,51 @@ def test_plans_of_different_lengths_have_times_of_their_own(caplog):
     check_against_single_runs(result, PROBLEM, make, gradients=500, evaluate_every=10)
 
 
-def test_one_plan_serves_all_stepsizes(monkeypatch):
-    plans = []
+@pytest.fixture
+def plans(monkeypatch):
+    """The limits of all plans made by compiled code; None for the plan of a whole run."""
+    limits = []
     original = Blueprint.scheduled_plan
 
     def plan(self, *arguments, **options):
-        plans.append(options.get("most_events"))
+        limits.append(options.get("most_events"))
         return original(self, *arguments, **options)
 
     monkeypatch.setattr(Blueprint, "scheduled_plan", plan)
+    return limits
+
+
+def test_one_plan_serves_all_stepsizes(plans):
     nw.sweep(PROBLEM, METHOD, SPEEDS, stepsizes=np.geomspace(0.01, 1, 20), seeds=range(2), steps=5_000)
     assert plans.count(None) == 2, "one for each seed"
-    assert plans.count(math.inf) == 1, "the whole plan along which stepsizes are compared"
-    assert len(plans) == 4
+    assert len(plans) == 3, "one more along which stepsizes are compared"
+
+
+def test_one_plan_serves_all_seeds_if_nothing_is_random(plans, caplog):
+    speeds = nw.speeds.Communication(nw.speeds.Fixed([1.0, 2.0, 5.0]), down=0.5)
+    options = {"steps": 600, "evaluate_every": 100}
+    result = nw.sweep(PROBLEM, METHOD, speeds, stepsizes=[0.1, 0.2], seeds=range(4), **options)
+    assert plans.count(None) == 1
+    make = lambda size: nw.AsynchronousSGD(nw.DelayAdaptive(size))  # noqa: E731
+    check_against_single_runs(result, PROBLEM, make, speeds=speeds, **options)
+
+
+def test_fixed_speeds_may_depend_on_the_seed(plans, caplog):
+    @dataclasses.dataclass
+    class DrawnOnce(nw.speeds.Speeds):
+        num_workers: int = 2
+
+        def formula(self, seed):
+            return nw.speeds.Fixed([1.0, 1.3 + seed]).formula(seed)
+
+        def timing(self, seed):
+            return nw.speeds.Fixed([1.0, 1.3 + seed]).timing(seed)
+
+    options = {"steps": 600, "evaluate_every": 100}
+    result = nw.sweep(PROBLEM, METHOD, DrawnOnce(), stepsizes=[0.1, 0.2], seeds=range(3), **options)
+    assert plans.count(None) == 3
+    make = lambda size: nw.AsynchronousSGD(nw.DelayAdaptive(size))  # noqa: E731
+    check_against_single_runs(result, PROBLEM, make, speeds=DrawnOnce(), **options)
 
 
 @pytest.mark.parametrize(

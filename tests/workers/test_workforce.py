@@ -203,7 +203,7 @@ def test_workers_of_a_lost_place_have_not_failed():
 
 def test_home_is_opened_again_and_the_evaluator_and_the_workers_come_back():
     workforce = begun()
-    workforce.evaluate(slot=7)
+    workforce.evaluate(slot=7, step=40)
     actions = workforce.handle(Gone(HOME, "killed"), 1.0)
     assert sorted(action.state.worker for action in actions if isinstance(action, Release)) == [EVALUATOR, 0, 1]
     assert workforce.vacant == [0, 1]
@@ -212,7 +212,7 @@ def test_home_is_opened_again_and_the_evaluator_and_the_workers_come_back():
     actions = workforce.handle(Opened(HOME, 100), 2.0)
     assert started(actions) == [EVALUATOR, 0, 1]
     [ask] = [action for action in actions if isinstance(action, Ask)]
-    assert ask.slot == 7, "the loss is ordered again"
+    assert (ask.slot, ask.step) == (7, 40), "the evaluation is ordered again"
 
 
 def test_a_home_that_is_lost_again_and_again_fails_the_run_unless_a_worker_delivers():
@@ -232,7 +232,7 @@ def test_a_home_that_is_lost_again_and_again_fails_the_run_unless_a_worker_deliv
 
 def test_only_the_answer_to_the_latest_order_counts():
     workforce = begun()
-    [ask] = workforce.evaluate(slot=1)
+    [ask] = workforce.evaluate(slot=1, step=5)
     actions = workforce.handle(Died(serial_of(workforce, EVALUATOR), -9), 1.0)
     assert kinds(actions) == [Warn, Release, Start, Ask]
     assert not workforce.take_answer(ask.number)
@@ -243,7 +243,7 @@ def test_only_the_answer_to_the_latest_order_counts():
 def test_an_evaluator_that_keeps_dying_fails_the_run_and_an_answer_resets_the_count():
     workforce = begun(max_failures=1)
     for _ in range(3):
-        [ask] = workforce.evaluate(slot=1)
+        [ask] = workforce.evaluate(slot=1, step=5)
         [*_, ask] = workforce.handle(Died(serial_of(workforce, EVALUATOR), 3), 1.0)
         assert workforce.take_answer(ask.number)
     workforce.handle(Died(serial_of(workforce, EVALUATOR), 3), 1.0)
@@ -317,7 +317,7 @@ def test_timers_and_the_end_of_the_time_are_due_once():
 
 def test_after_the_end_nothing_but_the_evaluator_is_started():
     workforce = begun(end=1.0)
-    workforce.evaluate(slot=3)
+    workforce.evaluate(slot=3, step=9)
     workforce.agenda.wake(0.5)
     workforce.finished = True
     workforce.handle(Gone(HOME, "killed"), 2.0)

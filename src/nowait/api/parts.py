@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nowait.core import LastIterate, Method, Output, Problem, Server, Sgd, Update, checks
 from nowait.core.capabilities import Capabilities
+from nowait.core.layout import checked_layout
 from nowait.core.memory import Memory
 from nowait.core.problem import checked_problem, initial_params
 from nowait.core.types import Vector
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.session import Parts
 from nowait.recording import TraceRecorder, checked_callbacks, describe
+from nowait.recording.files import read_tensors
 from nowait.recording.journal import KEPT
 
 logger = logging.getLogger("nowait")
@@ -59,7 +64,9 @@ def make_parts(
     warn_of_momentum(update, method, len(workers))
     evaluations, checked = EvaluationPlan.of(evaluate_every, budget), checked_callbacks(callbacks)
     recorder = TraceRecorder(workers, checked_kept(trace))
-    params = initial_params(problem, initial)  # the last check: memory is shared next
+    params = initial_params(problem, initial_vector(capabilities, initial))
+    layout = checked_layout(capabilities.layout, len(params) - capabilities.num_statistics)
+    update.check(layout)  # the last check: memory is shared next
     memory = None if on_host else capabilities.device_memory()
     return Parts(
         problem=problem,
@@ -74,6 +81,8 @@ def make_parts(
             memory=memory,
             allocate=None if share is None else share(params, memory),
             statistics=capabilities.num_statistics,
+            statistics_momentum=capabilities.statistics_momentum,
+            layout=layout,
         ),
         recorder=recorder,
         budget=budget,
@@ -88,6 +97,20 @@ def make_parts(
             "seed": seed,
         },
     )
+
+
+def initial_vector(capabilities: Capabilities, initial: Any) -> Any:
+    """Return ``initial`` as a vector: a state dict, a model or a file is passed to the problem, if it can read it."""
+    if initial is None or isinstance(initial, np.ndarray | list | tuple):
+        return initial
+    if capabilities.params_of is not None:
+        return capabilities.params_of(initial)
+    if not isinstance(initial, str | Path):
+        return initial
+    vectors = read_tensors(Path(initial), None)
+    if "params" not in vectors:
+        raise ValueError(f"initial={str(initial)!r} has no vector params, only {', '.join(sorted(vectors))}")
+    return vectors["params"]
 
 
 def checked_kept(trace: Any) -> str:

@@ -11,13 +11,15 @@ import math
 from typing import Any
 
 from nowait import core, methods, speeds
-from nowait.core import L1, Ball, Box, Method, Output, Stepsize, Update
+from nowait.core import L1, Ball, Box, Method, Output, Schedule, Stepsize, Update
 from nowait.methods import AdaptiveStrength, WindowRule
 from nowait.speeds import Speeds
 
 NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-BASES = (Method, Update, Output, Stepsize, Speeds, WindowRule, L1, Ball, Box, AdaptiveStrength)
+BASES = (Method, Update, Output, Stepsize, Schedule, Speeds, WindowRule, L1, Ball, Box, AdaptiveStrength)
 """Only these classes and their subclasses are made from a description."""
+FUSED_BEFORE = "device"
+"""What ``TorchOptimizer`` did in runs whose description does not say it."""
 KINDS: dict[str, type] = {"method": Method, "update": Update, "output": Output, "speeds": Speeds}
 """The class of each part of a run."""
 
@@ -72,17 +74,40 @@ def _class_of(name: Any) -> type | None:
 
 
 def _torch_optimizer(description: dict[str, Any], what: str) -> Any:
-    import torch
-
     from nowait.pytorch import TorchOptimizer
 
-    name, options = description.get("optimizer"), description.get("options")
+    kind = _optimizer_class(description.get("optimizer"), what)
+    options = {"fused": FUSED_BEFORE} | _plain_options(description.get("options"), what)
+    if "fused" in description:
+        options["fused"] = description["fused"]
+    if "groups" in description:
+        options["groups"] = _torch_groups(description["groups"], what)
+    return TorchOptimizer(kind, **options)
+
+
+def _torch_groups(description: Any, what: str) -> dict[str, dict[str, Any]]:
+    if not isinstance(description, dict) or "type" in description:
+        raise ValueError(f"the parameter groups of the run are not recorded: pass {what}= again")
+    groups = {name: _plain_options(options, what) for name, options in description.items()}
+    for options in groups.values():
+        if "optimizer" in options:
+            options["optimizer"] = _optimizer_class(options["optimizer"], what)
+    return groups
+
+
+def _optimizer_class(name: Any, what: str) -> Any:
+    import torch
+
     kind = getattr(torch.optim, name, None) if isinstance(name, str) else None
     if not (inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)):
         raise ValueError(f"torch.optim has no optimiser {name!s:.100}: pass {what}= again")
+    return kind
+
+
+def _plain_options(options: Any, what: str) -> dict[str, Any]:
     if not isinstance(options, dict) or not all(_is_plain(option) for option in options.values()):
-        raise ValueError(f"the options of {name} must be numbers and lists of numbers: pass {what}= again")
-    return TorchOptimizer(kind, **{option: _value(value, what) for option, value in options.items()})
+        raise ValueError(f"the options of an optimiser must be numbers and lists of numbers: pass {what}= again")
+    return {option: _value(value, what) for option, value in options.items()}
 
 
 def _is_plain(option: Any) -> bool:

@@ -14,6 +14,8 @@ from nowait.api.rebuild import NUMBERS, rebuild
 from nowait.core import checks
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster
+from nowait.recording.best import checked_keep_best
+from nowait.recording.monitor import Monitor
 from nowait.recording.run import read_config as read_sealed_config
 
 T = TypeVar("T")
@@ -90,6 +92,14 @@ def engine_of(description: Any) -> RayCluster | None:
             f"if you trust it, pass engine=nw.RayCluster(address={cluster.address!r}) again"
         )
     return cluster
+
+
+def monitor_of(description: Any) -> Monitor | None:
+    """Return the metric of ``keep_best`` that an entry describes; None if there is none."""
+    if description is None:
+        return None
+    values = _dictionary(description)
+    return checked_keep_best((values.get("name"), values.get("mode")))
 
 
 def slowdown_keys(description: Any) -> dict[int, Any]:

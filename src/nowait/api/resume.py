@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,11 +15,13 @@ from nowait.api.training import Training, connected_plan, run_training
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.problem import checked_problem
+from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster
 from nowait.engines.fingerprint import Fingerprint, other_problem
 from nowait.engines.processes.platform import require_worker_processes
 from nowait.recording import Run
 from nowait.recording.folder import RunFolder
+from nowait.recording.run import STATS, read_stats
 from nowait.speeds import Speeds
 
 logger = logging.getLogger("nowait")
@@ -28,6 +31,11 @@ def resume(
     folder: str | Path,
     problem: Problem,
     *,
+    steps: int | None = None,
+    gradients: int | None = None,
+    seconds: float | None = None,
+    target_loss: float | None = None,
+    target: Mapping[str, Any] | None = None,
     method: Method | None = None,
     update: Update | None = None,
     output: Output | None = None,
@@ -38,6 +46,10 @@ def resume(
     progress: bool | None = None,
 ) -> Run:
     """Continue a run of ``nw.train`` from the last complete checkpoint in its folder.
+
+    Any of ``steps``, ``gradients``, ``seconds``, ``target_loss`` and ``target`` replaces the whole budget of the run,
+    so that a finished run goes on too, with the state of its update. They are totals: ``steps=2000`` after 1000 steps
+    makes 1000 more.
 
     Method, update, output and speeds are rebuilt from ``config.json``; parts that are not of this library have to be
     passed again, and so has the problem, which is compared with the one of the run. A run that a signal ended can be
@@ -52,6 +64,9 @@ def resume(
     path = Path(folder)
     config = read_config(path)
     plan = TrainingPlan.of(config, speeds, engine)
+    is_extended = any(limit is not None for limit in (steps, gradients, seconds, target_loss, target))
+    if is_extended:
+        plan = replace(plan, budget=Budget(steps, gradients, seconds, target_loss, target))
     method = part(config, "method") if method is None else method
     update = part(config, "update") if update is None else update
     output = part(config, "output") if output is None else output
@@ -60,7 +75,7 @@ def resume(
     _check_size(checked_problem(problem), fingerprint, path)
     run_folder = RunFolder(path, plan.keep_checkpoints)
     if run_folder.is_finished():
-        raise ValueError(f"the run in {path} is finished: read it with nw.load")
+        _check_goes_on(path, plan.budget if is_extended else None)
     run_folder.lock()
     try:
         with connected_plan(plan) as ready:
@@ -83,6 +98,19 @@ def resume(
             )
     finally:
         run_folder.close()
+
+
+def _check_goes_on(path: Path, budget: Budget | None) -> None:
+    """Refuse to resume a finished run without a budget that goes beyond it."""
+    if budget is None:
+        raise ValueError(f"the run in {path} is finished: read it with nw.load, or give resume a larger budget")
+    done, _, _ = read_stats(path / STATS, strict=True)
+    if done.diverged:
+        raise ValueError(f"the run in {path} diverged, so that it cannot go on: train again with a smaller stepsize")
+    for name, used in (("steps", done.steps), ("gradients", done.gradients), ("seconds", done.seconds)):
+        wanted = getattr(budget, name)
+        if wanted is not None and wanted <= used:
+            raise ValueError(f"the run in {path} has {used:g} {name} already: {name}={wanted:g} must be more than that")
 
 
 def _check_size(problem: Problem, recorded: Any, path: Path) -> None:

@@ -25,6 +25,7 @@ def simulate(
     gradients: int | None = None,
     seconds: float | None = None,
     target_loss: float | None = None,
+    target: Mapping[str, Any] | None = None,
     evaluate_every: int | None = None,
     update: Update | None = None,
     output: Output | None = None,
@@ -39,10 +40,12 @@ def simulate(
 ) -> Run:
     """Train in virtual time with workers of any speed.
 
-    The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (virtual) and ``target_loss`` comes first.
-    The loss is evaluated before the first step, every ``evaluate_every`` steps and at the end; None spreads about
-    a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
-    ``nw.Callback`` objects. ``faults`` makes workers leave and join. ``progress`` None shows a bar on a terminal.
+    The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (virtual), ``target_loss`` and ``target`` comes
+    first; ``target={"accuracy": 0.9}`` names metrics, see ``nw.train``. The loss is evaluated before the first step,
+    every ``evaluate_every`` steps and at the end; None spreads about a hundred evaluations over the budget.
+    ``callbacks`` are functions of ``control``, called after every step, or ``nw.Callback`` objects. ``faults`` makes
+    workers leave and join. ``initial`` is a vector; for a ``TorchProblem`` also a state dict, a model or a
+    ``.safetensors`` file. ``progress`` None shows a bar on a terminal.
 
     Ctrl-C and SIGTERM end the run and raise ``nw.Interrupted``, a ``KeyboardInterrupt`` that has the run so far as
     ``run``, so that a loop over many runs ends as well.
@@ -75,7 +78,7 @@ def simulate(
         problem,
         method,
         faults.present_at_start(speeds.num_workers),
-        Budget(steps, gradients, seconds, target_loss),
+        Budget(steps, gradients, seconds, target_loss, target),
         evaluate_every=evaluate_every,
         update=update,
         output=output,

@@ -15,7 +15,7 @@ import numpy as np
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.core import LastIterate, Method, Output, Problem, Update, checks
 from nowait.core.capabilities import Capabilities
-from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
+from nowait.core.problem import check_is_finite, checked_problem, initial_params, loss_of
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats
 from nowait.engines.budget import Budget, EvaluationPlan
@@ -95,11 +95,11 @@ def sweep(
     if threads is not None:
         threads = checks.at_least(1, threads, "threads", "a sweep needs at least one")
     params = initial_params(checked_problem(problem), initial)
-    check_initial_loss(problem, params)
     budget = Budget(steps, gradients, seconds)
     evaluations = EvaluationPlan.of(evaluate_every, budget, EVALUATIONS)
     warn_of_split(problem, speeds.num_workers)
     parts = SweepParts(problem, data_of(Capabilities.of(problem)), make, speeds, faults, budget, evaluations, params)
+    check_is_finite(parts.initial_loss)
     check_rules(update, output)
     rules = _Rules(update, output)
     config = _config(parts, make(1.0) if isinstance(method, Method) else first, rules)
@@ -262,7 +262,7 @@ def _sweep_run(run: Run, answer: float | None) -> SweepRun:
 
 def _config(parts: SweepParts, method: Method, rules: _Rules) -> dict[str, Any]:
     """Return what was run, without stepsizes and seeds: runs are only added to a folder with the same entries."""
-    loss = loss_of(parts.problem, parts.initial)
+    loss = parts.initial_loss
     return {
         "problem": name_of(parts.problem),
         "initial_loss": float(f"{loss:.6g}") if math.isfinite(loss) else str(loss),

@@ -23,6 +23,7 @@ from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster, checked_engine
 from nowait.engines.processes.platform import require_worker_processes
 from nowait.recording import Run
+from nowait.recording.best import checked_keep_best
 from nowait.speeds import Speeds
 
 
@@ -36,6 +37,7 @@ def train(
     gradients: int | None = None,
     seconds: float | None = None,
     target_loss: float | None = None,
+    target: Mapping[str, Any] | None = None,
     evaluate_every: int | None = None,
     update: Update | None = None,
     output: Output | None = None,
@@ -50,6 +52,7 @@ def train(
     checkpoint_every: int | None = None,
     checkpoint_seconds: float | None = None,
     keep_checkpoints: int = 3,
+    keep_best: str | tuple[str, str] | None = None,
     trace: str = "full",
     server_threads: int | None = None,
     labels: Mapping[str, Any] | None = None,
@@ -60,8 +63,10 @@ def train(
     ``engine="ray"``, or ``engine=nw.RayCluster(address="auto", ...)``, lets Ray place the workers, by default as many
     as there is room for; ``workers=(2, 16)`` starts with two and adds workers as room becomes available, up to 16.
 
-    The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (of wall-clock time) and ``target_loss`` comes
-    first. Losses are evaluated on snapshots during the run, one at a time.
+    The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (of wall-clock time), ``target_loss`` and
+    ``target`` comes first. Losses and metrics are evaluated on snapshots during the run, one at a time.
+    ``target={"accuracy": 0.9, "perplexity": ("<=", 20)}`` is reached by an evaluation in which every metric is: at
+    least the number, or at most for names that end in "loss", unless a sign is given.
 
     ``slowdown={0: 100.0}`` makes worker 0 take 100 times as long; ``speeds`` makes workers take at least as long as a
     speed model says. A worker that dies is replaced under its number, unless it dies more than ``max_failures`` times
@@ -73,9 +78,12 @@ def train(
 
     With a ``folder`` the run is written to disk while it runs, with a checkpoint every ``checkpoint_every`` steps or
     ``checkpoint_seconds``, of which the last ``keep_checkpoints`` and the best are kept: after a crash ``nw.resume``
-    continues from there. ``trace="sampled"`` or ``"none"`` keeps less of the trace of a very long run, which then
-    cannot be replayed. The first Ctrl-C, SIGTERM or SIGHUP ends the run and returns it; a second one kills it.
-    ``labels`` are stored in ``config.json``. ``progress`` None shows a live view on a terminal.
+    continues from there. ``keep_best="accuracy"``, or ``("perplexity", "min")``, keeps the evaluated params with the
+    best value in ``best.safetensors``; its metadata have the step and the value. ``trace="sampled"`` or ``"none"``
+    keeps less of the trace of a very long run, which then cannot be replayed. The first Ctrl-C, SIGTERM or SIGHUP ends
+    the run and returns it; a second one kills it. ``initial`` is a vector; for a ``TorchProblem`` also a state dict, a
+    model or a ``.safetensors`` file. ``labels`` are stored in ``config.json``. ``progress`` None shows a live view on a
+    terminal.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
@@ -90,7 +98,7 @@ def train(
     plan = TrainingPlan(
         workers=checked_workers(workers, speeds, cluster),
         engine=cluster,
-        budget=Budget(steps, gradients, seconds, target_loss),
+        budget=Budget(steps, gradients, seconds, target_loss, target),
         evaluate_every=evaluate_every,
         seed=checked_seed(seed),
         slowdown=checked_slowdown(slowdown),
@@ -99,12 +107,15 @@ def train(
         max_failures=checks.at_least(0, max_failures, "max_failures", "it counts deaths without a gradient"),
         checkpoint_every=checkpoint_every,
         checkpoint_seconds=checkpoint_seconds,
+        keep_best=checked_keep_best(keep_best),
         keep_checkpoints=checks.at_least(1, keep_checkpoints, "keep_checkpoints", "one is needed to resume"),
         trace=checked_kept(trace),
     )
     check_slowed_workers(plan.slowdown, plan.most)
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
         raise ValueError("checkpoints are written to a folder: give folder= as well")
+    if folder is None and keep_best is not None:
+        raise ValueError("keep_best writes best.safetensors to the folder of the run: give folder= as well")
     with connected_plan(plan) as ready:
         check_slowed_workers(ready.slowdown, ready.most)
         return run_training(

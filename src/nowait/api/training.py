@@ -25,6 +25,7 @@ from nowait.engines.session import Parts
 from nowait.engines.workers.running import WorkerOptions
 from nowait.numerics.parallel import using_threads
 from nowait.recording import HistoryRecorder, Run, describe
+from nowait.recording.best import BEST, BestFile
 from nowait.recording.folder import RunFolder
 
 
@@ -99,6 +100,8 @@ def run_training(training: Training) -> Run:
         parts.config["labels"] = describe(training.labels)
         if training.folder is not None:
             parts.keeper = _keeper(training, parts, training.folder)
+            if plan.keep_best is not None:
+                parts.best = BestFile(parts.keeper.folder.path / BEST, plan.keep_best)
             stack.callback(parts.keeper.close)
         with using_threads(_server_threads(training, slots[0].length)):
             return _run(plan, parts, slots[0], training.progress)

@@ -15,6 +15,7 @@ from nowait.api.recorded import (
     engine_of,
     entry,
     flag,
+    monitor_of,
     seconds_or_none,
     slowdown_keys,
 )
@@ -29,6 +30,7 @@ from nowait.core import checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster, checked_engine
+from nowait.recording.monitor import Monitor
 from nowait.speeds import Speeds
 
 
@@ -52,6 +54,7 @@ class TrainingPlan:
     checkpoint_seconds: float | None
     keep_checkpoints: int
     trace: str
+    keep_best: Monitor | None = None
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None:
@@ -72,7 +75,7 @@ class TrainingPlan:
     @classmethod
     def of(cls, config: dict[str, Any], speeds: Speeds | None, engine: str | RayCluster | None) -> TrainingPlan:
         """Read the settings from a ``config.json``; ``speeds`` and ``engine`` replace its own where given."""
-        config = {"engine": None, "trace": "full"} | config
+        config = {"engine": None, "trace": "full", "keep_best": None} | config
         needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]
         check_complete(config, needed)
         cluster = entry(config, "engine", engine_of) if engine is None else checked_engine(engine)
@@ -99,5 +102,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "checkpoint_seconds": seconds_or_none,
     "keep_checkpoints": count(1),
     "trace": checked_kept,
+    "keep_best": monitor_of,
 }
 """How each entry of ``config.json`` that is a field of the same name is checked."""

@@ -28,6 +28,7 @@ from nowait.cli.options import (
     Seed,
     Steps,
     Stepsize,
+    Target,
     TargetLoss,
     chosen,
     engine_of,
@@ -146,6 +147,7 @@ def simulate(  # noqa: PLR0917 (typer makes options of them)
     gradients: Gradients = None,
     seconds: Annotated[float | None, typer.Option(help="End after this many virtual seconds.")] = None,
     target_loss: TargetLoss = None,
+    target: Target = None,
     evaluate_every: EvaluateEvery = None,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
@@ -183,10 +185,14 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     gradients: Gradients = None,
     seconds: Annotated[float | None, typer.Option(help="End after this many seconds.")] = None,
     target_loss: TargetLoss = None,
+    target: Target = None,
     evaluate_every: EvaluateEvery = None,
     slowdown: Annotated[str | None, typer.Option(help="Simulated stragglers, such as 0=100,3=2.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.", min=1)] = None,
     checkpoint_seconds: Annotated[float | None, typer.Option(help="Seconds between checkpoints.")] = None,
+    keep_best: Annotated[
+        str | None, typer.Option(help="Keep the params with the best loss, or metric of this name.")
+    ] = None,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
     seed: Seed = 0,
@@ -203,7 +209,12 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     folder = _free(Path("runs/train")) if folder is None else folder
     asked = chosen(RunSettings, locals())
     where = {"engine": engine_of(engine, address), "workers": (workers, most_workers) if most_workers else workers}
-    _end(run_train(asked, where, slowdown, checkpoint_every, checkpoint_seconds))
+    kept = {
+        "checkpoint_every": checkpoint_every,
+        "checkpoint_seconds": checkpoint_seconds,
+        "keep_best": keep_best,
+    }
+    _end(run_train(asked, where, slowdown, kept))
 
 
 @app.command()
@@ -216,18 +227,38 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
     batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as stored")] = None,
     engine: Annotated[str | None, typer.Option(help="processes or ray.", show_default="as it was")] = None,
     address: Address = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Go on to this many steps in all.", show_default="as stored")
+    ] = None,
+    gradients: Annotated[
+        int | None, typer.Option(help="Go on to this many gradients in all.", show_default="as stored")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Go on to this many seconds in all.", show_default="as stored")
+    ] = None,
+    target_loss: Annotated[float | None, typer.Option(help="Go on to this loss.", show_default="as stored")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Go on until metrics reach values, as in train.", show_default="as stored")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Continue a run from its last checkpoint, after a crash or Ctrl-C.
+    """Continue a run from its last checkpoint, after a crash or Ctrl-C, or beyond its end with a new budget.
 
     Code that the folder names runs only after you confirm it; --problem names it explicitly.
 
-    Example: nowait resume runs/train-1
+    Example: nowait resume runs/train-1 --steps 20000
     """
-    from nowait.cli.runs import Named, run_resume
+    from nowait.cli.runs import Named, run_resume, target_of
 
     where = None if engine is None and address is None else engine_of(engine or "ray", address)
-    _end(run_resume(folder, Named(problem, loss, batch_size), where, as_json))
+    budget = {
+        "steps": steps,
+        "gradients": gradients,
+        "seconds": seconds,
+        "target_loss": target_loss,
+        "target": target_of(target),
+    }
+    _end(run_resume(folder, Named(problem, loss, batch_size), where, budget, as_json))
 
 
 @app.command()

@@ -54,6 +54,9 @@ Stepsize = Annotated[float | None, typer.Option(help="γ.", show_default="half o
 Steps = Annotated[int | None, typer.Option(help="End after this many steps.", min=1)]
 Gradients = Annotated[int | None, typer.Option(help="End after this many gradients.", min=1)]
 TargetLoss = Annotated[float | None, typer.Option(help="End at this loss.")]
+Target = Annotated[
+    str | None, typer.Option(help="End when metrics reach values, such as accuracy=0.9 or perplexity<=20.")
+]
 EvaluateEvery = Annotated[
     int | None, typer.Option(help="Steps between evaluations.", min=1, show_default="about 100 evaluations")
 ]

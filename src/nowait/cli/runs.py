@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -38,6 +39,7 @@ class RunSettings:
     gradients: int | None
     seconds: float | None
     target_loss: float | None
+    target: str | None
     evaluate_every: int | None
     seed: int
     folder: Path
@@ -48,8 +50,9 @@ class RunSettings:
     def budget(self) -> dict[str, Any]:
         """The options that end the run; an error if there is none."""
         budget = {name: getattr(self, name) for name in ("steps", "gradients", "seconds", "target_loss")}
+        budget["target"] = target_of(self.target)
         if all(value is None for value in budget.values()):
-            raise ValueError("say when the run ends: --steps, --gradients, --seconds or --target-loss")
+            raise ValueError("say when the run ends: --steps, --gradients, --seconds, --target-loss or --target")
         return budget
 
     def labels(self, method: Method, **more: Any) -> dict[str, Any]:
@@ -92,10 +95,9 @@ def run_train(
     asked: RunSettings,
     where: Mapping[str, Any],
     slowdown: str | None,
-    checkpoint_every: int | None,
-    checkpoint_seconds: float | None,
+    kept: Mapping[str, Any],
 ) -> nw.Run:
-    """Make a run with real workers; ``where`` has engine and workers as in ``nw.train``."""
+    """Make a run with real workers; ``where`` and ``kept`` are arguments of ``nw.train``."""
     budget, slower = asked.budget, _slowdown(slowdown)
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     method = _method(asked, problem, asked.workers)
@@ -108,8 +110,7 @@ def run_train(
         seed=asked.seed,
         slowdown=slower,
         folder=asked.folder,
-        checkpoint_every=checkpoint_every,
-        checkpoint_seconds=checkpoint_seconds,
+        **kept,
         labels=asked.labels(method, slowdown=slowdown),
     )
     return _finished(run, asked.folder, asked.as_json)
@@ -125,11 +126,13 @@ class Named:
     batch_size: int | None
 
 
-def run_resume(folder: Path, named: Named, engine: str | nw.RayCluster | None, as_json: bool) -> nw.Run:
+def run_resume(
+    folder: Path, named: Named, engine: str | nw.RayCluster | None, budget: dict[str, Any], as_json: bool
+) -> nw.Run:
     """Continue a run of ``nowait train``, or of ``nw.train`` if the problem is named."""
     config = read_config(folder)
     engine = _cluster_of(folder, config) if engine is None else engine
-    return _finished(nw.resume(folder, _problem_of(folder, config, named), engine=engine), folder, as_json)
+    return _finished(nw.resume(folder, _problem_of(folder, config, named), engine=engine, **budget), folder, as_json)
 
 
 def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
@@ -194,6 +197,21 @@ def _slowdown(text: str | None) -> Mapping[int, float] | None:
         raise ValueError(f"--slowdown must be written like 0=100,3=2 (worker=factor), got {text!r}") from None
 
 
+def target_of(text: str | None) -> dict[str, Any] | None:
+    """Parse ``accuracy=0.9,perplexity<=20``; without a direction it is that of ``nw.train``."""
+    if text is None:
+        return None
+    target: dict[str, Any] = {}
+    for item in text.split(","):
+        found = re.fullmatch(r"\s*([^<>=]+?)\s*(<=|>=|=)\s*([^<>=]+)", item)
+        try:
+            name, sign, value = found.groups()  # type: ignore[union-attr]
+            target[name] = float(value) if sign == "=" else (sign, float(value))
+        except (AttributeError, ValueError):
+            raise ValueError(f"--target must be written like accuracy=0.9,perplexity<=20, got {text!r}") from None
+    return target
+
+
 def _problem_of(folder: Path, config: dict[str, Any], named: Named) -> Any:
     """Return the problem named, or the one stored in the run; code named by the folder runs only if confirmed."""
     command = entry({"labels": {}} | config, "labels", _command_of)
@@ -231,9 +249,8 @@ def _cluster_of(folder: Path, config: dict[str, Any]) -> nw.RayCluster | None:
 
 def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
     if as_json:
-        print_json(
-            {"folder": str(folder), "stats": asdict(run.stats), "loss": run.history.loss, "step": run.history.step}
-        )
+        history = {"loss": run.history.loss, "step": run.history.step, "metrics": run.history.metrics}
+        print_json({"folder": str(folder), "stats": asdict(run.stats)} | history)
         return run
     console = open_console()
     console.print(f"{run}; {run.stats.steps_per_second:,.4g} steps/s, {run.stats.engine}", highlight=False)

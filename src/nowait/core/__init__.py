@@ -2,6 +2,7 @@
 
 from nowait.core.arrival import Arrival
 from nowait.core.errors import BadWorkerError, IllegalEvent, WorkerFailedError
+from nowait.core.layout import Block, Layout
 from nowait.core.log import Log, Outcome
 from nowait.core.memory import HostMemory, Memory
 from nowait.core.messages import (
@@ -19,6 +20,7 @@ from nowait.core.messages import (
 )
 from nowait.core.method import Method, method_dataclass
 from nowait.core.outputs import (
+    ExponentialAverage,
     LastIterate,
     Output,
     RandomIterate,
@@ -29,6 +31,7 @@ from nowait.core.outputs import (
 from nowait.core.problem import Problem
 from nowait.core.randomness import Sample, sampler
 from nowait.core.schedule import ApplyAtOnce
+from nowait.core.schedules import CosineDecay, LinearDecay, Schedule, ScheduleProduct, Warmup
 from nowait.core.server import Server
 from nowait.core.state import ServerState
 from nowait.core.stepsizes import (
@@ -39,6 +42,7 @@ from nowait.core.stepsizes import (
     ExponentialDelayAdaptive,
     HingeDecay,
     PolynomialDecay,
+    Scheduled,
     StepDecay,
     Stepsize,
     StepsizeOrFloat,
@@ -58,13 +62,16 @@ __all__ = [
     "Assign",
     "BadWorkerError",
     "Ball",
+    "Block",
     "Box",
     "Cancel",
     "Command",
     "Constant",
     "Cosine",
+    "CosineDecay",
     "DelayAdaptive",
     "Event",
+    "ExponentialAverage",
     "ExponentialDelayAdaptive",
     "GradientArrived",
     "GradientSum",
@@ -72,6 +79,8 @@ __all__ = [
     "HostMemory",
     "IllegalEvent",
     "LastIterate",
+    "Layout",
+    "LinearDecay",
     "Log",
     "Memory",
     "Method",
@@ -85,6 +94,9 @@ __all__ = [
     "RandomIterate",
     "Resumed",
     "Sample",
+    "Schedule",
+    "ScheduleProduct",
+    "Scheduled",
     "Server",
     "ServerState",
     "Sgd",
@@ -99,6 +111,7 @@ __all__ = [
     "UniformAverage",
     "Update",
     "Wake",
+    "Warmup",
     "WorkerFailedError",
     "WorkerJoined",
     "WorkerLost",

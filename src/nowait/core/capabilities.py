@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.layout import Layout
 from nowait.core.memory import Memory
 from nowait.core.randomness import Sample
 from nowait.core.schedule import speaks_for
@@ -49,26 +50,48 @@ class Capabilities:
 
     The problem then receives points, and ``out`` of ``gradient_into``, as vectors of that memory.
     """
-    prepare: Callable[[], None]
-    """``prepare()`` loads or compiles what gradients need; called before workers are forked. Default: does nothing."""
+    prepare: Callable[[], Any]
+    """``prepare()`` loads or compiles what gradients need; called before workers are forked. Default: does nothing.
+
+    If it returns False, this process must not be forked: every worker is started as a new interpreter.
+    """
     start_worker: Callable[[int, int], None]
     """``start_worker(worker, num_workers)`` is called in the process of a worker, before it uses params or gradients.
 
     ``num_workers`` is the number of workers that the run was started with; workers that join later have larger numbers.
     Default: does nothing.
     """
+    between_gradients: Callable[[], None] | None
+    """``between_gradients()`` is called by a worker while the server uses the gradient it has just sent.
+
+    This is a good time to prepare the data of the next gradient.
+    """
     message_bytes: Callable[[Vector], int]
     """``message_bytes(params)`` is the size of one gradient message. Default: ``params.nbytes``."""
     num_statistics: int
     """How many of the last params are statistics, see ``nowait.core.statistics``. Default: 0."""
+    statistics_momentum: float
+    """By what fraction at most a gradient moves statistics towards those of its batch. Default: 1, all the way."""
+    layout: Layout | None
+    """``layout`` says where the tensors of a model are in params, without the statistics. Default: None, one vector."""
     num_shards: int
     """The number of workers that the data are split for; 1 if all workers draw from the same data. Default: 1."""
     replayable: bool
     """False if gradients depend on more than the point and the sample: such a run is not replayed. Default: True."""
     usual_update: Callable[[], Update]
     """``usual_update()`` is the update of a run that is not given one. Default: ``Sgd()``."""
+    evaluate: Callable[[Vector], Mapping[str, Any]] | None
+    """``evaluate(params)`` returns metrics by name. If "loss" is among them, ``loss`` is not called as well."""
+    training_loss: Callable[[], float | None] | None
+    """``training_loss()`` is the loss from which the latest gradient of this process was computed; None if unknown."""
     write_files: Callable[[Vector, Any], None] | None
     """``write_files(params, folder)`` is called at the end of a run that has a folder."""
+    write_model: Callable[[Vector, Any, Mapping[str, str]], None] | None
+    """``write_model(params, path, metadata)`` writes a safetensors file from which the model can be loaded."""
+    model: Callable[[Vector], Any] | None
+    """``model(params)`` returns the model with these params."""
+    params_of: Callable[[Any], Vector] | None
+    """``params_of(source)`` returns the params in a state dict, a model or a file, for ``initial=``."""
     parts_to_send: Callable[[], Mapping[str, Any]] | None
     """``parts_to_send()`` names the parts of the problem, so that an error can say which one does not pickle."""
     split: Callable[..., Any] | None
@@ -101,16 +124,26 @@ class Capabilities:
             device_memory=_method(problem, "device_memory") or _do_nothing,
             prepare=_method(problem, "prepare") or _do_nothing,
             start_worker=_method(problem, "start_worker") or _start_nothing,
+            between_gradients=_method(problem, "between_gradients"),
             message_bytes=_method(problem, "message_bytes") or size_in_bytes,
             num_statistics=checks.at_least(
                 0, getattr(problem, "num_statistics", 0), "num_statistics", "it is the number of params that they take"
             ),
+            statistics_momentum=checks.positive(
+                getattr(problem, "statistics_momentum", 1.0), "statistics_momentum", "statistics would never change"
+            ),
+            layout=_layout(problem),
             num_shards=checks.at_least(
                 1, getattr(problem, "num_shards", 1), "num_shards", "all workers together have one shard at least"
             ),
             replayable=bool(getattr(problem, "replayable", True)),
             usual_update=_method(problem, "usual_update") or Sgd,
+            evaluate=_method(problem, "evaluate"),
+            training_loss=_method(problem, "training_loss"),
             write_files=_method(problem, "write_files"),
+            write_model=_method(problem, "write_model"),
+            model=_method(problem, "model"),
+            params_of=_method(problem, "params_of"),
             parts_to_send=_method(problem, "parts_to_send"),
             split=_method(problem, "split"),
             minimum=_method(problem, "minimum"),
@@ -139,6 +172,12 @@ def _method(problem: Any, name: str) -> Any:
     """The method of this name, or None."""
     found = getattr(problem, name, None)
     return found if callable(found) else None
+
+
+def _layout(problem: Any) -> Layout | None:
+    """The layout of the params; None if the problem has none, or something else of this name."""
+    found = getattr(problem, "layout", None)
+    return found if isinstance(found, Layout) else None
 
 
 def has_own_capabilities(problem: Any) -> bool:

@@ -64,7 +64,7 @@ def instance(value: object, kind: type[T], name: str, example: str) -> T:
     raise TypeError(f"{name} must be a nowait {kind.__name__} such as {example}, got {shown(value)}")
 
 
-def store(target: Any, **values: Any) -> None:
+def store(target: Any, /, **values: Any) -> None:
     """Set fields of a frozen dataclass inside its ``__post_init__``."""
     for name, value in values.items():
         object.__setattr__(target, name, value)

@@ -93,6 +93,14 @@ class Memory(ABC):
     def copy_to_host(self, vector: Any) -> Vector:
         """Return a copy of the vector as a new NumPy array."""
 
+    def snapshot(self, vector: Any) -> Any:
+        """Return a copy as quickly as possible, in any memory: ``fetch`` makes a NumPy array of it later."""
+        return self.copy_to_host(vector)
+
+    def fetch(self, vector: Any) -> Vector:
+        """Return a vector that nobody changes as a NumPy array. Other threads may call it, without delaying steps."""
+        return self.to_host(vector)
+
     @abstractmethod
     def read_only(self, vector: Any) -> Any:
         """Return a view of the vector that cannot be written, or the vector itself if there are no such views."""

@@ -21,7 +21,7 @@ from nowait.core.randomness import CounterRandom
 from nowait.core.state import State, restore, state_of
 from nowait.core.types import Floats, Integers, Vector
 from nowait.numerics.compiled import kernels
-from nowait.numerics.elementary import exp, log, log_of_sum
+from nowait.numerics.elementary import exp, integer_power, log, log_of_sum
 
 
 @final
@@ -117,6 +117,46 @@ class UniformAverage(Output):
 
     def result(self, last: Vector) -> Vector:
         """Return the mean, or the initial params if no step was made."""
+        return self.mean if self.count else last
+
+
+@final
+@dataclass
+class ExponentialAverage(Output):
+    """The exponential moving average of x_1 … x_K: x_k has a weight in proportion to decay^(K − k).
+
+    It forgets the first iterates: about the last 1/(1 − decay) count. The weights sum to 1 from the first step on, so
+    the average does not lean towards the initial params.
+    """
+
+    decay: float = 0.999
+    mean: Floats = field(init=False, repr=False, compare=False)
+    count: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.decay = checks.fraction(self.decay, "decay", "the average would never change")
+
+    def start(self, params: Vector, random: CounterRandom) -> None:
+        """Reset the average."""
+        self._move = memory_of(params).mover(params)
+        self.mean, self.count = _zero_mean(params), 0
+
+    def on_iterate(self, params: Vector) -> None:
+        """Move the average towards an iterate; the weights of all others shrink."""
+        self.count += 1
+        self._move(self.mean, params, (1.0 - self.decay) / (1.0 - integer_power(self.decay, self.count)))
+
+    def shares(self, uses: Uses, random: CounterRandom) -> Floats:
+        """Return weights in proportion to decay^(K − k)."""
+        if uses.steps == 0 or self.decay == 0:
+            return _only(uses.steps, uses.steps)
+        shares: Floats = exp(log(self.decay) * np.arange(uses.steps, -1, -1))
+        shares[0] = 0.0
+        shares /= kernels().sum_of(shares)
+        return shares
+
+    def result(self, last: Vector) -> Vector:
+        """Return the average, or the initial params if no step was made."""
         return self.mean if self.count else last
 
 

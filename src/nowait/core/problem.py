@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 
 from nowait.core.capabilities import Capabilities, has_own_capabilities
 from nowait.core.randomness import Sample
 from nowait.core.types import Vector, checked_params
+
+TRAINING_LOSS = "training_loss"
+"""The metric that engines add: the mean of the losses that workers computed since the evaluation before."""
+RESERVED_METRICS = frozenset({"step", "gradients", "time", "crc32", TRAINING_LOSS})
+"""Names that ``evaluate`` may not use, because ``metrics.jsonl`` has other values under them."""
 
 
 @runtime_checkable
@@ -58,30 +64,75 @@ def initial_params(problem: Any, initial: Any = None) -> Vector:
     return params
 
 
-def prepare(problem: Any) -> None:
+def prepare(problem: Any) -> bool:
     """Call ``prepare()`` of a problem, and of the problems among its attributes, before workers are forked.
 
-    A wrapper with ``capabilities()`` passes ``prepare`` on by itself.
+    Returns False if one of them says that this process must not be forked. A wrapper with ``capabilities()`` passes
+    ``prepare`` on by itself.
     """
-    Capabilities.of(problem).prepare()
+    forkable = Capabilities.of(problem).prepare() is not False
     if not has_own_capabilities(problem):
         for part in getattr(problem, "__dict__", {}).values():
             if isinstance(part, Problem):
-                prepare(part)
+                forkable = prepare(part) and forkable
+    return forkable
 
 
 def loss_of(problem: Any, point: Vector) -> float:
     """Return the loss of the problem at a point, or raise a TypeError if it is not a real number."""
-    loss = problem.loss(point)
-    if np.ndim(loss) != 0 or loss is None:
-        raise TypeError(f"the problem's loss(point) must return a number, got {type(loss).__name__}")
-    if np.iscomplexobj(loss):
-        raise TypeError(f"the problem's loss(point) must return a real number, got {loss!r}: return its real part")
-    return float(loss)
+    return _real_number(problem.loss(point), "the problem's loss(point) must return a")
+
+
+def _real_number(value: Any, rule: str) -> float:
+    if np.ndim(value) != 0 or value is None:
+        raise TypeError(f"{rule} number, got {type(value).__name__}")
+    if np.iscomplexobj(value):
+        raise TypeError(f"{rule} real number, got {value!r}: return its real part")
+    return float(value)
+
+
+@final
+class Evaluation(NamedTuple):
+    """The loss at a point, and the other metrics by name."""
+
+    loss: float
+    metrics: dict[str, float]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The loss and the metrics, by name."""
+        return {"loss": self.loss} | self.metrics
+
+
+def evaluation(problem: Any, capabilities: Capabilities) -> Callable[[Vector], Evaluation]:
+    """Return the function that evaluates a problem: its ``evaluate``, and ``loss`` where that has no "loss"."""
+    evaluate = capabilities.evaluate
+    if evaluate is None:
+        return lambda point: Evaluation(loss_of(problem, point), {})
+    return lambda point: _evaluated(problem, evaluate, point)
+
+
+def _evaluated(problem: Any, evaluate: Callable[[Vector], Mapping[str, Any]], point: Vector) -> Evaluation:
+    found = evaluate(point)
+    if not isinstance(found, Mapping):
+        raise TypeError(f"the problem's evaluate(params) must return numbers by name, got {type(found).__name__}")
+    values = {
+        name: _real_number(value, f"the problem's evaluate(params) must return for {name!r} a")
+        for name, value in found.items()
+    }
+    wrong = [name for name in values if not isinstance(name, str) or name in RESERVED_METRICS]
+    if wrong:
+        raise ValueError(f"a metric cannot be called {wrong[0]!r}: that is another column of metrics.jsonl")
+    loss = values.pop("loss", None)
+    return Evaluation(loss_of(problem, point) if loss is None else loss, values)
 
 
 def check_initial_loss(problem: Any, params: Vector) -> None:
     """Raise a ValueError if the loss of the initial params is not finite: no stepsize could help."""
-    loss = loss_of(problem, params)
+    check_is_finite(loss_of(problem, params))
+
+
+def check_is_finite(loss: float) -> None:
+    """Raise a ValueError if a loss of the initial params is not finite."""
     if not math.isfinite(loss):
         raise ValueError(f"the loss of the initial params is {loss}: look at the problem's loss(point) and initial()")

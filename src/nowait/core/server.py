@@ -21,6 +21,7 @@ from typing import final
 from nowait.core.arrival import Arrival
 from nowait.core.errors import IllegalEvent
 from nowait.core.in_flight import InFlight
+from nowait.core.layout import Layout, Sections, checked_layout
 from nowait.core.ledger import INFINITY, Counts, Ledger, new
 from nowait.core.log import Log, NoLog, Outcome
 from nowait.core.memory import HOST, Memory, Stepper
@@ -41,8 +42,8 @@ from nowait.core.method import Method
 from nowait.core.outputs import LastIterate, Output
 from nowait.core.randomness import CounterRandom
 from nowait.core.rejections import Diverged, GradientRejected, Rejections
-from nowait.core.state import ServerState, copies
-from nowait.core.statistics import merging
+from nowait.core.state import ServerState, State, copies, snapshots
+from nowait.core.statistics import lengthened, lengthening, merging
 from nowait.core.sums import GradientSum
 from nowait.core.types import Vector, checked_params
 from nowait.core.updates import Sgd, Update
@@ -57,7 +58,9 @@ class Server(Ledger):
 
     Engines call ``start`` once, then ``handle`` with every event, and execute the commands returned. ``initial`` is a
     NumPy array. ``memory`` says where params and all other vectors are, and gradients must be vectors of it; the
-    default is the host. ``allocate`` returns memory for one more version of params, if it must be special.
+    default is the host. ``allocate`` returns memory for one more version of params, if it must be special. The last
+    ``statistics`` entries of params are statistics, which a worker moves by ``statistics_momentum`` towards those of
+    its batch; ``layout`` says where the tensors of a model are in the other entries.
 
     >>> import nowait as nw, numpy as np
     >>> server = Server(nw.AsynchronousSGD(nw.Constant(0.5)), np.zeros(2), workers=1)
@@ -81,11 +84,13 @@ class Server(Ledger):
         memory: Memory | None = None,
         allocate: Callable[[], Vector] | None = None,
         statistics: int = 0,
+        statistics_momentum: float = 1.0,
+        layout: Layout | None = None,
     ) -> None:
         initial = checked_params(initial, "initial")
         numbers = range(workers) if isinstance(workers, int) else workers
         super().__init__(method, numbers, seed=seed, log=NoLog() if log is None else log)
-        self._statistics = statistics
+        self._sections = Sections(checked_layout(layout, len(initial) - statistics), statistics, statistics_momentum)
         self._gradients_in_step = 1
         self.update = Sgd() if update is None else update
         self.output = LastIterate() if output is None else output
@@ -109,7 +114,8 @@ class Server(Ledger):
 
     def trained(self, vector: Vector) -> Vector:
         """The parameters in a vector like params: all entries but the statistics at its end."""
-        return vector[: len(vector) - self._statistics] if self._statistics else vector
+        count = self._sections.num_statistics
+        return vector[: len(vector) - count] if count else vector
 
     # What engines call
 
@@ -143,16 +149,23 @@ class Server(Ledger):
         self._begin()
         return self.state()
 
-    def state(self, *, copy_params: bool = True) -> ServerState:
-        """Return the state for a checkpoint, with copies of all vectors. Call it between events only.
+    def state(self) -> ServerState:
+        """Return the state for a checkpoint, with all vectors as new NumPy arrays. Call it between events only."""
+        update, output = copies(self.update.state()), copies(self.output.state())
+        return self._state(self.memory.copy_to_host(self.params), update, output)
 
-        The vectors are NumPy arrays, whatever the server's memory is. Without ``copy_params`` the params may be those
-        of the current version: ``retain`` it for as long as you use them.
+    def snapshot(self) -> ServerState:
+        """Return the state in less time: params are those of the current version, and vectors may be on a device.
+
+        Use it as ``snapshot().on_host()``, and ``retain`` the version until then.
         """
+        return self._state(self.params, snapshots(self.update.state()), snapshots(self.output.state()))
+
+    def _state(self, params: Vector, update: State, output: State) -> ServerState:
         counts = asdict(self.counts)
         counts["lost"] += len(self.in_flight)
         return ServerState(
-            params=self.memory.copy_to_host(self.params) if copy_params else self.memory.to_host(self.params),
+            params=params,
             steps=self.steps,
             time=self.now,
             stepped_at=self.stepped_at,
@@ -163,8 +176,8 @@ class Server(Ledger):
             workers=list(self.workers),
             draws=self.random.draws,
             counts=counts,
-            update=copies(self.update.state()),
-            output=copies(self.output.state()),
+            update=update,
+            output=output,
         )
 
     def resume(self, state: ServerState) -> list[Command]:
@@ -278,10 +291,10 @@ class Server(Ledger):
 
     def _begin(self) -> None:
         trained = self.trained(self.params)
-        self.update.start(trained)
+        self.update.start_with_layout(trained, self._sections.trained)
         self._make_step = self.update.stepper(trained)
-        if self._statistics:
-            self._make_step = merging(self._make_step, self._statistics, self._weight_of_statistics)
+        if count := self._sections.num_statistics:
+            self._make_step = merging(self._make_step, count, self._weight_of_statistics)
         self.output.start(self.params, CounterRandom(self._seed, "output"))
 
     def _on_resume(self, event: Resumed) -> list[Command]:
@@ -302,10 +315,14 @@ class Server(Ledger):
         self._arrival = arrival
         try:
             kind, shape, dtype = self._gradient_kind
-            if not isinstance(gradient, kind) or gradient.shape != shape:
+            if (
+                not isinstance(gradient, kind)
+                or gradient.shape != shape
+                or (gradient.dtype is not dtype and gradient.dtype != dtype)  # most often the same object
+            ):
                 raise GradientRejected
-            if gradient.dtype is not dtype and gradient.dtype != dtype:  # most often the same object
-                raise GradientRejected
+            if self._sections.num_statistics:
+                self._lengthen_statistics(arrival, version)
             self._unchecked = arrival
             self.method.on_arrival(self, arrival)
             if self._unchecked is not None:
@@ -409,8 +426,18 @@ class Server(Ledger):
             raise Diverged(f"params after step {self.steps + 1} would not be finite")
 
     def _weight_of_statistics(self) -> float:
-        """Return by what fraction a step moves the statistics: 1/M for each gradient in it, at most 1."""
-        return min(1.0, self._gradients_in_step / max(1, self.num_workers))
+        """Return by what fraction a step moves the statistics: 1/M for each gradient in it, and 1/k at least in step k.
+
+        So the first M steps take a mean, whose weights are equal, instead of one that starts at the initial statistics.
+        """
+        return min(1.0, max(self._gradients_in_step / max(1, self.num_workers), 1 / (self.steps + 1)))
+
+    def _lengthen_statistics(self, arrival: Arrival, version: Version) -> None:
+        """Make the change of the statistics longer if there are several workers."""
+        sections = self._sections
+        factor = lengthening(sections.statistics_momentum, self.num_workers)
+        if factor > 1:
+            arrival.raw_gradient = lengthened(arrival.raw_gradient, version.point, sections.num_statistics, factor)
 
     def _weigh(self, version: Version | None, stepsize: float) -> None:
         if version is not None and version.number > 0:
@@ -426,8 +453,8 @@ class Server(Ledger):
         if direction.shape != shape:
             raise ValueError(f"a direction must have the shape of params {shape}, got {tuple(direction.shape)}")
         fitted: Vector = self.memory.fitted(direction, self.params)
-        if self._statistics:
-            measured = arrival.raw_gradient[-self._statistics :]
+        if count := self._sections.num_statistics:
+            measured = arrival.raw_gradient[-count:]
             fitted = self.memory.namespace.concatenate([self.trained(fitted), measured])
         return fitted
 

@@ -37,6 +37,20 @@ def copies(state: State) -> State:
     return {name: _copy(value) if hasattr(value, "shape") else value for name, value in state.items()}
 
 
+def snapshots(state: State) -> State:
+    """Return the same in less time: vectors of a device may still be there. See ``ServerState.on_host``."""
+    return {name: _snapshot(value) if hasattr(value, "shape") else value for name, value in state.items()}
+
+
+def _snapshot(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.generic) else memory_of(value).snapshot(value)
+
+
+def _fetched(state: State) -> State:
+    is_vector = {name: hasattr(value, "shape") and not isinstance(value, np.generic) for name, value in state.items()}
+    return {name: memory_of(value).fetch(value) if is_vector[name] else value for name, value in state.items()}
+
+
 def _copy(value: Any) -> Any:
     """Return a copy of a vector of any memory, or of a NumPy scalar."""
     return value.copy() if isinstance(value, np.generic) else memory_of(value).copy_to_host(value)
@@ -61,3 +75,8 @@ class ServerState:
     counts: dict[str, int]
     update: State
     output: State
+
+    def on_host(self) -> ServerState:
+        """Return the state with all vectors as NumPy arrays. Other threads may call it, without delaying steps."""
+        params = memory_of(self.params).fetch(self.params)
+        return dataclasses.replace(self, params=params, update=_fetched(self.update), output=_fetched(self.output))

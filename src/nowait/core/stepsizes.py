@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, final
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.schedules import factors
 from nowait.numerics.elementary import cos_of_turns, exp, integer_power, power
 
 if TYPE_CHECKING:
@@ -327,6 +329,37 @@ class Cosine(Stepsize):
         progress = np.minimum(1.0, (np.asarray(step) - 1.0) / self.steps)
         wave = self.floor + (1 - self.floor) * 0.5 * (1.0 + cos_of_turns(0.5 * progress))
         return self.rule(delay, num_workers, step) * _like(step, wave)
+
+
+@final
+@dataclass(frozen=True)
+class Scheduled(Stepsize):
+    """Another rule, multiplied by a schedule: a function of the step that returns a factor of at least 0.
+
+    ``nw.schedules`` has warm-up, linear and cosine decay, ``nowait.pytorch.lr_schedule`` those of PyTorch; any function
+    of the number of the step will do, which is 1 for the first step. No theorem of this library covers it.
+
+    >>> Scheduled(DelayAdaptive(0.1), lambda step: 0.5 if step > 100 else 1.0)(delay=8, num_workers=4, step=101)
+    0.025
+    """
+
+    rule: Stepsize
+    schedule: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        checks.store(self, rule=as_stepsize(self.rule, "rule"))
+        if not callable(self.schedule) or isinstance(self.schedule, type):
+            raise TypeError(
+                f"schedule must be a function of the step, such as nw.schedules.warmup(100), got {self.schedule!r}"
+            )
+
+    def with_size(self, size: float) -> Scheduled:
+        """Return the schedule over ``rule.with_size(size)``."""
+        return replace(self, rule=self.rule.with_size(size))
+
+    def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
+        """Return the stepsize of the rule times the factor of the step."""
+        return self.rule(delay, num_workers, step) * factors(self.schedule, step)
 
 
 def _like(argument: Any, value: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import final
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.layout import Layout
 from nowait.core.memory import NOT_FINITE, Stepper, memory_of, namespace_of
 from nowait.core.state import State, restore, state_of
 from nowait.core.types import Vector, norm
@@ -30,8 +31,12 @@ class Update(ABC):
     def start(self, params: Vector) -> None:  # noqa: B027 (most updates have no state)
         """Reset all state at the start of a run from these params."""
 
-    def warm_up(self) -> None:  # noqa: B027 (most updates are ready)
-        """Load what the first step needs; called while worker processes start."""
+    def start_with_layout(self, params: Vector, layout: Layout) -> None:
+        """Call ``start``. An update that looks at the names or shapes of tensors overrides this as well."""
+        self.start(params)
+
+    def check(self, layout: Layout) -> None:  # noqa: B027 (most updates treat all entries alike)
+        """Raise an error if params with this layout cannot be updated. Called before workers start."""
 
     @abstractmethod
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from nowait.core import checks
+from nowait.core.problem import TRAINING_LOSS, Evaluation
+from nowait.recording.monitor import Monitor, lower_is_better
 
 EVALUATIONS = 100
 """The number of evaluations of a run by default."""
 STEPS_BETWEEN_EVALUATIONS = 100
 """Steps between evaluations by default if the length of the run is not known."""
+SIGNS = ("<=", ">=")
 
 
 @final
@@ -23,10 +27,17 @@ class Budget:
     gradients: int | None = None
     seconds: float | None = None
     target_loss: float | None = None
+    target: Mapping[str, Any] | None = None
+    """The values that metrics have to reach, all in one evaluation: 0.9 is at least 0.9, ("<=", 20) is at most 20.
+
+    For names that end in "loss", a number alone is the most.
+    """
 
     def __post_init__(self) -> None:
-        if self.only_a_loss_ends_it and self.target_loss is None:
-            raise ValueError("a run needs an end: give at least one of steps=, gradients=, seconds= and target_loss=")
+        if self.only_a_loss_ends_it and not self.has_target:
+            raise ValueError(
+                "a run needs an end: give at least one of steps=, gradients=, seconds=, target_loss= and target="
+            )
         if self.steps is not None:
             checks.store(self, steps=checks.at_least(1, self.steps, "steps", "a run of no steps has no result"))
         if self.gradients is not None:
@@ -37,6 +48,22 @@ class Budget:
         if self.target_loss is not None:
             why = "no loss would ever reach it"
             checks.store(self, target_loss=checks.finite(self.target_loss, "target_loss", why))
+        if self.target is not None:
+            checks.store(self, target=_checked_target(self.target))
+
+    @property
+    def has_target(self) -> bool:
+        """True if a loss or metrics may end the run."""
+        return self.target_loss is not None or bool(self.target)
+
+    def reached(self, evaluation: Evaluation) -> bool:
+        """Return True if an evaluation reached ``target_loss`` or ``target``."""
+        if self.target_loss is not None and evaluation.loss <= self.target_loss:
+            return True
+        values = {TRAINING_LOSS: math.nan} | evaluation.values
+        return bool(self.target) and all(
+            _is_reached(Monitor.of(name).value(values), *goal) for name, goal in (self.target or {}).items()
+        )
 
     @property
     def only_a_loss_ends_it(self) -> bool:
@@ -55,6 +82,26 @@ class Budget:
             if whole is not None
         ]
         return min(1.0, max(used)) if used else None
+
+
+def _checked_target(target: Any) -> dict[str, tuple[str, float]]:
+    """Return a sign and a value for every metric."""
+    if not isinstance(target, Mapping) or not target:
+        raise TypeError(f'target must map metrics to values, as in {{"accuracy": 0.9}}, got {checks.shown(target)}')
+    return {Monitor.of(name, argument="target").name: _checked_goal(name, goal) for name, goal in target.items()}
+
+
+def _checked_goal(name: str, goal: Any) -> tuple[str, float]:
+    sign, value = ("<=" if lower_is_better(name) else ">="), goal
+    if isinstance(goal, tuple | list):
+        if len(goal) != 2 or goal[0] not in SIGNS:
+            raise ValueError(f'target[{name!r}] must be a number, or as in ("<=", 20), got {checks.shown(goal)}')
+        sign, value = goal
+    return sign, checks.finite(value, f"target[{name!r}]", "no metric would ever reach it")
+
+
+def _is_reached(value: float, sign: str, goal: float) -> bool:
+    return value <= goal if sign == "<=" else value >= goal
 
 
 @final

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+from numpy.typing import NDArray
+
 from nowait.core import Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
 from nowait.core.memory import to_host
 from nowait.core.types import Vector
-from nowait.recording import Callback, Control
+from nowait.recording import Callback, Control, History
 
 if TYPE_CHECKING:
     from nowait.engines.session import Session
@@ -58,6 +60,8 @@ class Hooks:
         """True if ``handled`` has anything to call."""
         self._steps = 0
         self._dropped = 0
+        self._ended_by: Callable[..., Any] | None = None
+        """The hook of ``on_evaluate`` that ended the run."""
 
     def resumed(self, server: Server) -> None:
         """Take the counts of a resumed run as already reported."""
@@ -76,9 +80,15 @@ class Hooks:
         if isinstance(event, WorkerLost):
             _call(self._on_worker_lost, control, event.worker)
 
-    def evaluated(self, control: Control) -> None:
-        """Call the hooks for a new loss."""
-        _call(self._on_evaluate, control)
+    def evaluated(self, control: Control, is_finished: Callable[[], bool]) -> None:
+        """Call the hooks for a new evaluation, but not the one that ended the run: it has seen its last evaluation."""
+        for hook in self._on_evaluate:
+            if hook is self._ended_by:
+                continue
+            was_finished = is_finished()
+            hook(control)
+            if is_finished() and not was_finished:
+                self._ended_by = hook
 
     def checkpointed(self, control: Control, paths: list[Path]) -> None:
         """Call the hooks for checkpoints that were written."""
@@ -144,6 +154,25 @@ class SessionControl:
     def loss_step(self) -> int | None:
         """The k of the x_k that ``loss`` was evaluated at."""
         return self._session.loss_step
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The other metrics of that evaluation, by name."""
+        return dict(self._session.metrics)
+
+    @property
+    def history(self) -> History:
+        """All evaluations so far."""
+        return self._session.history
+
+    @property
+    def training_loss(self) -> float | None:
+        """The mean loss of the workers' gradients since the latest evaluation."""
+        return self._session.training_losses.latest
+
+    def recent(self, column: str, count: int = 2_000) -> NDArray[Any]:
+        """Return a column of the trace for the latest arrivals."""
+        return self._session.recent(column, count)
 
     def add_workers(self, count: int) -> None:
         """Add this many new workers."""

@@ -56,7 +56,7 @@ class Keeper:
         if in_background and not self.is_due(server):
             return made
         version = server.retain()
-        checkpoint = checkpoint_of(server.state(copy_params=False), recorder, self.wanted_workers(), history)
+        checkpoint = checkpoint_of(server.snapshot(), recorder, self.wanted_workers(), history)
         if in_background and checkpoint.num_bytes >= BACKGROUND_BYTES:
             self._pending = BackgroundWrite(lambda: self.folder.write_checkpoint(checkpoint)), version
         else:

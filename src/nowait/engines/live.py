@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, final
@@ -63,16 +63,28 @@ class LiveView:
             with contextlib.suppress(OSError):  # the terminal was closed
                 self._live.stop()
 
-    def update(self, server: Server, loss: float | None, workers: Iterable[WorkerView]) -> None:
+    def update(
+        self,
+        server: Server,
+        loss: float | None,
+        workers: Iterable[WorkerView],
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
         """Redraw the view. If the terminal was closed, stop drawing; the run continues."""
         if self._live is None:
             return
         try:
-            self._live.update(self._drawn(server, loss, list(workers)), refresh=True)
+            self._live.update(self._drawn(server, loss, list(workers), metrics), refresh=True)
         except OSError:
             self.shown = False
 
-    def _drawn(self, server: Server, loss: float | None, workers: list[WorkerView]) -> Any:
+    def _drawn(
+        self,
+        server: Server,
+        loss: float | None,
+        workers: list[WorkerView],
+        metrics: Mapping[str, float] | None = None,
+    ) -> Any:
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
@@ -92,10 +104,10 @@ class LiveView:
                 view.state or "computes",
             )
         hidden = len(workers) - len(shown)
-        lines = [Text(line) for line in self.lines(server, loss)]
+        lines = [Text(line) for line in self.lines(server, loss, metrics)]
         return Group(*lines, table, *([Text(f"and {hidden} faster workers", style="dim")] if hidden else []))
 
-    def lines(self, server: Server, loss: float | None) -> list[str]:
+    def lines(self, server: Server, loss: float | None, metrics: Mapping[str, float] | None = None) -> list[str]:
         """Return the lines above the table."""
         now, steps = server.now, server.steps
         last_time, last_steps = self._last
@@ -107,6 +119,7 @@ class LiveView:
             f"{self._title}: step {steps:,}{self._goal()}, {now:.0f} s{self._time_left(server)}",
             f"{rate:,.0f} steps/s, loss {'not known yet' if loss is None else f'{loss:.6g}'}, {late}"
             f" (M = {server.num_workers})",
+            *([", ".join(f"{name} {value:.6g}" for name, value in metrics.items())] if metrics else []),
         ]
 
     def _goal(self) -> str:

@@ -13,6 +13,7 @@ from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper
 from nowait.recording import Callback, TraceRecorder
+from nowait.recording.best import BestFile
 from nowait.recording.checkpoints import Checkpoint
 
 
@@ -34,6 +35,8 @@ class Parts:
     """True if advice is not logged, because the run is one of many."""
     keeper: Keeper | None = None
     """Writes the run to its folder while it is running."""
+    best: BestFile | None = None
+    """Keeps the params of the best evaluation."""
     checkpoint: Checkpoint | None = None
     """The checkpoint from which a resumed run continues."""
     identification: Identification | None = None

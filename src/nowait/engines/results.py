@@ -68,6 +68,7 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
             bytes_down=(server.num_tickets - tally.repeats) * last.nbytes,
         ),
         config=parts.config,
+        problem=parts.problem,
     )
 
 

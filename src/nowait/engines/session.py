@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol, final
+from typing import Any, Protocol, final
+
+from numpy.typing import NDArray
 
 from nowait.core import Command, Event
 from nowait.core.memory import to_host
-from nowait.core.problem import loss_of
+from nowait.core.problem import TRAINING_LOSS, Evaluation, evaluation
 from nowait.core.types import Vector
 from nowait.engines.due import Due
 from nowait.engines.hooks import Hooks, SessionControl, WorkerControl
 from nowait.engines.parts import Parts
 from nowait.engines.results import Ending, build_run, is_reasonable
-from nowait.recording import HistoryRecorder, Run
+from nowait.engines.training_losses import TrainingLosses
+from nowait.recording import History, HistoryRecorder, Run
 from nowait.recording.checkpoints import Checkpoint
 
 __all__ = ["Evaluator", "Parts", "Session", "Snapshot", "WorkerControl"]
@@ -53,11 +57,15 @@ class Session:
         self._evaluated_step = -1
         self._keeper = parts.keeper
         self._history = HistoryRecorder()
+        self._evaluation = evaluation(parts.problem, parts.capabilities)
         self._hooks = Hooks(parts.callbacks)
         self._watched = self._hooks.follow_events or self._keeper is not None
         self._due = Due()
         self.loss: float | None = None
         """The latest loss evaluated."""
+        self.metrics: Mapping[str, float] = {}
+        """The other metrics of the same evaluation."""
+        self.training_losses = TrainingLosses()
         self.finished = False
         self.advice = ""
         self._last: Vector | None = None
@@ -86,6 +94,7 @@ class Session:
         self._hooks.resumed(self.server)
         if self._history.entries:
             self._evaluated_step, self.loss = self._history.entries[-1][0], self._history.entries[-1][3]
+            self.metrics = self._history.metrics[-1]
         if self._evaluated_step != self.server.steps:
             self._evaluate()
         else:
@@ -135,6 +144,21 @@ class Session:
         return self._history.entries[-1][0] if self._history.entries else None
 
     @property
+    def shown_metrics(self) -> dict[str, float]:
+        """The latest metrics and the current training loss, for the live view."""
+        training_loss = self.training_losses.latest
+        return {**self.metrics, **({} if training_loss is None else {TRAINING_LOSS: training_loss})}
+
+    @property
+    def history(self) -> History:
+        """The evaluations so far."""
+        return self._history.history()
+
+    def recent(self, column: str, count: int) -> NDArray[Any]:
+        """Return a column of the trace for the latest arrivals."""
+        return self._parts.recorder.recent(column, count)
+
+    @property
     def worker_control(self) -> WorkerControl:
         """The engine's functions to add and remove workers; an error once the run is over."""
         if self._worker_control is None:
@@ -158,7 +182,7 @@ class Session:
         if server.diverged is None and self._evaluated_step != server.steps and not self._may_skip_the_last_loss():
             self._evaluator = None
             self._evaluate()
-        if server.steps == 0 and not self.advice and self._parts.budget.target_loss is None:
+        if server.steps == 0 and not self.advice and not self._parts.budget.has_target:
             self.stop("no step was made: the budget ended before the method had the gradients for one")
         ending = Ending(
             seconds=seconds,
@@ -216,26 +240,34 @@ class Session:
         self._evaluated_step = server.steps
         self._due.plan(server, self._parts.evaluations, self._parts.budget)
         if self._evaluator is None:
-            self.evaluated(snapshot, loss_of(self._parts.problem, to_host(server.params)))
+            self._evaluate_here(snapshot, to_host(server.params))
         else:
             self._due.pause()
             self._evaluator.begin(snapshot)
 
-    def evaluated(self, snapshot: Snapshot, loss: float) -> None:
-        """Record the loss of a snapshot; end the run if it reached its target or diverged."""
-        server, budget = self.server, self._parts.budget
-        self.loss = loss
-        self._history.add(snapshot.step, snapshot.gradients, snapshot.time, loss)
+    def _evaluate_here(self, snapshot: Snapshot, params: Vector) -> None:
+        """Evaluate params in this process."""
+        found = self._evaluation(params)
+        if self._parts.best is not None:
+            self._parts.best.offer(snapshot.step, found, params, self._parts.capabilities.write_model)
+        self.evaluated(snapshot, found.loss, found.metrics)
+
+    def evaluated(self, snapshot: Snapshot, loss: float, metrics: Mapping[str, float] | None = None) -> None:
+        """Record the evaluation of a snapshot; end the run if it reached its target or diverged."""
+        server, training_loss = self.server, self.training_losses.take()
+        of_workers = {} if training_loss is None else {TRAINING_LOSS: training_loss}
+        self.loss, self.metrics = loss, {**(metrics or {}), **of_workers}
+        self._history.add(snapshot.step, snapshot.gradients, snapshot.time, loss, self.metrics)
         if self._keeper is not None:
-            self._keeper.folder.evaluated(snapshot.step, snapshot.gradients, snapshot.time, loss)
+            self._keeper.folder.evaluated(snapshot.step, snapshot.gradients, snapshot.time, loss, self.metrics)
         self._due.unpause()
         if not self._is_reasonable(loss) and not self._parts.replaying:
             reason = f"the loss at step {snapshot.step} is {loss:.3g}"
             server.declare_diverged(reason)
             self._diverge(reason, snapshot.step)
-        elif budget.target_loss is not None and loss <= budget.target_loss:
+        elif self._parts.budget.reached(Evaluation(loss, dict(self.metrics))):
             self.finished = True
-        self._hooks.evaluated(SessionControl(self))
+        self._hooks.evaluated(SessionControl(self), lambda: self.finished)
 
     def _is_reasonable(self, loss: float) -> bool:
         return is_reasonable(loss, self._history.entries[0][3] if self._history.entries else 0.0)

@@ -5,8 +5,8 @@ A compiler may not reorder floating-point additions, so a plain loop adds one en
 the order depends on the processor and on the alignment of the arrays. Here the order is fixed: of W lanes, lane l adds
 up the entries l, l + W, l + 2W, …; the lanes are added in pairs (lane l and lane l + W/2, and so on); the remaining
 entries are added up one by one, and their sum is added last. W is sixteen, and four where eight sums are computed in
-one pass. Multiplications and additions are never fused. The code is generated as LLVM IR, because numba has no vector
-types. Imports numba.
+one pass (of eight rows and a vector, or of four rows and two vectors). Multiplications and additions are never fused.
+The code is generated as LLVM IR, because numba has no vector types. Imports numba.
 """
 
 from __future__ import annotations
@@ -75,6 +75,42 @@ def _eight_dots(typing: Any, matrix: Any, starts: Any, vector: Any, size: Any) -
         return context.make_tuple(builder, signature.return_type, sums)
 
     return types.UniTuple(types.float64, 8)(matrix, types.UniTuple(types.int64, 8), vector, types.int64), generate
+
+
+@intrinsic
+def _dots_of_four_and_two(
+    typing: Any, matrix: Any, starts: Any, vectors: Any, first: Any, second: Any, size: Any
+) -> Any:
+    """Return Σ matrix·vector over ``size`` entries, for each of four starts in the matrix, for two starts of vectors.
+
+    The lanes of both vectors are side by side, so that processors with registers of eight numbers fill them.
+    """
+    _check_contiguous(matrix, vectors)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        whole, points = (_first_entry(context, builder, signature, arguments, number) for number in (0, 2))
+        rows = [builder.gep(whole, [start]) for start in cgutils.unpack_tuple(builder, arguments[1], 4)]
+        x, y = (builder.gep(points, [arguments[number]]) for number in (3, 4))
+
+        def terms(entries: _Entries) -> list[Any]:
+            factors = entries.beside(entries.load(x), entries.load(y))
+            loaded = [entries.load(row) for row in rows]
+            return [entries.builder.fmul(entries.beside(row, row), factors) for row in loaded]
+
+        def single_terms(entries: _Entries) -> list[Any]:
+            return [entries.builder.fmul(entries.load(row), entries.load(point)) for row in rows for point in (x, y)]
+
+        size = arguments[5]
+        blocked = builder.and_(size, size.type(-LANES_OF_EIGHT))
+        span = (size.type(0), blocked, LANES_OF_EIGHT)
+        lanes = _add_up(builder, span, terms, count=4, lanes=2 * LANES_OF_EIGHT)
+        rest = _add_up(builder, (blocked, size, SCALAR), single_terms, count=8)
+        totals = [_pairwise_sum(builder, lane, LANES_OF_EIGHT, half) for lane in lanes for half in range(2)]
+        sums = [builder.fadd(total, one) for total, one in zip(totals, rest, strict=True)]
+        return context.make_tuple(builder, signature.return_type, sums)
+
+    index = types.int64
+    return types.UniTuple(types.float64, 8)(matrix, types.UniTuple(index, 4), vectors, index, index, index), generate
 
 
 @intrinsic
@@ -167,6 +203,11 @@ class _Entries:
         zeros = ir.Constant(ir.VectorType(ir.IntType(32), self._width), [0] * self._width)
         return self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
 
+    def beside(self, first: Any, second: Any) -> Any:
+        """Return a vector with the entries of one vector after those of another."""
+        places = ir.Constant(ir.VectorType(ir.IntType(32), 2 * self._width), list(range(2 * self._width)))
+        return self.builder.shuffle_vector(first, second, places)
+
     def _pointer(self, data: Any) -> Any:
         pointer = self.builder.gep(data, [self._index])
         return self.builder.bitcast(pointer, self._of(data.type.pointee).as_pointer())
@@ -203,10 +244,19 @@ def _sums(builder: Any, size: Any, width: int, terms: Callable[[_Entries], list[
     return [builder.fadd(_pairwise_sum(builder, lane, width), one) for lane, one in zip(lanes, rest, strict=True)]
 
 
-def _add_up(builder: Any, span: tuple[Any, Any, int], terms: Callable[[_Entries], list[Any]], count: int) -> list[Any]:
-    """Compute sums over the entries from ``first`` to ``end``, ``width`` entries at a time."""
+def _add_up(
+    builder: Any,
+    span: tuple[Any, Any, int],
+    terms: Callable[[_Entries], list[Any]],
+    count: int,
+    lanes: int | None = None,
+) -> list[Any]:
+    """Compute sums over the entries from ``first`` to ``end``, ``width`` entries at a time; a term has ``lanes`` lanes.
+
+    ``lanes`` None means ``width`` of them.
+    """
     first, end, width = span
-    zero = ir.Constant(DOUBLE if width == SCALAR else ir.VectorType(DOUBLE, width), None)
+    zero = ir.Constant(DOUBLE if width == SCALAR else ir.VectorType(DOUBLE, lanes or width), None)
     sums = [cgutils.alloca_once_value(builder, zero) for _ in range(count)]
     with cgutils.for_range_slice(builder, first, end, end.type(width), inc=True) as (index, _):
         for total, term in zip(sums, terms(_Entries(builder, index, width)), strict=True):
@@ -214,9 +264,10 @@ def _add_up(builder: Any, span: tuple[Any, Any, int], terms: Callable[[_Entries]
     return [builder.load(total) for total in sums]
 
 
-def _pairwise_sum(builder: Any, vector: Any, width: int) -> Any:
-    """Return the sum of the lanes, added in pairs."""
-    numbers = [builder.extract_element(vector, ir.IntType(32)(lane)) for lane in range(width)]
+def _pairwise_sum(builder: Any, vector: Any, width: int, part: int = 0) -> Any:
+    """Return the sum of ``width`` lanes, added in pairs. A vector with more lanes has several parts of so many."""
+    lanes = range(part * width, (part + 1) * width)
+    numbers = [builder.extract_element(vector, ir.IntType(32)(lane)) for lane in lanes]
     while len(numbers) > 1:
         half = len(numbers) // 2
         numbers = [builder.fadd(numbers[lane], numbers[lane + half]) for lane in range(half)]
@@ -255,6 +306,17 @@ def eight_dots(matrix: Any, rows: Any, vector: Any) -> Any:
     a, b, c, d, e, f, g, h = rows
     starts = (a * size, b * size, c * size, d * size, e * size, f * size, g * size, h * size)
     return _eight_dots(matrix, starts, vector, size)
+
+
+@inlined
+def dots_of_four_and_two(matrix: Any, rows: Any, vectors: Any, first: int) -> Any:
+    """Return the dot products of four rows (a tuple) of a contiguous matrix with the rows ``first`` and ``first + 1``
+    of another one: those of the first row, then those of the second, and so on. The bits are those of ``eight_dots``.
+    """
+    size = matrix.shape[1]
+    a, b, c, d = rows
+    starts = (a * size, b * size, c * size, d * size)
+    return _dots_of_four_and_two(matrix, starts, vectors, first * size, (first + 1) * size, size)
 
 
 @inlined

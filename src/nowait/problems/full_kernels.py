@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from nowait.numerics.compiled import compiled
+from nowait.numerics.compiled import compiled, inlined
 from nowait.numerics.elementary_kernels import exp, log, log1p_of_share
-from nowait.numerics.lanes import dot, dot_of_rows, total
+from nowait.numerics.lanes import dot, dot_of_rows, dots_of_four_and_two, total
 from nowait.problems.kernels import ABSOLUTE, FIRST, HINGE, LEAST_SQUARES, add_from, margins_of_eight, sparse_margin
 
 
@@ -22,12 +22,24 @@ def dense_margins(features: Any, rows: Any, points: Any, margins: Any) -> None:
     i = FIRST
     while i < rows.size:
         whole = i + 8 <= rows.size
-        for p in range(points.shape[0]):
+        paired = points.shape[0] // 2 * 2 if whole else 0
+        for p in range(0, paired, 2):
+            margins_of_four_and_two(features, rows, i, points, p, margins)
+            margins_of_four_and_two(features, rows, i + 4, points, p, margins)
+        for p in range(paired, points.shape[0]):
             if whole:
                 margins_of_eight(features, rows, i, points[p], margins[p])
             else:
                 margins[p, i] = dot(features[rows[i]], points[p])
         i += 8 if whole else 1
+
+
+@inlined
+def margins_of_four_and_two(features: Any, rows: Any, i: int, points: Any, p: int, margins: Any) -> None:
+    """The margins of the four rows from index i on, at points p and p + 1."""
+    dots = dots_of_four_and_two(features, (rows[i], rows[i + 1], rows[i + 2], rows[i + 3]), points, p)
+    for k in range(4):
+        margins[p, i + k], margins[p + 1, i + k] = dots[2 * k], dots[2 * k + 1]
 
 
 @compiled

@@ -71,6 +71,11 @@ class Batches:
         """True for an IterableDataset, whose items come in its own order."""
         return isinstance(self.data, IterableDataset)
 
+    @property
+    def is_plain(self) -> bool:
+        """True if batches are rows of tensors: drawing them involves no code of the user, and no random numbers."""
+        return _is_plain(self.data) and self.collate is default_collate
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out caches and the open stream."""
         return self.__dict__ | {"_permutations": {}, "_stream": None}
@@ -79,16 +84,19 @@ class Batches:
         """Let this process take the items of one worker; until then, it takes those of all workers."""
         self._stream = Stream(self.data, worker, num_workers)
 
-    def draw(self, sample: Sample, part: int, parts: int) -> Any:
-        """Return the batch of a ticket, or batch number ``part`` if it has several."""
+    def draw(self, sample: Sample, part: int, parts: int, *, pinned: bool = False) -> Any:
+        """Return the batch of a ticket, or batch number ``part`` if it has several.
+
+        With ``pinned``, batches that are plain rows of tensors are put into pinned memory at once.
+        """
         if self.is_stream:
             self._stream = self._stream or Stream(self.data)
             return self.collate([self._stream.take() for _ in range(self.size.of_worker(sample.worker))])
         places = self._places(sample, part, parts)
         if self.bad_items is None:
-            return self._fetched(places, self.data)
+            return self._fetched(places, self.data, pinned=pinned)
         try:
-            return self._fetched(places, self.data)
+            return self._fetched(places, self.data, pinned=pinned)
         except Exception:  # find out which item it was
             return self.collate(self._with_replacements(places, sample, part * REPLACEMENTS_PER_BATCH))
 
@@ -110,11 +118,11 @@ class Batches:
             return self.collate(items)
         return self.some(np.arange(min(count, len(self.data))), self.data)[1]
 
-    def _fetched(self, places: Integers, data: Any) -> Any:
+    def _fetched(self, places: Integers, data: Any, *, pinned: bool = False) -> Any:
         """Return these items as a batch, fetched in one call if the data set supports it."""
-        if type(data) is TensorDataset and self.collate is default_collate:  # a subclass may change its items
+        if _is_plain(data) and self.collate is default_collate:
             chosen = torch.from_numpy(np.asarray(places, dtype=np.int64))
-            return [tensor[chosen] for tensor in data.tensors]
+            return [_rows(tensor, chosen, pinned=pinned) for tensor in data.tensors]
         numbers = [int(place) for place in places]
         several = getattr(data, "__getitems__", None)
         return self.collate(several(numbers) if several is not None else [data[number] for number in numbers])
@@ -166,6 +174,17 @@ class Batches:
             order = rng.permutation(rows)
             self._permutations[worker_key] = (epoch, order)
         return order
+
+
+def _is_plain(data: Any) -> bool:
+    return type(data) is TensorDataset  # a subclass may change its items
+
+
+def _rows(tensor: torch.Tensor, chosen: torch.Tensor, *, pinned: bool) -> torch.Tensor:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        return tensor[chosen]
+    out = torch.empty((len(chosen), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=pinned)
+    return torch.index_select(tensor, 0, chosen, out=out)
 
 
 def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""The few functions of the CUDA runtime that PyTorch does not offer: memory that other processes can open.
+"""The few functions of the CUDA runtime that PyTorch does not offer: memory that other processes can open, and more.
 
 Memory from PyTorch's own allocator could be shared as well, but then PyTorch counts its users in every process, and a
 process that is killed never gives its count back. Here the process that allocates owns the memory, whatever others do.
@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, final
 
+import numpy as np
 import torch
 
+PAGE_BYTES = mmap.PAGESIZE
 OUT_OF_MEMORY = 2
 HANDLE_BYTES = 64
 ALLOCATION_BYTES = 1 << 21
 """CUDA allocates in units of this size, and a handle exports whole units: memory that is shared takes whole ones."""
+REGISTER_READ_ONLY = 8
+"""A flag of ``cudaHostRegister``, for memory that this process must not write to."""
 LAZY_PEER_ACCESS = 1
 """A flag of ``cudaIpcOpenMemHandle``: memory of another GPU becomes readable if the two can reach each other."""
 
@@ -86,6 +92,50 @@ class _View:
     def __init__(self, allocation: Allocation, description: dict[str, Any]) -> None:
         self._allocation = allocation
         self.__cuda_array_interface__ = description | {"version": 3, "strides": None}
+
+
+@final
+class PinnedArrays:
+    """Pins the memory of NumPy arrays, so that a GPU copies it at full speed, where that is possible.
+
+    Only for arrays that stay where they are as long as the process exists: the slots of a worker.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, bool] = {}
+
+    def pin(self, array: np.ndarray) -> bool:
+        """Return True if the array is in pinned memory. The first call for an array tries to pin it."""
+        address = array.ctypes.data
+        if address not in self._known:
+            self._known[address] = _register(address, array.nbytes, read_only=not array.flags.writeable)
+        return self._known[address]
+
+
+def _register(address: int, size: int, *, read_only: bool) -> bool:
+    """Pin host memory; returns False if that is not possible."""
+    if address % PAGE_BYTES != 0:
+        return False
+    flags = ctypes.c_uint(REGISTER_READ_ONLY if read_only else 0)
+    code = _runtime().cudaHostRegister(ctypes.c_void_p(address), ctypes.c_size_t(size), flags)
+    if code != 0:
+        _runtime().cudaGetLastError()
+    return bool(code == 0)
+
+
+@contextlib.contextmanager
+def clear_memory_errors() -> Iterator[None]:
+    """Raise a MemoryError with advice if a GPU runs out of memory."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        torch.cuda.empty_cache()  # other processes may need what this one only keeps
+        said = str(error).partition(". GPU")[0].splitlines()[0]
+        raise MemoryError(
+            f"{said}. All workers on a GPU share its memory: use fewer, or a smaller batch_size with accumulate="
+        ) from None
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from nowait.core.layout import Block, Layout
 from nowait.core.types import Vector
 
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
@@ -30,32 +31,21 @@ def tensor_of(array: Vector) -> torch.Tensor:
 
 @final
 @dataclass(frozen=True)
-class Piece:
-    """The range of entries that a tensor takes in the flat vector."""
-
-    name: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
-
-
-@final
-@dataclass(frozen=True)
-class Layout:
+class ModelLayout:
     """The positions of the trained parameters and the buffers of a model in params.
 
     Parameters come first, then the buffers that training changes, as statistics with a 1 at the end
     (``nowait.core.statistics``). Frozen parameters and all other buffers are left out; tied parameters appear once.
     """
 
-    parameters: tuple[Piece, ...]
-    buffers: tuple[Piece, ...]
+    parameters: Layout
+    buffers: tuple[Block, ...]
     dtype: Any
     """The NumPy dtype of params: that of the model, or float32 for models in half precision."""
     model_dtype: torch.dtype
 
     @classmethod
-    def of(cls, model: torch.nn.Module, statistics: Iterable[str] = ()) -> Layout:
+    def of(cls, model: torch.nn.Module, statistics: Iterable[str] = ()) -> ModelLayout:
         """Return the layout of a model with these buffers as statistics; raise an error if it cannot be trained."""
         trained = [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
         if not trained:
@@ -66,21 +56,23 @@ class Layout:
             raise TypeError(
                 f"parameters must all be float32 (or all float64, bfloat16 or float16), got {names}: cast the model"
             )
-        parameters, end = _pieces(trained, 0)
+        parameters = Layout.of({name: tensor.shape for name, tensor in trained})
         wanted = set(statistics)
-        buffers, _ = _pieces([(name, tensor) for name, tensor in model.named_buffers() if name in wanted], end)
+        buffers = _blocks(
+            [(name, tensor) for name, tensor in model.named_buffers() if name in wanted], parameters.length
+        )
         kind = kinds.pop()
         return cls(parameters, buffers, DTYPES.get(kind, np.float32), kind)
 
     @property
     def num_parameters(self) -> int:
         """The number of trained entries."""
-        return self.parameters[-1].end
+        return self.parameters.length
 
     @property
     def num_statistics(self) -> int:
         """The number of entries of the buffers and the 1 at the end; 0 without buffers."""
-        return self.buffers[-1].end - self.num_parameters + 1 if self.buffers else 0
+        return self.buffers[-1].stop - self.num_parameters + 1 if self.buffers else 0
 
     @property
     def length(self) -> int:
@@ -91,33 +83,44 @@ class Layout:
         """Return the parameters and buffers of a model as params."""
         vector = np.ones(self.length, self.dtype)
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-        for piece in (*self.parameters, *self.buffers):
-            vector[piece.start : piece.end] = tensors[piece.name].detach().cpu().reshape(-1).to(torch.float64).numpy()
+        for block in (*self.parameters.blocks, *self.buffers):
+            vector[block.entries] = tensors[block.name].detach().cpu().reshape(-1).to(torch.float64).numpy()
         return vector
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Return a view of the flat tensor for each parameter."""
-        return [flat[piece.start : piece.end].view(piece.shape) for piece in self.parameters]
-
-    def load_buffers(self, model: torch.nn.Module, flat: torch.Tensor) -> None:
-        """Copy the statistics in params into the buffers of a model."""
-        if self.buffers:
-            tensors = dict(model.named_buffers())
-            for piece in self.buffers:
-                tensors[piece.name].copy_(flat[piece.start : piece.end].view(piece.shape))
-
-    def store_buffers(self, model: torch.nn.Module, flat: torch.Tensor) -> None:
-        """Copy the buffers of a model, and the 1 after them, into a flat tensor."""
-        if self.buffers:
-            tensors = dict(model.named_buffers())
-            for piece in self.buffers:
-                flat[piece.start : piece.end].view(piece.shape).copy_(tensors[piece.name])
-            flat[-1] = 1.0
+        return self.parameters.views(flat)
 
 
-def _pieces(named: Iterable[tuple[str, torch.Tensor]], start: int) -> tuple[tuple[Piece, ...], int]:
-    pieces = []
+def _blocks(named: Iterable[tuple[str, torch.Tensor]], start: int) -> tuple[Block, ...]:
+    blocks = []
     for name, tensor in named:
-        pieces.append(Piece(name, tuple(tensor.shape), start, start + tensor.numel()))
+        blocks.append(Block(name, tuple(tensor.shape), start, start + tensor.numel()))
         start += tensor.numel()
-    return tuple(pieces), start
+    return tuple(blocks)
+
+
+MAX_CACHED_VIEWS = 256
+"""Views are cached for this many vectors, by address."""
+
+
+@final
+class CachedViews:
+    """Views of the blocks of vectors, which are made once for each address."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._cached: dict[tuple[int, int, str], tuple[torch.Tensor, list[torch.Tensor]]] = {}
+
+    def of(self, vector: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return the vector as a tensor, and its views. They do not keep an array alive, but a tensor they do."""
+        if isinstance(vector, torch.Tensor):
+            address = (vector.data_ptr(), vector.numel(), str(vector.dtype))
+        else:
+            address = (vector.ctypes.data, vector.size, vector.dtype.char)
+        if address not in self._cached:
+            if len(self._cached) >= MAX_CACHED_VIEWS:
+                self._cached.clear()
+            flat = vector if isinstance(vector, torch.Tensor) else tensor_of(vector)
+            self._cached[address] = (flat, self._layout.views(flat))
+        return self._cached[address]

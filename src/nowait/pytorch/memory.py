@@ -66,6 +66,22 @@ class TorchMemory(Memory):
         torch.from_numpy(values).copy_(vector)
         return values
 
+    def snapshot(self, vector: torch.Tensor) -> Any:
+        """Return a copy on the device, or in host memory if the device has no room for one."""
+        try:
+            return vector.clone()
+        except torch.cuda.OutOfMemoryError:
+            return self.copy_to_host(vector)
+
+    def fetch(self, vector: torch.Tensor) -> Vector:
+        """Copy a tensor to the host on a stream of its own, after what is queued now. Steps go on."""
+        if self.device.type != "cuda":
+            return self.to_host(vector)
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.default_stream(self.device))
+        with torch.cuda.stream(stream):
+            return self.copy_to_host(vector)
+
     def read_only(self, vector: torch.Tensor) -> torch.Tensor:
         """Return the tensor itself."""
         return vector

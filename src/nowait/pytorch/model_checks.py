@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import torch
@@ -89,6 +89,18 @@ def check_separate(first: torch.nn.Module, second: torch.nn.Module) -> None:
     mine = {tensor.data_ptr() for tensor in (*first.parameters(), *first.buffers()) if tensor.numel()}
     if any(tensor.data_ptr() in mine for tensor in (*second.parameters(), *second.buffers()) if tensor.numel()):
         raise ValueError("build_model must return a new model on every call, but two calls returned the same tensors")
+
+
+def momentum_of_statistics(model: torch.nn.Module, statistics: Iterable[str], batches: int) -> float:
+    """Return the largest fraction by which some batches move the running statistics of normalisation layers.
+
+    1 if one of the statistics is not of such a layer, or there are none.
+    """
+    layers = [one for one in model.modules() if isinstance(one, torch.nn.modules.batchnorm._NormBase)]
+    known = {id(buffer) for layer in layers for buffer in (layer.running_mean, layer.running_var)}
+    if not layers or any(id(model.get_buffer(name)) not in known for name in statistics):
+        return 1.0
+    return 1.0 - (1.0 - max(min(1.0, layer.momentum or 0.0) for layer in layers)) ** batches
 
 
 def _check_loss(loss: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 from nowait.core import Sample
 from nowait.numerics.splitmix import MASK, TICKET_STRIDE
 from nowait.pytorch.batches import converted, moved
+from nowait.pytorch.process import current_stream
 
 Draw = Callable[[Sample], Any]
 """Returns the batch of a ticket in host memory."""
@@ -31,6 +32,8 @@ class Prefetch:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._last: tuple[int, int] | None = None
         """Worker and job of the latest ticket."""
+        self._postponed: tuple[Sample, Draw] | None = None
+        """The ticket whose batch has to be prepared."""
         self._prepared: tuple[int, Any, bool] | None = None
         """The key of a sample, its batch, and whether that is on the device, or on its way there."""
 
@@ -43,18 +46,35 @@ class Prefetch:
         if not is_moved:
             return moved(batch, self._device)
         if self._stream is not None:
-            current = torch.cuda.current_stream(self._device)
+            current = current_stream(self._device)
             current.wait_stream(self._stream)
             _each_tensor(batch, lambda tensor: tensor.record_stream(current))
         return batch
 
     def prepare_after(self, sample: Sample, draw: Draw, is_ready: Callable[[Sample], bool]) -> None:
-        """Draw the batch of the ticket after this one, if that is possible now, and start to copy it to the device."""
+        """Draw the batch of the ticket after this one, if that is possible now, and start to copy it to the device.
+
+        That waits for ``between_gradients`` if the device has nothing to compute, or the batch is not ready: the
+        gradient should not wait for it.
+        """
         follows = self._last == (sample.worker, sample.job - 1)
-        self._last = (sample.worker, sample.job)
-        following = Sample(sample.worker, sample.job + 1, (sample.key + TICKET_STRIDE) & MASK)
-        if not follows or not is_ready(following):
+        self._last, self._postponed = (sample.worker, sample.job), None
+        if not follows:
             return
+        following = Sample(sample.worker, sample.job + 1, (sample.key + TICKET_STRIDE) & MASK)
+        is_idle = self._stream is not None and current_stream(self._device).query()
+        if is_idle or not is_ready(following):
+            self._postponed = (following, draw)
+        else:
+            self._prepare(following, draw)
+
+    def between_gradients(self) -> None:
+        """Prepare the next batch now, if that was postponed."""
+        if self._postponed is not None:
+            (following, draw), self._postponed = self._postponed, None
+            self._prepare(following, draw)
+
+    def _prepare(self, following: Sample, draw: Draw) -> None:
         try:
             batch = draw(following)
             is_plain = _is_plain(batch)
@@ -66,7 +86,11 @@ class Prefetch:
         if self._stream is None:
             return moved(batch, self._device)
         with torch.cuda.stream(self._stream):
-            return moved(_each_tensor(batch, torch.Tensor.pin_memory), self._device, non_blocking=True)
+            return moved(_each_tensor(batch, _pinned), self._device, non_blocking=True)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_pinned() else tensor.pin_memory()
 
 
 def _is_plain(batch: Any) -> bool:

@@ -15,21 +15,31 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from nowait.core import Sample, Update, checks
+from nowait.core import Layout, Sample, Update, checks
 from nowait.core.memory import Memory, memory_of, namespace_of, to_host
+from nowait.core.problem import RESERVED_METRICS
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
 from nowait.pytorch.batches import Batches, moved
-from nowait.pytorch.bound_model import BoundModel, bound_model
-from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation
-from nowait.pytorch.flat import DTYPES, Layout, tensor_of
+from nowait.pytorch.bound_model import BoundModel, Buffers, bound_model
+from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
+from nowait.pytorch.flat import DTYPES, ModelLayout, tensor_of
 from nowait.pytorch.loaders import Drawn, Loaders
 from nowait.pytorch.memory import TorchMemory
-from nowait.pytorch.model_checks import WriteCheck, changed_buffers, check_factory, check_separate, check_shapes
+from nowait.pytorch.model_checks import (
+    WriteCheck,
+    changed_buffers,
+    check_factory,
+    check_separate,
+    check_shapes,
+    momentum_of_statistics,
+)
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.per_worker import PerWorker
 from nowait.pytorch.prefetch import Prefetch
+from nowait.pytorch.process import before_workers_are_forked, fork_breaks_cuda
+from nowait.pytorch.reading import params_of
 from nowait.pytorch.rng import generator_states, same_states, seeded, set_generator_states
 from nowait.pytorch.settings import ComputeSettings
 
@@ -54,9 +64,10 @@ class TorchProblem:
     (input, target) pairs, or of any items that ``forward(model, batch) -> (output, target)`` accepts. The loss of a run
     is the mean over ``validation``, or over the first items of the training set; ``metrics`` are functions of (output,
     target), whose means ``evaluate`` returns. With ``sampling="epochs"`` a worker takes every item once per epoch; by
-    default items are drawn with replacement. ``clip_norm`` clips gradients on the worker; ``accumulate`` is the number
-    of batches per gradient. It and ``batch_size`` are a number, or a dictionary, list or function that gives one for
-    each worker. ``loader_workers`` processes of each worker draw its next batches while it computes.
+    default items are drawn with replacement. ``validation_loss`` is the loss of evaluations if it is another one than
+    that of gradients, such as one without label smoothing. ``clip_norm`` clips gradients on the worker; ``accumulate``
+    is the number of batches per gradient. It and ``batch_size`` are a number, or a dictionary, list or function that
+    gives one for each worker. ``loader_workers`` processes of each worker draw its next batches while it computes.
     ``skip_bad_items=True`` replaces items whose reading raises an exception; evaluations leave them out.
 
     ``device`` is one device, or a list of devices that workers take in turn. On GPUs, params and gradients of
@@ -96,9 +107,11 @@ class TorchProblem:
         deterministic: bool = False,
         params_on: str = "device",
         seed: int = 0,
+        validation_loss: Callable[[Any, Any], torch.Tensor] | None = None,
     ) -> None:
         check_factory(build_model)
         self._build, self._loss, self._forward = build_model, loss, forward or _usual_forward
+        self._validation_loss = loss if validation_loss is None else validation_loss
         self._metrics = dict(metrics or {})
         self._batches = Batches.of(train_set, batch_size, sampling, collate_fn, skip_bad_items=bool(skip_bad_items))
         self._loader_workers = checks.at_least(0, loader_workers, "loader_workers", "it counts processes")
@@ -120,12 +133,17 @@ class TorchProblem:
             raise ValueError(f'params_on must be "device" or "host", got {params_on!r}')
         self._params_on = params_on
         self._seed = checked_seed(seed)
+        self._latest_losses: list[torch.Tensor] = []
         self._prefetches: dict[tuple[int, str], Prefetch] = {}
         self._loaders: Loaders | None = None
         self._models: dict[tuple[int, str, str], BoundModel] = {}
         self._write_checks: dict[BoundModel, WriteCheck] = {}
         if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
             raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
+        if reserved := sorted(RESERVED_METRICS.intersection(self._metrics)):
+            raise ValueError(f"no metric may be called {reserved[0]!r}: that is another column of metrics.jsonl")
+        if not callable(self._validation_loss):
+            raise TypeError(f"validation_loss must be a function of (output, target), got {validation_loss!r}")
         with self._settings.active(), seeded(self._seed):
             self._layout, self._initial = self._checked_layout()
             if self._validation is not None:
@@ -144,6 +162,22 @@ class TorchProblem:
         return self._layout.num_statistics
 
     @property
+    def statistics_momentum(self) -> float:
+        """By what fraction at most one gradient moves the running statistics of batch normalisation.
+
+        1 if there are other buffers that training changes: it is not known how they follow.
+        """
+        return self._statistics_momentum
+
+    @property
+    def layout(self) -> Layout:
+        """The names, shapes and positions of the trained parameters in params: ``layout["0.weight"].of(run.params)``.
+
+        The buffers follow after ``layout.length`` entries.
+        """
+        return self._layout.parameters
+
+    @property
     def num_shards(self) -> int:
         """The number of workers that the data are split for; 1 if all workers draw from all items."""
         return 1 if self._batches.shards is None else self._batches.shards.count
@@ -159,13 +193,21 @@ class TorchProblem:
 
     def usual_update(self) -> Update:
         """Return ``torch.optim.SGD``, which rounds as a plain PyTorch loop does."""
-        return TorchOptimizer(torch.optim.SGD)
+        return TorchOptimizer(torch.optim.SGD, fused="device")
 
-    def prepare(self) -> None:
-        """Build the model before workers are forked, with one thread, because threads do not survive a fork."""
+    def prepare(self) -> bool:
+        """Build the model before workers are forked, with one thread, because threads do not survive a fork.
+
+        Returns False if CUDA is needed and was initialised while the problem was loaded: it does not survive either.
+        """
         torch.set_num_threads(1)
+        before_workers_are_forked()
         if all(device.type == "cpu" for device in self._devices):
             self._model_for(0, self._initial)
+            return True
+        with self._settings.active():
+            pass  # PyTorch imports much when it is first asked for deterministic algorithms
+        return not fork_breaks_cuda()
 
     def start_worker(self, worker: int, num_workers: int) -> None:
         """Divide a stream among the workers, and start the processes that draw the batches of this worker."""
@@ -204,11 +246,13 @@ class TorchProblem:
         A model that is on the device of the vectors computes in their memory; otherwise they are copied.
         """
         point = self._fitting(point)
-        with self._settings.active():
+        with self._settings.active(), clear_memory_errors():
             bound = self._model_for(sample.worker, point)
             bound.load(point)
             bound.zero_gradient(out)
-            bound.model.train()
+            if not bound.model.training:
+                bound.model.train()
+            self._latest_losses.clear()
             with self._write_checks[bound]:
                 if self._prefetches_on(bound.device):
                     self._backward_with_prefetch(bound, sample)
@@ -218,15 +262,37 @@ class TorchProblem:
                 torch.nn.utils.clip_grad_norm_(bound.model.parameters(), self._clip * self._settings.loss_scale)
             bound.store_gradient(out, self._settings.loss_scale)
 
+    def between_gradients(self) -> None:
+        """Draw the next batch, if the GPU was too fast for that to be done while it computed."""
+        for prefetch in self._prefetches.values():
+            prefetch.between_gradients()
+
     def loss(self, point: Vector) -> float:
-        """Return the mean loss over the validation set, in evaluation mode."""
+        """Return the mean loss over the validation set, in evaluation mode.
+
+        Evaluations are seeded by the problem: random layers and data sets draw the same numbers every time, and the
+        states of the global generators are restored.
+        """
         return self._means(point, {}, self._validation_batches())["loss"]
+
+    def training_loss(self) -> float | None:
+        """Return the mean loss of the batches from which the latest gradient of this process was computed."""
+        losses = [float(loss) for loss in self._latest_losses]
+        return sum(losses) / len(losses) if losses else None
 
     # For users
 
     def evaluate(self, params: Vector) -> dict[str, float]:
         """Return the mean loss over the validation set and the mean of each metric, by name."""
         return self._means(params, self._metrics, self._validation_batches())
+
+    def params_of(self, source: Mapping[str, Any] | torch.nn.Module | str | Path) -> Vector:
+        """Return the params of a state dict, a model, or a ``.safetensors`` file with one of them, or with ``params``.
+
+        Such files are ``model.safetensors``, ``params.safetensors`` and ``best.safetensors`` of a run, and
+        ``state.safetensors`` of a checkpoint.
+        """
+        return params_of(source, self._built(), self._layout)
 
     def model(self, params: Vector) -> torch.nn.Module:
         """Return a new model with these params, such as ``run.params``, in evaluation mode."""
@@ -237,18 +303,22 @@ class TorchProblem:
         with torch.no_grad():
             for parameter, view in zip(trained, self._layout.views(flat), strict=True):
                 parameter.copy_(view)
-            self._layout.load_buffers(model, flat)
+            Buffers(model, self._layout).load(flat)
         return model.eval()
 
     def write_files(self, params: Vector, folder: Path) -> None:
         """Write ``model.safetensors``, which ``safetensors.torch.load_model`` reads without nowait."""
+        unfinished = folder / ".model.safetensors.unfinished"
+        self.write_model(params, unfinished, {})
+        os.replace(unfinished, folder / "model.safetensors")
+
+    def write_model(self, params: Vector, path: Path, metadata: Mapping[str, str]) -> None:
+        """Write the model with these params to a file that ``safetensors.torch.load_model`` reads without nowait."""
         from safetensors.torch import save_model
 
-        unfinished = folder / ".model.safetensors.unfinished"
         model = self.model(params)
         model.register_state_dict_post_hook(_remove_compiler_prefix)  # type: ignore[no-untyped-call]
-        save_model(model, str(unfinished))
-        os.replace(unfinished, folder / "model.safetensors")
+        save_model(model, str(path), dict(metadata))
 
     def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
         """Give every worker its own items: at random (``"iid"``), or sorted by target (``"label"``, ``"sorted"``).
@@ -271,6 +341,7 @@ class TorchProblem:
         other._batches.shards = Shards.split(order, workers)
         other._batches._permutations = {}
         other._models, other._write_checks, other._prefetches, other._loaders = {}, {}, {}, None
+        other._latest_losses = []
         return other
 
     def _targets(self) -> Floats:
@@ -294,6 +365,7 @@ class TorchProblem:
         return {
             "build_model": self._build,
             "loss": self._loss,
+            "validation_loss": self._validation_loss,
             "train_set": self._batches.data,
             "validation": self._validation,
             "metrics": self._metrics,
@@ -303,7 +375,14 @@ class TorchProblem:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the models: every process builds its own."""
-        return self.__dict__ | {"_models": {}, "_write_checks": {}, "_prefetches": {}, "_loaders": None}
+        fresh: dict[str, Any] = {
+            "_models": {},
+            "_write_checks": {},
+            "_prefetches": {},
+            "_loaders": None,
+            "_latest_losses": [],
+        }
+        return self.__dict__ | fresh
 
     def __repr__(self) -> str:
         data = "a stream" if self._batches.is_stream else f"{len(self._batches.data):,} items"
@@ -354,11 +433,14 @@ class TorchProblem:
 
     def _batch(self, sample: Sample, part: int) -> Any:
         drawn = None if self._loaders is None else self._loaders.take(sample, part)
-        return self._drawn_batch(sample, part) if drawn is None else drawn.batch
+        pinned = any(device.type == "cuda" for device in self._devices)
+        return self._drawn_batch(sample, part, pinned=pinned) if drawn is None else drawn.batch
 
-    def _drawn_batch(self, sample: Sample, part: int) -> Any:
+    def _drawn_batch(self, sample: Sample, part: int, *, pinned: bool) -> Any:
         """Draw a batch with generators of its own."""
         parts = self._accumulate.of_worker(sample.worker)
+        if self._batches.is_plain:
+            return self._batches.draw(sample, part, parts, pinned=pinned)
         with seeded(sample.part(parts + 1 + part).key):
             return self._batches.draw(sample, part, parts)
 
@@ -369,7 +451,7 @@ class TorchProblem:
         a ticket can be drawn ahead only if it uses no generator; otherwise this returns None.
         """
         if self._prefetches_on(self._device_of(sample.worker)):
-            return Drawn(self._drawn_batch(sample, part), None)
+            return Drawn(self._drawn_batch(sample, part, pinned=False), None)  # this process must not use CUDA
         parts = self._accumulate.of_worker(sample.worker)
         with seeded(sample.part(parts).key):
             before = generator_states()
@@ -382,22 +464,24 @@ class TorchProblem:
     def _backward_of(self, bound: BoundModel, batch: Any, parts: int) -> None:
         with self._settings.precision(bound.device):
             loss = self._loss(*self._forward(bound.model, batch))
+        self._latest_losses.append(loss.detach())
         factor = self._settings.loss_scale / parts
-        torch.autograd.backward(loss if factor == 1 else loss * factor)
+        with self._settings.one_thread(bound.device):
+            torch.autograd.backward(loss if factor == 1 else loss * factor)
 
     def _means(
         self, params: Vector, metrics: Mapping[str, Metric], batches: Iterable[tuple[int, Any]]
     ) -> dict[str, float]:
         params = self._fitting(params)
         totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
-        with self._settings.active(), torch.no_grad():
+        with self._settings.active(), clear_memory_errors(), seeded(self._seed), torch.no_grad():
             bound = self._model_for(0, params)
             bound.load(params)
             bound.model.eval()
             for items, batch in batches:
                 with self._settings.precision(bound.device):
                     output, target = self._forward(bound.model, moved(batch, bound.device))
-                    totals["loss"] += items * float(self._loss(output, target))
+                    totals["loss"] += items * float(self._validation_loss(output, target))
                 for name, metric in metrics.items():
                     totals[name] += items * float(metric(output, target))
                 count += items
@@ -436,24 +520,25 @@ class TorchProblem:
         name = (os.getpid() if device.type != "cpu" else 0, str(device), str(vectors_on))
         if name not in self._models:
             model = self._built()
-            if Layout.of(model, [piece.name for piece in self._layout.buffers]) != self._layout:
+            if ModelLayout.of(model, [block.name for block in self._layout.buffers]) != self._layout:
                 raise ValueError("build_model returned a model with other shapes than in the main process")
             self._models[name] = bound_model(model, self._layout, device, vectors_on)
             self._write_checks[self._models[name]] = WriteCheck(model)
         return self._models[name]
 
-    def _checked_layout(self) -> tuple[Layout, Vector]:
+    def _checked_layout(self) -> tuple[ModelLayout, Vector]:
         """Check the model on one batch, so that mistakes are reported early; return its layout and initial params."""
         model, other = self._built(), self._built()
-        Layout.of(model)
+        ModelLayout.of(model)
         check_separate(model, other)
-        if Layout.of(model) != Layout.of(other):
+        if ModelLayout.of(model) != ModelLayout.of(other):
             raise ValueError("build_model must return the same model on every call, but the shapes of two calls differ")
         device = self._devices[0]
         batch = moved(self._batches.first(self._batches.size.usual), device)
         with self._settings.precision(device):
             statistics = changed_buffers(other.to(device), self._forward, self._loss, batch)
-        layout = Layout.of(model, statistics)
+        layout = ModelLayout.of(model, statistics)
+        self._statistics_momentum = momentum_of_statistics(model, statistics, self._accumulate.usual)
         initial = layout.vector_of(model)
         if not np.isfinite(initial).all():
             raise ValueError("the model's initial parameters or statistics are not finite")

@@ -41,19 +41,28 @@ class ComputeSettings:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Set PyTorch's number of threads and its choice of algorithms, and restore both at the end."""
-        threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-        if threads == self.threads and not self.deterministic:
-            yield
-            return
-        torch.set_num_threads(self.threads)
-        if self.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with this
+        threads, changes_algorithms = torch.get_num_threads(), self._changes_algorithms()
+        if threads != self.threads:
+            torch.set_num_threads(self.threads)
+        if changes_algorithms:
             torch.use_deterministic_algorithms(True)
         try:
             yield
         finally:
-            torch.set_num_threads(threads)
-            torch.use_deterministic_algorithms(deterministic)
+            if threads != self.threads:
+                torch.set_num_threads(threads)
+            if changes_algorithms:
+                torch.use_deterministic_algorithms(False)
+
+    def _changes_algorithms(self) -> bool:
+        if not self.deterministic or torch.are_deterministic_algorithms_enabled():
+            return False
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with this
+        return True
+
+    def one_thread(self, device: torch.device) -> Any:
+        """Return the context in which gradients are computed: on a GPU in this thread, which saves waking another."""
+        return torch.autograd.set_multithreading_enabled(device.type != "cuda")
 
     def precision(self, device: torch.device) -> Any:
         """Return the context in which outputs and losses are computed."""

@@ -2,6 +2,7 @@
 
 from nowait.recording.callbacks import Callback, Control, checked_callbacks
 from nowait.recording.config import describe, name_of
+from nowait.recording.early_stopping import EarlyStopping
 from nowait.recording.history import History, HistoryRecorder
 from nowait.recording.interrupted import Interrupted
 from nowait.recording.recorder import TraceRecorder
@@ -13,6 +14,7 @@ from nowait.recording.trace import Trace
 __all__ = [
     "Callback",
     "Control",
+    "EarlyStopping",
     "History",
     "HistoryRecorder",
     "Interrupted",

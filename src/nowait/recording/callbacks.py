@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol, final
 
+from numpy.typing import NDArray
+
 from nowait.core.types import Vector
+from nowait.recording.history import History
 
 
 class Control(Protocol):
@@ -51,6 +54,25 @@ class Control(Protocol):
         It may be less than ``steps``: with real workers the loss is evaluated while the run continues.
         """
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The other metrics of the evaluation that ``loss`` is of, by name; empty before the first one."""
+
+    @property
+    def history(self) -> History:
+        """All evaluations so far."""
+
+    @property
+    def training_loss(self) -> float | None:
+        """The mean of the losses from which workers computed their gradients since the latest evaluation.
+
+        In ``on_evaluate``, and while no gradient has arrived after it, the mean up to that evaluation. None if there
+        is none, or the problem has no ``training_loss()``.
+        """
+
+    def recent(self, column: str, count: int = 2_000) -> NDArray[Any]:
+        """Return a column of the trace, such as "delay" or "stepsize", for the latest arrivals: at most ``count``."""
+
     def add_workers(self, count: int) -> None:
         """Add this many new workers."""
 
@@ -71,7 +93,11 @@ class Callback:
         """Called after a step: ``control.params`` is the new iterate."""
 
     def on_evaluate(self, control: Control) -> None:
-        """Called after an evaluation: ``control.loss`` is the loss of x_j with j = ``control.loss_step``."""
+        """Called after an evaluation: ``control.loss`` is the loss of x_j with j = ``control.loss_step``.
+
+        At the end of a run the last params are evaluated as well. A callback whose ``on_evaluate`` has called ``stop``
+        is not called for them.
+        """
 
     def on_checkpoint(self, control: Control, path: Path) -> None:
         """Called after a checkpoint was written to the folder ``path``."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from nowait.recording.best import BEST, best_metadata
 from nowait.recording.checkpoints import CheckpointFolder, newest_whole
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.files import check_contents, read_sealed
@@ -55,6 +56,8 @@ def check_folder(folder: str | Path) -> FolderCheck:
     checks: list[tuple[str, Callable[[Path], str]]] = [(CONFIG, _config), *_trace_check(path), (METRICS, _metrics)]
     if (path / STATS).exists():
         checks += [(STATS, _stats), (PARAMS, _params)]
+    if (path / BEST).exists():
+        checks.append((BEST, _best))
     files = [_checked(path, name, check) for name, check in checks]
     checkpoints, last = _checkpoints(path)
     files += checkpoints
@@ -117,6 +120,13 @@ def _params(folder: Path) -> str:
         return "no checksum: written by an older version"
     check_contents(folder / PARAMS, contents)
     return f"{contents.bytes:,} bytes, checksum matches"
+
+
+def _best(folder: Path) -> str:
+    found = best_metadata(folder / BEST)
+    if not {"monitor", "value", "step"} <= found.keys():
+        raise DamagedFileError(BEST, "its header does not say of which evaluation it is")
+    return f"{found['monitor']} {found['value']} at step {found['step']}, no checksum"
 
 
 def _checkpoints(folder: Path) -> tuple[list[FileCheck], int | None]:

@@ -150,13 +150,13 @@ def _remove(folder: Path) -> None:
 
 
 def _write_state(folder: Path, checkpoint: Checkpoint) -> None:
-    state = checkpoint.state
+    state = checkpoint.state.on_host()
     contents = write_file(folder / VECTORS, tensor_pieces(_vectors(state)))
     numbers: dict[str, Any] = {
         entry.name: getattr(state, entry.name) for entry in fields(state) if entry.name != "params"
     }
     for part in ("update", "output"):
-        numbers[part] = {name: value for name, value in numbers[part].items() if not isinstance(value, np.ndarray)}
+        numbers[part] = {name: value for name, value in numbers[part].items() if not _is_vector(value)}
     numbers |= {
         "initial_workers": checkpoint.initial_workers,
         "wanted_workers": checkpoint.wanted,
@@ -169,10 +169,14 @@ def _write_state(folder: Path, checkpoint: Checkpoint) -> None:
     write_file(folder / NUMBERS, [json_bytes(sealed(numbers))])
 
 
+def _is_vector(value: Any) -> bool:
+    return hasattr(value, "shape") and not isinstance(value, np.generic)
+
+
 def _vectors(state: ServerState) -> dict[str, Any]:
     vectors: dict[str, Any] = {"params": state.params}
     for part, values in (("update", state.update), ("output", state.output)):
-        vectors |= {f"{part}.{name}": value for name, value in values.items() if isinstance(value, np.ndarray)}
+        vectors |= {f"{part}.{name}": value for name, value in values.items() if _is_vector(value)}
     return vectors
 
 

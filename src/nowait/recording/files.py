@@ -165,10 +165,11 @@ def _plain(values: Mapping[str, Any]) -> Any:
 # Arrays, in the safetensors format
 
 
-def tensor_pieces(arrays: Mapping[str, Any]) -> Iterable[Any]:
+def tensor_pieces(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Iterable[Any]:
     """Yield the bytes of a safetensors file without copying the arrays, unlike ``safetensors.numpy.save``."""
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    header, offset = {}, 0
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
     for name, array in whole.items():
         kind = TENSOR_TYPES[array.dtype.str[1:]]
         header[name] = {

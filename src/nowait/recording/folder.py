@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -132,9 +132,11 @@ class RunFolder:
         """Write ``config.json``, with a checksum."""
         write_json(self.path / CONFIG, sealed(config))
 
-    def evaluated(self, step: int, gradients: int, time: float, loss: float) -> None:
+    def evaluated(
+        self, step: int, gradients: int, time: float, loss: float, metrics: Mapping[str, float] | None = None
+    ) -> None:
         """Append one line of metrics."""
-        append_metrics(self.path / METRICS, step, gradients, time, loss)
+        append_metrics(self.path / METRICS, step, gradients, time, loss, metrics or {})
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> Path | None:
         """Write a checkpoint and return its path; None if this step already has one."""
@@ -196,13 +198,11 @@ class RunFolder:
         self._began = True
 
     def _cut_history(self, checkpoint: Checkpoint) -> HistoryRecorder:
-        kept, path = HistoryRecorder(), self.path / METRICS
+        path = self.path / METRICS
         if checkpoint.is_start:
-            return kept
+            return HistoryRecorder()
         found = read_history(path, with_checksums=True) if path.is_file() else HistoryRecorder()
-        for entry in found.entries:
-            if entry[0] <= checkpoint.state.steps:
-                kept.add(*entry)
+        kept = found.cut(checkpoint.state.steps)
         if len(kept.entries) < checkpoint.evaluations:
             missing = checkpoint.evaluations - len(kept.entries)
             logger.warning("%s is damaged: %d losses before step %d are missing", path, missing, checkpoint.state.steps)

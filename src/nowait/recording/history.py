@@ -1,7 +1,9 @@
-"""The losses evaluated during a run."""
+"""The losses and metrics evaluated during a run."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
@@ -27,15 +29,22 @@ class History:
     """When x_k was made, in seconds since the start (virtual in a simulation)."""
     loss: Floats
     """F(x_k), the loss of the iterate x_k with k = ``step``."""
+    metrics: dict[str, Floats] = field(default_factory=dict)
+    """Every other metric of x_k by name, as long as ``loss``; NaN where an evaluation has none of that name."""
 
     def __len__(self) -> int:
         return len(self.step)
 
     def rows(self) -> list[dict[str, float]]:
-        """Return the entries as dictionaries, for a table or a file."""
+        """Return the entries as dictionaries, for a table or a file. Metrics that are NaN are left out."""
         columns = (self.step.tolist(), self.gradients.tolist(), self.time.tolist(), self.loss.tolist())
         names = ("step", "gradients", "time", "loss")
-        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        for name, column in self.metrics.items():
+            for row, value in zip(rows, column.tolist(), strict=True):
+                if not math.isnan(value):
+                    row[name] = value
+        return rows
 
 
 @final
@@ -44,10 +53,24 @@ class HistoryRecorder:
     """Collects evaluations."""
 
     entries: list[tuple[int, int, float, float]] = field(default_factory=list)
+    """Step, gradients, time and loss of every evaluation."""
+    metrics: list[Mapping[str, float]] = field(default_factory=list)
+    """The other metrics of every evaluation."""
 
-    def add(self, step: int, gradients: int, time: float, loss: float) -> None:
+    def add(
+        self, step: int, gradients: int, time: float, loss: float, metrics: Mapping[str, float] | None = None
+    ) -> None:
         """Add an evaluation."""
         self.entries.append((step, gradients, time, loss))
+        self.metrics.append(metrics or {})
+
+    def cut(self, last_step: int) -> HistoryRecorder:
+        """Return the evaluations up to a step."""
+        kept = HistoryRecorder()
+        for entry, metrics in zip(self.entries, self.metrics, strict=True):
+            if entry[0] <= last_step:
+                kept.add(*entry, metrics)
+        return kept
 
     def history(self) -> History:
         """Return the history so far."""
@@ -58,4 +81,8 @@ class HistoryRecorder:
             np.array(gradients, dtype=np.int64),
             np.array(time, dtype=np.float64),
             np.array(loss, dtype=np.float64),
+            {name: self._column(name) for name in dict.fromkeys(name for row in self.metrics for name in row)},
         )
+
+    def _column(self, name: str) -> Floats:
+        return np.array([row.get(name, math.nan) for row in self.metrics], dtype=np.float64)

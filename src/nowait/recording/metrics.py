@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,17 @@ MOST_WARNINGS = 3
 """Number of damaged lines that a warning lists."""
 
 
-def metrics_line(step: int, gradients: int, time: float, loss: float) -> str:
+def metrics_line(step: int, gradients: int, time: float, loss: float, **metrics: float) -> str:
     """Return the line of one evaluation."""
-    values = {"step": step, "gradients": gradients, "time": time, "loss": loss}
+    values = {"step": step, "gradients": gradients, "time": time, "loss": loss} | metrics
     return json.dumps(values | {CHECKSUM: _checksum_of(values)})
 
 
-def append_metrics(path: Path, step: int, gradients: int, time: float, loss: float) -> None:
+def append_metrics(
+    path: Path, step: int, gradients: int, time: float, loss: float, metrics: Mapping[str, float]
+) -> None:
     """Append one evaluation."""
-    append_line(path, metrics_line(step, gradients, time, loss))
+    append_line(path, metrics_line(step, gradients, time, loss, **metrics))
 
 
 def write_metrics(path: Path, history: History) -> None:
@@ -62,16 +65,18 @@ def read_history(path: Path, *, with_checksums: bool) -> HistoryRecorder:
     return recorder
 
 
-def _read_line(line: bytes, with_checksums: bool) -> tuple[int, int, float, float] | None:
+def _read_line(line: bytes, with_checksums: bool) -> tuple[int, int, float, float, dict[str, float]] | None:
     try:
         values = json.loads(line)
         checksum = values.pop(CHECKSUM, None)
         if checksum != _checksum_of(values) and (with_checksums or checksum is not None):
             return None
-        entry = int(values["step"]), int(values["gradients"]), float(values["time"]), float(values["loss"])
+        step, gradients = int(values.pop("step")), int(values.pop("gradients"))
+        time, loss = float(values.pop("time")), float(values.pop("loss"))
+        metrics = {name: float(value) for name, value in values.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return entry
+    return step, gradients, time, loss, metrics
 
 
 def _checksum_of(values: dict[str, Any]) -> int:

@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
+from nowait.core.capabilities import Capabilities
 from nowait.core.types import Floats, Vector
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.files import (
@@ -95,6 +96,25 @@ class Run:
     stats: Stats
     config: dict[str, Any] = field(default_factory=dict)
     """What was run, as text and numbers."""
+    problem: Any = field(default=None, repr=False)
+    """What was trained; None for a run that was loaded or unpickled."""
+
+    def model(self, problem: Any = None) -> Any:
+        """Return the model with ``params``, in evaluation mode, if the problem is a ``TorchProblem``.
+
+        A run that was loaded does not know its problem: pass it.
+        """
+        problem = self.problem if problem is None else problem
+        if problem is None:
+            raise ValueError("a run that was loaded does not know its problem: write run.model(problem)")
+        make = Capabilities.of(problem).model
+        if make is None:
+            raise TypeError(f"{type(problem).__name__} has no model: its result is run.params")
+        return make(self.params)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the problem, whose data may be large."""
+        return self.__dict__ | {"problem": None}
 
     def save(self, folder: str | Path) -> Path:
         """Write everything into a new folder, completely or not at all."""

@@ -155,12 +155,11 @@ class Sweep:
 
 def _padded(table: list[list[SweepRun]], name: str, longest: int) -> Floats:
     """Return one column of all runs as [stepsize, seed, evaluation]; NaN after the end of a run."""
-    padded = np.full((len(table), len(table[0]), longest), np.nan)
-    for place, row in enumerate(table):
-        for number, run in enumerate(row):
-            column = getattr(run, name)
-            padded[place, number, : len(column)] = column
-    return padded
+    columns = [getattr(run, name) for row in table for run in row]
+    lengths = np.array([len(column) for column in columns])
+    padded = np.full((len(columns), longest), np.nan)
+    padded[np.arange(longest) < lengths[:, None]] = np.concatenate(columns)
+    return padded.reshape(len(table), len(table[0]), longest)
 
 
 def _last(curves: Floats) -> Floats:

@@ -10,7 +10,9 @@ from nowait.recording.callbacks import Callback, Control
 
 @final
 class TensorBoard(Callback):
-    """Writes loss, workers, gradients and time at every evaluation: ``callbacks=[nw.TensorBoard("logs/mine")]``.
+    """Writes loss, metrics, workers, gradients, time, delay and stepsize at every evaluation.
+
+    ``callbacks=[nw.TensorBoard("logs/mine")]``. The delay is the mean of the latest arrivals, at most 2,000.
 
     Needs the package ``tensorboard``; without it the first evaluation raises ``ImportError``.
     """
@@ -23,8 +25,9 @@ class TensorBoard(Callback):
         """Write the current values."""
         writer = self._opened()
         if control.loss is not None:
-            writer.add_event(_event({"loss": control.loss}, control.loss_step or 0))
+            writer.add_event(_event({"loss": control.loss} | control.metrics, control.loss_step or 0))
         now = {"workers": control.num_workers, "gradients": control.gradients, "seconds": control.time}
+        now |= _of_arrivals(control)
         writer.add_event(_event({name: float(value) for name, value in now.items()}, control.steps))
         writer.flush()
 
@@ -42,6 +45,13 @@ class TensorBoard(Callback):
                 raise ImportError("nw.TensorBoard needs the package tensorboard: pip install tensorboard") from error
             self._writer = EventFileWriter(str(self._folder))
         return self._writer
+
+
+def _of_arrivals(control: Control) -> dict[str, float]:
+    """Return the mean delay of the latest arrivals, and the stepsize of the latest one that made a step."""
+    delays, stepsizes = control.recent("delay"), control.recent("stepsize")
+    used = stepsizes[stepsizes != 0]
+    return ({"delay": float(delays.mean())} if len(delays) else {}) | ({"stepsize": used[-1]} if len(used) else {})
 
 
 def _event(values: dict[str, float], step: int) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 
 from nowait.core import Constant, Sample, Server, Sgd, Update, sampler
 from nowait.core.capabilities import Capabilities
-from nowait.core.problem import Problem, checked_problem, initial_params, loss_of
+from nowait.core.problem import Problem, checked_problem, evaluation, initial_params, loss_of
 from nowait.core.types import Floats, Vector
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.session import Parts
@@ -62,6 +62,16 @@ def the_loss_is_a_finite_number(problem: Any) -> None:
     for point in _points(problem):
         loss = loss_of(problem, point)
         assert math.isfinite(loss), f"the loss near the initial params is {loss}"
+
+
+def metrics_are_numbers_by_name(problem: Any) -> None:
+    """What ``evaluate`` returns can be recorded, and a loss in it is that of ``loss``."""
+    params = initial_params(problem)
+    try:
+        found = evaluation(problem, Capabilities.of(problem))(params)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(str(error)) from error
+    assert found.loss == loss_of(problem, params), "evaluate(params) returns another loss than loss(params)"
 
 
 def a_gradient_has_one_finite_number_per_param(problem: Any) -> None:
@@ -337,6 +347,7 @@ PROBLEM_CHECKS: list[Callable[[Any], None]] = [
     the_required_members_are_there,
     initial_params_are_new_every_time,
     the_loss_is_a_finite_number,
+    metrics_are_numbers_by_name,
     a_gradient_has_one_finite_number_per_param,
     gradients_depend_on_point_and_sample_alone,
     points_are_not_written,
@@ -443,5 +454,7 @@ def _parts(problem: Any, budget: Budget, update: Update | None = None) -> Parts:
         seed=SEED,
         log=recorder,
         statistics=can.num_statistics,
+        statistics_momentum=can.statistics_momentum,
+        layout=can.layout,
     )
     return Parts(problem, server, recorder, budget, EvaluationPlan.of(None, budget))

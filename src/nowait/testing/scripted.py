@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from nowait.core.problem import loss_of
 from nowait.core.types import Vector
 from nowait.engines.fingerprint import Fingerprint
-from nowait.engines.workers.computation import Computation, details_of
-from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, Instruction, ReportKind
+from nowait.engines.workers.computation import Computation
+from nowait.engines.workers.evaluator import EvaluatorTask
+from nowait.engines.workers.records import FINGERPRINTER, REPORT, Instruction, ReportKind
 from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Opened, Reports, TransportEvent
+from nowait.recording.best import BestFile
 
 SIGKILL = 9
 SECONDS_PER_EVENT = 0.01
@@ -101,7 +102,7 @@ class _Process:
     serial: int
     place: int
     began: float
-    compute: Callable[[int, int, Vector, int], int] | None
+    computation: Computation | None
     order: tuple[int, int, int, int] | None = None
     """Ticket, job, slot and instruction of the order it has not reported on."""
     ordered: int = 0
@@ -162,8 +163,9 @@ class ScriptedTransport:
         capacity: float = math.inf,
         reopens: bool = True,
         opens: bool = True,
+        best: BestFile | None = None,
     ) -> None:
-        self._problem, self._seed, self._points = problem, seed, points
+        self._problem, self._seed, self._points, self._best = problem, seed, points, best
         self._script = iter(script)
         self._capacity, self._reopens, self._opens = capacity, reopens, opens
         self._time = 0.0
@@ -224,12 +226,12 @@ class ScriptedTransport:
 
     def start(self, worker: int, serial: int, place: int, began: float) -> Channel:
         """Start an imagined process."""
-        compute = None
+        computation = None
         if worker >= 0:
             out = np.empty_like(self._points.views[0])
-            compute = Computation(worker, self._problem, self._seed, out, self._send_details).compute
+            computation = Computation(worker, self._problem, self._seed, out, self._send_details)
             self._gradients[worker] = out
-        process = self._processes[serial] = _Process(worker, serial, place, began, compute)
+        process = self._processes[serial] = _Process(worker, serial, place, began, computation)
         self.started.append((worker, place))
         self.open_channels += 1
         if worker == FINGERPRINTER:
@@ -321,14 +323,12 @@ class ScriptedTransport:
         ticket, job, slot, instruction = order
         point = self._points.views[slot].view()
         point.flags.writeable = False
-        if process.compute is not None:
-            kind = process.compute(ticket, job, point, instruction)
-            return REPORT.pack(ticket, self._time - process.began, 0.0, process.worker, kind)
-        try:
-            loss, kind = loss_of(self._problem, point), int(ReportKind.LOSS)
-        except Exception as error:
-            self._send_details(EVALUATOR, ticket, details_of(error))
-            loss, kind = 0.0, int(ReportKind.ERROR)
+        if process.computation is not None:
+            kind = process.computation.compute(ticket, job, point, instruction)
+            report = REPORT.pack(ticket, self._time - process.began, 0.0, process.worker, kind)
+            loss_report = process.computation.loss_report
+            return report if loss_report is None else loss_report(ticket, kind) + report
+        loss, kind = EvaluatorTask(self._problem, self._best, self._send_details).compute(ticket, job, point)
         return REPORT.pack(ticket, loss, 0.0, process.worker, kind)
 
     def _fingerprint(self) -> Reports:

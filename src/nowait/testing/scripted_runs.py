@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -16,6 +16,7 @@ from nowait.engines.keeper import Keeper
 from nowait.engines.session import Parts
 from nowait.engines.workers.running import WorkerOptions, run_with_workers
 from nowait.recording import Run, TraceRecorder, checked_callbacks
+from nowait.recording.best import BestFile
 from nowait.recording.checkpoints import Checkpoint
 from nowait.testing.scripted import Happening, PlainSlots, ScriptedTransport
 
@@ -40,6 +41,7 @@ def train_scripted(
     gradients: int | None = None,
     seconds: float | None = None,
     target_loss: float | None = None,
+    target: Mapping[str, Any] | None = None,
     evaluate_every: int | None = None,
     update: Update | None = None,
     output: Output | None = None,
@@ -56,6 +58,7 @@ def train_scripted(
     keeper: Keeper | None = None,
     checkpoint: Checkpoint | None = None,
     identification: Identification | None = None,
+    best: BestFile | None = None,
     look: Callable[[ScriptedRun], object] = lambda _: None,
 ) -> Run:
     """Train as ``nw.train`` does, with the workers of a ``ScriptedTransport``.
@@ -70,7 +73,7 @@ def train_scripted(
     >>> run.stats.steps, run.stats.lost
     (9, 1)
     """
-    budget = Budget(steps, gradients, seconds, target_loss)
+    budget = Budget(steps, gradients, seconds, target_loss, target)
     params = initial_params(checked_problem(problem)) if checkpoint is None else checkpoint.state.params
     slots = PlainSlots(params)
     numbers = list(range(workers)) if checkpoint is None else checkpoint.state.workers
@@ -86,6 +89,8 @@ def train_scripted(
         log=recorder,
         allocate=slots.allocate,
         statistics=capabilities.num_statistics,
+        statistics_momentum=capabilities.statistics_momentum,
+        layout=capabilities.layout,
     )
     parts = Parts(
         problem,
@@ -97,8 +102,11 @@ def train_scripted(
         keeper=keeper,
         checkpoint=checkpoint,
         identification=identification,
+        best=best,
     )
-    transport = ScriptedTransport(problem, seed, slots, script, capacity=capacity, reopens=reopens, opens=opens)
+    transport = ScriptedTransport(
+        problem, seed, slots, script, capacity=capacity, reopens=reopens, opens=opens, best=best
+    )
     options = WorkerOptions(
         slowdown=slowdown or {},
         most_workers=max(most_workers, workers),

@@ -11,6 +11,8 @@ from nowait.numerics.chunks import LARGE
 
 MOST_THREADS = 8
 """Chosen by default: a few cores use all of the memory bandwidth."""
+SPIN_SECONDS = 0.002
+"""How long a process that uses a GPU polls for its next message before it sleeps."""
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -25,6 +27,15 @@ def server_threads(asked: int | None, *, length: int, workers: int, cores: int) 
     if length < LARGE:
         return 1
     return max(1, min(max(cores - workers, cores // 4), MOST_THREADS))
+
+
+def spin_seconds(*, on_device: bool, workers: int, cores: int) -> float:
+    """Return how long server and workers poll for messages before they sleep; 0 if they sleep at once.
+
+    A step on a GPU takes about as long as waking up a process. Polling needs a core for each worker, the server and the
+    process that computes losses.
+    """
+    return SPIN_SECONDS if on_device and cores >= workers + 2 else 0.0
 
 
 def available_cores() -> int:

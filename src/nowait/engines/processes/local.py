@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import final
 
 from nowait.core.memory import HOST, Slots
+from nowait.engines.processes.cores import available_cores, spin_seconds
 from nowait.engines.processes.pool import PipeChannel, Ready, WorkerPool
 from nowait.engines.processes.resources import SharedResources, shared_resources
 from nowait.engines.processes.worker import Job
 from nowait.engines.session import Parts
+from nowait.engines.workers.clock import SystemClock
 from nowait.engines.workers.running import WorkerOptions, run_with_workers
 from nowait.engines.workers.transport import HOME, Died, Gone, Opened, Reports, TransportEvent
 from nowait.recording import Run
@@ -129,14 +131,27 @@ class LocalTransport:
 def train(parts: Parts, points: Slots, options: WorkerOptions, seed: int, progress: bool | None) -> Run:
     """Run to the end of the budget with worker processes on this machine."""
     threads = max(1, (os.cpu_count() or 1) // max(1, len(parts.server.workers)))
-    with shared_resources(points, job_of(parts, points, options, seed)) as resources:
-        return run_with_workers(LocalTransport(resources, threads, options.log), parts, options, progress=progress)
+    job = job_of(parts, points, options, seed)
+    with shared_resources(points, job) as resources:
+        transport, clock = LocalTransport(resources, threads, options.log), SystemClock(job.spin_seconds)
+        return run_with_workers(transport, parts, options, progress=progress, clock=clock)
 
 
 def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int) -> Job:
     """Return the settings that every worker of a run receives at its start."""
     memory = None if parts.server.memory is HOST else parts.server.memory
-    num_workers = max(len(parts.server.workers), options.most_workers)
+    spin = spin_seconds(
+        on_device=parts.server.memory.is_queued, workers=len(parts.server.workers), cores=available_cores()
+    )
     return Job(
-        parts.problem, seed, points.length, points.dtype.str, memory, options.slowdown, options.speeds, num_workers
+        parts.problem,
+        seed,
+        points.length,
+        points.dtype.str,
+        memory,
+        options.slowdown,
+        options.speeds,
+        num_workers=max(len(parts.server.workers), options.most_workers),
+        spin_seconds=spin,
+        best=parts.best,
     )

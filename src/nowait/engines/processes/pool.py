@@ -22,6 +22,8 @@ from nowait.engines.workers.transport import Died
 
 SECONDS_TO_END = 2.0
 """How long a zygote that is not a child of this process may take to exit."""
+FORKING_VARIABLES = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""``torch.cuda.is_available()`` in a user's module then leaves CUDA alone, so that workers can be forked."""
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -207,7 +209,8 @@ def start_zygote(
         f"from nowait.engines.processes.zygote import main; "
         f"main({theirs.fileno()}, limit_output={limit_output or log is not None})"
     )
-    environment = os.environ | {name: os.environ.get(name, str(threads)) for name in THREAD_VARIABLES}
+    defaults = FORKING_VARIABLES | dict.fromkeys(THREAD_VARIABLES, str(threads))
+    environment = defaults | os.environ
     output = None if log is None else open_log(log)
     try:
         return subprocess.Popen(

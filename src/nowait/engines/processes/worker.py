@@ -6,17 +6,20 @@ import os
 import pickle
 import select
 import sys
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
 from time import monotonic
 from typing import Any, final
 
 from nowait.core.capabilities import Capabilities
 from nowait.core.memory import Memory, Slots
-from nowait.core.problem import loss_of
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.processes.platform import DetailsSocket
+from nowait.engines.workers.clock import spin
 from nowait.engines.workers.computation import Computation, details_of
+from nowait.engines.workers.evaluator import EvaluatorTask
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, ORDER, REPORT, Instruction, ReportKind
+from nowait.recording.best import BestFile
 from nowait.speeds import Speeds, Timing
 
 
@@ -35,6 +38,10 @@ class Job:
     speeds: Speeds | None = None
     num_workers: int = 1
     """How many workers the run was started with."""
+    spin_seconds: float = 0.0
+    """How long a worker polls for its next order before it sleeps."""
+    best: BestFile | None = None
+    """Where the evaluator keeps the best params."""
 
 
 @final
@@ -69,14 +76,11 @@ def work(worker: int, job: Job, connections: Connections) -> None:
 
 
 def _evaluate(job: Job, connections: Connections) -> None:
+    task = EvaluatorTask(job.problem, job.best, connections.send_details)
     while len(order := os.read(connections.orders, ORDER.size)) == ORDER.size:
-        number, _, slot, _ = ORDER.unpack(order)
+        number, step, slot, _ = ORDER.unpack(order)
         began = monotonic()
-        try:
-            loss, kind = loss_of(job.problem, connections.points[slot]), ReportKind.LOSS
-        except Exception as error:
-            connections.send_details(EVALUATOR, number, details_of(error))
-            loss, kind = 0.0, ReportKind.ERROR
+        loss, kind = task.compute(number, step, connections.points[slot])
         os.write(connections.reports, REPORT.pack(number, loss, monotonic() - began, EVALUATOR, kind))
 
 
@@ -94,10 +98,12 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     Capabilities.of(job.problem).start_worker(worker, job.num_workers)
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
     gradient = connections.gradients[worker]
-    compute = Computation(worker, job.problem, job.seed, gradient, connections.send_details).compute
+    computation = Computation(worker, job.problem, job.seed, gradient, connections.send_details)
+    compute, between, loss_report = computation.compute, computation.between, computation.loss_report
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
-    unpack, pack, size, read, write = ORDER.unpack, REPORT.pack, ORDER.size, os.read, os.write
+    unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
+    read = os.read if job.spin_seconds == 0 else _spinning_read(orders, job.spin_seconds)
     while len(order := read(orders, size)) == size:
         ticket, number, slot, instruction = unpack(order)
         if instruction == hurry:
@@ -107,7 +113,22 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
         seconds = monotonic() - started
         if is_slow:
             seconds = slowness.wait(ticket, number, started, seconds)
-        write(reports, pack(ticket, started - began, seconds, worker, kind))
+        report = pack(ticket, started - began, seconds, worker, kind)
+        write(reports, report if loss_report is None else loss_report(ticket, kind) + report)
+        if between is not None:
+            between()
+
+
+def _spinning_read(fd: int, seconds: float) -> Callable[[int, int], bytes]:
+    """Return a function like ``os.read`` for one file descriptor, which polls for some time before it sleeps."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+
+    def read(fd: int, size: int) -> bytes:
+        spin(poller, seconds)
+        return os.read(fd, size)
+
+    return read
 
 
 @final

@@ -2,9 +2,9 @@
 
 Forking the user's own process could copy locks that its other threads hold; starting every worker as a new interpreter
 would import everything again. The zygote imports once, unpickles the problem once, and its children share the memory.
-Where forking is not safe (``platform.portable``) it loads the problem only to check that it can be loaded, and starts
-each worker as a new interpreter. It exits when its socket is closed, that is with the process that started it, and
-kills its children.
+Where forking is not safe (``platform.portable``, or ``prepare`` of the problem returns False) it loads the problem only
+to check that it can be loaded, and starts each worker as a new interpreter. It exits when its socket is closed, that is
+with the process that started it, and kills its children.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class _Zygote:
         self._children: dict[int, int] = {}
         """Serial numbers by process id."""
         job: Job = unpickle(inherited.payload, inherited.sizes)
-        prepare(job.problem)
+        forkable = prepare(job.problem) and not portable()
         if job.speeds is not None:
             job.speeds.timing(job.seed)(0, 0, 0.0)  # loads what is compiled
-        self._starter: Starter = Spawn(inherited) if portable() else _Fork(inherited, job, control)
+        self._starter: Starter = _Fork(inherited, job, control) if forkable else Spawn(inherited)
 
     def serve(self) -> None:
         """Start and kill workers as the server asks, and report their deaths."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import final
 
 from nowait.core import ApplyAtOnce, LastIterate, Method, Output
@@ -15,7 +16,7 @@ from nowait.engines.simulator.plan import NotPlannable, Plan
 from nowait.engines.simulator.planner import Planner
 from nowait.engines.simulator.schedule import scheduled_plan, stepsizes_of
 from nowait.speeds import Faults, Speeds
-from nowait.speeds.formula import Formula
+from nowait.speeds.formula import FIXED, Formula
 
 METHOD_BEHAVIOUR = ("start", "on_arrival", "on_timer", "on_join", "on_leave", "on_reissue", "pending_stepsize")
 """The methods of ``Method`` that ``Method.schedule`` describes."""
@@ -59,6 +60,13 @@ class Blueprint:
     def is_scheduled(self) -> bool:
         """Whether plans are made by compiled code."""
         return self._declared is not None and self._formula is not None
+
+    def arrivals_key(self) -> Hashable:
+        """Return what the plans of this method depend on besides: equal keys have equal arrivals."""
+        formula = self._formula
+        if self._declared is None or formula is None or formula.kind != FIXED:
+            return self.seed
+        return tuple(array.tobytes() for array in (formula.first, formula.down, formula.up))
 
     def stop(self) -> None:
         """Stop planning after the current event; later plans are empty until ``allow`` is called."""

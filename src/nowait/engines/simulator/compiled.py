@@ -25,7 +25,7 @@ from nowait.recording import Interrupted, Run
 from nowait.speeds import Faults, Speeds
 
 LONG, SHORT = 1 << 24, 1 << 16
-"""The most events of the first plan: few if planning is slow, or if a target loss may end the run early."""
+"""The most events of the first plan: few if planning is slow, or if a target may end the run early."""
 GROWTH = 16
 """If a plan was too short, the next one is longer by this factor."""
 MOST_EVENTS = 1 << 26
@@ -68,7 +68,7 @@ def data_of(capabilities: Capabilities) -> ProblemData | None:
 class _CompiledRun:
     def __init__(self, parts: Parts, data: ProblemData, blueprint: Blueprint, progress: bool | None) -> None:
         self._parts = parts
-        soon = parts.budget.target_loss is not None or not blueprint.is_scheduled
+        soon = parts.budget.has_target or not blueprint.is_scheduled
         self._most_events = SHORT if soon else LONG
         self._blueprint = blueprint
         self._data = data

@@ -6,6 +6,7 @@ plan, made by the method itself, and its execution, which is arithmetic only.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -109,10 +110,16 @@ class Moments:
     def first_due(self, start: int, steps: float, gradients: float, time: float) -> int:
         """Return the first event from ``start`` on that reaches one of these limits; the last one if none does."""
         places = [
-            int(np.searchsorted(column[start:], value))
-            for column, value in ((self.steps, steps), (self.gradients, gradients), (self.time, time))
+            int(column[start:].searchsorted(_as_entry(column, limit)))
+            for column, limit in ((self.steps, steps), (self.gradients, gradients), (self.time, time))
+            if limit < math.inf
         ]
-        return min(start + min(places), len(self) - 1)
+        return min(start + min(places, default=len(self)), len(self) - 1)
+
+
+def _as_entry(column: NDArray[Any], limit: float) -> float:
+    """Return the limit, rounded up for integers: to search for a float, numpy would convert the whole column."""
+    return math.ceil(limit) if column.dtype.kind == "i" else limit
 
 
 def uses_of(versions: Integers, weights: Floats, stepsizes: Floats) -> Uses:

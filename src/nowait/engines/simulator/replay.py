@@ -39,7 +39,7 @@ class _Player:
         self._server: Server = parts.server
         self._recorder = parts.recorder
         self._trace = trace
-        self._worker = virtual_worker(parts, seed)
+        self._worker = virtual_worker(parts, seed, self.session.training_losses)
 
     def play(self, bar: Progress) -> None:
         self.session.start()

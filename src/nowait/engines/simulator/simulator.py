@@ -29,6 +29,7 @@ from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.engines.signals import Interruption
 from nowait.engines.simulator.alarms import Alarm, Alarms, why_nothing_happens
+from nowait.engines.training_losses import TrainingLosses
 from nowait.recording import Interrupted, Run
 from nowait.speeds import Clock, Faults
 
@@ -63,7 +64,7 @@ class Simulator:
         self.seconds: float | None = None
         """The virtual seconds of the run, if the time budget ended it."""
         self._clock = clock
-        self._worker = virtual_worker(parts, seed)
+        self._worker = virtual_worker(parts, seed, self.session.training_losses)
         self._started: dict[int, Ticket] = {}
         """The tickets that are running on the clock, by id."""
         self._alarms = Alarms(faults, parts.budget.seconds)
@@ -167,10 +168,10 @@ class Simulator:
         return self._budget.share_used(server.steps, server.counts.gradients, server.now)
 
 
-def virtual_worker(parts: Parts, seed: int) -> VirtualWorker | CopyingWorker:
-    """Return what computes the gradients of a run, as vectors of the server's memory."""
+def virtual_worker(parts: Parts, seed: int, losses: TrainingLosses) -> VirtualWorker | CopyingWorker:
+    """Return what computes the gradients of a run, as vectors of the server's memory, and counts their losses."""
     server = parts.server
-    worker = VirtualWorker(parts.capabilities, seed, like=to_host(server.params))
+    worker = VirtualWorker(parts.capabilities, seed, like=to_host(server.params), losses=losses)
     return worker if isinstance(server.memory, HostMemory) else CopyingWorker(worker, server.memory)
 
 
@@ -178,9 +179,10 @@ def virtual_worker(parts: Parts, seed: int) -> VirtualWorker | CopyingWorker:
 class VirtualWorker:
     """Computes gradients at their arrival, so that cancelled tickets take no time."""
 
-    def __init__(self, capabilities: Capabilities, seed: int, like: Vector) -> None:
+    def __init__(self, capabilities: Capabilities, seed: int, like: Vector, losses: TrainingLosses) -> None:
         self._gradient_into, self._in_place = capabilities.gradient_function()
         self._gradient_with_memory = capabilities.gradient_with_memory
+        self._training_loss, self._losses = capabilities.training_loss, losses
         self._memories: dict[int, Vector] = {}
         self._samples = sampler(seed)
         self._out = np.empty_like(like)
@@ -190,10 +192,13 @@ class VirtualWorker:
         out = self._out
         sample = self._samples.sample(ticket[1], ticket[3])
         try:
+            gradient = None
             if self._gradient_with_memory is not None:
                 self._gradient_with_memory(point, sample, self._memory_of(ticket[1]), out)
-                return out
-            gradient = self._gradient_into(point, sample, out)
+            else:
+                gradient = self._gradient_into(point, sample, out)
+            if self._training_loss is not None and (loss := self._training_loss()) is not None:
+                self._losses.add(loss)
             return out if self._in_place or gradient is None else gradient
         except Exception as error:
             error.add_note(f"while worker {ticket.worker} computed its job {ticket.job} at version {ticket.version}")

@@ -19,7 +19,7 @@ from nowait.engines.results import is_reasonable
 from nowait.engines.simulator.compiled import NO_COMPILED_GRADIENT
 from nowait.engines.simulator.execution import Execution
 from nowait.engines.simulator.plan import NotPlannable
-from nowait.engines.simulator.sweep_plans import EvaluatedPlan, Planning, SweepParts, plans_scale
+from nowait.engines.simulator.sweep_plans import EvaluatedPlan, Planning, SweepParts
 from nowait.recording import SweepRun
 
 RUNS_TOGETHER = 32
@@ -43,7 +43,7 @@ def sweep_compiled(
     work = _Work(parts, stepsizes, bar, len(seeds), keep)
     with ThreadPoolExecutor(cores) as pool, ThreadPoolExecutor(cores) as planning_pool:
         try:
-            if plans_scale(parts, stepsizes, seeds[0]):
+            if work.planning.plans_scale(stepsizes, seeds[0]):
                 blocks, groups = shares_of(stepsizes, seeds, cores, events)
                 made = planning_pool.map(lambda group: work.of_seeds(group, blocks, pool), groups)
             else:
@@ -93,16 +93,15 @@ class _Work:
         self._bar = bar
         self._to_do = num_seeds * len(stepsizes)
         self._done = 0.0
-        self._planning = Planning(parts)
-        self._first_loss = loss_of(parts.problem, parts.initial)
+        self.planning = Planning(parts)
 
     def stop(self) -> None:
         """Stop planning and executing."""
-        self._planning.stop()
+        self.planning.stop()
 
     def of_seeds(self, seeds: list[int], blocks: list[NDArray[Any]], pool: ThreadPoolExecutor) -> None:
         """Make the runs of some seeds from one plan each, a block of stepsizes in each thread."""
-        plans = [self._planning.plan(float(self._stepsizes[0]), seed) for seed in seeds]
+        plans = [self.planning.plan(float(self._stepsizes[0]), seed) for seed in seeds]
         factors = self._stepsizes / self._stepsizes[0]
         results = list(pool.map(lambda block: self._execute(plans, factors[block]), blocks))
         for plan, *losses in zip(plans, *results, strict=True):
@@ -110,14 +109,14 @@ class _Work:
 
     def with_own_plans(self, runs: list[tuple[float, int]]) -> None:
         """Make some runs, given by stepsize and seed, from a plan for each."""
-        plans = [self._planning.plan(size, seed) for size, seed in runs]
+        plans = [self.planning.plan(size, seed) for size, seed in runs]
         for (size, _), plan, losses in zip(runs, plans, self._execute(plans, np.ones(1)), strict=True):
             self._finished(plan, np.array([size]), losses)
 
     def _finished(self, plan: EvaluatedPlan, sizes: Floats, losses: Floats) -> None:
         step, gradients, time = plan.moments()
         with self._keeping:
-            self._planning.check()
+            self.planning.check()
             self._keep(plan.seed, sizes, [SweepRun(row, step, gradients, time) for row in losses])
 
     def _execute(self, plans: list[EvaluatedPlan], factors: Floats) -> list[Floats]:
@@ -126,10 +125,10 @@ class _Work:
         All runs go from evaluation to evaluation together, because their losses need one pass over the data.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            curves = [_Curves(self._parts, plan, factors, self._first_loss) for plan in plans]
+            curves = [_Curves(self._parts, plan, factors) for plan in plans]
             for place in range(1, max(len(plan.events) for plan in plans) + 1):
                 running = [curve for curve in curves if curve.run_to(place)]
-                if self._planning.stopped or not running:
+                if self.planning.stopped or not running:
                     break
                 losses = np.asarray(losses_at(self._parts, np.concatenate([curve.points for curve in running])))
                 ends = np.cumsum([len(curve.points) for curve in running])
@@ -147,16 +146,16 @@ class _Work:
 class _Curves:
     """The losses of the runs of one plan while they are executed; infinite after a run has diverged."""
 
-    def __init__(self, parts: SweepParts, plan: EvaluatedPlan, factors: Floats, first_loss: float) -> None:
+    def __init__(self, parts: SweepParts, plan: EvaluatedPlan, factors: Floats) -> None:
         assert parts.data is not None
         self.plan = plan
         self._execution = Execution(
             parts.data, plan.plan, plan.seed, parts.initial, np.ascontiguousarray(factors), None
         )
-        self._first_loss = first_loss
+        self._first_loss = parts.initial_loss
         self.losses = np.full((len(factors), len(plan.events) + 1), math.inf)
         """[run, evaluation]"""
-        self.losses[:, 0] = first_loss
+        self.losses[:, 0] = parts.initial_loss
 
     def run_to(self, place: int) -> bool:
         """Execute the runs up to an evaluation. Returns False if there is none, or no run whose loss is needed."""

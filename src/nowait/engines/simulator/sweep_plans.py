@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any, final
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from nowait.core import Method, checks
 from nowait.core.capabilities import Capabilities
+from nowait.core.problem import loss_of
 from nowait.core.types import Floats, Vector
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.due import Due
@@ -46,6 +47,11 @@ class SweepParts:
     def capabilities(self) -> Capabilities:
         """The optional members of the problem, resolved once."""
         return Capabilities.of(self.problem)
+
+    @cached_property
+    def initial_loss(self) -> float:
+        """The loss of the initial params."""
+        return loss_of(self.problem, self.initial)
 
     def blueprint(self, stepsize: float, seed: int) -> Blueprint:
         """Return the blueprint of the run with this stepsize and seed."""
@@ -87,6 +93,8 @@ class Planning:
         self._lock = Lock()
         """One method at a time: a function may return the same method object again and again."""
         self._under_way: set[Blueprint] = set()
+        self._latest: tuple[tuple[float, Hashable], EvaluatedPlan] | None = None
+        """The latest plan, by what it depends on."""
 
     def stop(self) -> None:
         """Stop planning; from now on ``plan`` and ``check`` raise."""
@@ -105,18 +113,43 @@ class Planning:
         return self._stopped
 
     def plan(self, stepsize: float, seed: int) -> EvaluatedPlan:
-        """Return the plan of a run. Plans that need only compiled code are made in parallel."""
+        """Return the plan of a run. Plans that need only compiled code are made in parallel.
+
+        The latest one is returned again, with another seed too if it does not depend on that.
+        """
         parts = self._parts
         with self._lock:
             blueprint = parts.blueprint(stepsize, seed)
             self._under_way.add(blueprint)
+            key, latest = (stepsize, blueprint.arrivals_key()), self._latest
         try:
             self.check()
+            if latest is not None and latest[0] == key:
+                return replace(latest[1], seed=seed)
             plan = self._plan_of(blueprint)
         finally:
             self._under_way.discard(blueprint)
         self.check()
-        return EvaluatedPlan(plan, evaluation_events(plan, parts.evaluations, parts.budget), seed)
+        found = EvaluatedPlan(plan, evaluation_events(plan, parts.evaluations, parts.budget), seed)
+        self._latest = (key, found)
+        return found
+
+    def plans_scale(self, stepsizes: Floats, seed: int) -> bool:
+        """Return whether the plans for all stepsizes differ only in a factor of their stepsizes.
+
+        All stepsizes are compared over the first events; the smallest and the largest over the whole run.
+        """
+        unit, others = float(stepsizes[0]), stepsizes[1:].tolist()
+        blueprint = self._parts.blueprint(unit, seed)
+        few = blueprint.plan(self._parts.budget, Progress("", shown=False), most_events=EVENTS_COMPARED)
+        comparison = _Comparison(self._parts, blueprint, unit, few, EVENTS_COMPARED)
+        if not all(comparison.is_scaled(size) for size in others):
+            return False
+        if len(few.moments) < EVENTS_COMPARED or not others:
+            return True
+        comparison = _Comparison(self._parts, blueprint, unit, self.plan(unit, seed).plan, math.inf)
+        extremes = {float(stepsizes.min()), float(stepsizes.max())} - {unit}
+        return all(comparison.is_scaled(size) for size in extremes)
 
     def _plan_of(self, blueprint: Blueprint) -> Plan:
         try:
@@ -126,45 +159,26 @@ class Planning:
                 return blueprint.plan(self._parts.budget, Progress("", shown=False))
 
 
-def plans_scale(parts: SweepParts, stepsizes: Floats, seed: int) -> bool:
-    """Return whether the plans for all stepsizes differ only in a factor of their stepsizes.
-
-    All stepsizes are compared over the first events; the smallest and the largest over the whole run.
-    """
-    unit = float(stepsizes[0])
-    others = stepsizes[1:].tolist()
-    comparison = _Comparison(parts, unit, seed, EVENTS_COMPARED)
-    if not all(comparison.is_scaled(size) for size in others):
-        return False
-    if len(comparison.unit_plan.moments) < EVENTS_COMPARED or not others:
-        return True
-    comparison = _Comparison(parts, unit, seed, math.inf)
-    extremes = {float(stepsizes.min()), float(stepsizes.max())} - {unit}
-    return all(comparison.is_scaled(size) for size in extremes)
-
-
 @final
 class _Comparison:
     """Compares the plans for other stepsizes with that for one stepsize, the unit."""
 
-    def __init__(self, parts: SweepParts, unit: float, seed: int, most_events: float) -> None:
-        self._parts, self._unit, self._seed, self._most_events = parts, unit, seed, most_events
-        self._unit_blueprint = parts.blueprint(unit, seed)
-        self.unit_plan = self._plan(self._unit_blueprint)
-        arrivals = self.unit_plan.arrivals
-        made = arrivals["step"] > 0
-        self._delays, self._steps = arrivals["delay"][made], arrivals["step"][made]
+    def __init__(
+        self, parts: SweepParts, unit: Blueprint, unit_size: float, unit_plan: Plan, most_events: float
+    ) -> None:
+        self._parts, self._unit, self._unit_size, self._most_events = parts, unit, unit_size, most_events
+        self._unit_plan = unit_plan
+        made = unit_plan.arrivals["step"] > 0
+        self._delays, self._steps = unit_plan.arrivals["delay"][made], unit_plan.arrivals["step"][made]
 
     def is_scaled(self, size: float) -> bool:
         """Return whether the plan for ``size`` has the same instructions, with stepsizes scaled in proportion."""
-        blueprint, factor = self._parts.blueprint(size, self._seed), size / self._unit
-        stepsizes = blueprint.stepsizes_like(self._unit_blueprint, self._delays, self._steps)
-        if stepsizes is None or len(stepsizes) != len(self.unit_plan.numbers):
-            return _is_scaled(self._plan(blueprint), self.unit_plan, factor)
-        return _are_close(stepsizes, factor * self.unit_plan.numbers)
-
-    def _plan(self, blueprint: Blueprint) -> Plan:
-        return blueprint.plan(self._parts.budget, Progress("", shown=False), most_events=self._most_events)
+        blueprint, factor = self._parts.blueprint(size, self._unit.seed), size / self._unit_size
+        stepsizes = blueprint.stepsizes_like(self._unit, self._delays, self._steps)
+        if stepsizes is None or len(stepsizes) != len(self._unit_plan.numbers):
+            plan = blueprint.plan(self._parts.budget, Progress("", shown=False), most_events=self._most_events)
+            return _is_scaled(plan, self._unit_plan, factor)
+        return _are_close(stepsizes, factor * self._unit_plan.numbers)
 
 
 def _is_scaled(plan: Plan, unit: Plan, factor: float) -> bool:

@@ -66,11 +66,12 @@ class Abandon(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Order a loss from the evaluator: evaluation ``number``, of the params in a slot."""
+    """Order an evaluation from the evaluator: evaluation ``number``, of the params of a step, which are in a slot."""
 
     state: WorkerState
     number: int
     slot: int
+    step: int
 
 
 class Reopen(NamedTuple):

@@ -19,10 +19,11 @@ class WallClock(Protocol):
 
 @final
 class SystemClock:
-    """The monotonic clock of this machine, and ``poll``."""
+    """The monotonic clock of this machine, and ``poll``, which is called again and again for ``spin_seconds`` first."""
 
-    def __init__(self) -> None:
+    def __init__(self, spin_seconds: float = 0.0) -> None:
         self.monotonic = monotonic
+        self._spin_seconds = spin_seconds
         self._fds: frozenset[int] = frozenset()
         self._poller = select.poll()
 
@@ -32,7 +33,16 @@ class SystemClock:
             self._fds, self._poller = fds, select.poll()
             for fd in fds:
                 self._poller.register(fd, select.POLLIN)
+        if self._spin_seconds > 0:
+            spin(self._poller, min(seconds, self._spin_seconds))
         return [fd for fd, _ in self._poller.poll(1000 * seconds)]
+
+
+def spin(poller: select.poll, seconds: float) -> None:
+    """Poll until there is input, for at most this many seconds. This takes a core, but nobody has to be woken up."""
+    end = monotonic() + seconds
+    while not poller.poll(0) and monotonic() < end:
+        pass
 
 
 @final

@@ -11,11 +11,12 @@ import numpy as np
 from nowait.core import Sample, sampler
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
-from nowait.engines.workers.records import Instruction, ReportKind
+from nowait.engines.workers.records import REPORT, Instruction, ReportKind
 
 LONGEST_TEXT = 60_000
 """The maximum length in bytes. Longer tracebacks are cut, because details have to fit into a datagram."""
 GRADIENT, MISFIT, ERROR = int(ReportKind.GRADIENT), int(ReportKind.MISFIT), int(ReportKind.ERROR)
+TRAINING_LOSS = int(ReportKind.TRAINING_LOSS)
 
 SendDetails = Callable[[int, int, tuple[Any, ...]], None]
 """Called with worker, ticket and details, before the report that announces them."""
@@ -30,9 +31,14 @@ class Computation:
         capabilities = Capabilities.of(problem)
         self._gradient_into, in_place = capabilities.gradient_function()
         self._samples = sampler(seed)
+        self.between = capabilities.between_gradients
+        """What to call after a gradient was sent, or None."""
         with_memory = capabilities.gradient_with_memory
         self._memory = None if with_memory is None else _Memory(with_memory, out)
         self._fast = in_place and self._memory is None
+        self._training_loss = capabilities.training_loss
+        self.loss_report = None if self._training_loss is None else self._loss_report
+        """``loss_report(ticket, kind)`` returns the report to put before that of a gradient; None: there is none."""
 
     def compute(self, ticket: int, job: int, point: Vector, instruction: int) -> int:
         """Compute the gradient of a ticket; returns the kind of the report."""
@@ -45,6 +51,11 @@ class Computation:
         except Exception as error:
             self._send_details(self._worker, ticket, details_of(error))
             return ERROR
+
+    def _loss_report(self, ticket: int, kind: int) -> bytes:
+        """Return the report of the loss that was computed with a gradient; empty if there is none."""
+        loss = self._training_loss() if kind == GRADIENT and self._training_loss is not None else None
+        return b"" if loss is None else REPORT.pack(ticket, loss, 0.0, self._worker, TRAINING_LOSS)
 
     def _compute(self, ticket: int, point: Vector, sample: Sample, instruction: int) -> int:
         if self._memory is not None:

@@ -86,10 +86,10 @@ class Dispatcher:
         self._workforce.request_leave(worker)
 
     def begin(self, snapshot: Snapshot) -> None:
-        """Compute the loss of the current params in the evaluator process."""
+        """Evaluate the current params in the evaluator process."""
         version = self._server.retain()
         self._snapshot = (snapshot, version)
-        self.execute(self._workforce.evaluate(version.slot))
+        self.execute(self._workforce.evaluate(version.slot, snapshot.step))
 
     # Translating
 
@@ -127,6 +127,9 @@ class Dispatcher:
 
     def _handle_other(self, worker: int, ticket_id: int, kind: int, value: float) -> None:
         """Handle a report that is not a gradient."""
+        if kind == ReportKind.TRAINING_LOSS:
+            self._on_training_loss(worker, ticket_id, value)
+            return
         if kind == ReportKind.LOSS:
             self._on_loss(ticket_id, value)
             return
@@ -154,11 +157,17 @@ class Dispatcher:
             self._server.release(version)
         self._send_next(state)
 
+    def _on_training_loss(self, worker: int, ticket_id: int, loss: float) -> None:
+        state = self._workforce.states.get(worker)
+        if state is not None and state.ticket is not None and state.ticket.id == ticket_id:
+            self.session.training_losses.add(loss)
+
     def _on_loss(self, number: int, loss: float) -> None:
+        (metrics,) = self._transport.details(EVALUATOR, number) or ({},)
         if self._snapshot is not None and self._workforce.take_answer(number):
             (snapshot, version), self._snapshot = self._snapshot, None
             self._server.release(version)
-            self.session.evaluated(snapshot, loss)
+            self.session.evaluated(snapshot, loss, metrics)
 
     def handle(self, event: TransportEvent) -> None:
         """Handle an event of the transport."""
@@ -247,7 +256,7 @@ class Dispatcher:
 
     def _ask(self, action: Ask) -> None:
         if action.state.channel is not None:
-            action.state.channel.send(action.number, 0, action.slot, KEEP)
+            action.state.channel.send(action.number, action.step, action.slot, KEEP)
 
     def _reopen(self, action: Reopen) -> None:
         self._transport.reopen()

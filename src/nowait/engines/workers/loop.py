@@ -52,7 +52,6 @@ class Loop:
         """Open the transport and wait until there is room for ``minimum`` workers, and for the fingerprint."""
         self._transport.open()
         warm_up(to_host(self._server.params))
-        self._server.update.warm_up()
         self._clock.start()
         workforce = self._workforce
         while not (workforce.is_home_open and workforce.room >= minimum) and not self._interrupted:
@@ -154,4 +153,5 @@ class Loop:
             self._handle(Look())
             self._tick_transport(len(workforce.vacant), len(workforce.workers))
         if self._view.shown:
-            self._view.update(self._server, self._session.loss, workforce.views(self._clock.now, self._server.jobs_of))
+            views = workforce.views(self._clock.now, self._server.jobs_of)
+            self._view.update(self._server, self._session.loss, views, self._session.shown_metrics)

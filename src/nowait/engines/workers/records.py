@@ -6,7 +6,7 @@ import struct
 from enum import IntEnum
 
 ORDER = struct.Struct("<qqii")
-"""To a worker: ticket id, job, slot of the point, ``Instruction``."""
+"""To a worker: ticket id, job, slot of the point, ``Instruction``. To the evaluator the step instead of the job."""
 REPORT = struct.Struct("<qddii")
 """From a worker: ticket id, start time in seconds of the run, seconds of computing, worker, ``ReportKind``."""
 EVALUATOR, ZYGOTE, FINGERPRINTER = -1, -2, -3
@@ -36,6 +36,8 @@ class ReportKind(IntEnum):
     ERROR = 2
     """The problem raised; the details contain the traceback."""
     LOSS = 3
-    """The evaluator's loss, in the field of the start time."""
+    """The evaluator's loss, in the field of the start time. Other metrics are in the details."""
     FINGERPRINT = 4
     """The fingerprint of the problem; it is in the details."""
+    TRAINING_LOSS = 5
+    """The loss of the gradient whose report follows, in the field of the start time. Only problems that have one."""

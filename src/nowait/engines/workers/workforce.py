@@ -86,8 +86,8 @@ class Workforce:
         self._durations: dict[int, Durations] = {}
         self._evaluation = 0
         """The number of the latest order to the evaluator."""
-        self._evaluated_slot: int | None = None
-        """The slot of the params whose loss is being computed."""
+        self._evaluated: tuple[int, int] | None = None
+        """The slot and the step of the params that are being evaluated."""
 
     def handle(self, event: WorkforceEvent, now: float) -> list[Action]:
         """Change the state as an event requires; returns what has to be done, in order."""
@@ -161,16 +161,16 @@ class Workforce:
         """Let a worker leave at the next ``Requested`` event."""
         self._requests.append(WorkerLost(worker, 0.0))
 
-    def evaluate(self, slot: int) -> list[Action]:
-        """Order the loss of the params in a slot; if there is no evaluator now, as soon as there is one."""
-        self._evaluated_slot = slot
+    def evaluate(self, slot: int, step: int) -> list[Action]:
+        """Order an evaluation of the params of a step; if there is no evaluator now, as soon as there is one."""
+        self._evaluated = (slot, step)
         return self._ask_evaluator()
 
     def take_answer(self, number: int) -> bool:
         """Return True if the loss with this number is the one that was ordered last and not answered yet."""
-        if self._evaluated_slot is None or number != self._evaluation:
+        if self._evaluated is None or number != self._evaluation:
             return False
-        self._evaluated_slot = None
+        self._evaluated = None
         self.delivered(EVALUATOR, HOME)
         return True
 
@@ -234,10 +234,10 @@ class Workforce:
         return [self._start(EVALUATOR, HOME), *self._ask_evaluator()]
 
     def _ask_evaluator(self) -> list[Action]:
-        if self._evaluated_slot is None or EVALUATOR not in self.states:
+        if self._evaluated is None or EVALUATOR not in self.states:
             return []
         self._evaluation += 1  # an answer to an earlier order is not taken for this one's
-        return [Ask(self.states[EVALUATOR], self._evaluation, self._evaluated_slot)]
+        return [Ask(self.states[EVALUATOR], self._evaluation, *self._evaluated)]
 
     # Events
 

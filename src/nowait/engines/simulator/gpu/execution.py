@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, final
 
 import numpy as np
 
 from nowait.core.types import Floats, Vector
-from nowait.engines.simulator.gpu.device import num_processors
+from nowait.engines.simulator.gpu.device import num_processors, queue_on, streams_of, wait_for, wait_for_uploads
 from nowait.engines.simulator.gpu.losses import losses_of, mark_diverged
-from nowait.engines.simulator.gpu.operations import Batch, Operations
+from nowait.engines.simulator.gpu.operations import PADDING, Batch, Operations
 from nowait.problems.compiled_data import ProblemData
 
 ALIGNMENT = 16
@@ -25,7 +24,10 @@ MOST_BYTES_PER_THREAD = 896
 ROWS_LOADED = 4
 """The rows of the present operation and those of the next one."""
 THREADS_PER_WARP = 32
-BYTES_PER_OPERATION = 24
+RUNS_PER_BLOCK = {4: ((2048, 4), (0, 1)), 8: ((2048, 4), (512, 2), (0, 1))}
+"""By the bytes of a number: from how many runs on a block has how many of them. Measured on an H200; 8 are slower."""
+BYTES_PER_OPERATION = 48
+"""Operations are uploaded plan by plan, and copied when they are joined."""
 
 
 @final
@@ -46,7 +48,7 @@ class LaunchShape:
         bytes_per_warp = BYTES_PER_THREAD * THREADS_PER_WARP
         warps = max(1, block_width(width) * itemsize // bytes_per_warp)
         bytes_per_thread = block_width(width) * itemsize // (warps * THREADS_PER_WARP)
-        runs = 4 if num_runs >= 2048 else 2 if num_runs >= 512 else 1
+        runs = next(runs for least, runs in RUNS_PER_BLOCK[itemsize] if num_runs >= least)
         vectors_per_run = 3 if penalised else 1
         while runs > 1 and (
             runs > runs_per_plan or (ROWS_LOADED + runs * vectors_per_run) * bytes_per_thread > MOST_BYTES_PER_THREAD
@@ -86,7 +88,7 @@ class DeviceProblem:
 
     def bytes_of_runs(self, operations: Operations, num_runs: int) -> int:
         """Return the memory that a plan and its runs take on the GPU."""
-        vectors = operations.slots + 2 if self.data.l2 else 2
+        vectors = operations.slots + 3 if self.data.l2 else 3
         floats = vectors * self.width + operations.slots * self.data.batch
         return BYTES_PER_OPERATION * len(operations) + num_runs * floats * self.dtype.itemsize
 
@@ -100,6 +102,10 @@ class DeviceProblem:
 
         array = np.ascontiguousarray(values)
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device)
+
+    def upload(self, operations: Operations) -> Operations:
+        """Return these operations with their arrays on the device."""
+        return replace(operations, table=self.tensor(operations.table), weights=self.tensor(operations.weights))
 
     def padded(self, rows: Any) -> Any:
         """Return a copy of a matrix on the device, with columns of zeros after the last one."""
@@ -121,9 +127,17 @@ class DeviceProblem:
 
 @final
 class DeviceExecution:
-    """Executes the runs of a batch together, from evaluation to evaluation. Nothing waits for the GPU."""
+    """Executes the runs of a batch together, from evaluation to evaluation. Nothing waits for the GPU.
 
-    def __init__(self, problem: DeviceProblem, batch: Batch, initial: Vector, shape: LaunchShape) -> None:
+    The losses of an evaluation are computed beside the next steps, on a stream of their own: the steps of a run are a
+    chain of short operations, which leaves most of the GPU idle. Batches with different numbers, from 0 to
+    ``BATCHES - 1``, are executed side by side too.
+    """
+
+    def __init__(
+        self, problem: DeviceProblem, batch: Batch, initial: Vector, shape: LaunchShape, number: int = 0
+    ) -> None:
+        """``batch`` has operations on the device (``DeviceProblem.upload``)."""
         import torch
 
         self._problem, self._shape = problem, shape
@@ -131,22 +145,27 @@ class DeviceExecution:
         # Triton compiles a kernel again for pointers of another alignment than 16 bytes: all rows have the same.
         self._bounds = tensor(np.pad(batch.bounds, ((0, 0), (0, batch.bounds.shape[1] % 2))))
         self._blocks = tensor(batch.blocks(shape.runs, num_processors(problem.device) if shape.neighbours else 1))
-        self._table, self._weights, self._factors = tensor(batch.table), tensor(batch.weights), tensor(batch.factors)
+        self._table = torch.cat([*(each.table for each in batch.operations), tensor(PADDING)])
+        self._weights = torch.cat([*(each.weights for each in batch.operations), tensor(np.zeros(len(PADDING)))])
+        self._factors = tensor(batch.factors)
         self._entries = batch.slots * data.batch
         self._decay = tensor(np.array([data.l2 * data.batch]))
         self.points = problem.padded(initial[None]).repeat(runs, 1)
         """The current params of each run."""
+        self._evaluated = torch.empty_like(self.points)
+        """The params at the latest evaluation."""
         empty = {"dtype": self.points.dtype, "device": problem.device}
         self._slopes = torch.zeros((runs, self._entries), **empty)
         self._old_points = torch.zeros((runs, batch.slots, problem.width) if data.l2 else (1,), **empty)
+        self._alive = torch.ones(runs, dtype=torch.bool, device=problem.device)
+        self._curves = torch.empty((len(batch.bounds), runs), dtype=torch.float64, device=problem.device)
+        self._steps_stream, self._losses_stream = streams_of(problem.device)[2 * number : 2 * number + 2]
+        wait_for_uploads(self._steps_stream, problem.device)
 
     def run_to(self, place: int) -> None:
-        """Execute the operations from evaluation ``place - 1`` to evaluation ``place``; 0 is the start."""
-        import torch
-
+        """Queue the operations from evaluation ``place - 1`` to evaluation ``place``; 0 is the start."""
         problem, data = self._problem, self._problem.data
-        device = torch.cuda.device(problem.device) if problem.device.type == "cuda" else nullcontext()
-        with device:
+        with queue_on(self._steps_stream):
             _kernel()[(len(self._blocks),)](
                 problem.features,
                 problem.targets,
@@ -171,22 +190,29 @@ class DeviceExecution:
                 enable_fp_fusion=True,  # the default depends on the version of Triton
             )
 
-    def curves(self, num_evaluations: int, first_loss: float, on_evaluation: Callable[[], None]) -> Floats:
-        """Execute everything; return the losses at the start and at every evaluation, [run, evaluation].
-
-        They are infinite after a run has diverged. ``on_evaluation`` is called when each evaluation has been queued.
-        """
-        import torch
-
-        alive = torch.ones(len(self.points), dtype=torch.bool, device=self.points.device)
-        losses = [torch.full((len(self.points),), first_loss, dtype=torch.float64, device=self.points.device)]
-        for place in range(1, num_evaluations + 1):
+    def start(self, first_loss: float, on_evaluation: Callable[[], None]) -> None:
+        """Queue all steps and losses. ``on_evaluation`` is called when each evaluation has been queued."""
+        with queue_on(self._steps_stream):
+            self._curves[0] = first_loss
+        for place in range(1, len(self._curves)):
             self.run_to(place)
-            found = self._problem.losses_at(self.points)
-            mark_diverged(found, self.points, first_loss, alive)
-            losses.append(found)
+            wait_for(self._steps_stream, self._losses_stream)
+            with queue_on(self._steps_stream):
+                self._evaluated.copy_(self.points)
+            wait_for(self._losses_stream, self._steps_stream)
+            with queue_on(self._losses_stream):
+                self._curves[place] = self._problem.losses_at(self._evaluated)
+                mark_diverged(self._curves[place], self._evaluated, first_loss, self._alive)
             on_evaluation()
-        curves: Floats = torch.stack(losses, dim=1).cpu().numpy()
+
+    def curves(self) -> Floats:
+        """Wait for the GPU; return the losses at the start and at every evaluation, [run, evaluation].
+
+        They are infinite after a run has diverged.
+        """
+        wait_for(self._losses_stream, self._steps_stream)
+        with queue_on(self._losses_stream):
+            curves: Floats = self._curves.T.contiguous().cpu().numpy()
         return curves
 
 

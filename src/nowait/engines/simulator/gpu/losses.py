@@ -20,22 +20,22 @@ def losses_of(model: int, features: Any, targets: Any, weights: Any, points: Any
     rows = max(1, MOST_NUMBERS // max(points.shape))
     for start in range(0, len(features), rows):
         part = slice(start, start + rows)
-        margins = features[part].to(torch.float64) @ points.T
-        total += weights[part] @ _row_losses(model, margins, targets[part, None].to(torch.float64))
+        margins = points @ features[part].to(torch.float64).T
+        total += _row_losses(model, margins, targets[part].to(torch.float64)) @ weights[part]
     return total
 
 
 def _row_losses(model: int, margins: Any, targets: Any) -> Any:
-    """Return φ, elementwise."""
+    """Return φ, elementwise. The margins are overwritten: each pass over them takes as long as many rows of them."""
     from torch.nn.functional import softplus
 
     if model == LEAST_SQUARES:
-        return 0.5 * (margins - targets) ** 2
+        return margins.sub_(targets).square_().mul_(0.5)
     if model == ABSOLUTE:
-        return (margins - targets).abs()
+        return margins.sub_(targets).abs_()
     if model == HINGE:
-        return (1.0 - targets * margins).clamp(min=0.0)
-    return softplus(-targets * margins, threshold=40.0)
+        return margins.mul_(-targets).add_(1.0).clamp_(min=0.0)
+    return softplus(margins.mul_(-targets), threshold=40.0)
 
 
 def mark_diverged(losses: Any, points: Any, first_loss: float, alive: Any) -> None:

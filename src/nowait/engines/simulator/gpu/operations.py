@@ -23,8 +23,8 @@ from nowait.problems.compiled_data import ProblemData
 
 MOST_PER_GRADIENT = 8
 """Plans with more operations than this per gradient and row of its batch are not executed on a GPU."""
-PADDING = 2
-"""Empty operations after the last one: the kernel reads ahead by this many."""
+PADDING = np.array([[-1, 0, -1, 0], [-1, 0, -1, 0]], np.int32)
+"""Empty operations after the last one: the kernel reads ahead by two."""
 
 
 @final
@@ -32,10 +32,12 @@ PADDING = 2
 class Operations:
     """The operations of a plan."""
 
-    table: NDArray[np.int32]
-    """Row and entry of the gradient that is used, row and entry of the slope that is computed; row -1 means none."""
-    weights: Floats
-    """The weight of each step, which the factor of a run multiplies."""
+    table: Any
+    """Row and entry of the gradient that is used, row and entry of the slope that is computed; row -1 means none.
+
+    Int32 [operation, 4], an array or a tensor on the GPU."""
+    weights: Any
+    """The weight of each step, which the factor of a run multiplies. Float64, where ``table`` is."""
     stops: Integers
     """How many operations are executed before each evaluation."""
     slots: int
@@ -92,8 +94,8 @@ def operations_of(plan: Plan, events: list[int], data: ProblemData, seed: int) -
 class Batch:
     """Several runs that are executed together: the operations of their plans one after the other."""
 
-    table: NDArray[np.int32]
-    weights: Floats
+    operations: list[Operations]
+    """Those of each plan."""
     bounds: Integers
     """Where the operations of each plan begin, and after each evaluation: [evaluation + 1, plan].
 
@@ -103,6 +105,11 @@ class Batch:
     plans: NDArray[np.int32]
     """The plan of each run; runs with the same plan are neighbours."""
     slots: int
+
+    @property
+    def num_operations(self) -> int:
+        """The number of operations of all plans together."""
+        return sum(len(each) for each in self.operations)
 
     @property
     def num_runs(self) -> int:
@@ -132,10 +139,8 @@ def batch_of(operations: list[Operations], factors: list[Floats]) -> Batch:
     evaluations = max(len(each.stops) for each in operations)
     stops = [np.pad(each.stops, (0, evaluations - len(each.stops)), mode="edge") for each in operations]
     bounds = np.array([begins, *(begins + np.array(stops).T)]) if evaluations else begins[None]
-    padding = np.tile(np.array([-1, 0, -1, 0], np.int32), (PADDING, 1))
     return Batch(
-        table=np.concatenate([*(each.table for each in operations), padding]),
-        weights=np.concatenate([*(each.weights for each in operations), np.zeros(PADDING)]),
+        operations=operations,
         bounds=bounds.astype(np.int64),
         factors=np.concatenate(factors),
         plans=np.repeat(np.arange(len(operations), dtype=np.int32), [len(each) for each in factors]),

@@ -1,0 +1,39 @@
+"""Whether this process is a worker that was forked, where the problem is the only user of PyTorch."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+_forking: set[int] = set()
+"""The processes that fork workers: this one or an ancestor."""
+_streams: dict[torch.device, Any] = {}
+
+
+def before_workers_are_forked() -> None:
+    """Let ``in_worker`` return True in all processes that are forked from this one."""
+    _forking.add(os.getpid())
+
+
+def in_worker() -> bool:
+    """Return True if this process was forked by one that had called ``before_workers_are_forked``."""
+    return bool(_forking) and os.getpid() not in _forking
+
+
+def current_stream(device: torch.device) -> Any:
+    """Return the stream on which gradients are computed; looked up once in a worker, because that takes time."""
+    if not in_worker():
+        return torch.cuda.current_stream(device)
+    if device not in _streams:
+        _streams[device] = torch.cuda.current_stream(device)
+    return _streams[device]
+
+
+def fork_breaks_cuda() -> bool:
+    """Return True if a process that is forked from this one cannot use CUDA; found out by forking one."""
+    child = os.fork()
+    if child == 0:
+        os._exit(int(torch.cuda._is_in_bad_fork()))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0

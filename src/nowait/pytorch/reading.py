@@ -1,0 +1,88 @@
+"""Reads params from state dicts, models and safetensors files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nowait.core.types import Vector
+from nowait.pytorch.flat import TENSOR_DTYPES, ModelLayout
+
+
+def params_of(source: Any, model: torch.nn.Module, layout: ModelLayout) -> Vector:
+    """Return the params in a state dict, a model or a file; ``model`` is a new one, into which they are loaded."""
+    if isinstance(source, torch.nn.Module):
+        source = source.state_dict()
+    elif isinstance(source, str | Path):
+        source = _tensors_in(Path(source))
+    elif isinstance(source, torch.Tensor):
+        source = {"params": source}
+    if not isinstance(source, Mapping):
+        raise TypeError(
+            f"initial must be a vector, a state dict, a model or the path of a .safetensors file, "
+            f"got {type(source).__name__}"
+        )
+    flat = source.get("params")
+    if flat is not None and "params" not in model.state_dict():
+        return _checked_flat(flat, layout)
+    return _loaded(source, model, layout)
+
+
+def _tensors_in(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise FileNotFoundError(f"initial names {path}, but there is no such file")
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} cannot be read as a safetensors file ({error})") from None
+    return tensors
+
+
+def _checked_flat(flat: Any, layout: ModelLayout) -> Vector:
+    if tuple(flat.shape) != (layout.length,) or flat.dtype != TENSOR_DTYPES[layout.dtype]:
+        raise ValueError(
+            f"params must have {layout.length} entries of {TENSOR_DTYPES[layout.dtype]}, "
+            f"got {tuple(flat.shape)} of {flat.dtype}: these are the params of another problem"
+        )
+    vector: Vector = flat.detach().cpu().numpy().copy()
+    return vector
+
+
+def _loaded(state: Mapping[str, Any], model: torch.nn.Module, layout: ModelLayout) -> Vector:
+    before = {name: tensor.clone() for name, tensor in _fixed(model, layout).items()}
+    try:
+        missing, unexpected = model.load_state_dict(dict(state), strict=False)
+    except RuntimeError as error:  # other shapes
+        raise ValueError(f"the state dict is of another model: {error}") from None
+    tensors = model.state_dict(keep_vars=True)
+    found = {id(tensor) for name, tensor in tensors.items() if name in state}
+    lacking = [name for name in missing if id(tensors[name]) not in found]  # tied weights may be stored once
+    if lacking or unexpected:
+        faults = [f"no {', no '.join(lacking[:3])}"] if lacking else []
+        faults += [f"an unknown {', '.join(unexpected[:3])}"] if unexpected else []
+        raise ValueError(f"the state dict is of another model: it has {' and '.join(faults)}")
+    for name, tensor in _fixed(model, layout).items():
+        if not torch.equal(tensor, before[name]):
+            raise ValueError(
+                f"the state dict has another {name}, which is not trained and so is no part of params: "
+                f"load it in build_model"
+            )
+    return layout.vector_of(model)
+
+
+def _fixed(model: torch.nn.Module, layout: ModelLayout) -> dict[str, torch.Tensor]:
+    """Return the tensors that are not in params: frozen parameters, and buffers that training does not change."""
+    tensors = model.state_dict(keep_vars=True)
+    in_params = {*layout.parameters, *(block.name for block in layout.buffers)}
+    trained = {id(tensor) for name, tensor in tensors.items() if name in in_params}
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if id(tensor) not in trained and isinstance(tensor, torch.Tensor)
+    }
