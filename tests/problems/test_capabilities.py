@@ -62,6 +62,21 @@ class Everything(Bare):
     def between_gradients(self):
         pass
 
+    def evaluate(self, params):
+        return {}
+
+    def training_loss(self):
+        return 0.5
+
+    def write_model(self, params, path, metadata):
+        pass
+
+    def model(self, params):
+        return params
+
+    def params_of(self, source):
+        return source
+
     def message_bytes(self, params):
         return 7
 
@@ -144,7 +159,12 @@ def test_a_problem_without_optional_members_gets_the_defaults():
         "gradient_with_memory",
         "between_gradients",
         "layout",
+        "evaluate",
+        "training_loss",
         "write_files",
+        "write_model",
+        "model",
+        "params_of",
         "parts_to_send",
         "split",
         "minimum",
