@@ -72,6 +72,8 @@ def test_compiled_models_have_the_same_gradients_and_are_saved_under_their_own_n
     np.testing.assert_allclose(gradients(problem), gradients(plain), rtol=1e-4, atol=1e-6)
     assert problem.loss(problem.initial()) == pytest.approx(plain.loss(plain.initial()), rel=1e-5)
     problem.write_files(problem.initial(), tmp_path)
+    assert np.array_equal(problem.params_of(tmp_path / "model.safetensors"), problem.initial())
+    assert np.array_equal(plain.params_of(problem.model(problem.initial())), problem.initial())
     model = Net()
     load_model(model, tmp_path / "model.safetensors")
     assert np.array_equal(model.head.weight.detach(), plain.model(plain.initial()).head.weight.detach())

@@ -23,6 +23,7 @@ from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
 from nowait.pytorch.batches import Batches, moved
 from nowait.pytorch.bound_model import BoundModel, Buffers, bound_model
+from nowait.pytorch.compiled_names import use_plain_names
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
 from nowait.pytorch.flat import DTYPES, ModelLayout, tensor_of
 from nowait.pytorch.loaders import Drawn, Loaders
@@ -317,7 +318,7 @@ class TorchProblem:
         from safetensors.torch import save_model
 
         model = self.model(params)
-        model.register_state_dict_post_hook(_remove_compiler_prefix)  # type: ignore[no-untyped-call]
+        use_plain_names(model)
         save_model(model, str(path), dict(metadata))
 
     def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
@@ -556,12 +557,6 @@ class TorchProblem:
         for first in range(0, count, size):
             places = np.arange(first, min(first + size, count))
             yield self._batches.some(places, data, name)
-
-
-def _remove_compiler_prefix(_module: Any, state: dict[str, Any], _prefix: str, _metadata: Any) -> None:
-    """Rename the tensors of compiled modules, so that the model can be read with or without ``torch.compile``."""
-    for name in list(state):
-        state[name.replace("_orig_mod.", "")] = state.pop(name)
 
 
 def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:
