@@ -56,6 +56,9 @@ class Everything(Bare):
     def prepare(self):
         pass
 
+    def start_worker(self, worker, num_workers):
+        pass
+
     def between_gradients(self):
         pass
 

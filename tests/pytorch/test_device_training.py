@@ -289,7 +289,7 @@ class Encoding(dict):
         return self
 
 
-def test_batches_that_move_themselves_keep_their_type_and_are_not_prefetched():
+def test_batches_that_move_themselves_keep_their_type_and_are_moved_when_they_are_used():
     kinds = []
 
     def forward(model, batch):

@@ -606,6 +606,12 @@ class Renorming(nn.Module):
         return self.linear(inputs + self.table(torch.zeros(len(inputs), dtype=torch.long)))
 
 
+def FrozenRenorming():
+    model = Renorming()
+    model.table.requires_grad_(False)
+    return model
+
+
 def growing():
     growing.calls = getattr(growing, "calls", 0) + 1
     return nn.Linear(6, 2 + growing.calls)
@@ -618,7 +624,13 @@ def growing():
         ({"build": lambda: SHARED}, "build_model must return a new model on every call"),
         ({"build": lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, momentum=None))}, "momentum=None"),
         ({"build": with_batch_norm, "batch_size": 1}, "more than 1 value per channel"),
-        ({"build": Renorming}, "the model writes to its parameter table.weight in forward"),
+        ({"build": Renorming}, "the model writes to its parameter table.weight in place"),
+        ({"build": FrozenRenorming}, "writes to its frozen parameter table.weight: it is not among the params"),
+        ({"build": nn.Linear(6, 3)}, r"got a model \(Linear\): pass lambda: copy.deepcopy\(model\)"),
+        ({"build": 3}, "build_model must be a function that returns a new model, got 3"),
+        ({"build": lambda: nn.Sequential(nn.LazyLinear(3))}, "0.weight of the model has no shape yet"),
+        ({"build": lambda: nn.Sequential(nn.Linear(6, 3), nn.LazyBatchNorm1d())}, "1.weight of the model has no shape"),
+        ({"loss": lambda output, target: output.mean() * np.nan}, "the loss of the first batch is NaN"),
         ({"metrics": {"loss": accuracy}}, "no name may be 'loss'"),
         ({"metrics": {"a": 3}}, "metrics must map names to functions"),
         ({"metrics": {"a": lambda output, target: output}, "validation": DATA}, "a Tensor with|only one element"),
@@ -658,6 +670,33 @@ def test_mistakes_are_told_before_any_process_starts(options, message):
     )
     with pytest.raises((ValueError, TypeError, RuntimeError), match=message):
         TorchProblem(build, loss, data, **options)
+
+
+class WritesLater(nn.Linear):
+    """Writes to its weights once it has moved far enough."""
+
+    def forward(self, inputs):
+        if self.training and self.weight.detach().abs().max() > 1.0:
+            with torch.no_grad():
+                self.weight.clamp_(-1.0, 1.0)
+        return super().forward(inputs)
+
+
+def test_a_model_that_writes_to_its_weights_later_is_named():
+    problem = a_problem(lambda: WritesLater(6, 3))
+    problem.gradient(problem.initial(), sampler(0).sample(0, 0))
+    with pytest.raises(ValueError, match="the model writes to its parameter weight in place"):
+        problem.gradient(problem.initial() * 10, sampler(0).sample(0, 0))
+
+
+def test_a_worker_that_writes_to_its_weights_says_where(tmp_path):
+    problem = a_problem(lambda: WritesLater(6, 3))
+    far = problem.initial() * 10
+    with pytest.raises(nw.WorkerFailedError, match="a model that writes to its weights in place ends so"):
+        nw.train(problem, METHOD, workers=1, steps=5, initial=far, max_failures=0, folder=tmp_path / "run")
+    log = (tmp_path / "run" / "workers.log").read_text()
+    assert "Segmentation fault" in log
+    assert "in forward" in log
 
 
 def test_what_does_not_pickle_is_named():

@@ -264,6 +264,21 @@ def test_an_error_loses_the_ticket_but_not_the_process():
     assert workforce.states[1] is state
 
 
+def test_the_traceback_of_an_error_is_shown_once_and_then_counted():
+    workforce, messages = begun(), []
+    for number in range(8):
+        workforce.delivered(number % 2, HOME)
+        actions = workforce.handle(Raised(number % 2, "ValueError at x:1", "its traceback", any_gradient=True), 2.0)
+        messages += [action.message for action in actions if isinstance(action, Warn)]
+    assert messages == [
+        "worker 0 raised:\nits traceback",
+        *(
+            f"worker 1 raised ValueError at x:1: {times} times in this run, the first one is above"
+            for times in (2, 4, 8)
+        ),
+    ]
+
+
 def test_the_same_error_before_any_gradient_fails_the_run_soon():
     workforce = begun()
     for worker in (0, 1):

@@ -55,6 +55,12 @@ class Capabilities:
 
     If it returns False, this process must not be forked: every worker is started as a new interpreter.
     """
+    start_worker: Callable[[int, int], None]
+    """``start_worker(worker, num_workers)`` is called in the process of a worker, before it uses params or gradients.
+
+    ``num_workers`` is the number of workers that the run was started with; workers that join later have larger numbers.
+    Default: does nothing.
+    """
     between_gradients: Callable[[], None] | None
     """``between_gradients()`` is called by a worker while the server uses the gradient it has just sent.
 
@@ -117,6 +123,7 @@ class Capabilities:
             gradient_with_memory=_faster_gradient(problem, "gradient_with_memory"),
             device_memory=_method(problem, "device_memory") or _do_nothing,
             prepare=_method(problem, "prepare") or _do_nothing,
+            start_worker=_method(problem, "start_worker") or _start_nothing,
             between_gradients=_method(problem, "between_gradients"),
             message_bytes=_method(problem, "message_bytes") or size_in_bytes,
             num_statistics=checks.at_least(
@@ -194,6 +201,10 @@ def _compiled_data(problem: Any) -> Callable[[], Any] | None:
 
 def _do_nothing() -> None:
     """Do nothing; used if a problem has no ``prepare`` or no ``device_memory``."""
+
+
+def _start_nothing(worker: int, num_workers: int) -> None:
+    """Do nothing; used if a problem has no ``start_worker``."""
 
 
 def size_in_bytes(params: Vector) -> int:

@@ -9,6 +9,9 @@ from nowait.core.layout import Layout
 from nowait.pytorch.lr_schedule import lr_schedule
 from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.optimizer import TorchOptimizer
+from nowait.pytorch.pickling import register_tensors
 from nowait.pytorch.problem import TorchProblem
 
 __all__ = ["Layout", "TorchMemory", "TorchOptimizer", "TorchProblem", "lr_schedule"]
+
+register_tensors()

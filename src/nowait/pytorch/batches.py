@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -10,13 +10,21 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
-from nowait.core import Sample, checks
+from nowait.core import Sample
 from nowait.core.randomness import child
 from nowait.core.types import Integers
 from nowait.numerics.splitmix import MASK, TICKET_STRIDE
 from nowait.problems.shards import Shards
+from nowait.pytorch.bad_items import MISSING, BadItems
+from nowait.pytorch.per_worker import PerWorker
+from nowait.pytorch.streams import Stream
 
 SAMPLINGS = ("replacement", "epochs")
+REPLACEMENTS = 1 << 28
+"""Items in place of bad ones are drawn from parts of a ticket's sample with these numbers and above."""
+REPLACEMENTS_PER_BATCH = 1 << 12
+MOST_TRIES = 100
+"""Bad items in a row after which reading is given up."""
 
 
 @final
@@ -28,22 +36,26 @@ class Batches:
     """
 
     data: Any
-    size: int
+    size: PerWorker
     sampling: str
     collate: Any
+    bad_items: BadItems | None = None
+    """Not None: items that cannot be read are skipped."""
     shards: Shards | None = None
     _permutations: dict[int, tuple[int, Integers]] = field(default_factory=dict, repr=False)
     """The current epoch of each worker, and the order of the rows in it."""
-    _stream: Iterator[Any] | None = field(default=None, repr=False)
+    _stream: Stream | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, data: Any, size: int, sampling: str, collate: Any) -> Batches:
+    def of(cls, data: Any, size: Any, sampling: str, collate: Any, *, skip_bad_items: bool) -> Batches:
         """Check the arguments of a problem and make its batches."""
         if sampling not in SAMPLINGS:
             raise ValueError(f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}")
-        size = checks.at_least(1, size, "batch_size", "a gradient needs items")
-        batches = cls(data, size, sampling, collate or default_collate)
+        sizes = PerWorker.of(size, "batch_size", "a gradient needs items")
+        batches = cls(data, sizes, sampling, collate or default_collate, BadItems() if skip_bad_items else None)
         if batches.is_stream:
+            if skip_bad_items:
+                raise ValueError("skip_bad_items needs items with an index: let an IterableDataset skip its bad items")
             return batches
         if not isinstance(data, DataLoader) and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
             raise TypeError(f"train_set must have a length and items, or be an IterableDataset, got {data!r}")
@@ -65,8 +77,12 @@ class Batches:
         return _is_plain(self.data) and self.collate is default_collate
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out caches and the open iterator."""
+        """Leave out caches and the open stream."""
         return self.__dict__ | {"_permutations": {}, "_stream": None}
+
+    def divide_stream(self, worker: int, num_workers: int) -> None:
+        """Let this process take the items of one worker; until then, it takes those of all workers."""
+        self._stream = Stream(self.data, worker, num_workers)
 
     def draw(self, sample: Sample, part: int, parts: int, *, pinned: bool = False) -> Any:
         """Return the batch of a ticket, or batch number ``part`` if it has several.
@@ -74,18 +90,24 @@ class Batches:
         With ``pinned``, batches that are plain rows of tensors are put into pinned memory at once.
         """
         if self.is_stream:
-            return self.collate([self._next() for _ in range(self.size)])
-        return self.items(self._places(sample, part, parts), pinned=pinned)
+            self._stream = self._stream or Stream(self.data)
+            return self.collate([self._stream.take() for _ in range(self.size.of_worker(sample.worker))])
+        places = self._places(sample, part, parts)
+        if self.bad_items is None:
+            return self._fetched(places, self.data, pinned=pinned)
+        try:
+            return self._fetched(places, self.data, pinned=pinned)
+        except Exception:  # find out which item it was
+            return self.collate(self._with_replacements(places, sample, part * REPLACEMENTS_PER_BATCH))
 
-    def items(self, places: Integers, data: Any = None, *, pinned: bool = False) -> Any:
-        """Return items of the data set (or of ``data``) as a batch, fetched in one call if the data set supports it."""
-        data = self.data if data is None else data
-        if _is_plain(data) and self.collate is default_collate:
-            chosen = torch.from_numpy(np.asarray(places, dtype=np.int64))
-            return [_rows(tensor, chosen, pinned=pinned) for tensor in data.tensors]
-        numbers = [int(place) for place in places]
-        several = getattr(data, "__getitems__", None)
-        return self.collate(several(numbers) if several is not None else [data[number] for number in numbers])
+    def some(self, places: Integers, data: Any, name: str = "train_set") -> tuple[int, Any]:
+        """Return items of a data set as a batch, without those that are skipped, and how many they are."""
+        if self.bad_items is None:
+            return len(places), self._fetched(places, data)
+        good = list(self._good_items(places, data, name, self.bad_items))
+        if not good:
+            raise ValueError(f"none of the items {places[0]} to {places[-1]} of {name} can be read")
+        return len(good), self.collate(good)
 
     def first(self, count: int) -> Any:
         """Return the first items as a batch, for checks."""
@@ -94,16 +116,49 @@ class Batches:
             if not items:
                 raise ValueError("train_set is an empty stream: there is nothing to train on")
             return self.collate(items)
-        return self.items(np.arange(min(count, len(self.data))))
+        return self.some(np.arange(min(count, len(self.data))), self.data)[1]
+
+    def _fetched(self, places: Integers, data: Any, *, pinned: bool = False) -> Any:
+        """Return these items as a batch, fetched in one call if the data set supports it."""
+        if _is_plain(data) and self.collate is default_collate:
+            chosen = torch.from_numpy(np.asarray(places, dtype=np.int64))
+            return [_rows(tensor, chosen, pinned=pinned) for tensor in data.tensors]
+        numbers = [int(place) for place in places]
+        several = getattr(data, "__getitems__", None)
+        return self.collate(several(numbers) if several is not None else [data[number] for number in numbers])
+
+    def _good_items(self, places: Integers, data: Any, name: str, bad: BadItems) -> Iterable[Any]:
+        for place in places:
+            item = bad.read(data, int(place), name)
+            if item is not MISSING:
+                yield item
+
+    def _with_replacements(self, places: Integers, sample: Sample, number: int) -> list[Any]:
+        """Return these items; those that cannot be read are replaced by others, drawn from the ticket's sample."""
+        assert self.bad_items is not None
+        assert self.shards is not None
+        items: list[Any] = []
+        for place in places:
+            item = self.bad_items.read(self.data, int(place), "train_set")
+            tries = 0
+            while item is MISSING:
+                tries, number = tries + 1, number + 1
+                if tries > MOST_TRIES:
+                    raise ValueError(f"{tries} items in a row of train_set cannot be read: the log names them")
+                other = self.shards.draw_one(sample.part(REPLACEMENTS + number))
+                item = self.bad_items.read(self.data, other, "train_set")
+            items.append(item)
+        return items
 
     def _places(self, sample: Sample, part: int, parts: int) -> Integers:
         assert self.shards is not None
+        size = self.size.of_worker(sample.worker)
         if self.sampling == "replacement":
-            return self.shards.draw(sample if parts == 1 else sample.part(part), self.size)
+            return self.shards.draw(sample if parts == 1 else sample.part(part), size)
         rows = self.shards.rows_of(sample.worker)
-        first = (sample.job * parts + part) * self.size
+        first = (sample.job * parts + part) * size
         worker_key = (sample.key - sample.job * TICKET_STRIDE) & MASK
-        positions = np.arange(first, first + self.size)
+        positions = np.arange(first, first + size)
         return np.array(
             [
                 self._permuted(worker_key, len(rows), int(place) // len(rows), rows)[place % len(rows)]
@@ -119,15 +174,6 @@ class Batches:
             order = rng.permutation(rows)
             self._permutations[worker_key] = (epoch, order)
         return order
-
-    def _next(self) -> Any:
-        if self._stream is None:
-            self._stream = iter(self.data)
-        try:
-            return next(self._stream)
-        except StopIteration:
-            self._stream = iter(self.data)
-            return next(self._stream)
 
 
 def _is_plain(data: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -21,19 +21,67 @@ def changed_buffers(model: torch.nn.Module, forward: Forward, loss: Callable[...
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     for mode in (False, True):
         model.train(mode)
-        versions = {name: parameter._version for name, parameter in model.named_parameters()}
-        _check_loss(loss(*forward(model, batch)))
-        written = [name for name, parameter in model.named_parameters() if parameter._version != versions[name]]
-        if written:
-            raise ValueError(
-                f"the model writes to its parameter {written[0]} in forward (max_norm of an embedding does that): "
-                f"parameters are shared, read-only memory"
-            )
+        with WriteCheck(model):
+            _check_loss(loss(*forward(model, batch)))
     changed = [name for name, buffer in model.named_buffers() if not _same(buffer, before[name])]
     for name in changed:
         if before[name].is_complex():
             raise ValueError(f"the buffer {name} is complex and changes in training: it cannot be merged")
     return [name for name in changed if before[name].is_floating_point()]
+
+
+@final
+class WriteCheck:
+    """A context in which a model must not write to its parameters; raises a ValueError at its end if it did.
+
+    Where params are read-only memory, such as in worker processes, the write itself ends the process.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._parameters = dict(model.named_parameters())
+        self._versions: list[int] = []
+
+    def __enter__(self) -> None:
+        self._versions = [parameter._version for parameter in self._parameters.values()]
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            for (name, parameter), version in zip(self._parameters.items(), self._versions, strict=True):
+                if parameter._version != version:
+                    raise _written_to(name, parameter)
+
+
+def _written_to(name: str, parameter: torch.nn.Parameter) -> ValueError:
+    if parameter.requires_grad:
+        return ValueError(
+            f"the model writes to its parameter {name} in place (max_norm of an embedding does that): "
+            f"parameters are shared, read-only memory; clone it before you change it"
+        )
+    return ValueError(
+        f"the model writes to its frozen parameter {name}: it is not among the params of the run, so every worker "
+        f"would have another value; register it as a buffer, which workers send with their gradients"
+    )
+
+
+def check_factory(build_model: Any) -> None:
+    """Raise a TypeError unless ``build_model`` is a function or a class, and not a model itself."""
+    if isinstance(build_model, torch.nn.Module):
+        raise TypeError(
+            f"build_model must be a function that returns a new model, got a model ({type(build_model).__name__}): "
+            f"pass lambda: copy.deepcopy(model)"
+        )
+    if not callable(build_model):
+        raise TypeError(f"build_model must be a function that returns a new model, got {build_model!r}")
+
+
+def check_shapes(model: torch.nn.Module) -> None:
+    """Raise a ValueError if a lazy layer does not know its shape yet."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if torch.nn.parameter.is_lazy(tensor):
+            raise ValueError(
+                f"{name} of the model has no shape yet, because its layer is lazy: call the model once in build_model, "
+                f"on an input of the right shape, before you return it"
+            )
 
 
 def check_separate(first: torch.nn.Module, second: torch.nn.Module) -> None:
@@ -61,6 +109,11 @@ def _check_loss(loss: Any) -> None:
         raise TypeError(SCALAR.format(came))
     if not loss.requires_grad:
         raise TypeError("the loss does not depend on the model's parameters: no gradient can be computed")
+    if bool(torch.isnan(loss.detach())):
+        raise ValueError(
+            "the loss of the first batch is NaN, with the model as build_model returns it: look at the first items of "
+            "train_set, the initial weights and the loss"
+        )
     torch.autograd.backward(loss)
 
 

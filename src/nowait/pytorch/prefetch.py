@@ -33,47 +33,52 @@ class Prefetch:
         self._last: tuple[int, int] | None = None
         """Worker and job of the latest ticket."""
         self._postponed: tuple[Sample, Draw] | None = None
-        """The ticket whose successor has to be prepared."""
-        self._prepared: tuple[int, Any] | None = None
-        """The key of a sample and its batch."""
+        """The ticket whose batch has to be prepared."""
+        self._prepared: tuple[int, Any, bool] | None = None
+        """The key of a sample, its batch, and whether that is on the device, or on its way there."""
 
     def take(self, sample: Sample, draw: Draw) -> Any:
         """Return the batch of a ticket on the device: the prepared one, or one that is drawn now."""
         prepared, self._prepared = self._prepared, None
         if prepared is None or prepared[0] != sample.key:
             return moved(draw(sample), self._device)
+        _, batch, is_moved = prepared
+        if not is_moved:
+            return moved(batch, self._device)
         if self._stream is not None:
             current = current_stream(self._device)
             current.wait_stream(self._stream)
-            _each_tensor(prepared[1], lambda tensor: tensor.record_stream(current))
-        return prepared[1]
+            _each_tensor(batch, lambda tensor: tensor.record_stream(current))
+        return batch
 
-    def prepare_after(self, sample: Sample, draw: Draw) -> None:
-        """Draw the batch of the ticket after this one, and start to copy it to the device.
+    def prepare_after(self, sample: Sample, draw: Draw, is_ready: Callable[[Sample], bool]) -> None:
+        """Draw the batch of the ticket after this one, if that is possible now, and start to copy it to the device.
 
-        That waits for ``between_gradients`` if the device has nothing to compute: the gradient should not wait for it.
+        That waits for ``between_gradients`` if the device has nothing to compute, or the batch is not ready: the
+        gradient should not wait for it.
         """
         follows = self._last == (sample.worker, sample.job - 1)
         self._last, self._postponed = (sample.worker, sample.job), None
         if not follows:
             return
-        if self._stream is not None and current_stream(self._device).query():
-            self._postponed = (sample, draw)
+        following = Sample(sample.worker, sample.job + 1, (sample.key + TICKET_STRIDE) & MASK)
+        is_idle = self._stream is not None and current_stream(self._device).query()
+        if is_idle or not is_ready(following):
+            self._postponed = (following, draw)
         else:
-            self._prepare(sample, draw)
+            self._prepare(following, draw)
 
     def between_gradients(self) -> None:
         """Prepare the next batch now, if that was postponed."""
         if self._postponed is not None:
-            (sample, draw), self._postponed = self._postponed, None
-            self._prepare(sample, draw)
+            (following, draw), self._postponed = self._postponed, None
+            self._prepare(following, draw)
 
-    def _prepare(self, sample: Sample, draw: Draw) -> None:
-        following = Sample(sample.worker, sample.job + 1, (sample.key + TICKET_STRIDE) & MASK)
+    def _prepare(self, following: Sample, draw: Draw) -> None:
         try:
             batch = draw(following)
-            if _is_plain(batch):
-                self._prepared = (following.key, self._moved(batch))
+            is_plain = _is_plain(batch)
+            self._prepared = (following.key, self._moved(batch) if is_plain else batch, is_plain)
         except Exception:  # if the ticket comes, it is drawn again, and the error is reported as its own
             self._prepared = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections import deque
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -23,15 +23,25 @@ from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
 from nowait.pytorch.batches import Batches, moved
 from nowait.pytorch.bound_model import BoundModel, Buffers, bound_model
+from nowait.pytorch.compiled_names import use_plain_names
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
 from nowait.pytorch.flat import DTYPES, ModelLayout, tensor_of
+from nowait.pytorch.loaders import Drawn, Loaders
 from nowait.pytorch.memory import TorchMemory
-from nowait.pytorch.model_checks import changed_buffers, check_separate, momentum_of_statistics
+from nowait.pytorch.model_checks import (
+    WriteCheck,
+    changed_buffers,
+    check_factory,
+    check_separate,
+    check_shapes,
+    momentum_of_statistics,
+)
 from nowait.pytorch.optimizer import TorchOptimizer
+from nowait.pytorch.per_worker import PerWorker
 from nowait.pytorch.prefetch import Prefetch
 from nowait.pytorch.process import before_workers_are_forked, fork_breaks_cuda
 from nowait.pytorch.reading import params_of
-from nowait.pytorch.rng import seeded
+from nowait.pytorch.rng import generator_states, same_states, seeded, set_generator_states
 from nowait.pytorch.settings import ComputeSettings
 
 logger = logging.getLogger("nowait")
@@ -57,7 +67,9 @@ class TorchProblem:
     target), whose means ``evaluate`` returns. With ``sampling="epochs"`` a worker takes every item once per epoch; by
     default items are drawn with replacement. ``validation_loss`` is the loss of evaluations if it is another one than
     that of gradients, such as one without label smoothing. ``clip_norm`` clips gradients on the worker; ``accumulate``
-    is the number of batches per gradient.
+    is the number of batches per gradient. It and ``batch_size`` are a number, or a dictionary, list or function that
+    gives one for each worker. ``loader_workers`` processes of each worker draw its next batches while it computes.
+    ``skip_bad_items=True`` replaces items whose reading raises an exception; evaluations leave them out.
 
     ``device`` is one device, or a list of devices that workers take in turn. On GPUs, params and gradients of
     ``nw.train`` stay in the memory of the first one, and updates, outputs and methods compute there with tensors;
@@ -78,14 +90,17 @@ class TorchProblem:
         loss: Callable[[Any, Any], torch.Tensor],
         train_set: Any,
         *,
-        batch_size: int = 64,
+        batch_size: Any = 64,
         validation: Any = None,
         metrics: Mapping[str, Metric] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         forward: Callable[[torch.nn.Module, Any], tuple[Any, Any]] | None = None,
         sampling: str = "replacement",
+        loader_workers: int = 0,
+        skip_bad_items: bool = False,
+        evaluation_batch_size: int | None = None,
         clip_norm: float | None = None,
-        accumulate: int = 1,
+        accumulate: Any = 1,
         device: str | Sequence[str] = "cpu",
         threads: int = 1,
         autocast: str | None = None,
@@ -95,26 +110,35 @@ class TorchProblem:
         seed: int = 0,
         validation_loss: Callable[[Any, Any], torch.Tensor] | None = None,
     ) -> None:
+        check_factory(build_model)
         self._build, self._loss, self._forward = build_model, loss, forward or _usual_forward
         self._validation_loss = loss if validation_loss is None else validation_loss
         self._metrics = dict(metrics or {})
-        self._batches = Batches.of(train_set, batch_size, sampling, collate_fn)
+        self._batches = Batches.of(train_set, batch_size, sampling, collate_fn, skip_bad_items=bool(skip_bad_items))
+        self._loader_workers = checks.at_least(0, loader_workers, "loader_workers", "it counts processes")
+        self._evaluation_batch_size = 4 * self._batches.size.usual
+        if evaluation_batch_size is not None:
+            self._evaluation_batch_size = checks.at_least(
+                1, evaluation_batch_size, "evaluation_batch_size", "a loss needs items"
+            )
         if validation is not None and not (hasattr(validation, "__getitem__") and hasattr(validation, "__len__")):
             raise TypeError(f"validation must be a data set with a length and items, got {validation!r}")
         if validation is not None and len(validation) == 0:
             raise ValueError("validation is empty: leave it out to evaluate on the training set")
         self._validation = validation
         self._clip = None if clip_norm is None else checks.positive(clip_norm, "clip_norm", "it is a length")
-        self._accumulate = checks.at_least(1, accumulate, "accumulate", "it counts batches")
+        self._accumulate = PerWorker.of(accumulate, "accumulate", "it counts batches")
         self._devices = _checked_devices(device)
         self._settings = ComputeSettings.of(threads, autocast, loss_scale, deterministic)
         if params_on not in ("device", "host"):
             raise ValueError(f'params_on must be "device" or "host", got {params_on!r}')
         self._params_on = params_on
         self._seed = checked_seed(seed)
-        self._latest_losses: deque[torch.Tensor] = deque(maxlen=self._accumulate)
+        self._latest_losses: list[torch.Tensor] = []
         self._prefetches: dict[tuple[int, str], Prefetch] = {}
+        self._loaders: Loaders | None = None
         self._models: dict[tuple[int, str, str], BoundModel] = {}
+        self._write_checks: dict[BoundModel, WriteCheck] = {}
         if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
             raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
         if reserved := sorted(RESERVED_METRICS.intersection(self._metrics)):
@@ -186,6 +210,14 @@ class TorchProblem:
             pass  # PyTorch imports much when it is first asked for deterministic algorithms
         return not fork_breaks_cuda()
 
+    def start_worker(self, worker: int, num_workers: int) -> None:
+        """Divide a stream among the workers, and start the processes that draw the batches of this worker."""
+        if self._batches.is_stream:
+            self._batches.divide_stream(worker, num_workers)
+        if self._loader_workers and sys.platform == "linux":
+            parts = self._accumulate.of_worker(worker)
+            self._loaders = Loaders(self._draw_ahead, parts, self._loader_workers, in_order=self._batches.is_stream)
+
     def device_memory(self) -> Memory | None:
         """Return the memory of the first GPU, where params and gradients of local workers are; None without a GPU.
 
@@ -221,10 +253,12 @@ class TorchProblem:
             bound.zero_gradient(out)
             if not bound.model.training:
                 bound.model.train()
-            if self._prefetches_on(bound.device):
-                self._backward_with_prefetch(bound, sample)
-            else:
-                self._backward(bound, sample)
+            self._latest_losses.clear()
+            with self._write_checks[bound]:
+                if self._prefetches_on(bound.device):
+                    self._backward_with_prefetch(bound, sample)
+                else:
+                    self._backward(bound, sample)
             if self._clip is not None:
                 torch.nn.utils.clip_grad_norm_(bound.model.parameters(), self._clip * self._settings.loss_scale)
             bound.store_gradient(out, self._settings.loss_scale)
@@ -283,7 +317,9 @@ class TorchProblem:
         """Write the model with these params to a file that ``safetensors.torch.load_model`` reads without nowait."""
         from safetensors.torch import save_model
 
-        save_model(self.model(params), str(path), dict(metadata))
+        model = self.model(params)
+        use_plain_names(model)
+        save_model(model, str(path), dict(metadata))
 
     def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
         """Give every worker its own items: at random (``"iid"``), or sorted by target (``"label"``, ``"sorted"``).
@@ -305,8 +341,8 @@ class TorchProblem:
         other._batches = copy.copy(self._batches)
         other._batches.shards = Shards.split(order, workers)
         other._batches._permutations = {}
-        other._models, other._prefetches = {}, {}
-        other._latest_losses = deque(maxlen=self._accumulate)
+        other._models, other._write_checks, other._prefetches, other._loaders = {}, {}, {}, None
+        other._latest_losses = []
         return other
 
     def _targets(self) -> Floats:
@@ -317,7 +353,7 @@ class TorchProblem:
             if targets is None:
                 targets = [float(data[place][1]) for place in range(len(data))]
             numbers = np.asarray(targets, dtype=np.float64)
-        except (TypeError, ValueError, KeyError, IndexError, RuntimeError):
+        except (TypeError, ValueError, KeyError, IndexError, OSError, RuntimeError):
             numbers = np.empty(0)
         if numbers.shape != (len(data),):
             raise ValueError(
@@ -340,7 +376,14 @@ class TorchProblem:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the models: every process builds its own."""
-        return self.__dict__ | {"_models": {}, "_prefetches": {}, "_latest_losses": deque(maxlen=self._accumulate)}
+        fresh: dict[str, Any] = {
+            "_models": {},
+            "_write_checks": {},
+            "_prefetches": {},
+            "_loaders": None,
+            "_latest_losses": [],
+        }
+        return self.__dict__ | fresh
 
     def __repr__(self) -> str:
         data = "a stream" if self._batches.is_stream else f"{len(self._batches.data):,} items"
@@ -351,12 +394,17 @@ class TorchProblem:
 
     def _backward(self, bound: BoundModel, sample: Sample) -> None:
         """Add the gradients of all batches of a ticket; the data set and the model draw from the same generators."""
-        with seeded(sample.part(self._accumulate).key):
-            for part in range(self._accumulate):
-                self._backward_of(bound, moved(self._batches.draw(sample, part, self._accumulate), bound.device))
+        parts = self._accumulate.of_worker(sample.worker)
+        with seeded(sample.part(parts).key):
+            for part in range(parts):
+                drawn = None if self._loaders is None else self._loaders.take(sample, part)
+                if drawn is not None and drawn.states is not None:
+                    set_generator_states(drawn.states)
+                batch = self._batches.draw(sample, part, parts) if drawn is None else drawn.batch
+                self._backward_of(bound, moved(batch, bound.device), parts)
 
     def _backward_with_prefetch(self, bound: BoundModel, sample: Sample) -> None:
-        """Do the same on a GPU, and draw the first batch of the next ticket while the GPU computes.
+        """Do the same on a GPU, and copy the first batch of the next ticket there while the GPU computes.
 
         Generators are seeded before every batch is drawn and again before it is used, so that it does not matter when
         it was drawn.
@@ -365,14 +413,15 @@ class TorchProblem:
         if name not in self._prefetches:
             self._prefetches[name] = Prefetch(bound.device)
         prefetch = self._prefetches[name]
-        for part in range(self._accumulate):
+        parts = self._accumulate.of_worker(sample.worker)
+        for part in range(parts):
             if part == 0:
                 batch = prefetch.take(sample, self._first_batch)
             else:
                 batch = moved(self._batch(sample, part), bound.device)
-            with seeded(sample.part(self._accumulate).key + part):
-                self._backward_of(bound, batch)
-        prefetch.prepare_after(sample, self._first_batch)
+            with seeded(sample.part(parts).key + part):
+                self._backward_of(bound, batch, parts)
+        prefetch.prepare_after(sample, self._first_batch, self._is_first_batch_ready)
 
     def _prefetches_on(self, device: torch.device) -> bool:
         return device.type == "cuda" and not self._batches.is_stream
@@ -380,18 +429,44 @@ class TorchProblem:
     def _first_batch(self, sample: Sample) -> Any:
         return self._batch(sample, 0)
 
-    def _batch(self, sample: Sample, part: int) -> Any:
-        if self._batches.is_plain:
-            pinned = any(device.type == "cuda" for device in self._devices)
-            return self._batches.draw(sample, part, self._accumulate, pinned=pinned)
-        with seeded(sample.part(self._accumulate + 1 + part).key):
-            return self._batches.draw(sample, part, self._accumulate)
+    def _is_first_batch_ready(self, sample: Sample) -> bool:
+        return self._loaders is None or self._loaders.is_ready(sample, 0)
 
-    def _backward_of(self, bound: BoundModel, batch: Any) -> None:
+    def _batch(self, sample: Sample, part: int) -> Any:
+        drawn = None if self._loaders is None else self._loaders.take(sample, part)
+        pinned = any(device.type == "cuda" for device in self._devices)
+        return self._drawn_batch(sample, part, pinned=pinned) if drawn is None else drawn.batch
+
+    def _drawn_batch(self, sample: Sample, part: int, *, pinned: bool) -> Any:
+        """Draw a batch with generators of its own."""
+        parts = self._accumulate.of_worker(sample.worker)
+        if self._batches.is_plain:
+            return self._batches.draw(sample, part, parts, pinned=pinned)
+        with seeded(sample.part(parts + 1 + part).key):
+            return self._batches.draw(sample, part, parts)
+
+    def _draw_ahead(self, sample: Sample, part: int) -> Drawn | None:
+        """Draw a batch as the worker would, in one of its loader processes.
+
+        On the processor the states of the generators follow from the batches before. So a batch after the first one of
+        a ticket can be drawn ahead only if it uses no generator; otherwise this returns None.
+        """
+        if self._prefetches_on(self._device_of(sample.worker)):
+            return Drawn(self._drawn_batch(sample, part, pinned=False), None)  # this process must not use CUDA
+        parts = self._accumulate.of_worker(sample.worker)
+        with seeded(sample.part(parts).key):
+            before = generator_states()
+            batch = self._batches.draw(sample, part, parts)
+            after = generator_states()
+        if same_states(before, after):
+            return Drawn(batch, None)
+        return Drawn(batch, after) if part == 0 or self._batches.is_stream else None
+
+    def _backward_of(self, bound: BoundModel, batch: Any, parts: int) -> None:
         with self._settings.precision(bound.device):
             loss = self._loss(*self._forward(bound.model, batch))
         self._latest_losses.append(loss.detach())
-        factor = self._settings.loss_scale / self._accumulate
+        factor = self._settings.loss_scale / parts
         with self._settings.one_thread(bound.device):
             torch.autograd.backward(loss if factor == 1 else loss * factor)
 
@@ -433,11 +508,15 @@ class TorchProblem:
             model = self._build()
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"build_model must return a torch.nn.Module, got {type(model).__name__}")
+        check_shapes(model)
         return model
+
+    def _device_of(self, worker: int) -> torch.device:
+        return self._devices[worker % len(self._devices)]
 
     def _model_for(self, worker: int, point: Any) -> BoundModel:
         """Return the model of this process on the device of a worker, for vectors like this point; built once."""
-        device = self._devices[worker % len(self._devices)]
+        device = self._device_of(worker)
         vectors_on = point.device if isinstance(point, torch.Tensor) else HOST
         name = (os.getpid() if device.type != "cpu" else 0, str(device), str(vectors_on))
         if name not in self._models:
@@ -445,6 +524,7 @@ class TorchProblem:
             if ModelLayout.of(model, [block.name for block in self._layout.buffers]) != self._layout:
                 raise ValueError("build_model returned a model with other shapes than in the main process")
             self._models[name] = bound_model(model, self._layout, device, vectors_on)
+            self._write_checks[self._models[name]] = WriteCheck(model)
         return self._models[name]
 
     def _checked_layout(self) -> tuple[ModelLayout, Vector]:
@@ -455,27 +535,28 @@ class TorchProblem:
         if ModelLayout.of(model) != ModelLayout.of(other):
             raise ValueError("build_model must return the same model on every call, but the shapes of two calls differ")
         device = self._devices[0]
-        batch = moved(self._batches.first(self._batches.size), device)
+        batch = moved(self._batches.first(self._batches.size.usual), device)
         with self._settings.precision(device):
             statistics = changed_buffers(other.to(device), self._forward, self._loss, batch)
         layout = ModelLayout.of(model, statistics)
-        self._statistics_momentum = momentum_of_statistics(model, statistics, self._accumulate)
+        self._statistics_momentum = momentum_of_statistics(model, statistics, self._accumulate.usual)
         initial = layout.vector_of(model)
         if not np.isfinite(initial).all():
             raise ValueError("the model's initial parameters or statistics are not finite")
         return layout, initial
 
     def _validation_batches(self) -> Iterator[tuple[int, Any]]:
-        size = 4 * self._batches.size
+        size = self._evaluation_batch_size
         if self._validation is None and self._batches.is_stream:
             batch = self._batches.first(min(size, EVALUATED_ITEMS))
             yield size, batch
             return
+        name = "train_set" if self._validation is None else "validation"
         data = self._batches.data if self._validation is None else self._validation
         count = min(len(data), EVALUATED_ITEMS) if self._validation is None else len(data)
         for first in range(0, count, size):
             places = np.arange(first, min(first + size, count))
-            yield len(places), self._batches.items(places, data)
+            yield self._batches.some(places, data, name)
 
 
 def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from nowait.core.types import Vector
+from nowait.pytorch.compiled_names import named_as_in
 from nowait.pytorch.flat import TENSOR_DTYPES, ModelLayout
 
 
@@ -28,7 +29,7 @@ def params_of(source: Any, model: torch.nn.Module, layout: ModelLayout) -> Vecto
     flat = source.get("params")
     if flat is not None and "params" not in model.state_dict():
         return _checked_flat(flat, layout)
-    return _loaded(source, model, layout)
+    return _loaded(named_as_in(model, source), model, layout)
 
 
 def _tensors_in(path: Path) -> dict[str, torch.Tensor]:

@@ -33,6 +33,24 @@ def seeded(key: int) -> Iterator[None]:
             _restore(*states)
 
 
+def generator_states() -> tuple[Any, ...]:
+    """Return the states of the global generators of torch (on the processor), numpy and random."""
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+
+def set_generator_states(states: tuple[Any, ...]) -> None:
+    """Set the global generators to states that ``generator_states`` returned, perhaps in another process."""
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    random.setstate(states[2])
+
+
+def same_states(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    """Return True if no number was drawn from any generator between two states."""
+    same_numpy = np.array_equal(first[1][1], second[1][1]) and first[1][2:] == second[1][2:]
+    return same_numpy and torch.equal(first[0], second[0]) and bool(first[2] == second[2])
+
+
 def _states() -> tuple[Any, Any, Any, Any]:
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     return torch.get_rng_state(), on_gpus, np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002

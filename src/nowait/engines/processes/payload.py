@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Self, final
 
 from nowait.core.capabilities import Capabilities
+from nowait.core.pickling import dumps
 from nowait.engines.processes.platform import anonymous_file, portable
 from nowait.engines.processes.shared import ALIGNMENT, advise_huge_pages
 
@@ -18,7 +19,7 @@ PIECE = 1 << 26
 
 @final
 class Payload:
-    """A pickle and, after it, the arrays it refers to, in an anonymous file."""
+    """A pickle and, after it, the arrays and tensors it refers to, in an anonymous file."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
         self.sizes = [part.nbytes for part in parts]
@@ -41,11 +42,9 @@ class Payload:
     @classmethod
     def of(cls, job: Any) -> Self:
         """Pickle a job. An error names the part of its problem that cannot be pickled."""
-        import cloudpickle
-
         buffers: list[pickle.PickleBuffer] = []
         try:
-            data = cloudpickle.dumps(job, protocol=5, buffer_callback=buffers.append)
+            data = dumps(job, buffers.append)
         except Exception as error:
             raise TypeError(f"{_culprit(job.problem)} cannot be sent to worker processes: {error}") from error
         return cls([memoryview(data), *(buffer.raw() for buffer in buffers)])
@@ -103,12 +102,10 @@ def _huge_block(size: int) -> mmap.mmap:
 
 def _culprit(problem: Any) -> str:
     """Return the name of the part of a problem that cannot be pickled, if the problem lists its parts."""
-    import cloudpickle
-
     parts = Capabilities.of(problem).parts_to_send
     for name, part in ({} if parts is None else parts()).items():
         try:
-            cloudpickle.dumps(part)
+            dumps(part, lambda _: None)
         except Exception:
             return f"{name} of {type(problem).__name__}"
     return "the problem"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import os
 import signal
@@ -19,6 +20,7 @@ from nowait.engines.processes.platform import DetailsSocket
 from nowait.engines.processes.shared import shared_slots
 from nowait.engines.processes.worker import Connections, Job, work
 
+STANDARD_ERROR = 2
 RESET = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -97,6 +99,7 @@ def run_worker(worker: int, begin: Callable[[], tuple[Job, Connections]]) -> NoR
     status = 1
     try:
         _lower_scheduling_priority()
+        faulthandler.enable(file=STANDARD_ERROR, all_threads=False)  # a segmentation fault shows its line in Python
         for number in RESET:
             signal.signal(number, signal.SIG_DFL)
         work(worker, *begin())

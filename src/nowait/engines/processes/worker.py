@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, field
 from time import monotonic
 from typing import Any, final
 
+from nowait.core.capabilities import Capabilities
 from nowait.core.memory import Memory, Slots
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.processes.platform import DetailsSocket
@@ -35,6 +36,8 @@ class Job:
     """Where points and gradients are; None: in host memory."""
     slowdown: dict[int, float] = field(default_factory=dict)
     speeds: Speeds | None = None
+    num_workers: int = 1
+    """How many workers the run was started with."""
     spin_seconds: float = 0.0
     """How long a worker polls for its next order before it sleeps."""
     best: BestFile | None = None
@@ -92,6 +95,7 @@ def _fingerprint(job: Job, connections: Connections) -> None:
 
 
 def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
+    Capabilities.of(job.problem).start_worker(worker, job.num_workers)
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
     gradient = connections.gradients[worker]
     computation = Computation(worker, job.problem, job.seed, gradient, connections.send_details)

@@ -24,12 +24,14 @@ MEMORY = 0.9
 class Failures:
     """Counts the failures of each worker since it last delivered a gradient."""
 
-    __slots__ = ("_deaths", "_errors", "_most", "troubled")
+    __slots__ = ("_deaths", "_errors", "_most", "_seen", "troubled")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._deaths: dict[int, int] = {}
         self._errors: dict[int, Counter[str]] = {}
+        self._seen: Counter[str] = Counter()
+        """How often each kind of error occurred in the run."""
         self.troubled: set[int] = set()
         """The workers with failures since their last gradient."""
 
@@ -60,6 +62,11 @@ class Failures:
         if any_gradient:
             return errors[kind] >= ERRORS_IN_A_ROW
         return sum(counts[kind] for counts in self._errors.values()) >= FIRST_ERRORS
+
+    def times_seen(self, kind: str) -> int:
+        """Count an error of this kind for messages; returns how many there were in the run, this one included."""
+        self._seen[kind] += 1
+        return self._seen[kind]
 
 
 @final

@@ -6,6 +6,7 @@ also runs the evaluator. Every process that is started gets a serial number, by 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +14,11 @@ from nowait.core.types import Vector
 
 HOME = 0
 """The place where the evaluator and the fingerprint process run."""
+
+SEGFAULT = (
+    "a segmentation fault: a model that writes to its weights in place ends so, because params are read-only memory; "
+    "clone them first. The output of the workers shows where it happened"
+)
 
 
 class Reports(NamedTuple):
@@ -31,6 +37,8 @@ class Died(NamedTuple):
     @property
     def cause(self) -> str:
         """How the process ended, for messages."""
+        if self.code == -signal.SIGSEGV:
+            return f"was killed by signal {-self.code} ({SEGFAULT})"
         return f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
 
 

@@ -317,9 +317,16 @@ class Workforce:
         state = self.states[event.worker]
         if self.failures.raised(event.worker, event.kind, any_gradient=event.any_gradient):
             return [Fail(f"worker {event.worker} raised, not for the first time:\n{event.text}")]
-        warning = Warn(f"worker {event.worker} raised:\n{event.text}")
         told = (Tell(WorkerLost(event.worker, now)), Tell(WorkerJoined(event.worker, now)))
-        return [warning, Abandon(state), *told]
+        return [*self._warnings_of(event), Abandon(state), *told]
+
+    def _warnings_of(self, event: Raised) -> Iterator[Warn]:
+        """Show the traceback of the first error of a kind, and after that how many there were, more and more rarely."""
+        times = self.failures.times_seen(event.kind)
+        if times == 1:
+            yield Warn(f"worker {event.worker} raised:\n{event.text}")
+        elif times & (times - 1) == 0:  # a power of two
+            yield Warn(f"worker {event.worker} raised {event.kind}: {times} times in this run, the first one is above")
 
     def _on_requests(self, event: Requested, now: float) -> list[Action]:
         """Let workers join and leave as callbacks asked."""

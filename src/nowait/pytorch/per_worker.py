@@ -1,0 +1,66 @@
+"""Settings that may be different for every worker, such as the batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from nowait.core import checks
+
+DEFAULT = "default"
+
+
+@final
+@dataclass(frozen=True)
+class PerWorker:
+    """A whole number of at least 1 for every worker.
+
+    Given as one number; as a dictionary by worker, with a number for all others under "default"; as a list that workers
+    take in turn; or as a function of the worker.
+    """
+
+    name: str
+    given: Any
+    reason: str
+    """Why it must be at least 1."""
+
+    @classmethod
+    def of(cls, given: Any, name: str, reason: str) -> PerWorker:
+        """Check an argument of a problem."""
+        made = cls(name, given, reason)
+        if isinstance(given, Mapping):
+            if DEFAULT not in given:
+                raise ValueError(f'{name} as a dictionary needs an entry "default", for workers that it does not name')
+            for worker in given:
+                if worker != DEFAULT:
+                    checks.at_least(0, worker, f"a worker in {name}", "workers are numbered from 0")
+                made.of_worker(worker)
+            return made
+        if isinstance(given, Sequence):
+            if isinstance(given, str) or not given:
+                raise ValueError(f"{name} must be a number, or a list of numbers that workers take in turn")
+            for place in range(len(given)):
+                made.of_worker(place)
+            return made
+        made.of_worker(0)
+        return made
+
+    def of_worker(self, worker: Any) -> int:
+        """Return the number of a worker."""
+        given = self.given
+        if isinstance(given, Mapping):
+            given = given.get(worker, given[DEFAULT])
+        elif isinstance(given, Sequence):
+            given = given[worker % len(given)]
+        elif callable(given):
+            given = given(worker)
+        return checks.at_least(1, given, self.name, self.reason)
+
+    @property
+    def usual(self) -> int:
+        """The default of a dictionary; otherwise the number of worker 0."""
+        return self.of_worker(DEFAULT if isinstance(self.given, Mapping) else 0)
+
+    def __str__(self) -> str:
+        return "by worker" if callable(self.given) else f"{self.given}"
