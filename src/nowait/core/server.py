@@ -145,14 +145,18 @@ class Server(Ledger):
         raise TypeError(f"not an event: {event!r}")
 
     def initial_state(self) -> ServerState:
-        """Return the state for a checkpoint of a run that is about to start."""
+        """Return the state for a checkpoint of a run that is about to start, to be written before it does."""
         self._begin()
-        return self.state()
+        return self.live_state()
 
     def state(self) -> ServerState:
         """Return the state for a checkpoint, with all vectors as new NumPy arrays. Call it between events only."""
         update, output = copies(self.update.state()), copies(self.output.state())
         return self._state(self.memory.copy_to_host(self.params), update, output)
+
+    def live_state(self) -> ServerState:
+        """Return the state without copies: the vectors are the server's own, which the next event may change."""
+        return self._state(self.params, self.update.state(), self.output.state())
 
     def snapshot(self) -> ServerState:
         """Return the state in less time: params are those of the current version, and vectors may be on a device.

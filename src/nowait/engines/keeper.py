@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -56,8 +56,9 @@ class Keeper:
         if in_background and not self.is_due(server):
             return made
         version = server.retain()
-        checkpoint = checkpoint_of(server.snapshot(), recorder, self.wanted_workers(), history)
+        checkpoint = checkpoint_of(server.live_state(), recorder, self.wanted_workers(), history)
         if in_background and checkpoint.num_bytes >= BACKGROUND_BYTES:
+            checkpoint = replace(checkpoint, state=server.snapshot())
             self._pending = BackgroundWrite(lambda: self.folder.write_checkpoint(checkpoint)), version
         else:
             path = self.folder.write_checkpoint(checkpoint)

@@ -87,6 +87,8 @@ class ViewingModel:
         self._accumulates_in_place = device.type == "cpu"
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._views = CachedViews(layout.parameters)
+        for parameter in self._parameters:  # the values that it was built with are not needed
+            parameter.data = parameter.data.new_empty(0)
 
     def load(self, point: Any) -> None:
         """Make the parameters views of the point, and copy its statistics into the buffers, which a model changes."""

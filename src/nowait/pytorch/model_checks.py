@@ -128,3 +128,12 @@ def _refuse_cumulative_averages(model: torch.nn.Module) -> None:
 
 def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
     return first.shape == second.shape and torch.equal(torch.nan_to_num(first), torch.nan_to_num(second))
+
+
+def have_same_values(model: torch.nn.Module, other: torch.nn.Module) -> bool:
+    """Return True if two models have the same parameters and buffers."""
+    others = other.state_dict()
+    return all(
+        isinstance(tensor, torch.Tensor) and torch.equal(tensor, others[name])
+        for name, tensor in model.state_dict().items()
+    )

@@ -34,6 +34,7 @@ from nowait.pytorch.model_checks import (
     check_factory,
     check_separate,
     check_shapes,
+    have_same_values,
     momentum_of_statistics,
 )
 from nowait.pytorch.optimizer import TorchOptimizer
@@ -146,9 +147,11 @@ class TorchProblem:
         if not callable(self._validation_loss):
             raise TypeError(f"validation_loss must be a function of (output, target), got {validation_loss!r}")
         with self._settings.active(), seeded(self._seed):
-            self._layout, self._initial = self._checked_layout()
+            self._layout, initial, reproducible = self._checked_layout()
+            self._initial = None if reproducible else initial
+            """Large models take much memory, so that only those that cannot be built again are stored."""
             if self._validation is not None:
-                self._means(self._initial, self._metrics, islice(self._validation_batches(), 1))
+                self._means(initial, self._metrics, islice(self._validation_batches(), 1))
 
     # The problem, as engines use it
 
@@ -190,7 +193,7 @@ class TorchProblem:
 
     def initial(self) -> Vector:
         """The parameters and buffers of the model as ``build_model`` returns it."""
-        return self._initial.copy()
+        return self._layout.vector_of(self._built()) if self._initial is None else self._initial.copy()
 
     def usual_update(self) -> Update:
         """Return ``torch.optim.SGD``, which rounds as a plain PyTorch loop does."""
@@ -204,7 +207,7 @@ class TorchProblem:
         torch.set_num_threads(1)
         before_workers_are_forked()
         if all(device.type == "cpu" for device in self._devices):
-            self._model_for(0, self._initial)
+            self._model_for(0, HOST)
             return True
         with self._settings.active():
             pass  # PyTorch imports much when it is first asked for deterministic algorithms
@@ -248,7 +251,7 @@ class TorchProblem:
         """
         point = self._fitting(point)
         with self._settings.active(), clear_memory_errors():
-            bound = self._model_for(sample.worker, point)
+            bound = self._model_for(sample.worker, _device_of(point))
             bound.load(point)
             bound.zero_gradient(out)
             if not bound.model.training:
@@ -476,7 +479,7 @@ class TorchProblem:
         params = self._fitting(params)
         totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
         with self._settings.active(), clear_memory_errors(), seeded(self._seed), torch.no_grad():
-            bound = self._model_for(0, params)
+            bound = self._model_for(0, _device_of(params))
             bound.load(params)
             bound.model.eval()
             for items, batch in batches:
@@ -514,10 +517,9 @@ class TorchProblem:
     def _device_of(self, worker: int) -> torch.device:
         return self._devices[worker % len(self._devices)]
 
-    def _model_for(self, worker: int, point: Any) -> BoundModel:
-        """Return the model of this process on the device of a worker, for vectors like this point; built once."""
+    def _model_for(self, worker: int, vectors_on: torch.device) -> BoundModel:
+        """Return the model of this process on the device of a worker, for vectors on this device; built once."""
         device = self._device_of(worker)
-        vectors_on = point.device if isinstance(point, torch.Tensor) else HOST
         name = (os.getpid() if device.type != "cpu" else 0, str(device), str(vectors_on))
         if name not in self._models:
             model = self._built()
@@ -527,13 +529,17 @@ class TorchProblem:
             self._write_checks[self._models[name]] = WriteCheck(model)
         return self._models[name]
 
-    def _checked_layout(self) -> tuple[ModelLayout, Vector]:
-        """Check the model on one batch, so that mistakes are reported early; return its layout and initial params."""
+    def _checked_layout(self) -> tuple[ModelLayout, Vector, bool]:
+        """Check the model on one batch, so that mistakes are reported early.
+
+        Returns its layout, its params, and True if it is built with the same params every time.
+        """
         model, other = self._built(), self._built()
         ModelLayout.of(model)
         check_separate(model, other)
         if ModelLayout.of(model) != ModelLayout.of(other):
             raise ValueError("build_model must return the same model on every call, but the shapes of two calls differ")
+        reproducible = have_same_values(model, other)
         device = self._devices[0]
         batch = moved(self._batches.first(self._batches.size.usual), device)
         with self._settings.precision(device):
@@ -543,7 +549,7 @@ class TorchProblem:
         initial = layout.vector_of(model)
         if not np.isfinite(initial).all():
             raise ValueError("the model's initial parameters or statistics are not finite")
-        return layout, initial
+        return layout, initial, reproducible
 
     def _validation_batches(self) -> Iterator[tuple[int, Any]]:
         size = self._evaluation_batch_size
@@ -557,6 +563,10 @@ class TorchProblem:
         for first in range(0, count, size):
             places = np.arange(first, min(first + size, count))
             yield self._batches.some(places, data, name)
+
+
+def _device_of(vector: Any) -> torch.device:
+    return vector.device if isinstance(vector, torch.Tensor) else HOST
 
 
 def _checked_devices(device: str | Sequence[str]) -> list[torch.device]:
