@@ -170,6 +170,8 @@ class Planner(Ledger):
     handle = unknown("the method calls server.handle")
     initial_state = unknown("the method calls server.initial_state")
     state = unknown("the method calls server.state")
+    live_state = unknown("the method calls server.live_state")
+    snapshot = unknown("the method calls server.snapshot")
     resume = unknown("the method calls server.resume")
     finish = unknown("the method calls server.finish")
     close = unknown("the method calls server.close")
