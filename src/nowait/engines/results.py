@@ -9,7 +9,6 @@ from typing import final
 import numpy as np
 
 from nowait.core.memory import memory_of
-from nowait.core.outputs import LastIterate
 from nowait.core.types import Integers, norm
 from nowait.engines.parts import Parts
 from nowait.recording import HistoryRecorder, Run, Stats
@@ -46,7 +45,7 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
     trace = recorder.trace(ending.seconds, last_norm)
     work = _padded(tally.valid, int(max(trace.initial_workers, default=-1)) + 1)
     return Run(
-        params=last if isinstance(server.output, LastIterate) else server.finish(),
+        params=server.finish(),
         last=last,
         trace=trace,
         history=history.history(),
