@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -23,7 +24,7 @@ from nowait.recording import History, Interrupted, Run
 from nowait.recording.monitor import Monitor
 from nowait.speeds import Speeds
 from nowait.studies.quiet import quiet
-from nowait.studies.race_setup import ENGINES
+from nowait.studies.race_setup import ENGINES, connection
 from nowait.studies.search import DIVERGED, REACHED, UNFINISHED, Score, best_size, next_size
 from nowait.studies.tuner import ALONE, Make
 from nowait.studies.units import stepsize_unit
@@ -178,10 +179,11 @@ def tune(
         "progress": False,
     }
     where = {"speeds": speeds} if name == "simulate" else {"speeds": speeds, "workers": workers, "slowdown": slowdown}
-    first = _start(start, method, make, problem, speeds.num_workers if speeds is not None else workers or 1)
+    count = speeds.num_workers if speeds is not None else workers or os.cpu_count() or 1
+    first = _start(start, method, make, problem, count)
     real = None if name == "simulate" else engine or "processes"
     made = _Trials(problem, make, budget, watched, shared | where, real, tell or (lambda _: None))
-    with Watch() as watch, Progress("tuning", progress) as bar, quiet():
+    with Watch() as watch, connection(real or "simulate", workers), Progress("tuning", progress) as bar, quiet():
         for place in range(number):
             made.add(next_size(made.scores, first))
             bar.show((place + 1) / number)
