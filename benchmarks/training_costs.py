@@ -4,9 +4,8 @@
 
 An MLP with AdamW, in a plain PyTorch loop in one process with one thread, and with nowait and two workers with one
 thread each. Models have 0.5 and 48 million params; ``large`` adds 98 million. Memory is the proportional set size of
-all processes (shared pages count once), less that before the model was made, in copies of the params. Start-up is the
-time from the call to the first step. The stall is the longest pause between two steps of a run with a checkpoint, less
-that of the run without.
+all processes (shared pages count once), less that before the model was made. Start-up is the time from the call to the
+first step. The stall is the longest pause between two steps of a run with a checkpoint, less that of the run without.
 """
 
 import gc
@@ -157,21 +156,23 @@ def measure(size):
         saved = train(problem, steps, folder=Path(folder) / "run", checkpoint_every=steps // 2)
     print(
         f"{size:>7}{plain.rate:12.2f}{times.rate:12.2f}{times.rate / plain.rate:9.2f} x"
-        f"{copies(plain_memory, params_bytes):14.1f}{copies(memory, params_bytes):10.1f}"
+        f"{shown(plain_memory, params_bytes):>20}{shown(memory, params_bytes):>20}"
         f"{times.times[0] - began:12.2f} s{max(0.0, saved.longest_pause - times.longest_pause):11.2f} s",
         flush=True,
     )
 
 
-def copies(memory, params_bytes):
-    return (memory.peak - memory.before) / params_bytes
+def shown(memory, params_bytes):
+    """Return memory in gigabytes and in copies of the params."""
+    used = memory.peak - memory.before
+    return f"{used / 1e9:.2f} GB, {used / params_bytes:.0f} x"
 
 
 def main():
     sizes = ["0.5 M", "48 M", *(["98 M"] if "large" in sys.argv[1:] else [])]
-    print(f"AdamW, batches of {BATCH}; nowait with {WORKERS} workers; memory in copies of the params")
+    print(f"AdamW, batches of {BATCH}; nowait with {WORKERS} workers; memory in GB and in copies of the params")
     print(
-        f"{'params':>7}{'plain':>12}{'nowait':>12}{'ratio':>11}{'memory, plain':>14}{'nowait':>10}{'first step':>14}"
+        f"{'params':>7}{'plain':>12}{'nowait':>12}{'ratio':>11}{'memory, plain':>20}{'nowait':>20}{'first step':>14}"
         f"{'stall':>13}"
     )
     for size in sizes:
