@@ -21,7 +21,7 @@ help:
 	@echo "make format            format the code and apply automatic fixes"
 	@echo "make docs              build the site from docs/ into site/"
 	@echo "make bench-engines     speed of real workers, local and on Ray, relative to baselines (installs Ray; ten minutes)"
-	@echo "make bench-training    time to a validation loss: DistributedDataParallel and nowait (three minutes)"
+	@echo "make bench-training    time to an accuracy: DistributedDataParallel and nowait; memory and stalls (ten minutes)"
 	@echo "make mutants           make 60 small breaking changes and count how many the tests catch (half an hour)"
 	@echo "make golden            rewrite the golden tables of methods and runs after an intended change"
 	@echo "make bench-simulation  speed of simulations relative to a plain loop (three minutes)"
@@ -65,6 +65,7 @@ bench-engines: $(VENV)/.installed-ray
 
 bench-training: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/training_costs.py
 
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python tests/mutants.py

@@ -78,7 +78,7 @@ from nowait.recording import (
     load,
 )
 from nowait.reports import write_report as report
-from nowait.studies import Race, certify, plan, race
+from nowait.studies import Race, Tuning, certify, plan, race, tune
 
 if TYPE_CHECKING:
     from nowait import plots
@@ -149,6 +149,7 @@ __all__ = [
     "TensorBoard",
     "Threshold",
     "Trace",
+    "Tuning",
     "UniformAverage",
     "Update",
     "WindowRule",
@@ -171,6 +172,7 @@ __all__ = [
     "sweep",
     "theory",
     "train",
+    "tune",
     "updates",
 ]
 

@@ -350,6 +350,53 @@ def sweep(  # noqa: PLR0917 (typer makes options of them)
 
 
 @app.command()
+def tune(  # noqa: PLR0917 (typer makes options of them)
+    problem: ProblemArgument = None,
+    method: Method = "asynchronous",
+    stepsize: Annotated[
+        float | None, typer.Option(help="The first γ to try.", show_default="half of 1/(ML), or of 1/L")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="How many stepsizes to try.", min=1)] = 6,
+    workers: Annotated[
+        int | None, typer.Option(help="How many real workers.", min=1, show_default="one for each core")
+    ] = None,
+    speeds: Annotated[
+        str | None,
+        typer.Option(help="Simulate instead: seconds per gradient of every worker, with commas between them."),
+    ] = None,
+    engine: Engine = "processes",
+    address: Address = None,
+    steps: Steps = None,
+    gradients: Gradients = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="End every trial after this many seconds, virtual with --speeds.")
+    ] = None,
+    target_loss: TargetLoss = None,
+    target: Target = None,
+    monitor: Annotated[str, typer.Option(help="The metric to compare: loss, or one of the problem.")] = "loss",
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Steps between evaluations.", min=1, show_default="a tenth of the steps")
+    ] = None,
+    loss: Loss = "least-squares",
+    batch_size: BatchSize = 16,
+    seed: Seed = 0,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Find a stepsize by a few short runs, with real workers or, with --speeds, in virtual time.
+
+    Every trial has the budget given. The first stepsize is followed by larger or smaller ones, then by others near the
+    best. The exit status is 3 if every trial diverged.
+
+    Example: nowait tune mine.py:problem --workers 4 --steps 300 --stepsize 0.05
+    """
+    from nowait.cli.tune import TuneSettings, run_tune
+
+    if run_tune(chosen(TuneSettings, locals()), engine_of(engine, address)).diverged:
+        raise typer.Exit(DIVERGED)
+
+
+@app.command()
 def plan(  # noqa: PLR0917 (typer makes options of them)
     seconds_per_gradient: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""Studies that take many runs: ``race``, ``plan`` and ``certify``."""
+"""Studies that take many runs: ``race``, ``plan``, ``tune`` and ``certify``."""
 
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.bias import BiasRow
@@ -6,6 +6,7 @@ from nowait.studies.certify import Certificate, CertifiedRow, certify
 from nowait.studies.longest_delay import LongestDelay, longest_delay
 from nowait.studies.plan import plan
 from nowait.studies.race import Race, race
+from nowait.studies.tune import Trial, Tuning, tune
 
 __all__ = [
     "Advice",
@@ -15,8 +16,11 @@ __all__ = [
     "LongestDelay",
     "Race",
     "Simulated",
+    "Trial",
+    "Tuning",
     "certify",
     "longest_delay",
     "plan",
     "race",
+    "tune",
 ]

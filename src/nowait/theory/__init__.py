@@ -9,6 +9,7 @@ from nowait.theory.rivals import prescribe_constant, prescribe_minibatch
 from nowait.theory.speedup import Speedup, malenia_time, rennala_time, speedup
 from nowait.theory.tables import Table1Row, Table2Row, table_1, table_2
 from nowait.theory.theorems import prescribe
+from nowait.theory.transfer import StepsizeRange, stepsize_range
 
 __all__ = [
     "Constants",
@@ -18,6 +19,7 @@ __all__ = [
     "Prescription",
     "Rate",
     "Speedup",
+    "StepsizeRange",
     "Table1Row",
     "Table2Row",
     "Uncertain",
@@ -29,6 +31,7 @@ __all__ = [
     "prescribe_minibatch",
     "rennala_time",
     "speedup",
+    "stepsize_range",
     "table_1",
     "table_2",
 ]

@@ -1,0 +1,114 @@
+"""The tune command: short trials of the stepsize, a table."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+from rich.table import Table
+
+import nowait as nw
+from nowait.cli.methods import parse_method
+from nowait.cli.problems import load_problem
+from nowait.cli.results import open_console, print_json
+from nowait.cli.runs import target_of
+from nowait.cli.tables import numbers
+
+
+@final
+@dataclass(frozen=True)
+class TuneSettings:
+    """The options of the command."""
+
+    problem: str | None
+    loss: str
+    batch_size: int
+    method: str
+    stepsize: float | None
+    trials: int
+    workers: int | None
+    speeds: str | None
+    steps: int | None
+    gradients: int | None
+    seconds: float | None
+    target_loss: float | None
+    target: str | None
+    monitor: str
+    evaluate_every: int | None
+    seed: int
+    as_json: bool
+
+
+def run_tune(asked: TuneSettings, engine: str | nw.RayCluster) -> nw.Tuning:
+    """Make the trials and print them."""
+    where = _where(asked, engine)
+    if asked.steps is None and asked.gradients is None and asked.seconds is None:
+        raise ValueError("say when a trial ends: --steps, --gradients or --seconds")
+    make, problem = parse_method(asked.method), load_problem(asked.problem, asked.loss, asked.batch_size)
+    console = open_console(stderr=asked.as_json)
+    found = nw.tune(
+        problem,
+        make,
+        **where,
+        trials=asked.trials,
+        steps=asked.steps,
+        gradients=asked.gradients,
+        seconds=asked.seconds,
+        target_loss=asked.target_loss,
+        target=target_of(asked.target),
+        start=asked.stepsize,
+        monitor=asked.monitor,
+        evaluate_every=asked.evaluate_every,
+        seed=asked.seed,
+        tell=lambda words: console.print(words, highlight=False),
+    )
+    if asked.as_json:
+        print_json(as_dictionary(found))
+    else:
+        console.print(_table(found))
+        console.print(_sentence(found), highlight=False)
+    return found
+
+
+def as_dictionary(found: nw.Tuning) -> dict[str, Any]:
+    """Return the result as text and numbers."""
+    names = ("stepsize", "value", "seconds_to_target", "diverged", "steps", "seconds", "mean_delay")
+    return {
+        "stepsize": None if found.diverged else found.stepsize,
+        "monitor": found.monitor.name,
+        "advice": found.advice,
+        "trials": [{name: getattr(trial, name) for name in names} for trial in found.trials],
+    }
+
+
+def _where(asked: TuneSettings, engine: str | nw.RayCluster) -> dict[str, Any]:
+    """Return the arguments of ``nw.tune`` that say where trials run."""
+    if asked.speeds is None:
+        return {"workers": asked.workers, "engine": engine}
+    if asked.workers is not None or engine != "processes":
+        raise ValueError("--speeds simulates the workers: omit --workers and --engine")
+    return {"speeds": nw.speeds.Fixed(numbers(asked.speeds, "--speeds"))}
+
+
+def _sentence(found: nw.Tuning) -> str:
+    if found.diverged:
+        return "No stepsize was found."
+    return f"Best stepsize: {found.stepsize:.4g}" + (f" ({found.advice})" if found.advice else "")
+
+
+def _table(found: nw.Tuning) -> Table:
+    table = Table(title="Trials, the largest stepsize first")
+    for heading in ("stepsize", found.monitor.name, "seconds to the target", "steps", "mean delay", ""):
+        table.add_column(heading, justify="right" if heading else "left")
+    for trial in sorted(found.trials, key=lambda one: -one.stepsize):
+        best = "best" if trial is found.best and not found.diverged else ""
+        table.add_row(
+            f"{trial.stepsize:.4g}",
+            "diverged" if trial.diverged else f"{trial.value:.4g}",
+            f"{trial.seconds_to_target:.4g}" if math.isfinite(trial.seconds_to_target) else "–",
+            f"{trial.steps:,}",
+            f"{trial.mean_delay:.1f}",
+            best,
+        )
+    return table

@@ -1,0 +1,322 @@
+"""``nw.tune``: a few short trials that find the stepsize of a method."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from nowait.api.simulate import simulate
+from nowait.api.sweep import maker
+from nowait.api.train import train
+from nowait.core import Method, Problem, Stepsize, Update, checks
+from nowait.core.problem import Evaluation, check_initial_loss, checked_problem, initial_params
+from nowait.engines.budget import Budget
+from nowait.engines.cluster import RayCluster
+from nowait.engines.progress import Progress
+from nowait.engines.watch import Watch
+from nowait.recording import History, Interrupted, Run
+from nowait.recording.monitor import Monitor
+from nowait.speeds import Speeds
+from nowait.studies.quiet import quiet
+from nowait.studies.race_setup import ENGINES, connection
+from nowait.studies.search import DIVERGED, REACHED, UNFINISHED, Score, best_size, next_size
+from nowait.studies.tuner import ALONE, Make
+from nowait.studies.units import stepsize_unit
+from nowait.theory import estimate
+
+logger = logging.getLogger("nowait")
+
+EVALUATIONS = 10
+"""The number of evaluations of a trial that ends after some steps."""
+NOT_METRICS = ("step", "gradients", "time", "loss")
+LATEST_STEP = 2**20
+"""A schedule that is 0 up to this step does not tell the size of its rule."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One short run with one stepsize."""
+
+    stepsize: float
+    value: float
+    """The last value of the metric that is compared, the loss by default; NaN if the trial diverged."""
+    seconds_to_target: float
+    """When the trial reached its target; infinite if it did not."""
+    diverged: bool
+    steps: int
+    seconds: float
+    """How long the trial took; virtual in a simulation."""
+    mean_delay: float
+    """The mean delay of the gradients; NaN if none arrived."""
+    history: History = field(repr=False)
+
+    def score(self, monitor: Monitor) -> Score:
+        """Return what trials are compared by: the time to the target if it was reached, else the last value."""
+        if self.diverged or not math.isfinite(self.value):
+            return DIVERGED, 0.0
+        if math.isfinite(self.seconds_to_target):
+            return REACHED, self.seconds_to_target
+        return UNFINISHED, self.value if monitor.mode == "min" else -self.value
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """The result of ``nw.tune``."""
+
+    method: Method
+    """The method with the best stepsize."""
+    stepsize: float
+    """The best stepsize; the smallest one if every trial diverged."""
+    trials: list[Trial]
+    """All trials, in the order in which they were made."""
+    monitor: Monitor
+    """The metric that was compared."""
+
+    @property
+    def best(self) -> Trial:
+        """The trial of ``stepsize``."""
+        return next(trial for trial in self.trials if trial.stepsize == self.stepsize)
+
+    @property
+    def diverged(self) -> bool:
+        """True if every trial diverged, so that no stepsize was found."""
+        return all(trial.score(self.monitor)[0] == DIVERGED for trial in self.trials)
+
+    @property
+    def improved(self) -> bool:
+        """True if the best trial ended better than it began."""
+        first = self.monitor.value(evaluations_of(self.best.history)[0][1].values)
+        return self.monitor.is_better(self.best.value, first)
+
+    @property
+    def advice(self) -> str:
+        """What to try next if the result may not be good: all diverged, or the best is an end of the range."""
+        sizes = [trial.stepsize for trial in self.trials]
+        if self.diverged:
+            return f"every trial diverged: try again with start={min(sizes) / 100:.3g}, or look at the problem"
+        if not self.improved:
+            return f"no trial improved the {self.monitor.name}: make longer trials, or try again with another start="
+        if self.stepsize not in (min(sizes), max(sizes)):
+            return ""
+        end = "smallest" if self.stepsize == min(sizes) else "largest"
+        return (
+            f"the best stepsize, {self.stepsize:.3g}, is the {end} that was tried: a further one may be better; "
+            f"make more trials, or start there"
+        )
+
+    def __repr__(self) -> str:
+        found = "every trial diverged" if self.diverged else f"stepsize {self.stepsize:.4g}"
+        return f"Tuning({found} after {len(self.trials)} trials, {self.monitor.name} {self.best.value:.4g})"
+
+
+def tune(
+    problem: Problem,
+    method: Method | Make,
+    *,
+    workers: int | None = None,
+    engine: str | RayCluster | None = None,
+    speeds: Speeds | None = None,
+    slowdown: Mapping[int, float] | None = None,
+    trials: int = 6,
+    steps: int | None = None,
+    gradients: int | None = None,
+    seconds: float | None = None,
+    target_loss: float | None = None,
+    target: Mapping[str, Any] | None = None,
+    start: float | None = None,
+    monitor: str | tuple[str, str] = "loss",
+    update: Update | None = None,
+    initial: Any = None,
+    evaluate_every: int | None = None,
+    seed: int = 0,
+    tell: Callable[[str], None] | None = None,
+    progress: bool | None = None,
+) -> Tuning:
+    """Find the stepsize of a method by a few short runs, each with the budget given, one after the other.
+
+    The first trial has the stepsize of the ``method``, or ``start``; the next ones are four times larger or smaller,
+    until the best one is not at an end, then between the best and its neighbours. A function of the stepsize may be
+    given in place of a method; it starts at half of 1/L, divided by ``Method.stepsize_divisor``, with L known or
+    estimated. That is an order of magnitude for plain SGD: with Adam, give ``start``.
+
+    With ``speeds`` the trials are simulations in virtual time, else runs with real ``workers``; ``engine="processes"``
+    with ``speeds`` slows real workers, as in ``nw.train``. Every trial ends after ``steps``, ``gradients`` or
+    ``seconds``, or at ``target_loss`` or ``target``. Trials that reached the target are compared by the time they took,
+    others by the last value of ``monitor``: the loss, or a metric such as ``"accuracy"`` or ``("perplexity", "min")``.
+    A trial that diverged is worse than all others. ``tell`` is called with a sentence after every trial.
+
+    >>> import nowait as nw
+    >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
+    >>> found = tune(problem, nw.AsynchronousSGD(nw.DelayAdaptive(1.0)), speeds=nw.speeds.Fixed([1, 1, 9]), steps=300)
+    >>> len(found.trials), found.method
+    (6, AsynchronousSGD(stepsize=DelayAdaptive(gamma=2.0, cut=None)))
+    """
+    make, number = maker(method), checks.at_least(1, trials, "trials", "a stepsize needs one")
+    watched = Monitor.of(*monitor) if isinstance(monitor, tuple | list) else Monitor.of(monitor)
+    name = _checked_engine(engine, speeds, workers, slowdown)
+    budget = Budget(steps, gradients, seconds, target_loss, target)
+    if budget.only_a_loss_ends_it:
+        raise ValueError("every trial needs an end: give steps=, gradients= or seconds=; some trials reach no target")
+    check_initial_loss(checked_problem(problem), initial_params(problem))
+    shared: dict[str, Any] = {
+        "steps": steps,
+        "gradients": gradients,
+        "seconds": seconds,
+        "target_loss": target_loss,
+        "target": target,
+        "update": update,
+        "initial": initial,
+        "evaluate_every": _evaluate_every(evaluate_every, steps),
+        "seed": seed,
+        "progress": False,
+    }
+    where = {"speeds": speeds} if name == "simulate" else {"speeds": speeds, "workers": workers, "slowdown": slowdown}
+    count = speeds.num_workers if speeds is not None else workers or os.cpu_count() or 1
+    first = _start(start, method, make, problem, count)
+    real = None if name == "simulate" else engine or "processes"
+    made = _Trials(problem, make, budget, watched, shared | where, real, tell or (lambda _: None))
+    with Watch() as watch, connection(real or "simulate", workers), Progress("tuning", progress) as bar, quiet():
+        for place in range(number):
+            made.add(next_size(made.scores, first))
+            bar.show((place + 1) / number)
+            watch.check()
+    found = made.found()
+    if found.advice:
+        logger.warning(found.advice)
+    return found
+
+
+@final
+@dataclass
+class _Trials:
+    """Makes trials and keeps them."""
+
+    problem: Problem
+    make: Make
+    budget: Budget
+    monitor: Monitor
+    arguments: dict[str, Any]
+    """The other arguments of ``nw.simulate`` or ``nw.train``."""
+    engine: str | RayCluster | None
+    """Where real workers run; None simulates."""
+    tell: Callable[[str], None]
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def scores(self) -> dict[float, Score]:
+        """The score of every stepsize tried."""
+        return {trial.stepsize: trial.score(self.monitor) for trial in self.trials}
+
+    def add(self, size: float) -> None:
+        """Make a trial with this stepsize."""
+        trial = trial_of(size, self._run(self.make(size)), self.budget, self.monitor)
+        self.trials.append(trial)
+        self.tell(self._words(trial))
+
+    def found(self) -> Tuning:
+        """Return the result."""
+        best = best_size(self.scores)
+        size = min(self.scores) if best is None else best
+        return Tuning(self.make(size), size, self.trials, self.monitor)
+
+    def _run(self, method: Method) -> Run:
+        if self.engine is None:
+            return simulate(self.problem, method, **self.arguments)
+        run = train(self.problem, method, engine=self.engine, **self.arguments)
+        if run.stats.interrupted:
+            raise Interrupted.of(run)
+        return run
+
+    def _words(self, trial: Trial) -> str:
+        ending = f"{self.monitor.name} {trial.value:.4g}"
+        if trial.score(self.monitor)[0] == DIVERGED:
+            ending = "diverged"
+        elif math.isfinite(trial.seconds_to_target):
+            ending = f"reached the target after {trial.seconds_to_target:.4g} s"
+        return f"trial {len(self.trials)}, stepsize {trial.stepsize:.4g}: {ending}"
+
+
+def trial_of(size: float, run: Run, budget: Budget, monitor: Monitor) -> Trial:
+    """Return what a run says about its stepsize."""
+    evaluations = evaluations_of(run.history)
+    reached = [time for time, one in evaluations if budget.has_target and budget.reached(one)]
+    diverged = run.stats.diverged
+    return Trial(
+        stepsize=size,
+        value=math.nan if diverged else monitor.value(evaluations[-1][1].values),
+        seconds_to_target=math.inf if diverged or not reached else reached[0],
+        diverged=diverged,
+        steps=run.stats.steps,
+        seconds=run.stats.seconds,
+        mean_delay=float(run.trace.delay.mean()) if len(run.trace) else math.nan,
+        history=run.history,
+    )
+
+
+def evaluations_of(history: History) -> list[tuple[float, Evaluation]]:
+    """Return the times and results of the evaluations of a run."""
+    return [
+        (row["time"], Evaluation(row["loss"], {name: row[name] for name in row if name not in NOT_METRICS}))
+        for row in history.rows()
+    ]
+
+
+def _checked_engine(
+    engine: str | RayCluster | None, speeds: Speeds | None, workers: int | None, slowdown: Mapping[int, float] | None
+) -> str:
+    """Return the name of the engine; None simulates if there are speeds, and else uses processes."""
+    if engine is None:
+        engine = "processes" if speeds is None else "simulate"
+    name = "ray" if isinstance(engine, RayCluster) else engine
+    if name not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    if name == "simulate" and speeds is None:
+        raise ValueError("simulated trials need speeds=, such as nw.speeds.LogNormal([1.0, 1.0, 10.0], sigma=0.2)")
+    if name == "simulate" and (workers is not None or slowdown):
+        raise ValueError(
+            "workers= and slowdown= are for real workers, but speeds= makes simulations; for real workers with these "
+            'speeds, give engine="processes" as well'
+        )
+    return name
+
+
+def _evaluate_every(evaluate_every: int | None, steps: int | None) -> int | None:
+    """Return the steps between evaluations; None leaves it to the run."""
+    if evaluate_every is not None or steps is None:
+        return evaluate_every
+    return max(1, steps // EVALUATIONS)
+
+
+def _start(start: float | None, method: Method | Make, make: Make, problem: Problem, workers: int) -> float:
+    """Return the first stepsize: the one given, that of the method, or half of 1/L over the method's divisor."""
+    if start is not None:
+        return checks.positive(start, "start", "it is the first stepsize")
+    if isinstance(method, Method):
+        rule: Stepsize = method.stepsize  # type: ignore[attr-defined]  # maker has checked it
+        return size_of(rule)
+    unit = stepsize_unit(problem, estimate(problem), gradients=10_000)
+    return ALONE * unit / make(1.0).stepsize_divisor(workers)
+
+
+def size_of(rule: Stepsize) -> float:
+    """Return the γ of a rule: by how much its stepsizes are larger than those of ``rule.with_size(1.0)``.
+
+    >>> import nowait as nw
+    >>> size_of(nw.Scheduled(nw.DelayAdaptive(0.05), nw.schedules.warmup(100)))
+    0.05
+    """
+    steps = 2.0 ** np.arange(math.log2(LATEST_STEP) + 1)
+    ones = np.ones(len(steps))
+    values, of_one = rule(ones, ones, steps), rule.with_size(1.0)(ones, ones, steps)
+    known = np.flatnonzero(of_one > 0)
+    if not len(known):
+        raise ValueError("the stepsize of the method is 0 at every step: give start=, the first stepsize to try")
+    return float(f"{values[known[0]] / of_one[known[0]]:.12g}")
