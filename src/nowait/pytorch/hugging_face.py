@@ -179,5 +179,6 @@ def _num_steps(trainer: Any) -> int:
     args = trainer.args
     if args.max_steps > 0:
         return int(args.max_steps)
-    batches = math.ceil(len(trainer.train_dataset) / args.per_device_train_batch_size)
-    return int(math.ceil(args.num_train_epochs * math.ceil(batches / args.gradient_accumulation_steps)))
+    batches: int = math.ceil(len(trainer.train_dataset) / args.per_device_train_batch_size)
+    epochs: float = args.num_train_epochs
+    return math.ceil(epochs * math.ceil(batches / int(args.gradient_accumulation_steps)))

@@ -76,7 +76,7 @@ class LightningAdapter:
     def forward(self, model: torch.nn.Module, batch: Any) -> tuple[Any, None]:
         """Return the loss of ``training_step``; what it logs is dropped."""
         logs = Logs()
-        with logs.collected_from(model, 1):
+        with logs.collected_from(model, None):
             result = _call_step(model, "training_step", batch, 0)
         logs.reset_metrics()
         loss = _loss_in(result)
@@ -109,14 +109,16 @@ class Logs:
         self._metrics: dict[str, Any] = {}
 
     @contextmanager
-    def collected_from(self, model: torch.nn.Module, items: int) -> Iterator[None]:
-        """Collect what the module logs in this context; a number counts for so many items."""
+    def collected_from(self, model: torch.nn.Module, items: int | None) -> Iterator[None]:
+        """Collect what the module logs in this context; a number counts for so many items, or is dropped if None."""
 
         def log(
             name: str, value: Any, *_: Any, batch_size: int | None = None, reduce_fx: Any = "mean", **__: Any
         ) -> None:
             if callable(getattr(value, "compute", None)):
                 self._metrics[name] = value
+            elif items is None:
+                return  # reading it would wait for the GPU
             elif reduce_fx in ("mean", torch.mean):
                 self.means.add(name, value, items if batch_size is None else batch_size)
             else:
