@@ -16,7 +16,8 @@ circle = TensorDataset(torch.stack([angles.cos(), angles.sin()], 1))
 
 
 def layers(inputs, outputs):
-    return nn.Sequential(nn.Linear(inputs, 64), nn.ELU(), nn.Linear(64, 64), nn.ELU(), nn.Linear(64, outputs))
+    relu = nn.LeakyReLU(0.2)
+    return nn.Sequential(nn.Linear(inputs, 64), relu, nn.Linear(64, 64), relu, nn.Linear(64, outputs))
 
 
 def step(model, batch, _sample):
@@ -45,7 +46,7 @@ run = nw.train(
     problem,
     nw.AsynchronousSGD(nw.DelayAdaptive(0.002)),
     workers=2,
-    steps=300,
+    steps=400,
     evaluate_every=100,
     update=TorchOptimizer(torch.optim.Adam, groups=groups, betas=(0.0, 0.99)),
 )
