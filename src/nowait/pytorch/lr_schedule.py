@@ -25,10 +25,13 @@ def lr_schedule(make: MakeScheduler) -> TorchSchedule:
 
 @final
 class TorchSchedule:
-    """The factor of every step, computed in order by stepping a scheduler, and kept."""
+    """The factor of every step, computed in order by stepping a scheduler, and kept.
 
-    def __init__(self, make: MakeScheduler) -> None:
-        self._make = make
+    A scheduler with an optimiser of its own gives learning rates, which are divided by ``lr``.
+    """
+
+    def __init__(self, make: MakeScheduler, lr: float = 1.0) -> None:
+        self._make, self._lr = make, lr
         self._reset()
         self(2)  # raises now for a scheduler that needs more than the number of the step
 
@@ -47,21 +50,24 @@ class TorchSchedule:
             raise ValueError(
                 f"the scheduler does not give a factor for step {len(self._factors) + 1}: {error}"
             ) from error
-        self._factors.append(float(self._optimizer.param_groups[0]["lr"]))
+        self._factors.append(self._factor())
 
     def _reset(self) -> None:
-        self._optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
-        self._scheduler = self._make(self._optimizer)
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
+        self._scheduler = self._make(optimizer)
         if not isinstance(self._scheduler, torch.optim.lr_scheduler.LRScheduler):
             raise TypeError(f"lr_schedule needs a function that returns a scheduler, got {self._scheduler!r}")
-        self._optimizer.step()  # a scheduler warns if it is stepped before its optimiser
-        self._factors = [float(self._optimizer.param_groups[0]["lr"])]
+        self._scheduler.optimizer.step()  # a scheduler warns if it is stepped before its optimiser
+        self._factors = [self._factor()]
+
+    def _factor(self) -> float:
+        return float(self._scheduler.optimizer.param_groups[0]["lr"]) / self._lr
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_make": self._make}
+        return {"_make": self._make, "_lr": self._lr}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._make = state["_make"]
+        self._make, self._lr = state["_make"], state["_lr"]
         self._reset()
 
     def __repr__(self) -> str:

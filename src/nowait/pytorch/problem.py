@@ -9,24 +9,26 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Self, cast, final
 
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from nowait.core import Layout, Sample, Update, checks
+from nowait.core import Layout, Sample, Stepsize, Update, checks
 from nowait.core.memory import Memory, memory_of, namespace_of, to_host
-from nowait.core.problem import RESERVED_METRICS
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
+from nowait.pytorch.adapter import Adapter, Recipe
 from nowait.pytorch.batches import Batches, moved
 from nowait.pytorch.bound_model import BoundModel, Buffers, bound_model
 from nowait.pytorch.compiled_names import use_plain_names
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
+from nowait.pytorch.evaluation import Evaluation, Metric, UsualEvaluation, check_metrics
 from nowait.pytorch.flat import DTYPES, ModelLayout, tensor_of
 from nowait.pytorch.loaders import Drawn, Loaders
+from nowait.pytorch.manual import Manual, ManualStep
 from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.model_checks import (
     WriteCheck,
@@ -48,7 +50,6 @@ from nowait.pytorch.settings import ComputeSettings
 logger = logging.getLogger("nowait")
 
 HOST = torch.device("cpu")
-Metric = Callable[[Any, Any], Any]
 EVALUATED_ITEMS = 2_048
 """Without a validation set the loss is the mean over this many items of the training set."""
 
@@ -83,12 +84,17 @@ class TorchProblem:
 
     Buffers that training changes, such as the statistics of batch normalisation, are the last entries of params:
     workers measure them, and the server keeps a running mean.
+
+    ``manual(model, batch, sample)`` computes gradients of one's own: it calls ``backward`` itself, leaves the gradients
+    in ``.grad``, and returns a loss, or a dict of numbers with a ``"loss"``. If ``loss`` is None, evaluations call it
+    too, without using its gradients, and the numbers are the metrics. ``from_trainer`` and ``from_lightning`` set
+    ``adapter``.
     """
 
     def __init__(
         self,
         build_model: Callable[[], torch.nn.Module],
-        loss: Callable[[Any, Any], torch.Tensor],
+        loss: Callable[[Any, Any], torch.Tensor] | None,
         train_set: Any,
         *,
         batch_size: Any = 64,
@@ -110,10 +116,16 @@ class TorchProblem:
         params_on: str = "device",
         seed: int = 0,
         validation_loss: Callable[[Any, Any], torch.Tensor] | None = None,
+        manual: Manual | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
         check_factory(build_model)
-        self._build, self._loss, self._forward = build_model, loss, forward or _usual_forward
+        self._build, self._loss, self._forward = build_model, cast(Any, loss), forward or _usual_forward
         self._validation_loss = loss if validation_loss is None else validation_loss
+        self._validation_forward, self._adapter = self._forward, adapter
+        self._manual = None if manual is None else ManualStep.of(manual, accumulate, loss_scale)
+        if self._manual is not None:
+            self._loss, self._forward = self._manual.loss, self._manual.forward
         self._metrics = dict(metrics or {})
         self._batches = Batches.of(train_set, batch_size, sampling, collate_fn, skip_bad_items=bool(skip_bad_items))
         self._loader_workers = checks.at_least(0, loader_workers, "loader_workers", "it counts processes")
@@ -140,18 +152,38 @@ class TorchProblem:
         self._loaders: Loaders | None = None
         self._models: dict[tuple[int, str, str], BoundModel] = {}
         self._write_checks: dict[BoundModel, WriteCheck] = {}
-        if "loss" in self._metrics or not all(map(callable, self._metrics.values())):
-            raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
-        if reserved := sorted(RESERVED_METRICS.intersection(self._metrics)):
-            raise ValueError(f"no metric may be called {reserved[0]!r}: that is another column of metrics.jsonl")
-        if not callable(self._validation_loss):
-            raise TypeError(f"validation_loss must be a function of (output, target), got {validation_loss!r}")
+        check_metrics(self._metrics, has_own=adapter is not None or self._validation_loss is None)
+        if not callable(self._validation_loss) and not (self._validation_loss is None and manual is not None):
+            name = "loss" if validation_loss is None else "validation_loss"
+            raise TypeError(f"{name} must be a function of (output, target), got {self._validation_loss!r}")
         with self._settings.active(), seeded(self._seed):
             self._layout, initial, reproducible = self._checked_layout()
             self._initial = None if reproducible else initial
             """Large models take much memory, so that only those that cannot be built again are stored."""
             if self._validation is not None:
-                self._means(initial, self._metrics, islice(self._validation_batches(), 1))
+                self._means(initial, islice(self._validation_batches(), 1), with_metrics=True)
+
+    @classmethod
+    def from_trainer(cls, trainer: Any, **options: Any) -> Self:
+        """Return the problem of a ``transformers.Trainer`` that has not trained: its model, data, loss and metrics.
+
+        ``usual_update()``, ``usual_stepsize()`` and ``usual_steps()`` are its optimiser, schedule and number of steps.
+        ``options`` are arguments of ``TorchProblem`` to use in place of those of the trainer, such as ``device``.
+        """
+        from nowait.pytorch.hugging_face import problem_arguments
+
+        return cls(**(problem_arguments(trainer) | options))
+
+    @classmethod
+    def from_lightning(cls, module: Any, datamodule: Any = None, *, epochs: int = 1, **options: Any) -> Self:
+        """Return the problem of a ``LightningModule`` with the data of a ``LightningDataModule``, or with its own.
+
+        ``usual_update()``, ``usual_stepsize()`` and ``usual_steps()`` are its optimiser, its schedule and the number of
+        steps in so many epochs. ``options`` are arguments of ``TorchProblem``, such as ``clip_norm``.
+        """
+        from nowait.pytorch.lightning import problem_arguments
+
+        return cls(**problem_arguments(module, datamodule, epochs, options))
 
     # The problem, as engines use it
 
@@ -196,8 +228,18 @@ class TorchProblem:
         return self._layout.vector_of(self._built()) if self._initial is None else self._initial.copy()
 
     def usual_update(self) -> Update:
-        """Return ``torch.optim.SGD``, which rounds as a plain PyTorch loop does."""
+        """Return ``torch.optim.SGD``, which rounds as a plain PyTorch loop does, or the optimiser of the framework."""
+        if self._adapter is not None:
+            return self._adapter.recipe.update()
         return TorchOptimizer(torch.optim.SGD, fused="device")
+
+    def usual_stepsize(self) -> Stepsize:
+        """Return the learning rate and the schedule of the framework as a delay-adaptive rule, for methods."""
+        return self._recipe().stepsize()
+
+    def usual_steps(self) -> int:
+        """Return the number of steps that the framework would make in one process."""
+        return self._recipe().steps
 
     def prepare(self) -> bool:
         """Build the model before workers are forked, with one thread, because threads do not survive a fork.
@@ -251,6 +293,8 @@ class TorchProblem:
         """
         point = self._fitting(point)
         with self._settings.active(), clear_memory_errors():
+            if self._manual is not None:
+                self._manual.sample = sample
             bound = self._model_for(sample.worker, _device_of(point))
             bound.load(point)
             bound.zero_gradient(out)
@@ -277,7 +321,7 @@ class TorchProblem:
         Evaluations are seeded by the problem: random layers and data sets draw the same numbers every time, and the
         states of the global generators are restored.
         """
-        return self._means(point, {}, self._validation_batches())["loss"]
+        return self._means(point, self._validation_batches(), with_metrics=False)["loss"]
 
     def training_loss(self) -> float | None:
         """Return the mean loss of the batches from which the latest gradient of this process was computed."""
@@ -288,7 +332,7 @@ class TorchProblem:
 
     def evaluate(self, params: Vector) -> dict[str, float]:
         """Return the mean loss over the validation set and the mean of each metric, by name."""
-        return self._means(params, self._metrics, self._validation_batches())
+        return self._means(params, self._validation_batches(), with_metrics=True)
 
     def params_of(self, source: Mapping[str, Any] | torch.nn.Module | str | Path) -> Vector:
         """Return the params of a state dict, a model, or a ``.safetensors`` file with one of them, or with ``params``.
@@ -323,6 +367,16 @@ class TorchProblem:
         model = self.model(params)
         use_plain_names(model)
         save_model(model, str(path), dict(metadata))
+
+    def save_pretrained(self, params: Vector, folder: str | Path) -> None:
+        """Write the model with these params in the layout that ``from_pretrained`` reads, with its tokeniser."""
+        model = self.model(params)
+        save = getattr(model, "save_pretrained", None)
+        if not callable(save):
+            raise TypeError(f"{type(model).__name__} has no save_pretrained: models of transformers and peft have it")
+        save(folder)
+        if self._adapter is not None:
+            self._adapter.write_beside(Path(folder))
 
     def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
         """Give every worker its own items: at random (``"iid"``), or sorted by target (``"label"``, ``"sorted"``).
@@ -375,6 +429,8 @@ class TorchProblem:
             "metrics": self._metrics,
             "collate_fn": self._batches.collate,
             "forward": self._forward,
+            "manual": self._manual,
+            "adapter": self._adapter,
         }
 
     def __getstate__(self) -> dict[str, Any]:
@@ -473,23 +529,32 @@ class TorchProblem:
         with self._settings.one_thread(bound.device):
             torch.autograd.backward(loss if factor == 1 else loss * factor)
 
-    def _means(
-        self, params: Vector, metrics: Mapping[str, Metric], batches: Iterable[tuple[int, Any]]
-    ) -> dict[str, float]:
-        params = self._fitting(params)
-        totals, count = dict.fromkeys(("loss", *metrics), 0.0), 0
+    def _means(self, params: Vector, batches: Iterable[tuple[int, Any]], *, with_metrics: bool) -> dict[str, float]:
+        params, evaluation = self._fitting(params), self._evaluation(with_metrics=with_metrics)
         with self._settings.active(), clear_memory_errors(), seeded(self._seed), torch.no_grad():
             bound = self._model_for(0, _device_of(params))
             bound.load(params)
             bound.model.eval()
             for items, batch in batches:
-                with self._settings.precision(bound.device):
-                    output, target = self._forward(bound.model, moved(batch, bound.device))
-                    totals["loss"] += items * float(self._validation_loss(output, target))
-                for name, metric in metrics.items():
-                    totals[name] += items * float(metric(output, target))
-                count += items
-        return {name: total / count for name, total in totals.items()}
+                precision = self._settings.precision(bound.device)
+                evaluation.add(bound.model, moved(batch, bound.device), items, precision)
+            return evaluation.result()
+
+    def _evaluation(self, *, with_metrics: bool) -> Evaluation:
+        if self._adapter is not None:
+            return self._adapter.evaluation(with_metrics=with_metrics)
+        if self._validation_loss is None:
+            assert self._manual is not None
+            return self._manual.evaluation(with_metrics=with_metrics)
+        metrics = self._metrics if with_metrics else {}
+        return UsualEvaluation(self._validation_forward, self._validation_loss, metrics)
+
+    def _recipe(self) -> Recipe:
+        if self._adapter is None:
+            raise TypeError(
+                "only problems of from_trainer and from_lightning have a usual stepsize and number of steps"
+            )
+        return self._adapter.recipe
 
     def _fitting(self, params: Any) -> Any:
         """Return params as a contiguous vector, or raise a ValueError if they have another size or dtype."""

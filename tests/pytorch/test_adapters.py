@@ -1,0 +1,341 @@
+"""Problems from a Hugging Face Trainer and a LightningModule, with the real packages: ``make test-adapters``."""
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+
+import nowait as nw
+from nowait.core import sampler
+from nowait.pytorch import TorchProblem
+
+transformers = pytest.importorskip("transformers")
+lightning = pytest.importorskip("lightning")
+peft = pytest.importorskip("peft")
+torchmetrics = pytest.importorskip("torchmetrics")
+
+SAMPLE = sampler(0).sample(worker=1, job=2)
+SPEEDS = nw.speeds.Fixed([1.0, 3.0])
+
+
+def gradient_of(loss, model):
+    loss.backward()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return np.concatenate([parameter.grad.flatten().numpy() for parameter in trained])
+
+
+# Hugging Face
+
+SHAPE = {
+    "vocab_size": 12,
+    "n_positions": 8,
+    "n_embd": 8,
+    "n_layer": 1,
+    "n_head": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+def gpt2():
+    torch.manual_seed(0)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**SHAPE, **NO_DROPOUT))
+
+
+def sequences(count, length=6):
+    return [
+        {"input_ids": (torch.arange(length) + first) % 12, "labels": (torch.arange(length) + first) % 12}
+        for first in range(count)
+    ]
+
+
+def accuracy_of(prediction):
+    hits = prediction.predictions[:, :-1].argmax(-1) == prediction.label_ids[:, 1:]
+    return {"eval_accuracy": hits.mean(), "hits": list(hits.sum(1)), "count": hits.size}
+
+
+def a_trainer(folder, kind=None, model=None, settings=None, **options):
+    arguments = transformers.TrainingArguments(
+        str(folder),
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        **({"per_device_train_batch_size": 4} | (settings or {})),
+    )
+    options = {"train_dataset": sequences(20), "eval_dataset": sequences(22), "compute_metrics": accuracy_of} | options
+    return (kind or transformers.Trainer)(model or gpt2(), arguments, **options)
+
+
+def test_the_gradient_is_that_of_the_trainers_loss(tmp_path):
+    trainer = a_trainer(tmp_path, settings={"max_grad_norm": 0.0, "label_smoothing_factor": 0.1})
+    problem = TorchProblem.from_trainer(trainer)
+    batch = problem._batches.draw(SAMPLE, 0, 1)
+    assert set(batch) == {"input_ids", "labels"}
+    model = gpt2().train()
+    expected = gradient_of(trainer.compute_loss(model, dict(batch)), model)
+    gradient = problem.gradient(problem.initial(), SAMPLE)
+    assert gradient == pytest.approx(expected, rel=1e-4, abs=1e-7)
+    tensors = problem.gradient(torch.from_numpy(problem.initial()), SAMPLE)
+    assert (tensors.numpy() == gradient).all()
+    assert trainer.model is not None
+    assert trainer.optimizer is None
+
+
+def test_a_trainer_that_overrides_its_loss_is_asked(tmp_path):
+    class Scaled(transformers.Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, **options):
+            assert self.model is model
+            loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **options)
+            return (2 * loss, outputs) if return_outputs else 2 * loss
+
+    usual, scaled = (TorchProblem.from_trainer(a_trainer(tmp_path, kind)) for kind in (None, Scaled))
+    point = usual.initial()
+    assert scaled.loss(point) == pytest.approx(2 * usual.loss(point))
+    scaled.gradient(point, SAMPLE)
+    assert scaled.training_loss() == pytest.approx(2 * _training_loss(usual, point))
+
+
+def _training_loss(problem, point):
+    problem.gradient(point, SAMPLE)
+    return problem.training_loss()
+
+
+def test_evaluations_are_those_of_the_trainer(tmp_path):
+    trainer = a_trainer(tmp_path)
+    numbers, own = (
+        TorchProblem.from_trainer(trainer).evaluate(TorchProblem.from_trainer(trainer).initial()),
+        trainer.evaluate(),
+    )
+    assert set(numbers) == {"loss", "accuracy", "count"}
+    assert numbers["count"] == 22 * 5
+    assert numbers["accuracy"] == pytest.approx(own["eval_accuracy"])
+    assert numbers["loss"] == pytest.approx(own["eval_loss"], rel=1e-5)
+
+
+def test_the_optimiser_has_the_trainers_groups_and_its_schedule(tmp_path):
+    settings = {
+        "weight_decay": 0.1,
+        "learning_rate": 0.003,
+        "warmup_steps": 4,
+        "adam_beta1": 0.5,
+        "num_train_epochs": 8,
+    }
+    trainer = a_trainer(tmp_path, settings=settings | {"gradient_accumulation_steps": 2})
+    problem = TorchProblem.from_trainer(trainer)
+    described = problem.usual_update().described()
+    assert described["optimizer"] == "AdamW"
+    assert described["options"] == {"betas": (0.5, 0.999)}
+    decay = {name for name, options in described["groups"].items() if options == {"weight_decay": 0.1}}
+    assert decay == set(trainer.get_decay_parameter_names(trainer.model)) & set(problem.layout)
+    assert problem.usual_steps() == 8 * 3  # 20 items are 5 batches, which are 3 steps
+    rule = problem.usual_stepsize()
+    assert [rule(1, 2, step) for step in (1, 3, 5, 15)] == pytest.approx([0, 0.0015, 0.003, 0.0015])
+
+
+def test_a_run_from_a_trainer_learns_replays_and_is_read_by_from_pretrained(tmp_path):
+    settings = {"learning_rate": 0.01, "max_steps": 60, "lr_scheduler_type": "cosine"}
+    problem = TorchProblem.from_trainer(a_trainer(tmp_path, settings=settings))
+    method = nw.AsynchronousSGD(problem.usual_stepsize())
+    run = nw.simulate(problem, method, SPEEDS, steps=problem.usual_steps(), evaluate_every=20)
+    assert run.history.metrics["accuracy"][-1] > 0.5 > run.history.metrics["accuracy"][0]
+    assert (nw.replay(run.trace, problem, method).params == run.params).all()
+    problem.save_pretrained(run.params, tmp_path / "model")
+    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "model")
+    assert (problem.params_of(again) == run.params).all()
+
+
+def test_what_workers_get_computes_the_same_gradients(tmp_path):
+    problem = TorchProblem.from_trainer(a_trainer(tmp_path))
+    problem.loss(problem.initial())
+    sent = cloudpickle.loads(cloudpickle.dumps(problem))
+    point = problem.initial()
+    assert (sent.gradient(point, SAMPLE) == problem.gradient(point, SAMPLE)).all()
+    assert sent.evaluate(point) == problem.evaluate(point)
+
+
+def test_a_lora_model_in_a_trainer_trains_and_saves_only_the_adapter(tmp_path):
+    config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    model = peft.get_peft_model(gpt2(), config)
+    trainer = a_trainer(tmp_path, model=model, settings={"max_steps": 5, "lr_scheduler_type": "constant"})
+    problem = TorchProblem.from_trainer(trainer)
+    assert problem.dimension == 2 * (8 + 24)
+    run = nw.simulate(problem, nw.AsynchronousSGD(problem.usual_stepsize()), SPEEDS, steps=5)
+    problem.save_pretrained(run.params, tmp_path / "adapter")
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").stat().st_size < 4_000
+    again = peft.PeftModel.from_pretrained(gpt2(), tmp_path / "adapter", is_trainable=True)
+    assert (problem.params_of(again) == run.params).all()
+
+
+def test_trainers_that_cannot_be_used_are_refused(tmp_path):
+    model = gpt2()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pair = (optimizer, lr_scheduler.LambdaLR(optimizer, lambda step: 1.0))
+    for trainer, words in [
+        (a_trainer(tmp_path, model=model, optimizers=pair), "has a scheduler that belongs to its optimiser"),
+        (a_trainer(tmp_path, eval_dataset={"a": sequences(3), "b": sequences(3)}), "eval_dataset must be one data set"),
+        (a_trainer(tmp_path, settings={"neftune_noise_alpha": 5.0}), "neftune_noise_alpha"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            TorchProblem.from_trainer(trainer)
+    with pytest.raises(TypeError, match=r"needs a transformers\.Trainer"):
+        TorchProblem.from_trainer(model)
+    with pytest.raises(ValueError, match="metrics of their own"):
+        TorchProblem.from_trainer(a_trainer(tmp_path), metrics={"accuracy": cross_entropy})
+
+
+# Lightning
+
+INPUTS = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+DATA = TensorDataset(INPUTS, (INPUTS[:, 0] > 0).long())
+
+
+class Classifier(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.accuracy = torchmetrics.classification.MulticlassAccuracy(2, average="micro")
+        self.seen = torchmetrics.SumMetric()
+
+    def forward(self, inputs):
+        return self.head(torch.tanh(self.body(inputs)))
+
+    def training_step(self, batch, batch_idx):
+        loss = cross_entropy(self(batch[0]), batch[1])
+        self.seen(len(batch[0]))
+        self.log("seen", self.seen)
+        self.log_dict({"train_loss": loss})
+        return {"loss": loss}
+
+    def validation_step(self, batch, batch_idx):
+        output = self(batch[0])
+        self.accuracy(output, batch[1])
+        self.log("val_accuracy", self.accuracy)
+        self.log("val_loss", cross_entropy(output, batch[1]), prog_bar=True)
+        self.log_dict({"positive": batch[1].float().mean()})
+
+    def on_validation_epoch_end(self):
+        self.log("constant", 3.0)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+class Items(lightning.LightningDataModule):
+    def setup(self, stage):
+        self.data = DATA
+
+    def train_dataloader(self):
+        return DataLoader(self.data, batch_size=4, shuffle=True)
+
+    def val_dataloader(self):
+        return [DataLoader(self.data, batch_size=50)]
+
+
+def test_the_gradient_is_that_of_training_step():
+    problem = TorchProblem.from_lightning(Classifier(), Items())
+    inputs, targets = problem._batches.draw(SAMPLE, 0, 1)
+    model = Classifier()
+    expected = gradient_of(cross_entropy(model(inputs), targets), model)
+    assert (problem.gradient(problem.initial(), SAMPLE) == expected).all()
+    sent = cloudpickle.loads(cloudpickle.dumps(problem))
+    assert (sent.gradient(problem.initial(), SAMPLE) == expected).all()
+
+
+def test_what_the_module_logs_in_evaluations_are_the_metrics():
+    problem = TorchProblem.from_lightning(Classifier(), Items())
+    model = Classifier()
+    output = model(INPUTS).detach()
+    for _ in range(2):  # the metrics are reset
+        numbers = problem.evaluate(problem.initial())
+        assert set(numbers) == {"loss", "val_loss", "val_accuracy", "positive", "constant"}
+        assert numbers["loss"] == numbers["val_loss"] == pytest.approx(float(cross_entropy(output, DATA.tensors[1])))
+        assert numbers["val_accuracy"] == pytest.approx(float((output.argmax(1) == DATA.tensors[1]).float().mean()))
+        assert numbers["positive"] == pytest.approx(float(DATA.tensors[1].float().mean()))
+
+
+def test_a_run_from_a_module_learns_and_replays():
+    problem = TorchProblem.from_lightning(Classifier(), Items(), epochs=8)
+    assert problem.usual_steps() == 8 * 13
+    method = nw.AsynchronousSGD(problem.usual_stepsize())
+    run = nw.simulate(problem, method, SPEEDS, steps=problem.usual_steps(), evaluate_every=50)
+    assert run.history.metrics["val_accuracy"][-1] > 0.9
+    assert (nw.replay(run.trace, problem, method).params == run.params).all()
+    assert isinstance(run.model(), Classifier)
+    assert "log" not in vars(problem._model_for(0, run.params).model)
+
+
+class Scheduled(Classifier):
+    form = "dict"
+
+    def configure_optimizers(self):
+        groups = [
+            {"params": self.body.parameters()},
+            {"params": self.head.parameters(), "lr": 0.05, "weight_decay": 0.1},
+        ]
+        optimizer = torch.optim.AdamW(groups if self.form == "dict" else self.head.parameters(), lr=0.1)
+        scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+        if self.form == "lists":
+            return [optimizer], [{"scheduler": scheduler, "interval": "step", "frequency": 3}]
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+def test_groups_and_a_scheduler_that_steps_once_per_epoch():
+    problem = TorchProblem.from_lightning(Scheduled(), Items(), batch_size=10)
+    groups = problem.usual_update().described()["groups"]
+    assert groups == {name: {"weight_decay": 0.1, "stepsize_factor": 0.5} for name in ("head.weight", "head.bias")}
+    rule = problem.usual_stepsize()
+    assert [rule(1, 2, step) for step in (1, 5, 6, 11)] == pytest.approx([0.1, 0.1, 0.05, 0.025])
+
+
+def test_a_scheduler_every_few_steps_and_parameters_that_the_optimiser_does_not_have():
+    module = Scheduled()
+    module.form = "lists"
+    problem = TorchProblem.from_lightning(module, Items())
+    rule = problem.usual_stepsize()
+    assert [rule(1, 2, step) for step in (1, 3, 4, 7)] == pytest.approx([0.1, 0.1, 0.05, 0.025])
+    run = nw.simulate(problem, nw.AsynchronousSGD(rule), SPEEDS, steps=5)
+    body = problem.layout["body.weight"]
+    assert (body.of(run.params) == body.of(problem.initial())).all()
+    assert (run.params != problem.initial()).any()
+
+
+def test_modules_that_cannot_be_used_are_refused(caplog):
+    class Manual(Classifier):
+        automatic_optimization = False
+
+    class Two(Classifier):
+        def configure_optimizers(self):
+            return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.body, self.head)]
+
+    class Plateau(Classifier):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            return [optimizer], [lr_scheduler.ReduceLROnPlateau(optimizer)]
+
+    class Weighted(Items):
+        def train_dataloader(self):
+            return DataLoader(self.data, batch_size=4, sampler=WeightedRandomSampler([1.0] * 50, 50))
+
+    for module, data, words in [
+        (Manual(), Items(), "Manual uses manual optimisation"),
+        (Two(), Items(), "one optimiser with at most one scheduler"),
+        (Plateau(), Items(), "does not give a factor"),
+        (Classifier(), Weighted(), "the sampler WeightedRandomSampler"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            TorchProblem.from_lightning(module, data)
+    with pytest.raises(TypeError, match="needs a LightningModule"):
+        TorchProblem.from_lightning(nn.Linear(2, 2), Items())
+
+    class Hooked(Classifier):
+        def on_train_batch_end(self, *arguments):
+            pass
+
+    TorchProblem.from_lightning(Hooked(), Items())
+    assert "overrides on_train_batch_end, which is not called" in caplog.text
