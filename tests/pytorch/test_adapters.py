@@ -184,6 +184,8 @@ def test_trainers_that_cannot_be_used_are_refused(tmp_path):
             TorchProblem.from_trainer(trainer)
     with pytest.raises(TypeError, match=r"needs a transformers\.Trainer"):
         TorchProblem.from_trainer(model)
+    with pytest.raises(ValueError, match="the first device must be that of the trainer, cpu, got cuda:1"):
+        TorchProblem.from_trainer(a_trainer(tmp_path), device=["cuda:1", "cpu"])
     with pytest.raises(ValueError, match="metrics of their own"):
         TorchProblem.from_trainer(a_trainer(tmp_path), metrics={"accuracy": cross_entropy})
 

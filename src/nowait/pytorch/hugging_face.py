@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from numbers import Real
 from pathlib import Path
@@ -22,9 +22,10 @@ LEFT_OUT = ("model", "model_wrapped", "train_dataset", "eval_dataset", "callback
 """Attributes of a trainer that are not sent to workers."""
 
 
-def problem_arguments(trainer: Any) -> dict[str, Any]:
-    """Return the arguments of ``TorchProblem`` for a trainer."""
+def problem_arguments(trainer: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``TorchProblem`` for a trainer; ``options`` take precedence."""
     _check(trainer)
+    _check_device(options.get("device", trainer.args.device), trainer.args.device)
     args, template = trainer.args, _template(trainer)
     adapter = TrainerAdapter(trainer)
     loader = trainer.get_train_dataloader()
@@ -45,7 +46,7 @@ def problem_arguments(trainer: Any) -> dict[str, Any]:
         "loss_scale": FLOAT16_SCALE if args.fp16 else 1.0,
         "seed": args.seed,
         "adapter": adapter,
-    }
+    } | dict(options)
 
 
 @final
@@ -152,6 +153,16 @@ def _check(trainer: Any) -> None:
     for name in ("neftune_noise_alpha", "batch_eval_metrics", "include_for_metrics", "deepspeed", "fsdp"):
         if getattr(args, name, None):
             raise ValueError(f"from_trainer does not support {name} of TrainingArguments: leave it out")
+
+
+def _check_device(device: Any, of_trainer: torch.device) -> None:
+    """Raise unless the first device, on which evaluations run, is the one to which the trainer moves batches."""
+    first = torch.device(device if isinstance(device, str | torch.device) else device[0])
+    if (first.type, first.index or 0) != (of_trainer.type, of_trainer.index or 0):
+        raise ValueError(
+            f"the first device must be that of the trainer, {of_trainer}, got {first}: evaluations run there; "
+            f"set use_cpu of TrainingArguments, or another order of devices"
+        )
 
 
 def _template(trainer: Any) -> torch.nn.Module:

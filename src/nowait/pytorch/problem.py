@@ -172,7 +172,7 @@ class TorchProblem:
         """
         from nowait.pytorch.hugging_face import problem_arguments
 
-        return cls(**(problem_arguments(trainer) | options))
+        return cls(**problem_arguments(trainer, options))
 
     @classmethod
     def from_lightning(cls, module: Any, datamodule: Any = None, *, epochs: int = 1, **options: Any) -> Self:
