@@ -8,7 +8,7 @@ from torch.utils.data import Dataset, TensorDataset
 import nowait as nw
 from nowait.pytorch import TorchOptimizer, TorchProblem
 
-STEPS = 120
+STEPS = 100
 
 
 class Block(nn.Module):
@@ -51,7 +51,7 @@ inputs, targets = torch.tensor(images / 16, dtype=torch.float32).view(-1, 1, 8, 
 validation = TensorDataset(inputs[1400:], targets[1400:])
 data = {"batch_size": 32, "validation": validation, "metrics": {"accuracy": accuracy}}
 problem = TorchProblem(build_model, nn.functional.cross_entropy, Shifted(), **data)
-schedule = nw.schedules.warmup(12) * nw.schedules.cosine(STEPS, final=0.05)
+schedule = nw.schedules.warmup(10) * nw.schedules.cosine(STEPS, final=0.05)
 method = nw.AsynchronousSGD(nw.Scheduled(nw.DelayAdaptive(0.01), schedule))
 update = TorchOptimizer(torch.optim.AdamW, groups=groups, betas=(0.8, 0.99), weight_decay=0.05)
 run = nw.train(problem, method, workers=2, steps=STEPS, evaluate_every=STEPS, update=update)
