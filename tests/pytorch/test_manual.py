@@ -80,7 +80,7 @@ def test_without_a_loss_evaluations_return_the_numbers_of_the_function_and_leave
     numbers = problem.evaluate(point)
     assert set(numbers) == {"loss", "first", "job"}
     assert problem.loss(point) == numbers["loss"] > numbers["first"]
-    assert all(parameter.grad is None for parameter in problem._model_for(0, point).model.parameters())
+    assert all(parameter.grad is None for parameter in problem._model_for(0, torch.device("cpu")).model.parameters())
     sample = sampler(0).sample(worker=0, job=0)
     before = problem.gradient(point, sample)
     problem.loss(point)

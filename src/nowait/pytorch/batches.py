@@ -181,7 +181,7 @@ def _is_plain(data: Any) -> bool:
 
 
 def _rows(tensor: torch.Tensor, chosen: torch.Tensor, *, pinned: bool) -> torch.Tensor:
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.requires_grad:
         return tensor[chosen]
     out = torch.empty((len(chosen), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=pinned)
     return torch.index_select(tensor, 0, chosen, out=out)

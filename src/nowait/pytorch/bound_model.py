@@ -140,7 +140,7 @@ class CopyingModel:
         self._gradient = torch.empty(layout.length, dtype=kind, device=device, pin_memory=pin)
         """Both as the server has them, with its dtype and the statistics at the end."""
         self._staging: torch.Tensor | None = None
-        self._arrays = PinnedArrays() if device.type == "cuda" and in_worker() else None
+        self._arrays = PinnedArrays(device) if device.type == "cuda" and in_worker() else None
         trained = self._point[: layout.num_parameters], self._gradient[: layout.num_parameters]
         self._flat, self._flat_gradient = (tensor.to(layout.model_dtype) for tensor in trained)
         """The same memory, or tensors of the model's dtype, if that is another one."""

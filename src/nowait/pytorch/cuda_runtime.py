@@ -21,8 +21,8 @@ OUT_OF_MEMORY = 2
 HANDLE_BYTES = 64
 ALLOCATION_BYTES = 1 << 21
 """CUDA allocates in units of this size, and a handle exports whole units: memory that is shared takes whole ones."""
-REGISTER_READ_ONLY = 8
-"""A flag of ``cudaHostRegister``, for memory that this process must not write to."""
+REGISTER_PORTABLE, REGISTER_READ_ONLY = 1, 8
+"""Flags of ``cudaHostRegister``: pinned for all GPUs; memory that this process must not write to."""
 LAZY_PEER_ACCESS = 1
 """A flag of ``cudaIpcOpenMemHandle``: memory of another GPU becomes readable if the two can reach each other."""
 
@@ -101,14 +101,18 @@ class PinnedArrays:
     Only for arrays that stay where they are as long as the process exists: the slots of a worker.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._known: dict[int, bool] = {}
 
     def pin(self, array: np.ndarray) -> bool:
         """Return True if the array is in pinned memory. The first call for an array tries to pin it."""
+        if array.flags.owndata:
+            return False  # slots are views of shared memory
         address = array.ctypes.data
         if address not in self._known:
-            self._known[address] = _register(address, array.nbytes, read_only=not array.flags.writeable)
+            with torch.cuda.device(self._device):
+                self._known[address] = _register(address, array.nbytes, read_only=not array.flags.writeable)
         return self._known[address]
 
 
@@ -116,7 +120,7 @@ def _register(address: int, size: int, *, read_only: bool) -> bool:
     """Pin host memory; returns False if that is not possible."""
     if address % PAGE_BYTES != 0:
         return False
-    flags = ctypes.c_uint(REGISTER_READ_ONLY if read_only else 0)
+    flags = ctypes.c_uint(REGISTER_PORTABLE | (REGISTER_READ_ONLY if read_only else 0))
     code = _runtime().cudaHostRegister(ctypes.c_void_p(address), ctypes.c_size_t(size), flags)
     if code != 0:
         _runtime().cudaGetLastError()

@@ -32,7 +32,8 @@ REQUEST = struct.Struct("<qqQq")
 """Worker, job and key of a sample, and the number of the batch."""
 REPLY = struct.Struct("<q")
 """The number of buffers in the file, or one of the two numbers below."""
-FAILED, NOT_AHEAD = -1, -2
+FAILED, NOT_AHEAD, RAISED = -1, -2, -10
+"""Numbers below ``RAISED`` are minus the number of buffers of a traceback, minus 10."""
 
 
 class Drawn(NamedTuple):
@@ -74,7 +75,7 @@ class Loaders:
         self._expected: tuple[int, int] | None = None
         self._loaders: list[_Loader] = []
         for _ in range(1 if in_order else count):
-            self._loaders.append(_Loader(draw, self._loaders))
+            self._loaders.append(_Loader(draw, self._loaders, in_order=in_order))
 
     @property
     def processes(self) -> list[int]:
@@ -91,9 +92,11 @@ class Loaders:
         if part >= self._parts:
             return None
         unit = _Unit(sample, part)
-        if self._in_order and self._expected is None:
+        if self._in_order and self._loader_of(unit) is None:
             self._request(iter([unit]))  # every batch of a stream comes from the process
         loader = self._loader_of(unit)
+        if self._in_order and loader is None:
+            raise RuntimeError("the process that read the stream has ended, so its next items are not known")
         reply = FAILED if loader is None else loader.receive()
         if reply == NOT_AHEAD:
             self._parts = 1
@@ -132,7 +135,7 @@ class Loaders:
 class _Loader:
     """One process, with pipes for requests and replies, and a file in memory for one batch."""
 
-    def __init__(self, draw: DrawAhead, earlier: Sequence[_Loader]) -> None:
+    def __init__(self, draw: DrawAhead, earlier: Sequence[_Loader], *, in_order: bool) -> None:
         self.requested: tuple[int, int] | None = None
         self.is_alive = True
         self._file = os.memfd_create("nowait-batch", os.MFD_CLOEXEC)
@@ -146,7 +149,9 @@ class _Loader:
                 for loader in (*earlier, self):
                     os.close(loader._requests)
                     os.close(loader._replies)
-                _serve(draw, requests, replies, self._file)
+                for loader in earlier:
+                    os.close(loader._file)
+                _serve(draw, requests, replies, self._file, in_order=in_order)
             except BaseException:  # such as batches that cannot be pickled
                 traceback.print_exc()
             finally:
@@ -174,6 +179,8 @@ class _Loader:
     def receive(self) -> Drawn | int:
         """Wait for the requested batch; ``FAILED`` or ``NOT_AHEAD`` if there is none."""
         count = self._reply()
+        if count < RAISED:
+            raise RuntimeError(f"drawing a batch of the stream failed:\n{_read_buffers(self._file, RAISED - count)}")
         if count < 0:
             return count
         drawn: Drawn = _read_buffers(self._file, count)
@@ -202,14 +209,14 @@ def _die_with(worker: int) -> None:
         os._exit(1)
 
 
-def _serve(draw: DrawAhead, requests: int, replies: int, file: int) -> None:
+def _serve(draw: DrawAhead, requests: int, replies: int, file: int, *, in_order: bool) -> None:
     """Draw the batches that are requested, until the worker is gone."""
     while len(request := os.read(requests, REQUEST.size)) == REQUEST.size:
         worker, job, key, part = REQUEST.unpack(request)
         try:
             drawn = draw(Sample(worker, job, key), part)
-        except Exception:  # the worker draws the batch itself, and reports the error as its own
-            count = FAILED
+        except Exception:  # the worker draws the batch itself, and reports the error as its own; not of a stream
+            count = RAISED - _write_buffers(file, traceback.format_exc()) if in_order else FAILED
         else:
             count = NOT_AHEAD if drawn is None else _write_buffers(file, drawn)
         os.write(replies, REPLY.pack(count))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 import torch
@@ -11,17 +13,21 @@ SCALAR = "loss must return a scalar tensor, got {}: take its mean"
 Forward = Callable[[torch.nn.Module, Any], tuple[Any, Any]]
 
 
-def changed_buffers(model: torch.nn.Module, forward: Forward, loss: Callable[..., Any], batch: Any) -> list[str]:
+def changed_buffers(
+    model: torch.nn.Module, forward: Forward, loss: Callable[..., Any], batch: Any, passes: Counter[str] | None = None
+) -> list[str]:
     """Run the model once in evaluation and once in training mode; return the names of the buffers that change.
 
-    These buffers are its statistics. Integer buffers, such as the batch counter of batch normalisation, are left out;
-    they keep their initial values. Raises ValueError if the model writes to its parameters.
+    ``passes`` counts how often each normalisation layer runs for one gradient, by name; activation checkpointing runs
+    layers again in the backward pass. The buffers that change are statistics of the model. Integer buffers, such as the
+    batch counter of batch normalisation, are left out; they keep their initial values. Raises ValueError if the model
+    writes to its parameters.
     """
     _refuse_cumulative_averages(model)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     for mode in (False, True):
         model.train(mode)
-        with WriteCheck(model):
+        with _counted(model, Counter() if passes is None or not mode else passes), WriteCheck(model):
             _check_loss(loss(*forward(model, batch)))
     changed = [name for name, buffer in model.named_buffers() if not _same(buffer, before[name])]
     for name in changed:
@@ -91,16 +97,40 @@ def check_separate(first: torch.nn.Module, second: torch.nn.Module) -> None:
         raise ValueError("build_model must return a new model on every call, but two calls returned the same tensors")
 
 
-def momentum_of_statistics(model: torch.nn.Module, statistics: Iterable[str], batches: int) -> float:
-    """Return the largest fraction by which some batches move the running statistics of normalisation layers.
+@contextmanager
+def _counted(model: torch.nn.Module, passes: Counter[str]) -> Iterator[None]:
+    """Count how often each normalisation layer runs."""
 
-    1 if one of the statistics is not of such a layer, or there are none.
+    def counting(name: str) -> Callable[..., None]:
+        return lambda *_: passes.update([name])
+
+    hooks = [layer.register_forward_hook(counting(name)) for name, layer in _normalisation_layers(model)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _normalisation_layers(model: torch.nn.Module) -> list[tuple[str, Any]]:
+    kind = torch.nn.modules.batchnorm._NormBase
+    return [(name, layer) for name, layer in model.named_modules() if isinstance(layer, kind)]
+
+
+def momentum_of_statistics(
+    model: torch.nn.Module, statistics: Sequence[str], passes: Mapping[str, int], batches: int | None
+) -> float:
+    """Return the largest fraction by which one gradient moves the running statistics of normalisation layers.
+
+    ``passes`` says how often each layer runs per batch. 1 if one of the statistics is not of such a layer, if there are
+    none, or if the number of batches is not known.
     """
-    layers = [one for one in model.modules() if isinstance(one, torch.nn.modules.batchnorm._NormBase)]
-    known = {id(buffer) for layer in layers for buffer in (layer.running_mean, layer.running_var)}
-    if not layers or any(id(model.get_buffer(name)) not in known for name in statistics):
+    layers = _normalisation_layers(model)
+    known = {id(buffer) for _, layer in layers for buffer in (layer.running_mean, layer.running_var)}
+    if not statistics or batches is None or any(id(model.get_buffer(name)) not in known for name in statistics):
         return 1.0
-    return 1.0 - (1.0 - max(min(1.0, layer.momentum or 0.0) for layer in layers)) ** batches
+    kept = min((1.0 - min(1.0, layer.momentum or 0.0)) ** (max(1, passes[name]) * batches) for name, layer in layers)
+    return 1.0 - kept if kept < 1.0 else 1.0
 
 
 def _check_loss(loss: Any) -> None:

@@ -39,11 +39,17 @@ class OptimizerKind:
         return kind.__name__ if self._is_of_pytorch else f"{kind.__module__}.{kind.__name__}"
 
     def make(self, groups: Groups, *, fused: bool) -> torch.optim.Optimizer:
-        """Return a new optimiser; raise a TypeError if it does not take the options."""
+        """Return a new optimiser; raise a TypeError if it does not take the options.
+
+        Without ``capturable`` on the processor: it is for GPUs only.
+        """
         known = inspect.signature(self.optimizer).parameters
         chosen = {"foreach": False} if "foreach" in known else {}  # the foreach implementations write to gradients
         if "fused" in known:
             chosen["fused"] = fused
+        on_gpu = any(parameter.is_cuda for _, parameters in groups for parameter in parameters)
+        if not on_gpu and "capturable" in known:
+            chosen["capturable"] = False
         try:
             return self.optimizer(
                 [{"params": list(parameters)} | options for options, parameters in groups],
@@ -64,17 +70,11 @@ class OptimizerKind:
         return optimizer
 
     def first_trial(self) -> torch.optim.Optimizer:
-        """Return an optimiser after a trial step with a tensor of some shape, or raise the error if there is none.
-
-        Without ``capturable``, which is for GPUs only.
-        """
-        kind = OptimizerKind(
-            self.optimizer, {name: self.options[name] for name in self.options if name != "capturable"}
-        )
+        """Return an optimiser after a trial step with a tensor of some shape, or raise the error if there is none."""
         errors: list[Exception] = []
         for shape in TRIAL_SHAPES:
             try:
-                return kind.stepped([({}, [shape])], torch.zeros(1), fused=False)
+                return self.stepped([({}, [shape])], torch.zeros(1), fused=False)
             except Exception as error:
                 errors.append(error)
         raise self.refusal(errors[0])
@@ -106,7 +106,7 @@ class OptimizerKind:
         try:
             with torch_threads(1):
                 return torch.equal(self._after_steps(TRIAL_SHAPES), self._after_steps([(_size(TRIAL_SHAPES),)]))
-        except (RuntimeError, ValueError, TypeError):
+        except Exception:
             return False
 
     def _after_steps(self, shapes: Sequence[tuple[int, ...]]) -> torch.Tensor:

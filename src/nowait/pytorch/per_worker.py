@@ -62,5 +62,14 @@ class PerWorker:
         """The default of a dictionary; otherwise the number of worker 0."""
         return self.of_worker(DEFAULT if isinstance(self.given, Mapping) else 0)
 
+    @property
+    def largest(self) -> int | None:
+        """The largest number of all workers; None for a function, of which it is not known."""
+        if callable(self.given):
+            return None
+        if isinstance(self.given, Mapping):
+            return max(map(self.of_worker, self.given))
+        return max(map(self.of_worker, range(len(self.given)))) if isinstance(self.given, Sequence) else self.usual
+
     def __str__(self) -> str:
         return "by worker" if callable(self.given) else f"{self.given}"

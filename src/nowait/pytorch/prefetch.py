@@ -39,10 +39,9 @@ class Prefetch:
 
     def take(self, sample: Sample, draw: Draw) -> Any:
         """Return the batch of a ticket on the device: the prepared one, or one that is drawn now."""
-        prepared, self._prepared = self._prepared, None
-        if prepared is None or prepared[0] != sample.key:
-            return moved(draw(sample), self._device)
-        _, batch, is_moved = prepared
+        if self._prepared is None or self._prepared[0] != sample.key:
+            return moved(draw(sample), self._device)  # what was prepared is of a later ticket
+        (_, batch, is_moved), self._prepared = self._prepared, None
         if not is_moved:
             return moved(batch, self._device)
         if self._stream is not None:

@@ -6,6 +6,8 @@ import copy
 import logging
 import os
 import sys
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -159,7 +161,8 @@ class TorchProblem:
         with self._settings.active(), seeded(self._seed):
             self._layout, initial, reproducible = self._checked_layout()
             self._initial = None if reproducible else initial
-            """Large models take much memory, so that only those that cannot be built again are stored."""
+            """Not stored if ``build_model`` returns the same params again: they may be large."""
+            self._checksum = zlib.crc32(initial.tobytes())
             if self._validation is not None:
                 self._means(initial, islice(self._validation_batches(), 1), with_metrics=True)
 
@@ -225,7 +228,14 @@ class TorchProblem:
 
     def initial(self) -> Vector:
         """The parameters and buffers of the model as ``build_model`` returns it."""
-        return self._layout.vector_of(self._built()) if self._initial is None else self._initial.copy()
+        if self._initial is not None:
+            return self._initial.copy()
+        initial = self._layout.vector_of(self._built())
+        if zlib.crc32(initial.tobytes()) != self._checksum:
+            raise ValueError(
+                "build_model returns other params than when the problem was made: has a model or file it uses changed?"
+            )
+        return initial
 
     def usual_update(self) -> Update:
         """Return ``torch.optim.SGD``, which rounds as a plain PyTorch loop does, or the optimiser of the framework."""
@@ -312,8 +322,9 @@ class TorchProblem:
 
     def between_gradients(self) -> None:
         """Draw the next batch, if the GPU was too fast for that to be done while it computed."""
-        for prefetch in self._prefetches.values():
-            prefetch.between_gradients()
+        with self._settings.active():
+            for prefetch in self._prefetches.values():
+                prefetch.between_gradients()
 
     def loss(self, point: Vector) -> float:
         """Return the mean loss over the validation set, in evaluation mode.
@@ -510,6 +521,10 @@ class TorchProblem:
         On the processor the states of the generators follow from the batches before. So a batch after the first one of
         a ticket can be drawn ahead only if it uses no generator; otherwise this returns None.
         """
+        with self._settings.active():
+            return self._drawn_ahead(sample, part)
+
+    def _drawn_ahead(self, sample: Sample, part: int) -> Drawn | None:
         if self._prefetches_on(self._device_of(sample.worker)):
             return Drawn(self._drawn_batch(sample, part, pinned=False), None)  # this process must not use CUDA
         parts = self._accumulate.of_worker(sample.worker)
@@ -531,14 +546,15 @@ class TorchProblem:
 
     def _means(self, params: Vector, batches: Iterable[tuple[int, Any]], *, with_metrics: bool) -> dict[str, float]:
         params, evaluation = self._fitting(params), self._evaluation(with_metrics=with_metrics)
-        with self._settings.active(), clear_memory_errors(), seeded(self._seed), torch.no_grad():
-            bound = self._model_for(0, _device_of(params))
+        with self._settings.active(), clear_memory_errors(), torch.no_grad():
+            bound = self._model_for(0, _device_of(params))  # before seeding: building a model draws numbers
             bound.load(params)
             bound.model.eval()
-            for items, batch in batches:
-                precision = self._settings.precision(bound.device)
-                evaluation.add(bound.model, moved(batch, bound.device), items, precision)
-            return evaluation.result()
+            with seeded(self._seed):
+                for items, batch in batches:
+                    precision = self._settings.precision(bound.device)
+                    evaluation.add(bound.model, moved(batch, bound.device), items, precision)
+                return evaluation.result()
 
     def _evaluation(self, *, with_metrics: bool) -> Evaluation:
         if self._adapter is not None:
@@ -608,9 +624,10 @@ class TorchProblem:
         device = self._devices[0]
         batch = moved(self._batches.first(self._batches.size.usual), device)
         with self._settings.precision(device):
-            statistics = changed_buffers(other.to(device), self._forward, self._loss, batch)
+            passes: Counter[str] = Counter()
+            statistics = changed_buffers(other.to(device), self._forward, self._loss, batch, passes)
         layout = ModelLayout.of(model, statistics)
-        self._statistics_momentum = momentum_of_statistics(model, statistics, self._accumulate.usual)
+        self._statistics_momentum = momentum_of_statistics(model, statistics, passes, self._accumulate.largest)
         initial = layout.vector_of(model)
         if not np.isfinite(initial).all():
             raise ValueError("the model's initial parameters or statistics are not finite")

@@ -85,5 +85,5 @@ def _fixed(model: torch.nn.Module, layout: ModelLayout) -> dict[str, torch.Tenso
     return {
         name: tensor
         for name, tensor in tensors.items()
-        if id(tensor) not in trained and isinstance(tensor, torch.Tensor)
+        if id(tensor) not in trained and isinstance(tensor, torch.Tensor) and not name.endswith("num_batches_tracked")
     }

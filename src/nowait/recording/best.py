@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -14,6 +15,8 @@ from nowait.core.problem import TRAINING_LOSS, Evaluation
 from nowait.core.types import Vector
 from nowait.recording.files import replace_by_pieces, tensor_pieces
 from nowait.recording.monitor import Monitor
+
+logger = logging.getLogger("nowait")
 
 BEST = "best.safetensors"
 WriteModel = Callable[[Vector, Path, Mapping[str, str]], None]
@@ -37,13 +40,16 @@ class BestFile:
         if not self.monitor.is_better(value, self._best()):
             return
         metadata = {"step": str(step), "monitor": self.monitor.name, "value": repr(value)}
-        if write_model is None:
-            replace_by_pieces(self.path, tensor_pieces({"params": to_host(params)}, metadata))
-        else:
-            self._write_model(params, metadata, write_model)
+        try:
+            if write_model is None:
+                replace_by_pieces(self.path, tensor_pieces({"params": to_host(params)}, metadata))
+            else:
+                self._write_model(params, metadata, write_model)
+        except Exception as error:  # a full disk, or a model that cannot be saved: no reason to lose the run
+            logger.warning("%s could not be written at step %d: %r", self.path.name, step, error)
 
     def _write_model(self, params: Any, metadata: Mapping[str, str], write_model: WriteModel) -> None:
-        unfinished = self.path.with_name(f".{self.path.name}.unfinished")
+        unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.unfinished")
         unfinished.unlink(missing_ok=True)  # it may be a link
         try:
             write_model(params, unfinished, metadata)

@@ -151,7 +151,7 @@ def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int) -> Jo
         memory,
         options.slowdown,
         options.speeds,
-        num_workers=max(len(parts.server.workers), options.most_workers),
+        num_workers=len(parts.server.workers),
         spin_seconds=spin,
         best=parts.best,
     )
