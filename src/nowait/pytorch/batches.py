@@ -181,10 +181,10 @@ def _is_plain(data: Any) -> bool:
 
 
 def _rows(tensor: torch.Tensor, chosen: torch.Tensor, *, pinned: bool) -> torch.Tensor:
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.requires_grad:
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         return tensor[chosen]
     out = torch.empty((len(chosen), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=pinned)
-    return torch.index_select(tensor, 0, chosen, out=out)
+    return torch.index_select(tensor.detach(), 0, chosen, out=out)
 
 
 def moved(batch: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
