@@ -22,7 +22,7 @@ class TrainingLosses:
 
     @property
     def latest(self) -> float | None:
-        """The mean since the latest evaluation; while there is none, the mean before it; None if there never was."""
+        """The mean since the latest evaluation, or before it if no loss has come since; None before the first."""
         return self._total / self._count if self._count else self._previous
 
     def take(self) -> float | None:

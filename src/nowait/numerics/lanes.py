@@ -265,7 +265,7 @@ def _add_up(
 
 
 def _pairwise_sum(builder: Any, vector: Any, width: int, part: int = 0) -> Any:
-    """Return the sum of ``width`` lanes, added in pairs. A vector with more lanes has several parts of so many."""
+    """Return the sum of ``width`` lanes, added in pairs. ``part`` selects which group of ``width`` lanes is summed."""
     lanes = range(part * width, (part + 1) * width)
     numbers = [builder.extract_element(vector, ir.IntType(32)(lane)) for lane in lanes]
     while len(numbers) > 1:

@@ -65,7 +65,8 @@ class Loaders:
 
     A worker's tickets are numbered in order, and a batch is a pure function of the ticket. So the processes draw the
     batches that follow the latest one. If another ticket comes, or a process fails, the worker draws that batch itself:
-    the batches are always the same. ``in_order``: the batches come from a stream, and are not tied to tickets.
+    the batches are always the same. ``in_order``: the batches come from a stream, in its order. Then only the process
+    reads it, and its errors are raised in the worker.
     """
 
     def __init__(self, draw: DrawAhead, parts: int, count: int, *, in_order: bool = False) -> None:

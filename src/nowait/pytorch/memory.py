@@ -21,8 +21,8 @@ class TorchMemory(Memory):
 
     All work is queued on the current stream of the device. A step of ``Sgd`` or of a fused ``TorchOptimizer`` waits for
     the device once. Other updates wait twice: their state must not change before the gradient is known to be finite. A
-    model with statistics, such as batch normalisation, adds one wait. A gradient that is added to a sum is read after
-    the last wait of its event.
+    model with statistics, such as batch normalisation, adds one wait. Additions to sums are only queued: call ``wait``
+    before a worker writes to its gradient again.
 
     Results agree with those of host memory up to rounding. With tensors of the processor, steps of ``Sgd``,
     ``Momentum`` and ``Nesterov`` have the same bits. Norms of float32 vectors are added up in float32, unless that

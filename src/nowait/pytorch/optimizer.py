@@ -31,7 +31,7 @@ FUSED = (True, False, "device")
 
 @final
 class TorchOptimizer(Update):
-    """An optimiser of ``torch.optim``, or a class of your own, as it is: one that makes a step from gradients alone.
+    """An optimiser of ``torch.optim``, or a class of your own. It must make a step from gradients alone (no closure).
 
     ``TorchOptimizer(torch.optim.AdamW, weight_decay=0.01)`` takes the options of the optimiser except the learning
     rate: it is the stepsize of each step, which the method's stepsize rule gives. Schedules are stepsize rules too

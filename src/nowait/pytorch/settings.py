@@ -61,7 +61,7 @@ class ComputeSettings:
         return True
 
     def one_thread(self, device: torch.device) -> Any:
-        """Return the context in which gradients are computed: on a GPU in this thread, which saves waking another."""
+        """Return the context of backward passes: on a GPU in this thread, as waking up autograd's own takes time."""
         return torch.autograd.set_multithreading_enabled(device.type != "cuda")
 
     def precision(self, device: torch.device) -> Any:

@@ -62,7 +62,7 @@ class Blueprint:
         return self._declared is not None and self._formula is not None
 
     def arrivals_key(self) -> Hashable:
-        """Return what the plans of this method depend on besides: equal keys have equal arrivals."""
+        """Return a key: blueprints of the same method and stepsize with equal keys have equal plans."""
         formula = self._formula
         if self._declared is None or formula is None or formula.kind != FIXED:
             return self.seed
