@@ -229,6 +229,11 @@ def test_wrong_settings_are_errors(options, message):
         a_problem("cpu", TorchProblem, **options)
 
 
+def test_deterministic_is_true_or_false():
+    with pytest.raises(TypeError, match="deterministic must be True or False, got 'yes'"):
+        a_problem("cpu", deterministic="yes")
+
+
 def test_deterministic_algorithms_are_chosen_only_while_a_problem_computes():
     chosen = []
 

@@ -24,7 +24,7 @@ from nowait.core.types import Floats, Vector
 from nowait.problems.shards import Shards
 from nowait.pytorch.adapter import Adapter, Recipe
 from nowait.pytorch.batches import Batches, moved
-from nowait.pytorch.bound_model import BoundModel, Buffers, bound_model
+from nowait.pytorch.bound_model import HOST, BoundModel, Buffers, bound_model
 from nowait.pytorch.compiled_names import use_plain_names
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
 from nowait.pytorch.evaluation import Evaluation, Metric, UsualEvaluation, check_metrics
@@ -51,7 +51,6 @@ from nowait.pytorch.settings import ComputeSettings
 
 logger = logging.getLogger("nowait")
 
-HOST = torch.device("cpu")
 EVALUATED_ITEMS = 2_048
 """Without a validation set the loss is the mean over this many items of the training set."""
 

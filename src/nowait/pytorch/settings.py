@@ -31,11 +31,13 @@ class ComputeSettings:
         """Check the arguments of a problem."""
         if autocast is not None and not (isinstance(autocast, str) and autocast in AUTOCAST):
             raise ValueError(f'autocast must be "bfloat16" or "float16", or None, got {autocast!r}')
+        if not isinstance(deterministic, bool):
+            raise TypeError(f"deterministic must be True or False, got {deterministic!r}")
         return cls(
             checks.at_least(1, threads, "threads", "a worker needs one"),
             None if autocast is None else AUTOCAST[autocast],
             checks.positive(loss_scale, "loss_scale", "losses are multiplied by it, and gradients divided"),
-            bool(deterministic),
+            deterministic,
         )
 
     @contextmanager
