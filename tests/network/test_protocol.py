@@ -42,7 +42,7 @@ def a_client(form=SMALL, *, encrypt=True, secret=SECRET, key=1, **options):
 
 
 def a_server(form=SMALL, *, encrypt=True, secret=SECRET, key=2, **options):
-    handshake = ServerHandshake(Credentials(secret, encrypt), private_key(key))
+    handshake = ServerHandshake(Credentials(secret, encrypt), lambda: private_key(key))
     return Connection(handshake, form, options.get("destinations", new_vectors(form)))
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -112,21 +113,22 @@ class ClientHandshake:
 
 @final
 class ServerHandshake:
-    """The end that listens. ``private_key`` must be new for each connection."""
+    """The end that listens. ``new_private_key`` returns another key for each connection."""
 
     sends_first = False
 
-    def __init__(self, credentials: Credentials, private_key: X25519PrivateKey) -> None:
-        self.credentials, self._private_key = credentials, private_key
+    def __init__(self, credentials: Credentials, new_private_key: Callable[[], X25519PrivateKey]) -> None:
+        self.credentials, self._new_private_key = credentials, new_private_key
         self.greeting = b""
         """The message to send, once the client's has arrived."""
 
     def receive(self, greeting: bytes) -> Keys:
         """Check the client's message, compute the reply, and return the keys."""
         _check_tag(_greeting_tag(self.credentials, greeting[:-TAG_BYTES]), greeting)
-        shared = _exchange(self._private_key, greeting)
+        private_key = self._new_private_key()
+        shared = _exchange(private_key, greeting)
         secret = self.credentials.secret
-        public = self.credentials.prefix + self._private_key.public_key().public_bytes_raw()
+        public = self.credentials.prefix + private_key.public_key().public_bytes_raw()
         self.greeting = public + derived_key(secret, shared, b"server's tag", greeting + public)
         to_server, to_client = _traffic_keys(secret, shared, greeting + self.greeting)
         return Keys(sending=to_client, receiving=to_server)
