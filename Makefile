@@ -65,6 +65,7 @@ bench-simulation: $(VENV)/.installed
 bench-engines: $(VENV)/.installed-ray
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/large_params.py
+	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/cluster.py
 
 bench-training: $(VENV)/.installed-dev

@@ -307,9 +307,11 @@ def test_an_end_does_not_accept_what_it_sent_itself(encrypt):
     client = a_client(encrypt=encrypt)
     with pytest.raises(ProtocolError, match="secret"):
         feed(client, outgoing(client))
-    client, server = connected(encrypt=encrypt)
+    client, server = a_client(encrypt=encrypt), a_server(encrypt=encrypt)
+    feed(server, outgoing(client))
+    feed(client, outgoing(server))
     for end in (client, server):
-        end.send(MessageKind.HEARTBEAT)
+        end.send(MessageKind.HEARTBEAT)  # the first frame in its direction; the first in the other one is expected
         with pytest.raises(ProtocolError, match="altered"):
             feed(end, outgoing(end))
 

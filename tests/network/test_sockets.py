@@ -154,7 +154,8 @@ def test_a_host_that_is_told_of_the_end_does_not_wait_for_the_server(stack):
     server, host = connected(stack)
     server.send(b"1", MessageKind.END)
     server.end(b"1")
-    _, [message] = exchange(server, [host], lambda _, at_host: at_host)
+    while (message := host.receive()) is None:
+        assert readable(host.fds, 30)
     assert message.kind == MessageKind.END
     host.close(linger_seconds=1e6)
 
@@ -164,6 +165,29 @@ def test_a_connection_that_is_cut_is_lost(stack):
     host._link.close()
     at_server, _ = exchange(server, [], lambda at_server, _: at_server)
     assert at_server == [(b"1", Lost("the connection broke"))]
+
+
+def test_a_connection_that_waits_to_be_written_can_be_closed_and_its_descriptor_used_again(stack):
+    server = a_server(stack, LARGE)
+    for _ in range(2):
+        host = a_host(stack, server.address, form=LARGE)
+        exchange(server, [host], lambda at_server, _: at_server)
+        server.send(b"1", MessageKind.ORDERS, b"", [np.zeros(LARGE.length)] * 10)
+        server.disconnect(b"1")
+        host.close(linger_seconds=0.0)
+
+
+def test_after_a_host_was_disconnected_nothing_more_comes_from_it(stack):
+    """Its second message was read together with the first one."""
+    server, host = connected(stack)
+    for content in (b"first", b"second"):
+        host._link.connection.send(MessageKind.DETAILS, content)
+    host.send(MessageKind.HEARTBEAT)
+    contents = []
+    for identity, message in server.receive(readable(server.fds, 30)):
+        contents.append(message.content)
+        server.disconnect(identity)
+    assert contents == [b"first"]
 
 
 def test_a_host_notices_that_the_server_is_gone(stack):

@@ -30,7 +30,7 @@ from nowait.engines.network.handshake import (
 )
 from nowait.engines.network.messages import Format, Head, Message, bytes_of
 
-SENT_PAYLOAD = 1 << 18
+SENT_PAYLOAD = 1 << 19
 """The most bytes of a payload that are sent in one frame, so that a frame fits into the processor's cache."""
 READ_BYTES = 1 << 16
 """How many bytes are read at once, if no larger frame is expected."""
