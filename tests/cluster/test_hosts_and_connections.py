@@ -4,6 +4,7 @@ import contextlib
 import math
 import select
 import socket
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers.records import REPORT, Instruction, ReportKind
+from nowait.engines.workers.transport import Gone
 
 
 class Clock:
@@ -309,6 +311,18 @@ def test_gradients_go_to_the_slots_of_the_workers_that_the_host_has(remote):
     ]:
         with pytest.raises(ProtocolError):
             transport._gradient_slots(identity, kind, content, count)
+
+
+@pytest.mark.parametrize(
+    "message", [report(0, 5), report(0, 1)._replace(vectors=[]), report(0, 1)._replace(content=b"x")]
+)
+def test_a_host_that_reports_for_others_or_nonsense_is_given_up(message, remote, caplog):
+    transport, _, _ = remote
+    transport._provisioner = SimpleNamespace(dismiss=lambda host: None)
+    [gone] = transport._on_message(b"1", message)
+    assert isinstance(gone, Gone)
+    assert transport._socket.disconnected == [b"1"]
+    assert transport._hosts.of(b"1") is None
 
 
 def test_a_host_whose_connection_broke_is_given_up_if_ray_does_not_say_why():

@@ -151,7 +151,8 @@ def test_the_last_messages_of_a_host_arrive_before_its_end(stack):
 
 def test_a_host_that_is_told_of_the_end_does_not_wait_for_the_server(stack):
     """The server only waits for hosts then, and reads nothing any longer."""
-    server, host = connected(stack)
+    server, host = connected(stack, form=LARGE)
+    host.send(MessageKind.REPORTS, b"", [np.zeros(LARGE.length)] * 10)
     server.send(b"1", MessageKind.END)
     server.end(b"1")
     while (message := host.receive()) is None:

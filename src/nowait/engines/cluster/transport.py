@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from operator import is_
 from pathlib import Path
 from time import monotonic
@@ -20,7 +20,7 @@ from nowait.engines.cluster.options import RayCluster
 from nowait.engines.cluster.provisioner import HostProvisioner, driver_ip
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, Format, Message, MessageKind
-from nowait.engines.network.remote import RemotePool, VersionOf, by_worker
+from nowait.engines.network.remote import RemotePool, VersionOf
 from nowait.engines.network.sockets import Lost, ServerSocket
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.pool import WorkerPool
@@ -66,7 +66,7 @@ class RayTransport:
             heartbeat_seconds=cluster.heartbeat_seconds,
             bytes_per_gradient=points.length * points.dtype.itemsize,
         )
-        self._fds_of: tuple[frozenset[int], ...] = ()
+        self._fds_of = (frozenset[int](), frozenset[int](), frozenset[int]())
         self._fds: frozenset[int] = frozenset()
         self._starting = True
         """True until there is room for the run for the first time."""
@@ -81,7 +81,7 @@ class RayTransport:
     def fds(self) -> frozenset[int]:
         """The descriptors of the local pools, of the listener, and of the connections to other nodes."""
         local, listener, network = current = (self._pools.fds, self._listener.fds, self._socket.fds)
-        if not all(map(is_, current, self._fds_of)) or not self._fds:
+        if not all(map(is_, current, self._fds_of)):
             self._fds_of, self._fds = current, local | listener | network
         return self._fds
 
@@ -201,10 +201,7 @@ class RayTransport:
         pool, (kind, content, vectors) = host.remote, message
         pool.last_message = monotonic()
         if kind == MessageKind.REPORTS:
-            pool.reports_received()
-            host.delivered = host.delivered or len(vectors) > 0
-            yield Reports(content, by_worker(content, vectors))
-            pool.flush()  # the relay waits for a reply to each message of reports
+            yield from self._on_reports(host, pool, content, vectors)
         elif kind == MessageKind.DIED:
             yield Died(*EXIT.unpack(content))
         elif kind == MessageKind.DETAILS:
@@ -217,12 +214,25 @@ class RayTransport:
         elif kind == MessageKind.FAILED:
             yield from self._lose(host, content.decode(), lasting=True)
 
+    def _on_reports(
+        self, host: HostRecord, pool: RemotePool, records: bytes, vectors: Sequence[Vector]
+    ) -> Iterator[TransportEvent]:
+        try:
+            gradients = pool.by_worker(records, vectors)
+        except ProtocolError as error:
+            yield from self._lose(host, str(error))
+            return
+        pool.reports_received()
+        host.delivered = host.delivered or len(vectors) > 0
+        yield Reports(records, gradients)
+        pool.flush()  # the relay waits for a reply to each message of reports
+
     def _gradient_slots(self, identity: bytes, kind: int, content: bytes, count: int) -> list[Vector]:
         """Return where the gradients of a message belong; called before they are received."""
         host = self._hosts.of(identity)
         if host is None or host.remote is None or kind != MessageKind.REPORTS:
             raise ProtocolError(f"a message of the kind {kind} must not have vectors")
-        slots = host.remote.gradients(content, self._resources.gradients)
+        slots = [self._resources.gradients[worker] for worker in host.remote.gradient_workers(content)]
         if len(slots) != count:
             raise ProtocolError(f"{count} gradients came with reports that announce {len(slots)}")
         return slots

@@ -89,16 +89,24 @@ class Link:
         self._socket.close()
 
     def finish(self, seconds: float) -> None:
-        """Send what waits and the last frame, wait until the other end does so too, and close the connection."""
+        """Send what waits and the last frame, wait until the other end does so too, and close the connection.
+
+        An end that has sent its last frame reads nothing any longer, so then there is nothing to wait for.
+        """
         deadline = monotonic() + seconds
         with contextlib.suppress(DisconnectedError, OSError):
-            self.connection.end()
-            while not self.write() and self._wait(select.POLLOUT, deadline):
-                pass
-            self._socket.shutdown(socket.SHUT_WR)
-            while self._wait(select.POLLIN, deadline) and self._socket.recv(1 << 16):
-                pass  # with bytes that nobody has read, closing would discard what was sent
+            self.receive()
+            if not self.connection.ended:
+                self._finish_sending(deadline)
         self.close()
+
+    def _finish_sending(self, deadline: float) -> None:
+        self.connection.end()
+        while not self.write() and self._wait(select.POLLOUT, deadline):
+            pass
+        self._socket.shutdown(socket.SHUT_WR)
+        while self._wait(select.POLLIN, deadline) and self._socket.recv(1 << 16):
+            pass  # with bytes that nobody has read, closing would discard what was sent
 
     def _wait(self, events: int, deadline: float) -> bool:
         return is_ready(self.fd, max(0.0, deadline - monotonic()), events)

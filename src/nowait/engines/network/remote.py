@@ -81,26 +81,29 @@ class RemotePool:
         """Note that the host waits for a reply to its reports."""
         self._owes_a_reply = True
 
-    def gradients(self, records: bytes, slots: Slots) -> list[Vector]:
-        """Return where the gradients of a batch of reports belong. Only workers of this host have any."""
-        workers = gradient_workers(records)
-        if not self._workers.issuperset(workers):
-            raise ProtocolError("a host sent gradients of workers that it does not have")
-        return [slots[worker] for worker in workers]
+    def gradient_workers(self, records: bytes) -> list[int]:
+        """Return the workers whose gradients come with a batch of reports, in their order.
+
+        Raises ``ProtocolError`` if the batch is not one of workers of this host.
+        """
+        if len(records) % REPORT.size:
+            raise ProtocolError(f"a batch of reports has {len(records)} bytes")
+        found, workers = [], self._workers
+        for *_, worker, kind in REPORT.iter_unpack(records):
+            if worker not in workers:
+                raise ProtocolError(f"a host reported for worker {worker}, which it does not have")
+            if kind == GRADIENT:
+                found.append(worker)
+        return found
+
+    def by_worker(self, records: bytes, gradients: Sequence[Vector]) -> dict[int, Vector]:
+        """Return the gradients of a batch of reports by worker; a worker has one ticket at a time."""
+        workers = self.gradient_workers(records)
+        if len(workers) != len(gradients):
+            raise ProtocolError(f"{len(gradients)} gradients came with reports that announce {len(workers)}")
+        return dict(zip(workers, gradients, strict=True))
 
     def end(self) -> None:
         """Tell the host that the run is over. Nothing can be sent to it afterwards."""
         self._socket.send(self.identity, MessageKind.END)
         self._socket.end(self.identity)
-
-
-def gradient_workers(records: bytes) -> list[int]:
-    """Return the workers whose gradients come with a batch of reports, in their order."""
-    if len(records) % REPORT.size:
-        raise ProtocolError(f"a batch of reports has {len(records)} bytes")
-    return [worker for *_, worker, kind in REPORT.iter_unpack(records) if kind == GRADIENT]
-
-
-def by_worker(records: bytes, gradients: Sequence[Vector]) -> dict[int, Vector]:
-    """Return the gradients of a batch of reports by worker; a worker has one ticket at a time."""
-    return dict(zip(gradient_workers(records), gradients, strict=True))
