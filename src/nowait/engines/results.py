@@ -45,7 +45,7 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
     trace = recorder.trace(ending.seconds, last_norm)
     work = _padded(tally.valid, int(max(trace.initial_workers, default=-1)) + 1)
     return Run(
-        params=server.finish(),
+        params=server.finish(last),
         last=last,
         trace=trace,
         history=history.history(),
