@@ -41,8 +41,8 @@ def test_steps_do_not_import_the_compiler_and_have_the_same_bits(kind, no_compil
     assert np.array_equal(params, _after_three_steps(kind))
 
 
-@pytest.mark.usefixtures("no_compiler")
-def test_a_step_of_ones_own_is_called_with_its_decorators():
+def test_a_step_of_ones_own_is_called_with_its_decorators(monkeypatch):
+    monkeypatch.setattr("nowait.pytorch.dynamo.is_loaded", lambda: False)
     called = []
 
     def counted(step):
@@ -54,7 +54,7 @@ def test_a_step_of_ones_own_is_called_with_its_decorators():
         return wrapper
 
     class Mine(torch.optim.SGD):
-        step = counted(torch.optim.SGD.step.__wrapped__.__wrapped__)
+        step = counted(torch.optim.SGD.step)
 
     _after_three_steps(Mine)
     assert len(called) >= 3
