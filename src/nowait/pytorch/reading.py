@@ -11,6 +11,8 @@ import torch
 from nowait.core.types import Vector
 from nowait.pytorch.compiled_names import named_as_in
 from nowait.pytorch.flat import TENSOR_DTYPES, ModelLayout
+from nowait.recording.checkpoints import REST
+from nowait.recording.model_file import MODEL
 
 
 def params_of(source: Any, model: torch.nn.Module, layout: ModelLayout) -> Vector:
@@ -40,6 +42,8 @@ def _tensors_in(path: Path) -> dict[str, torch.Tensor]:
         raise FileNotFoundError(f"initial names {path}, but there is no such file")
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
+        if REST in tensors:  # the params of this checkpoint are in the file of its model
+            tensors = load_file(path.with_name(MODEL))
     except SafetensorError as error:
         raise ValueError(f"{path} cannot be read as a safetensors file ({error})") from None
     return tensors
