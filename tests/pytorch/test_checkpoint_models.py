@@ -170,7 +170,7 @@ def test_params_of_a_model_in_half_precision_are_kept_beside_it(tmp_path):
     assert load_file(path / "model.safetensors")["weight"].dtype == torch.bfloat16
     assert np.array_equal(read(path), params)
     (path / "model.safetensors").unlink()
-    with pytest.raises(DamagedFileError, match="model.safetensors is damaged: it is missing"):
+    with pytest.raises(DamagedFileError, match=r"model\.safetensors is damaged: it is missing"):
         read(path)
 
 
@@ -228,9 +228,7 @@ def test_every_checkpoint_of_a_run_has_the_model(tmp_path, monkeypatch, caplog):
         model = Tied()
         load_model(model, folder / "model.safetensors")
         params = seen.at.get(int(folder.name.removeprefix("step_")), problem.initial())
-        for tensor, other in zip(
-            model.state_dict().values(), problem.model(params).state_dict().values(), strict=True
-        ):
+        for tensor, other in zip(model.state_dict().values(), problem.model(params).state_dict().values(), strict=True):
             assert torch.equal(tensor, other)
     assert not seen.children[30], "workers end before the last params are evaluated"
     assert run.params is run.last

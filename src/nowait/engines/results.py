@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from nowait.core.memory import memory_of
+from nowait.core.memory import memory_of, to_host
 from nowait.core.types import Integers, norm
 from nowait.engines.parts import Parts
 from nowait.recording import HistoryRecorder, Run, Stats
@@ -38,8 +38,9 @@ class Ending:
 def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
     """Return the run that the parts have made."""
     server, recorder = parts.server, parts.recorder
+    last_norm = norm(to_host(server.params))  # before params are copied, because it needs memory as well
     last = memory_of(server.params).copy_to_host(server.params)
-    counts, tally, last_norm = server.counts, recorder.tally(), norm(last)
+    counts, tally = server.counts, recorder.tally()
     if parts.keeper is not None:
         recorder.finish(ending.seconds, last_norm)
     trace = recorder.trace(ending.seconds, last_norm)

@@ -39,7 +39,6 @@ from nowait.pytorch.flat import DTYPES, ModelLayout, tensor_of
 from nowait.pytorch.gradients import Gradients
 from nowait.pytorch.manual import Manual, ManualStep
 from nowait.pytorch.memory import TorchMemory
-from nowait.pytorch.model_file import is_small, model_file_of, write_with_safetensors
 from nowait.pytorch.model_checks import (
     WriteCheck,
     changed_buffers,
@@ -49,13 +48,13 @@ from nowait.pytorch.model_checks import (
     have_same_values,
     momentum_of_statistics,
 )
+from nowait.pytorch.model_file import is_small, model_file_of, write_with_safetensors
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.per_worker import PerWorker
 from nowait.pytorch.process import before_workers_are_forked, fork_breaks_cuda
 from nowait.pytorch.reading import params_of
 from nowait.pytorch.rng import seeded
 from nowait.pytorch.settings import ComputeSettings
-
 from nowait.recording.files import write_file
 from nowait.recording.model_file import MODEL, ModelFile
 
