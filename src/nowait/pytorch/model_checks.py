@@ -28,7 +28,10 @@ def changed_buffers(
     for mode in (False, True):
         model.train(mode)
         with _counted(model, Counter() if passes is None or not mode else passes), WriteCheck(model):
-            _check_loss(loss(*forward(model, batch)))
+            value = loss(*forward(model, batch))
+            _check_loss(value)
+            if mode:
+                torch.autograd.backward(value)
     changed = [name for name, buffer in model.named_buffers() if not _same(buffer, before[name])]
     for name in changed:
         if before[name].is_complex():
@@ -144,7 +147,6 @@ def _check_loss(loss: Any) -> None:
             "the loss of the first batch is NaN, with the model as build_model returns it: look at the first items of "
             "train_set, the initial weights and the loss"
         )
-    torch.autograd.backward(loss)
 
 
 def _refuse_cumulative_averages(model: torch.nn.Module) -> None:

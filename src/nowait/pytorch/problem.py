@@ -160,7 +160,7 @@ class TorchProblem:
             self._layout, initial, reproducible = self._checked_layout()
             self._initial = None if reproducible else initial
             """Not stored if ``build_model`` returns the same params again: they may be large."""
-            self._checksum = zlib.crc32(initial.tobytes())
+            self._checksum = zlib.crc32(initial.data)
             if self._validation is not None:
                 self._means(initial, islice(self._validation_batches(), 1), with_metrics=True)
 
@@ -229,7 +229,7 @@ class TorchProblem:
         if self._initial is not None:
             return self._initial.copy()
         initial = self._layout.vector_of(self._built())
-        if zlib.crc32(initial.tobytes()) != self._checksum:
+        if zlib.crc32(initial.data) != self._checksum:
             raise ValueError(
                 "build_model returns other params than when the problem was made: has a model or file it uses changed?"
             )
@@ -514,7 +514,7 @@ class TorchProblem:
         layout = ModelLayout.of(model, statistics)
         self._statistics_momentum = momentum_of_statistics(model, statistics, passes, self._accumulate.largest)
         initial = layout.vector_of(model)
-        if not np.isfinite(initial).all():
+        if not (np.isfinite(initial.min()) and np.isfinite(initial.max())):
             raise ValueError("the model's initial parameters or statistics are not finite")
         return layout, initial, reproducible
 
