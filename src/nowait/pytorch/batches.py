@@ -80,9 +80,9 @@ class Batches:
         """Leave out caches and the open stream."""
         return self.__dict__ | {"_permutations": {}, "_stream": None}
 
-    def divide_stream(self, worker: int, num_workers: int) -> None:
-        """Let this process take the items of one worker; until then, it takes those of all workers."""
-        self._stream = Stream(self.data, worker, num_workers)
+    def divide_stream(self, share: int, num_shares: int) -> None:
+        """Let this process take the items of one share; until then, it takes those of all."""
+        self._stream = Stream(self.data, share, num_shares)
 
     def draw(self, sample: Sample, part: int, parts: int, *, pinned: bool = False) -> Any:
         """Return the batch of a ticket, or batch number ``part`` if it has several.

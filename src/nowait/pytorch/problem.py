@@ -263,10 +263,13 @@ class TorchProblem:
             pass  # PyTorch imports much when it is first asked for deterministic algorithms
         return not fork_breaks_cuda()
 
-    def start_worker(self, worker: int, num_workers: int) -> None:
-        """Divide a stream among the workers, and start the processes that draw the batches of this worker."""
+    def take_share(self, share: int, num_shares: int) -> None:
+        """Let this process take a part of a stream; other data are divided by ``split``."""
         if self._batches.is_stream:
-            self._batches.divide_stream(worker, num_workers)
+            self._batches.divide_stream(share, num_shares)
+
+    def start_worker(self, worker: int, num_workers: int) -> None:
+        """Start the processes that draw the batches of this worker."""
         if self._loader_workers and sys.platform == "linux":
             self._gradients.start_loaders(worker, self._loader_workers)
 
