@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
 import torch
+
+logger = logging.getLogger("nowait")
 
 SCALAR = "loss must return a scalar tensor, got {}: take its mean"
 Forward = Callable[[torch.nn.Module, Any], tuple[Any, Any]]
@@ -36,7 +39,18 @@ def changed_buffers(
     for name in changed:
         if before[name].is_complex():
             raise ValueError(f"the buffer {name} is complex and changes in training: it cannot be merged")
-    return [name for name in changed if before[name].is_floating_point()]
+    statistics = [name for name in changed if before[name].is_floating_point()]
+    _warn_of_unsaved(model, statistics)
+    return statistics
+
+
+def _warn_of_unsaved(model: torch.nn.Module, statistics: Sequence[str]) -> None:
+    if unsaved := sorted({*statistics} - {*model.state_dict()}):
+        logger.warning(
+            "training changes the buffer %s, which is registered with persistent=False: params have it, but "
+            "model.safetensors and best.safetensors do not",
+            unsaved[0],
+        )
 
 
 @final
