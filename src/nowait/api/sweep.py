@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from nowait.api.parts import initial_vector, make_parts, warn_of_split
+from nowait.api.parts import UPDATES, initial_vector, make_parts, warn_of_split
 from nowait.core import LastIterate, Method, Output, Problem, Update, checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import check_is_finite, checked_problem, initial_params, loss_of
@@ -290,7 +290,7 @@ def _checked_sizes(stepsizes: Iterable[float]) -> Floats:
 def check_rules(update: Any, output: Any) -> None:
     """Raise if an update or an output is given that is not one."""
     if update is not None:
-        checks.instance(update, Update, "update", "nw.Momentum(0.9)")
+        checks.instance(update, Update, "update", UPDATES)
     if output is not None:
         checks.instance(output, Output, "output", "nw.UniformAverage()")
 

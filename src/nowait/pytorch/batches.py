@@ -61,6 +61,10 @@ class Batches:
             raise TypeError(f"train_set must have a length and items, or be an IterableDataset, got {data!r}")
         if isinstance(data, DataLoader):
             raise TypeError("train_set must be a data set, got a DataLoader: pass its dataset, and batch_size=")
+        if isinstance(data, tuple) and all(isinstance(item, torch.Tensor | np.ndarray) for item in data):
+            raise TypeError(
+                "train_set is a tuple of arrays, not of items: pass torch.utils.data.TensorDataset(*tensors)"
+            )
         if len(data) == 0:
             raise ValueError("train_set is empty: there is nothing to train on")
         batches.shards = Shards.all_rows(len(data))
