@@ -21,7 +21,7 @@ from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, POINT_ORDER, STA
 from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
-from nowait.engines.processes.pool import Ended, PipeChannel, WorkerPool
+from nowait.engines.processes.pool import Ended, PipeChannel, WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers.records import REPORT, Instruction, ReportKind
@@ -107,7 +107,7 @@ class Relay:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, contextlib.ExitStack() as on_error:
                 on_error.callback(ours.close)
-                zygote = start_zygote(theirs)
+                zygote = Zygote(ours, start_zygote(theirs))
                 on_error.pop_all()
             pool = WorkerPool.around(ours, resources, zygote)
         stack.callback(pool.close)
