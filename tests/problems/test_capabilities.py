@@ -74,6 +74,9 @@ class Everything(Bare):
     def write_model(self, params, path, metadata):
         pass
 
+    def model_file(self):
+        pass
+
     def model(self, params):
         return params
 

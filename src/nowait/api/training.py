@@ -102,6 +102,7 @@ def run_training(training: Training) -> Run:
             share=share,
         )
         parts.checkpoint, parts.called = checkpoint, training.called
+        del checkpoint  # the session drops its vectors when they are no longer needed
         parts.config |= {setting.name: describe(getattr(plan, setting.name)) for setting in fields(plan)}
         parts.config["labels"] = describe(training.labels)
         if training.folder is not None:
@@ -149,16 +150,18 @@ def _keeper(training: Training, parts: Parts, folder: str | Path) -> Keeper:
         run_folder.write_config(config)
 
     parts.identification = Identification(parts.problem, training.fingerprint, str(run_folder.path), keep)
-    return Keeper(run_folder, plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf)
+    every, seconds = plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf
+    return Keeper(run_folder, every, seconds, parts.capabilities.model_file())
 
 
 def _new_folder(plan: TrainingPlan, parts: Parts, folder: str | Path) -> RunFolder:
     """Create the folder, with a checkpoint of the start in it."""
     state, wanted = parts.server.initial_state(), list(range(plan.most or plan.fewest))
+    model_file = parts.capabilities.model_file()
     return RunFolder.create(
         folder,
         parts.config,
         plan.keep_checkpoints,
         parts.recorder,
-        first=lambda recorder: checkpoint_of(state, recorder, wanted, HistoryRecorder()),
+        first=lambda recorder: checkpoint_of(state, recorder, wanted, HistoryRecorder(), model_file),
     )

@@ -27,7 +27,6 @@ from nowait.problems.shards import Shards
 from nowait.pytorch.adapter import Adapter, Recipe
 from nowait.pytorch.batches import Batches, moved
 from nowait.pytorch.bound_model import HOST, BoundModel, Buffers, bound_model
-from nowait.pytorch.compiled_names import use_plain_names
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
 from nowait.pytorch.evaluation import (
     EvaluatedItems,
@@ -51,12 +50,15 @@ from nowait.pytorch.model_checks import (
     have_same_values,
     momentum_of_statistics,
 )
+from nowait.pytorch.model_file import is_small, model_file_of, write_with_safetensors
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.per_worker import PerWorker
 from nowait.pytorch.process import before_workers_are_forked, fork_breaks_cuda
 from nowait.pytorch.reading import params_of
 from nowait.pytorch.rng import seeded
 from nowait.pytorch.settings import ComputeSettings
+from nowait.recording.files import write_file
+from nowait.recording.model_file import MODEL, ModelFile
 
 logger = logging.getLogger("nowait")
 
@@ -351,7 +353,7 @@ class TorchProblem:
         """Return the params of a state dict, a model, or a ``.safetensors`` file with one of them, or with ``params``.
 
         Such files are ``model.safetensors``, ``params.safetensors`` and ``best.safetensors`` of a run, and
-        ``state.safetensors`` of a checkpoint.
+        ``model.safetensors`` of a checkpoint, which may also be named by its ``state.safetensors``.
         """
         return params_of(source, self._built(), self._layout)
 
@@ -367,19 +369,28 @@ class TorchProblem:
             Buffers(model, self._layout).load(flat)
         return model.eval()
 
+    def model_file(self) -> ModelFile | None:
+        """Return what checkpoints have in ``model.safetensors``; None: they do not have it.
+
+        They do not if more bytes are frozen than trained, which would be written every time, or if the state dict has
+        something else than parameters and buffers.
+        """
+        return self._model_file
+
     def write_files(self, params: Vector, folder: Path) -> None:
         """Write ``model.safetensors``, which ``safetensors.torch.load_model`` reads without nowait."""
-        unfinished = folder / ".model.safetensors.unfinished"
+        unfinished = folder / f".{MODEL}.unfinished"
         self.write_model(params, unfinished, {})
-        os.replace(unfinished, folder / "model.safetensors")
+        os.replace(unfinished, folder / MODEL)
 
     def write_model(self, params: Vector, path: Path, metadata: Mapping[str, str]) -> None:
         """Write the model with these params to a file that ``safetensors.torch.load_model`` reads without nowait."""
-        from safetensors.torch import save_model
-
-        model = self.model(params)
-        use_plain_names(model)
-        save_model(model, str(path), dict(metadata))
+        params = self._fitting(to_host(params))
+        file = self._model_file or model_file_of(self._built(), self._layout)
+        if file is None:
+            write_with_safetensors(self.model(params), path, metadata)
+        else:
+            write_file(path, file.pieces(params, metadata))
 
     def save_pretrained(self, params: Vector, folder: str | Path) -> None:
         """Write the model with these params in the layout that ``from_pretrained`` reads, with its tokeniser."""
@@ -524,6 +535,10 @@ class TorchProblem:
             passes: Counter[str] = Counter()
             statistics = changed_buffers(other.to(device), self._forward, self._loss, batch, passes)
         layout = ModelLayout.of(model, statistics)
+        del other  # it has gradients as well
+        file = model_file_of(model, layout)
+        self._model_file = file if file is not None and is_small(file, layout) else None
+        """What is in ``model.safetensors``. Not stored if there are more frozen tensors than trained ones."""
         self._statistics_momentum = momentum_of_statistics(model, statistics, passes, self._accumulate.largest)
         initial = layout.vector_of(model)
         if not (np.isfinite(initial.min()) and np.isfinite(initial.max())):

@@ -27,7 +27,8 @@ class LocalPools:
 
     def __init__(self, resources: SharedResources) -> None:
         self._mailbox = resources.mailbox
-        self._gradients = resources.gradients.views
+        self._slots = resources.gradients
+        self._gradients = self._slots.views
         self._only_reports = [self._mailbox.reports]
         self._pools: dict[int, tuple[WorkerPool, float]] = {}
         """Each with its capacity."""
@@ -84,9 +85,11 @@ class LocalPools:
         yield Reports(self._mailbox.drain(), self._gradients)
 
     def close(self) -> None:
-        """Close all pools."""
+        """Close all pools, and release the memory of gradients."""
         for place in list(self._pools):
             self.remove(place)
+        self._gradients = []
+        self._slots.close()
 
 
 @final
