@@ -47,7 +47,9 @@ def _tensors_in(path: Path) -> dict[str, torch.Tensor]:
         if REST in tensors:  # of a checkpoint, whose other params are in the file of its model
             tensors = {"params": torch.from_numpy(params_in(path.parent))}
     except SafetensorError as error:
-        raise ValueError(f"{path} cannot be read as a safetensors file ({error})") from None
+        raise ValueError(
+            f"{path} cannot be read as a safetensors file ({error}): pass torch.load(path) if torch.save wrote it"
+        ) from None
     return tensors
 
 
