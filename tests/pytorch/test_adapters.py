@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
 import nowait as nw
 from nowait.core import sampler
@@ -179,6 +179,7 @@ def test_trainers_that_cannot_be_used_are_refused(tmp_path):
         (a_trainer(tmp_path, model=model, optimizers=pair), "has a scheduler that belongs to its optimiser"),
         (a_trainer(tmp_path, eval_dataset={"a": sequences(3), "b": sequences(3)}), "eval_dataset must be one data set"),
         (a_trainer(tmp_path, settings={"neftune_noise_alpha": 5.0}), "neftune_noise_alpha"),
+        (a_trainer(tmp_path, train_dataset=None), "the trainer has no train_dataset"),
     ]:
         with pytest.raises(ValueError, match=words):
             TorchProblem.from_trainer(trainer)
@@ -186,6 +187,8 @@ def test_trainers_that_cannot_be_used_are_refused(tmp_path):
         TorchProblem.from_trainer(model)
     with pytest.raises(ValueError, match="the first device must be that of the trainer, cpu, got cuda:1"):
         TorchProblem.from_trainer(a_trainer(tmp_path), device=["cuda:1", "cpu"])
+    with pytest.raises(TypeError, match="compute_metrics must return a dict of numbers by name, got a int"):
+        TorchProblem.from_trainer(a_trainer(tmp_path, compute_metrics=lambda predictions: 3))
     with pytest.raises(ValueError, match="metrics of their own"):
         TorchProblem.from_trainer(a_trainer(tmp_path), metrics={"accuracy": cross_entropy})
 
@@ -269,7 +272,7 @@ def test_a_run_from_a_module_learns_and_replays():
     assert run.history.metrics["val_accuracy"][-1] > 0.9
     assert (nw.replay(run.trace, problem, method).params == run.params).all()
     assert isinstance(run.model(), Classifier)
-    assert "log" not in vars(problem._model_for(0, run.params).model)
+    assert "log" not in vars(problem._model_for(0, torch.device("cpu")).model)
 
 
 class Scheduled(Classifier):
@@ -307,6 +310,18 @@ def test_a_scheduler_every_few_steps_and_parameters_that_the_optimiser_does_not_
     assert (run.params != problem.initial()).any()
 
 
+class WithoutValidation(Items):
+    def val_dataloader(self):
+        return None
+
+
+def test_a_module_needs_no_validation_data_and_workers_may_have_batches_of_their_own():
+    sizes = {"batch_size": {0: 2, "default": 4}, "accumulate": {0: 2, "default": 1}}
+    problem = TorchProblem.from_lightning(Classifier(), WithoutValidation(), **sizes)
+    assert problem.usual_steps() == 13
+    assert problem.evaluate(problem.initial())["val_accuracy"] >= 0
+
+
 def test_modules_that_cannot_be_used_are_refused(caplog):
     class Manual(Classifier):
         automatic_optimization = False
@@ -334,6 +349,18 @@ def test_modules_that_cannot_be_used_are_refused(caplog):
             TorchProblem.from_lightning(module, data)
     with pytest.raises(TypeError, match="needs a LightningModule"):
         TorchProblem.from_lightning(nn.Linear(2, 2), Items())
+
+    class WithBatchSampler(Items):
+        def train_dataloader(self):
+            return DataLoader(self.data, batch_sampler=BatchSampler(RandomSampler(self.data), 4, drop_last=False))
+
+    for data, words in [
+        (DATA, "datamodule must be a LightningDataModule object, got a TensorDataset"),
+        (Items, "datamodule must be a LightningDataModule object, got the class Items"),
+        (WithBatchSampler(), "a DataLoader with a batch_size: workers do not use a batch_sampler"),
+    ]:
+        with pytest.raises(TypeError, match=words):
+            TorchProblem.from_lightning(Classifier(), data)
 
     class Hooked(Classifier):
         def on_train_batch_end(self, *arguments):

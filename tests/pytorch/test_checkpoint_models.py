@@ -184,6 +184,26 @@ def test_some_models_are_not_in_checkpoints(build, tmp_path):
     assert np.array_equal(read(path), params)
 
 
+class WithUnsavedBuffer(nn.Linear):
+    """A layer with a buffer that training changes and that is in no state dict."""
+
+    def __init__(self):
+        super().__init__(4, 2)
+        self.register_buffer("mean", torch.zeros(4), persistent=False)
+
+    def forward(self, inputs):
+        if self.training:
+            self.mean.lerp_(inputs.mean(0), 0.1)
+        return super().forward(inputs - self.mean)
+
+
+def test_the_state_of_a_checkpoint_has_buffers_that_are_in_no_state_dict(tmp_path):
+    problem = a_problem(WithUnsavedBuffer)
+    path, params = a_checkpoint(problem, tmp_path, problem.model_file())
+    assert "mean" not in load_file(path / "model.safetensors")
+    assert np.array_equal(problem.params_of(path / "state.safetensors"), params)
+
+
 def test_params_are_read_from_either_file_of_a_checkpoint(tmp_path):
     problem = a_problem(frozen_part)
     path, params = a_checkpoint(problem, tmp_path, problem.model_file())
