@@ -206,13 +206,13 @@ def measure_stages(size):
         problem = problem_of(width)
         params_bytes = problem.initial().nbytes
         memory.stage = "start, first evaluation"
-        stages = Stages(memory, {1: "steps", half: "steps, an evaluation", steps: "end"})
+        stages = Stages(memory, {1: "steps", half - 1: "steps, an evaluation", steps: "end"})
         _, run = train(problem, steps, [stages], evaluate_every=half)
         memory.stage = "afterwards"
         time.sleep(1.0)
         del run
         memory.stage = "start with a folder"
-        stages = Stages(memory, {1: "steps again", half: "steps, a checkpoint", steps: "end with a checkpoint"})
+        stages = Stages(memory, {1: "steps again", half - 1: "steps, a checkpoint", steps: "end with a checkpoint"})
         train(problem, steps, [stages], folder=Path(folder) / "run", checkpoint_every=half)
     print(f"Peak memory by stage in copies of {size} params; AdamW, {WORKERS} workers")
     print(f"{'':>24}" + "".join(f"{kind:>9}" for kind in (*KINDS, "sum")))

@@ -56,6 +56,9 @@ class Everything(Bare):
     def prepare(self):
         pass
 
+    def take_share(self, share, num_shares):
+        pass
+
     def start_worker(self, worker, num_workers):
         pass
 

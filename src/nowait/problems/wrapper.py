@@ -38,6 +38,7 @@ class Wrapper(ABC):
             gradient_with_memory=None,
             device_memory=lambda: None,  # wrappers compute with NumPy
             prepare=inner.prepare,
+            take_share=inner.take_share,
             start_worker=inner.start_worker,
             between_gradients=inner.between_gradients,
             message_bytes=size_in_bytes,

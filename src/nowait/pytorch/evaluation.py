@@ -9,6 +9,7 @@ from typing import Any, Protocol, final
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from nowait.core import checks
 from nowait.core.problem import RESERVED_METRICS
@@ -52,7 +53,14 @@ class WeightedMeans:
 
     def add(self, name: str, value: Any, weight: float) -> None:
         """Add a number or a tensor with one entry."""
-        self._totals[name] = self._totals.get(name, 0.0) + weight * float(value)
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            shape = f" of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
+            raise TypeError(
+                f"{name} of a batch must be a number or a tensor with one entry, got a {type(value).__name__}{shape}"
+            ) from None
+        self._totals[name] = self._totals.get(name, 0.0) + weight * number
         self._weights[name] = self._weights.get(name, 0.0) + weight
 
     def result(self) -> dict[str, float]:
@@ -115,6 +123,8 @@ class EvaluatedItems:
         size = 4 * training.size.usual
         if batch_size is not None:
             size = checks.at_least(1, batch_size, "evaluation_batch_size", "a loss needs items")
+        if isinstance(validation, DataLoader):
+            raise TypeError("validation must be a data set, got a DataLoader: pass its dataset, and batch sizes here")
         if validation is not None and not (hasattr(validation, "__getitem__") and hasattr(validation, "__len__")):
             raise TypeError(f"validation must be a data set with a length and items, got {validation!r}")
         if validation is not None and len(validation) == 0:
@@ -147,11 +157,13 @@ def evaluated(
         return evaluation.result()
 
 
-def check_metrics(metrics: Mapping[str, Metric], *, has_own: bool) -> None:
-    """Raise unless these are functions under names that are free; or if the evaluation ``has_own`` metrics."""
-    if "loss" in metrics or not all(map(callable, metrics.values())):
+def checked_metrics(metrics: Any, *, has_own: bool) -> dict[str, Metric]:
+    """Return functions by names that are free, or raise; also if there are some and the evaluation ``has_own`` ones."""
+    metrics = {} if metrics is None else metrics
+    if not isinstance(metrics, Mapping) or "loss" in metrics or not all(map(callable, metrics.values())):
         raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
     if reserved := sorted(RESERVED_METRICS.intersection(metrics)):
         raise ValueError(f"no metric may be called {reserved[0]!r}: that is another column of metrics.jsonl")
     if metrics and has_own:
         raise ValueError("metrics= needs a loss of (output, target): these evaluations have metrics of their own")
+    return dict(metrics)

@@ -22,6 +22,7 @@ from nowait.core import Layout, Sample, Stepsize, Update, checks
 from nowait.core.memory import Memory, memory_of, namespace_of, to_host
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
+from nowait.numerics.splitmix import MASK
 from nowait.problems.shards import Shards
 from nowait.pytorch.adapter import Adapter, Recipe
 from nowait.pytorch.batches import Batches, moved
@@ -32,7 +33,7 @@ from nowait.pytorch.evaluation import (
     Evaluations,
     Metric,
     UsualEvaluations,
-    check_metrics,
+    checked_metrics,
     evaluated,
 )
 from nowait.pytorch.flat import DTYPES, ModelLayout, tensor_of
@@ -43,6 +44,7 @@ from nowait.pytorch.model_checks import (
     WriteCheck,
     changed_buffers,
     check_factory,
+    check_function,
     check_separate,
     check_shapes,
     have_same_values,
@@ -62,6 +64,11 @@ logger = logging.getLogger("nowait")
 
 
 def _usual_forward(model: torch.nn.Module, batch: Any) -> tuple[Any, Any]:
+    if isinstance(batch, Mapping | torch.Tensor) or (isinstance(batch, list | tuple) and len(batch) != 2):
+        raise TypeError(
+            f"items must be pairs (input, target), but a batch is a {type(batch).__name__} of {len(batch)}: "
+            f"pass forward=, a function of (model, batch) that returns (output, target)"
+        )
     inputs, targets = batch
     return model(inputs), targets
 
@@ -127,13 +134,17 @@ class TorchProblem:
         adapter: Adapter | None = None,
     ) -> None:
         check_factory(build_model)
+        check_function(forward, "forward", "(model, batch)", optional=True)
+        check_function(collate_fn, "collate_fn", "a list of items", optional=True)
+        check_function(loss, "loss", "(output, target)", optional=manual is not None)
+        check_function(validation_loss, "validation_loss", "(output, target)", optional=True)
         self._build, self._loss, self._forward = build_model, cast(Any, loss), forward or _usual_forward
         self._validation_loss = cast(Any, loss if validation_loss is None else validation_loss)
         self._adapter = adapter
         self._manual = None if manual is None else ManualStep.of(manual, accumulate, loss_scale)
         if self._manual is not None:
             self._loss, self._forward = self._manual.loss, self._manual.forward
-        self._metrics = dict(metrics or {})
+        self._metrics = checked_metrics(metrics, has_own=adapter is not None or self._validation_loss is None)
         self._batches = Batches.of(train_set, batch_size, sampling, collate_fn, skip_bad_items=bool(skip_bad_items))
         self._loader_workers = checks.at_least(0, loader_workers, "loader_workers", "it counts processes")
         self._evaluated_items = EvaluatedItems.of(self._batches, validation, evaluation_batch_size)
@@ -146,15 +157,13 @@ class TorchProblem:
             raise ValueError(f'params_on must be "device" or "host", got {params_on!r}')
         self._params_on = params_on
         self._seed = checked_seed(seed)
+        if self._seed > MASK:
+            raise ValueError(f"seed must be less than 2**64, got {seed}: PyTorch has no larger ones")
         self._gradients = Gradients(
             self._forward, self._loss, self._batches, self._accumulate, self._devices, self._settings
         )
         self._models: dict[tuple[int, str, str], BoundModel] = {}
         self._write_checks: dict[BoundModel, WriteCheck] = {}
-        check_metrics(self._metrics, has_own=adapter is not None or self._validation_loss is None)
-        if not callable(self._validation_loss) and not (self._validation_loss is None and manual is not None):
-            name = "loss" if validation_loss is None else "validation_loss"
-            raise TypeError(f"{name} must be a function of (output, target), got {self._validation_loss!r}")
         usual = UsualEvaluations(forward or _usual_forward, self._validation_loss, self._metrics)
         own = self._manual if self._validation_loss is None else None
         self._evaluations: Evaluations = adapter or own or usual
@@ -265,10 +274,13 @@ class TorchProblem:
             pass  # PyTorch imports much when it is first asked for deterministic algorithms
         return not fork_breaks_cuda()
 
-    def start_worker(self, worker: int, num_workers: int) -> None:
-        """Divide a stream among the workers, and start the processes that draw the batches of this worker."""
+    def take_share(self, share: int, num_shares: int) -> None:
+        """Let this process take a part of a stream; other data are divided by ``split``."""
         if self._batches.is_stream:
-            self._batches.divide_stream(worker, num_workers)
+            self._batches.divide_stream(share, num_shares)
+
+    def start_worker(self, worker: int, num_workers: int) -> None:
+        """Start the processes that draw the batches of this worker."""
         if self._loader_workers and sys.platform == "linux":
             self._gradients.start_loaders(worker, self._loader_workers)
 

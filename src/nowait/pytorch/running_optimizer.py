@@ -65,6 +65,9 @@ class RunningOptimizer:
         with torch_threads(self._num_threads()):
             for optimizer in self.optimizers:
                 step_of(optimizer)()
+        for parameter, view in zip(self._parameters, views, strict=True):
+            if parameter.data_ptr() != view.data_ptr():  # the optimiser has put another tensor into parameter.data
+                view.copy_(parameter.detach())
         self._unbind()
 
     def without_state(self) -> list[torch.optim.Optimizer]:

@@ -144,7 +144,8 @@ def launch_zygote(problem: Problem, num_workers: int) -> Zygote:
 
 def train(parts: Parts, points: Slots, options: WorkerOptions, seed: int, progress: bool | None, zygote: Zygote) -> Run:
     """Run to the end of the budget with worker processes on this machine."""
-    job = job_of(parts, points, options, seed)
+    replaced = [] if parts.checkpoint is None else parts.checkpoint.wanted
+    job = job_of(parts, points, options, seed, replaced)
     with shared_resources(points, job) as resources:
         transport = LocalTransport(resources, zygote, _threads(len(parts.server.workers)), options.log)
         return run_with_workers(transport, parts, options, progress=progress, clock=SystemClock(job.spin_seconds))
@@ -155,8 +156,11 @@ def _threads(num_workers: int) -> int:
     return max(1, (os.cpu_count() or 1) // max(1, num_workers))
 
 
-def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int) -> Job:
-    """Return the settings that every worker of a run receives at its start."""
+def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int, joining: Iterable[int] = ()) -> Job:
+    """Return the settings that every worker of a run receives at its start.
+
+    ``joining`` workers are not among those of the server yet, but are started with them.
+    """
     memory = None if parts.server.memory is HOST else parts.server.memory
     spin = spin_seconds(
         on_device=parts.server.memory.is_queued, workers=len(parts.server.workers), cores=available_cores()
@@ -169,7 +173,7 @@ def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int) -> Jo
         memory,
         options.slowdown,
         options.speeds,
-        num_workers=len(parts.server.workers),
+        workers=tuple(sorted({*parts.server.workers, *joining})),
         spin_seconds=spin,
         best=parts.best,
     )

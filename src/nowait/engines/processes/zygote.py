@@ -10,7 +10,6 @@ with the process that started it, and kills its children.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -30,11 +29,11 @@ from nowait.engines.processes.platform import DetailsSocket, portable
 from nowait.engines.processes.shared import shared_slots
 from nowait.engines.processes.spawned import Inherited, Spawn, flush_lines, run_worker
 from nowait.engines.processes.worker import Connections, Job
+from nowait.system import die_with_parent
 
 SECONDS_BETWEEN_LOOKS = 0.25
 """How often it checks that its parent still exists, and that the log is not too large."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PR_SET_PDEATHSIG = 1
 
 
 def main(control_fd: int, *, limit_output: bool, modules: Iterable[str] = ()) -> None:
@@ -166,7 +165,7 @@ class _Fork:
         return process
 
     def _begin(self, zygote: int, orders: int, began: float) -> tuple[Job, Connections]:
-        _die_with_parent(zygote)
+        die_with_parent(zygote)
         signal.set_wakeup_fd(-1)
         self._control.close()
         return self._job, Connections(orders, self._reports, self._details, self._points, self._gradients, began)
@@ -196,9 +195,3 @@ def _report(stream: MessageStream, *message: object) -> None:
 def _kill_the_group() -> None:
     """Kill this process, all workers, and the processes that workers started: the server is gone."""
     os.killpg(0, signal.SIGKILL)
-
-
-def _die_with_parent(parent: int) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
