@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 export PYTHONDONTWRITEBYTECODE =
 # Empty, whatever the environment says: workers would otherwise compile the sources again each time one starts.
 
-.PHONY: help race test test-shuffled test-portable test-adapters warm check wheel format docs bench-simulation bench-engines bench-training golden mutants clean
+.PHONY: help race test test-shuffled test-portable test-adapters warm-bytecode warm-kernels check wheel format docs bench-simulation bench-engines bench-training golden mutants clean
 
 help:
 	@echo "make race              compare minibatch SGD with asynchronous SGD (real workers, about two minutes)"
@@ -17,7 +17,6 @@ help:
 	@echo "make test-portable     run the tests of real workers in portable mode, as on macOS (ten minutes)"
 	@echo "make test-shuffled     run the tests in random order; NOWAIT_SHUFFLE=7 sets the seed"
 	@echo "make test-adapters     run the tests that use transformers, peft and Lightning"
-	@echo "make warm              compile what the tests import and the kernels, as CI does before the tests"
 	@echo "make check             check format, lint, types and layers"
 	@echo "make wheel             build the wheel and test it in an empty environment"
 	@echo "make format            format the code and apply automatic fixes"
@@ -43,10 +42,11 @@ test-portable: $(VENV)/.installed-dev
 test-adapters: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/pytorch/test_adapters.py tests/test_examples.py
 
-# Bytecode and kernels are compiled once, before several processes of `make test` need them at the same time.
-# What fails here fails in the tests, too, and is shown there.
-warm: $(VENV)/.installed-dev
+# What processes of `make test` would otherwise compile at the same time, each for itself. What fails here fails there, too.
+warm-bytecode: $(VENV)/.installed-dev
 	-$(BIN)/python -m pytest -n 0 --collect-only -qq > /dev/null
+
+warm-kernels: $(VENV)/.installed-dev
 	-$(BIN)/python tests/golden.py --check
 
 wheel: | $(BIN)/python
