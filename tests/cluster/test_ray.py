@@ -49,9 +49,7 @@ def check_that_it_replays(run, problem, method=ASYNCHRONOUS):
 # The contract
 
 
-@pytest.mark.parametrize(
-    "name", ["the_trace_replays", "callbacks_stop_add_and_remove", "an_error_in_the_problem_is_shown"]
-)
+@pytest.mark.parametrize("name", CHECKS)
 def test_the_contract_of_engines(name, both, caplog):
     """The other checks run without processes: what is different here is how orders and reports travel."""
 
