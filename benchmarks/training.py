@@ -3,24 +3,26 @@
     make bench-training
 
 Four workers train the same MLP on scikit-learn's digits, with batches of 64 per worker, with momentum SGD and with
-AdamW, once with PyTorch's DistributedDataParallel (gloo), once with nowait. Every gradient takes at least 100 ms (a
-pause simulates a larger model, so that four workers can run on two cores); in the second setting one worker takes ten
-times as long.
+AdamW: with PyTorch's DistributedDataParallel (gloo), with rounds of nowait that do not wait for slow workers, and with
+asynchronous SGD. Every gradient takes at least 50 ms (a pause simulates a larger model, so that four workers can run on
+two cores); in the second setting one worker takes ten times as long.
 
-Both sides are tuned by the same number of trials in virtual time (``nw.tune``): DDP by three momenta, six stepsizes
-each (it is minibatch SGD); nowait by three methods, six stepsizes each. A trial ends at the accuracy, and the best
-trial is the soonest. Asynchronous SGD is measured in any case. Times are medians over seeds that no trial had, and
-exclude the start. Those of DDP exclude its evaluations as well; nowait evaluates concurrently.
+Momentum and stepsize of each are tuned by the same number of trials in virtual time (``nw.tune``), DDP's on minibatch
+SGD, which is the same algorithm. A trial ends at the accuracy, and the soonest is the best. Times are medians over
+seeds that no trial had, and exclude the start. Those of DDP exclude its evaluations as well; nowait evaluates
+concurrently. All begin at the same params, and DDP draws the samples that minibatch SGD draws.
 
 Last, ``nw.plan`` compares methods in virtual time where gradients have more noise and speeds differ in other ways.
 """
 
+import itertools
 import logging
 import math
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,11 +38,11 @@ import nowait as nw
 from nowait.core import sampler
 from nowait.pytorch import TorchOptimizer, TorchProblem
 
-WORKERS, BATCH, SECONDS, SLOWDOWN = 4, 64, 0.1, 10.0
-ACCURACY = 0.95
+WORKERS, BATCH, SECONDS, SLOWDOWN = 4, 64, 0.05, 10.0
+ACCURACY = 0.97
 MOST_SECONDS = 90.0
 TRIALS, SEEDS = 6, (0, 1, 2)
-"""Stepsizes tried for every contender; the seeds of the runs."""
+"""Stepsizes tried with every momentum; the seeds of the runs."""
 TRIAL_GRADIENTS = 600
 """The length of a trial that does not reach the accuracy."""
 REACHED, GIVEN_UP = 1, 2
@@ -74,32 +76,6 @@ OPTIMISERS = (
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A method as a function of the stepsize, with its momentum (β1 of AdamW) and the steps between evaluations."""
-
-    name: str
-    make: Callable[[float], nw.Method]
-    momentum: float
-    evaluate_every: int = 1
-
-
-def first(count):
-    return lambda size: nw.MSynchronousSGD(nw.Constant(size), wait_for=count)
-
-
-ASYNCHRONOUS = Contender("asynchronous", lambda size: nw.AsynchronousSGD(nw.Constant(size)), 0.0, evaluate_every=4)
-"""Without momentum, because delays act like momentum."""
-DDP = [
-    Contender(f"DDP, momentum {beta}", lambda size: nw.MinibatchSGD(nw.Constant(size)), beta)
-    for beta in (0.8, 0.9, 0.95)
-]
-NOWAIT = [
-    *(Contender(f"the first {count} gradients", first(count), 0.9) for count in (WORKERS, WORKERS - 1)),
-    ASYNCHRONOUS,
-]
-
-
-@dataclass(frozen=True)
 class Setting:
     """An optimiser, and whether one worker is slow."""
 
@@ -124,30 +100,52 @@ SETTINGS = [Setting(optimiser, slow) for optimiser in OPTIMISERS for slow in (Fa
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """A contender with its best stepsize."""
+class Contender:
+    """A method as a function of setting and stepsize, the momenta to try, and the steps between evaluations."""
 
-    contender: Contender
-    tuning: nw.Tuning
+    name: str
+    make: Callable[[Setting, float], nw.Method]
+    momenta: tuple[float, ...]
+    evaluate_every: int = 1
 
-    @property
-    def stepsize(self):
-        return self.tuning.stepsize
+
+def rounds(setting, size):
+    """Return a method that waits for the workers that are worth keeping by the theory."""
+    slow = nw.theory.speedup(setting.seconds).worth_removing
+    return nw.MSynchronousSGD(nw.Constant(size), wait_for=WORKERS - len(slow))
+
+
+DDP = Contender("DDP (gloo)", lambda _, size: nw.MinibatchSGD(nw.Constant(size)), (0.8, 0.9, 0.95))
+NOWAIT = (
+    Contender("nowait, rounds", rounds, DDP.momenta),
+    Contender(
+        "nowait, asynchronous",
+        lambda _, size: nw.AsynchronousSGD(nw.Constant(size)),
+        momenta=(0.0, 0.3, 0.6),  # less, because delays act like momentum
+        evaluate_every=WORKERS,
+    ),
+)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What the trials of a setting chose: the best of either side, and asynchronous SGD."""
+class Tuned:
+    """A contender in a setting, with its best momentum and stepsize."""
 
-    ddp: Tuned
-    nowait: Tuned
-    asynchronous: Tuned
+    contender: Contender
+    setting: Setting
+    momentum: float
+    tuning: nw.Tuning
 
     @property
-    def to_measure(self):
-        """The methods of nowait to measure, by name."""
-        chosen = {f"nowait, {self.nowait.contender.name}": self.nowait}
-        return chosen | {f"nowait, {ASYNCHRONOUS.name}": self.asynchronous}
+    def arguments(self):
+        """The arguments that ``nw.simulate`` and ``nw.train`` share."""
+        return {
+            "speeds": self.setting.speeds,
+            "target": {"accuracy": ACCURACY},
+            "evaluate_every": self.contender.evaluate_every,
+            "update": self.setting.optimiser.update(self.momentum),
+            "progress": False,
+        }
 
 
 @dataclass(frozen=True)
@@ -186,46 +184,33 @@ def digits_problem():
 
 
 def tuned(problem, contender, setting):
-    tuning = nw.tune(
-        problem,
-        contender.make,
-        speeds=setting.speeds,
-        trials=TRIALS,
-        start=setting.optimiser.start,
-        gradients=TRIAL_GRADIENTS,
-        target={"accuracy": ACCURACY},
-        evaluate_every=contender.evaluate_every,
-        update=setting.optimiser.update(contender.momentum),
-        seed=max(SEEDS) + 1,
-        progress=False,
-    )
-    return Tuned(contender, tuning)
-
-
-def choose(problem, setting):
-    """Make the trials of both sides."""
-    ddp, ours = ([tuned(problem, one, setting) for one in side] for side in (DDP, NOWAIT))
-    best_ddp, best_ours = (min(side, key=lambda one: one.tuning.score) for side in (ddp, ours))
-    return Choice(best_ddp, best_ours, asynchronous=ours[-1])
-
-
-def virtual_seconds(problem, chosen, setting):
-    """Return the median time to the accuracy in virtual time."""
-    times = []
-    for seed in SEEDS:
-        run = nw.simulate(
+    """Return the best of the trials of all momenta."""
+    found = []
+    for momentum in contender.momenta:
+        tuning = nw.tune(
             problem,
-            chosen.contender.make(chosen.stepsize),
-            setting.speeds,
-            gradients=2 * TRIAL_GRADIENTS,
+            partial(contender.make, setting),
+            speeds=setting.speeds,
+            trials=TRIALS,
+            start=setting.optimiser.start,
+            gradients=TRIAL_GRADIENTS,
             target={"accuracy": ACCURACY},
-            evaluate_every=chosen.contender.evaluate_every,
-            update=setting.optimiser.update(chosen.contender.momentum),
-            seed=seed,
+            evaluate_every=contender.evaluate_every,
+            update=setting.optimiser.update(momentum),
+            seed=max(SEEDS) + 1,
             progress=False,
         )
-        times.append(until_accurate(run)[0])
-    return float(np.median(times))
+        found.append(Tuned(contender, setting, momentum, tuning))
+    return min(found, key=lambda one: one.tuning.score)
+
+
+def virtual_seconds(problem, chosen):
+    """Return the median time to the accuracy in virtual time."""
+    runs = (
+        nw.simulate(problem, chosen.tuning.method, gradients=2 * TRIAL_GRADIENTS, seed=seed, **chosen.arguments)
+        for seed in SEEDS
+    )
+    return float(np.median([until_accurate(run)[0] for run in runs]))
 
 
 def until_accurate(run):
@@ -250,18 +235,18 @@ def ddp_worker(rank, port, jobs, results):
     dist.destroy_process_group()
 
 
-def ddp_run(rank, pauses, optimizer_of, seed):
+def ddp_run(rank, pauses, make_optimizer, seed):
     """Run the loop of a DDP tutorial, with a pause that simulates a slower gradient."""
-    torch.manual_seed(seed)
-    model = DistributedDataParallel(build_model())
-    kind, options = optimizer_of
-    optimizer = kind(model.parameters(), **options)
+    network = build_model()
+    nn.utils.vector_to_parameters(torch.tensor(digits_problem().initial()), network.parameters())
+    model = DistributedDataParallel(network)
+    optimizer = make_optimizer(model.parameters())
     train_set, validation = data()
     inputs, targets = train_set.tensors
     pause, samples, evaluating, end = pauses[rank], sampler(seed), 0.0, torch.zeros(1)
     dist.barrier()
     began = time.perf_counter()
-    for step in range(1, 1_000_000):
+    for step in itertools.count():
         ticket = time.perf_counter()
         rows = samples.sample(rank, step).indices(len(train_set), BATCH)
         optimizer.zero_grad()
@@ -279,7 +264,7 @@ def ddp_run(rank, pauses, optimizer_of, seed):
         if end[0]:
             break
     seconds = time.perf_counter() - began - evaluating
-    return seconds if end[0] == REACHED else math.inf, step * WORKERS / seconds
+    return seconds if end[0] == REACHED else math.inf, (step + 1) * WORKERS / seconds
 
 
 def run_ddp(jobs):
@@ -297,24 +282,14 @@ def run_ddp(jobs):
     return [results.get() for _ in jobs]
 
 
-def ddp_jobs(setting, chosen):
-    optimiser = setting.optimiser
-    optimizer_of = (optimiser.kind, {"lr": chosen.stepsize} | optimiser.options(chosen.contender.momentum))
-    return [(setting.seconds, optimizer_of, seed) for seed in SEEDS]
+def ddp_jobs(chosen):
+    optimiser = chosen.setting.optimiser
+    make_optimizer = partial(optimiser.kind, lr=chosen.tuning.stepsize, **optimiser.options(chosen.momentum))
+    return [(chosen.setting.seconds, make_optimizer, seed) for seed in SEEDS]
 
 
-def run_nowait(problem, chosen, setting, seed):
-    run = nw.train(
-        problem,
-        chosen.contender.make(chosen.stepsize),
-        speeds=setting.speeds,
-        seconds=MOST_SECONDS,
-        target={"accuracy": ACCURACY},
-        evaluate_every=chosen.contender.evaluate_every,
-        update=setting.optimiser.update(chosen.contender.momentum),
-        seed=seed,
-        progress=False,
-    )
+def run_nowait(problem, chosen, seed):
+    run = nw.train(problem, chosen.tuning.method, seconds=MOST_SECONDS, seed=seed, **chosen.arguments)
     seconds, gradients = until_accurate(run)
     return seconds, gradients / float(run.history.time[-1] if math.isinf(seconds) else seconds)
 
@@ -322,34 +297,37 @@ def run_nowait(problem, chosen, setting, seed):
 # What is printed
 
 
-def result_of(problem, chosen, setting, measured):
+def result_of(problem, chosen, measured):
     """Return the medians of (seconds, gradients per second) over the seeds."""
     seconds, rates = map(np.array, zip(*measured, strict=True))
-    virtual = virtual_seconds(problem, chosen, setting)
+    virtual = virtual_seconds(problem, chosen)
     return Result(float(np.median(seconds)), virtual, float(np.median(rates)), int(np.isfinite(seconds).sum()))
 
 
-def show_setting(problem, setting, choice, ddp_measured):
-    """Run the methods of nowait, and print the table of a setting."""
+def show_setting(problem, ddp_chosen, ddp_measured):
+    """Tune and run the methods of nowait in the setting of DDP, and print the table."""
+    setting = ddp_chosen.setting
     gain = nw.theory.speedup(setting.seconds).speedup
     print(f"\n{setting.title}: predicted speedup {gain:.2f} x", flush=True)
     print(
-        f"{'':34}{'stepsize':>10}{'seconds':>9}{'reached':>9}{'gradients/s':>13}{'sooner':>9}{'virtual':>9}"
+        f"{'':22}{'momentum':>10}{'stepsize':>10}{'seconds':>9}{'reached':>9}{'gradients/s':>13}{'sooner':>9}{'virtual':>9}"
         f"{'gradients':>11}{'share of prediction':>21}"
     )
-    ddp = result_of(problem, choice.ddp, setting, ddp_measured)
-    show(choice.ddp.contender.name, choice.ddp, ddp, ddp, None)
-    for name, chosen in choice.to_measure.items():
-        measured = [run_nowait(problem, chosen, setting, seed) for seed in SEEDS]
-        show(name, chosen, result_of(problem, chosen, setting, measured), ddp, gain)
+    ddp = result_of(problem, ddp_chosen, ddp_measured)
+    show(ddp_chosen, ddp, ddp, None)
+    for contender in NOWAIT:
+        chosen = tuned(problem, contender, setting)
+        measured = [run_nowait(problem, chosen, seed) for seed in SEEDS]
+        show(chosen, result_of(problem, chosen, measured), ddp, gain)
 
 
-def show(name, chosen, found, ddp, gain):
+def show(chosen, found, ddp, gain):
     sooner, rate = ddp.seconds / found.seconds, found.rate / ddp.rate
-    share = "" if gain is None else f"{sooner / gain:19.2f}"
+    share = "" if gain is None else f"{sooner / gain:21.2f}"
     print(
-        f"{name:34}{chosen.stepsize:10.3g}{found.seconds:9.2f}{found.reached:5} / {len(SEEDS)}{found.rate:13.1f}"
-        f"{sooner:7.2f} x{ddp.virtual / found.virtual:7.2f} x{rate:9.2f} x{share}",
+        f"{chosen.contender.name:22}{chosen.momentum:10}{chosen.tuning.stepsize:10.3g}{found.seconds:9.2f}"
+        f"{found.reached:5} / {len(SEEDS)}{found.rate:13.1f}{sooner:7.2f} x{ddp.virtual / found.virtual:7.2f} x"
+        f"{rate:9.2f} x{share}",
         flush=True,
     )
 
@@ -371,14 +349,13 @@ def main():
     torch.set_num_threads(1)
     problem = digits_problem()
     print(f"{WORKERS} workers, {problem}, to an accuracy of {ACCURACY}, at least {SECONDS * 1000:.0f} ms per gradient")
-    print(f"{TRIALS * len(DDP)} trials for DDP and {TRIALS * len(NOWAIT)} for nowait; medians of {len(SEEDS)} seeds")
+    print(f"{TRIALS * len(DDP.momenta)} trials for each; medians of {len(SEEDS)} seeds")
     print("sooner: time to the accuracy, gradients: gradients per second, both relative to DDP")
     print("virtual: sooner in virtual time; predicted: s_max/HM; share of prediction: sooner / predicted")
-    choices = [choose(problem, setting) for setting in SETTINGS]
-    jobs = [ddp_jobs(setting, choice.ddp) for setting, choice in zip(SETTINGS, choices, strict=True)]
-    measured = iter(run_ddp([job for some in jobs for job in some]))
-    for setting, choice in zip(SETTINGS, choices, strict=True):
-        show_setting(problem, setting, choice, [next(measured) for _ in SEEDS])
+    chosen = [tuned(problem, DDP, setting) for setting in SETTINGS]
+    measured = iter(run_ddp([job for one in chosen for job in ddp_jobs(one)]))
+    for one in chosen:
+        show_setting(problem, one, [next(measured) for _ in SEEDS])
     show_plans()
 
 
