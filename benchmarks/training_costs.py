@@ -1,11 +1,15 @@
 """What a training run costs beside its gradients: steps/s, peak memory, start-up, and the stall of a checkpoint.
 
     python benchmarks/training_costs.py [large]
+    python benchmarks/training_costs.py stages
 
 An MLP with AdamW, in a plain PyTorch loop in one process with one thread, and with nowait and two workers with one
 thread each. Models have 0.5 and 48 million params; ``large`` adds 98 million. Memory is the proportional set size of
 all processes (shared pages count once), less that before the model was made. Start-up is the time from the call to the
 first step. The stall is the longest pause between two steps of a run with a checkpoint, less that of the run without.
+
+``stages`` prints where the memory of a run with 48 million params is, in copies of the params: the peak of each stage,
+less the memory before the model was made. Private memory that forked processes share counts once, by shares.
 """
 
 import gc
@@ -29,6 +33,9 @@ WIDTHS = {"0.5 M": 388, "48 M": 4_770, "98 M": 6_870}
 INPUTS, CLASSES, BATCH, WORKERS = 512, 10, 16, 2
 STEPS = {"0.5 M": 300, "48 M": 24, "98 M": 16}
 SAMPLE_SECONDS = 0.1
+STAGE_STEPS = 10
+KINDS = ("driver", "others", "shared", "files")
+"""Private memory of this process and of the others, memory that they share, and mapped files."""
 
 
 def data():
@@ -42,11 +49,11 @@ def model_of(width):
 
 
 class PeakMemory:
-    """Samples the proportional set size of this process and its descendants in a thread."""
+    """Samples the memory of this process and its descendants in a thread, and keeps the peak of each stage."""
 
     def __enter__(self):
         gc.collect()
-        self.before = self.peak = total_bytes()
+        self.stage, self.peaks, self._first = "", {}, memory_now()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._sample)
         self._thread.start()
@@ -56,22 +63,35 @@ class PeakMemory:
         self._end.set()
         self._thread.join()
 
+    @property
+    def peak(self):
+        """The peak of all stages, in bytes above the first sample."""
+        return max(sum(sample.values()) for sample in self.peaks.values())
+
     def _sample(self):
         while not self._end.wait(SAMPLE_SECONDS):
-            self.peak = max(self.peak, total_bytes())
+            stage, now = self.stage, memory_now()
+            used = {kind: now[kind] - self._first[kind] for kind in now}
+            self.peaks[stage] = max(self.peaks.get(stage, used), used, key=lambda sample: sum(sample.values()))
 
 
-def total_bytes():
-    """Return the proportional set size of this process and its descendants."""
-    return sum(proportional_bytes(process) for process in descendants())
+def memory_now():
+    """Return the proportional set size in bytes, by kind: of this process, of its descendants, and shared memory."""
+    total = dict.fromkeys(KINDS, 0)
+    for process in descendants():
+        own = proportional_bytes(process)
+        total["driver" if process == os.getpid() else "others"] += own.get("Pss_Anon", 0)
+        total["shared"] += own.get("Pss_Shmem", 0)
+        total["files"] += own.get("Pss_File", 0)
+    return total
 
 
 def proportional_bytes(process):
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except (OSError, ProcessLookupError):  # it has ended
-        return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        return {}
+    return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Pss_")}
 
 
 def descendants():
@@ -123,20 +143,20 @@ def plain_loop(width, steps):
     return times
 
 
-def train(problem, steps, **options):
+def train(problem, steps, callbacks=(), **options):
     times = StepTimes()
-    nw.train(
+    run = nw.train(
         problem,
         nw.AsynchronousSGD(nw.DelayAdaptive(1e-4)),
         workers=WORKERS,
         steps=steps,
         evaluate_every=steps,
         update=TorchOptimizer(torch.optim.AdamW),
-        callbacks=[times],
+        callbacks=[times, *callbacks],
         progress=False,
         **options,
     )
-    return times
+    return times, run
 
 
 def problem_of(width):
@@ -151,9 +171,9 @@ def measure(size):
         problem = problem_of(width)
         params_bytes = problem.initial().nbytes
         began = time.perf_counter()
-        times = train(problem, steps)
+        times, _ = train(problem, steps)
     with tempfile.TemporaryDirectory() as folder:
-        saved = train(problem, steps, folder=Path(folder) / "run", checkpoint_every=steps // 2)
+        saved, _ = train(problem, steps, folder=Path(folder) / "run", checkpoint_every=steps // 2)
     print(
         f"{size:>7}{plain.rate:12.2f}{times.rate:12.2f}{times.rate / plain.rate:9.2f} x"
         f"{shown(plain_memory, params_bytes):>20}{shown(memory, params_bytes):>20}"
@@ -164,11 +184,45 @@ def measure(size):
 
 def shown(memory, params_bytes):
     """Return memory in gigabytes and in copies of the params."""
-    used = memory.peak - memory.before
-    return f"{used / 1e9:.2f} GB, {used / params_bytes:.0f} x"
+    return f"{memory.peak / 1e9:.2f} GB, {memory.peak / params_bytes:.1f} x"
+
+
+class Stages(nw.Callback):
+    """Tells the memory in which stage a run is."""
+
+    def __init__(self, memory, name, steps):
+        self._memory, self._name, self._steps = memory, name, steps
+
+    def on_step(self, control):
+        self._memory.stage = self._name if control.steps < self._steps else f"end of the {self._name}"
+
+
+def measure_stages(size):
+    """Print the peak of each stage of two runs, the second one with a checkpoint."""
+    width, steps = WIDTHS[size], STAGE_STEPS
+    plain_loop(width, 2)  # loads what optimisers and models need
+    with tempfile.TemporaryDirectory() as folder, PeakMemory() as memory:
+        memory.stage = "construction"
+        problem = problem_of(width)
+        memory.stage = "start of the run"
+        _, run = train(problem, steps, [Stages(memory, "run", steps)])
+        memory.stage = "afterwards"
+        time.sleep(1.0)
+        del run
+        memory.stage = "start with a folder"
+        options = {"folder": Path(folder) / "run", "checkpoint_every": steps // 2}
+        train(problem, steps, [Stages(memory, "run with a checkpoint", steps)], **options)
+    print(f"Peak memory by stage in copies of {size} params; AdamW, {WORKERS} workers")
+    print(f"{'':>32}" + "".join(f"{kind:>9}" for kind in (*KINDS, "sum")))
+    for stage, used in memory.peaks.items():
+        copies = [value / problem.initial().nbytes for value in (*used.values(), sum(used.values()))]
+        print(f"{stage:>32}" + "".join(f"{value:9.1f}" for value in copies))
 
 
 def main():
+    if "stages" in sys.argv[1:]:
+        measure_stages("48 M")
+        return
     sizes = ["0.5 M", "48 M", *(["98 M"] if "large" in sys.argv[1:] else [])]
     print(f"AdamW, batches of {BATCH}; nowait with {WORKERS} workers; memory in GB and in copies of the params")
     print(

@@ -33,6 +33,18 @@ def test_importing_nowait_loads_nothing_heavy():
     assert result.stdout.strip() == "[]"
 
 
+def test_the_help_of_the_command_line_loads_no_library_for_computing():
+    heavy = ("numba", "scipy", "matplotlib", "torch", "triton", "ray")
+    code = f"""
+import sys
+from nowait.cli import app
+app(["--help"], standalone_mode=False)
+print([name for name in {heavy} if name in sys.modules])"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.rstrip().splitlines()[-1] == "[]"
+    assert "certify" in result.stdout
+
+
 def test_every_exported_name_is_there():
     for name in nw.__all__:
         assert getattr(nw, name) is not None

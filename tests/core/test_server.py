@@ -537,6 +537,22 @@ def test_there_are_never_more_versions_than_tickets_in_flight_and_two_more():
     assert server._versions.num_slots <= 5 + 2
 
 
+def test_asynchronous_steps_need_one_version_more_than_there_are_workers():
+    server = a_server(ASYNCHRONOUS, num_workers=3)
+    for worker in [0, 1, 2, 2, 1, 0, 0, 0, 1, 2] * 3:
+        server.handle(gradient_from(server, worker))
+        check_invariants(server)
+    assert server._versions.num_slots == 3 + 1
+
+
+def test_the_answer_is_the_vector_of_the_last_iterate_unless_it_is_another_one():
+    server = a_server(ASYNCHRONOUS, num_workers=1)
+    last = np.array(server.params)
+    assert server.finish(last) is last
+    averaging = a_server(ASYNCHRONOUS, num_workers=1, output=nw.UniformAverage())
+    assert averaging.finish(last) is not last
+
+
 def test_minibatch_workers_share_one_version():
     server = a_server(nw.MinibatchSGD(nw.Constant(0.1)), num_workers=50)
     for _ in range(3):

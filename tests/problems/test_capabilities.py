@@ -56,6 +56,9 @@ class Everything(Bare):
     def prepare(self):
         pass
 
+    def take_share(self, share, num_shares):
+        pass
+
     def start_worker(self, worker, num_workers):
         pass
 
@@ -69,6 +72,9 @@ class Everything(Bare):
         return 0.5
 
     def write_model(self, params, path, metadata):
+        pass
+
+    def model_file(self):
         pass
 
     def model(self, params):

@@ -265,6 +265,43 @@ def test_workers_that_were_removed_do_not_come_back(tmp_path):
     assert 0 not in run.trace.worker[run.trace.step > 60]
 
 
+class Divided(Faulty):
+    """The gradients of a worker are its share and the number of shares."""
+
+    share = (0, 0)
+
+    def take_share(self, share, num_shares):
+        self.share = (share, num_shares)
+
+    def gradient(self, point, sample):
+        return np.array(self.share, dtype=float)
+
+
+class SeenShares(nw.MinibatchSGD):
+    """Notes the shares of the workers."""
+
+    def __init__(self):
+        super().__init__(nw.Constant(0.001))
+        self.seen = {}
+
+    def on_arrival(self, server, arrival):
+        self.seen[arrival.worker] = tuple(arrival.gradient)
+        super().on_arrival(server, arrival)
+
+
+def test_the_workers_of_a_resumed_run_have_different_shares_though_their_numbers_have_a_gap(tmp_path):
+    def remove(control):
+        if control.steps == 2:
+            control.remove_worker(1)
+
+    method, folder, problem = SeenShares(), tmp_path / "run", Divided(dimension=2)
+    nw.train(problem, method, workers=3, steps=4, folder=folder, checkpoint_every=2, callbacks=[remove])
+    assert method.seen == {0: (0, 3), 1: (1, 3), 2: (2, 3)}
+    method.seen.clear()
+    nw.resume(folder, problem, method=method, steps=6)
+    assert method.seen == {0: (0, 2), 2: (1, 2)}
+
+
 def test_workers_that_were_being_replaced_when_the_server_died_come_back(tmp_path, caplog, monkeypatch):
     """Worker 0 died twice, and would be replaced in an hour."""
     monkeypatch.setattr(failures, "FIRST_PAUSE", 3600.0)

@@ -15,7 +15,9 @@ import pytest
 
 import nowait as nw
 from faulty import Faulty, train_until
+from nowait.engines.processes import pool
 from nowait.engines.processes.platform import portable
+from nowait.engines.processes.pool import start_zygote
 from nowait.engines.workers import failures
 from nowait.testing import CATALOGUE
 
@@ -109,6 +111,30 @@ def test_a_signal_while_the_problem_loads_ends_everything_at_once(number, tmp_pa
         nw.train(Endless(), ASYNCHRONOUS, workers=2, steps=10, folder=tmp_path / "run")
     thread.join()
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_cannot_be_prepared_leaves_no_zygote(monkeypatch):
+    """It starts before the run is prepared."""
+    started = []
+
+    def start(*arguments, **options):
+        started.append(start_zygote(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(pool, "start_zygote", start)
+    with pytest.raises(ValueError, match="initial"):
+        nw.train(Faulty(dimension=5), ASYNCHRONOUS, workers=2, steps=10, initial=np.zeros(3))
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
+
+
+def test_a_module_that_cannot_be_imported_does_not_keep_a_zygote_from_loading_its_job():
+    class Elsewhere(Faulty):
+        __module__ = "no.such.module"
+
+        def __reduce__(self):
+            return Faulty, ()
+
+    assert nw.train(Elsewhere(), ASYNCHRONOUS, workers=2, steps=10).stats.steps == 10
 
 
 # Memory

@@ -251,11 +251,11 @@ def test_deterministic_algorithms_are_chosen_only_while_a_problem_computes():
 # Batches of the next ticket
 
 
-class Prefetching(TorchProblem):
-    """Prefetches on the processor, too."""
-
-    def _prefetches_on(self, device):
-        return True
+def prefetching(*args, **options):
+    """Return a problem that prefetches on the processor, too."""
+    problem = TorchProblem(*args, **options)
+    problem._gradients.prefetches_on = lambda device: True
+    return problem
 
 
 class Drawn(TensorDataset):
@@ -279,10 +279,10 @@ def drawing(kind):
 
 
 def test_prefetched_batches_are_those_drawn_on_demand():
-    problem = drawing(Prefetching)
+    problem = drawing(prefetching)
     point, samples = problem.initial(), sampler(0)
     in_order = [problem.gradient(point, samples.sample(0, job)) for job in range(5)]
-    on_demand = drawing(Prefetching)
+    on_demand = drawing(prefetching)
     for job in (4, 0, 2, 3, 1):
         assert np.array_equal(on_demand.gradient(point, samples.sample(0, job)), in_order[job])
 
@@ -305,7 +305,7 @@ def test_batches_that_move_themselves_keep_their_type_and_are_moved_when_they_ar
         inputs, targets = zip(*items, strict=True)
         return Encoding(inputs=torch.stack(inputs), targets=torch.stack(targets))
 
-    problem = Prefetching(
+    problem = prefetching(
         lambda: nn.Linear(6, 3), cross_entropy, TensorDataset(INPUTS, TARGETS), collate_fn=collate, forward=forward
     )
     for job in range(4):
@@ -321,7 +321,7 @@ def test_an_error_in_the_next_batch_is_not_an_error_of_this_ticket():
             return super().__getitem__(place)
 
     broken = False
-    problem = Prefetching(lambda: nn.Linear(6, 3), cross_entropy, Broken(INPUTS, TARGETS), batch_size=4)
+    problem = prefetching(lambda: nn.Linear(6, 3), cross_entropy, Broken(INPUTS, TARGETS), batch_size=4)
     for job in range(2):
         problem.gradient(problem.initial(), sampler(0).sample(0, job))
     expected = problem.gradient(problem.initial(), sampler(0).sample(0, 2))
@@ -334,7 +334,7 @@ def test_an_error_in_the_next_batch_is_not_an_error_of_this_ticket():
 
 
 def test_nothing_is_prefetched_while_tickets_are_those_of_many_workers():
-    problem = drawing(Prefetching)
+    problem = drawing(prefetching)
     before = Drawn.fetched
     for job in range(3):
         for worker in range(2):
@@ -343,7 +343,7 @@ def test_nothing_is_prefetched_while_tickets_are_those_of_many_workers():
 
 
 def test_a_worker_draws_one_batch_ahead():
-    problem = drawing(Prefetching)
+    problem = drawing(prefetching)
     before = Drawn.fetched
     for job in range(4):
         problem.gradient(problem.initial(), sampler(0).sample(0, job))

@@ -182,6 +182,50 @@ def test_tied_weights_may_be_stored_once_and_a_frozen_base_must_be_the_same(tmp_
         problem.params_of(model)
 
 
+class WithUnsavedMean(nn.Module):
+    """Follows the mean of its inputs in a buffer that is in no state dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(5, 2)
+        self.register_buffer("mean", torch.zeros(5), persistent=False)
+
+    def forward(self, inputs):
+        if self.training:
+            self.mean.lerp_(inputs.mean(0), 0.1)
+        return self.last(inputs - self.mean)
+
+
+def test_statistics_that_are_in_no_state_dict_are_taken_from_models_and_vectors(tmp_path, caplog):
+    problem = a_problem(WithUnsavedMean)
+    assert "training changes the buffer mean, which is registered with persistent=False" in caplog.text
+    start = problem.initial() + np.float32(0.5)
+    start[-1] = 1.0
+    assert np.array_equal(problem.params_of(problem.model(start)), start)
+    caplog.clear()
+    problem.write_files(start, tmp_path)
+    found = problem.params_of(tmp_path / "model.safetensors")
+    assert np.array_equal(found[:12], start[:12])
+    assert np.array_equal(found[12:], [0, 0, 0, 0, 0, 1])
+    assert "model files have no mean, which is registered with persistent=False" in caplog.text
+
+
+def test_sweeps_start_from_models_and_files_too(tmp_path):
+    problem = a_problem(lambda: nn.Linear(5, 2))
+    start = problem.initial() * np.float32(0.5)
+    problem.write_files(start, tmp_path)
+    for initial in (problem.model(start), tmp_path / "model.safetensors"):
+        found = nw.sweep(
+            problem,
+            nw.AsynchronousSGD(nw.Constant(0.1)),
+            nw.speeds.Fixed([1.0]),
+            stepsizes=[0.1],
+            steps=1,
+            initial=initial,
+        )
+        assert found.curves[0, 0, 0] == problem.loss(start)
+
+
 def test_params_of_another_model_are_refused(tmp_path):
     problem = a_problem(plain)
     state = problem.model(problem.initial()).state_dict()

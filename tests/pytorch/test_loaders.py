@@ -47,7 +47,7 @@ class Shaky(Dataset):
 
 
 def end(problem):
-    for process in problem._loaders.processes:
+    for process in problem._gradients.loaders.processes:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
 
@@ -65,17 +65,17 @@ def test_gradients_have_the_bits_of_batches_that_the_worker_draws(accumulate, da
     end(ahead)
 
 
-class Prefetching(TorchProblem):
-    """Prefetches on the processor, as on a GPU."""
-
-    def _prefetches_on(self, device):
-        return True
+def prefetching(**options):
+    """Return a problem that prefetches on the processor, as on a GPU."""
+    problem = TorchProblem(build, cross_entropy, Shaky(), batch_size=4, **options)
+    problem._gradients.prefetches_on = lambda device: True
+    return problem
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_batches_that_are_copied_to_a_gpu_are_the_same_too(accumulate):
-    plain = Prefetching(build, cross_entropy, Shaky(), batch_size=4, accumulate=accumulate)
-    ahead = Prefetching(build, cross_entropy, Shaky(), batch_size=4, accumulate=accumulate, loader_workers=2)
+    plain = prefetching(accumulate=accumulate)
+    ahead = prefetching(accumulate=accumulate, loader_workers=2)
     ahead.start_worker(0, 1)
     for job in (0, 1, 2, 3, 4, 8, 9):
         sample = sampler(0).sample(0, job)
@@ -92,7 +92,7 @@ def test_the_batches_after_the_first_come_from_other_processes(tmp_path):
         problem.gradient(problem.initial(), sampler(0).sample(0, job))
     readers = [int(reader) for reader in os.pread(file, 10_000, 0).split()]
     assert readers.count(os.getpid()) == 4, "the batch of the first ticket"
-    assert set(readers) == {os.getpid(), *problem._loaders.processes}
+    assert set(readers) == {os.getpid(), *problem._gradients.loaders.processes}
     end(problem)
     os.close(file)
 
@@ -119,10 +119,10 @@ def test_a_process_that_is_killed_is_done_without(caplog):
     ahead.start_worker(0, 1)
     for job in range(6):
         if job == 2:
-            os.kill(ahead._loaders.processes[0], signal.SIGKILL)
+            os.kill(ahead._gradients.loaders.processes[0], signal.SIGKILL)
         sample = sampler(0).sample(0, job)
         assert np.array_equal(ahead.gradient(plain.initial(), sample), plain.gradient(plain.initial(), sample))
-    assert len(ahead._loaders.processes) == 1
+    assert len(ahead._gradients.loaders.processes) == 1
     assert "a process that draws batches ended (-9): the worker draws them itself" in caplog.text
     end(ahead)
 
@@ -212,9 +212,9 @@ def test_a_stream_is_read_in_order_by_one_process():
     plain = TorchProblem(build, cross_entropy, Counting(), batch_size=4)
     ahead = TorchProblem(build, cross_entropy, Counting(), batch_size=4, loader_workers=3)
     ahead.start_worker(0, 1)
-    assert len(ahead._loaders.processes) == 1
+    assert len(ahead._gradients.loaders.processes) == 1
     for job in (0, 1, 5):  # tickets may be left out, but items are not
         expected = plain._batches.draw(sampler(0).sample(0, job), 0, 1)
-        drawn = ahead._loaders.take(sampler(0).sample(0, job), 0)
+        drawn = ahead._gradients.loaders.take(sampler(0).sample(0, job), 0)
         assert torch.equal(drawn.batch[0], expected[0])
     end(ahead)

@@ -106,7 +106,7 @@ class Broken(IterableDataset):
 
 def test_errors_of_a_stream_come_from_the_process_that_reads_it():
     problem = TorchProblem(lambda: nn.Linear(6, 3), cross_entropy, Broken(), batch_size=8)
-    loaders = Loaders(problem._draw_ahead, 1, 1, in_order=True)
+    loaders = Loaders(problem._gradients.draw_ahead, 1, 1, in_order=True)
     samples = sampler(0)
     try:
         assert [len(loaders.take(samples.sample(0, job), 0).batch[1]) for job in range(2)] == [8, 8]

@@ -633,7 +633,10 @@ def growing():
         ({"loss": lambda output, target: output.mean() * np.nan}, "the loss of the first batch is NaN"),
         ({"metrics": {"loss": accuracy}}, "no name may be 'loss'"),
         ({"metrics": {"a": 3}}, "metrics must map names to functions"),
-        ({"metrics": {"a": lambda output, target: output}, "validation": DATA}, "a Tensor with|only one element"),
+        (
+            {"metrics": {"a": lambda output, target: output}, "validation": DATA},
+            "a of a batch must be a number or a tensor with one entry",
+        ),
         ({"validation": DataLoader(DATA)}, "validation must be a data set"),
         ({"data": DataLoader(DATA)}, "got a DataLoader: pass its dataset"),
         ({"device": 3}, "device must be a name such as 'cuda'"),

@@ -24,6 +24,8 @@ from nowait.recording.journal import KEPT
 logger = logging.getLogger("nowait")
 
 MANY_WORKERS = 4
+UPDATES = "nw.Momentum(0.9) or nowait.pytorch.TorchOptimizer(torch.optim.AdamW)"
+"""Examples for errors."""
 
 
 def make_parts(
@@ -54,7 +56,7 @@ def make_parts(
         raise ValueError("there are no workers at the start: a run needs at least one")
     if update is None:
         update = Sgd() if method.makes_its_own_update else capabilities.usual_update()
-    checks.instance(update, Update, "update", "nw.Momentum(0.9)")
+    checks.instance(update, Update, "update", UPDATES)
     if method.makes_its_own_update and not isinstance(update, Sgd):
         raise ValueError(
             f"{type(method).__name__} makes its own update: {type(update).__name__} on top of it would change its "

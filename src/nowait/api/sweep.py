@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from nowait.api.parts import make_parts, warn_of_split
+from nowait.api.parts import UPDATES, initial_vector, make_parts, warn_of_split
 from nowait.core import LastIterate, Method, Output, Problem, Update, checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import check_is_finite, checked_problem, initial_params, loss_of
@@ -69,8 +69,9 @@ def sweep(
     rows and methods that look at no gradients. It has the same arrivals and samples; losses agree with those of the
     CPU up to rounding. What a GPU cannot do is an error that says so.
 
-    ``update`` and ``output`` are those of ``nw.simulate``; with either the runs are made one by one. With an output
-    rule, stepsizes are compared by the loss of its answer (``answers``), else by the last loss.
+    ``update``, ``output`` and ``initial`` are those of ``nw.simulate``; with an update or an output rule the runs are
+    made one by one. With an output rule, stepsizes are compared by the loss of its answer (``answers``), else by the
+    last loss.
 
     With a ``folder`` every complete run is written there. The same call with the same folder, after an interruption or
     with more stepsizes and seeds, makes only the runs that are missing. ``nw.Sweep.load(folder)`` reads a finished
@@ -94,7 +95,7 @@ def sweep(
     faults.check_leavers(speeds.num_workers)
     if threads is not None:
         threads = checks.at_least(1, threads, "threads", "a sweep needs at least one")
-    params = initial_params(checked_problem(problem), initial)
+    params = initial_params(checked_problem(problem), initial_vector(Capabilities.of(problem), initial))
     budget = Budget(steps, gradients, seconds)
     evaluations = EvaluationPlan.of(evaluate_every, budget, EVALUATIONS)
     warn_of_split(problem, speeds.num_workers)
@@ -289,7 +290,7 @@ def _checked_sizes(stepsizes: Iterable[float]) -> Floats:
 def check_rules(update: Any, output: Any) -> None:
     """Raise if an update or an output is given that is not one."""
     if update is not None:
-        checks.instance(update, Update, "update", "nw.Momentum(0.9)")
+        checks.instance(update, Update, "update", UPDATES)
     if output is not None:
         checks.instance(output, Output, "output", "nw.UniformAverage()")
 

@@ -17,9 +17,11 @@ from nowait.core.types import Vector
 from nowait.engines.cluster import connected
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
+from nowait.engines.processes import launch_zygote
 from nowait.engines.processes import train as run_processes
 from nowait.engines.processes.cores import available_cores, server_threads
 from nowait.engines.processes.platform import require_ray_hosts
+from nowait.engines.processes.pool import Zygote
 from nowait.engines.processes.shared import shared_slots
 from nowait.engines.session import Parts
 from nowait.engines.workers.running import WorkerOptions
@@ -71,7 +73,11 @@ def run_training(training: Training) -> Run:
     if resumed is None:
         warn_of_split(training.problem, plan.most or 1)
     checkpoint = None if resumed is None else resumed.latest()
+    workers = list(range(plan.fewest)) if checkpoint is None else checkpoint.state.workers
     with contextlib.ExitStack() as stack:
+        zygote = None
+        if plan.engine is None:  # early, so that it imports modules while the rest is prepared
+            zygote = stack.enter_context(contextlib.closing(launch_zygote(training.problem, len(workers))))
         slots: list[Slots] = []
 
         def share(params: Vector, memory: Memory | None) -> Callable[[], Vector]:
@@ -82,7 +88,7 @@ def run_training(training: Training) -> Run:
         parts = make_parts(
             training.problem,
             training.method,
-            list(range(plan.fewest)) if checkpoint is None else checkpoint.state.workers,
+            workers,
             plan.budget,
             evaluate_every=plan.evaluate_every,
             update=training.update,
@@ -96,6 +102,7 @@ def run_training(training: Training) -> Run:
             share=share,
         )
         parts.checkpoint, parts.called = checkpoint, training.called
+        del checkpoint  # the session drops its vectors when they are no longer needed
         parts.config |= {setting.name: describe(getattr(plan, setting.name)) for setting in fields(plan)}
         parts.config["labels"] = describe(training.labels)
         if training.folder is not None:
@@ -104,7 +111,7 @@ def run_training(training: Training) -> Run:
                 parts.best = BestFile(parts.keeper.folder.path / BEST, plan.keep_best)
             stack.callback(parts.keeper.close)
         with using_threads(_server_threads(training, slots[0].length)):
-            return _run(plan, parts, slots[0], training.progress)
+            return _run(plan, parts, slots[0], zygote, training.progress)
 
 
 def _server_threads(training: Training, length: int) -> int:
@@ -112,8 +119,8 @@ def _server_threads(training: Training, length: int) -> int:
     return server_threads(training.server_threads, length=length, workers=workers, cores=available_cores())
 
 
-def _run(plan: TrainingPlan, parts: Parts, points: Slots, progress: bool | None) -> Run:
-    """Run the parts with the engine of the plan."""
+def _run(plan: TrainingPlan, parts: Parts, points: Slots, zygote: Zygote | None, progress: bool | None) -> Run:
+    """Run the parts with the engine of the plan: with the zygote, or else on Ray."""
     log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
     options = WorkerOptions(
         slowdown=plan.slowdown,
@@ -123,8 +130,9 @@ def _run(plan: TrainingPlan, parts: Parts, points: Slots, progress: bool | None)
         log=log,
         most_workers=plan.most or 0,
     )
-    if plan.engine is None:
-        return run_processes(parts, points, options, plan.seed, progress)
+    if zygote is not None:
+        return run_processes(parts, points, options, plan.seed, progress, zygote)
+    assert plan.engine is not None
     from nowait.engines.cluster.engine import train as run_cluster
 
     fewest = plan.fewest if parts.checkpoint is None else max(1, min(plan.fewest, len(parts.checkpoint.wanted)))
@@ -142,16 +150,18 @@ def _keeper(training: Training, parts: Parts, folder: str | Path) -> Keeper:
         run_folder.write_config(config)
 
     parts.identification = Identification(parts.problem, training.fingerprint, str(run_folder.path), keep)
-    return Keeper(run_folder, plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf)
+    every, seconds = plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf
+    return Keeper(run_folder, every, seconds, parts.capabilities.model_file())
 
 
 def _new_folder(plan: TrainingPlan, parts: Parts, folder: str | Path) -> RunFolder:
     """Create the folder, with a checkpoint of the start in it."""
     state, wanted = parts.server.initial_state(), list(range(plan.most or plan.fewest))
+    model_file = parts.capabilities.model_file()
     return RunFolder.create(
         folder,
         parts.config,
         plan.keep_checkpoints,
         parts.recorder,
-        first=lambda recorder: checkpoint_of(state, recorder, wanted, HistoryRecorder()),
+        first=lambda recorder: checkpoint_of(state, recorder, wanted, HistoryRecorder(), model_file),
     )

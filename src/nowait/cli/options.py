@@ -29,6 +29,12 @@ def engine_of(engine: str, address: str | None) -> str | RayCluster:
     return RayCluster(address=address)
 
 
+def free_folder(folder: Path) -> Path:
+    """Return the first numbered variant of a folder name that does not exist."""
+    candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(1, 1_000_000))
+    return next(candidate for candidate in candidates if not candidate.exists())
+
+
 Problem = Annotated[
     str | None,
     typer.Option(help="A LIBSVM file, module:function or file.py:function.", show_default="the paper's least squares"),

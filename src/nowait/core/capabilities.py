@@ -55,6 +55,12 @@ class Capabilities:
 
     If it returns False, this process must not be forked: every worker is started as a new interpreter.
     """
+    take_share: Callable[[int, int], None]
+    """``take_share(share, num_shares)`` is called in the process of a worker, before ``start_worker``.
+
+    The workers that a run is started or resumed with have the shares 0 to ``num_shares`` - 1, one each. A worker that
+    joins later has one of these too. Default: does nothing.
+    """
     start_worker: Callable[[int, int], None]
     """``start_worker(worker, num_workers)`` is called in the process of a worker, before it uses params or gradients.
 
@@ -88,6 +94,11 @@ class Capabilities:
     """``write_files(params, folder)`` is called at the end of a run that has a folder."""
     write_model: Callable[[Vector, Any, Mapping[str, str]], None] | None
     """``write_model(params, path, metadata)`` writes a safetensors file from which the model can be loaded."""
+    model_file: Callable[[], Any]
+    """``model_file()`` returns what checkpoints have in ``model.safetensors``: a ``nowait.recording`` ``ModelFile``.
+
+    Default: None, they do not have that file.
+    """
     model: Callable[[Vector], Any] | None
     """``model(params)`` returns the model with these params."""
     params_of: Callable[[Any], Vector] | None
@@ -123,6 +134,7 @@ class Capabilities:
             gradient_with_memory=_faster_gradient(problem, "gradient_with_memory"),
             device_memory=_method(problem, "device_memory") or _do_nothing,
             prepare=_method(problem, "prepare") or _do_nothing,
+            take_share=_method(problem, "take_share") or _start_nothing,
             start_worker=_method(problem, "start_worker") or _start_nothing,
             between_gradients=_method(problem, "between_gradients"),
             message_bytes=_method(problem, "message_bytes") or size_in_bytes,
@@ -142,6 +154,7 @@ class Capabilities:
             training_loss=_method(problem, "training_loss"),
             write_files=_method(problem, "write_files"),
             write_model=_method(problem, "write_model"),
+            model_file=_method(problem, "model_file") or _do_nothing,
             model=_method(problem, "model"),
             params_of=_method(problem, "params_of"),
             parts_to_send=_method(problem, "parts_to_send"),
@@ -200,11 +213,11 @@ def _compiled_data(problem: Any) -> Callable[[], Any] | None:
 
 
 def _do_nothing() -> None:
-    """Do nothing; used if a problem has no ``prepare`` or no ``device_memory``."""
+    """Do nothing; used if a problem has no ``prepare``, ``device_memory`` or ``model_file``."""
 
 
-def _start_nothing(worker: int, num_workers: int) -> None:
-    """Do nothing; used if a problem has no ``start_worker``."""
+def _start_nothing(number: int, count: int) -> None:
+    """Do nothing; used if a problem has no ``take_share`` or ``start_worker``."""
 
 
 def size_in_bytes(params: Vector) -> int:

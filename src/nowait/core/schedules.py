@@ -115,9 +115,12 @@ def factors(schedule: Callable[[Any], Any], step: Any) -> Any:
 
 
 def _checked_factor(value: Any, step: Any) -> float:
-    factor = float(value)
+    try:
+        factor = float(value)
+    except (TypeError, ValueError):
+        factor = math.nan
     if not 0.0 <= factor < math.inf:
-        raise ValueError(f"the schedule must return a finite factor of at least 0, got {factor} for step {step}")
+        raise ValueError(f"the schedule must return a finite factor of at least 0, got {value!r} for step {step}")
     return factor
 
 

@@ -197,11 +197,13 @@ class Server(Ledger):
         self.output.restore(state.output)
         return self.handle(Resumed(state.time))
 
-    def finish(self) -> Vector:
+    def finish(self, last: Vector | None = None) -> Vector:
         """Return the answer of the output rule as a NumPy array, with the gradients in flight weighed in.
 
-        Call it once only.
+        Call it once only. ``last`` is a copy of params on the host; it is returned itself if it is the answer.
         """
+        if last is not None and not self._averaging:
+            return last
         if self._averaging and self.diverged is None:
             self._weigh_in_flight()
         answer = self.memory.copy_to_host(self.output.result(self.params))
@@ -249,10 +251,11 @@ class Server(Ledger):
     def _step_along_gradient(self, arrival: Arrival, stepsize: float, direction: Vector | None) -> None:
         vector = arrival.raw_gradient if direction is None else self._fitting(direction, arrival)
         versions = self._versions
-        squared_norm, zero = self._make_step(versions.current.point, vector, stepsize, versions.spare.array)
+        spare = versions.spare or versions.choose_spare()
+        squared_norm, zero = self._make_step(versions.current.point, vector, stepsize, spare.array)
         if not squared_norm < INFINITY or zero != 0.0:
             self._check_step(vector, zero, GradientRejected if direction is None else Diverged)
-        versions.publish(stepsize)
+        versions.publish(spare, stepsize)
         if direction is None:
             arrival.logged_norm = math.sqrt(squared_norm)
             self._unchecked = None
@@ -266,12 +269,13 @@ class Server(Ledger):
             direction = self._scratch = self.memory.scaled(direction, scale, self._scratch)
         versions = self._versions
         self._gradients_in_step = max(1, total.count)
-        squared_norm, zero = self._make_step(versions.current.point, direction, stepsize, versions.spare.array)
+        spare = versions.spare or versions.choose_spare()
+        squared_norm, zero = self._make_step(versions.current.point, direction, stepsize, spare.array)
         self._gradients_in_step = 1
         if not squared_norm < INFINITY or zero != 0.0:
             self._check_step(direction, zero, Diverged)
         before = versions.retain(versions.current)
-        versions.publish(stepsize)
+        versions.publish(spare, stepsize)
         if self._averaging:
             self.output.on_iterate(versions.current.point)
             self._weigh(before, stepsize)

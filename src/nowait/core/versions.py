@@ -1,7 +1,8 @@
 """Params as a pool of immutable, reference-counted versions.
 
 A step writes the next version into a spare array; a ticket holds a reference to the version it was given.
-There are at most two arrays more than tickets in flight: the current version and the spare.
+There are at most two arrays more than tickets in flight: the current version and the spare. The spare is chosen when
+a step needs it, not when the step before is made: the version of the gradient that made that step is free by then.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Versions:
     """Owns the arrays and counts references to them; no other class changes ``Version.references``.
 
     ``allocate`` returns one more vector of the memory when all are in use (in shared memory, in some engines).
-    ``spare`` is the one that the next version is written into; it is unused until ``publish``.
+    ``spare`` is the one that the next version is written into; it is unused until ``publish``, and None until a step
+    calls ``choose_spare``.
     """
 
     __slots__ = ("_allocate", "_memory", "by_ticket", "current", "free", "num_slots", "spare")
@@ -50,20 +52,22 @@ class Versions:
         self.current = self._new()
         memory.write(initial, self.current.array)
         self.current.references = 1
-        self.spare = self._new()
+        self.spare: Version | None = None
 
-    def publish(self, stepsize: float) -> None:
-        """Make the spare, which has been written, the current version, and choose another spare."""
-        last, version = self.current, self.spare
+    def choose_spare(self) -> Version:
+        """Return the version to write the next params into: a free one, or a new one."""
+        self.spare = self.free.pop() if self.free else self._new()
+        return self.spare
+
+    def publish(self, version: Version, stepsize: float) -> None:
+        """Make the spare, which has been written, the current version. The last one is the next spare if it is free."""
+        last = self.current
         version.number = last.number + 1
         version.stepsize_sum = last.stepsize_sum + stepsize
         version.references = 1
         self.current = version
         last.references -= 1
-        if last.references == 0:
-            self.spare = last
-        else:
-            self.spare = self.free.pop() if self.free else self._new()
+        self.spare = last if last.references == 0 else None
 
     def hold(self, ticket_id: int, version: Any) -> None:
         """Add a reference for a ticket. Code that removes it from ``by_ticket`` must ``release`` the version."""
@@ -86,7 +90,7 @@ class Versions:
         self.free.clear()
         self.by_ticket.clear()
         self._allocate = _closed
-        del self.spare
+        self.spare = None
         number, self.current = self.current.number, Version(last, 0, HOST)
         self.current.number = number
 

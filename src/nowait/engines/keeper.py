@@ -15,6 +15,7 @@ from nowait.core.versions import Version
 from nowait.recording import HistoryRecorder, TraceRecorder
 from nowait.recording.checkpoints import BackgroundWrite, Checkpoint
 from nowait.recording.folder import RunFolder
+from nowait.recording.model_file import ModelFile
 
 BACKGROUND_BYTES = 1 << 20
 """Checkpoints of at least this many bytes are written by a thread."""
@@ -30,6 +31,8 @@ class Keeper:
     folder: RunFolder
     every: float = math.inf
     every_seconds: float = math.inf
+    model_file: ModelFile | None = None
+    """What is in the ``model.safetensors`` of checkpoints; None: they do not have it."""
     wanted_workers: Callable[[], list[int]] = field(init=False, default=list)
     """Returns the workers that a resumed run should have; set by the engine."""
     next_step: float = field(init=False, default=0.0)
@@ -56,7 +59,7 @@ class Keeper:
         if in_background and not self.is_due(server):
             return made
         version = server.retain()
-        checkpoint = checkpoint_of(server.live_state(), recorder, self.wanted_workers(), history)
+        checkpoint = checkpoint_of(server.live_state(), recorder, self.wanted_workers(), history, self.model_file)
         if in_background and checkpoint.num_bytes >= BACKGROUND_BYTES:
             checkpoint = replace(checkpoint, state=server.snapshot())
             self._pending = BackgroundWrite(lambda: self.folder.write_checkpoint(checkpoint)), version
@@ -96,7 +99,11 @@ class Keeper:
 
 
 def checkpoint_of(
-    state: ServerState, recorder: TraceRecorder, wanted: list[int], history: HistoryRecorder
+    state: ServerState,
+    recorder: TraceRecorder,
+    wanted: list[int],
+    history: HistoryRecorder,
+    model_file: ModelFile | None = None,
 ) -> Checkpoint:
     """Return a checkpoint of a server's state, after writing the trace up to it."""
     position, tally = recorder.checkpoint()
@@ -109,4 +116,5 @@ def checkpoint_of(
         tally=tally,
         evaluations=len(entries),
         loss=entries[-1][3] if entries else math.nan,
+        model_file=model_file,
     )

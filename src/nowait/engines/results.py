@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from nowait.core.memory import memory_of
+from nowait.core.memory import memory_of, to_host
 from nowait.core.types import Integers, norm
 from nowait.engines.parts import Parts
 from nowait.recording import HistoryRecorder, Run, Stats
@@ -38,14 +38,15 @@ class Ending:
 def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
     """Return the run that the parts have made."""
     server, recorder = parts.server, parts.recorder
+    last_norm = norm(to_host(server.params))  # before params are copied, because it needs memory as well
     last = memory_of(server.params).copy_to_host(server.params)
-    counts, tally, last_norm = server.counts, recorder.tally(), norm(last)
+    counts, tally = server.counts, recorder.tally()
     if parts.keeper is not None:
         recorder.finish(ending.seconds, last_norm)
     trace = recorder.trace(ending.seconds, last_norm)
     work = _padded(tally.valid, int(max(trace.initial_workers, default=-1)) + 1)
     return Run(
-        params=server.finish(),
+        params=server.finish(last),
         last=last,
         trace=trace,
         history=history.history(),

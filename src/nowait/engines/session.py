@@ -76,6 +76,8 @@ class Session:
     def start(self) -> list[Command]:
         """Start the run and evaluate the initial params, or continue from the checkpoint of a resumed run."""
         checkpoint = self._parts.checkpoint
+        if checkpoint is not None:
+            self._parts.checkpoint = checkpoint.without_vectors()
         if self._keeper is not None:
             if checkpoint is not None:
                 self._keeper.rewind(checkpoint, self._parts.recorder, self._parts.config)

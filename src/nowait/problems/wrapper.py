@@ -38,6 +38,7 @@ class Wrapper(ABC):
             gradient_with_memory=None,
             device_memory=lambda: None,  # wrappers compute with NumPy
             prepare=inner.prepare,
+            take_share=inner.take_share,
             start_worker=inner.start_worker,
             between_gradients=inner.between_gradients,
             message_bytes=size_in_bytes,
@@ -51,6 +52,7 @@ class Wrapper(ABC):
             training_loss=inner.training_loss,
             write_files=inner.write_files,
             write_model=inner.write_model,
+            model_file=inner.model_file,
             model=inner.model,
             params_of=inner.params_of,
             parts_to_send=inner.parts_to_send,

@@ -61,6 +61,10 @@ class Batches:
             raise TypeError(f"train_set must have a length and items, or be an IterableDataset, got {data!r}")
         if isinstance(data, DataLoader):
             raise TypeError("train_set must be a data set, got a DataLoader: pass its dataset, and batch_size=")
+        if isinstance(data, tuple) and all(isinstance(item, torch.Tensor | np.ndarray) for item in data):
+            raise TypeError(
+                "train_set is a tuple of arrays, not of items: pass torch.utils.data.TensorDataset(*tensors)"
+            )
         if len(data) == 0:
             raise ValueError("train_set is empty: there is nothing to train on")
         batches.shards = Shards.all_rows(len(data))
@@ -80,9 +84,9 @@ class Batches:
         """Leave out caches and the open stream."""
         return self.__dict__ | {"_permutations": {}, "_stream": None}
 
-    def divide_stream(self, worker: int, num_workers: int) -> None:
-        """Let this process take the items of one worker; until then, it takes those of all workers."""
-        self._stream = Stream(self.data, worker, num_workers)
+    def divide_stream(self, share: int, num_shares: int) -> None:
+        """Let this process take the items of one share; until then, it takes those of all."""
+        self._stream = Stream(self.data, share, num_shares)
 
     def draw(self, sample: Sample, part: int, parts: int, *, pinned: bool = False) -> Any:
         """Return the batch of a ticket, or batch number ``part`` if it has several.

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol, final
 
+import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
+from nowait.core import checks
 from nowait.core.problem import RESERVED_METRICS
+from nowait.pytorch.batches import Batches, moved
+from nowait.pytorch.bound_model import BoundModel
+from nowait.pytorch.rng import seeded
+from nowait.pytorch.settings import ComputeSettings
 
 Metric = Callable[[Any, Any], Any]
+EVALUATED_ITEMS = 2_048
+"""Without a validation set the loss is the mean over this many items of the training set."""
 
 
 class Evaluation(Protocol):
@@ -21,6 +31,13 @@ class Evaluation(Protocol):
 
     def result(self) -> dict[str, float]:
         """Return the numbers by name; one of them is the ``"loss"``."""
+
+
+class Evaluations(Protocol):
+    """Makes evaluations: of a loss and metrics, of a function that computes gradients itself, or of a framework."""
+
+    def evaluation(self, *, with_metrics: bool) -> Evaluation:
+        """Return a new evaluation."""
 
 
 @final
@@ -36,7 +53,14 @@ class WeightedMeans:
 
     def add(self, name: str, value: Any, weight: float) -> None:
         """Add a number or a tensor with one entry."""
-        self._totals[name] = self._totals.get(name, 0.0) + weight * float(value)
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            shape = f" of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
+            raise TypeError(
+                f"{name} of a batch must be a number or a tensor with one entry, got a {type(value).__name__}{shape}"
+            ) from None
+        self._totals[name] = self._totals.get(name, 0.0) + weight * number
         self._weights[name] = self._weights.get(name, 0.0) + weight
 
     def result(self) -> dict[str, float]:
@@ -70,11 +94,76 @@ class UsualEvaluation:
         return self._means.result()
 
 
-def check_metrics(metrics: Mapping[str, Metric], *, has_own: bool) -> None:
-    """Raise unless these are functions under names that are free; or if the evaluation ``has_own`` metrics."""
-    if "loss" in metrics or not all(map(callable, metrics.values())):
+@final
+@dataclass(frozen=True)
+class UsualEvaluations:
+    """Makes evaluations of a loss and of metrics."""
+
+    forward: Callable[[torch.nn.Module, Any], tuple[Any, Any]]
+    loss: Callable[[Any, Any], torch.Tensor]
+    metrics: Mapping[str, Metric]
+
+    def evaluation(self, *, with_metrics: bool) -> Evaluation:
+        """Return a new evaluation."""
+        return UsualEvaluation(self.forward, self.loss, self.metrics if with_metrics else {})
+
+
+@final
+@dataclass(frozen=True)
+class EvaluatedItems:
+    """The items on which params are evaluated: the validation set, or the first items of the training set."""
+
+    training: Batches
+    validation: Any
+    batch_size: int
+
+    @classmethod
+    def of(cls, training: Batches, validation: Any, batch_size: int | None) -> EvaluatedItems:
+        """Check the arguments of a problem."""
+        size = 4 * training.size.usual
+        if batch_size is not None:
+            size = checks.at_least(1, batch_size, "evaluation_batch_size", "a loss needs items")
+        if isinstance(validation, DataLoader):
+            raise TypeError("validation must be a data set, got a DataLoader: pass its dataset, and batch sizes here")
+        if validation is not None and not (hasattr(validation, "__getitem__") and hasattr(validation, "__len__")):
+            raise TypeError(f"validation must be a data set with a length and items, got {validation!r}")
+        if validation is not None and len(validation) == 0:
+            raise ValueError("validation is empty: leave it out to evaluate on the training set")
+        return cls(training, validation, size)
+
+    def batches(self) -> Iterator[tuple[int, Any]]:
+        """Yield batches, each with its number of items."""
+        size = self.batch_size
+        if self.validation is None and self.training.is_stream:
+            batch = self.training.first(min(size, EVALUATED_ITEMS))
+            yield size, batch
+            return
+        name = "train_set" if self.validation is None else "validation"
+        data = self.training.data if self.validation is None else self.validation
+        count = min(len(data), EVALUATED_ITEMS) if self.validation is None else len(data)
+        for first in range(0, count, size):
+            places = np.arange(first, min(first + size, count))
+            yield self.training.some(places, data, name)
+
+
+def evaluated(
+    evaluation: Evaluation, bound: BoundModel, batches: Iterable[tuple[int, Any]], settings: ComputeSettings, seed: int
+) -> dict[str, float]:
+    """Return the result of an evaluation of a model, in evaluation mode, on batches with their numbers of items."""
+    bound.model.eval()
+    with seeded(seed):
+        for items, batch in batches:
+            evaluation.add(bound.model, moved(batch, bound.device), items, settings.precision(bound.device))
+        return evaluation.result()
+
+
+def checked_metrics(metrics: Any, *, has_own: bool) -> dict[str, Metric]:
+    """Return functions by names that are free, or raise; also if there are some and the evaluation ``has_own`` ones."""
+    metrics = {} if metrics is None else metrics
+    if not isinstance(metrics, Mapping) or "loss" in metrics or not all(map(callable, metrics.values())):
         raise ValueError("metrics must map names to functions of (output, target), and no name may be 'loss'")
     if reserved := sorted(RESERVED_METRICS.intersection(metrics)):
         raise ValueError(f"no metric may be called {reserved[0]!r}: that is another column of metrics.jsonl")
     if metrics and has_own:
         raise ValueError("metrics= needs a loss of (output, target): these evaluations have metrics of their own")
+    return dict(metrics)

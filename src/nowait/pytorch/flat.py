@@ -81,10 +81,12 @@ class ModelLayout:
 
     def vector_of(self, model: torch.nn.Module) -> Vector:
         """Return the parameters and buffers of a model as params."""
-        vector = np.ones(self.length, self.dtype)
-        tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+        vector: Vector = np.empty(self.length, self.dtype)
+        flat, tensors = torch.from_numpy(vector), dict(model.named_parameters()) | dict(model.named_buffers())
         for block in (*self.parameters.blocks, *self.buffers):
-            vector[block.entries] = tensors[block.name].detach().cpu().reshape(-1).to(torch.float64).numpy()
+            flat[block.entries].copy_(tensors[block.name].detach().reshape(-1))
+        if self.buffers:
+            vector[-1] = 1.0
         return vector
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:

@@ -1,17 +1,15 @@
 """Processes of a worker that draw its next batches while it computes.
 
 They are forked before the worker uses a GPU, and only on Linux: a process that draws batches must have global random
-number generators of its own, as data sets use them, and must not outlive its worker (PR_SET_PDEATHSIG).
+number generators of its own, as data sets use them, and must not outlive its worker.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import pickle
 import select
-import signal
 import struct
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +22,10 @@ import torch
 from nowait.core import Sample
 from nowait.core.pickling import dumps
 from nowait.numerics.splitmix import MASK, TICKET_STRIDE
+from nowait.system import die_with_parent
 
 logger = logging.getLogger("nowait")
 
-PR_SET_PDEATHSIG = 1
 REQUEST = struct.Struct("<qqQq")
 """Worker, job and key of a sample, and the number of the batch."""
 REPLY = struct.Struct("<q")
@@ -146,7 +144,7 @@ class _Loader:
         self.process = os.fork()
         if self.process == 0:
             try:
-                _die_with(worker)
+                die_with_parent(worker)
                 for loader in (*earlier, self):
                     os.close(loader._requests)
                     os.close(loader._replies)
@@ -202,12 +200,6 @@ class _Loader:
             os.close(fd)
         code = os.waitstatus_to_exitcode(status)
         logger.warning("a process that draws batches ended (%d): the worker draws them itself", code)
-
-
-def _die_with(worker: int) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != worker:
-        os._exit(1)
 
 
 def _serve(draw: DrawAhead, requests: int, replies: int, file: int, *, in_order: bool) -> None:

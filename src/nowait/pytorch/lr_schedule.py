@@ -31,6 +31,11 @@ class TorchSchedule:
     """
 
     def __init__(self, make: MakeScheduler, lr: float = 1.0) -> None:
+        if not callable(make):
+            raise TypeError(
+                f"lr_schedule needs a function that returns a scheduler, as in "
+                f"lr_schedule(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)), got {make!r}"
+            )
         self._make, self._lr = make, lr
         self._reset()
         self(2)  # raises now for a scheduler that needs more than the number of the step

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
 import torch
+
+logger = logging.getLogger("nowait")
 
 SCALAR = "loss must return a scalar tensor, got {}: take its mean"
 Forward = Callable[[torch.nn.Module, Any], tuple[Any, Any]]
@@ -24,16 +27,31 @@ def changed_buffers(
     writes to its parameters.
     """
     _refuse_cumulative_averages(model)
+    _check_that_gradients_are_enabled()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     for mode in (False, True):
         model.train(mode)
         with _counted(model, Counter() if passes is None or not mode else passes), WriteCheck(model):
-            _check_loss(loss(*forward(model, batch)))
+            value = loss(*_pair(forward(model, batch)))
+            _check_loss(value)
+            if mode:
+                torch.autograd.backward(value)
     changed = [name for name, buffer in model.named_buffers() if not _same(buffer, before[name])]
     for name in changed:
         if before[name].is_complex():
             raise ValueError(f"the buffer {name} is complex and changes in training: it cannot be merged")
-    return [name for name in changed if before[name].is_floating_point()]
+    statistics = [name for name in changed if before[name].is_floating_point()]
+    _warn_of_unsaved(model, statistics)
+    return statistics
+
+
+def _warn_of_unsaved(model: torch.nn.Module, statistics: Sequence[str]) -> None:
+    if unsaved := sorted({*statistics} - {*model.state_dict()}):
+        logger.warning(
+            "training changes the buffer %s, which is registered with persistent=False: params have it, but "
+            "model.safetensors and best.safetensors do not",
+            unsaved[0],
+        )
 
 
 @final
@@ -69,6 +87,25 @@ def _written_to(name: str, parameter: torch.nn.Parameter) -> ValueError:
     )
 
 
+def _check_that_gradients_are_enabled() -> None:
+    if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
+        raise ValueError("gradients are switched off here: leave torch.no_grad() or torch.inference_mode() first")
+
+
+def _pair(result: Any) -> tuple[Any, Any]:
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise TypeError(f"forward must return a pair (output, target), got a {type(result).__name__}")
+    return result[0], result[1]
+
+
+def check_function(function: Any, name: str, arguments: str, *, optional: bool) -> None:
+    """Raise a TypeError unless an argument of a problem is a function, or None if it is optional."""
+    if isinstance(function, type) and issubclass(function, torch.nn.Module):
+        raise TypeError(f"{name} is the class {function.__name__}: pass an object of it, {function.__name__}()")
+    if not callable(function) and not (function is None and optional):
+        raise TypeError(f"{name} must be a function of {arguments}, got {function!r}")
+
+
 def check_factory(build_model: Any) -> None:
     """Raise a TypeError unless ``build_model`` is a function or a class, and not a model itself."""
     if isinstance(build_model, torch.nn.Module):
@@ -81,8 +118,10 @@ def check_factory(build_model: Any) -> None:
 
 
 def check_shapes(model: torch.nn.Module) -> None:
-    """Raise a ValueError if a lazy layer does not know its shape yet."""
+    """Raise a ValueError if a lazy layer does not know its shape yet, or a tensor has no values."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise ValueError(f"{name} of the model is on the device 'meta', where tensors have no values: load them")
         if torch.nn.parameter.is_lazy(tensor):
             raise ValueError(
                 f"{name} of the model has no shape yet, because its layer is lazy: call the model once in build_model, "
@@ -144,7 +183,6 @@ def _check_loss(loss: Any) -> None:
             "the loss of the first batch is NaN, with the model as build_model returns it: look at the first items of "
             "train_set, the initial weights and the loss"
         )
-    torch.autograd.backward(loss)
 
 
 def _refuse_cumulative_averages(model: torch.nn.Module) -> None:

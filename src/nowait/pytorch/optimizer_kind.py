@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 
 from nowait.core.layout import Layout
+from nowait.pytorch.dynamo import step_of, without_dynamo
 from nowait.pytorch.threads import torch_threads
 
 TRIAL_SHAPES = ((6, 5), (7,), (2, 3, 2, 2))
@@ -51,10 +52,11 @@ class OptimizerKind:
         if not on_gpu and "capturable" in known:
             chosen["capturable"] = False
         try:
-            return self.optimizer(
-                [{"params": list(parameters)} | options for options, parameters in groups],
-                **(self.options | chosen | {"lr": 1.0}),
-            )
+            with without_dynamo():
+                return self.optimizer(
+                    [{"params": list(parameters)} | options for options, parameters in groups],
+                    **(self.options | chosen | {"lr": 1.0}),
+                )
         except TypeError as error:
             raise TypeError(f"{self.optimizer.__name__} does not take these options: {error}") from None
 
@@ -66,7 +68,7 @@ class OptimizerKind:
         made = [(options, [_trial_parameter(shape, like, generator) for shape in shapes]) for options, shapes in groups]
         optimizer = self.make(made, fused=fused)
         with torch.random.fork_rng(devices=[]), torch_threads(1):
-            optimizer.step()
+            step_of(optimizer)()
         return optimizer
 
     def first_trial(self) -> torch.optim.Optimizer:
@@ -116,11 +118,12 @@ class OptimizerKind:
         layout = Layout.of({str(number): shape for number, shape in enumerate(shapes)})
         parameters = [torch.nn.Parameter(view) for view in layout.views(params)]
         optimizer = self.make([({}, parameters)], fused=False)
+        step = step_of(optimizer)
         for _ in range(TRIAL_STEPS):
             gradient = torch.randn(len(params), generator=generator)
             for parameter, view in zip(parameters, layout.views(gradient), strict=True):
                 parameter.grad = view
-            optimizer.step()
+            step()
         return torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
 
     @property

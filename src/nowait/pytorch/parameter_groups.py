@@ -71,7 +71,12 @@ def _settings(group: ParameterGroup) -> tuple[Any, ...]:
 
 def _answer(groups: Callable[[str, torch.nn.Parameter], Any], block: Block) -> Options:
     """Ask for the options of a parameter. It has a shape, but no values: the groups of a resumed run are the same."""
-    options = groups(block.name, torch.nn.Parameter(torch.empty(block.shape, device="meta")))
+    try:
+        options = groups(block.name, torch.nn.Parameter(torch.empty(block.shape, device="meta")))
+    except RuntimeError as error:
+        raise ValueError(
+            f"groups({block.name!r}, parameter) failed, perhaps because parameter has a shape, but no values: {error}"
+        ) from error
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"groups({block.name!r}, parameter) must return a dict of options, got {options!r}")
     return dict(options or {})
@@ -96,5 +101,6 @@ def _group(main: OptimizerKind, defaults: Options, name: str, options: Options) 
 def checked_class(optimizer: Any) -> type[torch.optim.Optimizer]:
     """Return a class of optimisers, or raise."""
     if not (inspect.isclass(optimizer) and issubclass(optimizer, torch.optim.Optimizer)):
-        raise TypeError(f"optimizer must be a class of torch.optim, such as torch.optim.AdamW, got {optimizer!r}")
+        got = f"an object of {type(optimizer)}" if isinstance(optimizer, torch.optim.Optimizer) else repr(optimizer)
+        raise TypeError(f"optimizer must be a class of torch.optim, such as torch.optim.AdamW, got {got}")
     return optimizer

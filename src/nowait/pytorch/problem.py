@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self, cast, final
@@ -21,41 +22,53 @@ from nowait.core import Layout, Sample, Stepsize, Update, checks
 from nowait.core.memory import Memory, memory_of, namespace_of, to_host
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
+from nowait.numerics.splitmix import MASK
 from nowait.problems.shards import Shards
 from nowait.pytorch.adapter import Adapter, Recipe
 from nowait.pytorch.batches import Batches, moved
 from nowait.pytorch.bound_model import HOST, BoundModel, Buffers, bound_model
-from nowait.pytorch.compiled_names import use_plain_names
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
-from nowait.pytorch.evaluation import Evaluation, Metric, UsualEvaluation, check_metrics
+from nowait.pytorch.evaluation import (
+    EvaluatedItems,
+    Evaluations,
+    Metric,
+    UsualEvaluations,
+    checked_metrics,
+    evaluated,
+)
 from nowait.pytorch.flat import DTYPES, ModelLayout, tensor_of
-from nowait.pytorch.loaders import Drawn, Loaders
+from nowait.pytorch.gradients import Gradients
 from nowait.pytorch.manual import Manual, ManualStep
 from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.model_checks import (
     WriteCheck,
     changed_buffers,
     check_factory,
+    check_function,
     check_separate,
     check_shapes,
     have_same_values,
     momentum_of_statistics,
 )
+from nowait.pytorch.model_file import is_small, model_file_of, write_with_safetensors
 from nowait.pytorch.optimizer import TorchOptimizer
 from nowait.pytorch.per_worker import PerWorker
-from nowait.pytorch.prefetch import Prefetch
 from nowait.pytorch.process import before_workers_are_forked, fork_breaks_cuda
 from nowait.pytorch.reading import params_of
-from nowait.pytorch.rng import generator_states, same_states, seeded, set_generator_states
+from nowait.pytorch.rng import seeded
 from nowait.pytorch.settings import ComputeSettings
+from nowait.recording.files import write_file
+from nowait.recording.model_file import MODEL, ModelFile
 
 logger = logging.getLogger("nowait")
 
-EVALUATED_ITEMS = 2_048
-"""Without a validation set the loss is the mean over this many items of the training set."""
-
 
 def _usual_forward(model: torch.nn.Module, batch: Any) -> tuple[Any, Any]:
+    if isinstance(batch, Mapping | torch.Tensor) or (isinstance(batch, list | tuple) and len(batch) != 2):
+        raise TypeError(
+            f"items must be pairs (input, target), but a batch is a {type(batch).__name__} of {len(batch)}: "
+            f"pass forward=, a function of (model, batch) that returns (output, target)"
+        )
     inputs, targets = batch
     return model(inputs), targets
 
@@ -121,24 +134,20 @@ class TorchProblem:
         adapter: Adapter | None = None,
     ) -> None:
         check_factory(build_model)
+        check_function(forward, "forward", "(model, batch)", optional=True)
+        check_function(collate_fn, "collate_fn", "a list of items", optional=True)
+        check_function(loss, "loss", "(output, target)", optional=manual is not None)
+        check_function(validation_loss, "validation_loss", "(output, target)", optional=True)
         self._build, self._loss, self._forward = build_model, cast(Any, loss), forward or _usual_forward
-        self._validation_loss = loss if validation_loss is None else validation_loss
-        self._validation_forward, self._adapter = self._forward, adapter
+        self._validation_loss = cast(Any, loss if validation_loss is None else validation_loss)
+        self._adapter = adapter
         self._manual = None if manual is None else ManualStep.of(manual, accumulate, loss_scale)
         if self._manual is not None:
             self._loss, self._forward = self._manual.loss, self._manual.forward
-        self._metrics = dict(metrics or {})
+        self._metrics = checked_metrics(metrics, has_own=adapter is not None or self._validation_loss is None)
         self._batches = Batches.of(train_set, batch_size, sampling, collate_fn, skip_bad_items=bool(skip_bad_items))
         self._loader_workers = checks.at_least(0, loader_workers, "loader_workers", "it counts processes")
-        self._evaluation_batch_size = 4 * self._batches.size.usual
-        if evaluation_batch_size is not None:
-            self._evaluation_batch_size = checks.at_least(
-                1, evaluation_batch_size, "evaluation_batch_size", "a loss needs items"
-            )
-        if validation is not None and not (hasattr(validation, "__getitem__") and hasattr(validation, "__len__")):
-            raise TypeError(f"validation must be a data set with a length and items, got {validation!r}")
-        if validation is not None and len(validation) == 0:
-            raise ValueError("validation is empty: leave it out to evaluate on the training set")
+        self._evaluated_items = EvaluatedItems.of(self._batches, validation, evaluation_batch_size)
         self._validation = validation
         self._clip = None if clip_norm is None else checks.positive(clip_norm, "clip_norm", "it is a length")
         self._accumulate = PerWorker.of(accumulate, "accumulate", "it counts batches")
@@ -148,20 +157,21 @@ class TorchProblem:
             raise ValueError(f'params_on must be "device" or "host", got {params_on!r}')
         self._params_on = params_on
         self._seed = checked_seed(seed)
-        self._latest_losses: list[torch.Tensor] = []
-        self._prefetches: dict[tuple[int, str], Prefetch] = {}
-        self._loaders: Loaders | None = None
+        if self._seed > MASK:
+            raise ValueError(f"seed must be less than 2**64, got {seed}: PyTorch has no larger ones")
+        self._gradients = Gradients(
+            self._forward, self._loss, self._batches, self._accumulate, self._devices, self._settings
+        )
         self._models: dict[tuple[int, str, str], BoundModel] = {}
         self._write_checks: dict[BoundModel, WriteCheck] = {}
-        check_metrics(self._metrics, has_own=adapter is not None or self._validation_loss is None)
-        if not callable(self._validation_loss) and not (self._validation_loss is None and manual is not None):
-            name = "loss" if validation_loss is None else "validation_loss"
-            raise TypeError(f"{name} must be a function of (output, target), got {self._validation_loss!r}")
+        usual = UsualEvaluations(forward or _usual_forward, self._validation_loss, self._metrics)
+        own = self._manual if self._validation_loss is None else None
+        self._evaluations: Evaluations = adapter or own or usual
         with self._settings.active(), seeded(self._seed):
             self._layout, initial, reproducible = self._checked_layout()
             self._initial = None if reproducible else initial
             """Not stored if ``build_model`` returns the same params again: they may be large."""
-            self._checksum = zlib.crc32(initial.tobytes())
+            self._checksum = zlib.crc32(initial.data)
             if self._validation is not None:
                 self._means(initial, islice(self._validation_batches(), 1), with_metrics=True)
 
@@ -230,7 +240,7 @@ class TorchProblem:
         if self._initial is not None:
             return self._initial.copy()
         initial = self._layout.vector_of(self._built())
-        if zlib.crc32(initial.tobytes()) != self._checksum:
+        if zlib.crc32(initial.data) != self._checksum:
             raise ValueError(
                 "build_model returns other params than when the problem was made: has a model or file it uses changed?"
             )
@@ -264,13 +274,15 @@ class TorchProblem:
             pass  # PyTorch imports much when it is first asked for deterministic algorithms
         return not fork_breaks_cuda()
 
-    def start_worker(self, worker: int, num_workers: int) -> None:
-        """Divide a stream among the workers, and start the processes that draw the batches of this worker."""
+    def take_share(self, share: int, num_shares: int) -> None:
+        """Let this process take a part of a stream; other data are divided by ``split``."""
         if self._batches.is_stream:
-            self._batches.divide_stream(worker, num_workers)
+            self._batches.divide_stream(share, num_shares)
+
+    def start_worker(self, worker: int, num_workers: int) -> None:
+        """Start the processes that draw the batches of this worker."""
         if self._loader_workers and sys.platform == "linux":
-            parts = self._accumulate.of_worker(worker)
-            self._loaders = Loaders(self._draw_ahead, parts, self._loader_workers, in_order=self._batches.is_stream)
+            self._gradients.start_loaders(worker, self._loader_workers)
 
     def device_memory(self) -> Memory | None:
         """Return the memory of the first GPU, where params and gradients of local workers are; None without a GPU.
@@ -309,21 +321,15 @@ class TorchProblem:
             bound.zero_gradient(out)
             if not bound.model.training:
                 bound.model.train()
-            self._latest_losses.clear()
             with self._write_checks[bound]:
-                if self._prefetches_on(bound.device):
-                    self._backward_with_prefetch(bound, sample)
-                else:
-                    self._backward(bound, sample)
+                self._gradients.add(bound, sample)
             if self._clip is not None:
                 torch.nn.utils.clip_grad_norm_(bound.model.parameters(), self._clip * self._settings.loss_scale)
             bound.store_gradient(out, self._settings.loss_scale)
 
     def between_gradients(self) -> None:
         """Draw the next batch, if the GPU was too fast for that to be done while it computed."""
-        with self._settings.active():
-            for prefetch in self._prefetches.values():
-                prefetch.between_gradients()
+        self._gradients.between_gradients()
 
     def loss(self, point: Vector) -> float:
         """Return the mean loss over the validation set, in evaluation mode.
@@ -335,8 +341,7 @@ class TorchProblem:
 
     def training_loss(self) -> float | None:
         """Return the mean loss of the batches from which the latest gradient of this process was computed."""
-        losses = [float(loss) for loss in self._latest_losses]
-        return sum(losses) / len(losses) if losses else None
+        return self._gradients.mean_loss()
 
     # For users
 
@@ -348,7 +353,7 @@ class TorchProblem:
         """Return the params of a state dict, a model, or a ``.safetensors`` file with one of them, or with ``params``.
 
         Such files are ``model.safetensors``, ``params.safetensors`` and ``best.safetensors`` of a run, and
-        ``state.safetensors`` of a checkpoint.
+        ``model.safetensors`` of a checkpoint, which may also be named by its ``state.safetensors``.
         """
         return params_of(source, self._built(), self._layout)
 
@@ -364,19 +369,28 @@ class TorchProblem:
             Buffers(model, self._layout).load(flat)
         return model.eval()
 
+    def model_file(self) -> ModelFile | None:
+        """Return what checkpoints have in ``model.safetensors``; None: they do not have it.
+
+        They do not if more bytes are frozen than trained, which would be written every time, or if the state dict has
+        something else than parameters and buffers.
+        """
+        return self._model_file
+
     def write_files(self, params: Vector, folder: Path) -> None:
         """Write ``model.safetensors``, which ``safetensors.torch.load_model`` reads without nowait."""
-        unfinished = folder / ".model.safetensors.unfinished"
+        unfinished = folder / f".{MODEL}.unfinished"
         self.write_model(params, unfinished, {})
-        os.replace(unfinished, folder / "model.safetensors")
+        os.replace(unfinished, folder / MODEL)
 
     def write_model(self, params: Vector, path: Path, metadata: Mapping[str, str]) -> None:
         """Write the model with these params to a file that ``safetensors.torch.load_model`` reads without nowait."""
-        from safetensors.torch import save_model
-
-        model = self.model(params)
-        use_plain_names(model)
-        save_model(model, str(path), dict(metadata))
+        params = self._fitting(to_host(params))
+        file = self._model_file or model_file_of(self._built(), self._layout)
+        if file is None:
+            write_with_safetensors(self.model(params), path, metadata)
+        else:
+            write_file(path, file.pieces(params, metadata))
 
     def save_pretrained(self, params: Vector, folder: str | Path) -> None:
         """Write the model with these params in the layout that ``from_pretrained`` reads, with its tokeniser."""
@@ -408,8 +422,9 @@ class TorchProblem:
         other._batches = copy.copy(self._batches)
         other._batches.shards = Shards.split(order, workers)
         other._batches._permutations = {}
-        other._models, other._write_checks, other._prefetches, other._loaders = {}, {}, {}, None
-        other._latest_losses = []
+        other._gradients = self._gradients.with_batches(other._batches)
+        other._evaluated_items = replace(self._evaluated_items, training=other._batches)
+        other._models, other._write_checks = {}, {}
         return other
 
     def _targets(self) -> Floats:
@@ -445,14 +460,7 @@ class TorchProblem:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the models: every process builds its own."""
-        fresh: dict[str, Any] = {
-            "_models": {},
-            "_write_checks": {},
-            "_prefetches": {},
-            "_loaders": None,
-            "_latest_losses": [],
-        }
-        return self.__dict__ | fresh
+        return self.__dict__ | {"_models": {}, "_write_checks": {}}
 
     def __repr__(self) -> str:
         data = "a stream" if self._batches.is_stream else f"{len(self._batches.data):,} items"
@@ -461,108 +469,12 @@ class TorchProblem:
 
     # Internals
 
-    def _backward(self, bound: BoundModel, sample: Sample) -> None:
-        """Add the gradients of all batches of a ticket; the data set and the model draw from the same generators."""
-        parts = self._accumulate.of_worker(sample.worker)
-        with seeded(sample.part(parts).key):
-            for part in range(parts):
-                drawn = None if self._loaders is None else self._loaders.take(sample, part)
-                if drawn is not None and drawn.states is not None:
-                    set_generator_states(drawn.states)
-                batch = self._batches.draw(sample, part, parts) if drawn is None else drawn.batch
-                self._backward_of(bound, moved(batch, bound.device), parts)
-
-    def _backward_with_prefetch(self, bound: BoundModel, sample: Sample) -> None:
-        """Do the same on a GPU, and copy the first batch of the next ticket there while the GPU computes.
-
-        Generators are seeded before every batch is drawn and again before it is used, so that it does not matter when
-        it was drawn.
-        """
-        name = (os.getpid(), str(bound.device))
-        if name not in self._prefetches:
-            self._prefetches[name] = Prefetch(bound.device)
-        prefetch = self._prefetches[name]
-        parts = self._accumulate.of_worker(sample.worker)
-        for part in range(parts):
-            if part == 0:
-                batch = prefetch.take(sample, self._first_batch)
-            else:
-                batch = moved(self._batch(sample, part), bound.device)
-            with seeded(sample.part(parts).key + part):
-                self._backward_of(bound, batch, parts)
-        prefetch.prepare_after(sample, self._first_batch, self._is_first_batch_ready)
-
-    def _prefetches_on(self, device: torch.device) -> bool:
-        return device.type == "cuda" and not self._batches.is_stream
-
-    def _first_batch(self, sample: Sample) -> Any:
-        return self._batch(sample, 0)
-
-    def _is_first_batch_ready(self, sample: Sample) -> bool:
-        return self._loaders is None or self._loaders.is_ready(sample, 0)
-
-    def _batch(self, sample: Sample, part: int) -> Any:
-        drawn = None if self._loaders is None else self._loaders.take(sample, part)
-        pinned = any(device.type == "cuda" for device in self._devices)
-        return self._drawn_batch(sample, part, pinned=pinned) if drawn is None else drawn.batch
-
-    def _drawn_batch(self, sample: Sample, part: int, *, pinned: bool) -> Any:
-        """Draw a batch with generators of its own."""
-        parts = self._accumulate.of_worker(sample.worker)
-        if self._batches.is_plain:
-            return self._batches.draw(sample, part, parts, pinned=pinned)
-        with seeded(sample.part(parts + 1 + part).key):
-            return self._batches.draw(sample, part, parts)
-
-    def _draw_ahead(self, sample: Sample, part: int) -> Drawn | None:
-        """Draw a batch as the worker would, in one of its loader processes.
-
-        On the processor the states of the generators follow from the batches before. So a batch after the first one of
-        a ticket can be drawn ahead only if it uses no generator; otherwise this returns None.
-        """
-        with self._settings.active():
-            return self._drawn_ahead(sample, part)
-
-    def _drawn_ahead(self, sample: Sample, part: int) -> Drawn | None:
-        if self._prefetches_on(self._device_of(sample.worker)):
-            return Drawn(self._drawn_batch(sample, part, pinned=False), None)  # this process must not use CUDA
-        parts = self._accumulate.of_worker(sample.worker)
-        with seeded(sample.part(parts).key):
-            before = generator_states()
-            batch = self._batches.draw(sample, part, parts)
-            after = generator_states()
-        if same_states(before, after):
-            return Drawn(batch, None)
-        return Drawn(batch, after) if part == 0 or self._batches.is_stream else None
-
-    def _backward_of(self, bound: BoundModel, batch: Any, parts: int) -> None:
-        with self._settings.precision(bound.device):
-            loss = self._loss(*self._forward(bound.model, batch))
-        self._latest_losses.append(loss.detach())
-        factor = self._settings.loss_scale / parts
-        with self._settings.one_thread(bound.device):
-            torch.autograd.backward(loss if factor == 1 else loss * factor)
-
     def _means(self, params: Vector, batches: Iterable[tuple[int, Any]], *, with_metrics: bool) -> dict[str, float]:
-        params, evaluation = self._fitting(params), self._evaluation(with_metrics=with_metrics)
+        params, evaluation = self._fitting(params), self._evaluations.evaluation(with_metrics=with_metrics)
         with self._settings.active(), clear_memory_errors(), torch.no_grad():
             bound = self._model_for(0, _device_of(params))  # before seeding: building a model draws numbers
             bound.load(params)
-            bound.model.eval()
-            with seeded(self._seed):
-                for items, batch in batches:
-                    precision = self._settings.precision(bound.device)
-                    evaluation.add(bound.model, moved(batch, bound.device), items, precision)
-                return evaluation.result()
-
-    def _evaluation(self, *, with_metrics: bool) -> Evaluation:
-        if self._adapter is not None:
-            return self._adapter.evaluation(with_metrics=with_metrics)
-        if self._validation_loss is None:
-            assert self._manual is not None
-            return self._manual.evaluation(with_metrics=with_metrics)
-        metrics = self._metrics if with_metrics else {}
-        return UsualEvaluation(self._validation_forward, self._validation_loss, metrics)
+            return evaluated(evaluation, bound, batches, self._settings, self._seed)
 
     def _recipe(self) -> Recipe:
         if self._adapter is None:
@@ -594,12 +506,9 @@ class TorchProblem:
         check_shapes(model)
         return model
 
-    def _device_of(self, worker: int) -> torch.device:
-        return self._devices[worker % len(self._devices)]
-
     def _model_for(self, worker: int, vectors_on: torch.device) -> BoundModel:
         """Return the model of this process on the device of a worker, for vectors on this device; built once."""
-        device = self._device_of(worker)
+        device = self._gradients.device_of(worker)
         name = (os.getpid() if device.type != "cpu" else 0, str(device), str(vectors_on))
         if name not in self._models:
             model = self._built()
@@ -626,24 +535,18 @@ class TorchProblem:
             passes: Counter[str] = Counter()
             statistics = changed_buffers(other.to(device), self._forward, self._loss, batch, passes)
         layout = ModelLayout.of(model, statistics)
+        del other  # it has gradients as well
+        file = model_file_of(model, layout)
+        self._model_file = file if file is not None and is_small(file, layout) else None
+        """What is in ``model.safetensors``. Not stored if there are more frozen tensors than trained ones."""
         self._statistics_momentum = momentum_of_statistics(model, statistics, passes, self._accumulate.largest)
         initial = layout.vector_of(model)
-        if not np.isfinite(initial).all():
+        if not (np.isfinite(initial.min()) and np.isfinite(initial.max())):
             raise ValueError("the model's initial parameters or statistics are not finite")
         return layout, initial, reproducible
 
     def _validation_batches(self) -> Iterator[tuple[int, Any]]:
-        size = self._evaluation_batch_size
-        if self._validation is None and self._batches.is_stream:
-            batch = self._batches.first(min(size, EVALUATED_ITEMS))
-            yield size, batch
-            return
-        name = "train_set" if self._validation is None else "validation"
-        data = self._batches.data if self._validation is None else self._validation
-        count = min(len(data), EVALUATED_ITEMS) if self._validation is None else len(data)
-        for first in range(0, count, size):
-            places = np.arange(first, min(first + size, count))
-            yield self._batches.some(places, data, name)
+        return self._evaluated_items.batches()
 
 
 def _device_of(vector: Any) -> torch.device:

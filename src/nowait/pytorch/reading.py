@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,18 @@ from typing import Any
 import torch
 
 from nowait.core.types import Vector
-from nowait.pytorch.compiled_names import named_as_in
+from nowait.pytorch.compiled_names import named_as_in, plain_name
 from nowait.pytorch.flat import TENSOR_DTYPES, ModelLayout
+from nowait.recording.checkpoints import REST
+from nowait.recording.model_file import MODEL
+
+logger = logging.getLogger("nowait")
 
 
 def params_of(source: Any, model: torch.nn.Module, layout: ModelLayout) -> Vector:
     """Return the params in a state dict, a model or a file; ``model`` is a new one, into which they are loaded."""
     if isinstance(source, torch.nn.Module):
-        source = source.state_dict()
+        source = source.state_dict() | _unsaved_statistics(source, layout)
     elif isinstance(source, str | Path):
         source = _tensors_in(Path(source))
     elif isinstance(source, torch.Tensor):
@@ -40,6 +45,8 @@ def _tensors_in(path: Path) -> dict[str, torch.Tensor]:
         raise FileNotFoundError(f"initial names {path}, but there is no such file")
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
+        if REST in tensors:  # the params of this checkpoint are in the file of its model
+            tensors = load_file(path.with_name(MODEL))
     except SafetensorError as error:
         raise ValueError(f"{path} cannot be read as a safetensors file ({error})") from None
     return tensors
@@ -55,10 +62,33 @@ def _checked_flat(flat: Any, layout: ModelLayout) -> Vector:
     return vector
 
 
-def _loaded(state: Mapping[str, Any], model: torch.nn.Module, layout: ModelLayout) -> Vector:
+def _unsaved_statistics(model: torch.nn.Module, layout: ModelLayout) -> dict[str, torch.Tensor]:
+    """Return the buffers that are statistics but not in state dicts (``persistent=False``), by name."""
+    statistics = {plain_name(block.name) for block in layout.buffers}
+    saved = model.state_dict()
+    return {
+        name: buffer for name, buffer in model.named_buffers() if name not in saved and plain_name(name) in statistics
+    }
+
+
+def _load_unsaved_statistics(state: dict[str, Any], model: torch.nn.Module, layout: ModelLayout) -> None:
+    """Set the statistics that are not in state dicts, and remove them from this one, which may have them."""
+    for name, buffer in _unsaved_statistics(model, layout).items():
+        if name in state:
+            buffer.copy_(state.pop(name))
+        else:
+            logger.warning(
+                "state dicts and model files have no %s, which is registered with persistent=False: it starts with "
+                "the value that build_model gives it",
+                name,
+            )
+
+
+def _loaded(state: dict[str, Any], model: torch.nn.Module, layout: ModelLayout) -> Vector:
+    _load_unsaved_statistics(state, model, layout)
     before = {name: tensor.clone() for name, tensor in _fixed(model, layout).items()}
     try:
-        missing, unexpected = model.load_state_dict(dict(state), strict=False)
+        missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as error:  # other shapes
         raise ValueError(f"the state dict is of another model: {error}") from None
     tensors = model.state_dict(keep_vars=True)

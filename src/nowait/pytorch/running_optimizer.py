@@ -12,6 +12,7 @@ from nowait.core.layout import Layout
 from nowait.core.state import State
 from nowait.numerics.chunks import LARGE
 from nowait.numerics.parallel import num_threads
+from nowait.pytorch.dynamo import step_of
 from nowait.pytorch.flat import DTYPES, CachedViews, tensor_of
 from nowait.pytorch.optimizer_kind import OptimizerKind
 from nowait.pytorch.parameter_groups import ParameterGroup
@@ -63,7 +64,10 @@ class RunningOptimizer:
             group["lr"] = stepsize * group["stepsize_factor"]
         with torch_threads(self._num_threads()):
             for optimizer in self.optimizers:
-                optimizer.step()
+                step_of(optimizer)()
+        for parameter, view in zip(self._parameters, views, strict=True):
+            if parameter.data_ptr() != view.data_ptr():  # the optimiser has put another tensor into parameter.data
+                view.copy_(parameter.detach())
         self._unbind()
 
     def without_state(self) -> list[torch.optim.Optimizer]:

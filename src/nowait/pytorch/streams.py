@@ -14,14 +14,14 @@ from torch.utils.data._utils import worker as data_loader_worker
 class Stream:
     """The items that one worker of several takes from an IterableDataset, pass after pass.
 
-    The data set is told its worker by ``torch.utils.data.get_worker_info()``, as in a worker of a DataLoader. If it
-    asks, it divides its items itself, and all items that it returns are taken. Otherwise worker number w of M takes the
-    items w, w + M, w + 2M, … of each pass.
+    The data set is told the share of its worker by ``torch.utils.data.get_worker_info()``, as in a worker of a
+    DataLoader. If it asks, it divides its items itself, and all items that it returns are taken. Otherwise share number
+    s of M has the items s, s + M, s + 2M, … of each pass.
     """
 
-    def __init__(self, data: Any, worker: int = 0, num_workers: int = 1) -> None:
+    def __init__(self, data: Any, share: int = 0, num_shares: int = 1) -> None:
         self._data = data
-        self._info = _WorkerInfo(data, worker % num_workers, num_workers)
+        self._info = _WorkerInfo(data, share, num_shares)
         self._items: Iterator[Any] | None = None
         """The items of this pass."""
         self._read = self._taken = 0
@@ -47,7 +47,7 @@ class Stream:
         self._items = None
         if not self._taken:
             raise ValueError(
-                f"train_set, a stream, gave {self._read} items in a pass, and none of them to worker "
+                f"train_set, a stream, gave {self._read} items in a pass, and none of them to share "
                 f"{self._info.number} of {self._info.count}: it needs at least one item for every worker"
             )
 

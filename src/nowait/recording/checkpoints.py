@@ -1,4 +1,4 @@
-"""The checkpoints of a run: folders ``step_N`` with the scalars and vectors of the server's state."""
+"""The checkpoints of a run: folders ``step_N`` with the scalars and vectors of the server's state, and the model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -18,6 +18,7 @@ from nowait.core.state import ServerState, State
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.files import (
     Contents,
+    check_contents,
     json_bytes,
     read_strictly_sealed,
     read_tensors,
@@ -28,9 +29,12 @@ from nowait.recording.files import (
 )
 from nowait.recording.history import HistoryRecorder
 from nowait.recording.journal import Position
+from nowait.recording.model_file import MODEL, ModelFile, read_params, rest_of
 from nowait.recording.tally import Tally
 
 NUMBERS, VECTORS = "state.json", "state.safetensors"
+REST = "params_rest"
+"""The entries of params that ``model.safetensors`` does not have; without that file, the vectors have "params"."""
 NAME = re.compile(r"step_(0|[1-9][0-9]{0,18})")
 
 
@@ -53,6 +57,8 @@ class Checkpoint:
     """The latest loss; NaN if there was none."""
     history: HistoryRecorder = field(default_factory=HistoryRecorder)
     """The losses up to the checkpoint; set when a checkpoint is read."""
+    model_file: ModelFile | None = None
+    """What to write to ``model.safetensors``; None: there is no such file, as for problems without a model."""
 
     @property
     def is_start(self) -> bool:
@@ -63,6 +69,10 @@ class Checkpoint:
     def num_bytes(self) -> int:
         """The size of the checkpoint's vectors."""
         return sum(array.nbytes for array in _vectors(self.state).values())
+
+    def without_vectors(self) -> Checkpoint:
+        """Return the checkpoint without the vectors of its state, which may be large."""
+        return replace(self, state=replace(self.state, params=np.empty(0), update={}, output={}))
 
 
 @final
@@ -142,7 +152,7 @@ def _comparable(loss: float) -> float:
 
 def _remove(folder: Path) -> None:
     """Remove the files of a checkpoint, and its folder if it is empty then."""
-    for name in (NUMBERS, VECTORS):
+    for name in (NUMBERS, VECTORS, MODEL):
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
@@ -150,8 +160,14 @@ def _remove(folder: Path) -> None:
 
 
 def _write_state(folder: Path, checkpoint: Checkpoint) -> None:
-    state = checkpoint.state.on_host()
-    contents = write_file(folder / VECTORS, tensor_pieces(_vectors(state)))
+    state, model_file = checkpoint.state.on_host(), checkpoint.model_file
+    vectors = _vectors(state)
+    model = None
+    if model_file is not None:
+        model = write_file(folder / MODEL, model_file.pieces(state.params))._asdict() | {"params": model_file.places}
+        if model_file.places:  # all params but a few are in that file: they are not written twice
+            vectors = {REST: rest_of(vectors.pop("params"), model_file.places)} | vectors
+    contents = write_file(folder / VECTORS, tensor_pieces(vectors))
     numbers: dict[str, Any] = {
         entry.name: getattr(state, entry.name) for entry in fields(state) if entry.name != "params"
     }
@@ -165,7 +181,7 @@ def _write_state(folder: Path, checkpoint: Checkpoint) -> None:
         "evaluations": checkpoint.evaluations,
         "loss": checkpoint.loss,
         "vectors": contents._asdict(),
-    }
+    } | ({} if model is None else {"model": model})
     write_file(folder / NUMBERS, [json_bytes(sealed(numbers))])
 
 
@@ -184,17 +200,29 @@ def _read_state(folder: Path) -> Checkpoint:
     numbers = read_strictly_sealed(folder / NUMBERS)
     try:
         vectors = read_tensors(folder / VECTORS, Contents(**numbers.pop("vectors")))
+        params = _read_params(folder, vectors, numbers.pop("model", None))
         trace, tally = Position(**numbers.pop("trace")), Tally.restored(numbers.pop("tally"))
         more = {name: numbers.pop(name) for name in ("initial_workers", "wanted_workers", "evaluations", "loss")}
         numbers["jobs"] = {int(worker): jobs for worker, jobs in numbers["jobs"].items()}
         for part in ("update", "output"):
             numbers[part] |= _part(vectors, f"{part}.")
-        state = ServerState(params=vectors["params"], **numbers)
+        state = ServerState(params=params, **numbers)
     except (KeyError, TypeError, AttributeError) as error:
         raise DamagedFileError(folder / NUMBERS, f"an entry is missing or has the wrong type ({error!r})") from None
     return Checkpoint(
         state, more["initial_workers"], more["wanted_workers"], trace, tally, more["evaluations"], more["loss"]
     )
+
+
+def _read_params(folder: Path, vectors: State, model: dict[str, Any] | None) -> Any:
+    """Return the params, and check ``model.safetensors``, if the checkpoint has it."""
+    if model is None:
+        return vectors["params"]
+    contents, places = Contents(model["bytes"], model["crc32"]), model["params"]
+    if not places:
+        check_contents(folder / MODEL, contents)
+        return vectors["params"]
+    return read_params(folder / MODEL, contents, places, vectors[REST])
 
 
 def _part(vectors: State, prefix: str) -> State:

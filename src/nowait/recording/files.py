@@ -165,22 +165,36 @@ def _plain(values: Mapping[str, Any]) -> Any:
 # Arrays, in the safetensors format
 
 
+class TensorEntry(NamedTuple):
+    """What the header of a safetensors file says about a tensor."""
+
+    name: str
+    kind: str
+    """The dtype, in the words of the format."""
+    shape: tuple[int, ...]
+    num_bytes: int
+
+
+def tensor_header(entries: Iterable[TensorEntry], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Return the beginning of a safetensors file, which the bytes of these tensors follow."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    for name, kind, shape, num_bytes in entries:
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [offset, offset + num_bytes]}
+        offset += num_bytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
 def tensor_pieces(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> Iterable[Any]:
     """Yield the bytes of a safetensors file without copying the arrays, unlike ``safetensors.numpy.save``."""
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    offset = 0
-    for name, array in whole.items():
-        kind = TENSOR_TYPES[array.dtype.str[1:]]
-        header[name] = {
-            "dtype": kind,
-            "shape": list(np.shape(arrays[name])),
-            "data_offsets": [offset, offset + array.nbytes],
-        }
-        offset += array.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
+    entries = [
+        TensorEntry(name, TENSOR_TYPES[array.dtype.str[1:]], np.shape(arrays[name]), array.nbytes)
+        for name, array in whole.items()
+    ]
+    yield tensor_header(entries, metadata)
     for array in whole.values():
         if array.nbytes:
             yield array.reshape(-1).data.cast("B")

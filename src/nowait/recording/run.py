@@ -87,7 +87,7 @@ class Run:
     """The result of a run: the output rule's answer, the last iterate, the event log, the losses and the totals."""
 
     params: Vector
-    """The answer of the output rule: ``last`` by default, an average of the iterates with an averaging rule."""
+    """The answer of the output rule: ``last`` itself by default, an average of the iterates with an averaging rule."""
     last: Vector
     """x_K, the iterate after the last step, whatever the output rule."""
     trace: Trace

@@ -47,7 +47,8 @@ def check_invariants(server: Server) -> None:
     for version in held:
         assert version.references == holders[id(version)], f"version {version.number} miscounts its references"
     distinct = {id(version) for version in held}
-    assert versions.num_slots == len(distinct) + len(versions.free) + 1, "a version was lost"
+    spares = 0 if versions.spare is None else 1
+    assert versions.num_slots == len(distinct) + len(versions.free) + spares, "a version was lost"
     assert id(versions.spare) not in distinct, "the spare is in use"
     assert not any(id(version) in distinct for version in versions.free), "a free version is in use"
     assert server.steps == versions.current.number

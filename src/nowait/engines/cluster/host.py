@@ -25,7 +25,7 @@ from nowait.engines.cluster.messages import AHEAD, CLOCK, EXIT, SAME_POINT, STAR
 from nowait.engines.cluster.sockets import Address, HostSocket
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
-from nowait.engines.processes.pool import Ended, PipeChannel, WorkerPool, start_zygote
+from nowait.engines.processes.pool import Ended, PipeChannel, WorkerPool, Zygote, start_zygote
 from nowait.engines.processes.readiness import is_ready
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
@@ -142,7 +142,7 @@ class Relay:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, contextlib.ExitStack() as on_error:
                 on_error.callback(ours.close)
-                zygote = _start_zygote(settings, theirs)
+                zygote = Zygote(ours, _start_zygote(settings, theirs))
                 on_error.pop_all()
             pool = WorkerPool.around(ours, resources, zygote)
         stack.callback(pool.close)

@@ -21,7 +21,7 @@ from nowait.engines.cluster.provisioner import HostProvisioner, driver_ip
 from nowait.engines.cluster.remote import RemotePool
 from nowait.engines.cluster.sockets import ServerSocket
 from nowait.engines.processes.local import LocalPools
-from nowait.engines.processes.pool import WorkerPool
+from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.records import REPORT, ReportKind
 from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Opened, Reports, TransportEvent
@@ -98,7 +98,7 @@ class RayTransport:
 
     def reopen(self) -> None:
         """Launch the zygote of the evaluator."""
-        self._pools.add(HOME, WorkerPool.launch(self._resources, self._cluster.threads, self._log), 0)
+        self._pools.add(HOME, WorkerPool.of(Zygote.launch(self._cluster.threads), self._resources, self._log), 0)
 
     def close(self) -> None:
         """End all hosts and close everything."""

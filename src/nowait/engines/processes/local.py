@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import final
 
+from nowait.core import Problem
 from nowait.core.memory import HOST, Slots
 from nowait.engines.processes.cores import available_cores, spin_seconds
-from nowait.engines.processes.pool import PipeChannel, Ready, WorkerPool
+from nowait.engines.processes.pool import PipeChannel, Ready, WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources, shared_resources
 from nowait.engines.processes.worker import Job
 from nowait.engines.session import Parts
@@ -26,7 +27,8 @@ class LocalPools:
 
     def __init__(self, resources: SharedResources) -> None:
         self._mailbox = resources.mailbox
-        self._gradients = resources.gradients.views
+        self._slots = resources.gradients
+        self._gradients = self._slots.views
         self._only_reports = [self._mailbox.reports]
         self._pools: dict[int, tuple[WorkerPool, float]] = {}
         """Each with its capacity."""
@@ -83,9 +85,11 @@ class LocalPools:
         yield Reports(self._mailbox.drain(), self._gradients)
 
     def close(self) -> None:
-        """Close all pools."""
+        """Close all pools, and release the memory of gradients."""
         for place in list(self._pools):
             self.remove(place)
+        self._gradients = []
+        self._slots.close()
 
 
 @final
@@ -94,8 +98,9 @@ class LocalTransport:
 
     engine = "processes"
 
-    def __init__(self, resources: SharedResources, threads: int, log: Path | None) -> None:
+    def __init__(self, resources: SharedResources, zygote: Zygote, threads: int, log: Path | None) -> None:
         self._resources, self._threads, self._log = resources, threads, log
+        self._first_zygote = zygote
         self._pools = LocalPools(resources)
         self.receive = self._pools.receive
         self.details = resources.mailbox.details
@@ -108,12 +113,15 @@ class LocalTransport:
         return self._pools.fds
 
     def open(self) -> None:
-        """Launch the zygote."""
-        self._pools.add(HOME, WorkerPool.launch(self._resources, self._threads, self._log), math.inf)
+        """Send the job to the zygote."""
+        self._open_with(self._first_zygote)
 
     def reopen(self) -> None:
         """Launch another zygote."""
-        self.open()
+        self._open_with(Zygote.launch(self._threads))
+
+    def _open_with(self, zygote: Zygote) -> None:
+        self._pools.add(HOME, WorkerPool.of(zygote, self._resources, self._log), math.inf)
 
     def start(self, worker: int, serial: int, place: int, began: float) -> PipeChannel:
         """Start a process."""
@@ -128,17 +136,31 @@ class LocalTransport:
         return ()
 
 
-def train(parts: Parts, points: Slots, options: WorkerOptions, seed: int, progress: bool | None) -> Run:
+def launch_zygote(problem: Problem, num_workers: int) -> Zygote:
+    """Start the zygote of a run, which imports the module of the problem while the run is being prepared."""
+    module = type(problem).__module__
+    return Zygote.launch(_threads(num_workers), [] if module == "__main__" else [module])
+
+
+def train(parts: Parts, points: Slots, options: WorkerOptions, seed: int, progress: bool | None, zygote: Zygote) -> Run:
     """Run to the end of the budget with worker processes on this machine."""
-    threads = max(1, (os.cpu_count() or 1) // max(1, len(parts.server.workers)))
-    job = job_of(parts, points, options, seed)
+    replaced = [] if parts.checkpoint is None else parts.checkpoint.wanted
+    job = job_of(parts, points, options, seed, replaced)
     with shared_resources(points, job) as resources:
-        transport, clock = LocalTransport(resources, threads, options.log), SystemClock(job.spin_seconds)
-        return run_with_workers(transport, parts, options, progress=progress, clock=clock)
+        transport = LocalTransport(resources, zygote, _threads(len(parts.server.workers)), options.log)
+        return run_with_workers(transport, parts, options, progress=progress, clock=SystemClock(job.spin_seconds))
 
 
-def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int) -> Job:
-    """Return the settings that every worker of a run receives at its start."""
+def _threads(num_workers: int) -> int:
+    """Return how many threads libraries may use in each worker."""
+    return max(1, (os.cpu_count() or 1) // max(1, num_workers))
+
+
+def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int, joining: Iterable[int] = ()) -> Job:
+    """Return the settings that every worker of a run receives at its start.
+
+    ``joining`` workers are not among those of the server yet, but are started with them.
+    """
     memory = None if parts.server.memory is HOST else parts.server.memory
     spin = spin_seconds(
         on_device=parts.server.memory.is_queued, workers=len(parts.server.workers), cores=available_cores()
@@ -151,7 +173,7 @@ def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int) -> Jo
         memory,
         options.slowdown,
         options.speeds,
-        num_workers=len(parts.server.workers),
+        workers=tuple(sorted({*parts.server.workers, *joining})),
         spin_seconds=spin,
         best=parts.best,
     )

@@ -70,12 +70,38 @@ class PipeChannel:
 
 
 @final
+class Zygote:
+    """A zygote process that is a child of this one, and the socket to it. It has no job until a pool sends one."""
+
+    def __init__(self, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        self.control = control
+        self._process = process
+
+    @classmethod
+    def launch(cls, threads: int, modules: Iterable[str] = ()) -> Zygote:
+        """Start a zygote, which imports these modules while it waits for its job."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with theirs:
+                return cls(ours, start_zygote(theirs, threads, modules=modules))
+        except BaseException:
+            ours.close()
+            raise
+
+    def close(self) -> None:
+        """Kill it, and with it all processes that it started."""
+        self.control.close()
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+@final
 class WorkerPool:
     """The worker processes of one zygote. ``control`` is the socket through which the zygote reports deaths."""
 
-    def __init__(
-        self, control: socket.socket, resources: SharedResources, zygote: subprocess.Popen[bytes] | None = None
-    ) -> None:
+    def __init__(self, control: socket.socket, resources: SharedResources, zygote: Zygote | None = None) -> None:
         self.control = control
         self.ready = False
         """True once the zygote has loaded the problem."""
@@ -88,28 +114,34 @@ class WorkerPool:
         macOS may lose a descriptor that its sender closes while it is in transit."""
 
     @classmethod
-    def launch(cls, resources: SharedResources, threads: int, log: Path | None) -> WorkerPool:
-        """Return a pool with a new zygote that is a child of this process."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    def of(cls, zygote: Zygote, resources: SharedResources, log: Path | None = None) -> WorkerPool:
+        """Return a pool with a zygote that is a child of this process. Its output goes to ``log`` from now on."""
+        output = None if log is None else open_log(log)
         try:
-            with theirs:
-                zygote = start_zygote(theirs, threads, log=log)
-        except BaseException:
-            ours.close()
-            raise
-        return cls.around(ours, resources, zygote)
+            return cls.around(zygote.control, resources, zygote, output)
+        finally:
+            if output is not None:
+                os.close(output)
 
     @classmethod
     def around(
-        cls, control: socket.socket, resources: SharedResources, zygote: subprocess.Popen[bytes] | None = None
+        cls,
+        control: socket.socket,
+        resources: SharedResources,
+        zygote: Zygote | None = None,
+        output: int | None = None,
     ) -> WorkerPool:
-        """Return a pool with the zygote at the other end of a socket, which is sent the shared resources."""
+        """Return a pool with the zygote at the other end of a socket, which is sent the shared resources.
+
+        ``output`` is a log file, which becomes its standard output and error.
+        """
         pool = cls(control, resources, zygote)
         payload, mailbox = resources.payload, resources.mailbox
         fds = [payload.fd, resources.points.fd, resources.gradients.fd]
         fds += [mailbox.workers_reports, mailbox.workers_details.fileno()]
         try:
-            pool._stream.send((payload.sizes,), fds, wait=lambda: None)
+            message = (payload.sizes, output is not None)
+            pool._stream.send(message, fds if output is None else [*fds, output], wait=lambda: None)
             control.setblocking(False)
         except BaseException:
             pool.close()
@@ -177,9 +209,7 @@ class WorkerPool:
         while self._sent:
             os.close(self._sent.popitem()[1])
         if self._zygote is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._zygote.pid, signal.SIGKILL)
-            self._zygote.wait()
+            self._zygote.close()
 
     def _disconnect(self) -> None:
         """Wait until a zygote that is not a child has exited, so that no process writes to shared memory later."""
@@ -193,35 +223,27 @@ def start_zygote(
     theirs: socket.socket,
     threads: int,
     *,
-    log: Path | None = None,
     limit_output: bool = False,
     path: Iterable[str] = (),
+    modules: Iterable[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a zygote at the other end of a socket; it imports modules from where this process does, and from ``path``.
 
-    Its output and that of its workers goes to ``log``, of which the beginning and the end are kept; without a log, to
-    the standard output of this process. ``limit_output`` limits the size of that too: only for files that nobody else
-    writes to.
+    Its output and that of its workers goes to the standard output of this process, until a pool sends it a log.
+    ``limit_output`` limits the size of that too: only for files that nobody else writes to. It imports ``modules``
+    while it waits for its job.
     """
     entries = [*sys.path, *(entry for entry in path if entry not in sys.path)]
     code = (
         f"import sys; sys.path[:] = {[str(entry) for entry in entries]!r}; "
         f"from nowait.engines.processes.zygote import main; "
-        f"main({theirs.fileno()}, limit_output={limit_output or log is not None})"
+        f"main({theirs.fileno()}, limit_output={limit_output}, modules={list(modules)!r})"
     )
     defaults = FORKING_VARIABLES | dict.fromkeys(THREAD_VARIABLES, str(threads))
-    environment = defaults | os.environ
-    output = None if log is None else open_log(log)
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-c", code],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env=environment,
-        )
-    finally:
-        if output is not None:
-            os.close(output)
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        env=defaults | os.environ,
+    )

@@ -36,12 +36,19 @@ class Job:
     """Where points and gradients are; None: in host memory."""
     slowdown: dict[int, float] = field(default_factory=dict)
     speeds: Speeds | None = None
-    num_workers: int = 1
-    """How many workers the run was started with."""
+    workers: tuple[int, ...] = (0,)
+    """The numbers of the workers that the run was started or resumed with."""
     spin_seconds: float = 0.0
     """How long a worker polls for its next order before it sleeps."""
     best: BestFile | None = None
     """Where the evaluator keeps the best params."""
+
+    def share_of(self, worker: int) -> int:
+        """Return the share of the data that a worker takes: of as many as there are workers, each has its own.
+
+        After a resume the numbers of workers may have gaps, so they are not the numbers of shares.
+        """
+        return self.workers.index(worker) if worker in self.workers else worker % len(self.workers)
 
 
 @final
@@ -95,7 +102,9 @@ def _fingerprint(job: Job, connections: Connections) -> None:
 
 
 def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
-    Capabilities.of(job.problem).start_worker(worker, job.num_workers)
+    capabilities = Capabilities.of(job.problem)
+    capabilities.take_share(job.share_of(worker), len(job.workers))
+    capabilities.start_worker(worker, len(job.workers))
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
     gradient = connections.gradients[worker]
     computation = Computation(worker, job.problem, job.seed, gradient, connections.send_details)

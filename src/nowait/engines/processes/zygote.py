@@ -10,13 +10,15 @@ with the process that started it, and kills its children.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
+import importlib
 import os
 import select
 import signal
 import socket
+import sys
 import traceback
+from collections.abc import Iterable
 from typing import Protocol, final
 
 from nowait.core.problem import prepare
@@ -27,23 +29,27 @@ from nowait.engines.processes.platform import DetailsSocket, portable
 from nowait.engines.processes.shared import shared_slots
 from nowait.engines.processes.spawned import Inherited, Spawn, flush_lines, run_worker
 from nowait.engines.processes.worker import Connections, Job
+from nowait.system import die_with_parent
 
 SECONDS_BETWEEN_LOOKS = 0.25
 """How often it checks that its parent still exists, and that the log is not too large."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PR_SET_PDEATHSIG = 1
 
 
-def main(control_fd: int, *, limit_output: bool) -> None:
-    """Serve until the socket closes. ``limit_output``: standard output is a log file whose size is limited."""
+def main(control_fd: int, *, limit_output: bool, modules: Iterable[str] = ()) -> None:
+    """Import modules, then receive a job and serve until the socket closes.
+
+    ``limit_output``: standard output is a log file whose size is limited.
+    """
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in STOPPING:
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that workers start would inherit
     flush_lines()
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
+    _import_all(modules)
     try:
-        zygote = _Zygote(control, OutputLimit() if limit_output else None)
+        zygote = _Zygote(control, limit_output=limit_output)
     except BaseException:
         _report(MessageStream(control), "failed", traceback.format_exc()[-LONGEST_MESSAGE // 2 :])
         return
@@ -59,15 +65,17 @@ class Starter(Protocol):
 
 @final
 class _Zygote:
-    def __init__(self, control: socket.socket, limit: OutputLimit | None) -> None:
+    def __init__(self, control: socket.socket, *, limit_output: bool) -> None:
         self._control = control
-        self._limit = limit
         self._stream = MessageStream(control)
         while not self._stream.messages and self._stream.receive():
             pass
-        inherited = Inherited(
-            self._stream.messages.popleft()[0], *(self._stream.descriptors.popleft() for _ in range(5))
-        )
+        sizes, has_log = self._stream.messages.popleft()
+        descriptors = self._stream.descriptors
+        inherited = Inherited(sizes, *(descriptors.popleft() for _ in range(5)))
+        if has_log:
+            _write_output_to(descriptors.popleft())
+        self._limit = OutputLimit() if has_log or limit_output else None
         self._parent = os.getppid()
         self._children: dict[int, int] = {}
         """Serial numbers by process id."""
@@ -157,10 +165,26 @@ class _Fork:
         return process
 
     def _begin(self, zygote: int, orders: int, began: float) -> tuple[Job, Connections]:
-        _die_with_parent(zygote)
+        die_with_parent(zygote)
         signal.set_wakeup_fd(-1)
         self._control.close()
         return self._job, Connections(orders, self._reports, self._details, self._points, self._gradients, began)
+
+
+def _import_all(modules: Iterable[str]) -> None:
+    """Import what the job will need. An error is reported when the job is loaded."""
+    for name in modules:
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(name)
+
+
+def _write_output_to(log: int) -> None:
+    """Make a file the standard output and error of this process and its workers."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
 
 
 def _report(stream: MessageStream, *message: object) -> None:
@@ -171,9 +195,3 @@ def _report(stream: MessageStream, *message: object) -> None:
 def _kill_the_group() -> None:
     """Kill this process, all workers, and the processes that workers started: the server is gone."""
     os.killpg(0, signal.SIGKILL)
-
-
-def _die_with_parent(parent: int) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

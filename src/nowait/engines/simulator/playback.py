@@ -119,9 +119,11 @@ class Playback(PlanPosition):
         """Record that the run diverged."""
         self.diverged = reason
 
-    def finish(self) -> Vector:
-        """Return the answer of the output rule."""
-        answer: Vector = self.params if self.plan.uses is None else self._execution.averages[0]
+    def finish(self, last: Vector) -> Vector:
+        """Return the answer of the output rule: ``last``, a copy of params, if there is none but the last iterate."""
+        if self.plan.uses is None:
+            return last
+        answer: Vector = self._execution.averages[0]
         return answer.astype(self.params.dtype)
 
     def trace(self, seconds: float, last_norm: float) -> Trace:

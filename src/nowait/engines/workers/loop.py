@@ -44,6 +44,8 @@ class Loop:
         self._session = self._dispatcher.session
         self._fingerprinter: Channel | None = None
         self._interrupted = ""
+        self._ended = False
+        """True once all processes were ended."""
         self._seconds = self._next_look = 0.0
         if parts.keeper is not None:
             parts.keeper.wanted_workers = workforce.wanted_workers
@@ -98,7 +100,8 @@ class Loop:
             self._session.interrupt(self._interrupted)
 
     def result(self) -> Run:
-        """Return the finished run."""
+        """End all processes, whose memory the last evaluation may need, and return the finished run."""
+        self._end_processes()
         return self._session.result(self._seconds, self._transport.engine)
 
     def interrupt(self, signal: str) -> None:
@@ -107,12 +110,17 @@ class Loop:
 
     def close(self) -> None:
         """Kill all processes and release everything."""
-        self._transport.close()
+        self._end_processes()
         self._dispatcher.close()
         if self._fingerprinter is not None:
             self._fingerprinter.close()
         if self._parts.keeper is not None:
             self._parts.keeper.wanted_workers = list  # break the reference cycle
+
+    def _end_processes(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._transport.close()
 
     def _handle(self, event: WorkforceEvent) -> None:
         self._clock.read()

@@ -1,0 +1,219 @@
+"""Commands that take many runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nowait.cli.exits import DIVERGED
+from nowait.cli.options import (
+    Address,
+    BatchSize,
+    Config,
+    Engine,
+    Gradients,
+    Json,
+    Loss,
+    Method,
+    Problem,
+    ProblemArgument,
+    Seed,
+    Steps,
+    Target,
+    TargetLoss,
+    chosen,
+    engine_of,
+    free_folder,
+)
+
+
+def race(  # noqa: PLR0917 (typer makes options of them)
+    workers: Annotated[int, typer.Option(help="How many workers.", min=2)] = 40,
+    method: Annotated[
+        list[str] | None, typer.Option(help="A further method, such as ringmaster:max_delay=80; may be repeated.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="processes, on this machine, ray, or simulate.")] = "processes",
+    address: Address = None,
+    native: Annotated[bool, typer.Option("--native", help="Do not slow any worker.")] = False,
+    straggler: Annotated[
+        float | None,
+        typer.Option(help="How many times slower one worker is.", min=1.0, show_default="10; none if native"),
+    ] = None,
+    gradients: Annotated[
+        int | None,
+        typer.Option(
+            help="Every method gets the time in which asynchronous SGD computes this many gradients.",
+            min=100,
+            show_default="32,000; 2,000 if quick",
+        ),
+    ] = None,
+    problem: Problem = None,
+    loss: Loss = "least-squares",
+    batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 256,
+    seeds: Annotated[int, typer.Option(help="Runs of every method; several give bands.", min=1)] = 1,
+    seed: Seed = 0,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where report, figures and runs go, a new folder.", show_default="runs/race-N")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer gradients and stepsizes: about 20 seconds on an idle machine.")
+    ] = False,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Race minibatch SGD against asynchronous SGD, with real worker processes. About two minutes.
+
+    The paper's least squares problem (10,000 rows, 400 dimensions, batches of 256). The workers are slowed like a mixed
+    cluster with one straggler, unless --native. Stepsizes are tuned first, in virtual time on compute times measured
+    in a probe; then every method runs live for the same wall-clock time. Prints a table and conclusions; writes
+    report.html, figures and the runs.
+
+    Example: nowait race --workers 40 --straggler 100 --method ringmaster:max_delay=80
+    """
+    from nowait.cli.race import RaceSettings, run_race
+
+    folder = free_folder(Path("runs/race")) if folder is None else folder
+    run_race(
+        RaceSettings(
+            workers,
+            method or [],
+            engine_of(engine, address),
+            native,
+            straggler,
+            gradients,
+            problem,
+            loss,
+            batch_size,
+            seeds,
+            seed,
+            folder,
+            quick,
+            as_json,
+        )
+    )
+
+
+def sweep(  # noqa: PLR0917 (typer makes options of them)
+    method: Annotated[
+        str, typer.Option(help="A method and its parameters, such as ringmaster:max_delay=80.")
+    ] = "asynchronous",
+    stepsizes: Annotated[
+        str | None, typer.Option(help="Numbers with commas between them.", show_default="nine around 1/L")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
+    gradients: Annotated[int, typer.Option(help="How many gradients each run gets.", min=1)] = 32_000,
+    workers: Annotated[int, typer.Option(help="How many workers.", min=1)] = 40,
+    straggler: Annotated[float, typer.Option(help="How many times slower one worker is.", min=1.0)] = 10.0,
+    problem: Problem = None,
+    loss: Loss = "least-squares",
+    batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 1,
+    device: Annotated[str, typer.Option(help="Where runs are executed: cpu, cuda or cuda:1.")] = "cpu",
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the figure goes, a new folder.", show_default="runs/sweep-N")
+    ] = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Try stepsizes: every one with every seed, in virtual time, on all cores.
+
+    Prints the final losses and which stepsize is best (the lowest median over the seeds among those that never
+    diverged), and draws them.
+
+    Example: nowait sweep --method asynchronous:stepsize=constant --stepsizes 0.01,0.03,0.1,0.3
+    """
+    from nowait.cli.sweep import SweepSettings, run_sweep
+
+    folder = free_folder(Path("runs/sweep")) if folder is None else folder
+    run_sweep(chosen(SweepSettings, locals()))
+
+
+def tune(  # noqa: PLR0917 (typer makes options of them)
+    problem: ProblemArgument = None,
+    method: Method = "asynchronous",
+    stepsize: Annotated[
+        float | None, typer.Option(help="The first γ to try.", show_default="half of 1/(ML), or of 1/L")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="How many stepsizes to try.", min=1)] = 6,
+    workers: Annotated[
+        int | None, typer.Option(help="How many real workers.", min=1, show_default="one for each core")
+    ] = None,
+    speeds: Annotated[
+        str | None,
+        typer.Option(help="Simulate instead: seconds per gradient of every worker, with commas between them."),
+    ] = None,
+    engine: Engine = "processes",
+    address: Address = None,
+    steps: Steps = None,
+    gradients: Gradients = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="End every trial after this many seconds, virtual with --speeds.")
+    ] = None,
+    target_loss: TargetLoss = None,
+    target: Target = None,
+    monitor: Annotated[str, typer.Option(help="The metric to compare: loss, or one of the problem.")] = "loss",
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Steps between evaluations.", min=1, show_default="a tenth of the steps")
+    ] = None,
+    loss: Loss = "least-squares",
+    batch_size: BatchSize = 16,
+    seed: Seed = 0,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Find a stepsize by a few short runs, with real workers or, with --speeds, in virtual time.
+
+    Every trial has the budget given. The first stepsize is followed by larger or smaller ones, then by others near the
+    best. The exit status is 3 if every trial diverged.
+
+    Example: nowait tune mine.py:problem --workers 4 --steps 300 --stepsize 0.05
+    """
+    from nowait.cli.tune import TuneSettings, run_tune
+
+    if run_tune(chosen(TuneSettings, locals()), engine_of(engine, address)).diverged:
+        raise typer.Exit(DIVERGED)
+
+
+def plan(  # noqa: PLR0917 (typer makes options of them)
+    seconds_per_gradient: Annotated[
+        str | None,
+        typer.Option("--seconds-per-gradient", "--seconds", help="Of every worker, with commas between them."),
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="The folder of a run, whose compute times are taken.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Probe this machine with this many workers.", min=1)] = None,
+    probe: Annotated[float, typer.Option(help="Seconds that the probe takes.")] = 3.0,
+    problem: Annotated[
+        str | None,
+        typer.Option(
+            help="A LIBSVM file, module:function or file.py:function.", show_default="a small least squares problem"
+        ),
+    ] = None,
+    loss: Loss = "least-squares",
+    batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 16,
+    target_loss: Annotated[
+        float | None, typer.Option(help="The loss to reach.", show_default="one that all methods reach")
+    ] = None,
+    gradients: Annotated[
+        int | None,
+        typer.Option(
+            help="Gradients of asynchronous SGD in the simulated time.", show_default="20,000, or fewer if slow"
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds.", min=1, show_default="3, or 1 if gradients are slow")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Estimate what asynchrony would gain with these workers, with which method, and which workers to leave out.
+
+    From seconds per gradient, from a recorded run, or from a probe of this machine on your own problem. Methods are
+    compared by formula and by simulation in virtual time, each with its stepsize tuned.
+
+    Example: nowait plan --seconds-per-gradient 1,1,1,10
+    """
+    from nowait.cli.plan import PlanSettings, run_plan
+
+    run_plan(chosen(PlanSettings, locals()))

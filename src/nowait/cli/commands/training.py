@@ -1,0 +1,176 @@
+"""Commands that train, and continue or repeat runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nowait.cli.exits import end
+from nowait.cli.options import (
+    Address,
+    BatchSize,
+    Config,
+    Engine,
+    EvaluateEvery,
+    Folder,
+    Gradients,
+    Json,
+    Loss,
+    Method,
+    ProblemArgument,
+    Seed,
+    Steps,
+    Stepsize,
+    Target,
+    TargetLoss,
+    chosen,
+    engine_of,
+    free_folder,
+)
+
+
+def simulate(  # noqa: PLR0917 (typer makes options of them)
+    problem: ProblemArgument = None,
+    method: Method = "asynchronous",
+    stepsize: Stepsize = None,
+    workers: Annotated[int, typer.Option(help="How many workers; times are lognormal around 1 s.", min=1)] = 8,
+    straggler: Annotated[float, typer.Option(help="How many times slower one worker is.", min=1.0)] = 10.0,
+    speeds: Annotated[
+        str | None, typer.Option(help="Instead: seconds per gradient of every worker, with commas between them.")
+    ] = None,
+    steps: Steps = None,
+    gradients: Gradients = None,
+    seconds: Annotated[float | None, typer.Option(help="End after this many virtual seconds.")] = None,
+    target_loss: TargetLoss = None,
+    target: Target = None,
+    evaluate_every: EvaluateEvery = None,
+    loss: Loss = "least-squares",
+    batch_size: BatchSize = 16,
+    seed: Seed = 0,
+    folder: Folder = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Train in virtual time with workers of any speed, and save the run.
+
+    Example: nowait simulate --speeds 1,1,1,10 --method ringmaster:max_delay=8 --stepsize 0.1 --steps 2000
+    """
+    from nowait.cli.runs import RunSettings, run_simulate
+
+    folder = free_folder(Path("runs/simulate")) if folder is None else folder
+    asked = chosen(RunSettings, locals())
+    end(run_simulate(asked, speeds, straggler))
+
+
+def train(  # noqa: PLR0917 (typer makes options of them)
+    problem: ProblemArgument = None,
+    method: Method = "asynchronous",
+    stepsize: Stepsize = None,
+    workers: Annotated[int, typer.Option(help="How many workers.", min=1)] = 4,
+    most_workers: Annotated[
+        int | None,
+        typer.Option(
+            help="With --engine ray: start with --workers and add up to this many.", min=1, show_default="no more"
+        ),
+    ] = None,
+    engine: Engine = "processes",
+    address: Address = None,
+    steps: Steps = None,
+    gradients: Gradients = None,
+    seconds: Annotated[float | None, typer.Option(help="End after this many seconds.")] = None,
+    target_loss: TargetLoss = None,
+    target: Target = None,
+    evaluate_every: EvaluateEvery = None,
+    slowdown: Annotated[str | None, typer.Option(help="Simulated stragglers, such as 0=100,3=2.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.", min=1)] = None,
+    checkpoint_seconds: Annotated[float | None, typer.Option(help="Seconds between checkpoints.")] = None,
+    keep_best: Annotated[
+        str | None, typer.Option(help="Keep the params with the best loss, or metric of this name.")
+    ] = None,
+    loss: Loss = "least-squares",
+    batch_size: BatchSize = 16,
+    seed: Seed = 0,
+    folder: Folder = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Train with real workers, on this machine or on Ray; checkpoints, Ctrl-C and resume as in nw.train.
+
+    Example: nowait train mine.py:problem --workers 8 --steps 10000 --stepsize 0.05 --checkpoint-every 1000
+    """
+    from nowait.cli.runs import RunSettings, run_train
+
+    folder = free_folder(Path("runs/train")) if folder is None else folder
+    asked = chosen(RunSettings, locals())
+    where = {"engine": engine_of(engine, address), "workers": (workers, most_workers) if most_workers else workers}
+    kept = {
+        "checkpoint_every": checkpoint_every,
+        "checkpoint_seconds": checkpoint_seconds,
+        "keep_best": keep_best,
+    }
+    end(run_train(asked, where, slowdown, kept))
+
+
+def resume(  # noqa: PLR0917 (typer makes options of them)
+    folder: Annotated[Path, typer.Argument(help="The folder of a run of nowait train or nw.train.")],
+    problem: Annotated[
+        str | None, typer.Option(help="As in nowait train.", show_default="as stored in the run")
+    ] = None,
+    loss: Annotated[str | None, typer.Option(help="Of a LIBSVM file.", show_default="as stored")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as stored")] = None,
+    engine: Annotated[str | None, typer.Option(help="processes or ray.", show_default="as it was")] = None,
+    address: Address = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Go on to this many steps in all.", show_default="as stored")
+    ] = None,
+    gradients: Annotated[
+        int | None, typer.Option(help="Go on to this many gradients in all.", show_default="as stored")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Go on to this many seconds in all.", show_default="as stored")
+    ] = None,
+    target_loss: Annotated[float | None, typer.Option(help="Go on to this loss.", show_default="as stored")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Go on until metrics reach values, as in train.", show_default="as stored")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Continue a run from its last checkpoint, after a crash or Ctrl-C, or beyond its end with a new budget.
+
+    Code that the folder names runs only after you confirm it; --problem names it explicitly.
+
+    Example: nowait resume runs/train-1 --steps 20000
+    """
+    from nowait.cli.runs import Named, run_resume, target_of
+
+    where = None if engine is None and address is None else engine_of(engine or "ray", address)
+    budget = {
+        "steps": steps,
+        "gradients": gradients,
+        "seconds": seconds,
+        "target_loss": target_loss,
+        "target": target_of(target),
+    }
+    end(run_resume(folder, Named(problem, loss, batch_size), where, budget, as_json))
+
+
+def replay(
+    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    problem: Annotated[
+        str | None, typer.Option(help="As in nowait train.", show_default="as stored in the run")
+    ] = None,
+    loss: Annotated[str | None, typer.Option(help="Of a LIBSVM file.", show_default="as stored")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as stored")] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay a recorded run from its trace and compare the params bit for bit.
+
+    Code that the folder names runs only after you confirm it; --problem names it explicitly.
+
+    Example: nowait replay runs/train-1
+    """
+    from nowait.cli.runs import Named, run_replay
+
+    run_replay(folder, Named(problem, loss, batch_size), as_json)
