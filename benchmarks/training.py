@@ -9,8 +9,9 @@ two cores); in the second setting one worker takes ten times as long.
 
 Momentum and stepsize of each are tuned by the same number of trials in virtual time (``nw.tune``), DDP's on minibatch
 SGD, which is the same algorithm. A trial ends at the accuracy, and the soonest is the best. Times are medians over
-seeds that no trial had, and exclude the start. Those of DDP exclude its evaluations as well; nowait evaluates
-concurrently. All begin at the same params, and DDP draws the samples that minibatch SGD draws.
+seeds that no trial had. They begin when all workers have been started: at a barrier with DDP, and when the last worker
+begins its first gradient with nowait (the others have delivered a few by then). Those of DDP exclude its
+evaluations; nowait evaluates concurrently. All begin at the same params, and DDP draws the samples of minibatch SGD.
 
 Last, ``nw.plan`` compares methods in virtual time where gradients have more noise and speeds differ in other ways.
 """
@@ -290,8 +291,15 @@ def ddp_jobs(chosen):
 
 def run_nowait(problem, chosen, seed):
     run = nw.train(problem, chosen.tuning.method, seconds=MOST_SECONDS, seed=seed, **chosen.arguments)
-    seconds, gradients = until_accurate(run)
-    return seconds, gradients / float(run.history.time[-1] if math.isinf(seconds) else seconds)
+    (seconds, gradients), began = until_accurate(run), start_of(run.trace)
+    end = float(run.history.time[-1]) if math.isinf(seconds) else seconds
+    return seconds - began, gradients / (end - began)
+
+
+def start_of(trace):
+    """Return when the last worker began its first gradient."""
+    _, first_rows = np.unique(trace.worker, return_index=True)
+    return float(trace.started[first_rows].max())
 
 
 # What is printed
@@ -341,7 +349,8 @@ def show_plans():
         advice = nw.plan(problem, speeds=speeds, gradients=PLAN_GRADIENTS, seeds=PLAN_SEEDS, progress=False)
         print(f"\n{title}, to a loss of {advice.target_loss:.3g}; s_max/HM = {advice.speedup.speedup:.2f}")
         for one in advice.simulated:
-            print(f"{one.method:54}{advice.minibatch.seconds / one.seconds:7.2f} x", flush=True)
+            sooner, error = advice.minibatch.seconds / one.seconds, one.error / one.seconds
+            print(f"{one.method:54}{sooner:7.2f} x, standard error {100 * error:.0f} %", flush=True)
 
 
 def main():
