@@ -115,6 +115,13 @@ def test_trials_that_reach_the_target_are_compared_by_their_time():
     assert math.isfinite(times[found.stepsize])
 
 
+def test_tunings_of_several_methods_are_compared_by_their_scores():
+    methods = [nw.MinibatchSGD(0.5), nw.MSynchronousSGD(0.5, wait_for=2)]
+    slow, fast = (tuned(method=method, target_loss=0.01, trials=2, evaluate_every=1) for method in methods)
+    assert fast.score == (REACHED, fast.best.seconds_to_target)
+    assert fast.score < slow.score, "a round without the slow worker takes a ninth of the time"
+
+
 def test_a_function_of_the_stepsize_starts_at_half_of_1_over_l_times_m():
     found = tuned(method=lambda size: nw.AsynchronousSGD(nw.Constant(size)), trials=1)
     assert found.stepsize == pytest.approx(0.5 / (3 * PROBLEM.constants().L))

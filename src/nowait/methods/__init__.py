@@ -11,6 +11,7 @@ from nowait.methods.fadas import FADAS
 from nowait.methods.fed_at import FedAT
 from nowait.methods.fed_buff import FedBuff
 from nowait.methods.gradient_table import GradientTable
+from nowait.methods.m_synchronous_sgd import MSynchronousSGD
 from nowait.methods.malenia_sgd import MaleniaSGD
 from nowait.methods.mind_flayer_sgd import MindFlayerSGD
 from nowait.methods.minibatch_sgd import MinibatchSGD
@@ -38,6 +39,7 @@ __all__ = [
     "FedAT",
     "FedBuff",
     "GradientTable",
+    "MSynchronousSGD",
     "MaleniaSGD",
     "MindFlayerSGD",
     "MinibatchSGD",

@@ -13,6 +13,7 @@ from nowait.methods import (
     GradientTable,
     MaleniaSGD,
     MinibatchSGD,
+    MSynchronousSGD,
     RennalaSGD,
     RescaledASGD,
     RingleaderASGD,
@@ -43,8 +44,11 @@ def candidates(speedup: Speedup, heterogeneous: bool) -> list[Candidate]:
     everybody = tuple(range(speedup.workers))
     if heterogeneous:
         return _for_own_data(everybody)
-    return _for_same_data(everybody) + [
-        candidate for some in smaller_groups(speedup) for candidate in _without_the_slow(some, speedup.workers)
+    groups = smaller_groups(speedup)
+    return [
+        *_for_same_data(everybody),
+        *(_not_waiting_for_the_slow(len(some), everybody) for some in groups),
+        *(candidate for some in groups for candidate in _without_the_slow(some, speedup.workers)),
     ]
 
 
@@ -71,6 +75,11 @@ def _for_same_data(workers: tuple[int, ...]) -> list[Candidate]:
         ),
         Candidate(f"Rennala SGD, batch {count}", lambda size: RennalaSGD(Constant(size), batch=count), workers, ROUNDS),
     ]
+
+
+def _not_waiting_for_the_slow(count: int, workers: tuple[int, ...]) -> Candidate:
+    name = f"m-Synchronous SGD, the first {count} of {len(workers)}"
+    return Candidate(name, lambda size: MSynchronousSGD(Constant(size), wait_for=count), workers, ROUNDS)
 
 
 def _without_the_slow(workers: tuple[int, ...], all_workers: int) -> list[Candidate]:

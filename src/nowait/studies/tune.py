@@ -86,6 +86,11 @@ class Tuning:
         return next(trial for trial in self.trials if trial.stepsize == self.stepsize)
 
     @property
+    def score(self) -> Score:
+        """The score of the best trial. Compares tunings with the same budget and target; the lowest is the best."""
+        return self.best.score(self.monitor)
+
+    @property
     def diverged(self) -> bool:
         """True if every trial diverged, so that no stepsize was found."""
         return all(trial.score(self.monitor)[0] == DIVERGED for trial in self.trials)
