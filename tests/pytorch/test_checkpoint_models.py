@@ -276,3 +276,12 @@ def test_every_checkpoint_of_a_run_has_the_model(tmp_path, monkeypatch, caplog):
     assert "step_30/model.safetensors is damaged: its checksum differs" in caplog.text
     assert latest.state.steps < 30
     assert np.array_equal(latest.state.params, seen.at.get(latest.state.steps, problem.initial()))
+
+
+def test_a_run_in_host_memory_is_resumed_from_its_model_with_its_optimiser(tmp_path):
+    problem, folder, update = a_problem(Tied), tmp_path / "run", TorchOptimizer(torch.optim.AdamW, betas=(0.5, 0.9))
+    nw.train(problem, METHOD, workers=1, steps=20, update=update, folder=folder, checkpoint_every=5)
+    resumed = nw.resume(folder, problem, steps=30)
+    assert resumed.stats.steps == 30
+    replayed = nw.replay(resumed.trace, problem, METHOD, update=update)
+    assert np.array_equal(replayed.last, resumed.last), "as if it had not been interrupted"
