@@ -9,14 +9,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 export PYTHONDONTWRITEBYTECODE =
 # Empty, whatever the environment says: workers would otherwise compile the sources again each time one starts.
 
-.PHONY: help race test test-shuffled test-portable test-adapters check wheel format docs bench-simulation bench-engines bench-training golden mutants clean
+.PHONY: help race test test-shuffled test-portable test-adapters warm-bytecode warm-kernels check wheel format docs bench-simulation bench-engines bench-training golden mutants clean
 
 help:
 	@echo "make race              compare minibatch SGD with asynchronous SGD (real workers, about two minutes)"
 	@echo "make test              run the tests"
 	@echo "make test-portable     run the tests of real workers in portable mode, as on macOS (ten minutes)"
 	@echo "make test-shuffled     run the tests in random order; NOWAIT_SHUFFLE=7 sets the seed"
-	@echo "make test-adapters     run the tests with transformers, peft and Lightning, which are installed for it"
+	@echo "make test-adapters     run the tests that use transformers, peft and Lightning"
 	@echo "make check             check format, lint, types and layers"
 	@echo "make wheel             build the wheel and test it in an empty environment"
 	@echo "make format            format the code and apply automatic fixes"
@@ -39,10 +39,17 @@ test-shuffled: $(VENV)/.installed-dev
 test-portable: $(VENV)/.installed-dev
 	NOWAIT_PORTABLE=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/processes tests/engines
 
-test-adapters: $(VENV)/.installed-dev $(VENV)/.installed-adapters
+test-adapters: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/pytorch/test_adapters.py tests/test_examples.py
 
-wheel: $(VENV)/.installed-dev
+# What processes of `make test` would otherwise compile at the same time, each for itself. What fails here fails there, too.
+warm-bytecode: $(VENV)/.installed-dev
+	-$(BIN)/python -m pytest -n 0 --collect-only -qq > /dev/null
+
+warm-kernels: $(VENV)/.installed-dev
+	-$(BIN)/python tests/golden.py --check
+
+wheel: | $(BIN)/python
 	$(BIN)/python .ci/wheel.py
 
 check: $(VENV)/.installed-dev
@@ -65,6 +72,7 @@ bench-simulation: $(VENV)/.installed
 bench-engines: $(VENV)/.installed-ray
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/large_params.py
+	$(BIN)/python benchmarks/network.py
 	$(BIN)/python benchmarks/cluster.py
 
 bench-training: $(VENV)/.installed-dev
@@ -83,7 +91,8 @@ clean:
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "nowait needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --upgrade-deps $(VENV)
+# --upgrade-deps: the pip that comes with Python 3.11 takes twice as long to choose versions.
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable .
@@ -95,8 +104,4 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.installed-ray: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[ray]'
-	@touch $@ $(VENV)/.installed
-
-$(VENV)/.installed-adapters: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[adapters]'
 	@touch $@ $(VENV)/.installed

@@ -38,9 +38,11 @@ def check_content(names: list[str]) -> None:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    venv.create(folder / "venv", with_pip=True)
+    """Install the wheel with the pip that runs this script: an environment without pip is made in no time."""
+    venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
-    run([str(python), *PIP, "install", "--no-compile", "--constraint", str(ROOT / "constraints.txt"), str(wheel)])
+    options = ["--no-compile", "--constraint", str(ROOT / "constraints.txt")]
+    run([sys.executable, *PIP, "--python", str(python), "install", *options, str(wheel)])
     return python
 
 

@@ -143,14 +143,14 @@ def plain_loop(width, steps):
     return times
 
 
-def train(problem, steps, callbacks=(), **options):
+def train(problem, steps, callbacks=(), evaluate_every=None, **options):
     times = StepTimes()
     run = nw.train(
         problem,
         nw.AsynchronousSGD(nw.DelayAdaptive(1e-4)),
         workers=WORKERS,
         steps=steps,
-        evaluate_every=steps,
+        evaluate_every=evaluate_every or steps,
         update=TorchOptimizer(torch.optim.AdamW),
         callbacks=[times, *callbacks],
         progress=False,
@@ -188,35 +188,37 @@ def shown(memory, params_bytes):
 
 
 class Stages(nw.Callback):
-    """Tells the memory in which stage a run is."""
+    """Tells the memory in which stage a run is, by the number of steps."""
 
-    def __init__(self, memory, name, steps):
-        self._memory, self._name, self._steps = memory, name, steps
+    def __init__(self, memory, stages):
+        self._memory, self._stages = memory, stages
 
     def on_step(self, control):
-        self._memory.stage = self._name if control.steps < self._steps else f"end of the {self._name}"
+        self._memory.stage = self._stages.get(control.steps, self._memory.stage)
 
 
 def measure_stages(size):
     """Print the peak of each stage of two runs, the second one with a checkpoint."""
-    width, steps = WIDTHS[size], STAGE_STEPS
+    width, steps, half = WIDTHS[size], STAGE_STEPS, STAGE_STEPS // 2
     plain_loop(width, 2)  # loads what optimisers and models need
     with tempfile.TemporaryDirectory() as folder, PeakMemory() as memory:
         memory.stage = "construction"
         problem = problem_of(width)
-        memory.stage = "start of the run"
-        _, run = train(problem, steps, [Stages(memory, "run", steps)])
+        params_bytes = problem.initial().nbytes
+        memory.stage = "start, first evaluation"
+        stages = Stages(memory, {1: "steps", half - 1: "steps, an evaluation", steps: "end"})
+        _, run = train(problem, steps, [stages], evaluate_every=half)
         memory.stage = "afterwards"
         time.sleep(1.0)
         del run
         memory.stage = "start with a folder"
-        options = {"folder": Path(folder) / "run", "checkpoint_every": steps // 2}
-        train(problem, steps, [Stages(memory, "run with a checkpoint", steps)], **options)
+        stages = Stages(memory, {1: "steps again", half - 1: "steps, a checkpoint", steps: "end with a checkpoint"})
+        train(problem, steps, [stages], folder=Path(folder) / "run", checkpoint_every=half)
     print(f"Peak memory by stage in copies of {size} params; AdamW, {WORKERS} workers")
-    print(f"{'':>32}" + "".join(f"{kind:>9}" for kind in (*KINDS, "sum")))
+    print(f"{'':>24}" + "".join(f"{kind:>9}" for kind in (*KINDS, "sum")))
     for stage, used in memory.peaks.items():
-        copies = [value / problem.initial().nbytes for value in (*used.values(), sum(used.values()))]
-        print(f"{stage:>32}" + "".join(f"{value:9.1f}" for value in copies))
+        copies = [value / params_bytes for value in (*used.values(), sum(used.values()))]
+        print(f"{stage:>24}" + "".join(f"{value:9.1f}" for value in copies))
 
 
 def main():

@@ -1,5 +1,6 @@
 """Shared fixtures."""
 
+import os
 import signal
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import settings
 
 from nowait.engines.simulator import cold
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # models of tests come from configs: nothing is downloaded
 cold.PATIENCE.gradients = 0  # on a fresh machine, too, short runs of tests go the compiled way
 settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=60, database=None)
 settings.load_profile("deterministic")

@@ -15,7 +15,7 @@ from nowait.testing import METHOD_CHECKS
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PACKAGES = {"torch_lightning": "lightning", "torch_lora": "peft", "torch_trainer": "transformers"}
-"""Packages without which an example is skipped: CI does not install them."""
+"""Packages of the extra ``adapters``; an example is skipped where its package is not installed."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

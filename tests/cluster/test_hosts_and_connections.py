@@ -2,30 +2,27 @@
 
 import contextlib
 import math
-import random
 import select
 import socket
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("ray")
-pytest.importorskip("zmq")
-
-import zmq
 
 from nowait.engines.cluster.back_off import LONGEST_PAUSE, STEADY_SECONDS, BackOff
-from nowait.engines.cluster.connection_limit import ACCEPTED, CLOSED, ConnectionLimit, Unauthenticated
 from nowait.engines.cluster.host_table import HostRecord, HostTable, choose_nodes
 from nowait.engines.cluster.listener import LocalListener
-from nowait.engines.cluster.messages import Format, Message, MessageKind
 from nowait.engines.cluster.options import RayCluster
-from nowait.engines.cluster.remote import RemotePool
-from nowait.engines.cluster.sockets import HostSocket, ServerSocket
+from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.messages import POINT_ORDER, Message, MessageKind
+from nowait.engines.network.remote import RemotePool
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.workers.records import ORDER, REPORT, Instruction, ReportKind
+from nowait.engines.workers.records import REPORT, Instruction, ReportKind
+from nowait.engines.workers.transport import Gone
 
 
 class Clock:
@@ -175,85 +172,11 @@ def test_losing_a_host_pauses_its_node_and_counts_those_that_were_of_no_use():
     assert hosts.of(b"1") is None
 
 
-# Connections without the keys
-
-
-def test_past_the_limit_the_oldest_connection_has_to_go():
-    waiting = Unauthenticated(most=2)
-    assert waiting.accepted(5) == []
-    assert waiting.accepted(6) == []
-    assert waiting.accepted(7) == [5]
-    waiting.remove(7)
-    assert waiting.accepted(8) == []
-    assert waiting.accepted(6) == [], "its number was given to a new connection"
-    assert waiting.accepted(9) == [8]
-    waiting.most = 1
-    assert waiting.accepted(10) == [6, 9]
-    assert len(waiting) == 1
-
-
-def test_no_order_of_events_lets_more_wait_than_the_limit():
-    chance, waiting = random.Random(0), Unauthenticated(most=5)
-    for _ in range(2_000):
-        connection = chance.randrange(20)
-        what = chance.random()
-        if what < 0.6:
-            assert connection not in waiting.accepted(connection)
-        else:
-            waiting.remove(connection)
-        assert len(waiting) <= 5
-
-
-@pytest.fixture
-def connections():
-    """Three connections to a port of this process, as pairs of the accepted end and the other one."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
-        address = listener.getsockname()
-
-        def connect():
-            theirs = stack.enter_context(socket.create_connection(address))
-            return stack.enter_context(listener.accept()[0]), theirs
-
-        yield [connect() for _ in range(3)]
-
-
-@pytest.fixture
-def limit(connections):
-    """A limit of one connection to that port; the test delivers the events."""
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as unused:
-        limit = ConnectionLimit(unused, connections[0][0].getsockname()[1], 1)
-        yield limit
-        unused.disable_monitor()
-        limit._events.close(linger=0)
-
-
-def test_a_connection_that_authenticated_is_kept_when_events_of_its_descriptor_arrive_late(connections, limit):
-    (ours, theirs), (stranger, its_end), (newest, _) = connections
-    limit.authenticated(ours.fileno())
-    limit.handle(CLOSED, ours.fileno())  # of an earlier connection with this descriptor
-    limit.handle(ACCEPTED, ours.fileno())
-    limit.handle(ACCEPTED, stranger.fileno())
-    limit.handle(ACCEPTED, newest.fileno())
-    assert is_closed(its_end)
-    ours.sendall(b"open")
-    assert theirs.recv(4) == b"open"
-
-
-def test_a_descriptor_that_now_belongs_to_another_port_is_not_shut_down(connections, limit):
-    (ours, _), (newest, _), _ = connections
-    with (
-        socket.create_server(("127.0.0.1", 0)) as other,
-        socket.create_connection(other.getsockname()) as theirs,
-        other.accept()[0] as elsewhere,
-    ):
-        for connection in (elsewhere, ours, newest):
-            limit.handle(ACCEPTED, connection.fileno())
-        elsewhere.sendall(b"open")
-        assert theirs.recv(4) == b"open"
+# Connections on the driver's own node
 
 
 def is_closed(stranger):
-    """Whether the other end hung up; waits for that, but reads over ZeroMQ's greeting."""
+    """Whether the other end hung up; waits for that."""
     while select.select([stranger], [], [], 30)[0]:
         try:
             if not stranger.recv(1024):
@@ -261,51 +184,6 @@ def is_closed(stranger):
         except ConnectionResetError:
             return True
     return False
-
-
-@pytest.fixture
-def strangers():
-    """A function that opens 20 connections to a port; they are closed after the test."""
-    with contextlib.ExitStack() as stack:
-
-        def connect(port):
-            return [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(20)]
-
-        yield connect
-
-
-@pytest.mark.parametrize("encrypt", [True, False])
-def test_connections_without_the_keys_are_limited_and_hosts_still_get_in(encrypt, strangers):
-    form = Format(5, "<f8")
-    options = {"encrypt": encrypt, "handshake_milliseconds": 0, "spare_connections": 4}
-    with contextlib.closing(ServerSocket.open("127.0.0.1", None, form, **options)) as server:
-        server.expect(1)
-        port = int(server.address.url.rpartition(":")[2])
-        first = strangers(port)
-        assert all(is_closed(stranger) for stranger in first[:15]), "only the last five are left"
-        with contextlib.closing(HostSocket.connect(server.address, b"1", form)) as host:
-            host.send(MessageKind.HEARTBEAT)
-            assert received(server)[0] == b"1"
-            second = strangers(port)
-            assert all(is_closed(stranger) for stranger in (*first[15:], *second[:15]))
-            host.send(MessageKind.REPORTS, b"records ", [np.arange(5.0)])
-            sender, message = received(server)
-            assert (sender, message.kind, message.content) == (b"1", MessageKind.REPORTS, b"records ")
-            assert not host.broken()
-
-
-def test_a_connection_that_does_not_show_the_keys_in_time_is_closed():
-    server = ServerSocket.open("127.0.0.1", None, Format(5, "<f8"), encrypt=True, handshake_milliseconds=50)
-    with socket.create_connection(("127.0.0.1", int(server.address.url.rpartition(":")[2]))) as stranger:
-        assert is_closed(stranger)
-    server.close()
-
-
-def received(server):
-    """The next message; the test waits for it."""
-    while not server.pending():
-        select.select([server.fd], [], [], 1.0)
-    return server.receive()
 
 
 def accept(listener):
@@ -362,34 +240,94 @@ class RecordingSocket:
     """In the place of the server's socket: keeps what is sent."""
 
     def __init__(self):
-        self.sent = []
+        self.sent, self.disconnected = [], []
+
+    def disconnect(self, identity):
+        self.disconnected.append(identity)
 
     def send(self, receiver, kind, content=b"", vectors=()):
-        self.sent.append((kind, len(content) // ORDER.size, len(vectors)))
+        self.sent.append((kind, len(content) // POINT_ORDER.size, len(vectors)))
 
 
-def test_every_message_of_reports_gets_its_own_reply():
-    """A relay that misses replies stops reading its workers' reports."""
-    pytest.importorskip("ray")
+@pytest.fixture
+def remote():
+    """A transport with one host on another node that has two workers, and the points that tickets have."""
     from nowait.engines.cluster.transport import RayTransport
 
-    points, gradients = SharedSlots(5, "<f8"), SharedSlots(5, "<f8")
+    points, gradients, versions = SharedSlots(5, "<f8"), SharedSlots(5, "<f8"), {}
     with contextlib.closing(points), contextlib.closing(gradients), contextlib.closing(Mailbox.open()) as mailbox:
         for _ in range(2):
             points.allocate()
         resources = SharedResources(points, gradients, mailbox, payload=None)
-        transport = RayTransport(RayCluster(), resources, minimum=1, max_failures=5, log=None)
-        socket = transport._socket = RecordingSocket()
-        remote = RemotePool(b"1", socket, points)
-        transport._hosts.add([host(1, ready=True, remote=remote)])
-        channels = [remote.start(worker, 10 + worker, 0.0) for worker in range(2)]
-        socket.sent.clear()
-        for ticket in range(4):
-            worker = ticket % 2
-            record = REPORT.pack(ticket, 0.0, 0.0, worker, ReportKind.GRADIENT)
-            message = Message(MessageKind.REPORTS, record, [np.ones(5)])
-            for event in transport._on_message(b"1", message):
-                assert list(event.gradients) == [worker]
-                if ticket < 3:
-                    channels[worker].send(ticket + 9, 0, worker, Instruction.KEEP)
-        assert socket.sent == [(MessageKind.ORDERS, 1, 1)] * 3 + [(MessageKind.ORDERS, 0, 0)]
+        of = versions.__getitem__
+        transport = RayTransport(RayCluster(), resources, of, minimum=1, max_failures=5, log=None)
+        transport._socket = RecordingSocket()
+        pool = RemotePool(b"1", transport._socket, points, of)
+        transport._hosts.add([host(1, ready=True, remote=pool)])
+        channels = [pool.start(worker, 10 + worker, 0.0) for worker in range(2)]
+        transport._socket.sent.clear()
+        yield transport, channels, versions
+
+
+def report(ticket, worker):
+    record = REPORT.pack(ticket, 0.0, 0.0, worker, ReportKind.GRADIENT)
+    return Message(MessageKind.REPORTS, record, [np.ones(5)])
+
+
+def test_every_message_of_reports_gets_its_own_reply(remote):
+    """A relay that misses replies stops reading its workers' reports."""
+    transport, channels, versions = remote
+    for ticket in range(4):
+        worker = ticket % 2
+        for event in transport._on_message(b"1", report(ticket, worker)):
+            assert list(event.gradients) == [worker]
+            if ticket < 3:
+                versions[ticket + 9] = ticket
+                channels[worker].send(ticket + 9, 0, worker, Instruction.KEEP)
+    assert transport._socket.sent == [(MessageKind.ORDERS, 1, 1)] * 3 + [(MessageKind.ORDERS, 0, 0)]
+
+
+def test_a_point_that_the_host_has_is_not_sent_again(remote):
+    """Both workers get version 7, then worker 0 gets it again, then version 8, then both do."""
+    transport, channels, versions = remote
+    orders = [(0, 7), (1, 7), (0, 7), (0, 8), (0, 8), (1, 8)]
+    for ticket, (worker, version) in enumerate(orders):
+        for _ in transport._on_message(b"1", report(ticket, worker)):
+            versions[ticket] = version
+            channels[worker].send(ticket, 0, 0, Instruction.KEEP)
+    assert [points for _, _, points in transport._socket.sent] == [1, 0, 0, 1, 0, 0]
+
+
+def test_gradients_go_to_the_slots_of_the_workers_that_the_host_has(remote):
+    transport, _, _ = remote
+    [slot] = transport._gradient_slots(b"1", MessageKind.REPORTS, report(0, 1).content, 1)
+    assert slot is transport._resources.gradients[1]
+    for identity, kind, content, count in [
+        (b"1", MessageKind.REPORTS, report(0, 5).content, 1),
+        (b"1", MessageKind.REPORTS, report(0, 1).content, 2),
+        (b"1", MessageKind.REPORTS, b"odd", 1),
+        (b"1", MessageKind.DETAILS, report(0, 1).content, 1),
+        (b"2", MessageKind.REPORTS, report(0, 1).content, 1),
+    ]:
+        with pytest.raises(ProtocolError):
+            transport._gradient_slots(identity, kind, content, count)
+
+
+@pytest.mark.parametrize(
+    "message", [report(0, 5), report(0, 1)._replace(vectors=[]), report(0, 1)._replace(content=b"x")]
+)
+def test_a_host_that_reports_for_others_or_nonsense_is_given_up(message, remote, caplog):
+    transport, _, _ = remote
+    transport._provisioner = SimpleNamespace(dismiss=lambda host: None)
+    [gone] = transport._on_message(b"1", message)
+    assert isinstance(gone, Gone)
+    assert transport._socket.disconnected == [b"1"]
+    assert transport._hosts.of(b"1") is None
+
+
+def test_a_host_whose_connection_broke_is_given_up_if_ray_does_not_say_why():
+    hosts = table(host(1, ready=True, remote=Pool(0.0)))
+    hosts.disconnected(b"1", "it was cut", now=1.0)
+    hosts.disconnected(b"2", "unknown hosts do not matter", now=1.0)
+    assert hosts.overdue(2.0) == []
+    assert [(found.place, cause) for found, cause in hosts.overdue(4.5)] == [(1, "its connection is gone: it was cut")]

@@ -173,11 +173,18 @@ def test_a_worker_computes_it_and_another_problem_leaves_the_folder_as_it_was(tm
     assert np.array_equal(state, np.random.get_state()[1])  # noqa: NPY002
 
 
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("interrupted") / "run"
+    interrupted_run(folder, Faulty())
+    return folder
+
+
 @pytest.mark.parametrize("fault", ["kill", "leave", "fail", "hang"])
-def test_a_gradient_that_crashes_raises_or_hangs_is_no_comparison(fault, tmp_path, caplog, monkeypatch):
+def test_a_gradient_that_crashes_raises_or_hangs_is_no_comparison(fault, interrupted, tmp_path, caplog, monkeypatch):
     """Job 0 of worker 0 is what the fingerprint is made of; the run has it behind when it is resumed."""
     monkeypatch.setattr(fingerprinting, "SECONDS_TO_COMPARE", 0.2 if fault == "hang" else 120.0)
-    interrupted_run(tmp_path / "run", Faulty())
+    shutil.copytree(interrupted, tmp_path / "run", symlinks=True)
     recorded = fingerprint_of(tmp_path / "run")
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="nowait"):

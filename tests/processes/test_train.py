@@ -165,6 +165,16 @@ def test_what_workers_print_is_not_lost(tmp_path):
     assert "worker 1 at job 0\n" in (tmp_path / "run" / "workers.log").read_text()
 
 
+def test_files_of_a_problem_that_cannot_be_written_do_not_cost_the_run(tmp_path, caplog):
+    class Unwritable(Faulty):
+        def write_files(self, params, folder):
+            raise OSError("no space")
+
+    nw.train(Unwritable(), ASYNCHRONOUS, workers=1, steps=5, folder=tmp_path / "run")
+    assert nw.load(tmp_path / "run").stats.steps == 5
+    assert "the run is saved, but Unwritable.write_files failed: OSError('no space')" in caplog.text
+
+
 def test_long_errors_in_any_script_are_shown():
     class Long(Faulty):
         def gradient(self, point, sample):

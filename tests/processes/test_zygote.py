@@ -18,6 +18,7 @@ from faulty import Faulty, train_until
 from nowait.engines.processes import pool
 from nowait.engines.processes.platform import portable
 from nowait.engines.processes.pool import start_zygote
+from nowait.engines.processes.spawned import run_worker
 from nowait.engines.workers import failures
 from nowait.testing import CATALOGUE
 
@@ -186,3 +187,12 @@ def test_a_run_that_failed_keeps_no_shared_memory_once_its_error_is_gone():
     with contextlib.suppress(RuntimeError):
         nw.train(Faulty(dimension=500), method, workers=2, steps=20, callbacks=[fail])
     assert _maps_and_files_of_shared_memory() == before
+
+
+def test_a_problem_that_ends_its_worker_shows_where(capfd):
+    process = os.fork()
+    if process == 0:
+        run_worker(0, lambda: sys.exit(3))
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 3
+    assert "lambda: sys.exit(3)" in capfd.readouterr().err

@@ -1,4 +1,9 @@
-"""Problems from a Hugging Face Trainer and a LightningModule, with the real packages: ``make test-adapters``."""
+"""Problems from a Hugging Face Trainer and a LightningModule, with the real packages: ``make test-adapters``.
+
+They take seconds to import, so only the tests that use one import it.
+"""
+
+from importlib.util import find_spec
 
 import cloudpickle
 import numpy as np
@@ -7,16 +12,14 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
 
 import nowait as nw
 from nowait.core import sampler
 from nowait.pytorch import TorchProblem
 
-transformers = pytest.importorskip("transformers")
-lightning = pytest.importorskip("lightning")
-peft = pytest.importorskip("peft")
-torchmetrics = pytest.importorskip("torchmetrics")
+PACKAGES = ("transformers", "lightning", "peft", "torchmetrics")
+pytestmark = pytest.mark.skipif(not all(map(find_spec, PACKAGES)), reason="needs the packages of nowait[adapters]")
 
 SAMPLE = sampler(0).sample(worker=1, job=2)
 SPEEDS = nw.speeds.Fixed([1.0, 3.0])
@@ -43,6 +46,8 @@ NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
 def gpt2():
+    import transformers
+
     torch.manual_seed(0)
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**SHAPE, **NO_DROPOUT))
 
@@ -60,6 +65,8 @@ def accuracy_of(prediction):
 
 
 def a_trainer(folder, kind=None, model=None, settings=None, **options):
+    import transformers
+
     arguments = transformers.TrainingArguments(
         str(folder),
         use_cpu=True,
@@ -87,6 +94,8 @@ def test_the_gradient_is_that_of_the_trainers_loss(tmp_path):
 
 
 def test_a_trainer_that_overrides_its_loss_is_asked(tmp_path):
+    import transformers
+
     class Scaled(transformers.Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, **options):
             assert self.model is model
@@ -138,6 +147,8 @@ def test_the_optimiser_has_the_trainers_groups_and_its_schedule(tmp_path):
 
 
 def test_a_run_from_a_trainer_learns_replays_and_is_read_by_from_pretrained(tmp_path):
+    import transformers
+
     settings = {"learning_rate": 0.01, "max_steps": 60, "lr_scheduler_type": "cosine"}
     problem = TorchProblem.from_trainer(a_trainer(tmp_path, settings=settings))
     method = nw.AsynchronousSGD(problem.usual_stepsize())
@@ -159,6 +170,8 @@ def test_what_workers_get_computes_the_same_gradients(tmp_path):
 
 
 def test_a_lora_model_in_a_trainer_trains_and_saves_only_the_adapter(tmp_path):
+    import peft
+
     config = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
     model = peft.get_peft_model(gpt2(), config)
     trainer = a_trainer(tmp_path, model=model, settings={"max_steps": 5, "lr_scheduler_type": "constant"})
@@ -179,6 +192,7 @@ def test_trainers_that_cannot_be_used_are_refused(tmp_path):
         (a_trainer(tmp_path, model=model, optimizers=pair), "has a scheduler that belongs to its optimiser"),
         (a_trainer(tmp_path, eval_dataset={"a": sequences(3), "b": sequences(3)}), "eval_dataset must be one data set"),
         (a_trainer(tmp_path, settings={"neftune_noise_alpha": 5.0}), "neftune_noise_alpha"),
+        (a_trainer(tmp_path, train_dataset=None), "the trainer has no train_dataset"),
     ]:
         with pytest.raises(ValueError, match=words):
             TorchProblem.from_trainer(trainer)
@@ -186,60 +200,18 @@ def test_trainers_that_cannot_be_used_are_refused(tmp_path):
         TorchProblem.from_trainer(model)
     with pytest.raises(ValueError, match="the first device must be that of the trainer, cpu, got cuda:1"):
         TorchProblem.from_trainer(a_trainer(tmp_path), device=["cuda:1", "cpu"])
+    with pytest.raises(TypeError, match="compute_metrics must return a dict of numbers by name, got a int"):
+        TorchProblem.from_trainer(a_trainer(tmp_path, compute_metrics=lambda predictions: 3))
     with pytest.raises(ValueError, match="metrics of their own"):
         TorchProblem.from_trainer(a_trainer(tmp_path), metrics={"accuracy": cross_entropy})
 
 
 # Lightning
 
-INPUTS = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
-DATA = TensorDataset(INPUTS, (INPUTS[:, 0] > 0).long())
-
-
-class Classifier(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
-        self.accuracy = torchmetrics.classification.MulticlassAccuracy(2, average="micro")
-        self.seen = torchmetrics.SumMetric()
-
-    def forward(self, inputs):
-        return self.head(torch.tanh(self.body(inputs)))
-
-    def training_step(self, batch, batch_idx):
-        loss = cross_entropy(self(batch[0]), batch[1])
-        self.seen(len(batch[0]))
-        self.log("seen", self.seen)
-        self.log_dict({"train_loss": loss})
-        return {"loss": loss}
-
-    def validation_step(self, batch, batch_idx):
-        output = self(batch[0])
-        self.accuracy(output, batch[1])
-        self.log("val_accuracy", self.accuracy)
-        self.log("val_loss", cross_entropy(output, batch[1]), prog_bar=True)
-        self.log_dict({"positive": batch[1].float().mean()})
-
-    def on_validation_epoch_end(self):
-        self.log("constant", 3.0)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.5)
-
-
-class Items(lightning.LightningDataModule):
-    def setup(self, stage):
-        self.data = DATA
-
-    def train_dataloader(self):
-        return DataLoader(self.data, batch_size=4, shuffle=True)
-
-    def val_dataloader(self):
-        return [DataLoader(self.data, batch_size=50)]
-
 
 def test_the_gradient_is_that_of_training_step():
+    from lightning_modules import Classifier, Items
+
     problem = TorchProblem.from_lightning(Classifier(), Items())
     inputs, targets = problem._batches.draw(SAMPLE, 0, 1)
     model = Classifier()
@@ -250,6 +222,8 @@ def test_the_gradient_is_that_of_training_step():
 
 
 def test_what_the_module_logs_in_evaluations_are_the_metrics():
+    from lightning_modules import DATA, INPUTS, Classifier, Items
+
     problem = TorchProblem.from_lightning(Classifier(), Items())
     model = Classifier()
     output = model(INPUTS).detach()
@@ -262,6 +236,8 @@ def test_what_the_module_logs_in_evaluations_are_the_metrics():
 
 
 def test_a_run_from_a_module_learns_and_replays():
+    from lightning_modules import Classifier, Items
+
     problem = TorchProblem.from_lightning(Classifier(), Items(), epochs=8)
     assert problem.usual_steps() == 8 * 13
     method = nw.AsynchronousSGD(problem.usual_stepsize())
@@ -269,25 +245,12 @@ def test_a_run_from_a_module_learns_and_replays():
     assert run.history.metrics["val_accuracy"][-1] > 0.9
     assert (nw.replay(run.trace, problem, method).params == run.params).all()
     assert isinstance(run.model(), Classifier)
-    assert "log" not in vars(problem._model_for(0, run.params).model)
-
-
-class Scheduled(Classifier):
-    form = "dict"
-
-    def configure_optimizers(self):
-        groups = [
-            {"params": self.body.parameters()},
-            {"params": self.head.parameters(), "lr": 0.05, "weight_decay": 0.1},
-        ]
-        optimizer = torch.optim.AdamW(groups if self.form == "dict" else self.head.parameters(), lr=0.1)
-        scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
-        if self.form == "lists":
-            return [optimizer], [{"scheduler": scheduler, "interval": "step", "frequency": 3}]
-        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+    assert "log" not in vars(problem._model_for(0, torch.device("cpu")).model)
 
 
 def test_groups_and_a_scheduler_that_steps_once_per_epoch():
+    from lightning_modules import Items, Scheduled
+
     problem = TorchProblem.from_lightning(Scheduled(), Items(), batch_size=10)
     groups = problem.usual_update().described()["groups"]
     assert groups == {name: {"weight_decay": 0.1, "stepsize_factor": 0.5} for name in ("head.weight", "head.bias")}
@@ -296,6 +259,8 @@ def test_groups_and_a_scheduler_that_steps_once_per_epoch():
 
 
 def test_a_scheduler_every_few_steps_and_parameters_that_the_optimiser_does_not_have():
+    from lightning_modules import Items, Scheduled
+
     module = Scheduled()
     module.form = "lists"
     problem = TorchProblem.from_lightning(module, Items())
@@ -307,7 +272,22 @@ def test_a_scheduler_every_few_steps_and_parameters_that_the_optimiser_does_not_
     assert (run.params != problem.initial()).any()
 
 
+def test_a_module_needs_no_validation_data_and_workers_may_have_batches_of_their_own():
+    from lightning_modules import Classifier, Items
+
+    class WithoutValidation(Items):
+        def val_dataloader(self):
+            return None
+
+    sizes = {"batch_size": {0: 2, "default": 4}, "accumulate": {0: 2, "default": 1}}
+    problem = TorchProblem.from_lightning(Classifier(), WithoutValidation(), **sizes)
+    assert problem.usual_steps() == 13
+    assert problem.evaluate(problem.initial())["val_accuracy"] >= 0
+
+
 def test_modules_that_cannot_be_used_are_refused(caplog):
+    from lightning_modules import DATA, Classifier, Items
+
     class Manual(Classifier):
         automatic_optimization = False
 
@@ -334,6 +314,18 @@ def test_modules_that_cannot_be_used_are_refused(caplog):
             TorchProblem.from_lightning(module, data)
     with pytest.raises(TypeError, match="needs a LightningModule"):
         TorchProblem.from_lightning(nn.Linear(2, 2), Items())
+
+    class WithBatchSampler(Items):
+        def train_dataloader(self):
+            return DataLoader(self.data, batch_sampler=BatchSampler(RandomSampler(self.data), 4, drop_last=False))
+
+    for data, words in [
+        (DATA, "datamodule must be a LightningDataModule object, got a TensorDataset"),
+        (Items, "datamodule must be a LightningDataModule object, got the class Items"),
+        (WithBatchSampler(), "a DataLoader with a batch_size: workers do not use a batch_sampler"),
+    ]:
+        with pytest.raises(TypeError, match=words):
+            TorchProblem.from_lightning(Classifier(), data)
 
     class Hooked(Classifier):
         def on_train_batch_end(self, *arguments):

@@ -241,7 +241,7 @@ def test_params_of_another_model_are_refused(tmp_path):
         with pytest.raises(error, match=message):
             nw.simulate(problem, METHOD, nw.speeds.Fixed([1.0]), steps=1, initial=source)
     (tmp_path / "damaged.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ValueError, match="cannot be read as a safetensors file"):
+    with pytest.raises(ValueError, match=r"cannot be read as a safetensors file .* torch\.load"):
         problem.params_of(tmp_path / "damaged.safetensors")
 
 

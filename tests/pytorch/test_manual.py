@@ -124,6 +124,14 @@ def test_mistakes_are_reported_when_the_problem_is_made(options, error, words):
         a_problem(**options)
 
 
+def test_numbers_of_numpy_are_numbers():
+    def with_numpy(*arguments):
+        return {**both(*arguments), "accuracy": np.float32(0.5)}
+
+    problem = a_problem(with_numpy)
+    assert problem.evaluate(problem.initial())["accuracy"] == 0.5
+
+
 def test_only_problems_of_a_framework_have_a_usual_stepsize():
     problem = a_problem()
     for ask in (problem.usual_stepsize, problem.usual_steps):

@@ -246,6 +246,9 @@ def test_a_description_without_fused_is_of_a_version_that_fused_on_devices_only(
     described = describe(TorchOptimizer(AdamW, fused=False))
     assert described["fused"] is False
     assert repr(rebuild(described, "update")) == "TorchOptimizer(AdamW, fused=False)"
+    for choice in (True, "device"):
+        written = json.loads(json.dumps(describe(TorchOptimizer(AdamW, fused=choice))))  # as in config.json
+        assert describe(rebuild(written, "update"))["fused"] == choice
     del described["fused"]
     assert repr(rebuild(described, "update")) == "TorchOptimizer(AdamW, fused='device')"
 

@@ -47,3 +47,10 @@ def test_a_file_with_other_tensors_is_refused(places, tmp_path):
     contents = write_file(tmp_path / "model.safetensors", a_file({"b": (0, 3)}).pieces(PARAMS))
     with pytest.raises(DamagedFileError, match=f"its tensor {next(iter(places))} is missing or of another size"):
         read_params(tmp_path / "model.safetensors", contents, places, PARAMS[3:])
+
+
+@pytest.mark.parametrize("places", [{"a": (0, 3), "b": (2, 5)}, {"a": (0, 3), "b": (12, 15)}])
+def test_places_that_do_not_fit_are_refused(places, tmp_path):
+    contents = write_file(tmp_path / "model.safetensors", a_file({"a": (0, 3), "b": (3, 6)}).pieces(PARAMS))
+    with pytest.raises(DamagedFileError, match="the places of its tensors in params do not fit together"):
+        read_params(tmp_path / "model.safetensors", contents, places, PARAMS[6:])

@@ -46,9 +46,11 @@ class Fingerprint:
         """Compute the fingerprint. This runs user code, so call it in a worker process."""
         point = initial_params(problem)
         point.flags.writeable = False
+        size, dtype = point.size, str(point.dtype)
         gradient = np.asarray(problem.gradient(point, sampler(0).sample(0, 0)))
+        del point  # it may be large, and the norm needs memory of its own
         length = float(norm(gradient)) if np.isfinite(gradient).all() else math.inf
-        return cls(point.size, str(point.dtype), length if math.isfinite(length) else None)
+        return cls(size, dtype, length if math.isfinite(length) else None)
 
     @classmethod
     def read(cls, entry: Any) -> Fingerprint | None:

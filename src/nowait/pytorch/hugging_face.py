@@ -134,6 +134,8 @@ class TrainerEvaluation:
         values = self._compute_metrics(
             EvalPrediction(predictions=self._predictions.get_arrays(), label_ids=self._labels.get_arrays())
         )
+        if not isinstance(values, Mapping):
+            raise TypeError(f"compute_metrics must return a dict of numbers by name, got a {type(values).__name__}")
         numbers = {str(name).removeprefix("eval_"): value for name, value in values.items()}
         return {name: float(value) for name, value in numbers.items() if isinstance(value, Real)} | loss
 
@@ -148,6 +150,8 @@ def _check(trainer: Any) -> None:
             "the trainer has a scheduler that belongs to its optimiser: make a new Trainer that has not trained, with "
             "optimizers=(optimizer, None), and choose lr_scheduler_type"
         )
+    if trainer.train_dataset is None:
+        raise ValueError("the trainer has no train_dataset: there is nothing to train on")
     if isinstance(trainer.eval_dataset, dict):
         raise ValueError(f"eval_dataset must be one data set, got {len(trainer.eval_dataset)}: choose one of them")
     for name in ("neftune_noise_alpha", "batch_eval_metrics", "include_for_metrics", "deepspeed", "fsdp"):

@@ -19,6 +19,7 @@ from nowait.core import checks
 from nowait.pytorch.adapter import Recipe, optimizer_of
 from nowait.pytorch.evaluation import Evaluation, WeightedMeans
 from nowait.pytorch.lr_schedule import TorchSchedule
+from nowait.pytorch.per_worker import PerWorker
 
 logger = logging.getLogger("nowait")
 
@@ -243,10 +244,14 @@ def _loss_in(result: Any) -> Any:
 def _loaders(source: Any, is_datamodule: bool) -> tuple[DataLoader[Any], DataLoader[Any] | None]:
     """Return the loaders of training and validation of a data module, or of the module itself."""
     if is_datamodule:
+        if isinstance(source, type) or not callable(getattr(source, "setup", None)):
+            name = f"the class {source.__name__}" if isinstance(source, type) else f"a {type(source).__name__}"
+            raise TypeError(f"datamodule must be a LightningDataModule object, got {name}")
         source.prepare_data()
         source.setup("fit")
     train = _only(source.train_dataloader(), "train_dataloader")
-    validation = _only(source.val_dataloader(), "val_dataloader") if _overrides(source, "val_dataloader") else None
+    found = source.val_dataloader() if _overrides(source, "val_dataloader") else None
+    validation = None if found is None else _only(found, "val_dataloader")
     sampler = getattr(train, "sampler", None)
     if not isinstance(train.dataset, IterableDataset) and not isinstance(sampler, RandomSampler | SequentialSampler):
         raise ValueError(
@@ -260,16 +265,20 @@ def _loaders(source: Any, is_datamodule: bool) -> tuple[DataLoader[Any], DataLoa
 
 def _only(loaders: Any, name: str) -> DataLoader[Any]:
     loader = loaders[0] if isinstance(loaders, list | tuple) and len(loaders) == 1 else loaders
-    if not isinstance(loader, DataLoader) or loader.batch_size is None:
-        raise TypeError(f"{name} must return one DataLoader with a batch_size, got {type(loader).__name__}")
+    if not isinstance(loader, DataLoader):
+        raise TypeError(f"{name} must return one DataLoader, got {type(loader).__name__}")
+    if loader.batch_size is None:
+        raise TypeError(f"{name} must return a DataLoader with a batch_size: workers do not use a batch_sampler")
     return loader
 
 
 def _recipe(template: Any, arguments: Mapping[str, Any], epochs: int) -> Recipe:
     """Return the recipe of a copy of a module, whose optimiser and scheduler are not used for anything else."""
-    data, batch_size = arguments["train_set"], int(arguments["batch_size"])
+    data = arguments["train_set"]
+    batch_size = PerWorker.of(arguments["batch_size"], "batch_size", "a gradient needs items").usual
+    accumulate = PerWorker.of(arguments.get("accumulate", 1), "accumulate", "it counts batches").usual
     batches = 1 if isinstance(data, IterableDataset) else math.ceil(len(data) / batch_size)
-    steps_per_epoch = math.ceil(batches / int(arguments.get("accumulate", 1)))
+    steps_per_epoch = math.ceil(batches / accumulate)
     template.trainer = TrainerFacts(epochs * steps_per_epoch, batches, epochs)
     optimizer, settings = _configured(template.configure_optimizers())
     kind, groups, lr = optimizer_of(optimizer, template)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from numbers import Real
 from typing import Any, final
 
 import torch
@@ -79,7 +80,7 @@ def numbers_of(result: Any) -> Mapping[str, Any]:
     numbers = result if isinstance(result, Mapping) else {"loss": result}
     for name in ("loss", *numbers):
         value = numbers.get(name)
-        if not isinstance(value, int | float) and not (isinstance(value, torch.Tensor) and value.dim() == 0):
+        if not isinstance(value, Real) and not (isinstance(value, torch.Tensor) and value.dim() == 0):
             raise TypeError(
                 f"manual must return a loss, or a dict of numbers and scalar tensors with a 'loss', "
                 f"but {name!r} is {type(value).__name__}"

@@ -29,6 +29,7 @@ def changed_buffers(
     _refuse_cumulative_averages(model)
     _check_that_gradients_are_enabled()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    parameters = {name for name, _ in model.named_parameters()}
     for mode in (False, True):
         model.train(mode)
         with _counted(model, Counter() if passes is None or not mode else passes), WriteCheck(model):
@@ -36,13 +37,23 @@ def changed_buffers(
             _check_loss(value)
             if mode:
                 torch.autograd.backward(value)
+    _refuse_added(model, parameters, set(before))
     changed = [name for name, buffer in model.named_buffers() if not _same(buffer, before[name])]
     for name in changed:
         if before[name].is_complex():
             raise ValueError(f"the buffer {name} is complex and changes in training: it cannot be merged")
+        if before[name].shape != model.get_buffer(name).shape:
+            raise ValueError(f"the buffer {name} changes its shape in training: params have a fixed length")
     statistics = [name for name in changed if before[name].is_floating_point()]
     _warn_of_unsaved(model, statistics)
     return statistics
+
+
+def _refuse_added(model: torch.nn.Module, parameters: set[str], buffers: set[str]) -> None:
+    names = [name for name, _ in model.named_parameters() if name not in parameters]
+    names += [name for name, _ in model.named_buffers() if name not in buffers]
+    if names:
+        raise ValueError(f"the model adds {names[0]} when it is called, so it would not be trained: add it in __init__")
 
 
 def _warn_of_unsaved(model: torch.nn.Module, statistics: Sequence[str]) -> None:
@@ -78,8 +89,8 @@ class WriteCheck:
 def _written_to(name: str, parameter: torch.nn.Parameter) -> ValueError:
     if parameter.requires_grad:
         return ValueError(
-            f"the model writes to its parameter {name} in place (max_norm of an embedding does that): "
-            f"parameters are shared, read-only memory; clone it before you change it"
+            f"the model writes to its parameter {name} in place (max_norm of an embedding does that, or a step of an "
+            f"optimiser): parameters are shared, read-only memory; clone it before you change it"
         )
     return ValueError(
         f"the model writes to its frozen parameter {name}: it is not among the params of the run, so every worker "

@@ -26,8 +26,6 @@ from nowait.pytorch.parameter_groups import (
 )
 from nowait.pytorch.running_optimizer import RunningOptimizer, trial_state
 
-FUSED = (True, False, "device")
-
 
 @final
 class TorchOptimizer(Update):
@@ -61,7 +59,7 @@ class TorchOptimizer(Update):
     ) -> None:
         if "lr" in options:
             raise ValueError("leave lr= out: the learning rate is the stepsize, as in nw.DelayAdaptive(0.05)")
-        if not any(fused is choice for choice in FUSED):
+        if not isinstance(fused, bool) and fused != "device":
             raise ValueError(f'fused must be True, False or "device", got {fused!r}')
         self._kind = OptimizerKind(checked_class(optimizer), options)
         self._defaults = self._kind.first_trial().defaults

@@ -12,8 +12,7 @@ import torch
 from nowait.core.types import Vector
 from nowait.pytorch.compiled_names import named_as_in, plain_name
 from nowait.pytorch.flat import TENSOR_DTYPES, ModelLayout
-from nowait.recording.checkpoints import REST
-from nowait.recording.model_file import MODEL
+from nowait.recording.checkpoints import REST, params_in
 
 logger = logging.getLogger("nowait")
 
@@ -45,10 +44,12 @@ def _tensors_in(path: Path) -> dict[str, torch.Tensor]:
         raise FileNotFoundError(f"initial names {path}, but there is no such file")
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
-        if REST in tensors:  # the params of this checkpoint are in the file of its model
-            tensors = load_file(path.with_name(MODEL))
+        if REST in tensors:  # of a checkpoint, whose other params are in the file of its model
+            tensors = {"params": torch.from_numpy(params_in(path.parent))}
     except SafetensorError as error:
-        raise ValueError(f"{path} cannot be read as a safetensors file ({error})") from None
+        raise ValueError(
+            f"{path} cannot be read as a safetensors file ({error}): pass torch.load(path) if torch.save wrote it"
+        ) from None
     return tensors
 
 

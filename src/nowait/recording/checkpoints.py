@@ -15,6 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core.state import ServerState, State
+from nowait.core.types import Vector
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.files import (
     Contents,
@@ -212,6 +213,12 @@ def _read_state(folder: Path) -> Checkpoint:
     return Checkpoint(
         state, more["initial_workers"], more["wanted_workers"], trace, tally, more["evaluations"], more["loss"]
     )
+
+
+def params_in(folder: Path) -> Vector:
+    """Return the params of a complete checkpoint."""
+    params: Vector = _read_state(folder).state.params
+    return params
 
 
 def _read_params(folder: Path, vectors: State, model: dict[str, Any] | None) -> Any:

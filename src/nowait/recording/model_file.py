@@ -62,14 +62,18 @@ def rest_of(params: Vector, places: Places) -> Vector:
 def read_params(path: Path, contents: Contents, places: Places, rest: Vector) -> Vector:
     """Return the params of which a model file has the tensors at these places; ``rest`` are the others."""
     tensors = read_tensors(path, contents)
-    length = len(rest) + sum(stop - start for start, stop in places.values())
-    params: Vector = np.empty(length, rest.dtype)
     for name, (start, stop) in places.items():
         if name not in tensors or tensors[name].size != stop - start or tensors[name].dtype != rest.dtype:
             raise DamagedFileError(path, f"its tensor {name} is missing or of another size or dtype")
+    length = len(rest) + sum(stop - start for start, stop in places.values())
+    gaps = _gaps(places, length)
+    if any(gap.start > gap.stop for gap in gaps):
+        raise DamagedFileError(path, "the places of its tensors in params do not fit together")
+    params: Vector = np.empty(length, rest.dtype)
+    for name, (start, stop) in places.items():
         params[start:stop] = tensors.pop(name).reshape(-1)
     first = 0
-    for gap in _gaps(places, length):
+    for gap in gaps:
         size = gap.stop - gap.start
         params[gap] = rest[first : first + size]
         first += size

@@ -19,10 +19,10 @@ logger = logging.getLogger("nowait")
 def import_ray() -> Any:
     """Import Ray; an error says how to install it."""
     try:
+        import cryptography  # noqa: F401
         import ray
-        import zmq  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"engine='ray' needs Ray and ZeroMQ ({error}): pip install 'nowait[ray]'") from error
+        raise ImportError(f"engine='ray' needs Ray and cryptography ({error}): pip install 'nowait[ray]'") from error
     return ray
 
 

@@ -24,5 +24,13 @@ def train(
 ) -> Run:
     """Run to the end of the budget, once there is room for ``minimum`` workers. Ray is connected."""
     with shared_resources(points, job_of(parts, points, options, seed)) as resources:
-        transport = RayTransport(cluster, resources, minimum, options.max_failures, options.log)
+        server = parts.server
+        transport = RayTransport(
+            cluster,
+            resources,
+            version_of=lambda ticket: server.in_flight.tickets[ticket].version,
+            minimum=minimum,
+            max_failures=options.max_failures,
+            log=options.log,
+        )
         return run_with_workers(transport, parts, options, minimum=minimum, progress=progress)

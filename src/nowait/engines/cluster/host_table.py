@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from nowait.engines.cluster.back_off import BackOff
-from nowait.engines.cluster.remote import RemotePool
+from nowait.engines.network.remote import RemotePool
 
 SECONDS_BETWEEN_REQUESTS = 0.5
+SECONDS_TO_SAY_WHY = 3.0
+"""How long to wait, after a connection broke, for Ray to say why the host exited."""
 SLOW_NETWORK = 1e7
 """Bytes per second that any network is expected to carry."""
 LONG_PAUSE = 2.0
@@ -41,6 +43,8 @@ class HostRecord:
     """True if it runs on the driver's node and shares memory with the server."""
     remote: RemotePool | None = None
     """Its workers, if they are on another node and the host has sent something."""
+    disconnected: tuple[float, str] | None = None
+    """When its connection broke, and why."""
 
     @property
     def identity(self) -> bytes:
@@ -75,6 +79,12 @@ class HostTable:
         """Note that workers can be started on a host."""
         host.ready, host.since = True, now
 
+    def disconnected(self, identity: bytes, cause: str, now: float) -> None:
+        """Note that the connection of a host broke. It will exit, and Ray may say why."""
+        host = self.of(identity)
+        if host is not None:
+            host.disconnected = (now, cause)
+
     def lose(self, host: HostRecord, now: float) -> None:
         """Remove a host that is gone, and pause its node."""
         self._now = now
@@ -84,7 +94,7 @@ class HostTable:
         self.failures_in_a_row = 1 if useful else self.failures_in_a_row + 1
 
     def overdue(self, now: float) -> list[tuple[HostRecord, str]]:
-        """Return the hosts that did not start in time or were silent for too long, each with the reason."""
+        """Return the hosts that did not start in time, are disconnected or were silent for too long, with reasons."""
         paused = self._last_check is not None and now - self._last_check > LONG_PAUSE
         self._last_check = now
         found = []
@@ -93,6 +103,8 @@ class HostTable:
                 host.remote.last_message = now
             if not host.ready and now - host.since > self._start_seconds:
                 found.append((host, f"it did not start within {self._start_seconds:.0f} s"))
+            elif host.disconnected is not None and now - host.disconnected[0] > SECONDS_TO_SAY_WHY:
+                found.append((host, f"its connection is gone: {host.disconnected[1]}"))
             elif host.ready and host.remote is not None:
                 silent = now - host.remote.last_message
                 if silent > self._longest_silence(host):

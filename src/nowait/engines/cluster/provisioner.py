@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nowait.engines.cluster.host import Host, HostSettings
 from nowait.engines.cluster.host_table import HostRecord, choose_nodes
 from nowait.engines.cluster.options import RayCluster
-from nowait.engines.cluster.sockets import Address
+from nowait.engines.network.sockets import Address
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.transport import HOME
 

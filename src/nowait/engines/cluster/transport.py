@@ -6,7 +6,8 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from operator import is_
 from pathlib import Path
 from time import monotonic
 from typing import final
@@ -15,11 +16,12 @@ from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.engines.cluster.host_table import HostRecord, HostTable
 from nowait.engines.cluster.listener import LocalListener
-from nowait.engines.cluster.messages import AHEAD, CLOCK, EXIT, Format, Message, MessageKind
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.cluster.provisioner import HostProvisioner, driver_ip
-from nowait.engines.cluster.remote import RemotePool
-from nowait.engines.cluster.sockets import ServerSocket
+from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, Format, Message, MessageKind
+from nowait.engines.network.remote import RemotePool, VersionOf
+from nowait.engines.network.sockets import Lost, ServerSocket
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
@@ -29,7 +31,6 @@ from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Opened, 
 logger = logging.getLogger("nowait")
 
 GRADIENT = int(ReportKind.GRADIENT)
-MESSAGES_AT_ONCE = 64
 SECONDS_BETWEEN_WARNINGS = 10.0
 """How often a run that waits for room logs that."""
 
@@ -45,9 +46,16 @@ class RayTransport:
     engine = "ray"
 
     def __init__(
-        self, cluster: RayCluster, resources: SharedResources, minimum: int, max_failures: int, log: Path | None
+        self,
+        cluster: RayCluster,
+        resources: SharedResources,
+        version_of: VersionOf,
+        *,
+        minimum: int,
+        max_failures: int,
+        log: Path | None,
     ) -> None:
-        self._cluster, self._resources, self._log = cluster, resources, log
+        self._cluster, self._resources, self._version_of, self._log = cluster, resources, version_of, log
         self._minimum, self._max_failures = minimum, max_failures
         self._pools = LocalPools(resources)
         self.details = resources.mailbox.details
@@ -58,7 +66,7 @@ class RayTransport:
             heartbeat_seconds=cluster.heartbeat_seconds,
             bytes_per_gradient=points.length * points.dtype.itemsize,
         )
-        self._fds_of: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+        self._fds_of = (frozenset[int](), frozenset[int](), frozenset[int]())
         self._fds: frozenset[int] = frozenset()
         self._starting = True
         """True until there is room for the run for the first time."""
@@ -71,10 +79,10 @@ class RayTransport:
 
     @property
     def fds(self) -> frozenset[int]:
-        """The descriptors of the local pools, the listener and the network socket."""
-        current = (self._pools.fds, self._listener.fds)
-        if current[0] is not self._fds_of[0] or current[1] is not self._fds_of[1]:
-            self._fds_of, self._fds = current, current[0] | current[1] | {self._socket.fd}
+        """The descriptors of the local pools, of the listener, and of the connections to other nodes."""
+        local, listener, network = current = (self._pools.fds, self._listener.fds, self._socket.fds)
+        if not all(map(is_, current, self._fds_of)):
+            self._fds_of, self._fds = current, local | listener | network
         return self._fds
 
     def open(self) -> None:
@@ -82,7 +90,9 @@ class RayTransport:
         with contextlib.ExitStack() as stack:
             stack.callback(self._pools.close)
             form = Format(self._resources.points.length, self._resources.points.dtype)
-            self._socket = ServerSocket.open(driver_ip(), self._cluster.port, form, encrypt=self._cluster.encrypt)
+            self._socket = ServerSocket.open(
+                driver_ip(), self._cluster.port, form, self._gradient_slots, encrypt=self._cluster.encrypt
+            )
             stack.callback(self._socket.close)
             self._listener = LocalListener.open()
             stack.callback(self._listener.close)
@@ -142,10 +152,11 @@ class RayTransport:
         if local or self._pools.pending():
             for event in self._pools.receive(local):
                 yield from self._on_local_event(event)
-        for _ in range(MESSAGES_AT_ONCE):  # then the event loop gets to do other things; ``flush`` brings it back
-            if (received := self._socket.receive()) is None:
-                return
-            yield from self._on_message(*received)
+        for identity, received in self._socket.receive([fd for fd in ready if fd in self._socket.fds]):
+            if isinstance(received, Lost):
+                self._hosts.disconnected(identity, received.cause, monotonic())
+            else:
+                yield from self._on_message(identity, received)
 
     def _add_local_pool(self, identity: bytes, control: socket.socket) -> None:
         """Add the pool of a host on this node that has connected and authenticated."""
@@ -183,16 +194,14 @@ class RayTransport:
     def _on_message(self, identity: bytes, message: Message) -> Iterator[TransportEvent]:
         host = self._known(identity)
         if host is None:
-            return  # it was given up
+            self._socket.disconnect(identity)  # it was given up
+            return
         if host.remote is None:
-            host.remote = RemotePool(identity, self._socket, self._resources.points)
+            host.remote = RemotePool(identity, self._socket, self._resources.points, self._version_of)
         pool, (kind, content, vectors) = host.remote, message
         pool.last_message = monotonic()
         if kind == MessageKind.REPORTS:
-            pool.reports_received()
-            host.delivered = host.delivered or len(vectors) > 0
-            yield Reports(content, _by_worker(content, vectors))
-            pool.flush()  # the relay waits for a reply to each message of reports
+            yield from self._on_reports(host, pool, content, vectors)
         elif kind == MessageKind.DIED:
             yield Died(*EXIT.unpack(content))
         elif kind == MessageKind.DETAILS:
@@ -204,6 +213,29 @@ class RayTransport:
             yield self._on_ready(host)
         elif kind == MessageKind.FAILED:
             yield from self._lose(host, content.decode(), lasting=True)
+
+    def _on_reports(
+        self, host: HostRecord, pool: RemotePool, records: bytes, vectors: Sequence[Vector]
+    ) -> Iterator[TransportEvent]:
+        try:
+            gradients = pool.by_worker(records, vectors)
+        except ProtocolError as error:
+            yield from self._lose(host, str(error))
+            return
+        pool.reports_received()
+        host.delivered = host.delivered or len(vectors) > 0
+        yield Reports(records, gradients)
+        pool.flush()  # the relay waits for a reply to each message of reports
+
+    def _gradient_slots(self, identity: bytes, kind: int, content: bytes, count: int) -> list[Vector]:
+        """Return where the gradients of a message belong; called before they are received."""
+        host = self._hosts.of(identity)
+        if host is None or host.remote is None or kind != MessageKind.REPORTS:
+            raise ProtocolError(f"a message of the kind {kind} must not have vectors")
+        slots = [self._resources.gradients[worker] for worker in host.remote.gradient_workers(content)]
+        if len(slots) != count:
+            raise ProtocolError(f"{count} gradients came with reports that announce {len(slots)}")
+        return slots
 
     def _known(self, identity: bytes) -> HostRecord | None:
         host = self._hosts.of(identity)
@@ -224,6 +256,7 @@ class RayTransport:
     def _lose(self, host: HostRecord, cause: str, *, lasting: bool = False) -> Iterator[TransportEvent]:
         """Give up a host, for a cause that may be lasting. Later messages from it are ignored."""
         self._hosts.lose(host, monotonic())
+        self._socket.disconnect(host.identity)
         if host.place in self._pools:
             self._pools.remove(host.place)
         self._provisioner.dismiss(host)
@@ -240,6 +273,7 @@ class RayTransport:
         """Find hosts that exited or are silent, and ask for more if workers have no place."""
         now, may_ask = monotonic(), not self._provisioner.asking  # in this order: else it might ask twice
         self._take_started()
+        self._socket.close_overdue(now)
         for host in [host for host in self._hosts.by_place.values() if host.ended.done()]:
             cause, lasting = self._provisioner.why(host)
             yield from self._lose(host, cause, lasting=lasting)
@@ -276,9 +310,3 @@ class RayTransport:
         if now - self._warned > SECONDS_BETWEEN_WARNINGS:
             self._warned = now
             logger.warning("waiting for workers: %s: %s", found, needs)
-
-
-def _by_worker(records: bytes, vectors: Collection[Vector]) -> dict[int, Vector]:
-    """Return the gradients of a batch of reports by worker; a worker has one ticket at a time."""
-    workers = [worker for *_, worker, kind in REPORT.iter_unpack(records) if kind == GRADIENT]
-    return dict(zip(workers, vectors, strict=True))

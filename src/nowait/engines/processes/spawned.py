@@ -108,6 +108,8 @@ def run_worker(worker: int, begin: Callable[[], tuple[Job, Connections]]) -> NoR
         status = 0  # the server is gone
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
+        if status != 0:
+            traceback.print_exc()  # the code of the problem has ended its process
     except BaseException:
         traceback.print_exc()
     finally:

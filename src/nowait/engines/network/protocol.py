@@ -1,0 +1,347 @@
+"""One end of a connection as a state machine: bytes in, messages out, and the other way round.
+
+The law of this file: nothing that came from the other end is used before it was authenticated, and nothing is allocated
+before its size was checked. Every error is final. There is no input or output here:
+
+    view = connection.buffer()                  # where the next bytes have to be written
+    connection.received(socket.recv_into(view))
+    while (message := connection.next_message()) is not None: ...
+
+    connection.send(MessageKind.HEARTBEAT)
+    while view := connection.outgoing():        # what has to be sent next
+        connection.sent(socket.send(view))
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import final
+
+from nowait.core.types import Vector
+from nowait.engines.network.frames import HEADER, MOST_PAYLOAD, OVERHEAD, Cipher, FrameKind, cipher
+from nowait.engines.network.handshake import (
+    GREETING_BYTES,
+    PREFIX,
+    Handshake,
+    ProtocolError,
+    RefusedError,
+    check_prefix,
+)
+from nowait.engines.network.messages import Format, Head, Message, bytes_of
+
+SENT_PAYLOAD = 1 << 19
+"""The most bytes of a payload that are sent in one frame, so that a frame fits into the processor's cache."""
+READ_BYTES = 1 << 16
+"""How many bytes are read at once, if no larger frame is expected."""
+MOST_FIRST_PAYLOAD = 1 << 10
+"""The most bytes in the first frame, before which the other end is not authenticated."""
+NOTHING = memoryview(bytearray())
+
+Destinations = Callable[[int, bytes, int], Sequence[Vector]]
+"""``destinations(kind, content, count)`` returns the arrays to which the large vectors of a message are written. It
+raises ``ProtocolError`` if the message must not have so many."""
+
+
+@final
+class Connection:
+    """One end of a connection, with its handshake."""
+
+    def __init__(self, handshake: Handshake, form: Format, destinations: Destinations) -> None:
+        self._sender = Sender(form)
+        self._receiver = Receiver(handshake, form, destinations, self._sender)
+        self.send = self._sender.send
+        self.end = self._sender.end
+        self.outgoing = self._sender.outgoing
+        self.sent = self._sender.sent
+        self.buffer = self._receiver.buffer
+        self.received = self._receiver.received
+        self.next_message = self._receiver.next_message
+
+    @property
+    def has_keys(self) -> bool:
+        """True if the greeting of the other end was valid. (A client's greeting may have been recorded.)"""
+        return self._sender.has_keys
+
+    @property
+    def authenticated(self) -> bool:
+        """True if the other end has proved that it knows the secret: a server by its greeting, a client by a frame."""
+        return self._receiver.authenticated
+
+    @property
+    def ended(self) -> bool:
+        """True if the other end has sent its last frame."""
+        return self._receiver.ended
+
+    @property
+    def has_input(self) -> bool:
+        """True if ``next_message`` may return something before more bytes arrive."""
+        return self._receiver.has_input
+
+
+@final
+class Sender:
+    """Turns messages into bytes. Vectors are not copied: they must not change until they are sent."""
+
+    def __init__(self, form: Format) -> None:
+        self._format = form
+        self._cipher: Cipher | None = None
+        self._frames: deque[tuple[FrameKind, memoryview]] = deque()
+        """What has to be sent, in pieces of any size."""
+        self._ending = False
+        self._output = self._space = NOTHING
+
+    @property
+    def has_keys(self) -> bool:
+        """True once frames can be sealed."""
+        return self._cipher is not None
+
+    def greet(self, greeting: bytes) -> None:
+        """Send bytes of the handshake."""
+        self._output = memoryview(bytes(self._output) + greeting)
+
+    def start(self, key: bytes, *, encrypt: bool) -> None:
+        """Begin to seal frames with a key."""
+        self._cipher = cipher(key, encrypt=encrypt)
+
+    def send(self, kind: int, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
+        """Add a message. Before the handshake is over, messages wait for its end."""
+        if self._ending:
+            raise ValueError("the connection was ended: no more messages can be sent")
+        self._frames.append((FrameKind.BODY, memoryview(self._format.pack(kind, content, vectors))))
+        if self._format.large:
+            self._frames.extend((FrameKind.VECTOR, bytes_of(vector)) for vector in vectors)
+
+    def end(self) -> None:
+        """Add the last frame."""
+        if not self._ending:
+            self._ending = True
+            self._frames.append((FrameKind.END, NOTHING))
+
+    def outgoing(self) -> memoryview:
+        """Return the bytes to send next; empty if there are none."""
+        if not self._output and self._frames and self._cipher is not None:
+            self._output = self._seal(self._cipher)
+        return self._output
+
+    def sent(self, count: int) -> None:
+        """Note that the first bytes of ``outgoing`` were sent."""
+        self._output = self._output[count:]
+
+    def _seal(self, cipher: Cipher) -> memoryview:
+        """Seal frames until the space is full, and return their bytes."""
+        if not self._space:
+            self._space = memoryview(bytearray(SENT_PAYLOAD + OVERHEAD))
+        filled, space, frames = 0, self._space, self._frames
+        while frames:
+            kind, payload = frames[0]
+            size = min(len(payload), SENT_PAYLOAD)
+            end = filled + size + OVERHEAD
+            if end > len(space):
+                break
+            frame = space[filled:end]
+            HEADER.pack_into(frame, 0, size, kind, 0, 0)
+            cipher.seal(frame, payload[:size])
+            filled = end
+            if size < len(payload):
+                frames[0] = (kind, payload[size:])
+            else:
+                frames.popleft()
+        return space[:filled]
+
+
+@final
+class Receiver:
+    """Turns bytes into messages."""
+
+    def __init__(self, handshake: Handshake, form: Format, destinations: Destinations, sender: Sender) -> None:
+        self._handshake, self._sender = handshake, sender
+        self._cipher: Cipher | None = None
+        self._assembly = Assembly(form, destinations)
+        self._input = memoryview(bytearray(GREETING_BYTES))
+        self._begin = self._filled = 0
+        """The part of the input that has not been used."""
+        self._error: ProtocolError | None = None
+        self.authenticated = self.ended = False
+        self._prefix_checked = False
+        if handshake.sends_first:
+            sender.greet(handshake.greeting)
+
+    @property
+    def has_input(self) -> bool:
+        """True if the input has a whole frame, or an error is to be raised."""
+        return self._error is not None or (self._cipher is not None and self._filled - self._begin >= self._needed())
+
+    def buffer(self) -> memoryview:
+        """Return where the next bytes have to be written; call it when ``next_message`` has returned None."""
+        if self._cipher is None:
+            return self._input[self._filled :]
+        rest, expected = self._filled - self._begin, self._expected_bytes()
+        if expected > len(self._input):
+            larger = memoryview(bytearray(expected))
+            larger[:rest] = self._input[self._begin : self._filled]
+            self._input = larger
+        elif self._begin:
+            self._input[:rest] = self._input[self._begin : self._filled]
+        self._begin, self._filled = 0, rest
+        return self._input[rest:expected]
+
+    def _expected_bytes(self) -> int:
+        """Return how many bytes to have at most: a large frame and the next header, or many small frames."""
+        if not self.authenticated:
+            return MOST_FIRST_PAYLOAD + OVERHEAD
+        return max(READ_BYTES, self._needed() + HEADER.size)
+
+    def received(self, count: int) -> None:
+        """Note how many bytes were written into ``buffer``; 0 if the other end closed the connection."""
+        if count == 0 and not self.ended:
+            self._error = self._error or ProtocolError(
+                "the connection broke" if self.authenticated else "the connection was closed during the handshake"
+            )
+        self._filled += count
+
+    def next_message(self) -> Message | None:
+        """Return the next message; None if more bytes are needed."""
+        if self._error is None:
+            try:
+                return self._next_message()
+            except ProtocolError as error:
+                self._error = error
+        raise self._error
+
+    def _next_message(self) -> Message | None:
+        if self._cipher is None and not self._greeted():
+            return None
+        while self._filled - self._begin >= self._needed():
+            if self.ended:
+                raise ProtocolError("bytes came after the last frame")
+            message = self._open_frame()
+            if message is not None:
+                return message
+        return None
+
+    def _greeted(self) -> bool:
+        """Take the greeting of the other end; returns False if it has not arrived wholly."""
+        handshake = self._handshake
+        if not self._prefix_checked and self._filled >= PREFIX.size:
+            self._check_prefix()
+        if self._filled < GREETING_BYTES:
+            return False
+        keys = handshake.receive(bytes(self._input))
+        encrypt = handshake.credentials.encrypt
+        if not handshake.sends_first:
+            self._sender.greet(handshake.greeting)
+        self._sender.start(keys.sending, encrypt=encrypt)
+        self._cipher = cipher(keys.receiving, encrypt=encrypt)
+        self.authenticated = handshake.sends_first
+        self._begin = self._filled = 0
+        return True
+
+    def _check_prefix(self) -> None:
+        self._prefix_checked = True
+        try:
+            check_prefix(bytes(self._input[: PREFIX.size]), self._handshake.credentials)
+        except RefusedError:
+            if not self._handshake.sends_first:
+                self._sender.greet(self._handshake.credentials.prefix)
+            raise
+
+    def _needed(self) -> int:
+        """Return the size of the next frame, or of its header if that has not arrived.
+
+        The size in a header is not authenticated yet. One that is too large needs nothing more: it is an error.
+        """
+        if self._filled - self._begin < HEADER.size:
+            return 1 if self.ended else HEADER.size
+        size: int = HEADER.unpack_from(self._input, self._begin)[0]
+        return HEADER.size if size > self._most_payload() else size + OVERHEAD
+
+    def _most_payload(self) -> int:
+        return MOST_PAYLOAD if self.authenticated else MOST_FIRST_PAYLOAD
+
+    def _open_frame(self) -> Message | None:
+        """Open the next frame; returns the message if one is complete now."""
+        begin = self._begin
+        size, kind, flags, zero = HEADER.unpack_from(self._input, begin)
+        if size > self._most_payload() or flags or zero:
+            raise ProtocolError(f"a frame of {size} bytes with the flags {flags} and {zero} is not accepted")
+        end = begin + size + OVERHEAD
+        out = self._assembly.place(kind, size)
+        self._cipher.open(self._input[begin:end], out)  # type: ignore[union-attr]
+        self.authenticated, self._begin = True, end
+        self.ended = kind == FrameKind.END
+        return None if self.ended else self._assembly.filled(out)
+
+
+@final
+class Assembly:
+    """Puts messages together from the payloads of frames."""
+
+    def __init__(self, form: Format, destinations: Destinations) -> None:
+        self._format, self._destinations = form, destinations
+        self._head: Head | None = None
+        """The head of a message that is not complete."""
+        self._body = self._missing_body = NOTHING
+        self._content = b""
+        self._vectors: Sequence[Vector] = ()
+        self._missing: deque[memoryview] = deque()
+        """What is left to be written of its large vectors."""
+
+    def place(self, kind: int, size: int) -> memoryview:
+        """Return where the next payload has to be written. Kind and size are not authenticated yet."""
+        if self._head is None:
+            expected, space = FrameKind.BODY, NOTHING
+            if kind == FrameKind.END and size == 0:
+                return NOTHING
+        elif self._missing_body:
+            expected, space = FrameKind.BODY, self._missing_body
+        else:
+            expected, space = FrameKind.VECTOR, self._missing[0]
+        if kind != expected or size == 0 or (self._head is not None and size > len(space)):
+            raise ProtocolError(f"a frame of {size} bytes of the kind {kind} is not expected here")
+        return memoryview(bytearray(size)) if self._head is None else space[:size]
+
+    def filled(self, payload: memoryview) -> Message | None:
+        """Note that a payload was written where it belongs. Returns the message if that was the last one."""
+        size = len(payload)
+        if self._head is None:
+            self._begin(payload)
+        elif self._missing_body:
+            self._missing_body = self._missing_body[size:]
+        else:
+            rest = self._missing.popleft()[size:]
+            if rest:
+                self._missing.appendleft(rest)
+            return None if self._missing else self._finish()
+        return None if self._missing_body else self._body_complete()
+
+    def _begin(self, payload: memoryview) -> None:
+        head = self._format.head(payload)
+        if len(payload) > head.body_bytes:
+            raise ProtocolError(f"a message has {len(payload)} bytes instead of {head.body_bytes}")
+        if len(payload) == head.body_bytes:
+            self._body, self._missing_body = payload, NOTHING
+        else:
+            self._body = memoryview(bytearray(head.body_bytes))
+            self._body[: len(payload)] = payload
+            self._missing_body = self._body[len(payload) :]
+        self._head = head
+
+    def _body_complete(self) -> Message | None:
+        """Find out where the large vectors of the message belong; returns the message if it has none."""
+        form, head = self._format, self._head
+        assert head is not None
+        self._content = form.content(head, self._body)
+        if not form.large:
+            self._vectors = form.inner_vectors(head, self._body)
+        elif head.num_vectors:
+            self._vectors = self._destinations(head.kind, self._content, head.num_vectors)
+            self._missing.extend(bytes_of(vector) for vector in self._vectors)
+            return None
+        return self._finish()
+
+    def _finish(self) -> Message:
+        assert self._head is not None
+        message = Message(self._head.kind, self._content, self._vectors)
+        self._head, self._body, self._content, self._vectors = None, NOTHING, b"", ()
+        return message
