@@ -113,7 +113,7 @@ class Contender:
 def rounds(setting, size):
     """Return a method that waits for the workers that are worth keeping by the theory."""
     slow = nw.theory.speedup(setting.seconds).worth_removing
-    return nw.MSynchronousSGD(nw.Constant(size), wait_for=WORKERS - len(slow))
+    return nw.MSynchronousSGD(nw.Constant(size), m=WORKERS - len(slow))
 
 
 DDP = Contender("DDP (gloo)", lambda _, size: nw.MinibatchSGD(nw.Constant(size)), (0.8, 0.9, 0.95))

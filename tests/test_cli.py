@@ -342,6 +342,7 @@ PARAMETERS = {
     "delayednesterov": "every=3",
     "malenia": "batch=8",
     "mindflayer": "timeout_seconds=3,trials=2",
+    "msynchronous": "m=4",
     "picky": "radius=0.5",
     "rennala": "batch=4",
     "ringmaster": "max_delay=8",

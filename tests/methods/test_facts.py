@@ -55,7 +55,7 @@ def test_gradients_held_when_the_last_worker_leaves_wait_for_the_next_one():
 
 
 def test_m_synchronous_steps_along_the_mean_of_the_first_gradients_and_lets_the_others_finish():
-    server = a_server(nw.MSynchronousSGD(nw.Constant(0.5), wait_for=2), num_workers=3)
+    server = a_server(nw.MSynchronousSGD(nw.Constant(0.5), m=2), num_workers=3)
     assert server.handle(gradient_from(server, worker=2, gradient=3.0)) == []
     commands = server.handle(gradient_from(server, worker=0, gradient=5.0))
     assert server.params.tolist() == [-2.0, -2.0]
@@ -66,7 +66,7 @@ def test_m_synchronous_steps_along_the_mean_of_the_first_gradients_and_lets_the_
 
 
 def test_m_synchronous_does_not_wait_for_the_slowest_worker():
-    method = nw.MSynchronousSGD(nw.Constant(0.1), wait_for=3)
+    method = nw.MSynchronousSGD(nw.Constant(0.1), m=3)
     run = nw.simulate(QUADRATIC, method, nw.speeds.Fixed([1.0, 1.0, 1.0, 10.0]), steps=45)
     assert run.stats.seconds == 45.0
     assert run.stats.dropped == 4
@@ -74,7 +74,7 @@ def test_m_synchronous_does_not_wait_for_the_slowest_worker():
 
 
 def test_no_worker_has_two_gradients_in_one_step_of_m_synchronous():
-    run = nw.simulate(QUADRATIC, nw.MSynchronousSGD(nw.Constant(0.1), wait_for=3), UNEVEN, steps=60)
+    run = nw.simulate(QUADRATIC, nw.MSynchronousSGD(nw.Constant(0.1), m=3), UNEVEN, steps=60)
     used = run.trace.outcome == "held"
     assert (run.trace.delay[used] == 1).all()
     pairs = list(zip(run.trace.step[used & (run.trace.step > 0)], run.trace.worker[used], strict=False))
@@ -85,7 +85,7 @@ def test_m_synchronous_that_waits_for_everybody_is_minibatch_sgd():
     faults = nw.speeds.Faults([(3.0, "leave", 2), (9.0, "join", 2), (12.0, "join", 7)])
     runs = [
         nw.simulate(QUADRATIC, method, UNEVEN, steps=30, faults=faults)
-        for method in (nw.MSynchronousSGD(nw.Constant(0.1), wait_for=9), nw.MinibatchSGD(nw.Constant(0.1)))
+        for method in (nw.MSynchronousSGD(nw.Constant(0.1), m=9), nw.MinibatchSGD(nw.Constant(0.1)))
     ]
     assert np.array_equal(runs[0].params, runs[1].params)
     assert runs[0].stats.seconds == runs[1].stats.seconds
@@ -93,7 +93,7 @@ def test_m_synchronous_that_waits_for_everybody_is_minibatch_sgd():
 
 def test_m_synchronous_goes_on_with_fewer_workers_than_it_waits_for():
     faults = nw.speeds.Faults([(25.0, "leave", 2), (26.5, "leave", 0)])
-    method = nw.MSynchronousSGD(nw.Constant(0.1), wait_for=3)
+    method = nw.MSynchronousSGD(nw.Constant(0.1), m=3)
     run = nw.simulate(QUADRATIC, method, nw.speeds.Fixed([1.0, 2.0, 10.0]), steps=5, faults=faults)
     assert run.stats.seconds == 29.0
 

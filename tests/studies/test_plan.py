@@ -153,7 +153,7 @@ def test_a_method_that_does_not_wait_for_the_slow_uses_all_workers():
     all_candidates = candidates(nw.theory.speedup([1.0, 1.0, 10.0, 1.0]), heterogeneous=False)
     [found] = [one for one in all_candidates if one.name == "m-Synchronous SGD, the first 3 of 4"]
     assert (found.workers, found.kind) == ((0, 1, 2, 3), "rounds")
-    assert found.make(0.5) == nw.MSynchronousSGD(nw.Constant(0.5), wait_for=3)
+    assert found.make(0.5) == nw.MSynchronousSGD(nw.Constant(0.5), m=3)
 
 
 def test_when_a_curve_reaches_a_target():

@@ -116,7 +116,7 @@ def test_trials_that_reach_the_target_are_compared_by_their_time():
 
 
 def test_tunings_of_several_methods_are_compared_by_their_scores():
-    methods = [nw.MinibatchSGD(0.5), nw.MSynchronousSGD(0.5, wait_for=2)]
+    methods = [nw.MinibatchSGD(0.5), nw.MSynchronousSGD(0.5, m=2)]
     slow, fast = (tuned(method=method, target_loss=0.01, trials=2, evaluate_every=1) for method in methods)
     assert fast.score == (REACHED, fast.best.seconds_to_target)
     assert fast.score < slow.score, "a round without the slow worker takes a ninth of the time"

@@ -11,21 +11,21 @@ from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, c
 @final
 @method_dataclass
 class MSynchronousSGD(Method):
-    """Every worker computes one gradient at the current params; step along the mean of the first ``wait_for`` of them.
+    """Every worker computes one gradient at the current params; step along the mean of the first ``m`` of them.
 
     Begunov and Tyurin, "Do We Need Asynchronous SGD? On the Near-Optimality of Synchronous Methods" (2026); with the
     name "backup workers": Chen, Pan, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD" (2016).
     No ticket is cancelled: a gradient that arrives after its step is dropped, and its worker joins the current round.
-    With ``wait_for`` workers or fewer it is ``MinibatchSGD``.
+    With ``m`` workers or fewer it is ``MinibatchSGD``.
     """
 
     stepsize: StepsizeOrFloat
-    wait_for: int
+    m: int
     total: GradientSum = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.wait_for = checks.at_least(1, self.wait_for, "wait_for", "a step needs at least one gradient")
+        self.m = checks.at_least(1, self.m, "m", "a step needs at least one gradient")
 
     def start(self, server: Server) -> None:
         """Start with an empty round and give every worker a ticket."""
@@ -50,7 +50,7 @@ class MSynchronousSGD(Method):
 
     def _step_if_complete(self, server: Server) -> None:
         count = self.total.count
-        if count == 0 or not server.workers or (count < self.wait_for and server.in_flight):
+        if count == 0 or not server.workers or (count < self.m and server.in_flight):
             return
         server.step(self.total, self.stepsize.fresh(server), 1 / count)
         self.total.clear()

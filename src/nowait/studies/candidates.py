@@ -79,7 +79,7 @@ def _for_same_data(workers: tuple[int, ...]) -> list[Candidate]:
 
 def _not_waiting_for_the_slow(count: int, workers: tuple[int, ...]) -> Candidate:
     name = f"m-Synchronous SGD, the first {count} of {len(workers)}"
-    return Candidate(name, lambda size: MSynchronousSGD(Constant(size), wait_for=count), workers, ROUNDS)
+    return Candidate(name, lambda size: MSynchronousSGD(Constant(size), m=count), workers, ROUNDS)
 
 
 def _without_the_slow(workers: tuple[int, ...], all_workers: int) -> list[Candidate]:

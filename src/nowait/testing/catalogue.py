@@ -19,7 +19,7 @@ CATALOGUE: dict[str, Method] = {
     "FedAT": methods.FedAT(Constant(0.5), tiers=2),
     "FedBuff": methods.FedBuff(Constant(0.1), buffer=3),
     "GradientTable": methods.GradientTable(Constant(0.05)),
-    "MSynchronousSGD": methods.MSynchronousSGD(Constant(0.1), wait_for=4),
+    "MSynchronousSGD": methods.MSynchronousSGD(Constant(0.1), m=4),
     "MaleniaSGD": methods.MaleniaSGD(Constant(0.1), batch=8),
     "MindFlayerSGD": methods.MindFlayerSGD(Constant(0.1), timeout_seconds=2.0, trials=2),
     "MindFlayerSGD, some rest": methods.MindFlayerSGD(Constant(0.1), timeout_seconds=2.0, trials=[2, 0, 1]),
