@@ -237,18 +237,14 @@ def golden(option, folder, **environment):
 
 
 @pytest.mark.timeout(900)
-def test_runs_record_the_same_bits_compiled_for_any_processor_with_a_cold_and_a_warm_cache(tmp_path):
-    """``generic`` has neither fused multiplications nor long vectors.
-
-    The first process fills the cache and looks at the code that it compiled; the second one loads it.
-    """
+def test_runs_record_the_same_bits_compiled_for_any_processor(tmp_path):
+    """``generic`` has neither fused multiplications nor long vectors. The process also looks at the compiled code."""
     assert golden("--look", tmp_path, NUMBA_CPU_NAME="generic") == "OK\n"
-    assert golden("--check", tmp_path, NUMBA_CPU_NAME="generic") == "OK\n"
 
 
 @pytest.mark.timeout(600)
 def test_runs_record_the_same_bits_compiled_for_this_processor():
-    """After a clean checkout the cache is cold, later it is warm."""
+    """The cache is warm, if another process has compiled the kernels, as in CI (``make warm-kernels``)."""
     assert golden_traces.differing() == []
 
 

@@ -377,23 +377,23 @@ def test_a_changed_config_is_checked(key, value, message, crashed):
 
 
 def test_chaos(tmp_path, caplog):
-    """Workers are killed 50 times and the server 5 times in one run, at places drawn by lot."""
+    """Workers are killed 30 times and the server 3 times in one run, at places drawn by lot."""
     random = CounterRandom(0, "chaos")
     kills = set()
-    while len(kills) < 50:
-        kills.add((random.integer(3), 2 + random.integer(400)))
+    while len(kills) < 30:
+        kills.add((random.integer(3), 2 + random.integer(250)))
     plan = {"method": "asynchronous", "steps": 10**6, "every": 50, "kills": sorted(kills)}
     folder, shared = tmp_path / "run", sorted(os.listdir("/dev/shm"))
-    deaths = sorted(100 + random.integer(1_700) for _ in range(5))
+    deaths = sorted(100 + random.integer(900) for _ in range(3))
     crash(folder, die_at=deaths[0], **plan)
     for death in deaths[1:]:
         crash(folder, die_at=max(death, checkpoints(folder)[-1] + 60), resume=True, **plan)
-    rest = Watched(crashing.METHODS["asynchronous"], lambda jobs: sum(job > 402 for job in jobs.values()) == 3)
+    rest = Watched(crashing.METHODS["asynchronous"], lambda jobs: sum(job > 252 for job in jobs.values()) == 3)
     run = nw.resume(folder, crashing.problem_of(plan), method=rest, callbacks=[rest])
     assert run.history.loss[-1] < 0.02 * run.history.loss[0]
     kinds = run.trace.events["kind"].tolist()
-    assert kinds.count(3) == 5
-    assert kinds.count(1) >= 40, "some workers were being killed when the server was"
+    assert kinds.count(3) == 3
+    assert kinds.count(1) >= 20, "some workers were being killed when the server was"
     check_that_it_replays(run, Faulty(), plan)
     assert sorted(os.listdir("/dev/shm")) == shared
     _wait_for_processes_of(folder)

@@ -130,7 +130,7 @@ def test_a_run_that_cannot_be_prepared_leaves_no_zygote(monkeypatch):
 
 def test_a_module_that_cannot_be_imported_does_not_keep_a_zygote_from_loading_its_job():
     class Elsewhere(Faulty):
-        __module__ = "no.such.module"
+        __module__, __qualname__ = "no.such.module", "Elsewhere"
 
         def __reduce__(self):
             return Faulty, ()

@@ -86,8 +86,7 @@ def test_a_race_of_real_workers():
     speeds = nw.speeds.Fixed([0.002, 0.002, 0.02])
     found = nw.race(PROBLEM, workers=3, speeds=speeds, seconds=0.4, probe_seconds=0.3, progress=False)
     assert all(runs[0].stats.engine == "processes" for runs in found.runs.values())
-    assert found.speedup.seconds[2] > 3 * found.speedup.seconds[0]
-    assert found.rows[0].steps < found.rows[2].steps
+    assert (found.speedup.seconds >= speeds.seconds).all(), "measured with the delays of the race"
     assert "wall-clock time" in found.findings[0]
 
 

@@ -138,8 +138,9 @@ class LocalTransport:
 
 def launch_zygote(problem: Problem, num_workers: int) -> Zygote:
     """Start the zygote of a run, which imports the module of the problem while the run is being prepared."""
-    module = type(problem).__module__
-    return Zygote.launch(_threads(num_workers), [] if module == "__main__" else [module])
+    kind = type(problem)
+    is_importable = kind.__module__ != "__main__" and "<locals>" not in kind.__qualname__
+    return Zygote.launch(_threads(num_workers), [kind.__module__] if is_importable else [])
 
 
 def train(parts: Parts, points: Slots, options: WorkerOptions, seed: int, progress: bool | None, zygote: Zygote) -> Run:
