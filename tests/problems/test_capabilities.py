@@ -74,7 +74,7 @@ class Everything(Bare):
     def write_model(self, params, path, metadata):
         pass
 
-    def model_file(self):
+    def checkpoint_model(self):
         pass
 
     def model(self, params):

@@ -171,7 +171,7 @@ def read(path):
 @pytest.mark.parametrize("build", [Tied, Compiled, Precise, frozen_part])
 def test_params_are_in_the_model_only_and_come_back_bit_for_bit(build, tmp_path):
     problem = a_problem(build)
-    path, params = a_checkpoint(problem, tmp_path, problem.model_file())
+    path, params = a_checkpoint(problem, tmp_path, problem.checkpoint_model())
     vectors = load_file(path / "state.safetensors")
     assert "params" not in vectors
     assert len(vectors["params_rest"]) <= 3
@@ -182,7 +182,7 @@ def test_params_are_in_the_model_only_and_come_back_bit_for_bit(build, tmp_path)
 
 def test_params_of_a_model_in_half_precision_are_kept_beside_it(tmp_path):
     problem = a_problem(half)
-    path, params = a_checkpoint(problem, tmp_path, problem.model_file())
+    path, params = a_checkpoint(problem, tmp_path, problem.checkpoint_model())
     assert load_file(path / "model.safetensors")["weight"].dtype == torch.bfloat16
     assert np.array_equal(read(path), params)
     (path / "model.safetensors").unlink()
@@ -193,7 +193,7 @@ def test_params_of_a_model_in_half_precision_are_kept_beside_it(tmp_path):
 @pytest.mark.parametrize("build", [mostly_frozen, lambda: WithMore(4, 2)])
 def test_some_models_are_not_in_checkpoints(build, tmp_path):
     problem = a_problem(build)
-    assert problem.model_file() is None
+    assert problem.checkpoint_model() is None
     path, params = a_checkpoint(problem, tmp_path, None)
     assert sorted(file.name for file in path.iterdir()) == ["state.json", "state.safetensors"]
     assert "model" not in json.loads((path / "state.json").read_text())
@@ -215,14 +215,14 @@ class WithUnsavedBuffer(nn.Linear):
 
 def test_the_state_of_a_checkpoint_has_buffers_that_are_in_no_state_dict(tmp_path):
     problem = a_problem(WithUnsavedBuffer)
-    path, params = a_checkpoint(problem, tmp_path, problem.model_file())
+    path, params = a_checkpoint(problem, tmp_path, problem.checkpoint_model())
     assert "mean" not in load_file(path / "model.safetensors")
     assert np.array_equal(problem.params_of(path / "state.safetensors"), params)
 
 
 def test_params_are_read_from_either_file_of_a_checkpoint(tmp_path):
     problem = a_problem(frozen_part)
-    path, params = a_checkpoint(problem, tmp_path, problem.model_file())
+    path, params = a_checkpoint(problem, tmp_path, problem.checkpoint_model())
     for name in ("model.safetensors", "state.safetensors"):
         assert np.array_equal(problem.params_of(path / name), params)
 

@@ -151,13 +151,13 @@ def _keeper(training: Training, parts: Parts, folder: str | Path) -> Keeper:
 
     parts.identification = Identification(parts.problem, training.fingerprint, str(run_folder.path), keep)
     every, seconds = plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf
-    return Keeper(run_folder, every, seconds, parts.capabilities.model_file())
+    return Keeper(run_folder, every, seconds, parts.capabilities.checkpoint_model())
 
 
 def _new_folder(plan: TrainingPlan, parts: Parts, folder: str | Path) -> RunFolder:
     """Create the folder, with a checkpoint of the start in it."""
     state, wanted = parts.server.initial_state(), list(range(plan.most or plan.fewest))
-    model_file = parts.capabilities.model_file()
+    model_file = parts.capabilities.checkpoint_model()
     return RunFolder.create(
         folder,
         parts.config,

@@ -94,8 +94,8 @@ class Capabilities:
     """``write_files(params, folder)`` is called at the end of a run that has a folder."""
     write_model: Callable[[Vector, Any, Mapping[str, str]], None] | None
     """``write_model(params, path, metadata)`` writes a safetensors file from which the model can be loaded."""
-    model_file: Callable[[], Any]
-    """``model_file()`` returns what checkpoints have in ``model.safetensors``: a ``nowait.recording`` ``ModelFile``.
+    checkpoint_model: Callable[[], Any]
+    """``checkpoint_model()`` returns what checkpoints have in ``model.safetensors``: a ``nowait.recording`` ``ModelFile``.
 
     Default: None, they do not have that file.
     """
@@ -154,7 +154,7 @@ class Capabilities:
             training_loss=_method(problem, "training_loss"),
             write_files=_method(problem, "write_files"),
             write_model=_method(problem, "write_model"),
-            model_file=_method(problem, "model_file") or _do_nothing,
+            checkpoint_model=_method(problem, "checkpoint_model") or _do_nothing,
             model=_method(problem, "model"),
             params_of=_method(problem, "params_of"),
             parts_to_send=_method(problem, "parts_to_send"),
@@ -213,7 +213,7 @@ def _compiled_data(problem: Any) -> Callable[[], Any] | None:
 
 
 def _do_nothing() -> None:
-    """Do nothing; used if a problem has no ``prepare``, ``device_memory`` or ``model_file``."""
+    """Do nothing; used if a problem has no ``prepare``, ``device_memory`` or ``checkpoint_model``."""
 
 
 def _start_nothing(number: int, count: int) -> None:

@@ -54,6 +54,7 @@ class Session:
         self._worker_control: WorkerControl | None = worker_control
         self._evaluator = evaluator
         self.interrupted = False
+        self._saved = False
         self._evaluated_step = -1
         self._keeper = parts.keeper
         self._history = HistoryRecorder()
@@ -177,10 +178,16 @@ class Session:
         self.interrupted = True
         self.stop(f"{signal} ended the run after {self.server.steps} steps")
 
+    def save(self) -> None:
+        """Write the last checkpoint, once."""
+        if not self._saved:
+            self._checkpoint()
+            self._saved = True
+
     def result(self, seconds: float, engine: str) -> Run:
         """Return the finished run, and write it to its folder."""
         server = self.server
-        self._checkpoint()
+        self.save()
         if server.diverged is None and self._evaluated_step != server.steps and not self._may_skip_the_last_loss():
             self._evaluator = None
             self._evaluate()

@@ -52,7 +52,7 @@ class Wrapper(ABC):
             training_loss=inner.training_loss,
             write_files=inner.write_files,
             write_model=inner.write_model,
-            model_file=inner.model_file,
+            checkpoint_model=inner.checkpoint_model,
             model=inner.model,
             params_of=inner.params_of,
             parts_to_send=inner.parts_to_send,

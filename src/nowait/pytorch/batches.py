@@ -20,6 +20,8 @@ from nowait.pytorch.per_worker import PerWorker
 from nowait.pytorch.streams import Stream
 
 SAMPLINGS = ("replacement", "epochs")
+MOST_COLUMNS = 4
+"""A tuple of more arrays is a data set of items."""
 REPLACEMENTS = 1 << 28
 """Items in place of bad ones are drawn from parts of a ticket's sample with these numbers and above."""
 REPLACEMENTS_PER_BATCH = 1 << 12
@@ -61,12 +63,12 @@ class Batches:
             raise TypeError(f"train_set must have a length and items, or be an IterableDataset, got {data!r}")
         if isinstance(data, DataLoader):
             raise TypeError("train_set must be a data set, got a DataLoader: pass its dataset, and batch_size=")
-        if isinstance(data, tuple) and all(isinstance(item, torch.Tensor | np.ndarray) for item in data):
+        if len(data) == 0:
+            raise ValueError("train_set is empty: there is nothing to train on")
+        if _is_tuple_of_columns(data):
             raise TypeError(
                 "train_set is a tuple of arrays, not of items: pass torch.utils.data.TensorDataset(*tensors)"
             )
-        if len(data) == 0:
-            raise ValueError("train_set is empty: there is nothing to train on")
         batches.shards = Shards.all_rows(len(data))
         return batches
 
@@ -209,3 +211,12 @@ def converted(batch: Any, convert: Callable[[Any], Any]) -> Any:
     if isinstance(batch, list | tuple):
         return type(batch)(convert(item) for item in batch)
     return batch
+
+
+def _is_tuple_of_columns(data: Any) -> bool:
+    """Return True for (inputs, targets) and the like: a few arrays of the same length."""
+    if not isinstance(data, tuple) or not 2 <= len(data) <= MOST_COLUMNS:
+        return False
+    if not all(isinstance(item, torch.Tensor | np.ndarray) and item.ndim for item in data):
+        return False
+    return len({len(item) for item in data}) == 1

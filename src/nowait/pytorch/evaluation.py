@@ -53,19 +53,24 @@ class WeightedMeans:
 
     def add(self, name: str, value: Any, weight: float) -> None:
         """Add a number or a tensor with one entry."""
+        if isinstance(value, torch.Tensor) and value.numel() != 1:
+            raise _no_number(name, value, f" of shape {tuple(value.shape)}")
         try:
-            number = float(value)
-        except (TypeError, ValueError, RuntimeError):
-            shape = f" of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
-            raise TypeError(
-                f"{name} of a batch must be a number or a tensor with one entry, got a {type(value).__name__}{shape}"
-            ) from None
+            number = float(value)  # may raise an error of the GPU, too
+        except (TypeError, ValueError):
+            raise _no_number(name, value) from None
         self._totals[name] = self._totals.get(name, 0.0) + weight * number
         self._weights[name] = self._weights.get(name, 0.0) + weight
 
     def result(self) -> dict[str, float]:
         """Return the means."""
         return {name: total / self._weights[name] for name, total in self._totals.items()}
+
+
+def _no_number(name: str, value: Any, shape: str = "") -> TypeError:
+    return TypeError(
+        f"{name} of a batch must be a number or a tensor with one entry, got a {type(value).__name__}{shape}"
+    )
 
 
 @final

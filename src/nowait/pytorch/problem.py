@@ -156,6 +156,7 @@ class TorchProblem:
         if params_on not in ("device", "host"):
             raise ValueError(f'params_on must be "device" or "host", got {params_on!r}')
         self._params_on = params_on
+        self._has_share = False
         self._seed = checked_seed(seed)
         if self._seed > MASK:
             raise ValueError(f"seed must be less than 2**64, got {seed}: PyTorch has no larger ones")
@@ -276,11 +277,14 @@ class TorchProblem:
 
     def take_share(self, share: int, num_shares: int) -> None:
         """Let this process take a part of a stream; other data are divided by ``split``."""
+        self._has_share = True
         if self._batches.is_stream:
             self._batches.divide_stream(share, num_shares)
 
     def start_worker(self, worker: int, num_workers: int) -> None:
         """Start the processes that draw the batches of this worker."""
+        if not self._has_share:  # a wrapper that passes on this call only
+            self.take_share(worker, num_workers)
         if self._loader_workers and sys.platform == "linux":
             self._gradients.start_loaders(worker, self._loader_workers)
 
@@ -369,7 +373,7 @@ class TorchProblem:
             Buffers(model, self._layout).load(flat)
         return model.eval()
 
-    def model_file(self) -> ModelFile | None:
+    def checkpoint_model(self) -> ModelFile | None:
         """Return what checkpoints have in ``model.safetensors``; None: they do not have it.
 
         They do not if more bytes are frozen than trained, which would be written every time, or if the state dict has

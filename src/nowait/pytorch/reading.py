@@ -13,6 +13,7 @@ from nowait.core.types import Vector
 from nowait.pytorch.compiled_names import named_as_in, plain_name
 from nowait.pytorch.flat import TENSOR_DTYPES, ModelLayout
 from nowait.recording.checkpoints import REST, params_in
+from nowait.recording.model_file import MODEL
 
 logger = logging.getLogger("nowait")
 
@@ -45,6 +46,8 @@ def _tensors_in(path: Path) -> dict[str, torch.Tensor]:
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
         if REST in tensors:  # of a checkpoint, whose other params are in the file of its model
+            if not (path.parent / MODEL).is_file():
+                raise ValueError(f"{path} has few of the params: pass the {MODEL} that was beside it")
             tensors = {"params": torch.from_numpy(params_in(path.parent))}
     except SafetensorError as error:
         raise ValueError(

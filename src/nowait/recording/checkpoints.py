@@ -225,7 +225,11 @@ def _read_params(folder: Path, vectors: State, model: dict[str, Any] | None) -> 
     """Return the params, and check ``model.safetensors``, if the checkpoint has it."""
     if model is None:
         return vectors["params"]
-    contents, places = Contents(model["bytes"], model["crc32"]), model["params"]
+    contents = Contents(model["bytes"], model["crc32"])
+    try:
+        places = {name: (int(start), int(stop)) for name, (start, stop) in model["params"].items()}
+    except ValueError:
+        raise DamagedFileError(folder / NUMBERS, "a place in params is not a pair of numbers") from None
     if not places:
         check_contents(folder / MODEL, contents)
         return vectors["params"]

@@ -100,7 +100,8 @@ class Loop:
             self._session.interrupt(self._interrupted)
 
     def result(self) -> Run:
-        """End all processes, whose memory the last evaluation may need, and return the finished run."""
+        """Save the run, end all processes, whose memory the last evaluation may need, and return the finished run."""
+        self._session.save()  # first, because a second signal may come while processes end
         self._end_processes()
         return self._session.result(self._seconds, self._transport.engine)
 
@@ -119,8 +120,8 @@ class Loop:
 
     def _end_processes(self) -> None:
         if not self._ended:
-            self._ended = True
             self._transport.close()
+            self._ended = True
 
     def _handle(self, event: WorkforceEvent) -> None:
         self._clock.read()
