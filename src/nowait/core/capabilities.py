@@ -95,7 +95,7 @@ class Capabilities:
     write_model: Callable[[Vector, Any, Mapping[str, str]], None] | None
     """``write_model(params, path, metadata)`` writes a safetensors file from which the model can be loaded."""
     checkpoint_model: Callable[[], Any]
-    """``checkpoint_model()`` returns what checkpoints have in ``model.safetensors``: a ``nowait.recording`` ``ModelFile``.
+    """``checkpoint_model()`` returns what checkpoints have in ``model.safetensors``, as a ``ModelFile``.
 
     Default: None, they do not have that file.
     """
