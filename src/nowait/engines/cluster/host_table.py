@@ -73,7 +73,7 @@ class HostTable:
 
     def of(self, identity: bytes) -> HostRecord | None:
         """Return the host with this identity; None if it is unknown or was given up."""
-        return self.by_place.get(int(identity)) if identity.isdigit() else None
+        return next((host for host in self.by_place.values() if host.identity == identity), None)
 
     def is_ready(self, host: HostRecord, now: float) -> None:
         """Note that workers can be started on a host."""

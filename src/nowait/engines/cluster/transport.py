@@ -117,6 +117,7 @@ class RayTransport:
                 host.remote.end()
             elif host.place in self._pools:
                 self._pools.remove(host.place)
+        self._socket.close()  # sends hosts the end; only then can the provisioner wait for theirs
         self._open_parts.close()
 
     # To the workers

@@ -13,8 +13,9 @@ from nowait.engines.network.messages import Message
 from nowait.engines.network.protocol import Connection
 from nowait.engines.processes.readiness import is_ready
 
-KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
-"""Seconds without traffic before the system asks the other machine whether it is there, and how often."""
+KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 35_000}
+"""Seconds without traffic before the system asks the other machine whether it is there, and how often; and milliseconds
+until data that the other machine does not acknowledge are an error."""
 
 
 class DisconnectedError(Exception):

@@ -24,7 +24,7 @@ from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.pool import Ended, PipeChannel, WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.workers.records import REPORT, Instruction, ReportKind
+from nowait.engines.workers.records import REPORT, ReportKind
 from nowait.engines.workers.transport import Died
 
 HEARTBEAT_SECONDS = 1.0
@@ -34,7 +34,7 @@ SECONDS_FOR_A_REPLY = 120.0
 MESSAGES_IN_TRANSIT = 3
 """How many messages of reports may be without a reply."""
 NOBODY = -1
-GRADIENT, HURRY = int(ReportKind.GRADIENT), int(Instruction.HURRY)
+GRADIENT = int(ReportKind.GRADIENT)
 
 StartZygote = Callable[[socket.socket], "subprocess.Popen[bytes]"]
 """Starts a zygote at the other end of a socket."""

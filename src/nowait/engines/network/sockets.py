@@ -281,6 +281,7 @@ class ServerSocket:
                 link.finish(max(0.0, deadline - monotonic()))
             else:
                 link.close()
+        self._by_fd.clear()  # it may be called twice
         self._writers.close()
 
 
