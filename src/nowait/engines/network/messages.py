@@ -58,6 +58,18 @@ class MessageKind(IntEnum):
     HEARTBEAT = 12
     HELLO = 13
     """the first message of a host: its identity"""
+    JOIN = 14
+    """JSON: what a host that was not asked for says about itself (see ``listen.joining``)"""
+    WELCOME = 15
+    """the server's reply to ``JOIN``, JSON: the run and the parts of the job"""
+    REFUSED = 16
+    """the server's other reply to ``JOIN`` or ``DRAIN``: a text that says why"""
+    SEND_JOB = 17
+    """asks for a piece of the job"""
+    JOB_PART = 18
+    """a piece of the job"""
+    DRAIN = 21
+    """JSON: a request that hosts or workers leave, and its reply"""
 
 
 class Message(NamedTuple):
@@ -92,6 +104,10 @@ class Format:
         self.vector_bytes = length * self.dtype.itemsize
         self.large = self.vector_bytes >= SMALL
         """True if vectors have frames of their own."""
+
+    def set(self, length: int, dtype: Any) -> None:
+        """Use another length and dtype from now on: a host that joins learns them from the server."""
+        self.__init__(length, dtype)  # type: ignore[misc]
 
     def pack(self, kind: int, content: bytes = b"", vectors: Sequence[Vector] = ()) -> bytes:
         """Return the body of a message. It contains the vectors only if they are small."""
