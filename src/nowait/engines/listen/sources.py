@@ -13,7 +13,7 @@ from typing import Any
 
 from nowait.engines.network.handshake import ProtocolError
 
-logger = logging.getLogger("nowait")
+logger = logging.getLogger("nowait.listen")
 
 MOST_BYTES = 8 << 20
 """Bytes of source code that are sent."""

@@ -69,7 +69,9 @@ class Download:
         self._expected: deque[tuple[int, int]] = deque()
         for number, part in self._parts.items():
             if self.payloads[number].total != part.total:
-                raise ProtocolError(f"part {number} of the job has {part.total} bytes, which are not those of its sizes")
+                raise ProtocolError(
+                    f"part {number} of the job has {part.total} bytes, which are not those of its sizes"
+                )
         for _ in range(PIECES_IN_TRANSIT):
             self._ask_next()
 

@@ -100,14 +100,14 @@ class Format:
     """Converts messages to bytes and back, for vectors of one length and dtype."""
 
     def __init__(self, length: int, dtype: Any) -> None:
+        self.set(length, dtype)
+
+    def set(self, length: int, dtype: Any) -> None:
+        """Use another length and dtype from now on: a host that joins learns them from the server."""
         self.length, self.dtype = length, np.dtype(dtype)
         self.vector_bytes = length * self.dtype.itemsize
         self.large = self.vector_bytes >= SMALL
         """True if vectors have frames of their own."""
-
-    def set(self, length: int, dtype: Any) -> None:
-        """Use another length and dtype from now on: a host that joins learns them from the server."""
-        self.__init__(length, dtype)  # type: ignore[misc]
 
     def pack(self, kind: int, content: bytes = b"", vectors: Sequence[Vector] = ()) -> bytes:
         """Return the body of a message. It contains the vectors only if they are small."""

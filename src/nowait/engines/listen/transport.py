@@ -1,0 +1,223 @@
+"""Workers of hosts that connect to the server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import socket
+from collections.abc import Collection, Iterator
+from operator import is_
+from pathlib import Path
+from time import monotonic
+from typing import final
+
+from nowait.core.errors import WorkerFailedError
+from nowait.engines.listen.joining import Joining, Welcome
+from nowait.engines.listen.options import Listen
+from nowait.engines.listen.sources import to_bytes, user_sources
+from nowait.engines.listen.table import HostRecord, HostTable, what_is_missing
+from nowait.engines.listen.transfer import Offer
+from nowait.engines.listen.versions import library_version, python_version
+from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Other, Ready
+from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.link import ENDED
+from nowait.engines.network.messages import Message, MessageKind
+from nowait.engines.network.remote import RemotePool, VersionOf
+from nowait.engines.processes.local import LocalPools
+from nowait.engines.processes.payload import Payload
+from nowait.engines.processes.pool import WorkerPool, Zygote
+from nowait.engines.processes.resources import SharedResources
+from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Opened, Reports, TransportEvent
+
+logger = logging.getLogger("nowait.listen")
+
+SECONDS_BETWEEN_WARNINGS = 10.0
+"""How often a run that waits for workers logs that."""
+
+
+@final
+class ListenTransport:
+    """Hosts that connect to this machine. The evaluator runs here, in HOME. Each connection is a place."""
+
+    engine = "listen"
+
+    def __init__(
+        self, listen: Listen, secret: bytes, resources: SharedResources, version_of: VersionOf, *, log: Path | None
+    ) -> None:
+        self._listen, self._secret, self._resources, self._log = listen, secret, resources, log
+        self._pools = LocalPools(resources)
+        self.details = resources.mailbox.details
+        self._open_parts = contextlib.ExitStack()
+        points = resources.points
+        self._hosts = HostTable(
+            heartbeat_seconds=listen.heartbeat_seconds,
+            bytes_per_gradient=points.length * points.dtype.itemsize,
+        )
+        self._gateway = Gateway(resources, version_of, self._knows)
+        self._run = secrets.token_hex(16)
+        self._fds_of = (frozenset[int](), frozenset[int]())
+        self._fds: frozenset[int] = frozenset()
+        self._worked = self._warned = monotonic()
+
+    @property
+    def fds(self) -> frozenset[int]:
+        """The descriptors of the evaluator's pool, and of the connections."""
+        local, network = current = (self._pools.fds, self._gateway.fds)
+        if not all(map(is_, current, self._fds_of)):
+            self._fds_of, self._fds = current, local | network
+        return self._fds
+
+    def open(self) -> None:
+        """Listen, and launch the zygote of the evaluator."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._pools.close)
+            code = stack.enter_context(contextlib.closing(Payload([memoryview(to_bytes(user_sources()))])))
+            self._offer = Offer([code, self._resources.payload])
+            listen = self._listen
+            self._gateway.open(listen.host, listen.port, encrypt=listen.encrypt, secret=self._secret)
+            stack.callback(self._gateway.close)
+            logger.info("workers connect with: %s", self.instructions)
+            self.reopen()
+            self._worked = self._warned = monotonic()
+            self._open_parts = stack.pop_all()
+
+    def reopen(self) -> None:
+        """Launch the zygote of the evaluator."""
+        self._pools.add(HOME, WorkerPool.of(Zygote.launch(1), self._resources, self._log), 0)
+
+    @property
+    def instructions(self) -> str:
+        """How workers connect. It does not contain the key."""
+        name = socket.gethostname() if self._listen.host in ("0.0.0.0", "::") else self._listen.host
+        return f"nowait worker --connect {name}:{self._gateway.address.port} --key-file {self._listen.key_file}"
+
+    def close(self) -> None:
+        """End all hosts and close everything."""
+        for identity, host in self._hosts.by_identity.items():
+            if host.joining is not None and identity in self._gateway.pools:
+                self._gateway.pools[identity].end()
+        self._open_parts.close()
+
+    # To the workers
+
+    def start(self, worker: int, serial: int, place: int, began: float) -> Channel:
+        """Start a process in a place."""
+        return self._pool(place).start(worker, serial, began)
+
+    def kill(self, serial: int, place: int) -> None:
+        """Kill a process."""
+        self._pool(place).kill(serial)
+
+    def _pool(self, place: int) -> WorkerPool | RemotePool:
+        if place == HOME:
+            return self._pools[HOME]
+        host = next(host for host in self._hosts.by_identity.values() if host.place == place)
+        return self._gateway.pools[host.identity]
+
+    def flush(self) -> bool:
+        """Send collected orders. Returns True if something has arrived that no descriptor announces."""
+        self._gateway.flush()
+        return self._gateway.pending() or self._pools.pending()
+
+    # From the workers
+
+    def receive(self, ready: Collection[int]) -> Iterator[TransportEvent]:
+        """Return what workers, zygotes and hosts reported."""
+        local = [fd for fd in ready if fd in self._pools.fds]
+        if local or self._pools.pending():
+            yield from self._pools.receive(local)
+        for event in self._gateway.receive([fd for fd in ready if fd in self._gateway.fds]):
+            if type(event) is Reports:
+                yield event
+            else:
+                yield from self._on_event(event)
+
+    def _knows(self, identity: bytes) -> bool:
+        """Add a host that has authenticated. It has some seconds to join."""
+        if identity not in self._hosts.by_identity:
+            self._hosts.add(identity, monotonic())
+            self._gateway.expect(len(self._hosts.by_identity))
+        return True
+
+    def _on_event(self, event: GatewayEvent) -> Iterator[TransportEvent]:
+        if isinstance(event, (Reports, Died)):
+            yield event
+            return
+        host = self._hosts.by_identity.get(event.identity)
+        if host is None:
+            return
+        try:
+            yield from self._on_host_event(host, event)
+        except ProtocolError as error:
+            yield from self._lose(host, str(error))
+
+    def _on_host_event(
+        self, host: HostRecord, event: Ready | Failed | Disconnected | Other
+    ) -> Iterator[TransportEvent]:
+        if isinstance(event, Ready):
+            self._hosts.is_ready(host)
+            logger.info("%s is ready for %d workers", host.name, host.size)
+            yield Opened(host.place, host.size, distance=1)
+        elif isinstance(event, (Failed, Disconnected)):
+            yield from self._lose(host, event.cause)
+        else:
+            yield from self._on_message(host, event.message)
+
+    def _on_message(self, host: HostRecord, message: Message) -> Iterator[TransportEvent]:
+        if message.kind == MessageKind.JOIN:
+            yield from self._join(host, Joining.read(message.content))
+        elif message.kind == MessageKind.SEND_JOB and host.joining is not None:
+            piece = self._offer.piece(host.requests.read(message.content))
+            self._gateway.send(host.identity, MessageKind.JOB_PART, piece)
+        else:
+            raise ProtocolError(f"a message of the kind {message.kind} is not expected here")
+
+    def _join(self, host: HostRecord, joining: Joining) -> Iterator[TransportEvent]:
+        reason = joining.reason_to_refuse(library_version(), python_version())
+        if reason:
+            logger.warning("the host %s was refused: %s", joining.name, reason)
+            self._gateway.send(host.identity, MessageKind.REFUSED, reason.encode())
+            return  # it closes the connection, or the server does because it has not joined in time
+        for earlier in self._hosts.joins(host, joining):
+            yield from self._lose(earlier, "it connected again")
+        points = self._resources.points
+        welcome = Welcome(self._run, points.length, points.dtype.str, self._offer.parts)
+        self._gateway.send(host.identity, MessageKind.WELCOME, welcome.to_bytes())
+        logger.info("%s joins with %d workers", host.name, host.size)
+
+    def _lose(self, host: HostRecord, cause: str) -> Iterator[TransportEvent]:
+        """Give up a host. Later messages from it are ignored."""
+        self._hosts.remove(host)
+        self._gateway.disconnect(host.identity)
+        if host.ready:
+            yield Gone(host.place, f"{host.name} has left" if cause == ENDED else f"{host.name} is lost ({cause})")
+        elif host.joining is not None and cause != ENDED:
+            logger.warning("%s could not start: %s", host.name, cause)
+
+    # Periodic work
+
+    def tick(self, vacant: int, working: int) -> Iterator[TransportEvent]:
+        """Find hosts that are silent, and say for what the run waits if it has no workers."""
+        now = monotonic()
+        self._gateway.close_overdue(now)
+        for host, cause in self._hosts.overdue(self._last_message, now):
+            yield from self._lose(host, cause)
+        if working:
+            self._worked = self._warned = now
+        elif vacant:
+            self._wait_for_workers(vacant, now)
+
+    def _last_message(self, identity: bytes) -> float:
+        pool = self._gateway.pools.get(identity)
+        return monotonic() if pool is None else pool.last_message
+
+    def _wait_for_workers(self, vacant: int, now: float) -> None:
+        """Warn while no worker runs, and raise after ``start_seconds``."""
+        waited, limit = now - self._worked, self._listen.start_seconds
+        missing = what_is_missing(self._hosts.capacity, vacant, self._hosts.loading, self.instructions)
+        if limit is not None and waited > limit:
+            raise WorkerFailedError(f"after {waited:.0f} s {missing}")
+        if now - self._warned > SECONDS_BETWEEN_WARNINGS:
+            self._warned = now
+            logger.warning("waiting for workers: %s", missing)
