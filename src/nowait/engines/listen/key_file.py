@@ -40,14 +40,16 @@ def _content(path: Path) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise OSError(f"the key file {path} cannot be read: {error.strerror}") from None
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"the key file {path} is not a regular file")
         if status.st_mode & OTHERS:
             mode = f"{stat.S_IMODE(status.st_mode):04o}"
             raise ValueError(f"the key file {path} has the mode {mode}, others may read or change it: chmod 600 {path}")
-        return file.read(LARGEST_FILE + 1)
+        return os.read(fd, LARGEST_FILE + 1)
+    finally:
+        os.close(fd)
 
 
 def _decoded(content: bytes, path: Path) -> bytes:
