@@ -1,0 +1,150 @@
+"""Real runs whose workers connect: they join, are killed, lose their connection, and come back."""
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+import nowait as nw
+from faulty import Faulty, Watched
+
+METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
+SECONDS = 60
+
+
+@dataclass
+class Noted(Faulty):
+    """Leaves a file for each process that computes, named by worker and process id."""
+
+    folder: str = ""
+
+    def gradient(self, point, sample):
+        Path(self.folder, f"{sample.worker}-{os.getpid()}").touch()
+        return super().gradient(point, sample)
+
+
+def processes_of(folder):
+    """The process ids of each worker, without this process, which replays."""
+    found = {}
+    for name in os.listdir(folder):
+        worker, process = map(int, name.split("-"))
+        if process == os.getpid():
+            continue
+        found.setdefault(worker, set()).add(process)
+    return found
+
+
+def is_running(process):
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+class Stages(Watched):
+    """Goes through stages: when all wanted workers have delivered ``each`` gradients in one, the next begins.
+
+    A stage is a function that is called at its beginning. After the last one the run stops. A worker that joins again
+    has to deliver again.
+    """
+
+    def __init__(self, stages, workers=2, each=3, wait_for_joins=0):
+        super().__init__(METHOD, self._enough)
+        self.stages, self.each, self.number = list(stages), each, workers
+        self.count, self.joins = {}, 0
+        self._joined = self.on_join
+        self.on_join = self._on_join
+        self.wait_for_joins = 0
+
+    def _on_join(self, server, worker):
+        self.count[worker] = 0
+        self.joins += 1
+        self._joined(server, worker)
+
+    def on_arrival(self, server, arrival):
+        super().on_arrival(server, arrival)
+        self.count[arrival.worker] = self.count.get(arrival.worker, 0) + 1
+
+    def _enough(self, jobs):
+        done = sum(count >= self.each for count in self.count.values()) >= self.number
+        if not done or self.joins < self.wait_for_joins:
+            return False
+        if not self.stages:
+            return True
+        self.count = {}
+        self.wait_for_joins = self.joins + (self.stages.pop(0)() or 0)
+        return False
+
+
+def check_that_it_replays(run, problem):
+    assert len(np.unique(run.trace.ticket)) == len(run.trace), "each ticket arrives once at most"
+    assert np.array_equal(nw.replay(run.trace, problem, METHOD).last, run.last)
+
+
+def lost(run):
+    return sorted(int(event["worker"]) for event in run.trace.events if event["kind"] == 1)
+
+
+def trained(stages, setting, problem, **options):
+    staged = Stages(stages)
+    return nw.train(problem, staged, steps=10**9, callbacks=[staged], progress=False, **options)
+
+
+def test_a_worker_is_killed_another_joins_and_the_run_replays(setting, when_listening, tmp_path):
+    """One process has one worker each; the modules of the problem come from the server."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    ports = []
+
+    def begin(port):
+        ports.append(port)
+        for _ in range(2):
+            setting.worker("--workers", "1", port=port)
+
+    def replace():
+        setting.workers[0].kill()
+        setting.worker("--workers", "1", port=ports[0])
+        return 1
+
+    when_listening(begin)
+    problem = Noted(folder=str(notes), dimension=20_000)
+    run = trained([replace], setting, problem, workers=2, engine=setting.engine())
+    assert run.stats.engine == "listen"
+    assert len(lost(run)) == 1
+    check_that_it_replays(run, problem)
+    assert [process.wait(SECONDS) for process in setting.workers] == [-signal.SIGKILL, 0, 0]
+    assert sum(len(processes) for processes in processes_of(notes).values()) == 3
+    for processes in processes_of(notes).values():
+        assert not any(map(is_running, processes)), "nothing is left behind"
+
+
+def test_a_broken_connection_is_made_again_and_the_same_processes_go_on(setting, when_listening, tmp_path):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+
+    def begin(port):
+        setting.proxy.target = port
+        setting.worker("--workers", "2", port=setting.proxy.port)
+
+    def cut():
+        setting.proxy.cut()
+        return 2
+
+    when_listening(begin)
+    problem = Noted(folder=str(notes), dimension=20_000)
+    run = trained([cut, cut], setting, problem, workers=2, engine=setting.engine())
+    assert setting.proxy.accepted == 3
+    assert lost(run) == [0, 0, 1, 1]
+    check_that_it_replays(run, problem)
+    assert {worker: len(processes) for worker, processes in processes_of(notes).items()} == {0: 1, 1: 1}
+    [worker] = setting.workers
+    assert worker.wait(SECONDS) == 0
+    assert len(re.findall("connection lost", setting.output())) == 2
+    assert "the run is over" in setting.output()
