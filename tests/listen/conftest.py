@@ -36,7 +36,11 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self.target))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self.target))
+                except OSError:
+                    client.close()
+                    continue
                 with self._lock:
                     self.accepted += 1
                     self._open += [client, server]
@@ -76,7 +80,7 @@ class Setting:
         """Start ``nowait worker``, which does not find the modules of the tests."""
         source = str(Path(nw.__file__).parents[1])
         command = [sys.executable, "-c", "from nowait.cli import main; main()", "worker", "--key-file", str(self.key)]
-        output = self._stack.enter_context(open(self.folder / f"output {len(self.workers)}", "wb"))
+        output = self._stack.enter_context((self.folder / f"output {len(self.workers)}").open("wb"))
         process = subprocess.Popen(
             [*prefix, *command, "--connect", f"{host}:{port}", *options],
             env=os.environ | {"PYTHONPATH": source},

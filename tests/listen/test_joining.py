@@ -285,7 +285,7 @@ def test_a_server_that_was_stopped_does_not_blame_its_hosts():
 
 
 def test_what_the_run_waits_for():
-    assert what_is_missing(1, 2, 0, "here") == "there is room for 1 of 2 workers; others can connect to here"
+    assert what_is_missing(1, 2, 0, "here") == "there is room for 1 of 2 workers; connect more with: here"
     assert ", and 1 more host loads the problem;" in what_is_missing(1, 2, 1, "here")
 
 

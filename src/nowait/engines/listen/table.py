@@ -117,7 +117,7 @@ class HostTable:
         return self._heartbeat_seconds + expected / SLOW_NETWORK
 
 
-def what_is_missing(room: int, wanted: int, loading: int, address: str) -> str:
+def what_is_missing(room: int, wanted: int, loading: int, instructions: str) -> str:
     """Return for what a run without workers waits."""
     hosts = f", and {loading} more {'host loads' if loading == 1 else 'hosts load'} the problem" if loading else ""
-    return f"there is room for {room} of {wanted} workers{hosts}; others can connect to {address}"
+    return f"there is room for {room} of {wanted} workers{hosts}; connect more with: {instructions}"
