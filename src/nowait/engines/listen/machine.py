@@ -19,6 +19,9 @@ from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
 
+NEEDED_BY_MOST = ("numba",)
+"""Modules that most problems import. They are imported before the job is there."""
+
 
 @final
 class Prepared:
@@ -27,7 +30,7 @@ class Prepared:
     def __init__(self, threads: int) -> None:
         with contextlib.ExitStack() as stack:
             self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nowait-worker-")))
-            self.zygote = Zygote.launch(threads, code=str(self.folder))
+            self.zygote = Zygote.launch(threads, NEEDED_BY_MOST, code=str(self.folder))
             stack.callback(self.zygote.close)
             self._stack = stack.pop_all()
 
