@@ -15,11 +15,11 @@ from nowait.engines.cluster.host_table import FULL_SECONDS, STUCK_SECONDS, HostR
 from nowait.engines.cluster.listener import LocalListener
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.network.gateway import Disconnected, Other
-from nowait.engines.network.messages import Message
+from nowait.engines.network.messages import GRACE, Message, MessageKind
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.workers.transport import Gone
+from nowait.engines.workers.transport import Gone, Leaving
 
 
 class Clock:
@@ -308,6 +308,29 @@ def test_a_host_that_sends_something_wrong_is_given_up_at_once(transport, caplog
     [gone] = transport._on_network_event(Disconnected(b"1", "a record of 8 bytes has 3", wrong=True))
     assert gone == Gone(1, "the host on node 1 is lost (a record of 8 bytes has 3)")
     assert transport._hosts.of(b"1") is None
+
+
+def leaving(content):
+    return Other(b"1", Message(MessageKind.LEAVING, content, ()))
+
+
+def test_a_host_that_says_nonsense_about_leaving_is_given_up(transport, caplog):
+    [gone] = transport._on_network_event(leaving(b""))
+    assert gone == Gone(1, "the host on node 1 is lost (a record of 8 bytes has 0)")
+
+
+def test_a_host_that_leaves_is_dismissed_in_order_and_its_resources_return(transport):
+    released, ended = [], []
+    transport._provisioner.release = released.append
+    transport._gateway.pools[b"1"] = SimpleNamespace(end=lambda: ended.append(True))
+    record = transport._hosts.by_place[1]
+    assert list(transport._on_network_event(leaving(GRACE.pack(30.0)))) == [Leaving(1, 30.0)]
+    assert record.leaving
+    transport.dismiss(1)
+    assert (released, ended) == ([record], [True])
+    assert transport._gateway.pools == transport._hosts.by_place == {}
+    transport.dismiss(1)
+    assert len(released) == 1, "it is gone already"
 
 
 def test_a_host_that_uses_a_message_of_another_engine_is_given_up(transport, caplog):

@@ -21,8 +21,22 @@ def leave_on_sigterm(worker: int, serial: int, reports: int) -> None:
         os.write(reports, record)
 
     signal.signal(signal.SIGTERM, on_sigterm)
-    os.register_at_fork(after_in_child=_restore_default)
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_in_child)
 
 
 def _restore_default() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _restore_in_child() -> None:
+    _restore_default()
+    _unblock()
+
+
+def _block() -> None:
+    """Block SIGTERM: Python forgets the signals that come to a child before it is ready."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
