@@ -19,7 +19,7 @@ from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.workers.computation import Computation
 from nowait.engines.workers.evaluator import EvaluatorTask
 from nowait.engines.workers.records import FINGERPRINTER, REPORT, Instruction, ReportKind
-from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Opened, Reports, TransportEvent
+from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
 from nowait.recording.best import BestFile
 
 SIGKILL = 9
@@ -78,6 +78,19 @@ class Open(NamedTuple):
     capacity: float = math.inf
 
 
+class Leave(NamedTuple):
+    """A place will be gone in some seconds; its workers are to deliver and leave."""
+
+    place: int
+    seconds: float = 30.0
+
+
+class LeaveWorker(NamedTuple):
+    """The process of a worker is told to leave."""
+
+    worker: int
+
+
 class Wait(NamedTuple):
     """Time passes and nothing arrives."""
 
@@ -90,7 +103,7 @@ class Call(NamedTuple):
     function: Callable[[], object]
 
 
-Happening = Report | ReportAgain | Die | ReportAndDie | Hang | Lose | Open | Wait | Call
+Happening = Report | ReportAgain | Die | ReportAndDie | Hang | Lose | Open | Leave | LeaveWorker | Wait | Call
 
 
 @final
@@ -178,6 +191,8 @@ class ScriptedTransport:
         """Worker and place of every process that was started."""
         self.killed: list[int] = []
         """The workers whose processes were killed by the engine."""
+        self.dismissed: list[int] = []
+        """The places that were dismissed by the engine."""
         self.hurried: list[tuple[int, int]] = []
         """Worker and ticket of every order to hurry."""
         self.open_channels = 0
@@ -245,6 +260,11 @@ class ScriptedTransport:
             self.killed.append(process.worker)
             self._arrived.append(Died(serial, -SIGKILL))
 
+    def dismiss(self, place: int) -> None:
+        """End a place, which must not have workers any more."""
+        assert all(process.place != place for process in self._processes.values()), "a dismissed place has workers"
+        self.dismissed.append(place)
+
     def flush(self) -> bool:
         """Return True if something has arrived."""
         return bool(self._arrived)
@@ -281,7 +301,7 @@ class ScriptedTransport:
         ready = [process for process in self._processes.values() if process.order is not None and not process.hangs]
         return sorted(ready, key=lambda process: process.ordered)
 
-    def _happen(self, happening: Happening) -> None:  # noqa: C901 (one branch for each thing that may happen)
+    def _happen(self, happening: Happening) -> None:  # noqa: C901, PLR0912 (one branch for each thing that may happen)
         match happening:
             case Report(worker):
                 self._report(self._ready()[:1] if worker is None else [self._of(worker)])
@@ -302,10 +322,19 @@ class ScriptedTransport:
                 self._lose(place, cause)
             case Open(place, capacity):
                 self._arrived.append(Opened(place, capacity, distance=place))
+            case Leave(place, seconds):
+                self._arrived.append(Leaving(place, seconds))
+            case LeaveWorker(worker):
+                self._announce_departure(self._of(worker))
             case Wait(seconds):
                 self._time += seconds
             case Call(function):
                 function()
+
+    def _announce_departure(self, process: _Process | None) -> None:
+        if process is not None:
+            record = REPORT.pack(process.serial, 0.0, 0.0, process.worker, ReportKind.LEAVING)
+            self._arrived.append(Reports(record, self._gradients))
 
     def _report(self, processes: Sequence[_Process | None]) -> None:
         for process in processes:

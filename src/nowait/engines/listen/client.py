@@ -24,9 +24,12 @@ from nowait.engines.network.contents import text_of
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import DisconnectedError, NotAcceptedError
 from nowait.engines.network.messages import Format, Message, MessageKind
-from nowait.engines.network.relay import RUN_IS_OVER, point_slots
+from nowait.engines.network.relay import DRAINED, RUN_IS_OVER, Relay, point_slots
 from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.processes.payload import Payload
+from nowait.engines.signals import first_signals
+from nowait.engines.workers.transport import GRACE_SECONDS
+from nowait.recording import Interrupted
 
 logger = logging.getLogger("nowait.listen")
 
@@ -77,6 +80,9 @@ class Client:
         self._kept: dict[str, Payload] = {}
         """The parts of the latest job, by digest."""
         self._restarts = 0
+        self._stay = settings.stay
+        self._signal = ""
+        """The signal that told this host to leave."""
 
     def __enter__(self) -> Client:
         return self
@@ -104,13 +110,14 @@ class Client:
                 over = False
             finally:
                 server.close()
+                if self._signal:
+                    raise Interrupted(self._signal)
             if monotonic() - began > STEADY_SECONDS:
                 self._restarts = 0
                 self._pauses.reset()
             if over:
                 self._end_run()
-                logger.info("the run is over")
-                if not self._settings.stay:
+                if not self._stay:
                     return
                 forever = True
 
@@ -195,8 +202,11 @@ class Client:
             self._load(server, welcome)
         machine = self._machine
         assert machine is not None
-        reason = machine.relay.run()
-        if reason == RUN_IS_OVER:
+        with first_signals(lambda name: self._leave(machine.relay, name)):
+            reason = machine.relay.run()
+        if reason in (RUN_IS_OVER, DRAINED):
+            logger.info("%s", reason)
+            self._stay = self._stay and reason == RUN_IS_OVER
             return True
         self._restarts += 1
         if not machine.loaded or self._restarts > MOST_RESTARTS:
@@ -204,6 +214,11 @@ class Client:
         logger.info("%s: it is started again", reason)
         self._end_run()
         return False
+
+    def _leave(self, relay: Relay, name: str) -> None:
+        """Let workers deliver what they compute, then leave. Called by a signal handler."""
+        self._signal = name
+        relay.leave(GRACE_SECONDS)
 
     def _load(self, server: HostSocket, welcome: Welcome) -> None:
         """Get the job if this host does not have it, and give it to the zygote."""

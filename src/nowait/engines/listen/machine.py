@@ -57,7 +57,7 @@ class Machine:
             pool = WorkerPool.of(prepared.zygote, resources)
             stack.callback(pool.close)
             self.relay = Relay(server, pool, resources)
-            stack.callback(self.relay.close_channels)
+            stack.callback(self.relay.close)
             self._pool = pool
             self._stack = stack.pop_all()
 

@@ -35,6 +35,8 @@ class HostRecord:
     """What it has said about itself."""
     ready: bool = False
     """True if workers can be started there."""
+    reason_to_leave: str = ""
+    """Why the server lets it leave; empty if it does not, or the run is over."""
     requests: Requests = field(default_factory=Requests)
 
     @property
@@ -55,6 +57,8 @@ class HostTable:
     def __init__(self, *, heartbeat_seconds: float, bytes_per_gradient: int) -> None:
         self._heartbeat_seconds, self._bytes_per_gradient = heartbeat_seconds, bytes_per_gradient
         self.by_identity: dict[bytes, HostRecord] = {}
+        self.dismissed: set[bytes] = set()
+        """Hosts that were told to exit and may not have closed their connection yet."""
         self._last_place = HOME
         self._last_check: float | None = None
 
@@ -80,6 +84,15 @@ class HostTable:
         if host.joining is None:
             raise ProtocolError("a host offers workers before it has joined")
         host.ready = True
+
+    def at(self, place: int) -> HostRecord | None:
+        """Return the host at a place; None if it is gone."""
+        return next((host for host in self.by_identity.values() if host.place == place), None)
+
+    def named(self, name: str) -> list[HostRecord]:
+        """Return the hosts that run on a machine with this name and can be told to leave."""
+        hosts = self.by_identity.values()
+        return [host for host in hosts if host.ready and host.joining is not None and host.joining.name == name]
 
     def remove(self, host: HostRecord) -> None:
         """Remove a host that is gone."""

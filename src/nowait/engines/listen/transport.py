@@ -19,6 +19,7 @@ from nowait.engines.listen.sources import to_bytes, user_sources
 from nowait.engines.listen.table import HostRecord, HostTable, what_is_missing
 from nowait.engines.listen.transfer import Offer
 from nowait.engines.listen.versions import library_version, python_version
+from nowait.engines.network.contents import grace_seconds
 from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Other, Ready
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import ENDED
@@ -28,7 +29,7 @@ from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Opened, Reports, TransportEvent
+from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
 
 logger = logging.getLogger("nowait.listen")
 
@@ -110,10 +111,17 @@ class ListenTransport:
         self._pool(place).kill(serial)
 
     def _pool(self, place: int) -> WorkerPool | RemotePool:
-        if place == HOME:
-            return self._pools[HOME]
-        host = next(host for host in self._hosts.by_identity.values() if host.place == place)
-        return self._gateway.pools[host.identity]
+        host = self._hosts.at(place)
+        return self._pools[place] if host is None else self._gateway.pools[host.identity]
+
+    def dismiss(self, place: int) -> None:
+        """Let a host exit."""
+        host = self._hosts.at(place)
+        if host is not None:
+            logger.info("%s has left", host.name)
+            self._hosts.remove(host)
+            self._hosts.dismissed.add(host.identity)
+            self._gateway.pools.pop(host.identity).end(host.reason_to_leave)
 
     def flush(self) -> bool:
         """Send collected orders. Returns True if something has arrived that no descriptor announces."""
@@ -134,7 +142,9 @@ class ListenTransport:
                 yield from self._on_event(event)
 
     def _knows(self, identity: bytes) -> bool:
-        """Add a host that has authenticated. It has some seconds to join."""
+        """Add a host that has authenticated, which has some seconds to join; False if it was told to exit."""
+        if identity in self._hosts.dismissed:
+            return False
         if identity not in self._hosts.by_identity:
             self._hosts.add(identity, monotonic())
             self._gateway.expect(len(self._hosts.by_identity))
@@ -146,6 +156,7 @@ class ListenTransport:
             return
         host = self._hosts.by_identity.get(event.identity)
         if host is None:
+            self._hosts.dismissed.discard(event.identity)
             return
         try:
             yield from self._on_host_event(host, event)
@@ -170,6 +181,8 @@ class ListenTransport:
         elif message.kind == MessageKind.SEND_JOB and host.joining is not None:
             piece = self._offer.piece(host.requests.read(message.content))
             self._gateway.send(host.identity, MessageKind.JOB_PART, piece)
+        elif message.kind == MessageKind.LEAVING and host.ready:
+            yield Leaving(host.place, grace_seconds(message.content))
         else:
             raise ProtocolError(f"a message of the kind {message.kind} is not expected here")
 
@@ -187,7 +200,11 @@ class ListenTransport:
         logger.info("%s joins with %d workers", host.name, host.size)
 
     def _lose(self, host: HostRecord, cause: str) -> Iterator[TransportEvent]:
-        """Give up a host. Later messages from it are ignored."""
+        """Give up a host. Later messages from it are ignored. One that has ended its connection has not failed."""
+        if host.ready and cause == ENDED:
+            yield Leaving(host.place, 0.0)
+            if host.identity not in self._hosts.by_identity:
+                return  # it was dismissed, because no worker was computing there
         self._hosts.remove(host)
         self._gateway.disconnect(host.identity)
         if host.ready:

@@ -11,7 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import final
 
-from nowait.engines.workers.records import REPORT
+from nowait.engines.workers.records import REPORT, ReportKind
+
+LEAVING = int(ReportKind.LEAVING)
 
 
 @final
@@ -82,8 +84,19 @@ class Adoption:
         """Return the reports of a batch without those on orders of an earlier connection."""
         kept = []
         for record in REPORT.iter_unpack(records):
-            ticket, *_, worker, _ = record
-            if ticket >= self.uncertain.get(worker, -math.inf):
+            ticket, *_, worker, kind = record
+            if kind == LEAVING:
+                is_wanted = ticket in self._serials  # it has the serial number here in place of a ticket
+            elif is_wanted := ticket >= self.uncertain.get(worker, -math.inf):
                 self.uncertain.pop(worker, None)
+            if is_wanted:
                 kept.append(REPORT.pack(*record))
         return b"".join(kept)
+
+    def with_serials(self, records: bytes) -> bytes:
+        """Return a batch of reports with the server's serial numbers of the processes that leave."""
+        changed = []
+        for ticket, started, seconds, worker, kind in REPORT.iter_unpack(records):
+            number = self._serials.get(ticket, ticket) if kind == LEAVING else ticket
+            changed.append(REPORT.pack(number, started, seconds, worker, kind))
+        return b"".join(changed)

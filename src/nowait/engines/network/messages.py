@@ -29,6 +29,8 @@ START = struct.Struct("<iqd")
 """Worker, serial number, when the run began on the host's clock."""
 EXIT = struct.Struct("<qi")
 """Serial number and exit code of a process."""
+GRACE = struct.Struct("<d")
+"""In how many seconds a host exits."""
 
 
 class MessageKind(IntEnum):
@@ -43,7 +45,7 @@ class MessageKind(IntEnum):
     TIME = 4
     """the reply to ``ASK_TIME``"""
     END = 5
-    """the run is over: exit"""
+    """exit: the run is over, or the reason that it contains"""
     ASK_TIME = 6
     READY = 7
     """workers can be started; contains the clock difference"""
@@ -68,6 +70,8 @@ class MessageKind(IntEnum):
     """asks for a piece of the job"""
     JOB_PART = 18
     """a piece of the job"""
+    LEAVING = 19
+    """a ``GRACE`` record: the host exits then, or as soon as the server says END; until then it passes reports on"""
     DRAIN = 21
     """JSON: a request that hosts or workers leave, and its reply"""
 

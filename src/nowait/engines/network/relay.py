@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import os
 import select
 import socket
 import subprocess
@@ -18,16 +20,17 @@ from typing import final
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.engines.network.adoption import Adoption
+from nowait.engines.network.contents import text_of
 from nowait.engines.network.handshake import ProtocolError
-from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, POINT_ORDER, START, Format, Message, MessageKind
+from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE, POINT_ORDER, START, Format, Message, MessageKind
 from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
-from nowait.engines.processes.pool import Ended, PipeChannel, WorkerPool, Zygote
+from nowait.engines.processes.pool import Ended, Leaves, PipeChannel, WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers.records import REPORT, ReportKind
-from nowait.engines.workers.transport import Died
+from nowait.engines.workers.transport import GRACE_SECONDS, Died
 
 HEARTBEAT_SECONDS = 1.0
 CLOCK_REQUESTS = 5
@@ -38,8 +41,12 @@ MESSAGES_IN_TRANSIT = 3
 SECONDS_TO_ADOPT = 10.0
 """How long processes of an earlier connection wait for the server to start their workers again."""
 RUN_IS_OVER = "the run is over"
+DRAINED = "this host was drained"
+"""Why the server ends a host."""
 NOBODY = -1
-GRADIENT = int(ReportKind.GRADIENT)
+GRADIENT, LEAVING = int(ReportKind.GRADIENT), int(ReportKind.LEAVING)
+LEFT = "the host was told to leave"
+"""The reason of a relay that ends because of ``leave``."""
 
 StartZygote = Callable[[socket.socket], "subprocess.Popen[bytes]"]
 """Starts a zygote at the other end of a socket."""
@@ -93,7 +100,12 @@ class Relay:
         self._control = pool.control.fileno()
         self._poller = select.poll()
         self._reading_reports = False
-        for fd in (*server.fds, self._control):
+        self._grace: float | None = None
+        """In how many seconds to exit, if ``leave`` was called."""
+        self._exit_at = math.inf
+        """When to exit, on this machine's clock, once the server was told."""
+        self._alarm, self._wake = os.pipe()
+        for fd in (*server.fds, self._control, self._alarm):
             self._poller.register(fd, select.POLLIN)
 
     @classmethod
@@ -118,7 +130,7 @@ class Relay:
             pool = WorkerPool.around(ours, resources, zygote)
         stack.callback(pool.close)
         relay = cls(server, pool, resources)
-        stack.callback(relay.close_channels)
+        stack.callback(relay.close)
         return relay
 
     def attach(self, server: HostSocket) -> None:
@@ -149,17 +161,42 @@ class Relay:
             if reason:
                 return reason
 
-    def close_channels(self) -> None:
+    def leave(self, seconds: float) -> None:
+        """Tell the server that this host exits in so many seconds, or earlier if it says so. For signal handlers.
+
+        Until then reports are passed on, so that workers deliver what they compute. A second call does nothing.
+        """
+        if self._grace is None:
+            self._grace = seconds
+            os.write(self._wake, b"1")
+
+    @property
+    def leaves(self) -> bool:
+        """True once ``leave`` was called."""
+        return self._grace is not None
+
+    def _depart(self, grace: float) -> str:
+        """Tell the server, once, that this host leaves. Returns the reason to end when its time is over."""
+        if self._exit_at == math.inf:
+            os.read(self._alarm, 1)
+            self._exit_at = monotonic() + grace
+            self._send(MessageKind.LEAVING, GRACE.pack(grace))
+        return LEFT if monotonic() > self._exit_at else ""
+
+    def close(self) -> None:
         """Close the pipes to the workers."""
         for channel in self._channels.values():
             channel.close()
+        self._channels.clear()
+        os.close(self._alarm)
+        os.close(self._wake)
 
     def _wait_until_loaded(self) -> Ended | None:
         """Wait until the zygote has loaded the problem. Returns its end if it could not."""
         while not self._pool.ready:
             self._poller.poll(1000 * HEARTBEAT_SECONDS)
             self._heartbeat()
-            reason = self._obey()
+            reason = LEFT if self.leaves else self._obey()
             if reason:
                 return Ended(reason, lasting=False)
             for event in self._pool.receive():
@@ -196,7 +233,7 @@ class Relay:
             elif received.kind == MessageKind.KILL:
                 self._kill(EXIT.unpack(received.content)[0])
             elif received.kind == MessageKind.END:
-                return RUN_IS_OVER
+                return text_of(received.content) or RUN_IS_OVER
         return ""
 
     def _pass_orders_on(self, orders: Message) -> None:
@@ -245,13 +282,15 @@ class Relay:
                 self._pass_reports_on(self._mailbox.drain())
                 if isinstance(event, Ended):
                     return event.cause
+                if isinstance(event, Leaves):
+                    self.leave(GRACE_SECONDS)
                 if isinstance(event, Died):
                     self._on_death(event)
         self._heartbeat()
         for worker, serial in self._adoption.not_adopted(monotonic()):
             self._pool.kill(serial)
             self._forget(worker)
-        return ""
+        return "" if self._grace is None else self._depart(self._grace)
 
     def _on_death(self, event: Died) -> None:
         self._forget(self._workers.get(event.serial, NOBODY))
@@ -277,6 +316,8 @@ class Relay:
         for ticket, _, _, worker, kind in REPORT.iter_unpack(records):
             if kind == GRADIENT:
                 vectors.append(gradients[worker])
+            elif kind == LEAVING:
+                records = self._adoption.with_serials(records)
             elif (details := self._mailbox.details(worker, ticket)) is not None:
                 self._send(MessageKind.DETAILS, json.dumps((worker, ticket, details)).encode())
         self._without_reply += 1

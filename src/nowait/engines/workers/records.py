@@ -41,3 +41,6 @@ class ReportKind(IntEnum):
     """The fingerprint of the problem; it is in the details."""
     TRAINING_LOSS = 5
     """The loss of the gradient whose report follows, in the field of the start time. Only problems that have one."""
+    LEAVING = 6
+    """The process was sent SIGTERM: it reports on the order it has, and wants no other. Its serial number is in the
+    field of the ticket."""
