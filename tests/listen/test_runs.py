@@ -1,5 +1,6 @@
 """Real runs whose workers connect: they join, are killed, lose their connection, and come back."""
 
+import logging
 import os
 import re
 import signal
@@ -49,37 +50,40 @@ def is_running(process):
 
 
 class Stages(Watched):
-    """Goes through stages: when all wanted workers have delivered ``each`` gradients in one, the next begins.
+    """Goes through stages: when the wanted number of workers has delivered three gradients each, the next begins.
 
-    A stage is a function that is called at its beginning. After the last one the run stops. A worker that joins again
-    has to deliver again.
+    A stage is a function that is called at its beginning, and returns how many workers have to leave and to join before
+    others count, and how many of them then have to deliver. After the last one the run stops.
     """
 
-    def __init__(self, stages, workers=2, each=3, wait_for_joins=0):
+    def __init__(self, stages, workers):
         super().__init__(METHOD, self._enough)
-        self.stages, self.each, self.number = list(stages), each, workers
-        self.count, self.joins = {}, 0
-        self._joined = self.on_join
-        self.on_join = self._on_join
-        self.wait_for_joins = 0
+        self.stages, self.number = list(stages), workers
+        self.count, self.leaves, self.joins = {}, 0, 0
+        self._joined, self._left = self.on_join, self.on_leave
+        self.on_join, self.on_leave = self._on_join, self._on_leave
 
     def _on_join(self, server, worker):
         self.count[worker] = 0
-        self.joins += 1
+        self.joins -= 1
         self._joined(server, worker)
+
+    def _on_leave(self, server, worker):
+        self.count = {}
+        self.leaves -= 1
+        self._left(server, worker)
 
     def on_arrival(self, server, arrival):
         super().on_arrival(server, arrival)
         self.count[arrival.worker] = self.count.get(arrival.worker, 0) + 1
 
     def _enough(self, jobs):
-        done = sum(count >= self.each for count in self.count.values()) >= self.number
-        if not done or self.joins < self.wait_for_joins:
+        delivered = sum(count >= 3 for count in self.count.values())
+        if delivered < self.number or self.leaves > 0 or self.joins > 0:
             return False
         if not self.stages:
             return True
-        self.count = {}
-        self.wait_for_joins = self.joins + (self.stages.pop(0)() or 0)
+        self.leaves, self.joins, self.number = self.stages.pop(0)()
         return False
 
 
@@ -92,12 +96,12 @@ def lost(run):
     return sorted(int(event["worker"]) for event in run.trace.events if event["kind"] == 1)
 
 
-def trained(stages, setting, problem, **options):
-    staged = Stages(stages)
+def trained(stages, problem, **options):
+    staged = Stages(stages, workers=options["workers"])
     return nw.train(problem, staged, steps=10**9, callbacks=[staged], progress=False, **options)
 
 
-def test_a_worker_is_killed_another_joins_and_the_run_replays(setting, when_listening, tmp_path):
+def test_a_worker_is_killed_another_joins_one_leaves_and_the_run_replays(setting, when_listening, tmp_path, caplog):
     """One process has one worker each; the modules of the problem come from the server."""
     notes = tmp_path / "notes"
     notes.mkdir()
@@ -111,15 +115,21 @@ def test_a_worker_is_killed_another_joins_and_the_run_replays(setting, when_list
     def replace():
         setting.workers[0].kill()
         setting.worker("--workers", "1", port=ports[0])
-        return 1
+        return 1, 1, 2
+
+    def leave():
+        caplog.clear()
+        setting.workers[1].terminate()
+        return 1, 0, 1
 
     when_listening(begin)
     problem = Noted(folder=str(notes), dimension=20_000)
-    run = trained([replace], setting, problem, workers=2, engine=setting.engine())
+    run = trained([replace, leave], problem, workers=2, engine=setting.engine())
     assert run.stats.engine == "listen"
-    assert len(lost(run)) == 1
+    assert len(lost(run)) == 2
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     check_that_it_replays(run, problem)
-    assert [process.wait(SECONDS) for process in setting.workers] == [-signal.SIGKILL, 0, 0]
+    assert [process.wait(SECONDS) for process in setting.workers] == [-signal.SIGKILL, 143, 0]
     assert sum(len(processes) for processes in processes_of(notes).values()) == 3
     for processes in processes_of(notes).values():
         assert not any(map(is_running, processes)), "nothing is left behind"
@@ -135,11 +145,11 @@ def test_a_broken_connection_is_made_again_and_the_same_processes_go_on(setting,
 
     def cut():
         setting.proxy.cut()
-        return 2
+        return 2, 2, 2
 
     when_listening(begin)
     problem = Noted(folder=str(notes), dimension=20_000)
-    run = trained([cut, cut], setting, problem, workers=2, engine=setting.engine())
+    run = trained([cut, cut], problem, workers=2, engine=setting.engine())
     assert setting.proxy.accepted == 3
     assert lost(run) == [0, 0, 1, 1]
     check_that_it_replays(run, problem)
