@@ -12,18 +12,19 @@ pytest.importorskip("cryptography")
 
 import nowait as nw
 from nowait.engines.listen.client import Client, ClientSettings, RefusedByServerError
-from nowait.engines.listen.joining import PIECE_REQUEST, Joining, Welcome
+from nowait.engines.listen.joining import PIECE_REQUEST, Joining, Welcome, drain_request
 from nowait.engines.listen.transport import ListenTransport
 from nowait.engines.listen.versions import library_version, python_version
 from nowait.engines.network.link import DisconnectedError
 from nowait.engines.network.messages import AHEAD, Format, MessageKind
+from nowait.engines.network.relay import DRAINED
 from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.workers.transport import Gone, Opened
+from nowait.engines.workers.transport import GRACE_SECONDS, Gone, Leaving, Opened
 
 KEY = bytes(range(32))
 JOINING = Joining(library_version(), python_version(), "process", "machine", 3)
@@ -142,6 +143,8 @@ WRONG = {
     "a job that there is not": [(MessageKind.JOIN, JOINING.to_bytes()), (MessageKind.SEND_JOB, b"\xff" * 16)],
     "half a request": [(MessageKind.JOIN, JOINING.to_bytes()), (MessageKind.SEND_JOB, b"1")],
     "an unknown message": [(99, b"")],
+    "draining nonsense": [(MessageKind.DRAIN, b"[]")],
+    "leaving before it is ready": [(MessageKind.JOIN, JOINING.to_bytes()), (MessageKind.LEAVING, bytes(8))],
     "a welcome": [(MessageKind.WELCOME, b"{}")],
 }
 
@@ -164,6 +167,28 @@ def test_a_host_that_leaves_before_it_is_ready_is_no_event(stack, transport, cap
     host.close(linger_seconds=0.0)
     exchange(transport, [], lambda *_: not transport._hosts.by_identity)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_machine_is_drained_by_somebody_with_the_key(stack, transport):
+    host, _ = joined(stack, transport)
+    host.send(MessageKind.READY, AHEAD.pack(0.0))
+    exchange(transport, [host], lambda events, _: events)
+    other = a_host(stack, transport, b"other")
+    for name, kind, words in [
+        (None, MessageKind.DRAIN, "the hosts are machine (3 workers)"),
+        ("elsewhere", MessageKind.REFUSED, "there is no host 'elsewhere': the hosts are machine (3 workers)"),
+    ]:
+        other.send(MessageKind.DRAIN, drain_request(name))
+        message = answer(transport, other)
+        assert (message.kind, message.content.decode()) == (kind, words)
+    other.send(MessageKind.DRAIN, drain_request("machine"))
+    events, [message] = exchange(transport, [other], lambda _, messages: messages)
+    assert events == [Leaving(1, GRACE_SECONDS)]
+    transport.dismiss(1)
+    message = answer(transport, host)
+    assert (message.kind, message.content.decode()) == (MessageKind.END, DRAINED)
+    host.send(MessageKind.ASK_TIME, bytes(16))
+    assert answer(transport, host) is None, "it is not known any longer"
 
 
 def test_the_key_is_not_in_messages_or_descriptions(stack, transport, caplog):

@@ -57,6 +57,20 @@ def run_worker(asked: WorkerOptions) -> None:
         raise typer.Exit(1) from None
 
 
+def run_drain(host: str, port: int, key_file: Path, name: str | None, *, encrypt: bool) -> None:
+    """Ask a server that a machine leaves, and print its answer."""
+    require_cryptography()
+    from nowait.engines.listen.client import ask_to_drain
+    from nowait.engines.network.link import DisconnectedError
+    from nowait.engines.network.sockets import Address
+
+    try:
+        typer.echo(ask_to_drain(Address(host, port, read_key(key_file), encrypt), name))
+    except (DisconnectedError, WorkerFailedError) as error:
+        typer.echo(f"nowait: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
 def show_messages() -> None:
     """Print what happens to connections as plain lines on standard error."""
     logger = logging.getLogger("nowait.listen")

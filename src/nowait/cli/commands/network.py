@@ -111,3 +111,20 @@ def worker(  # noqa: PLR0917 (typer makes options of them)
     run_worker(
         WorkerOptions(*host_and_port(connect, "--connect"), key_file, workers, threads, retry_seconds, stay, encrypt)
     )
+
+
+def drain(
+    connect: Annotated[str, typer.Option(help="HOST:PORT of the server.")],
+    key_file: KeyFile,
+    name: Annotated[
+        str | None, typer.Argument(help="The name of the machine.", show_default="only list the machines")
+    ] = None,
+    encrypt: Encrypt = True,
+) -> None:
+    """Let the workers of a machine deliver what they compute, and leave the run of nowait serve.
+
+    Example: nowait drain node7 --connect server.example.com:7070 --key-file key
+    """
+    from nowait.cli.worker import run_drain
+
+    run_drain(*host_and_port(connect, "--connect"), key_file, name, encrypt=encrypt)

@@ -15,7 +15,7 @@ from typing import NamedTuple, final
 
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
-from nowait.engines.listen.joining import Joining, Welcome
+from nowait.engines.listen.joining import Joining, Welcome, drain_request
 from nowait.engines.listen.machine import Machine, Prepared
 from nowait.engines.listen.pauses import STEADY_SECONDS, Pauses
 from nowait.engines.listen.transfer import Download
@@ -257,6 +257,26 @@ class Client:
         kept = set(wanted)
         for digest in [digest for digest in self._kept if digest not in kept]:
             self._kept.pop(digest).close()
+
+
+def ask_to_drain(address: Address, name: str | None) -> str:
+    """Ask the server that the hosts of a machine leave, or which there are; returns its answer.
+
+    Raises ``RefusedByServerError`` and ``DisconnectedError``.
+    """
+    identity = f"drain-{secrets.token_hex(16)}".encode()
+    server = HostSocket.connect(address, identity, Format(1, "<f8"), lambda *_: [])
+    try:
+        server.finish_handshake(SECONDS_FOR_A_REPLY)
+        server.send(MessageKind.DRAIN, drain_request(name))
+        message = _next_message(server)
+    except NotAcceptedError as error:
+        raise RefusedByServerError(f"the server does not accept this key ({error})") from None
+    finally:
+        server.close()
+    if message.kind != MessageKind.DRAIN:
+        raise RefusedByServerError(text_of(message.content))
+    return text_of(message.content)
 
 
 def _next_message(server: HostSocket) -> Message:

@@ -5,6 +5,9 @@
     host -> server   SEND_JOB  ``PIECE_REQUEST``: part and offset, in order
     server -> host   JOB_PART  the same, and the bytes
 
+Somebody with the key who does not join can ask that a host leaves: DRAIN with the name of its machine, or without one
+for a list. The reply is a text, in DRAIN or in REFUSED.
+
 Everything from the other end is checked. A host that says something else is refused; nothing is unpickled here.
 """
 
@@ -109,6 +112,17 @@ class Welcome:
         except TypeError:
             raise ProtocolError("a welcome must have the dtype of params") from None
         return cls(_text(values, "run"), length, dtype, tuple(_part(part) for part in parts))
+
+
+def drain_request(name: str | None) -> bytes:
+    """Return the content of a DRAIN message; without a name it only asks for the hosts."""
+    return json.dumps({} if name is None else {"name": name}).encode()
+
+
+def name_to_drain(content: bytes) -> str | None:
+    """Read a DRAIN message."""
+    values = _dictionary(content)
+    return _text(values, "name") if "name" in values else None
 
 
 def _part(values: dict[str, Any]) -> Part:

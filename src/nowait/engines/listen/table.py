@@ -94,6 +94,11 @@ class HostTable:
         hosts = self.by_identity.values()
         return [host for host in hosts if host.ready and host.joining is not None and host.joining.name == name]
 
+    def described(self) -> str:
+        """Return which hosts there are, in words."""
+        hosts = [host for host in self.by_identity.values() if host.joining is not None]
+        return "the hosts are " + ", ".join(_described(host) for host in hosts) if hosts else "there are no hosts"
+
     def remove(self, host: HostRecord) -> None:
         """Remove a host that is gone."""
         self.by_identity.pop(host.identity, None)
@@ -128,6 +133,11 @@ class HostTable:
         """Return how long a host may be silent; on a slow network its gradients alone may take a while."""
         expected = host.size * self._bytes_per_gradient if host.ready else PIECES_IN_TRANSIT * PIECE_BYTES
         return self._heartbeat_seconds + expected / SLOW_NETWORK
+
+
+def _described(host: HostRecord) -> str:
+    name = "" if host.joining is None else host.joining.name
+    return f"{name} ({host.size} workers{'' if host.ready else ', loading the problem'})"
 
 
 def what_is_missing(room: int, wanted: int, loading: int, instructions: str) -> str:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import final
 
 from nowait.core.errors import WorkerFailedError
-from nowait.engines.listen.joining import Joining, Welcome
+from nowait.engines.listen.joining import Joining, Welcome, name_to_drain
 from nowait.engines.listen.options import Listen
 from nowait.engines.listen.sources import to_bytes, user_sources
 from nowait.engines.listen.table import HostRecord, HostTable, what_is_missing
@@ -24,12 +24,23 @@ from nowait.engines.network.gateway import Disconnected, Failed, Gateway, Gatewa
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import ENDED
 from nowait.engines.network.messages import Message, MessageKind
+from nowait.engines.network.relay import DRAINED
 from nowait.engines.network.remote import RemotePool, VersionOf
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
+from nowait.engines.workers.transport import (
+    GRACE_SECONDS,
+    HOME,
+    Channel,
+    Died,
+    Gone,
+    Leaving,
+    Opened,
+    Reports,
+    TransportEvent,
+)
 
 logger = logging.getLogger("nowait.listen")
 
@@ -183,6 +194,8 @@ class ListenTransport:
             self._gateway.send(host.identity, MessageKind.JOB_PART, piece)
         elif message.kind == MessageKind.LEAVING and host.ready:
             yield Leaving(host.place, grace_seconds(message.content))
+        elif message.kind == MessageKind.DRAIN and host.joining is None:
+            yield from self._drain(host, name_to_drain(message.content))
         else:
             raise ProtocolError(f"a message of the kind {message.kind} is not expected here")
 
@@ -198,6 +211,19 @@ class ListenTransport:
         welcome = Welcome(self._run, points.length, points.dtype.str, self._offer.parts)
         self._gateway.send(host.identity, MessageKind.WELCOME, welcome.to_bytes())
         logger.info("%s joins with %d workers", host.name, host.size)
+
+    def _drain(self, asking: HostRecord, name: str | None) -> Iterator[TransportEvent]:
+        """Let the hosts of a machine deliver what they compute, and leave; without a name, say which there are."""
+        found = [] if name is None else self._hosts.named(name)
+        if name is not None and not found:
+            text = f"there is no host {name!r}: {self._hosts.described()}"
+            self._gateway.send(asking.identity, MessageKind.REFUSED, text.encode())
+            return
+        text = self._hosts.described() if name is None else f"the host {name} leaves when its workers have delivered"
+        self._gateway.send(asking.identity, MessageKind.DRAIN, text.encode())
+        for host in found:
+            host.reason_to_leave = DRAINED
+            yield Leaving(host.place, GRACE_SECONDS)
 
     def _lose(self, host: HostRecord, cause: str) -> Iterator[TransportEvent]:
         """Give up a host. Later messages from it are ignored. One that has ended its connection has not failed."""
