@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 import nowait as nw
+from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.listen.joining import PIECE_BYTES, PIECE_REQUEST, Joining, Part, Welcome
 from nowait.engines.listen.key_file import make_key_file, read_key
 from nowait.engines.listen.pauses import Pauses
@@ -31,6 +33,8 @@ JOINING = Joining("1.2.3", "3.11", "abc", "a machine", 8)
 def test_a_host_says_who_it_is_and_the_server_what_it_needs():
     welcome = Welcome("run", 10, "<f8", (Part("12", (3, 4), 128),))
     assert Joining.read(JOINING.to_bytes()) == JOINING
+    own = replace(JOINING, problem=Fingerprint(5, "float64", 1.5))
+    assert Joining.read(own.to_bytes()) == own
     assert Welcome.read(welcome.to_bytes()) == welcome
 
 
@@ -46,6 +50,10 @@ def test_a_host_says_who_it_is_and_the_server_what_it_needs():
         {"name": "two\nlines"},
         {"process": None},
         {"nowait": 3},
+        {"problem": 3},
+        {"problem": {"size": 0, "dtype": "float64", "gradient_norm": 1.0}},
+        {"problem": {"size": 5, "dtype": "float64", "gradient_norm": -1.0}},
+        {"problem": {"size": 5, "dtype": "float64", "gradient_norm": float("nan")}},
     ],
     ids=str,
 )
@@ -240,9 +248,9 @@ def a_table():
 def test_a_process_that_connects_again_replaces_its_earlier_connection():
     table = a_table()
     first, other, second = (table.add(name, 0.0) for name in (b"1", b"2", b"3"))
-    assert table.joins(first, JOINING) == []
-    assert table.joins(other, Joining("1.2.3", "3.11", "def", "another", 1)) == []
-    assert table.joins(second, JOINING) == [first]
+    assert table.joins(first, JOINING, 0.0) == []
+    assert table.joins(other, Joining("1.2.3", "3.11", "def", "another", 1), 0.0) == []
+    assert table.joins(second, JOINING, 0.0) == [first]
     assert len({first.place, other.place, second.place}) == 3
 
 
@@ -251,9 +259,9 @@ def test_a_host_joins_once_and_before_it_offers_workers():
     host = table.add(b"1", 0.0)
     with pytest.raises(ProtocolError):
         table.is_ready(host)
-    table.joins(host, JOINING)
+    table.joins(host, JOINING, 0.0)
     with pytest.raises(ProtocolError):
-        table.joins(host, JOINING)
+        table.joins(host, JOINING, 0.0)
     assert (table.capacity, table.loading) == (0, 1)
     table.is_ready(host)
     assert (table.capacity, table.loading) == (8, 0)
@@ -265,7 +273,7 @@ def test_hosts_that_do_not_join_or_are_silent_are_lost():
     table = a_table()
     idle, silent, good = (table.add(name, 0.0) for name in (b"1", b"2", b"3"))
     for process, host in (("s", silent), ("g", good)):
-        table.joins(host, Joining("1.2.3", "3.11", process, process, 1))
+        table.joins(host, Joining("1.2.3", "3.11", process, process, 1), 0.0)
         table.is_ready(host)
     heard = {b"1": 0.0, b"2": 0.0, b"3": 0.0}
     found = {}

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 import nowait as nw
+from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.listen.client import Client, ClientSettings, RefusedByServerError
 from nowait.engines.listen.joining import PIECE_REQUEST, Joining, Welcome, drain_request
 from nowait.engines.listen.transport import ListenTransport
@@ -46,7 +47,9 @@ def transport(stack, monkeypatch):
     payload = stack.enter_context(contextlib.closing(Payload([memoryview(b"a pickle")])))
     resources = SharedResources(points, gradients, mailbox, payload)
     listen = nw.Listen(port=0, host="127.0.0.1", key_file="key")
-    transport = ListenTransport(listen, KEY, resources, lambda ticket: 0, log=None)
+    transport = ListenTransport(
+        listen, KEY, resources, lambda ticket: 0, memoryview(b"settings"), deterministic=True, log=None
+    )
     transport.open()
     stack.callback(transport.close)
     return transport
@@ -97,7 +100,7 @@ def joined(stack, transport, identity=b"1", joining=JOINING):
 
 def test_a_host_joins_gets_the_job_and_offers_workers(stack, transport):
     host, welcome = joined(stack, transport)
-    assert (welcome.length, welcome.dtype, len(welcome.parts)) == (5, "<f8", 2)
+    assert (welcome.length, welcome.dtype, len(welcome.parts)) == (5, "<f8", 3)
     host.send(MessageKind.SEND_JOB, PIECE_REQUEST.pack(1, 0))
     piece = answer(transport, host)
     assert piece.kind == MessageKind.JOB_PART
@@ -167,6 +170,35 @@ def test_a_host_that_leaves_before_it_is_ready_is_no_event(stack, transport, cap
     host.close(linger_seconds=0.0)
     exchange(transport, [], lambda *_: not transport._hosts.by_identity)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+OWN, OTHER = Fingerprint(5, "float64", 1.0), Fingerprint(5, "float64", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "theirs", "refused"),
+    [
+        ((5, "float64", 1.0), OWN, False),
+        ((5, "float64", 1.0), OTHER, True),
+        ((6, "float64", 1.0), OWN, True),
+        (("ValueError", "no gradient"), OTHER, False),
+        (None, OTHER, False),
+    ],
+    ids=["same", "another norm", "another size", "no fingerprint", "no answer"],
+)
+def test_a_host_with_a_problem_of_its_own_waits_until_it_was_compared(stack, transport, found, theirs, refused):
+    host = a_host(stack, transport)
+    host.send(MessageKind.JOIN, replace(JOINING, problem=theirs).to_bytes())
+    waiting = lambda *_: any(record.waits_for for record in transport._hosts.by_identity.values())  # noqa: E731
+    assert exchange(transport, [host], waiting) == ([], [])
+    assert list(transport.tick(1, 1)) == [], "there is no HOME to compute it"
+    transport._comparison.answered(found)
+    assert list(transport.tick(1, 1)) == []
+    message = answer(transport, host)
+    assert message.kind == (MessageKind.REFUSED if refused else MessageKind.WELCOME)
+    if refused:
+        assert str(theirs) in message.content.decode()
+        assert f"{found[0]}, 'float64'] and a first gradient of norm 1" in message.content.decode()
 
 
 def test_a_machine_is_drained_by_somebody_with_the_key(stack, transport):

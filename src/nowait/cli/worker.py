@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import typer
 
@@ -31,7 +31,7 @@ class WorkerOptions:
     encrypt: bool
 
 
-def run_worker(asked: WorkerOptions) -> None:
+def run_worker(asked: WorkerOptions, problem: Any = None) -> None:
     """Connect, and run workers until the run is over. A failure is printed, and ends the command with status 1."""
     require_worker_processes()
     require_cryptography()
@@ -47,6 +47,7 @@ def run_worker(asked: WorkerOptions) -> None:
         threads=max(1, cores // workers) if asked.threads is None else asked.threads,
         retry_seconds=asked.retry_seconds,
         stay=asked.stay,
+        problem=problem,
     )
     show_messages()
     try:

@@ -97,6 +97,15 @@ def worker(  # noqa: PLR0917 (typer makes options of them)
     retry_seconds: Annotated[
         float, typer.Option(help="How long to try to connect, at the start and after the connection broke.", min=0.0)
     ] = 600.0,
+    problem: Annotated[
+        str | None,
+        typer.Option(
+            help="file.py:function, module:function or a LIBSVM file: make the problem here, as in serve.",
+            show_default="the server sends it",
+        ),
+    ] = None,
+    loss: Loss = "least-squares",
+    batch_size: BatchSize = 16,
     stay: Annotated[bool, typer.Option("--stay", help="After the end of a run wait for the next one.")] = False,
     encrypt: Encrypt = True,
 ) -> None:
@@ -106,11 +115,12 @@ def worker(  # noqa: PLR0917 (typer makes options of them)
 
     Example: nowait worker --connect server.example.com:7070 --key-file key --workers 8
     """
+    from nowait.cli.problems import load_problem
     from nowait.cli.worker import WorkerOptions, run_worker
 
-    run_worker(
-        WorkerOptions(*host_and_port(connect, "--connect"), key_file, workers, threads, retry_seconds, stay, encrypt)
-    )
+    host, port = host_and_port(connect, "--connect")
+    own = None if problem is None else load_problem(problem, loss, batch_size)
+    run_worker(WorkerOptions(host, port, key_file, workers, threads, retry_seconds, stay, encrypt), own)
 
 
 def drain(

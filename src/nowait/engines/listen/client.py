@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import pickle
 import random
 import secrets
 import select
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic, sleep
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
+from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.listen.joining import Joining, Welcome, drain_request
 from nowait.engines.listen.machine import Machine, Prepared
 from nowait.engines.listen.pauses import STEADY_SECONDS, Pauses
+from nowait.engines.listen.sources import to_bytes
 from nowait.engines.listen.transfer import Download
 from nowait.engines.listen.versions import library_version, python_version
 from nowait.engines.network.contents import text_of
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import DisconnectedError, NotAcceptedError
 from nowait.engines.network.messages import Format, Message, MessageKind
+from nowait.engines.network.protocol import CLOSED_DURING_HANDSHAKE
 from nowait.engines.network.relay import DRAINED, RUN_IS_OVER, Relay, point_slots
 from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.processes.payload import Payload
@@ -34,7 +38,7 @@ from nowait.recording import Interrupted
 logger = logging.getLogger("nowait.listen")
 
 SECONDS_FOR_A_REPLY = 120.0
-CODE, JOB = 0, 1
+CODE, JOB, SETTINGS = 0, 1, 2
 """The numbers of the parts."""
 MOST_RESTARTS = 5
 """How often in a row the process that starts workers may be killed before this host gives up."""
@@ -57,6 +61,8 @@ class ClientSettings:
     """How long to try to connect, at the start and after the connection broke."""
     stay: bool = False
     """True: after the end of a run wait for the next one."""
+    problem: Any = None
+    """The problem, if this host makes it itself; None: the one of the server."""
 
 
 class _Joined(NamedTuple):
@@ -79,6 +85,9 @@ class Client:
         self._prepared: Prepared | None = None
         self._kept: dict[str, Payload] = {}
         """The parts of the latest job, by digest."""
+        self._own_payloads: list[Payload] = []
+        """Source code and job with the problem of this host."""
+        self._fingerprint = None if settings.problem is None else Fingerprint.of(settings.problem)
         self._restarts = 0
         self._stay = settings.stay
         self._signal = ""
@@ -132,6 +141,8 @@ class Client:
             if part is not None:
                 part.close()
         self._machine = self._prepared = None
+        while self._own_payloads:
+            self._own_payloads.pop().close()
 
     # Connecting
 
@@ -143,7 +154,7 @@ class Client:
                 return self._try_to_join()
             except NotAcceptedError as error:
                 if not self._accepted:
-                    raise RefusedByServerError(f"the server does not accept this key ({error})") from None
+                    raise RefusedByServerError(_not_accepted(error)) from None
                 cause = str(error)
             except (DisconnectedError, ProtocolError) as error:
                 cause = str(error)
@@ -181,6 +192,7 @@ class Client:
             process=self._process,
             name=socket.gethostname(),
             workers=self._settings.workers,
+            problem=self._fingerprint,
         )
 
     def _welcomed(self, server: HostSocket) -> Welcome:
@@ -233,10 +245,14 @@ class Client:
         logger.info("the problem is there, %d workers can be started", self._settings.workers)
 
     def _payloads(self, server: HostSocket, welcome: Welcome) -> tuple[Payload, Payload]:
-        """Return source code and job; what this host has already is not sent again."""
-        if len(welcome.parts) <= JOB:
+        """Return source code and job; what this host has already is not sent again.
+
+        With a problem of its own this host takes only the settings from the server, and no source code.
+        """
+        if len(welcome.parts) <= SETTINGS:
             raise ProtocolError("the server offers no job")
-        parts = dict(enumerate(welcome.parts[: JOB + 1]))
+        own = self._settings.problem
+        parts = {number: welcome.parts[number] for number in ((CODE, JOB) if own is None else (SETTINGS,))}
         missing = {number: part for number, part in parts.items() if part.sha256 not in self._kept}
         self._forget_payloads(part.sha256 for part in parts.values())
         with contextlib.ExitStack() as on_error:
@@ -251,7 +267,11 @@ class Client:
         if missing:
             logger.info("received the problem, %.1f MB", sum(part.total for part in missing.values()) / 1e6)
         self._kept |= {parts[number].sha256: payload for number, payload in download.payloads.items()}
-        return self._kept[parts[CODE].sha256], self._kept[parts[JOB].sha256]
+        if own is None:
+            return self._kept[parts[CODE].sha256], self._kept[parts[JOB].sha256]
+        job = replace(pickle.loads(self._kept[parts[SETTINGS].sha256].parts()[0]), problem=own)
+        self._own_payloads = [Payload([memoryview(to_bytes({}))]), Payload.of(job)]
+        return self._own_payloads[0], self._own_payloads[1]
 
     def _forget_payloads(self, wanted: Iterable[str]) -> None:
         kept = set(wanted)
@@ -271,12 +291,19 @@ def ask_to_drain(address: Address, name: str | None) -> str:
         server.send(MessageKind.DRAIN, drain_request(name))
         message = _next_message(server)
     except NotAcceptedError as error:
-        raise RefusedByServerError(f"the server does not accept this key ({error})") from None
+        raise RefusedByServerError(_not_accepted(error)) from None
     finally:
         server.close()
     if message.kind != MessageKind.DRAIN:
         raise RefusedByServerError(text_of(message.content))
     return text_of(message.content)
+
+
+def _not_accepted(error: NotAcceptedError) -> str:
+    """Return what to do if the handshake failed. A server closes connections of peers with another key silently."""
+    if str(error) == CLOSED_DURING_HANDSHAKE:
+        return "the server does not accept this key, or there is no nowait at this address"
+    return f"the server does not accept this connection: {error}"
 
 
 def _next_message(server: HostSocket) -> Message:

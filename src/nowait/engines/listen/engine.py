@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from nowait.core.memory import Slots
+from nowait.core.pickling import dumps
 from nowait.engines.listen.key_file import read_key
 from nowait.engines.listen.options import Listen
 from nowait.engines.listen.transport import ListenTransport
@@ -26,13 +28,16 @@ def train(
     progress: bool | None,
 ) -> Run:
     """Run to the end of the budget, once there is room for ``minimum`` workers."""
-    with shared_resources(points, job_of(parts, points, options, seed)) as resources:
+    job = job_of(parts, points, options, seed)
+    with shared_resources(points, job) as resources:
         server = parts.server
         transport = ListenTransport(
             listen,
             read_key(Path(listen.key_file)),
             resources,
             version_of=lambda ticket: server.in_flight.tickets[ticket].version,
+            settings=memoryview(dumps(replace(job, problem=None), None)),
+            deterministic=parts.capabilities.replayable,
             log=options.log,
         )
         return run_with_workers(transport, parts, options, minimum=minimum, progress=progress)

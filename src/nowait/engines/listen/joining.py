@@ -14,12 +14,14 @@ Everything from the other end is checked. A host that says something else is ref
 from __future__ import annotations
 
 import json
+import math
 import struct
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
 import numpy as np
 
+from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.network.handshake import ProtocolError
 
 LONGEST_JOINING = 100_000
@@ -49,6 +51,8 @@ class Joining:
     """The name of its machine, for messages."""
     workers: int
     """How many workers it can run."""
+    problem: Fingerprint | None = None
+    """The fingerprint of its own problem; None if it takes that of the server."""
 
     def to_bytes(self) -> bytes:
         """Return the content of a JOIN message."""
@@ -59,7 +63,12 @@ class Joining:
         """Read a JOIN message. Unknown entries are ignored: a newer host is refused for its version later."""
         values = _dictionary(content)
         texts = {name: _text(values, name) for name in ("nowait", "python", "process", "name")}
-        return cls(**texts, workers=_number(values, "workers", least=1, most=MOST_WORKERS))
+        problem = values.get("problem")
+        return cls(
+            **texts,
+            workers=_number(values, "workers", least=1, most=MOST_WORKERS),
+            problem=None if problem is None else _fingerprint(problem),
+        )
 
     def reason_to_refuse(self, nowait: str, python: str) -> str:
         """Return why a server with these versions refuses this host; empty if it does not."""
@@ -93,7 +102,7 @@ class Welcome:
     dtype: str
     """Of params."""
     parts: tuple[Part, ...]
-    """The source code of the problem, and the job."""
+    """The source code of the problem, the job, and the job without its problem."""
 
     def to_bytes(self) -> bytes:
         """Return the content of a WELCOME message."""
@@ -123,6 +132,15 @@ def name_to_drain(content: bytes) -> str | None:
     """Read a DRAIN message."""
     values = _dictionary(content)
     return _text(values, "name") if "name" in values else None
+
+
+def _fingerprint(values: Any) -> Fingerprint:
+    if not isinstance(values, dict):
+        raise ProtocolError("the entry 'problem' must be a fingerprint")
+    length = values.get("gradient_norm")
+    if length is not None and (type(length) is not float or not 0 <= length < math.inf):
+        raise ProtocolError("the norm of a gradient must be a number of at least 0")
+    return Fingerprint(_number(values, "size", least=1), _text(values, "dtype"), length)
 
 
 def _part(values: dict[str, Any]) -> Part:

@@ -33,6 +33,8 @@ class HostRecord:
     """When it connected."""
     joining: Joining | None = None
     """What it has said about itself."""
+    waits_for: Joining | None = None
+    """What it has said about itself, while the server computes something that it needs for its answer."""
     ready: bool = False
     """True if workers can be started there."""
     reason_to_leave: str = ""
@@ -68,11 +70,11 @@ class HostTable:
         host = self.by_identity[identity] = HostRecord(identity, self._last_place, now)
         return host
 
-    def joins(self, host: HostRecord, joining: Joining) -> list[HostRecord]:
+    def joins(self, host: HostRecord, joining: Joining, now: float) -> list[HostRecord]:
         """Note what a host says about itself. Returns earlier connections of the same process, which are of no use."""
         if host.joining is not None:
             raise ProtocolError("a host joined twice")
-        host.joining = joining
+        host.joining, host.waits_for, host.since = joining, None, now
         return [
             other
             for other in self.by_identity.values()
@@ -123,6 +125,8 @@ class HostTable:
         found = []
         for host in self.by_identity.values():
             silent = now - last_message(host.identity)
+            if host.waits_for is not None:
+                continue
             if host.joining is None and now - host.since > SECONDS_TO_JOIN:
                 found.append((host, f"it did not join within {SECONDS_TO_JOIN:.0f} s"))
             elif silent > self._longest_silence(host):

@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterator
 from operator import is_
 from pathlib import Path
 from time import monotonic
-from typing import final
+from typing import Any, final
 
 from nowait.core.errors import WorkerFailedError
+from nowait.engines.listen.comparing import Comparison
 from nowait.engines.listen.joining import Joining, Welcome, name_to_drain
 from nowait.engines.listen.options import Listen
 from nowait.engines.listen.sources import to_bytes, user_sources
@@ -30,6 +31,7 @@ from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
+from nowait.engines.workers.records import FINGERPRINTER
 from nowait.engines.workers.transport import (
     GRACE_SECONDS,
     HOME,
@@ -44,6 +46,9 @@ from nowait.engines.workers.transport import (
 
 logger = logging.getLogger("nowait.listen")
 
+NO_SERIAL = -1
+"""The serial number of a process whose end matters to nobody."""
+
 SECONDS_BETWEEN_WARNINGS = 10.0
 """How often a run that waits for workers logs that."""
 
@@ -55,11 +60,21 @@ class ListenTransport:
     engine = "listen"
 
     def __init__(
-        self, listen: Listen, secret: bytes, resources: SharedResources, version_of: VersionOf, *, log: Path | None
+        self,
+        listen: Listen,
+        secret: bytes,
+        resources: SharedResources,
+        version_of: VersionOf,
+        settings: memoryview,
+        *,
+        deterministic: bool,
+        log: Path | None,
     ) -> None:
+        """``settings`` are the pickled job without its problem."""
         self._listen, self._secret, self._resources, self._log = listen, secret, resources, log
+        self._settings = settings
+        self._comparison = Comparison(deterministic=deterministic)
         self._pools = LocalPools(resources)
-        self.details = resources.mailbox.details
         self._open_parts = contextlib.ExitStack()
         points = resources.points
         self._hosts = HostTable(
@@ -84,8 +99,11 @@ class ListenTransport:
         """Listen, and launch the zygote of the evaluator."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._pools.close)
-            code = stack.enter_context(contextlib.closing(Payload([memoryview(to_bytes(user_sources()))])))
-            self._offer = Offer([code, self._resources.payload])
+            code, settings = (
+                stack.enter_context(contextlib.closing(Payload([part])))
+                for part in (memoryview(to_bytes(user_sources())), self._settings)
+            )
+            self._offer = Offer([code, self._resources.payload, settings])
             listen = self._listen
             self._gateway.open(listen.host, listen.port, encrypt=listen.encrypt, secret=self._secret)
             stack.callback(self._gateway.close)
@@ -96,6 +114,7 @@ class ListenTransport:
 
     def reopen(self) -> None:
         """Launch the zygote of the evaluator."""
+        self._comparison.ask_again()
         self._pools.add(HOME, WorkerPool.of(Zygote.launch(1), self._resources, self._log), 0)
 
     @property
@@ -145,7 +164,11 @@ class ListenTransport:
         """Return what workers, zygotes and hosts reported."""
         local = [fd for fd in ready if fd in self._pools.fds]
         if local or self._pools.pending():
-            yield from self._pools.receive(local)
+            for local_event in self._pools.receive(local):
+                if isinstance(local_event, Died) and local_event.serial == NO_SERIAL:
+                    self._comparison.ended()
+                else:
+                    yield local_event
         for event in self._gateway.receive([fd for fd in ready if fd in self._gateway.fds]):
             if type(event) is Reports:
                 yield event
@@ -201,16 +224,37 @@ class ListenTransport:
 
     def _join(self, host: HostRecord, joining: Joining) -> Iterator[TransportEvent]:
         reason = joining.reason_to_refuse(library_version(), python_version())
+        if not reason and joining.problem is not None:
+            if not self._comparison.finished:
+                host.waits_for = joining
+                return
+            reason = self._comparison.reason_to_refuse(joining.problem)
         if reason:
             logger.warning("the host %s was refused: %s", joining.name, reason)
+            host.waits_for, host.since = None, monotonic()
             self._gateway.send(host.identity, MessageKind.REFUSED, reason.encode())
             return  # it closes the connection, or the server does because it has not joined in time
-        for earlier in self._hosts.joins(host, joining):
+        for earlier in self._hosts.joins(host, joining, monotonic()):
             yield from self._lose(earlier, "it connected again")
         points = self._resources.points
         welcome = Welcome(self._run, points.length, points.dtype.str, self._offer.parts)
         self._gateway.send(host.identity, MessageKind.WELCOME, welcome.to_bytes())
         logger.info("%s joins with %d workers", host.name, host.size)
+
+    def _compare(self, host: HostRecord, joining: Joining) -> Iterator[TransportEvent]:
+        """Answer a host that has its own problem, or let a process compute the fingerprint of ours for that."""
+        if self._comparison.finished:
+            yield from self._join(host, joining)
+        elif not self._comparison.asked and HOME in self._pools:
+            self._comparison.asked = True
+            self._open_parts.callback(self._pools[HOME].start(FINGERPRINTER, NO_SERIAL, 0.0).close)
+
+    def details(self, worker: int, ticket: int) -> tuple[Any, ...] | None:
+        """Return what a worker sent besides its report on a ticket; None if nothing arrived."""
+        found = self._resources.mailbox.details(worker, ticket)
+        if worker == FINGERPRINTER:
+            self._comparison.answered(found)
+        return found
 
     def _drain(self, asking: HostRecord, name: str | None) -> Iterator[TransportEvent]:
         """Let the hosts of a machine deliver what they compute, and leave; without a name, say which there are."""
@@ -246,6 +290,9 @@ class ListenTransport:
         self._gateway.close_overdue(now)
         for host, cause in self._hosts.overdue(self._last_message, now):
             yield from self._lose(host, cause)
+        for host in list(self._hosts.by_identity.values()):
+            if host.waits_for is not None:
+                yield from self._compare(host, host.waits_for)
         if working:
             self._worked = self._warned = now
         elif vacant:
