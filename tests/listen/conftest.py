@@ -15,9 +15,6 @@ import pytest
 import nowait as nw
 from nowait.engines.listen.key_file import make_key_file
 
-SECONDS = 60
-"""How long a test waits for what must happen."""
-
 
 class Proxy:
     """Passes bytes between connections to its port and a server, until ``cut``. New connections are accepted again."""
