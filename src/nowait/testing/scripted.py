@@ -326,8 +326,8 @@ class ScriptedTransport:
         if process.computation is not None:
             kind = process.computation.compute(ticket, job, point, instruction)
             report = REPORT.pack(ticket, self._time - process.began, 0.0, process.worker, kind)
-            loss_report = process.computation.loss_report
-            return report if loss_report is None else loss_report(ticket, kind) + report
+            more_reports = process.computation.more_reports
+            return report if more_reports is None else more_reports(ticket, kind) + report
         loss, kind = EvaluatorTask(self._problem, self._best, self._send_details).compute(ticket, job, point)
         return REPORT.pack(ticket, loss, 0.0, process.worker, kind)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import final
@@ -77,7 +78,7 @@ class LocalPools:
                 if isinstance(event, Died):
                     yield event
                 elif isinstance(event, Ready):
-                    yield Opened(place, capacity)
+                    yield Opened(place, capacity, name=socket.gethostname())
                 else:
                     self.remove(place)
                     yield Gone(place, event.cause, event.lasting)

@@ -38,6 +38,7 @@ class Loop:
     ) -> None:
         self._parts, self._transport, self._workforce, self._view = parts, transport, workforce, view
         self._server = parts.server
+        parts.recorder.follow_workers()
         self._wait = clock.wait
         self._clock = RunClock(clock, 0.0 if parts.checkpoint is None else parts.checkpoint.state.time)
         self._dispatcher = Dispatcher(parts, transport, workforce, self._clock, imitating=imitating)

@@ -45,6 +45,7 @@ from nowait.engines.workers.transport import HOME, Died, Gone, Opened
 class _Place:
     capacity: float
     distance: int
+    name: str
     used: int = 0
 
 
@@ -129,6 +130,10 @@ class Workforce:
         return [
             WorkerView(worker, max(0, jobs_of(worker) - 1), seconds, text) for worker, (seconds, text) in states.items()
         ]
+
+    def node_of(self, place: int) -> str:
+        """Return the name of a place; empty if it is gone or has none."""
+        return self._places[place].name if place in self._places else ""
 
     def next_serial(self) -> int:
         """Return a new serial number."""
@@ -246,7 +251,7 @@ class Workforce:
         return [Tell(WorkerLost(worker, now)) for worker in lost]
 
     def _on_opened(self, event: Opened, now: float) -> list[Action]:
-        self._places[event.place] = _Place(event.capacity, event.distance)
+        self._places[event.place] = _Place(event.capacity, event.distance, event.name)
         if not self._begun:
             return []
         return [*(self._start_evaluator() if event.place == HOME else []), *self._fill_vacancies(now)]
