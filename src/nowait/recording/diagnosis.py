@@ -15,6 +15,7 @@ MOST_OF_IT = 0.5
 """A phase with at least this share of all workers' time is named if no single worker is slow."""
 LONGEST_NODE = 24
 """Characters of a node's name in the table."""
+EVEN = "no worker is much slower than the others"
 BUSY = ("receiving", "loading", "computing", "sending")
 """The phases of a ticket on its way and at the worker: they say how slow a worker is."""
 ADVICE = {
@@ -83,21 +84,16 @@ def diagnosis(workers: Sequence[WorkerStats]) -> str:
         return f"worker{'s' * (len(silent) > 1)} {names} delivered no gradient"
     phase, share = _largest(delivering)
     if share >= MOST_OF_IT and phase in ADVICE_FOR_ALL:
-        return (
-            f"no worker is much slower than the others; {share:.0%} of their time is {phase}: {ADVICE_FOR_ALL[phase]}"
-        )
-    return "no worker is much slower than the others"
+        return f"{EVEN}; {share:.0%} of their time is {phase}: {ADVICE_FOR_ALL[phase]}"
+    return EVEN
 
 
 def _about(slow: Slow) -> str:
     worker = slow.worker
-    busy = sum(getattr(worker.phases, phase) for phase in BUSY)
-    share = getattr(worker.phases, slow.phase) / busy
+    share = getattr(worker.phases, slow.phase) / sum(getattr(worker.phases, phase) for phase in BUSY)
     where = f" on {worker.node}" if worker.node else ""
-    return (
-        f"worker {worker.worker}{where} is slow: a gradient takes {worker.seconds_per_gradient:.3g} s, {slow.times:.3g} "
-        f"times as long as of the median worker, and {share:.0%} of that is {slow.phase}: {ADVICE[slow.phase]}"
-    )
+    seconds = f"a gradient takes {worker.seconds_per_gradient:.3g} s, {slow.times:.3g} times as long as usual"
+    return f"worker {worker.worker}{where} is slow: {seconds}, and {share:.0%} of that is {slow.phase}: {ADVICE[slow.phase]}"
 
 
 def _largest(workers: Sequence[WorkerStats]) -> tuple[str, float]:
