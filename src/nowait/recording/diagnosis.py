@@ -72,16 +72,17 @@ def _mean(worker: WorkerStats, phase: str) -> float:
 
 def diagnosis(workers: Sequence[WorkerStats]) -> str:
     """Return one sentence on who is slow and why, or on what all workers spend their time; empty without workers."""
-    silent = [worker for worker in workers if not worker.gradients]
     delivering = [worker for worker in workers if worker.gradients]
     if not delivering:
-        return "no worker has delivered a gradient" if silent else ""
+        return "no worker has delivered a gradient" if workers else ""
+    longest = max(worker.seconds_per_gradient for worker in delivering)
+    silent = [one for one in workers if not one.gradients and one.phases.unfinished > SLOW * longest]
     found = slowest(workers)
+    if silent:
+        worst = max(silent, key=lambda worker: worker.phases.unfinished)
+        return f"{_named(worst)} is slow: it has delivered no gradient in {worst.phases.unfinished:.3g} s"
     if found is not None:
         return _about(found)
-    if silent:
-        names = ", ".join(str(worker.worker) for worker in silent[:5]) + (", …" if len(silent) > 5 else "")
-        return f"worker{'s' * (len(silent) > 1)} {names} delivered no gradient"
     phase, share = _largest(delivering)
     if share >= MOST_OF_IT and phase in ADVICE_FOR_ALL:
         return f"{EVEN}; {share:.0%} of their time is {phase}: {ADVICE_FOR_ALL[phase]}"
@@ -89,11 +90,14 @@ def diagnosis(workers: Sequence[WorkerStats]) -> str:
 
 
 def _about(slow: Slow) -> str:
-    worker = slow.worker
-    share = getattr(worker.phases, slow.phase) / sum(getattr(worker.phases, phase) for phase in BUSY)
-    where = f" on {worker.node}" if worker.node else ""
+    worker, phase = slow.worker, slow.phase
+    share = getattr(worker.phases, phase) / sum(getattr(worker.phases, name) for name in BUSY)
     seconds = f"a gradient takes {worker.seconds_per_gradient:.3g} s, {slow.times:.3g} times as long as usual"
-    return f"worker {worker.worker}{where} is slow: {seconds}, and {share:.0%} of that is {slow.phase}: {ADVICE[slow.phase]}"
+    return f"{_named(worker)} is slow: {seconds}, and {share:.0%} of that is {phase}: {ADVICE[phase]}"
+
+
+def _named(worker: WorkerStats) -> str:
+    return f"worker {worker.worker} on {worker.node}" if worker.node else f"worker {worker.worker}"
 
 
 def _largest(workers: Sequence[WorkerStats]) -> tuple[str, float]:

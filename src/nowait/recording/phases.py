@@ -113,10 +113,14 @@ class PhaseTotals:
     def of_workers(self, end: float) -> dict[int, Phases]:
         """Return the phases up to a time, of every worker that the run has had."""
         totals = self._totals.copy()
-        present = self._since != AWAY
-        totals[-1, present] += np.maximum(0.0, end - self._since[present])
-        known = np.flatnonzero(present | (self.arrivals > 0) | (totals.sum(axis=0) > 0))
+        totals[-1] += self.in_flight(end)
+        known = np.flatnonzero((self._since != AWAY) | (self.arrivals > 0) | (totals.sum(axis=0) > 0))
         return {worker: self._phases(totals[:, worker].tolist(), worker) for worker in known.tolist()}
+
+    def in_flight(self, end: float) -> list[float]:
+        """Return the seconds of each worker from its latest arrival to a time; 0 if it is not one of the run."""
+        seconds: list[float] = np.where(self._since == AWAY, 0.0, np.maximum(0.0, end - self._since)).tolist()
+        return seconds
 
     def _phases(self, totals: list[float], worker: int) -> Phases:
         """Return the phases of a worker; loading is taken from the phases that it was a part of."""

@@ -96,13 +96,18 @@ class TraceRecorder(RowBuffer):
         if self._tally.phases is not None:
             self._tally.phases.loaded(worker, inside, before)
 
-    def by_worker(self, now: float) -> tuple[WorkerStats, ...]:
-        """Return what is known of each worker so far; empty if they are not followed."""
+    def by_worker(self, now: float, tally: Tally | None = None) -> tuple[WorkerStats, ...]:
+        """Return what is known of each worker so far; empty if they are not followed. ``tally`` is that of now."""
         if self._tally.phases is None:
             return ()
-        tally = self.tally()
+        tally = self.tally() if tally is None else tally
         assert tally.phases is not None
         return stats_of_workers(tally.phases, tally.valid, self._placements, now)
+
+    def flush(self) -> None:
+        """Write everything so far, if there is a file that others may read."""
+        if self._writer is not None:
+            self._write()
 
     # The trace so far
 

@@ -40,6 +40,8 @@ class WorkerStats:
     """Its share of the valid gradients of the run."""
     phases: Phases
     """The seconds of each phase."""
+    in_flight: float = 0.0
+    """Of ``phases.unfinished``, the seconds since its latest arrival, or since it joined."""
 
     @property
     def seconds_per_gradient(self) -> float:
@@ -67,11 +69,12 @@ def stats_of_workers(
     latest = {placement.worker: placement for placement in placements}
     all_valid = max(1, int(valid.sum()))
     found = []
+    in_flight = totals.in_flight(end)
     for worker, phases in totals.of_workers(end).items():
         place = latest.get(worker, Placement(worker, 0.0, "", ""))
         share = int(valid[worker]) / all_valid if worker < len(valid) else 0.0
         gradients = int(totals.arrivals[worker])
-        found.append(WorkerStats(worker, place.node, place.device, gradients, share, phases))
+        found.append(WorkerStats(worker, place.node, place.device, gradients, share, phases, in_flight[worker]))
     return tuple(found)
 
 
