@@ -135,10 +135,23 @@ def test_a_checkpoint_keeps_the_totals():
     assert Tally.restored(old).phases is None, "checkpoints of older versions have none"
 
 
-def test_steps_long_ago_take_no_memory():
-    totals = PhaseTotals([0])
-    totals.add(rows((0, 0, 10**12, 10**12 + 1, 0.0, 1.0, 1.0)), NONE)
-    assert len(totals._steps._times) <= 1 << 16
+def test_the_times_of_the_latest_steps_are_known_however_many_there_are():
+    """Worker 1 makes a step at every second; worker 0 begins each of its tickets half a second after a step."""
+    totals, steps = PhaseTotals([0, 1]), 50_000
+    for first in range(10**9, 10**9 + steps, 10_000):
+        numbers = np.arange(first, first + 10_000)
+        table = np.zeros(20_000, ARRIVAL_DTYPE)
+        table["worker"] = np.tile([1, 0], 10_000)
+        table["job"] = np.repeat(numbers, 2)
+        table["step"][::2] = numbers
+        table["version"][1::2] = numbers
+        table["time"] = np.repeat(numbers - 10**9, 2) + np.tile([0.0, 0.75], 10_000)
+        table["started"] = table["time"] - np.tile([0.0, 0.25], 10_000)
+        table["compute_seconds"] = 0.25
+        totals.add(table, NONE)
+    waited = phases_of(totals, 0, steps)
+    assert waited["waiting"] == pytest.approx((steps - 1) * 0.25)
+    assert waited["receiving"] == pytest.approx((steps - 1) * 0.5)
 
 
 # In the trace

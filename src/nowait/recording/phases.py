@@ -19,8 +19,10 @@ from nowait.core import Resumed, WorkerJoined, WorkerLost
 from nowait.core.types import Floats, Integers
 from nowait.recording.rows import EVENT_KINDS
 
-MOST_STEP_TIMES = 1 << 16
+MOST_STEP_TIMES = 1 << 14
 """How many of the latest steps have their times in memory: those that tickets in flight may be computed at."""
+ROWS_AT_ONCE = 4_096
+"""Arrays of this length stay in the cache, and are not returned to the system after each operation."""
 AWAY, UNKNOWN = -1.0, -1
 """The time since which a worker has been idle or busy, if it is not one of the run; the job it had before, if none."""
 JOINED, LOST, RESUMED = (EVENT_KINDS.index(kind) for kind in (WorkerJoined, WorkerLost, Resumed))
@@ -86,12 +88,9 @@ class PhaseTotals:
         by_time = np.searchsorted(rows["time"], changes["time"])
         places = changes["after"] - self._rows if self._complete else by_time
         self._rows += len(rows)
-        self._steps.add(rows["step"], rows["time"])
         first = 0
-        for place, kind, worker, time in zip(
-            places.tolist(), changes["kind"].tolist(), changes["worker"].tolist(), changes["time"].tolist(), strict=True
-        ):
-            self._add_rows(rows[first : max(first, place)])
+        for place, (_, kind, worker, time) in zip(places.tolist(), changes.tolist(), strict=True):
+            self._add_rows(rows[first:place])
             first = max(first, place)
             self._change(kind, worker, time)
         self._add_rows(rows[first:])
@@ -164,10 +163,15 @@ class PhaseTotals:
     # Rows
 
     def _add_rows(self, rows: NDArray[np.void]) -> None:
-        if not len(rows):
-            return
-        self._grow(int(rows["worker"].max()) + 1)
-        order = np.argsort(rows["worker"], kind="stable")
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            self._add_few(rows[first : first + ROWS_AT_ONCE])
+
+    def _add_few(self, rows: NDArray[np.void]) -> None:
+        self._steps.add(rows["step"], rows["time"])
+        highest = int(rows["worker"].max())
+        self._grow(highest + 1)
+        small = np.uint16 if highest < 1 << 16 else np.int64  # sorted much faster
+        order = np.argsort(rows["worker"].astype(small), kind="stable")
         worker, time, job = rows["worker"][order], rows["time"][order], rows["job"][order]
         is_first = np.concatenate([[True], worker[1:] != worker[:-1]])
         is_last = np.concatenate([is_first[1:], [True]])
@@ -181,19 +185,19 @@ class PhaseTotals:
         done = np.minimum(began + np.maximum(0.0, rows["compute_seconds"][order]), time)
         is_new = job_before == UNKNOWN
         has_gap = ~is_new & (job - job_before > 1)
-        known = ~has_gap | self._complete
-        zero = np.zeros(len(rows))
+        is_unknown = has_gap & (not self._complete)
         seconds = {
-            "starting": np.where(is_new, began - sent, zero),
-            "waiting": np.where(has_gap, zero, sent - since),
-            "receiving": np.where(is_new | ~known, zero, began - sent),
+            "starting": np.where(is_new, began - sent, 0.0),
+            "waiting": np.where(has_gap, 0.0, sent - since),
+            "receiving": np.where(is_new | is_unknown, 0.0, began - sent),
             "computing": done - began,
             "sending": time - done,
-            "unfinished": np.where(has_gap & known, sent - since, zero),
+            "unfinished": np.where(has_gap & ~is_unknown, sent - since, 0.0),
         }
+        starts = np.flatnonzero(is_first)
         for place, name in enumerate(TOTALS):
-            self._totals[place] += np.bincount(worker, seconds[name], len(self.arrivals))
-        self.arrivals += np.bincount(worker, minlength=len(self.arrivals))
+            self._totals[place, worker[starts]] += np.add.reduceat(seconds[name], starts)
+        self.arrivals[worker[starts]] += np.diff(np.append(starts, len(rows)))
 
     # Other events
 
@@ -240,32 +244,33 @@ class _StepTimes:
 
     def __init__(self) -> None:
         self._first = 0
-        self._times: Floats = np.zeros(0)
+        """The step of the first entry."""
+        self._times: Floats = np.full(2 * MOST_STEP_TIMES, -np.inf)
 
     def add(self, steps: Integers, times: Floats) -> None:
         """Add the first steps of gradients, 0 if they have none; a step is made when its last gradient arrives."""
         used = steps > 0
-        if not used.any():
-            return
         steps, times = steps[used], times[used]
+        if not len(steps):
+            return
         self._make_room(int(steps.max()) + 1)
         recent = steps >= self._first
-        np.maximum.at(self._times, steps[recent] - self._first, times[recent])
+        self._times[steps[recent] - self._first] = times[recent]  # of several gradients of a step, the last one counts
 
     def _make_room(self, end: int) -> None:
-        """Keep the times of the latest steps before ``end``."""
-        first = max(self._first, end - MOST_STEP_TIMES)
-        kept = self._times[first - self._first :]
-        missing = max(0, end - first - len(kept))
-        self._first, self._times = first, np.concatenate([kept, np.full(missing, -np.inf)])
+        """Forget old steps if there is no room for those before ``end``."""
+        if end - self._first > len(self._times):
+            first = end - MOST_STEP_TIMES
+            kept = self._times[min(first - self._first, len(self._times)) :].copy()
+            self._times[:] = -np.inf
+            self._times[: len(kept)] = kept
+            self._first = first
 
     def of(self, versions: Integers) -> Floats:
         """Return when the steps were made after which params had these versions; minus infinity if not known."""
         places = versions - self._first
         inside = (places >= 0) & (places < len(self._times))
-        times = np.full(len(versions), -np.inf)
-        times[inside] = self._times[places[inside]]
-        return times
+        return np.where(inside, self._times[np.where(inside, places, 0)], -np.inf)
 
     def copy(self) -> _StepTimes:
         """Return an independent copy."""
