@@ -107,7 +107,7 @@ def test_a_host_joins_gets_the_job_and_offers_workers(stack, transport):
     assert piece.content[PIECE_REQUEST.size :].startswith(b"a pickle")
     host.send(MessageKind.READY, AHEAD.pack(0.0))
     events, _ = exchange(transport, [host], lambda events, _: events)
-    assert events == [Opened(1, 3, distance=1)]
+    assert events == [Opened(1, 3, distance=1, name="machine")]
 
 
 def test_a_host_that_connects_again_takes_the_place_of_its_earlier_connection(stack, transport):
@@ -162,7 +162,7 @@ def test_a_host_that_does_something_wrong_only_loses_its_connection(stack, trans
     assert events == []
     good.send(MessageKind.READY, AHEAD.pack(0.0))
     events, _ = exchange(transport, [good], lambda events, _: events)
-    assert events == [Opened(1, 3, distance=1)]
+    assert events == [Opened(1, 3, distance=1, name="machine")]
 
 
 def test_a_host_that_leaves_before_it_is_ready_is_no_event(stack, transport, caplog):

@@ -49,6 +49,11 @@ def listening(listen: str, key_file: Path | None, *, encrypt: bool) -> Listen:
     return Listen(port=port, host=host, key_file=key_file, encrypt=encrypt)
 
 
+def port_of(text: str | None) -> int | str | None:
+    """Return ``--metrics-port`` as ``nw.train`` takes it: a number, or host:port."""
+    return int(text) if text is not None and text.isdigit() else text
+
+
 def free_folder(folder: Path) -> Path:
     """Return the first numbered variant of a folder name that does not exist."""
     candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(1, 1_000_000))
@@ -95,6 +100,10 @@ Address = Annotated[
 KeyFile = Annotated[Path, typer.Option(help="The file with the key that the server and its workers share.")]
 Encrypt = Annotated[
     bool, typer.Option(help="Encrypt params and gradients, or only authenticate them. The same for server and workers.")
+]
+MetricsPort = Annotated[
+    str | None,
+    typer.Option(help="Show the run to Prometheus at this port of this machine, or at host:port.", show_default="no"),
 ]
 Seed = Annotated[int, typer.Option(help="The seed of samples and speeds.", min=0)]
 Folder = Annotated[Path | None, typer.Option(help="Where the run goes, a new folder.", show_default="runs/<command>-N")]

@@ -19,6 +19,7 @@ from nowait.cli.options import (
     KeyFile,
     Loss,
     Method,
+    MetricsPort,
     ProblemArgument,
     Seed,
     Steps,
@@ -29,6 +30,7 @@ from nowait.cli.options import (
     free_folder,
     host_and_port,
     listening,
+    port_of,
 )
 
 
@@ -57,6 +59,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
     encrypt: Encrypt = True,
+    metrics_port: MetricsPort = None,
     seed: Seed = 0,
     folder: Folder = None,
     as_json: Json = False,
@@ -80,6 +83,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
         "checkpoint_every": checkpoint_every,
         "checkpoint_seconds": checkpoint_seconds,
         "keep_best": keep_best,
+        "metrics_port": port_of(metrics_port),
     }
     show_messages()
     end(run_train(asked, {"engine": engine, "workers": (workers, most)}, slowdown, kept))

@@ -47,9 +47,14 @@ class HostRecord:
         return 0 if self.joining is None else self.joining.workers
 
     @property
+    def machine(self) -> str:
+        """The name of its machine."""
+        return "" if self.joining is None else self.joining.name
+
+    @property
     def name(self) -> str:
-        """The name of its machine, for messages."""
-        return "a host" if self.joining is None else f"the host {self.joining.name}"
+        """What it is called in messages."""
+        return f"the host {self.machine}" if self.machine else "a host"
 
 
 @final
@@ -93,8 +98,7 @@ class HostTable:
 
     def named(self, name: str) -> list[HostRecord]:
         """Return the hosts that run on a machine with this name and can be told to leave."""
-        hosts = self.by_identity.values()
-        return [host for host in hosts if host.ready and host.joining is not None and host.joining.name == name]
+        return [host for host in self.by_identity.values() if host.ready and host.machine == name]
 
     def described(self) -> str:
         """Return which hosts there are, in words."""
@@ -140,8 +144,7 @@ class HostTable:
 
 
 def _described(host: HostRecord) -> str:
-    name = "" if host.joining is None else host.joining.name
-    return f"{name} ({host.size} workers{'' if host.ready else ', loading the problem'})"
+    return f"{host.machine} ({host.size} workers{'' if host.ready else ', loading the problem'})"
 
 
 def what_is_missing(room: int, wanted: int, loading: int, instructions: str) -> str:

@@ -203,7 +203,7 @@ class ListenTransport:
         if isinstance(event, Ready):
             self._hosts.is_ready(host)
             logger.info("%s is ready for %d workers", host.name, host.size)
-            yield Opened(host.place, host.size, distance=1)
+            yield Opened(host.place, host.size, distance=1, name=host.machine)
         elif isinstance(event, (Failed, Disconnected)):
             yield from self._lose(host, event.cause)
         else:

@@ -45,6 +45,8 @@ DRAINED = "this host was drained"
 """Why the server ends a host."""
 NOBODY = -1
 GRADIENT, LEAVING = int(ReportKind.GRADIENT), int(ReportKind.LEAVING)
+WITH_DETAILS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR)))
+"""The reports that details may come with."""
 LEFT = "the host was told to leave"
 """The reason of a relay that ends because of ``leave``."""
 
@@ -318,7 +320,7 @@ class Relay:
                 vectors.append(gradients[worker])
             elif kind == LEAVING:
                 records = self._adoption.with_serials(records)
-            elif (details := self._mailbox.details(worker, ticket)) is not None:
+            elif kind in WITH_DETAILS and (details := self._mailbox.details(worker, ticket)) is not None:
                 self._send(MessageKind.DETAILS, json.dumps((worker, ticket, details)).encode())
         self._without_reply += 1
         self._send(MessageKind.REPORTS, records, vectors)
