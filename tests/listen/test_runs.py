@@ -13,6 +13,7 @@ pytest.importorskip("cryptography")
 
 from staged import SECONDS, check_that_it_replays, lost, trained
 
+import nowait as nw
 from faulty import Faulty
 
 
@@ -81,6 +82,7 @@ def test_a_worker_is_killed_another_joins_one_leaves_and_the_run_replays(setting
 
 
 def test_a_broken_connection_is_made_again_and_the_same_processes_go_on(setting, when_listening, tmp_path):
+    """Workers have a memory, of which the server knows only what it was told."""
     notes = tmp_path / "notes"
     notes.mkdir()
 
@@ -93,7 +95,7 @@ def test_a_broken_connection_is_made_again_and_the_same_processes_go_on(setting,
         return 2, 2, 2
 
     when_listening(begin)
-    problem = Noted(folder=str(notes), dimension=20_000)
+    problem = nw.problems.Compressed(Noted(folder=str(notes), dimension=20_000), nw.problems.TopK(100))
     run = trained([cut, cut], problem, workers=2, engine=setting.engine())
     assert setting.proxy.accepted == 3
     assert lost(run) == [0, 0, 1, 1]

@@ -125,6 +125,7 @@ class Client:
                 self._restarts = 0
                 self._pauses.reset()
             if over:
+                self._pauses.reset()
                 self._end_run()
                 if not self._stay:
                     return
