@@ -84,8 +84,8 @@ def make_parts(
         statistics_momentum=capabilities.statistics_momentum,
         layout=layout,
     )
-    if capabilities.num_shards == 1:  # the objective of split data is the mean over workers, not over items
-        server.items_of = capabilities.items_of
+    if capabilities.items_of is not None and capabilities.num_shards == 1:
+        server.items_of = capabilities.items_of  # the objective of split data is the mean over workers, not over items
     return Parts(
         problem=problem,
         server=server,

@@ -53,6 +53,9 @@ class Counts:
 class Ledger(ABC):
     """The state that a method reads and the verbs that it calls."""
 
+    items_of: Callable[[int], int] | None = None
+    """How many items a worker's gradients are the means of; None: those of all workers have as many."""
+
     def __init__(self, method: Method, workers: Iterable[int], *, seed: int, log: Log) -> None:
         self.method = method
         self.workers = WorkerSet(workers)
@@ -85,8 +88,6 @@ class Ledger(ABC):
         """The same, until its gradient has been checked."""
         self._stepped_along_sum = False
         """Whether the latest step was made along a sum."""
-        self.items_of: Callable[[int], int] | None = None
-        """How many items a worker's gradients are the means of; None: those of all workers have as many."""
 
     def jobs_of(self, worker: int) -> int:
         """How many tickets a worker number has had."""

@@ -60,6 +60,11 @@ class PerWorker:
         return checks.at_least(1, given, self.name, self.reason)
 
     @property
+    def is_one_number(self) -> bool:
+        """True if one number is given for all workers."""
+        return isinstance(self.given, int)
+
+    @property
     def usual(self) -> int:
         """The default of a dictionary; otherwise the number of worker 0."""
         return self.of_worker(DEFAULT if isinstance(self.given, Mapping) else 0)

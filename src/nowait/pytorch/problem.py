@@ -240,9 +240,13 @@ class TorchProblem:
         size = self._batches.size
         return size if isinstance(size, AutoSizes) else None
 
-    def items_of(self, worker: int) -> int:
-        """Return how many items a gradient of this worker is the mean of."""
-        return self._batches.size.of_worker(worker) * self._accumulate.of_worker(worker)
+    @property
+    def items_of(self) -> Callable[[int], int] | None:
+        """``items_of(worker)`` is how many items a worker's gradients are the means of; None if all have as many."""
+        size, accumulate = self._batches.size, self._accumulate
+        if isinstance(size, PerWorker) and size.is_one_number and accumulate.is_one_number:
+            return None
+        return lambda worker: size.of_worker(worker) * accumulate.of_worker(worker)
 
     @property
     def replayable(self) -> bool:
