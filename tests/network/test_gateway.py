@@ -132,7 +132,12 @@ def test_a_worker_that_was_started_again_keeps_its_point_when_its_first_process_
 
 
 def test_gradients_are_received_into_the_slots_of_their_workers(setting):
-    content = report(0, 1) + report(0, 1, ReportKind.TRAINING_LOSS, math.nan) + report(0, 0)
+    content = (
+        report(0, 1)
+        + report(0, 1, ReportKind.TRAINING_LOSS, math.nan)
+        + report(0, 1, ReportKind.LOADING)
+        + report(0, 0)
+    )
     slots = setting.gateway.gradient_slots(HOST, MessageKind.REPORTS, content, 2)
     assert [slot is setting.gradients[worker] for slot, worker in zip(slots, [1, 0], strict=True)] == [True, True]
 

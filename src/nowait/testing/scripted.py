@@ -23,6 +23,8 @@ from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving,
 from nowait.recording.best import BestFile
 
 SIGKILL = 9
+HOME_NAME = "home"
+"""The name of the node that HOME is on."""
 SECONDS_PER_EVENT = 0.01
 """How far the virtual clock advances with every event that is delivered."""
 MOST_EVENTS = 100_000
@@ -33,9 +35,14 @@ MOST_EVENTS = 100_000
 
 
 class Report(NamedTuple):
-    """A worker finishes its ticket and reports; without a worker, the one whose order is the oldest."""
+    """A worker finishes its ticket and reports; without a worker, the one whose order is the oldest.
+
+    It says that it computed for ``seconds``, and was done ``sending`` seconds before the report arrives.
+    """
 
     worker: int | None = None
+    seconds: float = 0.0
+    sending: float = 0.0
 
 
 class ReportAgain(NamedTuple):
@@ -76,6 +83,7 @@ class Open(NamedTuple):
 
     place: int
     capacity: float = math.inf
+    name: str = ""
 
 
 class Leave(NamedTuple):
@@ -223,7 +231,7 @@ class ScriptedTransport:
     def open(self) -> None:
         """Open HOME, unless the test does not want that."""
         if self._opens:
-            self._arrived.append(Opened(HOME, self._capacity))
+            self._arrived.append(Opened(HOME, self._capacity, name=HOME_NAME))
 
     def reopen(self) -> None:
         """Open HOME again, unless the test does not want that."""
@@ -303,8 +311,8 @@ class ScriptedTransport:
 
     def _happen(self, happening: Happening) -> None:  # noqa: C901, PLR0912 (one branch for each thing that may happen)
         match happening:
-            case Report(worker):
-                self._report(self._ready()[:1] if worker is None else [self._of(worker)])
+            case Report(worker, seconds, sending):
+                self._report(self._ready()[:1] if worker is None else [self._of(worker)], seconds, sending)
             case ReportAgain(worker):
                 process = self._of(worker)
                 if process is not None and process.last:
@@ -320,8 +328,8 @@ class ScriptedTransport:
                     process.hangs = True
             case Lose(place, cause):
                 self._lose(place, cause)
-            case Open(place, capacity):
-                self._arrived.append(Opened(place, capacity, distance=place))
+            case Open(place, capacity, name):
+                self._arrived.append(Opened(place, capacity, place, name))
             case Leave(place, seconds):
                 self._arrived.append(Leaving(place, seconds))
             case LeaveWorker(worker):
@@ -336,7 +344,7 @@ class ScriptedTransport:
             record = REPORT.pack(process.serial, 0.0, 0.0, process.worker, ReportKind.LEAVING)
             self._arrived.append(Reports(record, self._gradients))
 
-    def _report(self, processes: Sequence[_Process | None]) -> None:
+    def _report(self, processes: Sequence[_Process | None], seconds: float = 0.0, sending: float = 0.0) -> None:
         for process in processes:
             if process is None or process.order is None or process.hangs:
                 continue
@@ -344,19 +352,20 @@ class ScriptedTransport:
                 self._arrived.append(self._fingerprint())
                 self._die(process, 0)
                 continue
-            process.last = self._compute(process, process.order)
+            process.last = self._compute(process, process.order, seconds, sending)
             process.order = None
             self._arrived.append(Reports(process.last, self._gradients))
 
-    def _compute(self, process: _Process, order: tuple[int, int, int, int]) -> bytes:
+    def _compute(self, process: _Process, order: tuple[int, int, int, int], seconds: float, sending: float) -> bytes:
         ticket, job, slot, instruction = order
         point = self._points.views[slot].view()
         point.flags.writeable = False
         if process.computation is not None:
             kind = process.computation.compute(ticket, job, point, instruction)
-            report = REPORT.pack(ticket, self._time - process.began, 0.0, process.worker, kind)
-            loss_report = process.computation.loss_report
-            return report if loss_report is None else loss_report(ticket, kind) + report
+            started = self._time - process.began - sending - seconds
+            report = REPORT.pack(ticket, started, seconds, process.worker, kind)
+            more_reports = process.computation.more_reports
+            return report if more_reports is None else more_reports(ticket, kind) + report
         loss, kind = EvaluatorTask(self._problem, self._best, self._send_details).compute(ticket, job, point)
         return REPORT.pack(ticket, loss, 0.0, process.worker, kind)
 

@@ -255,7 +255,7 @@ class RayTransport:
     def _on_ready(self, host: HostRecord) -> Opened:
         self._hosts.is_ready(host, monotonic())
         logger.info("a host on %s is ready for %d workers", host.node, host.size)
-        return Opened(host.place, host.size, distance=int(not host.is_local))
+        return Opened(host.place, host.size, distance=int(not host.is_local), name=host.node)
 
     def _lose(self, host: HostRecord, cause: str, *, lasting: bool = False) -> Iterator[TransportEvent]:
         """Give up a host, for a cause that may be lasting. Later messages from it are ignored."""

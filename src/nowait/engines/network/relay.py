@@ -36,7 +36,9 @@ SECONDS_FOR_A_REPLY = 120.0
 MESSAGES_IN_TRANSIT = 3
 """How many messages of reports may be without a reply."""
 NOBODY = -1
-GRADIENT, LEAVING = int(ReportKind.GRADIENT), int(ReportKind.LEAVING)
+GRADIENT = int(ReportKind.GRADIENT)
+WITH_DETAILS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR)))
+"""The reports that details may come with."""
 LEFT = "the host was told to leave"
 """The reason of a relay that ends because of ``leave``."""
 
@@ -270,7 +272,7 @@ class Relay:
         for ticket, _, _, worker, kind in REPORT.iter_unpack(records):
             if kind == GRADIENT:
                 vectors.append(gradients[worker])
-            elif kind != LEAVING and (details := self._mailbox.details(worker, ticket)) is not None:
+            elif kind in WITH_DETAILS and (details := self._mailbox.details(worker, ticket)) is not None:
                 self._send(MessageKind.DETAILS, json.dumps((worker, ticket, details)).encode())
         self._without_reply += 1
         self._send(MessageKind.REPORTS, records, vectors)

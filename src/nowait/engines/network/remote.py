@@ -17,7 +17,7 @@ from nowait.engines.network.sockets import ServerSocket
 from nowait.engines.workers.records import REPORT, Instruction, ReportKind
 
 GRADIENT, LEAVING, HURRY = int(ReportKind.GRADIENT), int(ReportKind.LEAVING), int(Instruction.HURRY)
-OTHER_KINDS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR, ReportKind.TRAINING_LOSS)))
+OTHER_KINDS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR, ReportKind.TRAINING_LOSS, ReportKind.LOADING)))
 """What workers report besides gradients. Evaluations and fingerprints are not computed by hosts."""
 
 VersionOf = Callable[[int], int]

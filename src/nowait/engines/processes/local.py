@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import final
@@ -86,7 +87,7 @@ class LocalPools:
                 if isinstance(event, Died):
                     yield event
                 elif isinstance(event, Ready):
-                    yield Opened(place, capacity)
+                    yield Opened(place, capacity, name=socket.gethostname())
                 elif isinstance(event, Leaves):
                     if place != HOME:  # which ends with the run
                         yield Leaving(place, GRACE_SECONDS)

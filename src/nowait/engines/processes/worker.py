@@ -112,7 +112,7 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
     gradient = connections.gradients[worker]
     computation = Computation(worker, job.problem, job.seed, gradient, connections.send_details)
-    compute, between, loss_report = computation.compute, computation.between, computation.loss_report
+    compute, between, more_reports = computation.compute, computation.between, computation.more_reports
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
     unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
@@ -127,7 +127,7 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
         if is_slow:
             seconds = slowness.wait(ticket, number, started, seconds)
         report = pack(ticket, started - began, seconds, worker, kind)
-        write(reports, report if loss_report is None else loss_report(ticket, kind) + report)
+        write(reports, report if more_reports is None else more_reports(ticket, kind) + report)
         if between is not None:
             between()
 

@@ -54,7 +54,7 @@ class Dispatcher:
         self, parts: Parts, transport: Transport, workforce: Workforce, clock: RunClock, *, imitating: bool
     ) -> None:
         self._transport, self._workforce, self._clock = transport, workforce, clock
-        self._server = parts.server
+        self._server, self._recorder, self._device_of = parts.server, parts.recorder, parts.capabilities.device_of
         self.session = Session(parts, self, evaluator=self)
         self.fingerprinting = Fingerprinting(parts.identification)
         self._imitating = imitating
@@ -108,7 +108,7 @@ class Dispatcher:
         now = self._clock.read()
         for ticket_id, started, seconds, worker, kind in REPORT.iter_unpack(records):
             if kind != GRADIENT:
-                self._handle_other(worker, ticket_id, kind, started)
+                self._handle_other(worker, ticket_id, kind, started, seconds)
                 continue
             state = states.get(worker)
             if state is None or session.finished:
@@ -130,10 +130,10 @@ class Dispatcher:
             if troubled:
                 self._workforce.delivered(worker, state.place)
 
-    def _handle_other(self, worker: int, ticket_id: int, kind: int, value: float) -> None:
-        """Handle a report that is not a gradient."""
-        if kind == ReportKind.TRAINING_LOSS:
-            self._on_training_loss(worker, ticket_id, value)
+    def _handle_other(self, worker: int, ticket_id: int, kind: int, value: float, second: float) -> None:
+        """Handle a report that is not a gradient, with two values whose meaning depends on its kind."""
+        if kind in (ReportKind.TRAINING_LOSS, ReportKind.LOADING):
+            self._on_more_about_a_gradient(worker, ticket_id, kind, value, second)
             return
         if kind == ReportKind.LOSS:
             self._on_loss(ticket_id, value)
@@ -166,10 +166,14 @@ class Dispatcher:
             self._server.release(version)
         self._send_next(state)
 
-    def _on_training_loss(self, worker: int, ticket_id: int, loss: float) -> None:
+    def _on_more_about_a_gradient(self, worker: int, ticket_id: int, kind: int, value: float, second: float) -> None:
         state = self._workforce.states.get(worker)
-        if state is not None and state.ticket is not None and state.ticket.id == ticket_id:
-            self.session.training_losses.add(loss)
+        if state is None or state.ticket is None or state.ticket.id != ticket_id:
+            return
+        if kind == ReportKind.TRAINING_LOSS:
+            self.session.training_losses.add(value)
+        else:
+            self._recorder.loaded(worker, value, second)
 
     def _on_loss(self, number: int, loss: float) -> None:
         (metrics,) = self._transport.details(EVALUATOR, number) or ({},)
@@ -245,6 +249,9 @@ class Dispatcher:
         channel = self._transport.start(state.worker, state.serial, state.place, self._clock.began)
         self._channels.add(channel)
         state.channel = channel
+        if state.worker >= 0:
+            node, device = self._workforce.node_of(state.place), self._device_of(state.worker)
+            self._recorder.placed(state.worker, self._clock.now, node, device)
 
     def _kill(self, action: Kill) -> None:
         self._transport.kill(action.state.serial, action.state.place)

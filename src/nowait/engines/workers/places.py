@@ -14,6 +14,7 @@ from nowait.engines.workers.transport import HOME, Opened
 class _Place:
     capacity: float
     distance: int
+    name: str
     idle_since: float
     """Since when it has no workers, if it has none."""
     used: int = 0
@@ -36,6 +37,10 @@ class Places:
     def __contains__(self, place: int) -> bool:
         return place in self._places
 
+    def name_of(self, place: int) -> str:
+        """Return the name of a place; empty if it is not open."""
+        return self._places[place].name if place in self._places else ""
+
     @property
     def room(self) -> float:
         """How many more workers could be started now."""
@@ -43,7 +48,7 @@ class Places:
 
     def open(self, opened: Opened, now: float) -> None:
         """Add a place."""
-        self._places[opened.place] = _Place(opened.capacity, opened.distance, idle_since=now)
+        self._places[opened.place] = _Place(opened.capacity, opened.distance, opened.name, idle_since=now)
 
     def remove(self, place: int) -> None:
         """Remove a place, if it is there."""

@@ -48,12 +48,13 @@ class Died(NamedTuple):
 class Opened(NamedTuple):
     """A place is ready to run up to ``capacity`` workers (HOME may have capacity 0 and still run the evaluator).
 
-    Places with the smallest ``distance`` are filled first.
+    Places with the smallest ``distance`` are filled first. ``name`` is that of the node, such as its host name.
     """
 
     place: int
     capacity: float
     distance: int = 0
+    name: str = ""
 
 
 class Gone(NamedTuple):

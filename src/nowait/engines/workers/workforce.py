@@ -42,6 +42,7 @@ from nowait.engines.workers.places import Places
 from nowait.engines.workers.records import EVALUATOR, ZYGOTE
 from nowait.engines.workers.state import WorkerState
 from nowait.engines.workers.transport import HOME, Died, Gone, Leaving, Opened
+from nowait.recording.worker_stats import WorkerStats
 
 
 @final
@@ -120,15 +121,23 @@ class Workforce:
         joining = [request.worker for request in self._requests if isinstance(request, WorkerJoined)]
         return sorted({*self.workers, *self._unplaced, *self.vacant, *self.agenda.to_replace, *joining})
 
-    def views(self, now: float, jobs_of: Callable[[int], int]) -> list[WorkerView]:
+    def views(
+        self, now: float, jobs_of: Callable[[int], int], by_worker: Iterable[WorkerStats] = ()
+    ) -> list[WorkerView]:
         """Return what the live view shows of each worker; ``jobs_of`` counts the tickets it was given."""
+        known = {stats.worker: stats for stats in by_worker}
         states = {worker: (state.durations.mean, state.describe(now)) for worker, state in self.states.items()}
         states |= dict.fromkeys(self.agenda.to_replace, (-1.0, "lost, to be replaced"))
         states |= dict.fromkeys(self.vacant, (-1.0, "waits for room"))
         states.pop(EVALUATOR, None)
         return [
-            WorkerView(worker, max(0, jobs_of(worker) - 1), seconds, text) for worker, (seconds, text) in states.items()
+            WorkerView(worker, max(0, jobs_of(worker) - 1), seconds, text, known.get(worker))
+            for worker, (seconds, text) in states.items()
         ]
+
+    def node_of(self, place: int) -> str:
+        """Return the name of a place; empty if it is gone or has none."""
+        return self._places.name_of(place)
 
     def next_serial(self) -> int:
         """Return a new serial number."""
