@@ -276,8 +276,8 @@ def test_a_worker_process_that_is_told_to_leave_delivers_and_is_replaced(caplog)
     check_that_it_replays(run, Faulty())
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_every_method_goes_on_when_workers_leave(name, caplog):
+@pytest.mark.parametrize("name", ["MinibatchSGD", "RennalaSGD", "RingleaderASGD", "RandomAssignment", "MindFlayerSGD"])
+def test_methods_of_all_kinds_go_on_when_workers_leave(name, caplog):
     method = CATALOGUE[name]
     script = [Open(1, 2), Open(2, 4), *[Report()] * 9, Leave(1), *[Report()] * 9, LeaveWorker(2), *[Report()] * 5]
     run = train_scripted(Faulty(), method, workers=4, steps=25, script=script, capacity=0)
