@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 import nowait as nw
-from nowait.api.batch_sizes import choose_batch_sizes
+from nowait.api.batch_sizes import check_measurable, choose_batch_sizes
 from nowait.api.recorded import use_recorded_batch_sizes
 from nowait.core import sampler
 from nowait.pytorch import TorchProblem
@@ -237,6 +237,13 @@ def test_a_run_chooses_automatic_sizes_and_its_replay_has_the_same():
 def test_recorded_sizes_are_checked(config):
     with pytest.raises(ValueError, match=r"config\.json.*batch_size"):
         use_recorded_batch_sizes(config, a_problem(batch_size="auto"))
+
+
+def test_engines_whose_workers_come_by_themselves_do_not_measure_them():
+    for engine in (None, nw.RayCluster()):
+        check_measurable(engine)
+    with pytest.raises(ValueError, match="which SimpleNamespace cannot make"):
+        check_measurable(SimpleNamespace())
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

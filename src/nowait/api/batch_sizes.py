@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, final
 
 from nowait.core import Arrival, Method, Server
+from nowait.engines.cluster import RayCluster
 from nowait.recording import Callback, Run
 
 logger = logging.getLogger("nowait")
@@ -44,6 +45,15 @@ class Measurement(Method, Callback):
     def typical(self) -> dict[int, float]:
         """Return how long a gradient of each worker takes; without workers that delivered none."""
         return {worker: median(taken[1:] or taken) for worker, taken in self.seconds.items() if taken}
+
+
+def check_measurable(engine: Any) -> None:
+    """Raise if an engine cannot make a run before another one, because its workers come by themselves."""
+    if engine is not None and not isinstance(engine, RayCluster):
+        raise ValueError(
+            f'batch_size="auto" measures workers in a short run before the run, which {type(engine).__name__} cannot '
+            f"make: give a size for every worker"
+        )
 
 
 def choose_batch_sizes(sizes: Any, run: Callable[[Measurement], Run]) -> None:

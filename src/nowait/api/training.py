@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from nowait.api.batch_sizes import MOST_SECONDS, Measurement, choose_batch_sizes
+from nowait.api.batch_sizes import MOST_SECONDS, Measurement, check_measurable, choose_batch_sizes
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Sgd, Update
@@ -86,6 +86,7 @@ def run_training(training: Training) -> Run:
         warn_of_split(training.problem, plan.most or 1)
         sizes = Capabilities.of(checked_problem(training.problem)).auto_batch_sizes
         if sizes is not None and sizes.chosen is None:
+            check_measurable(plan.engine)
             choose_batch_sizes(sizes, lambda measurement: _run_parts(_measuring(training, measurement)))
     return _run_parts(training)
 
