@@ -191,6 +191,14 @@ def test_a_place_is_idle_from_when_its_last_worker_left():
     assert workforce.handle(Look(), 110.0)[1] == Dismiss(1)
 
 
+def test_a_place_for_workers_that_are_about_to_leave_another_one_is_kept():
+    workforce = two_places(workers=1, busy=[0], idle_seconds=60.0)
+    workforce.handle(Leaving(1, 500.0), 1.0)
+    assert workforce.handle(Look(), 100.0) == []
+    workforce.states[0].ticket = None
+    assert places(workforce.handle(Look(), 101.0)) == [2]
+
+
 def test_a_retired_channel_passes_only_hurry_on():
     sent, delivered = [], []
 

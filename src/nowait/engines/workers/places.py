@@ -84,7 +84,12 @@ class Places:
         return [number for number, place in self._places.items() if place.leaves_at <= now]
 
     def to_dismiss(self, now: float, idle_seconds: float) -> list[int]:
-        """Return the places without workers that leave, or have had none for ``idle_seconds``; never HOME."""
+        """Return the places without workers that leave, or have had none for ``idle_seconds``; never HOME.
+
+        While workers of a leaving place compute, the others are kept for them.
+        """
+        if any(place.leaves_at < math.inf and place.used for place in self._places.values()):
+            idle_seconds = math.inf
         empty = [(number, place) for number, place in self._places.items() if place.used == 0 and number != HOME]
         return [
             number for number, place in empty if place.leaves_at < math.inf or now - place.idle_since >= idle_seconds
