@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 import nowait as nw
-from nowait.recording import Trace
+from nowait.recording import Trace, TraceRecorder
 from nowait.recording.diagnosis import diagnosis, slowest, table_of_workers
+from nowait.recording.framefile import FrameFile
+from nowait.recording.journal import Journal
 from nowait.recording.phases import PHASES, Phases, PhaseTotals
 from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE
 from nowait.recording.tally import Tally
 from nowait.recording.worker_stats import Placement, WorkerStats
+from nowait.testing import ScriptedWorkers
 
 JOINED, LOST, TIMER, RESUMED = range(4)
 
@@ -172,6 +175,26 @@ def test_a_trace_keeps_where_workers_were(tmp_path, form):
         again = pickle.loads(pickle.dumps(trace))
     assert (again.placements, again.loading) == (placements, {0: (0.25, 0.5)})
     assert again.by_worker() == trace.by_worker()
+
+
+def test_during_a_run_the_file_of_the_trace_can_be_brought_up_to_date(tmp_path):
+    recorder = TraceRecorder([0])
+    recorder.follow_workers()
+    recorder.flush()
+    recorder.write_to(FrameFile.open(tmp_path / "trace.rows", create=True))
+    recorder.placed(0, 0.0, "here", "cpu")
+    workers = ScriptedWorkers(nw.AsynchronousSGD(nw.Constant(0.1)), num_workers=1, log=recorder)
+    workers.after(5)
+    recorder.flush()
+    journal = Journal(FrameFile.read_only(tmp_path / "trace.rows"))
+    assert (journal.num_rows, journal.placements) == (5, [Placement(0, 0.0, "here", "cpu")])
+    recorder.loaded(0, 1.0, 0.5)
+    workers.after(7)
+    recorder.flush()
+    recorder.flush()
+    journal = Journal(FrameFile.read_only(tmp_path / "trace.rows"))
+    assert (journal.num_rows, len(journal.placements), journal.loading) == (12, 1, {0: (1.0, 0.5)})
+    assert recorder.by_worker(9.0)[0].gradients == 12
 
 
 # Who is slow, and why
