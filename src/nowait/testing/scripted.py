@@ -19,7 +19,7 @@ from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.workers.computation import Computation
 from nowait.engines.workers.evaluator import EvaluatorTask
 from nowait.engines.workers.records import FINGERPRINTER, REPORT, Instruction, ReportKind
-from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Opened, Reports, TransportEvent
+from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
 from nowait.recording.best import BestFile
 
 SIGKILL = 9
@@ -86,6 +86,19 @@ class Open(NamedTuple):
     name: str = ""
 
 
+class Leave(NamedTuple):
+    """A place will be gone in some seconds; its workers are to deliver and leave."""
+
+    place: int
+    seconds: float = 30.0
+
+
+class LeaveWorker(NamedTuple):
+    """The process of a worker is told to leave."""
+
+    worker: int
+
+
 class Wait(NamedTuple):
     """Time passes and nothing arrives."""
 
@@ -98,7 +111,7 @@ class Call(NamedTuple):
     function: Callable[[], object]
 
 
-Happening = Report | ReportAgain | Die | ReportAndDie | Hang | Lose | Open | Wait | Call
+Happening = Report | ReportAgain | Die | ReportAndDie | Hang | Lose | Open | Leave | LeaveWorker | Wait | Call
 
 
 @final
@@ -186,6 +199,8 @@ class ScriptedTransport:
         """Worker and place of every process that was started."""
         self.killed: list[int] = []
         """The workers whose processes were killed by the engine."""
+        self.dismissed: list[int] = []
+        """The places that were dismissed by the engine."""
         self.hurried: list[tuple[int, int]] = []
         """Worker and ticket of every order to hurry."""
         self.open_channels = 0
@@ -253,6 +268,11 @@ class ScriptedTransport:
             self.killed.append(process.worker)
             self._arrived.append(Died(serial, -SIGKILL))
 
+    def dismiss(self, place: int) -> None:
+        """End a place, which must not have workers any more."""
+        assert all(process.place != place for process in self._processes.values()), "a dismissed place has workers"
+        self.dismissed.append(place)
+
     def flush(self) -> bool:
         """Return True if something has arrived."""
         return bool(self._arrived)
@@ -289,7 +309,7 @@ class ScriptedTransport:
         ready = [process for process in self._processes.values() if process.order is not None and not process.hangs]
         return sorted(ready, key=lambda process: process.ordered)
 
-    def _happen(self, happening: Happening) -> None:  # noqa: C901 (one branch for each thing that may happen)
+    def _happen(self, happening: Happening) -> None:  # noqa: C901, PLR0912 (one branch for each thing that may happen)
         match happening:
             case Report(worker, seconds, sending):
                 self._report(self._ready()[:1] if worker is None else [self._of(worker)], seconds, sending)
@@ -310,10 +330,19 @@ class ScriptedTransport:
                 self._lose(place, cause)
             case Open(place, capacity, name):
                 self._arrived.append(Opened(place, capacity, place, name))
+            case Leave(place, seconds):
+                self._arrived.append(Leaving(place, seconds))
+            case LeaveWorker(worker):
+                self._announce_departure(self._of(worker))
             case Wait(seconds):
                 self._time += seconds
             case Call(function):
                 function()
+
+    def _announce_departure(self, process: _Process | None) -> None:
+        if process is not None:
+            record = REPORT.pack(process.serial, 0.0, 0.0, process.worker, ReportKind.LEAVING)
+            self._arrived.append(Reports(record, self._gradients))
 
     def _report(self, processes: Sequence[_Process | None], seconds: float = 0.0, sending: float = 0.0) -> None:
         for process in processes:

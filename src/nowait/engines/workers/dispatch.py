@@ -17,21 +17,26 @@ from nowait.engines.workers.actions import (
     Abandon,
     Action,
     Ask,
+    Dismiss,
     Fail,
     Kill,
+    Note,
     Raised,
     Release,
     Reopen,
+    Retire,
     Start,
     Stop,
     Tell,
     Warn,
+    WorkerLeaving,
     WorkforceEvent,
 )
 from nowait.engines.workers.clock import RunClock
 from nowait.engines.workers.failures import NO_DETAILS
 from nowait.engines.workers.fingerprinting import Fingerprinting
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, Instruction, ReportKind
+from nowait.engines.workers.retired import RetiredChannel
 from nowait.engines.workers.state import WorkerState
 from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Reports, Transport, TransportEvent
 from nowait.engines.workers.workforce import Workforce
@@ -132,6 +137,9 @@ class Dispatcher:
             return
         if kind == ReportKind.LOSS:
             self._on_loss(ticket_id, value)
+            return
+        if kind == ReportKind.LEAVING:
+            self.decide(WorkerLeaving(ticket_id))
             return
         details = self._transport.details(worker, ticket_id)
         if worker == FINGERPRINTER:
@@ -248,6 +256,17 @@ class Dispatcher:
     def _kill(self, action: Kill) -> None:
         self._transport.kill(action.state.serial, action.state.place)
 
+    def _retire(self, action: Retire) -> None:
+        """Replace the channel by one that sends no orders. So ``handle_reports`` need not know who is leaving."""
+        state, workforce = action.state, self._workforce
+        if state.channel is not None:
+            self._channels.discard(state.channel)
+            state.channel = RetiredChannel(state.channel, lambda: workforce.retired(state))
+            self._channels.add(state.channel)
+
+    def _dismiss(self, action: Dismiss) -> None:
+        self._transport.dismiss(action.place)
+
     def _release(self, action: Release) -> None:
         channel = action.state.channel
         if channel is not None:
@@ -272,6 +291,9 @@ class Dispatcher:
     def _warn(self, action: Warn) -> None:
         logger.warning("%s", action.message)
 
+    def _note(self, action: Note) -> None:
+        logger.info("%s", action.message)
+
     def _stop(self, action: Stop) -> None:
         if not self.session.finished:
             self.session.stop(action.reason and f"{action.reason} after {self._server.steps} steps")
@@ -284,11 +306,14 @@ class Dispatcher:
         Tell: _tell,
         Start: _start,
         Kill: _kill,
+        Retire: _retire,
         Release: _release,
         Abandon: _abandon,
         Ask: _ask,
         Reopen: _reopen,
+        Dismiss: _dismiss,
         Warn: _warn,
+        Note: _note,
         Stop: _stop,
         Fail: _fail,
     }
