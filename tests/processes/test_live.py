@@ -65,6 +65,13 @@ def test_slow_and_lost_workers_are_named_and_fast_ones_summed_up(view):
     assert "19" in text.split("and 8 workers")[0], "the slowest are shown"
 
 
+def test_a_worker_that_has_not_delivered_is_not_among_the_fast_ones(view):
+    live, workers = view
+    views = [WorkerView(worker, 100, 0.01, "") for worker in range(100, 120)] + [WorkerView(7, 0, -1.0, "")]
+    rows = text_of(live._drawn(workers.server, 0.5, views)).splitlines()
+    assert any(row.split()[:1] == ["7"] for row in rows)
+
+
 def stats(worker, node="", **seconds):
     return WorkerStats(worker, node, "cpu", 10, 0.1, Phases(**seconds))
 
