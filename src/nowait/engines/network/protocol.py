@@ -78,6 +78,11 @@ class Connection:
         """True if ``next_message`` may return something before more bytes arrive."""
         return self._receiver.has_input
 
+    @property
+    def missing(self) -> int:
+        """How many bytes have to arrive, at least, until the message that is being received is complete."""
+        return self._receiver.missing
+
 
 @final
 class Sender:
@@ -171,6 +176,12 @@ class Receiver:
     def has_input(self) -> bool:
         """True if the input has a whole frame, or an error is to be raised."""
         return self._error is not None or (self._cipher is not None and self._filled - self._begin >= self._needed())
+
+    @property
+    def missing(self) -> int:
+        """How many bytes have to arrive, at least, until the message that is being received is complete."""
+        missing = self._assembly.missing
+        return max(0, missing - (self._filled - self._begin)) if missing else 0
 
     def buffer(self) -> memoryview:
         """Return where the next bytes have to be written; call it when ``next_message`` has returned None."""
@@ -286,6 +297,11 @@ class Assembly:
         self._vectors: Sequence[Vector] = ()
         self._missing: deque[memoryview] = deque()
         """What is left to be written of its large vectors."""
+
+    @property
+    def missing(self) -> int:
+        """How many bytes the message that is being received still needs; 0 between messages."""
+        return len(self._missing_body) + sum(map(len, self._missing))
 
     def place(self, kind: int, size: int) -> memoryview:
         """Return where the next payload has to be written. Kind and size are not authenticated yet."""
