@@ -24,6 +24,7 @@ from nowait.engines.network.handshake import (
     GREETING_BYTES,
     PREFIX,
     Handshake,
+    Mode,
     ProtocolError,
     RefusedError,
     check_prefix,
@@ -105,9 +106,9 @@ class Sender:
         """Send bytes of the handshake."""
         self._output = memoryview(bytes(self._output) + greeting)
 
-    def start(self, key: bytes, *, encrypt: bool) -> None:
+    def start(self, key: bytes, mode: Mode) -> None:
         """Begin to seal frames with a key."""
-        self._cipher = cipher(key, encrypt=encrypt)
+        self._cipher = cipher(key, mode)
 
     def send(self, kind: int, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
         """Add a message. Before the handshake is over, messages wait for its end."""
@@ -239,11 +240,10 @@ class Receiver:
         if self._filled < GREETING_BYTES:
             return False
         keys = handshake.receive(bytes(self._input))
-        encrypt = handshake.credentials.encrypt
         if not handshake.sends_first:
             self._sender.greet(handshake.greeting)
-        self._sender.start(keys.sending, encrypt=encrypt)
-        self._cipher = cipher(keys.receiving, encrypt=encrypt)
+        self._sender.start(keys.sending, keys.mode)
+        self._cipher = cipher(keys.receiving, keys.mode)
         self.authenticated = handshake.sends_first
         self._begin = self._filled = 0
         return True
@@ -254,7 +254,7 @@ class Receiver:
             check_prefix(bytes(self._input[: PREFIX.size]), self._handshake.credentials)
         except RefusedError:
             if not self._handshake.sends_first:
-                self._sender.greet(self._handshake.credentials.prefix)
+                self._sender.greet(self._handshake.credentials.prefix(self._handshake.mode))
             raise
 
     def _needed(self) -> int:
