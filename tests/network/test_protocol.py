@@ -419,11 +419,11 @@ def test_a_public_key_of_small_order_is_refused():
 
 
 def sealed(client, *parts):
-    """Frames that the client's key seals, of any kind and with any header: (kind, payload, flags)."""
+    """Frames that the client's key seals, of any kind and with any header: (kind, payload, flags and zeros)."""
     found = b""
-    for kind, payload, flags in parts:
+    for kind, payload, *rest in parts:
         frame = memoryview(bytearray(len(payload) + OVERHEAD))
-        HEADER.pack_into(frame, 0, len(payload), kind, flags, 0)
+        HEADER.pack_into(frame, 0, len(payload), kind, *rest, *[0] * (2 - len(rest)))
         client._sender._cipher.seal(frame, payload)
         found += bytes(frame)
     return found
@@ -460,6 +460,23 @@ def test_frames_that_do_not_follow_the_rules_are_refused_although_they_are_authe
     client, server = connected(form)
     with pytest.raises(ProtocolError):
         feed(server, sealed(client, *parts))
+
+
+def test_what_is_reserved_is_sent_as_zeros_and_refused_otherwise():
+    client, server = connected()
+    head = HEAD.pack(MessageKind.HEARTBEAT, 0, 0, 0)
+    client.send(MessageKind.HEARTBEAT)
+    assert outgoing(client)[: HEADER.size] == HEADER.pack(HEAD.size, BODY, 0, 0)
+    assert SMALL.pack(MessageKind.HEARTBEAT) == head
+    for frame in ([BODY, head, 1], [BODY, head, 0, 1]):
+        client, server = connected()
+        with pytest.raises(ProtocolError, match="is not accepted"):
+            feed(server, sealed(client, frame))
+    client, server = connected()
+    with pytest.raises(ProtocolError, match="a message would have"):
+        feed(server, sealed(client, (BODY, HEAD.pack(MessageKind.HEARTBEAT, 0, 0, 1))))
+    client, server = connected()
+    assert feed(server, sealed(client, (BODY, head))) == [(MessageKind.HEARTBEAT, b"", [])]
 
 
 def test_a_message_that_must_not_have_vectors_is_refused_before_they_are_read():

@@ -48,7 +48,7 @@ class Link:
         try:
             while (message := connection.next_message()) is None:
                 if not self._read():
-                    self._wake_after(connection.missing)
+                    self._wake_after(connection.missing())
                     return None
         except ProtocolError as error:
             raise DisconnectedError(str(error)) from None
