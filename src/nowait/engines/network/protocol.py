@@ -31,8 +31,8 @@ from nowait.engines.network.handshake import (
 )
 from nowait.engines.network.messages import Format, Head, Message, bytes_of
 
-SENT_PAYLOAD = 1 << 19
-"""The most bytes of a payload that are sent in one frame, so that a frame fits into the processor's cache."""
+SENT_PAYLOAD = MOST_PAYLOAD
+"""The most bytes of a payload that are sent in one frame. Larger frames wake the other end less often."""
 READ_BYTES = 1 << 16
 """How many bytes are read at once, if no larger frame is expected."""
 MOST_FIRST_PAYLOAD = 1 << 10
