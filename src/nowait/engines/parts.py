@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from nowait.core import Server
 from nowait.core.capabilities import Capabilities
@@ -15,6 +15,9 @@ from nowait.engines.keeper import Keeper
 from nowait.recording import Callback, TraceRecorder
 from nowait.recording.best import BestFile
 from nowait.recording.checkpoints import Checkpoint
+
+if TYPE_CHECKING:
+    from nowait.engines.metrics_server import MetricsServer
 
 
 @final
@@ -41,6 +44,8 @@ class Parts:
     """The checkpoint from which a resumed run continues."""
     identification: Identification | None = None
     """Records the problem's fingerprint, or compares it with that of the run; for engines with worker processes."""
+    metrics: MetricsServer | None = None
+    """Shows the numbers of the run to Prometheus."""
     called: float = field(default_factory=perf_counter)
     """When the user's call began, by ``perf_counter``: before loading, compiling and starting processes."""
 

@@ -12,6 +12,7 @@ from nowait.core.memory import memory_of, to_host
 from nowait.core.types import Integers, norm
 from nowait.engines.parts import Parts
 from nowait.recording import HistoryRecorder, Run, Stats
+from nowait.recording.worker_stats import stats_of_workers
 
 HOPELESS = 1e20
 """A loss this many times larger than the first one means that the run diverged."""
@@ -44,6 +45,8 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
     if parts.keeper is not None:
         recorder.finish(ending.seconds, last_norm)
     trace = recorder.trace(ending.seconds, last_norm)
+    phases = tally.phases
+    by_worker = () if phases is None else stats_of_workers(phases, tally.valid, trace.placements, ending.seconds)
     work = _padded(tally.valid, int(max(trace.initial_workers, default=-1)) + 1)
     return Run(
         params=server.finish(last),
@@ -67,6 +70,7 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
             interrupted=ending.interrupted,
             bytes_up=tally.arrivals * parts.capabilities.message_bytes(last),
             bytes_down=(server.num_tickets - tally.repeats) * last.nbytes,
+            by_worker=by_worker,
         ),
         config=parts.config,
         problem=parts.problem,

@@ -34,7 +34,8 @@ class RayCluster:
     of megabytes on a fast network that you trust.
 
     A run waits ``start_seconds`` for room for its workers, at the start and when all are lost. A host that sends
-    nothing for ``heartbeat_seconds`` is replaced.
+    nothing for ``heartbeat_seconds`` is replaced. One that has had no workers for ``idle_seconds`` is given back to the
+    cluster (None: never).
     """
 
     address: str | None = None
@@ -45,6 +46,7 @@ class RayCluster:
     port: int | None = None
     start_seconds: float = 300.0
     heartbeat_seconds: float = 15.0
+    idle_seconds: float | None = 60.0
 
     def __post_init__(self) -> None:
         if self.address is not None and not (isinstance(self.address, str) and self.address):
@@ -61,6 +63,8 @@ class RayCluster:
             )
         checks.positive(self.start_seconds, "start_seconds", "it is how long to wait for room")
         checks.positive(self.heartbeat_seconds, "heartbeat_seconds", "it is how long a host may be silent")
+        if self.idle_seconds is not None:
+            checks.positive(self.idle_seconds, "idle_seconds", "it is how long a host may be without workers")
         if self.heartbeat_seconds < SHORTEST_SILENCE:
             raise ValueError(
                 f"heartbeat_seconds must be at least {SHORTEST_SILENCE:g}, got {self.heartbeat_seconds}: hosts send "

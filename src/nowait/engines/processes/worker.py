@@ -14,6 +14,7 @@ from typing import Any, final
 from nowait.core.capabilities import Capabilities
 from nowait.core.memory import Memory, Slots
 from nowait.engines.fingerprint import Fingerprint
+from nowait.engines.processes.departure import leave_on_sigterm
 from nowait.engines.processes.platform import DetailsSocket
 from nowait.engines.workers.clock import spin
 from nowait.engines.workers.computation import Computation, details_of
@@ -66,6 +67,8 @@ class Connections:
     gradients: Slots
     began: float
     """When the run began, on the monotonic clock of this machine."""
+    serial: int = 0
+    """The serial number of the process."""
 
     def send_details(self, worker: int, ticket: int, details: tuple[Any, ...]) -> None:
         """Send what the next report on a ticket announces."""
@@ -102,13 +105,14 @@ def _fingerprint(job: Job, connections: Connections) -> None:
 
 
 def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
+    leave_on_sigterm(worker, connections.serial, connections.reports)
     capabilities = Capabilities.of(job.problem)
     capabilities.take_share(job.share_of(worker), len(job.workers))
     capabilities.start_worker(worker, len(job.workers))
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
     gradient = connections.gradients[worker]
     computation = Computation(worker, job.problem, job.seed, gradient, connections.send_details)
-    compute, between, loss_report = computation.compute, computation.between, computation.loss_report
+    compute, between, more_reports = computation.compute, computation.between, computation.more_reports
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
     unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
@@ -123,7 +127,7 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
         if is_slow:
             seconds = slowness.wait(ticket, number, started, seconds)
         report = pack(ticket, started - began, seconds, worker, kind)
-        write(reports, report if loss_report is None else loss_report(ticket, kind) + report)
+        write(reports, report if more_reports is None else more_reports(ticket, kind) + report)
         if between is not None:
             between()
 
