@@ -1,10 +1,11 @@
 """Speed between machines: of one connection relative to plain TCP, and of a run relative to Ray's pattern.
 
     make bench-engines
-    .venv/bin/python benchmarks/network.py [connection | small | large ...]
+    .venv/bin/python benchmarks/network.py [connection | parts | small | large ...]
 
 ``connection``: vectors of a million float64 go from one process to another on this machine: with ``sendall`` and
 ``recv_into`` alone, through a connection of this library that is authenticated, and through one that is encrypted.
+``parts``: the processor time of everything that has to be done for one step with such vectors, each part alone.
 ``small`` and ``large``: gradients that are copies of the point, compared with the asynchronous parameter server of
 Ray's documentation on the same Ray: d = 400 over the network path on one node, and d = 1,000,000 in float64 between two
 nodes (``ray.cluster_utils.Cluster``, both on this machine), with and without encryption.
@@ -23,8 +24,12 @@ from functools import partial
 import numpy as np
 from processor_time import compare
 
+from nowait.engines.network.fastest import fastest_mode
+from nowait.engines.network.frames import HEADER, OVERHEAD, FrameKind, cipher
 from nowait.engines.network.messages import Format, MessageKind, bytes_of
+from nowait.engines.network.protocol import SENT_PAYLOAD
 from nowait.engines.network.sockets import HostSocket, ServerSocket
+from nowait.numerics.vectors import sgd_step
 
 DIMENSION, VECTORS, ROUNDS = 1_000_000, 60, 5
 FORMAT = Format(DIMENSION, "<f8")
@@ -135,6 +140,51 @@ def connection():
         )
 
 
+def parts():
+    """Print the milliseconds of processor time that a step with a million float64 cannot do without."""
+    rng = np.random.default_rng(0)
+    params, gradient, out = rng.random((3, DIMENSION))
+    sealing, opening = (cipher(bytes(32), fastest_mode()) for _ in range(2))
+    frames = [memoryview(bytearray(len(piece) + OVERHEAD)) for piece in pieces(params)]
+
+    def seal():
+        for frame, piece in zip(frames, pieces(params), strict=True):
+            HEADER.pack_into(frame, 0, len(piece), FrameKind.VECTOR, 0, 0)
+            sealing.seal(frame, piece)
+
+    def open_frames():
+        for frame, piece in zip(frames, pieces(out), strict=True):
+            opening.open(frame, piece)
+
+    found = {
+        f"encrypting ({fastest_mode().name})": seal,
+        "decrypting": open_frames,
+        "the step": lambda: sgd_step(params, gradient, 1e-6, out),
+        "computing a gradient (a copy)": lambda: np.copyto(out, params),
+    }
+    times = {name: [] for name in found}
+    sent = [tuple(1e3 * seconds / VECTORS for seconds in plain()) for _ in range(ROUNDS)]
+    for _ in range(20):
+        for name, do in found.items():
+            began = time.process_time()
+            do()
+            times[name].append(1e3 * (time.process_time() - began))
+    spent = {name: statistics.median(values) for name, values in times.items()}
+    spent["sending (TCP)"], spent["receiving (TCP)"] = (statistics.median(values) for values in zip(*sent, strict=True))
+    print("the parts of a step, d = 10^6 float64: milliseconds of processor time, each alone")
+    for name, milliseconds in spent.items():
+        print(f"    {name:34s} {milliseconds:5.2f}")
+    both_ways = sum(spent.values()) - spent["the step"] - spent["computing a gradient (a copy)"]
+    print(f"    {'the server: the step, a vector in and one out':50s} {both_ways + spent['the step']:5.2f}")
+    print(f"    {'the host: a vector in and one out':50s} {both_ways:5.2f}", flush=True)
+
+
+def pieces(vector):
+    """Return the bytes of a vector in as many pieces as it has frames."""
+    whole = bytes_of(vector)
+    return [whole[start : start + SENT_PAYLOAD] for start in range(0, len(whole), SENT_PAYLOAD)]
+
+
 def small():
     """Compare runs with small vectors over the network path, on one node."""
     from comparison import ROUNDS, engine, one_node, pattern
@@ -158,10 +208,10 @@ def large():
 
 
 def main():
-    parts = {"connection": connection, "small": small, "large": large}
+    what = {"connection": connection, "parts": parts, "small": small, "large": large}
     print(f"{os.cpu_count()} cores")
-    for name in sys.argv[1:] or parts:
-        parts[name]()
+    for name in sys.argv[1:] or what:
+        what[name]()
 
 
 if __name__ == "__main__":
