@@ -14,7 +14,7 @@ from typing import Any, final
 
 from nowait.core.errors import WorkerFailedError
 from nowait.engines.listen.comparing import Comparison
-from nowait.engines.listen.joining import Joining, Welcome, name_to_drain
+from nowait.engines.listen.joining import Joining, Welcome, name_to_drain, number_of_workers
 from nowait.engines.listen.options import Listen
 from nowait.engines.listen.sources import to_bytes, user_sources
 from nowait.engines.listen.table import HostRecord, HostTable, what_is_missing
@@ -202,7 +202,7 @@ class ListenTransport:
     ) -> Iterator[TransportEvent]:
         if isinstance(event, Ready):
             self._hosts.is_ready(host)
-            logger.info("%s is ready for %d workers", host.name, host.size)
+            logger.info("%s is ready for %s", host.name, number_of_workers(host.size))
             yield Opened(host.place, host.size, distance=1, name=host.machine)
         elif isinstance(event, (Failed, Disconnected)):
             yield from self._lose(host, event.cause)
@@ -239,7 +239,7 @@ class ListenTransport:
         points = self._resources.points
         welcome = Welcome(self._run, points.length, points.dtype.str, self._offer.parts)
         self._gateway.send(host.identity, MessageKind.WELCOME, welcome.to_bytes())
-        logger.info("%s joins with %d workers", host.name, host.size)
+        logger.info("%s joins with %s", host.name, number_of_workers(host.size))
 
     def _compare(self, host: HostRecord, joining: Joining) -> Iterator[TransportEvent]:
         """Answer a host that has its own problem, or let a process compute the fingerprint of ours for that."""
