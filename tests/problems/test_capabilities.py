@@ -40,6 +40,8 @@ class Everything(Bare):
     layout = Layout.of({"first": (2,), "second": (1,)})
     num_shards = 4
     replayable = False
+    gradient_encoding = "float16"
+    point_encoding = "bfloat16"
 
     def __init__(self, num_statistics=1):
         self.num_statistics = num_statistics
@@ -134,6 +136,7 @@ WITHHELD = {
     "gradient_into": "each wrapper has its own, or none",
     "gradient_with_memory": "each wrapper has its own, or none",
     "device_memory": "wrappers compute with NumPy",
+    "gradient_encoding": "what is sent is not a gradient of the wrapped problem",
     "message_bytes": "what is sent is not a gradient of the wrapped problem",
     "num_statistics": "problems with statistics cannot be wrapped",
     "statistics_momentum": "problems with statistics cannot be wrapped",
@@ -164,6 +167,8 @@ def test_a_problem_without_optional_members_gets_the_defaults():
         "gradient_into",
         "gradient_with_memory",
         "between_gradients",
+        "gradient_encoding",
+        "point_encoding",
         "layout",
         "evaluate",
         "training_loss",
@@ -235,9 +240,11 @@ def test_nothing_else_looks_for_optional_members():
     assert files["core/capabilities.py"] == {
         "capabilities",
         "compiled_data",
+        "gradient_encoding",
         "layout",
         "num_shards",
         "num_statistics",
+        "point_encoding",
         "replayable",
         "statistics_momentum",
     }

@@ -74,6 +74,13 @@ class Capabilities:
     """
     message_bytes: Callable[[Vector], int]
     """``message_bytes(params)`` is the size of one gradient message. Default: ``params.nbytes``."""
+    gradient_encoding: str | None
+    """How gradients are sent between machines: a name of ``nowait.problems.encodings``. Default: None, as they are.
+
+    All gradients must be representable in this way: encoding them loses nothing.
+    """
+    point_encoding: str | None
+    """How points are sent between machines. Gradients depend on nothing that this loses. Default: None, as they are."""
     num_statistics: int
     """How many of the last params are statistics, see ``nowait.core.statistics``. Default: 0."""
     statistics_momentum: float
@@ -138,6 +145,8 @@ class Capabilities:
             start_worker=_method(problem, "start_worker") or _start_nothing,
             between_gradients=_method(problem, "between_gradients"),
             message_bytes=_method(problem, "message_bytes") or size_in_bytes,
+            gradient_encoding=getattr(problem, "gradient_encoding", None),
+            point_encoding=getattr(problem, "point_encoding", None),
             num_statistics=checks.at_least(
                 0, getattr(problem, "num_statistics", 0), "num_statistics", "it is the number of params that they take"
             ),

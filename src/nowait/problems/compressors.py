@@ -34,6 +34,11 @@ class Compressor(ABC):
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """Return the size of a message in bytes."""
 
+    @property
+    def encoding(self) -> str | None:
+        """How compressed vectors are sent between machines (``nowait.problems.encodings``); None: as they are."""
+        return None
+
 
 @final
 @dataclass(frozen=True)
@@ -59,6 +64,11 @@ class TopK(Compressor):
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """Return the size of the values and indices, or of all values if that is less."""
         return min(self.count * (itemsize + INDEX_BYTES), dimension * itemsize)
+
+    @property
+    def encoding(self) -> str:
+        """Values and indices."""
+        return f"topk:{self.count}"
 
 
 @final
@@ -95,6 +105,11 @@ class RandomK(Compressor):
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """Return the size of the values; indices are not sent."""
         return min(self.count, dimension) * itemsize
+
+    @property
+    def encoding(self) -> str:
+        """Values and indices: between machines, indices are sent."""
+        return f"topk:{self.count}"
 
 
 @final
@@ -148,6 +163,11 @@ class Sign(Compressor):
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """Return the size of the scale and the signs."""
         return itemsize + math.ceil(dimension / 8)
+
+    @property
+    def encoding(self) -> str:
+        """The scale and the signs."""
+        return "sign"
 
 
 def _largest(values: Vector, count: int) -> NDArray[np.bool_]:
