@@ -6,7 +6,6 @@ import select
 import socket
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 pytest.importorskip("ray")
@@ -15,13 +14,11 @@ from nowait.engines.cluster.back_off import LONGEST_PAUSE, STEADY_SECONDS, BackO
 from nowait.engines.cluster.host_table import HostRecord, HostTable, choose_nodes
 from nowait.engines.cluster.listener import LocalListener
 from nowait.engines.cluster.options import RayCluster
-from nowait.engines.network.handshake import ProtocolError
-from nowait.engines.network.messages import POINT_ORDER, Message, MessageKind
-from nowait.engines.network.remote import RemotePool
+from nowait.engines.network.gateway import Disconnected, Other
+from nowait.engines.network.messages import Message
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.workers.records import REPORT, Instruction, ReportKind
 from nowait.engines.workers.transport import Gone
 
 
@@ -139,6 +136,8 @@ def table(*hosts):
 
 
 class Pool:
+    delivered = False
+
     def __init__(self, last_message):
         self.last_message = last_message
 
@@ -164,11 +163,13 @@ def test_a_request_counts_what_is_promised_and_is_not_repeated_at_once():
 
 
 def test_losing_a_host_pauses_its_node_and_counts_those_that_were_of_no_use():
-    hosts = table(host(1), host(2), host(3, ready=True, delivered=True))
-    for place, failures in ((1, 1), (2, 2), (3, 1)):
+    useful = Pool(0.0)
+    useful.delivered = True
+    hosts = table(host(1), host(2), host(3, ready=True, delivered=True), host(4), host(5, ready=True, remote=useful))
+    for place, failures in ((1, 1), (2, 2), (3, 1), (4, 2), (5, 1)):
         hosts.lose(hosts.by_place[place], now=5.0)
         assert hosts.failures_in_a_row == failures
-    assert hosts.request(1, now=5.01) == (1, 1, frozenset({"node 1", "node 2", "node 3"}))
+    assert hosts.request(1, now=5.01) == (1, 1, frozenset({f"node {place}" for place in range(1, 6)}))
     assert hosts.of(b"1") is None
 
 
@@ -233,96 +234,42 @@ def test_a_local_connection_that_has_sent_nothing_yet_is_kept_and_one_with_a_wro
     listener.close()
 
 
-# Replies to reports
-
-
-class RecordingSocket:
-    """In the place of the server's socket: keeps what is sent."""
-
-    def __init__(self):
-        self.sent, self.disconnected = [], []
-
-    def disconnect(self, identity):
-        self.disconnected.append(identity)
-
-    def send(self, receiver, kind, content=b"", vectors=()):
-        self.sent.append((kind, len(content) // POINT_ORDER.size, len(vectors)))
+# Hosts on other nodes
 
 
 @pytest.fixture
-def remote():
-    """A transport with one host on another node that has two workers, and the points that tickets have."""
+def transport():
+    """A transport with one host on another node that is ready."""
     from nowait.engines.cluster.transport import RayTransport
 
-    points, gradients, versions = SharedSlots(5, "<f8"), SharedSlots(5, "<f8"), {}
-    with contextlib.closing(points), contextlib.closing(gradients), contextlib.closing(Mailbox.open()) as mailbox:
-        for _ in range(2):
-            points.allocate()
-        resources = SharedResources(points, gradients, mailbox, payload=None)
-        of = versions.__getitem__
-        transport = RayTransport(RayCluster(), resources, of, minimum=1, max_failures=5, log=None)
-        transport._socket = RecordingSocket()
-        pool = RemotePool(b"1", transport._socket, points, of)
-        transport._hosts.add([host(1, ready=True, remote=pool)])
-        channels = [pool.start(worker, 10 + worker, 0.0) for worker in range(2)]
-        transport._socket.sent.clear()
-        yield transport, channels, versions
+    slots, payload = SharedSlots(5, "<f8"), None
+    with contextlib.closing(slots), contextlib.closing(Mailbox.open()) as mailbox:
+        resources = SharedResources(slots, slots, mailbox, payload)
+        made = RayTransport(RayCluster(), resources, lambda _: 0, minimum=1, max_failures=5, log=None)
+        made._gateway._socket = SimpleNamespace(disconnect=lambda _: None)
+        made._provisioner = SimpleNamespace(dismiss=lambda _: None)
+        made._hosts.add([host(1, ready=True)])
+        yield made
 
 
-def report(ticket, worker):
-    record = REPORT.pack(ticket, 0.0, 0.0, worker, ReportKind.GRADIENT)
-    return Message(MessageKind.REPORTS, record, [np.ones(5)])
-
-
-def test_every_message_of_reports_gets_its_own_reply(remote):
-    """A relay that misses replies stops reading its workers' reports."""
-    transport, channels, versions = remote
-    for ticket in range(4):
-        worker = ticket % 2
-        for event in transport._on_message(b"1", report(ticket, worker)):
-            assert list(event.gradients) == [worker]
-            if ticket < 3:
-                versions[ticket + 9] = ticket
-                channels[worker].send(ticket + 9, 0, worker, Instruction.KEEP)
-    assert transport._socket.sent == [(MessageKind.ORDERS, 1, 1)] * 3 + [(MessageKind.ORDERS, 0, 0)]
-
-
-def test_a_point_that_the_host_has_is_not_sent_again(remote):
-    """Both workers get version 7, then worker 0 gets it again, then version 8, then both do."""
-    transport, channels, versions = remote
-    orders = [(0, 7), (1, 7), (0, 7), (0, 8), (0, 8), (1, 8)]
-    for ticket, (worker, version) in enumerate(orders):
-        for _ in transport._on_message(b"1", report(ticket, worker)):
-            versions[ticket] = version
-            channels[worker].send(ticket, 0, 0, Instruction.KEEP)
-    assert [points for _, _, points in transport._socket.sent] == [1, 0, 0, 1, 0, 0]
-
-
-def test_gradients_go_to_the_slots_of_the_workers_that_the_host_has(remote):
-    transport, _, _ = remote
-    [slot] = transport._gradient_slots(b"1", MessageKind.REPORTS, report(0, 1).content, 1)
-    assert slot is transport._resources.gradients[1]
-    for identity, kind, content, count in [
-        (b"1", MessageKind.REPORTS, report(0, 5).content, 1),
-        (b"1", MessageKind.REPORTS, report(0, 1).content, 2),
-        (b"1", MessageKind.REPORTS, b"odd", 1),
-        (b"1", MessageKind.DETAILS, report(0, 1).content, 1),
-        (b"2", MessageKind.REPORTS, report(0, 1).content, 1),
-    ]:
-        with pytest.raises(ProtocolError):
-            transport._gradient_slots(identity, kind, content, count)
-
-
-@pytest.mark.parametrize(
-    "message", [report(0, 5), report(0, 1)._replace(vectors=[]), report(0, 1)._replace(content=b"x")]
-)
-def test_a_host_that_reports_for_others_or_nonsense_is_given_up(message, remote, caplog):
-    transport, _, _ = remote
-    transport._provisioner = SimpleNamespace(dismiss=lambda host: None)
-    [gone] = transport._on_message(b"1", message)
-    assert isinstance(gone, Gone)
-    assert transport._socket.disconnected == [b"1"]
+def test_a_host_that_sends_something_wrong_is_given_up_at_once(transport, caplog):
+    [gone] = transport._on_network_event(Disconnected(b"1", "a record of 8 bytes has 3", wrong=True))
+    assert gone == Gone(1, "the host on node 1 is lost (a record of 8 bytes has 3)")
     assert transport._hosts.of(b"1") is None
+
+
+def test_a_host_that_uses_a_message_of_another_engine_is_given_up(transport, caplog):
+    [gone] = transport._on_network_event(Other(b"1", Message(99, b"", ())))
+    assert isinstance(gone, Gone)
+
+
+def test_a_host_whose_connection_broke_has_time_to_say_why(transport):
+    assert list(transport._on_network_event(Disconnected(b"1", "it was cut"))) == []
+    assert transport._hosts.of(b"1").disconnected[1] == "it was cut"
+
+
+def test_events_of_hosts_that_were_given_up_are_ignored(transport):
+    assert list(transport._on_network_event(Disconnected(b"7", "it was cut", wrong=True))) == []
 
 
 def test_a_host_whose_connection_broke_is_given_up_if_ray_does_not_say_why():

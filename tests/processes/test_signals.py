@@ -10,6 +10,7 @@ from faulty import Faulty
 from nowait.engines.budget import Budget
 from nowait.engines.live import LiveView
 from nowait.engines.signals import Interruption
+from nowait.engines.workers.loop import Loop
 from nowait.recording import TraceRecorder
 from nowait.testing import ScriptedWorkers
 
@@ -63,6 +64,19 @@ def test_a_hangup_ends_a_run_with_a_checkpoint(tmp_path, caplog):
     run = nw.train(Faulty(), METHOD, workers=2, steps=10**9, callbacks=[interrupt], folder=tmp_path / "run")
     assert "SIGHUP ended the run" in run.stats.advice
     assert (tmp_path / "run" / "checkpoints" / f"step_{run.stats.steps}").is_dir()
+
+
+def test_a_second_signal_while_processes_end_does_not_lose_the_last_checkpoint(tmp_path, monkeypatch):
+    end = Loop._end_processes
+
+    def interrupted(loop):
+        monkeypatch.setattr(Loop, "_end_processes", end)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Loop, "_end_processes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        nw.train(Faulty(), METHOD, workers=2, steps=30, folder=tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "step_30").is_dir()
 
 
 class ClosedTerminal:

@@ -227,6 +227,14 @@ def test_params_are_read_from_either_file_of_a_checkpoint(tmp_path):
         assert np.array_equal(problem.params_of(path / name), params)
 
 
+def test_a_part_of_a_checkpoint_without_the_rest_is_refused(tmp_path):
+    problem = a_problem(frozen_part)
+    path, _ = a_checkpoint(problem, tmp_path, problem.checkpoint_model())
+    (path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"pass the model\.safetensors that was beside it"):
+        problem.params_of(path / "state.safetensors")
+
+
 # Runs
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker
 import nowait as nw
 from nowait.core import sampler
 from nowait.pytorch import TorchProblem
+from nowait.pytorch.batches import Batches
 from nowait.pytorch.streams import Stream
 
 INPUTS = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
@@ -95,6 +96,17 @@ def test_the_processes_of_a_run_divide_a_stream():
     method = SeenInputs()
     nw.train(a_problem(Rows(), batch_size=4, loader_workers=1), method, workers=2, steps=6)
     assert method.seen == {0: {0, 2, 4}, 1: {1, 3, 5}}
+
+
+def test_a_wrapper_that_only_starts_workers_divides_a_stream_too():
+    problem = a_problem(Rows(), batch_size=4)
+    problem.start_worker(1, 2)
+    gradient = problem.gradient(problem.initial(), sampler(0).sample(1, 0))
+    assert set(np.flatnonzero(gradient[:12].reshape(2, 6).any(axis=0))) <= {1, 3, 5}
+    problem.take_share(0, 2)
+    problem.start_worker(1, 2)
+    gradient = problem.gradient(problem.initial(), sampler(0).sample(1, 0))
+    assert set(np.flatnonzero(gradient[:12].reshape(2, 6).any(axis=0))) <= {0, 2, 4}, "it has a share already"
 
 
 # Bad items
@@ -203,8 +215,23 @@ def test_the_batches_of_evaluations_have_a_size_of_their_own():
         ({"evaluation_batch_size": 0}, "evaluation_batch_size must be an integer of at least 1"),
         ({"loader_workers": -1}, "loader_workers must be an integer of at least 0"),
         ({"data": Rows(), "skip_bad_items": True}, "let an IterableDataset skip its bad items"),
+        ({"data": (torch.ones(9, 6), torch.zeros(9))}, "train_set is a tuple of arrays, not of items"),
+        ({"data": ()}, "train_set is empty"),
     ],
 )
 def test_wrong_settings_are_refused(options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         a_problem(**options)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        tuple(torch.ones(6) for _ in range(9)),
+        (torch.ones(9, 6), torch.zeros(8)),
+        ((torch.ones(6), 0), (torch.ones(6), 1)),
+        (torch.tensor(1.0), torch.tensor(2.0)),
+    ],
+)
+def test_a_tuple_of_items_is_a_data_set(data):
+    assert len(Batches.of(data, 2, "replacement", None, skip_bad_items=False).data) == len(data)

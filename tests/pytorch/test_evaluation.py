@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 import nowait as nw
 from nowait.core import sampler
 from nowait.pytorch import TorchProblem
+from nowait.pytorch.evaluation import WeightedMeans
 from nowait.recording.best import BestFile, checked_keep_best
 from nowait.testing import train_scripted
 
@@ -255,3 +256,18 @@ def test_a_run_returns_its_model(tmp_path):
     assert np.array_equal(problem.params_of(loaded.model(problem)), run.params)
     with pytest.raises(ValueError, match=r"write run.model\(problem\)"):
         loaded.model()
+
+
+class OfABrokenGpu:
+    def __float__(self):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+def test_errors_of_a_gpu_are_not_taken_for_wrong_values():
+    means = WeightedMeans()
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        means.add("loss", OfABrokenGpu(), 1.0)
+    with pytest.raises(TypeError, match=r"loss of a batch must be a number .* got a Tensor of shape \(2,\)"):
+        means.add("loss", torch.ones(2), 1.0)
+    with pytest.raises(TypeError, match=r"loss of a batch must be a number .* got a str"):
+        means.add("loss", "low", 1.0)

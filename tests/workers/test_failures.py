@@ -57,6 +57,17 @@ def test_a_report_whose_details_are_missing_is_an_error_without_a_traceback(faul
         nw.train(Faulty({0: fault}), ASYNCHRONOUS, workers=1, steps=50)
 
 
+@pytest.mark.parametrize(
+    ("fault", "details", "text"),
+    [("misfit", ("KeyError", "a traceback"), "a traceback"), ("fail", ("float64", (3,)), "its traceback did not")],
+)
+def test_details_of_the_wrong_kind_are_an_error_of_the_worker(fault, details, text, caplog, monkeypatch):
+    """A host on another machine may send anything."""
+    monkeypatch.setattr(Mailbox, "details", lambda _, worker, ticket: details if worker == 0 else None)
+    with pytest.raises(nw.WorkerFailedError, match=f"worker 0 raised, not for the first time:\n{text}"):
+        nw.train(Faulty({0: fault}), ASYNCHRONOUS, workers=1, steps=50)
+
+
 # Deaths
 
 

@@ -38,11 +38,11 @@ class HostRecord:
     """Done when the actor has exited."""
     ready: bool = False
     delivered: bool = False
-    """True if its workers have delivered a gradient (on the driver's node: those of any host there)."""
+    """On the driver's node: True if the workers of any host there have delivered a gradient."""
     is_local: bool = False
     """True if it runs on the driver's node and shares memory with the server."""
     remote: RemotePool | None = None
-    """Its workers, if they are on another node and the host has sent something."""
+    """Its workers, if they are on another node and the host is ready."""
     disconnected: tuple[float, str] | None = None
     """When its connection broke, and why."""
 
@@ -90,7 +90,8 @@ class HostTable:
         self._now = now
         del self.by_place[host.place]
         ready_seconds = now - host.since if host.ready else 0.0
-        useful = self._back_off.lost(host.node_id, ready_seconds=ready_seconds, delivered=host.delivered)
+        delivered = host.delivered or (host.remote is not None and host.remote.delivered)
+        useful = self._back_off.lost(host.node_id, ready_seconds=ready_seconds, delivered=delivered)
         self.failures_in_a_row = 1 if useful else self.failures_in_a_row + 1
 
     def overdue(self, now: float) -> list[tuple[HostRecord, str]]:

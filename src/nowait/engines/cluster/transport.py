@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import socket
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from operator import is_
 from pathlib import Path
 from time import monotonic
 from typing import final
 
 from nowait.core.errors import WorkerFailedError
-from nowait.core.types import Vector
 from nowait.engines.cluster.host_table import HostRecord, HostTable
 from nowait.engines.cluster.listener import LocalListener
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.cluster.provisioner import HostProvisioner, driver_ip
-from nowait.engines.network.handshake import ProtocolError
-from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, Format, Message, MessageKind
+from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Ready
 from nowait.engines.network.remote import RemotePool, VersionOf
-from nowait.engines.network.sockets import Lost, ServerSocket
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
@@ -55,9 +51,10 @@ class RayTransport:
         max_failures: int,
         log: Path | None,
     ) -> None:
-        self._cluster, self._resources, self._version_of, self._log = cluster, resources, version_of, log
+        self._cluster, self._resources, self._log = cluster, resources, log
         self._minimum, self._max_failures = minimum, max_failures
         self._pools = LocalPools(resources)
+        self._gateway = Gateway(resources, version_of, lambda identity: self._known(identity) is not None)
         self.details = resources.mailbox.details
         self._open_parts = contextlib.ExitStack()
         points = resources.points
@@ -80,7 +77,7 @@ class RayTransport:
     @property
     def fds(self) -> frozenset[int]:
         """The descriptors of the local pools, of the listener, and of the connections to other nodes."""
-        local, listener, network = current = (self._pools.fds, self._listener.fds, self._socket.fds)
+        local, listener, network = current = (self._pools.fds, self._listener.fds, self._gateway.fds)
         if not all(map(is_, current, self._fds_of)):
             self._fds_of, self._fds = current, local | listener | network
         return self._fds
@@ -89,15 +86,12 @@ class RayTransport:
         """Bind the sockets, ask Ray for hosts, and launch the zygote of the evaluator."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._pools.close)
-            form = Format(self._resources.points.length, self._resources.points.dtype)
-            self._socket = ServerSocket.open(
-                driver_ip(), self._cluster.port, form, self._gradient_slots, encrypt=self._cluster.encrypt
-            )
-            stack.callback(self._socket.close)
+            self._gateway.open(driver_ip(), self._cluster.port, encrypt=self._cluster.encrypt)
+            stack.callback(self._gateway.close)
             self._listener = LocalListener.open()
             stack.callback(self._listener.close)
             self._provisioner = HostProvisioner(
-                self._cluster, self._resources, self._listener.address, self._socket.address
+                self._cluster, self._resources, self._listener.address, self._gateway.address
             )
             self._provisioner.open()
             stack.callback(self._provisioner.close)
@@ -117,7 +111,7 @@ class RayTransport:
                 host.remote.end()
             elif host.place in self._pools:
                 self._pools.remove(host.place)
-        self._socket.close()  # sends hosts the end; only then can the provisioner wait for theirs
+        self._gateway.close()  # sends hosts the end; only then can the provisioner wait for theirs
         self._open_parts.close()
 
     # To the workers
@@ -136,10 +130,8 @@ class RayTransport:
 
     def flush(self) -> bool:
         """Send collected orders. Returns True if something has arrived that no descriptor announces."""
-        for host in self._hosts.by_place.values():
-            if host.remote is not None:
-                host.remote.flush()
-        return self._socket.pending() or self._pools.pending()
+        self._gateway.flush()
+        return self._gateway.pending() or self._pools.pending()
 
     # From the workers
 
@@ -153,11 +145,11 @@ class RayTransport:
         if local or self._pools.pending():
             for event in self._pools.receive(local):
                 yield from self._on_local_event(event)
-        for identity, received in self._socket.receive([fd for fd in ready if fd in self._socket.fds]):
-            if isinstance(received, Lost):
-                self._hosts.disconnected(identity, received.cause, monotonic())
+        for network_event in self._gateway.receive([fd for fd in ready if fd in self._gateway.fds]):
+            if type(network_event) is Reports:
+                yield network_event
             else:
-                yield from self._on_message(identity, received)
+                yield from self._on_network_event(network_event)
 
     def _add_local_pool(self, identity: bytes, control: socket.socket) -> None:
         """Add the pool of a host on this node that has connected and authenticated."""
@@ -192,51 +184,23 @@ class RayTransport:
             for host in self._hosts.by_place.values():
                 host.delivered = host.delivered or (host.is_local and host.ready)
 
-    def _on_message(self, identity: bytes, message: Message) -> Iterator[TransportEvent]:
-        host = self._known(identity)
+    def _on_network_event(self, event: GatewayEvent) -> Iterator[TransportEvent]:
+        if isinstance(event, (Reports, Died)):
+            yield event
+            return
+        host = self._hosts.of(event.identity)
         if host is None:
-            self._socket.disconnect(identity)  # it was given up
             return
-        if host.remote is None:
-            host.remote = RemotePool(identity, self._socket, self._resources.points, self._version_of)
-        pool, (kind, content, vectors) = host.remote, message
-        pool.last_message = monotonic()
-        if kind == MessageKind.REPORTS:
-            yield from self._on_reports(host, pool, content, vectors)
-        elif kind == MessageKind.DIED:
-            yield Died(*EXIT.unpack(content))
-        elif kind == MessageKind.DETAILS:
-            self._resources.mailbox.add_details(*json.loads(content))
-        elif kind == MessageKind.ASK_TIME:
-            self._socket.send(identity, MessageKind.TIME, CLOCK.pack(CLOCK.unpack(content)[0], monotonic()))
-        elif kind == MessageKind.READY:
-            [pool.clock_ahead] = AHEAD.unpack(content)
+        if isinstance(event, Ready):
+            host.remote = self._gateway.pools[event.identity]
             yield self._on_ready(host)
-        elif kind == MessageKind.FAILED:
-            yield from self._lose(host, content.decode(), lasting=True)
-
-    def _on_reports(
-        self, host: HostRecord, pool: RemotePool, records: bytes, vectors: Sequence[Vector]
-    ) -> Iterator[TransportEvent]:
-        try:
-            gradients = pool.by_worker(records, vectors)
-        except ProtocolError as error:
-            yield from self._lose(host, str(error))
-            return
-        pool.reports_received()
-        host.delivered = host.delivered or len(vectors) > 0
-        yield Reports(records, gradients)
-        pool.flush()  # the relay waits for a reply to each message of reports
-
-    def _gradient_slots(self, identity: bytes, kind: int, content: bytes, count: int) -> list[Vector]:
-        """Return where the gradients of a message belong; called before they are received."""
-        host = self._hosts.of(identity)
-        if host is None or host.remote is None or kind != MessageKind.REPORTS:
-            raise ProtocolError(f"a message of the kind {kind} must not have vectors")
-        slots = [self._resources.gradients[worker] for worker in host.remote.gradient_workers(content)]
-        if len(slots) != count:
-            raise ProtocolError(f"{count} gradients came with reports that announce {len(slots)}")
-        return slots
+        elif isinstance(event, Failed):
+            yield from self._lose(host, event.cause, lasting=True)
+        elif isinstance(event, Disconnected) and not event.wrong:
+            self._hosts.disconnected(event.identity, event.cause, monotonic())
+        else:
+            cause = event.cause if isinstance(event, Disconnected) else f"it sent the kind {event.message.kind}"
+            yield from self._lose(host, cause)
 
     def _known(self, identity: bytes) -> HostRecord | None:
         host = self._hosts.of(identity)
@@ -247,7 +211,7 @@ class RayTransport:
 
     def _take_started(self) -> None:
         self._hosts.add(self._provisioner.started())
-        self._socket.expect(len(self._hosts.by_place))
+        self._gateway.expect(len(self._hosts.by_place))
 
     def _on_ready(self, host: HostRecord) -> Opened:
         self._hosts.is_ready(host, monotonic())
@@ -257,7 +221,7 @@ class RayTransport:
     def _lose(self, host: HostRecord, cause: str, *, lasting: bool = False) -> Iterator[TransportEvent]:
         """Give up a host, for a cause that may be lasting. Later messages from it are ignored."""
         self._hosts.lose(host, monotonic())
-        self._socket.disconnect(host.identity)
+        self._gateway.disconnect(host.identity)
         if host.place in self._pools:
             self._pools.remove(host.place)
         self._provisioner.dismiss(host)
@@ -274,7 +238,7 @@ class RayTransport:
         """Find hosts that exited or are silent, and ask for more if workers have no place."""
         now, may_ask = monotonic(), not self._provisioner.asking  # in this order: else it might ask twice
         self._take_started()
-        self._socket.close_overdue(now)
+        self._gateway.close_overdue(now)
         for host in [host for host in self._hosts.by_place.values() if host.ended.done()]:
             cause, lasting = self._provisioner.why(host)
             yield from self._lose(host, cause, lasting=lasting)

@@ -29,7 +29,7 @@ class HostPoints:
 
     def place(self, worker: int, version: int) -> tuple[int, bool]:
         """Return the slot for the point of a worker's next order, and True if the version has to be sent."""
-        self._leave(worker)
+        self.leave(worker)
         slot, missing = self._slot_of_version.get(version), False
         if slot is None:
             slot, missing = self._slot_for(version), True
@@ -38,7 +38,8 @@ class HostPoints:
         self._slot_of_worker[worker] = slot
         return slot, missing
 
-    def _leave(self, worker: int) -> None:
+    def leave(self, worker: int) -> None:
+        """Note that a worker does not use its slot any longer."""
         slot = self._slot_of_worker.pop(worker, None)
         if slot is not None:
             self._users[slot] -= 1

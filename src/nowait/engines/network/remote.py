@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
@@ -16,6 +17,8 @@ from nowait.engines.network.sockets import ServerSocket
 from nowait.engines.workers.records import REPORT, Instruction, ReportKind
 
 GRADIENT, HURRY = int(ReportKind.GRADIENT), int(Instruction.HURRY)
+OTHER_KINDS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR, ReportKind.TRAINING_LOSS)))
+"""What workers report besides gradients. Evaluations and fingerprints are not computed by hosts."""
 
 VersionOf = Callable[[int], int]
 """Returns the version of params that a ticket in flight is computed at."""
@@ -44,9 +47,18 @@ class RemotePool:
         """By how many seconds the host's clock is ahead of ours."""
         self.last_message = monotonic()
         """When the host last sent something."""
+        self.ready = self.delivered = False
+        """Whether workers can be started, and whether one has delivered a gradient."""
         self._socket, self._slots, self._version_of = server_socket, points, version_of
         self._host_points = HostPoints()
+        self._processes: dict[int, int] = {}
+        """The worker of each process whose death was not reported, by serial number."""
+        self._killed: set[int] = set()
+        """Those of them that were killed, by serial number."""
         self._workers: set[int] = set()
+        """The workers of all these processes."""
+        self._delivering: set[int] = set()
+        """The workers of those that were not killed."""
         self._orders: list[bytes] = []
         self._points: list[Vector] = []
         self._owes_a_reply = False
@@ -54,13 +66,40 @@ class RemotePool:
     def start(self, worker: int, serial: int, began: float) -> RemoteChannel:
         """Start a process on the host."""
         self.flush()
-        self._workers.add(worker)
+        self._processes[serial] = worker
+        self._update_workers()
         self._socket.send(self.identity, MessageKind.START, START.pack(worker, serial, began + self.clock_ahead))
         return RemoteChannel(self, worker)
 
     def kill(self, serial: int) -> None:
         """Kill a process on the host; its death is reported like any other."""
         self._socket.send(self.identity, MessageKind.KILL, EXIT.pack(serial, 0))
+        if serial in self._processes:
+            self._killed.add(serial)
+            self._update_workers()
+
+    def died(self, serial: int) -> None:
+        """Note the death of a process. Raises ``ProtocolError`` if it is not one of this host."""
+        worker = self._processes.pop(serial, None)
+        if worker is None:
+            raise ProtocolError(f"a host reported the death of process {serial}, which it does not have")
+        self._killed.discard(serial)
+        self._update_workers()
+        if worker not in self._workers:
+            self._host_points.leave(worker)
+
+    def _update_workers(self) -> None:
+        self._workers = set(self._processes.values())
+        self._delivering = {worker for serial, worker in self._processes.items() if serial not in self._killed}
+
+    def check_worker(self, worker: int) -> None:
+        """Raise ``ProtocolError`` if a worker is not one of this host."""
+        if worker not in self._workers:
+            raise ProtocolError(f"a host reported for worker {worker}, which it does not have")
+
+    def delivers(self, worker: int) -> bool:
+        """Return True if the gradients of a worker are wanted: not if its process was killed."""
+        return worker in self._delivering
 
     def add_order(self, worker: int, ticket: int, job: int, slot: int, instruction: int) -> None:
         """Add an order to the batch. The version in the slot is retained until the worker reports."""
@@ -77,10 +116,6 @@ class RemotePool:
             self._socket.send(self.identity, MessageKind.ORDERS, b"".join(self._orders), self._points)
             self._orders, self._points, self._owes_a_reply = [], [], False
 
-    def reports_received(self) -> None:
-        """Note that the host waits for a reply to its reports."""
-        self._owes_a_reply = True
-
     def gradient_workers(self, records: bytes) -> list[int]:
         """Return the workers whose gradients come with a batch of reports, in their order.
 
@@ -89,18 +124,28 @@ class RemotePool:
         if len(records) % REPORT.size:
             raise ProtocolError(f"a batch of reports has {len(records)} bytes")
         found, workers = [], self._workers
-        for *_, worker, kind in REPORT.iter_unpack(records):
+        for _, started, seconds, worker, kind in REPORT.iter_unpack(records):
             if worker not in workers:
-                raise ProtocolError(f"a host reported for worker {worker}, which it does not have")
+                self.check_worker(worker)
             if kind == GRADIENT:
+                if not (-math.inf < started < math.inf and 0 <= seconds < math.inf):
+                    raise ProtocolError(f"a gradient was begun at {started} s and took {seconds} s")
                 found.append(worker)
+            elif kind not in OTHER_KINDS:
+                raise ProtocolError(f"a host sent a report of the kind {kind}")
         return found
 
     def by_worker(self, records: bytes, gradients: Sequence[Vector]) -> dict[int, Vector]:
-        """Return the gradients of a batch of reports by worker; a worker has one ticket at a time."""
+        """Return the gradients of a batch of reports by worker; a worker has one ticket at a time.
+
+        The host waits for a reply to the batch, which ``flush`` sends. Raises ``ProtocolError``.
+        """
         workers = self.gradient_workers(records)
         if len(workers) != len(gradients):
             raise ProtocolError(f"{len(gradients)} gradients came with reports that announce {len(workers)}")
+        self._owes_a_reply = True
+        if workers:
+            self.delivered = True
         return dict(zip(workers, gradients, strict=True))
 
     def end(self) -> None:

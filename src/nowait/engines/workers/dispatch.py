@@ -137,14 +137,15 @@ class Dispatcher:
         if worker == FINGERPRINTER:
             self.fingerprinting.answered(kind, details)
             return
-        error, text = details or NO_DETAILS
+        misfit = details if details is not None and isinstance(details[1], tuple) else None
+        error, text = NO_DETAILS if details is None or misfit else details
         if worker == EVALUATOR:
             raise WorkerFailedError(f"the problem's loss raised:\n{text}")
         state = self._workforce.states.get(worker)
         if state is None or self.session.finished or state.ticket is None or state.ticket.id != ticket_id:
             return
-        if kind == ReportKind.MISFIT and details is not None:
-            self._on_misfit(state, state.ticket, np.broadcast_to(np.zeros((), np.dtype(details[0])), details[1]))
+        if kind == ReportKind.MISFIT and misfit is not None:
+            self._on_misfit(state, state.ticket, np.broadcast_to(np.zeros((), np.dtype(misfit[0])), misfit[1]))
         else:
             any_gradient = self._server.counts.gradients > self._gradients_before
             self.decide(Raised(worker, error, text, any_gradient))

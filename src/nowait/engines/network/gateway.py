@@ -1,0 +1,162 @@
+"""The server's side of all connections to hosts: receives their messages, and returns events.
+
+A host that sends something wrong is disconnected, and the run goes on. Nothing here needs Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from time import monotonic
+from typing import NamedTuple, final
+
+import numpy as np
+
+from nowait.core.types import Vector
+from nowait.engines.network.contents import clock_ahead, details_of, exit_of, request_time, text_of
+from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.messages import CLOCK, Format, Message, MessageKind
+from nowait.engines.network.remote import RemotePool, VersionOf
+from nowait.engines.network.sockets import Address, Lost, ServerSocket
+from nowait.engines.processes.resources import SharedResources
+from nowait.engines.workers.transport import Died, Reports
+
+
+class Ready(NamedTuple):
+    """Workers can be started on a host."""
+
+    identity: bytes
+
+
+class Failed(NamedTuple):
+    """A host cannot load the problem."""
+
+    identity: bytes
+    cause: str
+
+
+class Disconnected(NamedTuple):
+    """The connection of a host is gone."""
+
+    identity: bytes
+    cause: str
+    wrong: bool = False
+    """True if the server closed it because the host sent something wrong."""
+
+
+class Other(NamedTuple):
+    """A message of a kind that only some engines use."""
+
+    identity: bytes
+    message: Message
+
+
+GatewayEvent = Reports | Died | Ready | Failed | Disconnected | Other
+
+Knows = Callable[[bytes], bool]
+"""Returns True if the host with this identity belongs to the run."""
+
+
+@final
+class Gateway:
+    """Connections to hosts, and a pool of workers for each."""
+
+    def __init__(self, resources: SharedResources, version_of: VersionOf, knows: Knows) -> None:
+        self._resources, self._version_of, self._knows = resources, version_of, knows
+        self.pools: dict[bytes, RemotePool] = {}
+        """The workers of each host that has sent something and was not disconnected, by identity."""
+
+    def open(self, ip: str, port: int | None, *, encrypt: bool, secret: bytes | None = None) -> None:
+        """Listen at a port (None: any free one) for hosts that know the secret (None: a new one)."""
+        form = Format(self._resources.points.length, self._resources.points.dtype)
+        self._socket = ServerSocket.open(ip, port, form, self.gradient_slots, encrypt=encrypt, secret=secret)
+        self.send, self.expect, self.pending = self._socket.send, self._socket.expect, self._socket.pending
+        self.close_overdue, self.close = self._socket.close_overdue, self._socket.close
+
+    @property
+    def address(self) -> Address:
+        """What a host needs to connect."""
+        return self._socket.address
+
+    @property
+    def fds(self) -> frozenset[int]:
+        """The descriptors to poll for input. A new object whenever they change."""
+        return self._socket.fds
+
+    def flush(self) -> None:
+        """Send the orders that were collected."""
+        for pool in self.pools.values():
+            pool.flush()
+
+    def disconnect(self, identity: bytes) -> None:
+        """Close the connection of a host, and forget its workers."""
+        self.pools.pop(identity, None)
+        self._socket.disconnect(identity)
+
+    def receive(self, ready: Collection[int]) -> Iterator[GatewayEvent]:
+        """Return what arrived through these descriptors."""
+        for identity, received in self._socket.receive(ready):
+            if isinstance(received, Lost):
+                yield Disconnected(identity, received.cause)
+            else:
+                yield from self.handle(identity, received)
+
+    def handle(self, identity: bytes, message: Message) -> Iterator[GatewayEvent]:
+        """Handle a message of a host."""
+        pool = self.pools.get(identity)
+        if pool is None:
+            if not self._knows(identity):
+                self._socket.disconnect(identity)  # it was given up
+                return
+            pool = self.pools[identity] = RemotePool(identity, self._socket, self._resources.points, self._version_of)
+        pool.last_message = monotonic()
+        try:
+            if message.kind == MessageKind.REPORTS:
+                yield Reports(message.content, pool.by_worker(message.content, message.vectors))
+                pool.flush()  # the relay waits for a reply to each message of reports
+            else:
+                yield from self._handle_other(pool, message)
+        except ProtocolError as error:
+            self.disconnect(identity)
+            yield Disconnected(identity, str(error), wrong=True)
+
+    def _handle_other(self, pool: RemotePool, message: Message) -> Iterator[GatewayEvent]:
+        """Handle a message that is not a batch of reports."""
+        kind, content, vectors = message
+        if len(vectors):
+            raise ProtocolError(f"a message of the kind {kind} has {len(vectors)} vectors")
+        if kind == MessageKind.DIED:
+            serial, code = exit_of(content)
+            pool.died(serial)
+            yield Died(serial, code)
+        elif kind == MessageKind.DETAILS:
+            worker, ticket, details = details_of(content)
+            pool.check_worker(worker)
+            self._resources.mailbox.add_details(worker, ticket, details)
+        elif kind == MessageKind.ASK_TIME:
+            self._socket.send(pool.identity, MessageKind.TIME, CLOCK.pack(request_time(content), monotonic()))
+        elif kind == MessageKind.READY:
+            ahead = clock_ahead(content)
+            if not pool.ready:
+                pool.ready, pool.clock_ahead = True, ahead
+                yield Ready(pool.identity)
+        elif kind == MessageKind.FAILED:
+            yield Failed(pool.identity, text_of(content))
+        elif kind not in (MessageKind.HELLO, MessageKind.HEARTBEAT):
+            yield Other(pool.identity, message)
+
+    def gradient_slots(self, identity: bytes, kind: int, content: bytes, count: int) -> Sequence[Vector]:
+        """Return where the large gradients of a message are written; called before they are received.
+
+        Those of a worker whose process was killed get vectors of their own: the worker may run elsewhere by now.
+        """
+        pool = self.pools.get(identity)
+        if pool is None or kind != MessageKind.REPORTS:
+            raise ProtocolError(f"a message of the kind {kind} must not have vectors")
+        workers = pool.gradient_workers(content)
+        if len(workers) != count:
+            raise ProtocolError(f"{count} gradients came with reports that announce {len(workers)}")
+        gradients = self._resources.gradients
+        return [gradients[worker] if pool.delivers(worker) else self._scratch() for worker in workers]
+
+    def _scratch(self) -> Vector:
+        return np.empty(self._resources.points.length, self._resources.points.dtype)
