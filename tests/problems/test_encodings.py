@@ -312,7 +312,7 @@ def test_runs_with_error_feedback_reach_the_minimum_and_replay(encoding):
         (lambda: codec_of("zip", 3, np.float64), "'zip' is not an encoding: there are 'float32'"),
         (
             lambda: Encoded(Compressed(Fixed(np.ones(2)), TopK(1)), gradients="float16"),
-            "gradients of Compressed are compressed already: they cannot be sent as 'float16' as well",
+            "gradients of Compressed are compressed already: they cannot be sent as 'float16' too",
         ),
         (
             lambda: Encoded(Encoded(Fixed(np.ones(2)), points="float16"), points="float32"),

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="call-arg"
 """Compiled conversions of vectors to smaller numbers, one pass over memory each. Imports numba.
 
-All arithmetic is in float64 and rounded to nearest, ties to even, so results are bit-identical on every processor. Loops
-have no branches, so that they can be vectorised. Vectors have float32 or float64 entries.
+All arithmetic is in float64 and rounded to nearest, ties to even, so results are bit-identical on every processor.
+Loops have no branches, so that they can be vectorised. Vectors have float32 or float64 entries.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def from_bits(typing: Any, bits: Any) -> Any:
 @inlined
 def rounded(x: Any, dropped: Any, smallest: Any, rounder: Any, largest: Any) -> Any:
     """Return the number of a smaller format that is nearest to x; the largest one if x is finite and beyond it."""
-    bits = bits_of(x)
+    bits: Any = bits_of(x)
     magnitude = bits & MAGNITUDE
     size = from_bits(magnitude)
     one = np.uint64(1)
@@ -92,7 +92,7 @@ def to_words(vector: Any, words: Any, dropped: Any, smallest: Any, units: Any, o
     """
     infinity, nan = not_finite
     for i in range(vector.size):
-        bits = bits_of(np.float64(vector[i]))
+        bits: Any = bits_of(np.float64(vector[i]))
         magnitude = bits & MAGNITUDE
         size = from_bits(magnitude)
         small = bits_of(size * units + WHOLE) - WHOLE_BITS
@@ -108,7 +108,7 @@ def from_words(words: Any, vector: Any, dropped: Any, least: Any, unit: Any, off
     for i in range(vector.size):
         word = np.uint64(words[i])
         magnitude = word & np.uint64(0x7FFF)
-        normal = from_bits((magnitude + offset) << dropped)
+        normal: Any = from_bits((magnitude + offset) << dropped)
         size = normal if magnitude >= least else (from_bits(magnitude | WHOLE_BITS) - WHOLE) * unit
         not_finite = from_bits(INFINITY | (magnitude << dropped & ~INFINITY))
         size = size if magnitude < infinity else not_finite
@@ -140,7 +140,7 @@ def _largest_magnitude(vector: Any, start: Any, end: Any) -> Any:
 @inlined
 def _scale_of(most: Any, least: Any) -> Any:
     """Return the step between codes for a block with this largest magnitude; 0 if that is below ``least``."""
-    scale = from_bits(bits_of(most / LARGEST_CODE) & SCALE_BITS)
+    scale: Any = from_bits(bits_of(most / LARGEST_CODE) & SCALE_BITS)
     scale = scale if scale >= least else 0.0
     return scale if most - most == 0 else np.nan
 
@@ -168,7 +168,7 @@ def quantize_and_keep_rest(vector: Any, rest: Any, block: int, least: Any) -> No
 
 @divides_like_numpy
 def to_codes(vector: Any, codes: Any, scales: Any, block: int, least: Any) -> None:
-    """Write codes and scales of a vector of multiples of a scale in each block. NaN is the scale of a block with NaN."""
+    """Write codes and scales of multiples of a scale in each block. A block that is not finite has the scale NaN."""
     for start in range(0, vector.size, block):
         end = min(start + block, vector.size)
         scale = _scale_of(_largest_magnitude(vector, start, end), least)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self, final
 
 import numpy as np
 
-from nowait.core import Sample
+from nowait.core import Sample, sampler
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
 from nowait.problems.compressors import TopK
@@ -50,8 +49,8 @@ class Encoded(Wrapper):
         inner = Capabilities.of(problem)
         if gradients is not None and (inner.gradient_with_memory or inner.gradient_encoding):
             raise ValueError(
-                f"gradients of {type(problem).__name__} are compressed already: they cannot be sent as {gradients!r} as "
-                f"well"
+                f"gradients of {type(problem).__name__} are compressed already: they cannot be sent as {gradients!r} "
+                f"too"
             )
         if points is not None and inner.point_encoding is not None:
             raise ValueError(f"points are sent as {inner.point_encoding!r} already: they cannot be rounded twice")
@@ -68,12 +67,22 @@ class Encoded(Wrapper):
             super().capabilities(),
             gradient_with_memory=self.gradient_with_memory if needs_memory else None,
             gradient_into=None if needs_memory else self.gradient_into,
+            prepare=self.prepare,
             message_bytes=inner.message_bytes if self.gradients is None else self.message_bytes,
             gradient_encoding=self.gradients or inner.gradient_encoding,
             point_encoding=self.points or inner.point_encoding,
             num_statistics=inner.num_statistics,
             statistics_momentum=inner.statistics_momentum,
         )
+
+    def prepare(self) -> Any:
+        """Prepare the wrapped problem, and load the code that rounds."""
+        result = Capabilities.of(self.problem).prepare()
+        few = np.zeros(8 + self._exact, self.initial().dtype)
+        self._at(few)
+        if self.gradients is not None:
+            _round_and_keep_rest(self.gradients, few[:8], few[:8].copy(), sampler(0).sample(0, 0))
+        return result
 
     def message_bytes(self, params: Vector) -> int:
         """The number of bytes of an encoded gradient of params like these."""

@@ -1,8 +1,8 @@
 """How vectors are written as fewer bytes, without loss, when they are sent between machines.
 
-A *codec* is for vectors of one length and dtype. What it encodes has to be *representable*: for "float16", all entries are
-numbers that float16 has. A finite vector of this kind is decoded with the same bits. One that is not finite stays so,
-and the server rejects it as it would have.
+A *codec* is for vectors of one length and dtype. What it encodes has to be *representable*: for "float16", all entries
+are numbers that float16 has. A finite vector of this kind is decoded with the same bits. One that is not finite stays
+so, and the server rejects it as it would have.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
 
 FLOATS = ("float32", "float16", "bfloat16")
@@ -27,6 +28,7 @@ ALIGNMENT = 8
 MOST_ENTRIES = 1 << 32
 """Indices have 4 bytes."""
 
+BYTE = "|u1"
 Bytes = NDArray[np.uint8]
 
 
@@ -262,13 +264,41 @@ class Encodings:
     exact: int = 0
     """How many of the last entries are sent as they are."""
 
-    def gradient_codec(self, length: int, dtype: Any) -> Codec | None:
-        """Return the codec of gradients; None if they are sent as they are."""
-        return codec_of(self.gradients, length, dtype, self.exact)
+    @classmethod
+    def of(cls, problem: Any) -> Encodings:
+        """Return the encodings of a problem."""
+        found = Capabilities.of(problem)
+        return cls(found.gradient_encoding, found.point_encoding, found.num_statistics)
 
-    def point_codec(self, length: int, dtype: Any) -> Codec | None:
-        """Return the codec of points; None if they are sent as they are."""
-        return codec_of(self.points, length, dtype, self.exact)
+    def codecs(self, length: int, dtype: Any) -> Codecs:
+        """Return the codecs for vectors of this length and dtype."""
+        return Codecs(
+            codec_of(self.points, length, dtype, self.exact), codec_of(self.gradients, length, dtype, self.exact)
+        )
+
+
+AS_THEY_ARE = Encodings()
+
+
+class Codecs(NamedTuple):
+    """The codecs of points and gradients. None: they are sent as they are."""
+
+    points: Codec | None = None
+    gradients: Codec | None = None
+
+    def shapes(self, length: int, dtype: Any) -> tuple[tuple[int, str], tuple[int, str]]:
+        """Return length and dtype of points and gradients, as they are sent: codes are vectors of bytes."""
+        as_they_are = (length, np.dtype(dtype).str)
+        shapes = [as_they_are if codec is None else (codec.num_bytes, BYTE) for codec in self]
+        return shapes[0], shapes[1]
+
+    def warm_up(self, length: int, dtype: Any) -> None:
+        """Load or compile what they need."""
+        for codec in self:
+            if codec is not None:
+                vector, code = np.zeros(length, dtype), np.zeros(codec.num_bytes, np.uint8)
+                codec.encode(vector, code)
+                codec.decode(code, vector)
 
 
 def codec_of(encoding: str | None, length: int, dtype: Any, exact: int = 0) -> Codec | None:

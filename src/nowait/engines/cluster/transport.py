@@ -54,7 +54,9 @@ class RayTransport:
         self._cluster, self._resources, self._log = cluster, resources, log
         self._minimum, self._max_failures = minimum, max_failures
         self._pools = LocalPools(resources)
-        self._gateway = Gateway(resources, version_of, lambda identity: self._known(identity) is not None)
+        self._gateway = Gateway(
+            resources, version_of, lambda identity: self._known(identity) is not None, resources.encodings
+        )
         self.details = resources.mailbox.details
         self._open_parts = contextlib.ExitStack()
         points = resources.points
@@ -91,7 +93,7 @@ class RayTransport:
             self._listener = LocalListener.open()
             stack.callback(self._listener.close)
             self._provisioner = HostProvisioner(
-                self._cluster, self._resources, self._listener.address, self._gateway.address
+                self._cluster, self._resources, self._listener.address, self._gateway.address, self._gateway.shapes
             )
             self._provisioner.open()
             stack.callback(self._provisioner.close)

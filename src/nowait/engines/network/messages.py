@@ -87,7 +87,9 @@ def bytes_of(vector: Vector) -> memoryview:
 class Format:
     """Converts messages to bytes and back, for vectors of one length and dtype."""
 
-    def __init__(self, length: int, dtype: Any) -> None:
+    def __init__(self, length: int, dtype: Any, received: Format | None = None) -> None:
+        self.received = self if received is None else received
+        """The format of what the other end sends, whose vectors may have another length and dtype."""
         self.length, self.dtype = length, np.dtype(dtype)
         self.vector_bytes = length * self.dtype.itemsize
         self.large = self.vector_bytes >= SMALL

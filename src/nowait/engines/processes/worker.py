@@ -11,14 +11,18 @@ from dataclasses import astuple, dataclass, field
 from time import monotonic
 from typing import Any, final
 
+import numpy as np
+
 from nowait.core.capabilities import Capabilities
 from nowait.core.memory import Memory, Slots
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.processes.platform import DetailsSocket
 from nowait.engines.workers.clock import spin
 from nowait.engines.workers.computation import Computation, details_of
+from nowait.engines.workers.encoded_computation import EncodedComputation
 from nowait.engines.workers.evaluator import EvaluatorTask
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, ORDER, REPORT, Instruction, ReportKind
+from nowait.problems.encodings import Codecs
 from nowait.recording.best import BestFile
 from nowait.speeds import Speeds, Timing
 
@@ -51,6 +55,9 @@ class Job:
         return self.workers.index(worker) if worker in self.workers else worker % len(self.workers)
 
 
+NO_CODECS = Codecs()
+
+
 @final
 @dataclass(frozen=True)
 class Connections:
@@ -66,6 +73,8 @@ class Connections:
     gradients: Slots
     began: float
     """When the run began, on the monotonic clock of this machine."""
+    codecs: Codecs = NO_CODECS
+    """For points and gradients that are in the slots as they are sent between machines."""
 
     def send_details(self, worker: int, ticket: int, details: tuple[Any, ...]) -> None:
         """Send what the next report on a ticket announces."""
@@ -106,9 +115,12 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     capabilities.take_share(job.share_of(worker), len(job.workers))
     capabilities.start_worker(worker, len(job.workers))
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
-    gradient = connections.gradients[worker]
+    slot_of_gradient, codecs = connections.gradients[worker], connections.codecs
+    gradient = slot_of_gradient if codecs.gradients is None else np.zeros(job.length, job.dtype)
     computation = Computation(worker, job.problem, job.seed, gradient, connections.send_details)
     compute, between, loss_report = computation.compute, computation.between, computation.loss_report
+    if any(codecs):
+        compute = EncodedComputation(worker, compute, connections.send_details, codecs, gradient, slot_of_gradient)
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
     unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
