@@ -124,6 +124,20 @@ def test_float16_has_the_bits_of_numpy(dtype):
     check()
 
 
+@pytest.mark.parametrize("encoding", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_point_arrives_as_the_problem_rounds_it(encoding, dtype):
+    @settings(max_examples=40, deadline=None, derandomize=True)
+    @given(vectors(dtype))
+    def check(point):
+        codec = codec_of(encoding, len(point), dtype)
+        near = Encoded(Fixed(point), points=encoding)._at(point)
+        assert codec is None or same_bits(sent(codec, point), near)
+        assert same_bits(Encoded(Fixed(near), points=encoding)._at(near), near), "rounding twice changes nothing"
+
+    check()
+
+
 def test_every_word_of_16_bits_is_a_number_that_is_written_as_this_word():
     words = np.arange(2**16, dtype=np.uint16)
     for name in ("float16", "bfloat16"):
@@ -282,7 +296,7 @@ def test_statistics_are_sent_as_they_are():
     assert same_bits(out[3:], gradient[3:])
     assert not memory[3:].any()
     assert memory[0] != 0
-    codec = Encodings("float16", "bfloat16", exact=3).gradient_codec(6, np.float64)
+    codec = Encodings("float16", "bfloat16", exact=3).codecs(6, np.float64).gradients
     assert same_bits(sent(codec, out), out)
     assert codec.num_bytes == problem.message_bytes(out) == 8 + 24
     assert Capabilities.of(problem).num_statistics == 3

@@ -17,6 +17,7 @@ from nowait.core.types import Vector
 from nowait.engines.cluster import connected
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
+from nowait.engines.network.wire_options import sent_through
 from nowait.engines.processes import launch_zygote
 from nowait.engines.processes import train as run_processes
 from nowait.engines.processes.cores import available_cores, server_threads
@@ -26,6 +27,7 @@ from nowait.engines.processes.shared import shared_slots
 from nowait.engines.session import Parts
 from nowait.engines.workers.running import WorkerOptions
 from nowait.numerics.parallel import using_threads
+from nowait.problems.encodings import Encodings, sent_vectors
 from nowait.recording import HistoryRecorder, Run, describe
 from nowait.recording.best import BEST, BestFile
 from nowait.recording.folder import RunFolder
@@ -85,8 +87,9 @@ def run_training(training: Training) -> Run:
             stack.callback(slots[0].close)
             return slots[0].allocate
 
+        problem = sent_through(training.problem, plan.wire, plan.points_wire)
         parts = make_parts(
-            training.problem,
+            problem,
             training.method,
             workers,
             plan.budget,
@@ -102,6 +105,7 @@ def run_training(training: Training) -> Run:
             share=share,
         )
         parts.checkpoint, parts.called = checkpoint, training.called
+        _note_what_is_sent(training, parts, slots[0])
         del checkpoint  # the session drops its vectors when they are no longer needed
         parts.config |= {setting.name: describe(getattr(plan, setting.name)) for setting in fields(plan)}
         parts.config["labels"] = describe(training.labels)
@@ -112,6 +116,15 @@ def run_training(training: Training) -> Run:
             stack.callback(parts.keeper.close)
         with using_threads(_server_threads(training, slots[0].length)):
             return _run(plan, parts, slots[0], zygote, training.progress)
+
+
+def _note_what_is_sent(training: Training, parts: Parts, points: Slots) -> None:
+    """Let the trace say how vectors are sent, if they are. The problem of the run stays the one that was given."""
+    plan = training.plan
+    parts.given_problem, parts.config["problem"] = training.problem, repr(training.problem)
+    if plan.engine is not None:
+        encodings = Encodings.of(parts.problem)
+        parts.recorder.sent = sent_vectors(encodings, points.length, points.dtype, plan.wire, plan.points_wire)
 
 
 def _server_threads(training: Training, length: int) -> int:
@@ -149,7 +162,7 @@ def _keeper(training: Training, parts: Parts, folder: str | Path) -> Keeper:
         config["fingerprint"] = fingerprint
         run_folder.write_config(config)
 
-    parts.identification = Identification(parts.problem, training.fingerprint, str(run_folder.path), keep)
+    parts.identification = Identification(training.problem, training.fingerprint, str(run_folder.path), keep)
     every, seconds = plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf
     return Keeper(run_folder, every, seconds, parts.capabilities.checkpoint_model())
 

@@ -23,6 +23,7 @@ class Parts:
     """The checked parts of one run."""
 
     problem: Any
+    """What workers compute."""
     server: Server
     recorder: TraceRecorder
     budget: Budget
@@ -41,6 +42,8 @@ class Parts:
     """The checkpoint from which a resumed run continues."""
     identification: Identification | None = None
     """Records the problem's fingerprint, or compares it with that of the run; for engines with worker processes."""
+    given_problem: Any = None
+    """The problem that the user gave, if the engine has wrapped it."""
     called: float = field(default_factory=perf_counter)
     """When the user's call began, by ``perf_counter``: before loading, compiling and starting processes."""
 

@@ -85,14 +85,15 @@ def round_and_keep_rest(vector: Any, rest: Any, dropped: Any, smallest: Any, rou
 
 
 @compiled
-def to_words(vector: Any, words: Any, dropped: Any, smallest: Any, units: Any, offset: Any, not_finite: Any) -> None:
-    """Write the 16-bit words of numbers that a smaller format has.
+def to_words(vector: Any, words: Any, rounding: Any, units: Any, offset: Any, not_finite: Any) -> None:
+    """Write the 16-bit words of the nearest numbers of a smaller format.
 
     ``units`` is the number of the smallest steps in 1, and ``not_finite`` are the words of infinity and NaN.
     """
+    dropped, smallest, rounder, largest = rounding
     infinity, nan = not_finite
     for i in range(vector.size):
-        bits: Any = bits_of(np.float64(vector[i]))
+        bits: Any = bits_of(rounded(np.float64(vector[i]), dropped, smallest, rounder, largest))
         magnitude = bits & MAGNITUDE
         size = from_bits(magnitude)
         small = bits_of(size * units + WHOLE) - WHOLE_BITS

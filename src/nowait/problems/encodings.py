@@ -1,8 +1,8 @@
 """How vectors are written as fewer bytes, without loss, when they are sent between machines.
 
-A *codec* is for vectors of one length and dtype. What it encodes has to be *representable*: for "float16", all entries
-are numbers that float16 has. A finite vector of this kind is decoded with the same bits. One that is not finite stays
-so, and the server rejects it as it would have.
+A *codec* is for vectors of one length and dtype. A *representable* vector is decoded with the same bits: for "float16",
+one whose entries are all numbers that float16 has. Floating-point encodings take other vectors as well, and round them.
+A vector that is not finite stays so, and the server rejects it as it would have.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
+from nowait.recording.sent import Sent
 
 FLOATS = ("float32", "float16", "bfloat16")
 """The encodings of each entry by itself, as a floating-point number."""
@@ -65,7 +66,7 @@ class FloatFormat(NamedTuple):
     def to_words(self) -> tuple[Any, ...]:
         """The arguments of the kernel that writes words."""
         nan = self.infinity | np.uint64(self.smallest / self.unit) >> np.uint64(1)
-        return self.dropped, self.smallest, 1.0 / self.unit, self.offset, (self.infinity, nan)
+        return self.rounding, 1.0 / self.unit, self.offset, (self.infinity, nan)
 
     @property
     def from_words(self) -> tuple[Any, ...]:
@@ -124,15 +125,15 @@ class Plain(Codec):
 
 @final
 class Single(Codec):
-    """Entries of float64 that float32 has."""
+    """Entries of float64, as float32."""
 
     def __init__(self, length: int, dtype: Any) -> None:
         self._size = 4 * length
         self.num_bytes = _padded(self._size)
 
     def encode(self, vector: Vector, out: Bytes) -> None:
-        """Write float32 numbers."""
-        out[: self._size].view(np.float32)[:] = vector
+        """Write the nearest float32 numbers."""
+        kernels().round_into(vector, out[: self._size].view(np.float32), *FORMATS["float32"].rounding)
 
     def decode(self, code: Bytes, out: Vector) -> None:
         """Read float32 numbers."""
@@ -141,14 +142,14 @@ class Single(Codec):
 
 @final
 class Words(Codec):
-    """Entries that a 16-bit format has."""
+    """Entries as numbers of a 16-bit format."""
 
     def __init__(self, name: str, length: int, dtype: Any) -> None:
         self._format, self._size = FORMATS[name], 2 * length
         self.num_bytes = _padded(self._size)
 
     def encode(self, vector: Vector, out: Bytes) -> None:
-        """Write 16-bit words."""
+        """Write the words of the nearest numbers."""
         kernels().to_words(vector, out[: self._size].view(np.uint16), *self._format.to_words)
 
     def decode(self, code: Bytes, out: Vector) -> None:
@@ -299,6 +300,15 @@ class Codecs(NamedTuple):
                 vector, code = np.zeros(length, dtype), np.zeros(codec.num_bytes, np.uint8)
                 codec.encode(vector, code)
                 codec.decode(code, vector)
+
+
+def sent_vectors(encodings: Encodings, length: int, dtype: Any, wire: str | None, points_wire: str | None) -> Sent:
+    """Return how vectors are sent, for the trace."""
+    codecs, whole = encodings.codecs(length, dtype), length * np.dtype(dtype).itemsize
+    names = (encodings.gradients, codecs.gradients), (encodings.points, codecs.points)
+    gradients, points = (str(np.dtype(dtype)) if codec is None else str(name) for name, codec in names)
+    gradient_bytes, point_bytes = (whole if codec is None else codec.num_bytes for _, codec in names)
+    return Sent(gradients, points, gradient_bytes, point_bytes, wire, points_wire)
 
 
 def codec_of(encoding: str | None, length: int, dtype: Any, exact: int = 0) -> Codec | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -26,6 +27,7 @@ from nowait.recording.frames import (
     table_of,
 )
 from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, STEP_COLUMNS, STEP_DTYPE
+from nowait.recording.sent import Sent
 
 KEPT = ("full", "sampled", "none")
 """How much of a trace is kept: all arrivals, some of each worker, or none."""
@@ -47,11 +49,12 @@ class JournalWriter:
         self._frames = frames
 
     @classmethod
-    def new(cls, file: FrameFile, initial_workers: Sequence[int], kept: str) -> JournalWriter:
+    def new(cls, file: FrameFile, initial_workers: Sequence[int], kept: str, sent: Sent | None = None) -> JournalWriter:
         """Write the header and the first frame of an empty file."""
         file.append(FILE_HEADER)
         writer = cls(file)
-        writer.write(Kind.START, json_body({"initial_workers": list(initial_workers), "kept": kept}))
+        start = {"initial_workers": list(initial_workers), "kept": kept}
+        writer.write(Kind.START, json_body(start if sent is None else start | {"sent": asdict(sent)}))
         return writer
 
     @property
@@ -114,6 +117,7 @@ class Journal:
             start = self._json(frame)
             self.initial_workers = np.array(start["initial_workers"], dtype=np.int64)
             self.kept: str = start["kept"]
+            self.sent = self._sent(frame, start.get("sent"))
         elif frame.kind == Kind.ROWS:
             self._index_rows(frame)
         elif frame.kind == Kind.STEPS:
@@ -127,6 +131,12 @@ class Journal:
             self._events.append(frame)
         else:
             self.end = self._json(frame)
+
+    def _sent(self, frame: Frame, values: Any) -> Sent | None:
+        try:
+            return None if values is None else Sent.read(values)
+        except ValueError as error:
+            raise self._damaged(frame, str(error)) from None
 
     def _index_rows(self, frame: Frame) -> None:
         covered = covered_by(self._file.read(frame.offset, min(frame.size, 4)))

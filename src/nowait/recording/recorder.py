@@ -25,6 +25,7 @@ from nowait.recording.rows import (
     RowBuffer,
     row_of_event,
 )
+from nowait.recording.sent import Sent
 from nowait.recording.tally import Tally, places_kept
 from nowait.recording.trace import Trace
 
@@ -43,6 +44,8 @@ class TraceRecorder(RowBuffer):
         super().__init__(bytearray(min(chunk_rows, FIRST_ROWS) * ROW_BYTES))
         self.initial_workers = np.array(initial_workers, dtype=np.int64)
         self.kept = kept
+        self.sent: Sent | None = None
+        """How vectors are sent between machines, if they are; set it before the first event."""
         self._chunk_rows = chunk_rows
         self._buffer_first = 0
         """The number of the first row in the buffer."""
@@ -99,16 +102,17 @@ class TraceRecorder(RowBuffer):
             rows = self._buffered(0)
             kept = rows.copy() if self.kept == "full" else rows[places_kept(rows, self.kept, self._tally)]
             events = np.array(self._events, dtype=EVENT_DTYPE)
-            return Trace(kept, events, self.initial_workers, seconds, last_norm, self.kept, self._rows)
+            return Trace(kept, events, self.initial_workers, seconds, last_norm, self.kept, self._rows, self.sent)
         self._write()
         journal = Journal(self._writer.file.in_memory_if_small())
-        return Trace(journal, journal.events(), self.initial_workers, seconds, last_norm, self.kept, self._rows)
+        rest = (seconds, last_norm, self.kept, self._rows, journal.sent)
+        return Trace(journal, journal.events(), self.initial_workers, *rest)
 
     # Storage
 
     def write_to(self, file: FrameFile) -> None:
         """Write to this file from now on. Call it before the first event only."""
-        self._writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept)
+        self._writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept, self.sent)
 
     def resume(self, file: FrameFile, position: Position, initial_workers: Sequence[int], tally: Tally) -> None:
         """Continue the file of a run that is resumed, which ends at ``position``."""

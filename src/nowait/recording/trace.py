@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,7 @@ from nowait.recording.framefile import FrameFile
 from nowait.recording.frames import FILE_HEADER, Kind, rows_body
 from nowait.recording.journal import Journal, JournalWriter
 from nowait.recording.rows import ARRIVAL_DTYPE, CHUNK_ROWS, COLUMNS, EVENT_DTYPE, OUTCOMES, OtherEvent, event_of
+from nowait.recording.sent import Sent
 
 FORMAT = 1
 """The format number of an npz file."""
@@ -58,6 +60,8 @@ class Trace:
     kept: str = "full"
     num_arrivals: int = -1
     """The number of arrivals of the run, including those that are not kept."""
+    sent: Sent | None = None
+    """How vectors were sent between machines; None if the run had no engine that does."""
 
     def __post_init__(self) -> None:
         if self.num_arrivals < 0:
@@ -172,6 +176,8 @@ class Trace:
         arrays: dict[str, Any] = {name: np.asarray(value) for name, value in numbers.items()}
         arrays |= {"last_norm": np.asarray(np.float64(self.last_norm)), "initial_workers": self.initial_workers}
         arrays |= {"kept": np.asarray(self.kept), "num_arrivals": np.asarray(np.int64(self.num_arrivals))}
+        if self.sent is not None:
+            arrays["sent"] = np.asarray(json.dumps(asdict(self.sent)))
         arrays |= {f"event_{name}": np.ascontiguousarray(self.events[name]) for name in EVENT_DTYPE.names or ()}
         for name, array in arrays.items():
             with file.open(f"{name}.npy", "w") as entry:
@@ -186,7 +192,7 @@ class Trace:
     def write(self, path: Path) -> None:
         """Write a new file in the format of ``trace.rows``, block by block."""
         file = FrameFile.open(path, create=True)
-        writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept)
+        writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept, self.sent)
         first = 0
         for block in self.blocks():
             writer.write(Kind.ROWS, rows_body(block, len(block)), first=first, count=len(block))
@@ -221,6 +227,7 @@ class Trace:
             float(journal.end["last_norm"]),
             journal.kept,
             int(journal.end["arrivals"]),
+            journal.sent,
         )
 
     def in_order(self) -> Iterator[tuple[int, tuple[Any, ...] | OtherEvent]]:
@@ -243,8 +250,8 @@ class Trace:
         return column
 
     def __reduce__(self) -> Any:
-        rest = (self.events, self.initial_workers, self.seconds, self.last_norm, self.kept, self.num_arrivals)
-        return Trace, (self.arrivals, *rest)
+        rest = (self.initial_workers, self.seconds, self.last_norm, self.kept, self.num_arrivals, self.sent)
+        return Trace, (self.arrivals, self.events, *rest)
 
     def __repr__(self) -> str:
         return f"Trace({len(self)} arrivals, {len(self.events)} other events, {self.num_workers} workers)"
@@ -264,6 +271,7 @@ def _load_npz(path: Path) -> Trace:
                 float(file["last_norm"]),
                 str(file["kept"]) if "kept" in file else "full",
                 int(file["num_arrivals"]) if "num_arrivals" in file else -1,
+                Sent.read(json.loads(str(file["sent"]))) if "sent" in file else None,
             )
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, TypeError, SyntaxError) as error:
         raise DamagedFileError(path, f"it cannot be read as a trace ({error})") from None
