@@ -5,7 +5,8 @@
 The gradient is trivial (a copy of the point), so that the communication between worker and server is measured: over the
 network (also on one node) and over shared memory on the driver's own node, with d = 400 and M = 8 and 40; with
 d = 1,000,000 in float64 and M = 4 on one node and on two (``ray.cluster_utils.Cluster``, both on this machine), where
-the network path is measured with and without encryption.
+the network path is measured with and without encryption, and with vectors that travel in fewer bytes. The bytes per step are
+those of one gradient and one point.
 """
 
 import os
@@ -80,9 +81,15 @@ def two_nodes():
     cluster.add_node(num_cpus=8, resources={"far": 8})
     ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
     far = {"resources_per_worker": {"num_cpus": 0, "resources": {"far": 1}}}
+    half, thin = {"wire": "float16", "points_wire": "float16"}, {"wire": "topk:0.01", "points_wire": "float16"}
     ours = {
-        "network, encrypted": partial(engine, 1_000_000, 4, 100, **far),
+        "network, encrypted": partial(engine, 1_000_000, 4, 200, **far),
         "network, not encrypted": partial(engine, 1_000_000, 4, 200, encrypt=False, **far),
+        "encrypted, float16": partial(engine, 1_000_000, 4, 200, **half, **far),
+        "not encrypted, float16": partial(engine, 1_000_000, 4, 200, encrypt=False, **half, **far),
+        "encrypted, float16, only gradients": partial(engine, 1_000_000, 4, 200, wire="float16", **far),
+        "encrypted, int8 and float16": partial(engine, 1_000_000, 4, 200, wire="int8", points_wire="float16", **far),
+        "encrypted, topk:0.01 and float16": partial(engine, 1_000_000, 4, 200, **thin, **far),
     }
     compare("d = 10^6, M = 4, two nodes", partial(pattern, 1_000_000, 4, 100, where="far"), ours)
     ray.shutdown()

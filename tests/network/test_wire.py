@@ -19,7 +19,6 @@ from nowait.engines.network.wire_options import sent_through
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.workers.computation import Computation
 from nowait.engines.workers.encoded_computation import EncodedComputation
 from nowait.engines.workers.records import REPORT, Instruction, ReportKind
 from nowait.problems.encodings import AS_THEY_ARE, Encodings, codec_of
@@ -47,11 +46,10 @@ class Both:
         self.shapes, self.sent, self.details = self.gateway.shapes, [], []
         list(self.gateway.handle(HOST, Message(MessageKind.HELLO, HOST, ())))
         self.channel = self.gateway.pools[HOST].start(0, 10, 0.0)
-        codecs = encodings.codecs(dimension, "<f8")
         self.host_points, self.slot = slots(*self.shapes.points), slots(*self.shapes.gradients)[0]
-        out = self.slot if codecs.gradients is None else np.zeros(dimension)
-        compute = Computation(0, problem, 0, out, self.send_details).compute
-        self.compute = EncodedComputation(0, compute, self.send_details, codecs, out, self.slot)
+        codecs, like = encodings.codecs(dimension, "<f8"), np.zeros(dimension)
+        setup = (0, problem, 0, self.slot, self.send_details)
+        self.compute = EncodedComputation(*setup, like=like, codecs=codecs).compute
 
     def send(self, receiver, kind, content=b"", vectors=()):
         self.sent += [np.array(vector) for vector in vectors]
@@ -62,13 +60,13 @@ class Both:
     def send_details(self, worker, ticket, details):
         self.details.append(details)
 
-    def gradient(self, ticket, point):
+    def gradient(self, ticket, point, instruction=Instruction.KEEP):
         """Return what the server gets for a ticket at this point."""
         self.points[0][:] = point
-        self.channel.send(ticket, ticket, 0, Instruction.KEEP)
+        self.channel.send(ticket, ticket, 0, instruction)
         self.gateway.flush()
         self.host_points[0][:] = self.sent[-1]
-        kind = self.compute(ticket, ticket, self.host_points[0], Instruction.KEEP)
+        kind = self.compute(ticket, ticket, self.host_points[0], instruction)
         reports = REPORT.pack(ticket, 0.0, 0.0, 0, kind)
         [place] = self.gateway.gradient_slots(HOST, MessageKind.REPORTS, reports, 1)
         place[:] = self.slot  # as the connection does
@@ -89,11 +87,14 @@ def test_the_server_gets_the_bits_that_the_problem_computes(wire, points_wire, d
     quadratic = nw.problems.NoisyQuadratic(dimension=dimension, L=1.0, mu=0.3, sigma=0.3)
     problem = sent_through(quadratic, wire, points_wire)
     both, rng = Both(problem, dimension, stack), np.random.default_rng(0)
-    memory, expected = np.zeros(dimension), np.empty(dimension)
-    for ticket in range(3):
+    memory, before, expected = np.zeros(dimension), np.zeros(dimension), np.empty(dimension)
+    keep, undo, forget = Instruction.KEEP, Instruction.UNDO, Instruction.FORGET
+    for ticket, instruction in enumerate([forget, keep, keep, undo, undo, keep, forget, keep]):
         point = rng.normal(size=dimension)
+        memory = {keep: memory, undo: before, forget: 0 * memory}[instruction]
+        before, memory = memory, memory.copy()
         problem.gradient_with_memory(point, sampler(0).sample(0, ticket), memory, expected)
-        assert both.gradient(ticket, point).tobytes() == expected.tobytes()
+        assert both.gradient(ticket, point, instruction).tobytes() == expected.tobytes()
     sizes = [both.sent[-1].nbytes, both.slot.nbytes]
     codecs = Encodings.of(problem).codecs(dimension, np.float64)
     assert sizes == [8 * dimension if codec is None else codec.num_bytes for codec in codecs]

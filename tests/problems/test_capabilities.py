@@ -52,6 +52,9 @@ class Everything(Bare):
     def gradient_with_memory(self, point, sample, memory, out):
         np.subtract(point, 1.0, out=out)
 
+    def encoded_gradient(self, point, sample, before, after, code):
+        pass
+
     def device_memory(self):
         return None
 
@@ -136,6 +139,7 @@ WITHHELD = {
     "gradient_into": "each wrapper has its own, or none",
     "gradient_with_memory": "each wrapper has its own, or none",
     "device_memory": "wrappers compute with NumPy",
+    "encoded_gradient": "what is sent is not a gradient of the wrapped problem",
     "gradient_encoding": "what is sent is not a gradient of the wrapped problem",
     "message_bytes": "what is sent is not a gradient of the wrapped problem",
     "num_statistics": "problems with statistics cannot be wrapped",
@@ -169,6 +173,7 @@ def test_a_problem_without_optional_members_gets_the_defaults():
         "between_gradients",
         "gradient_encoding",
         "point_encoding",
+        "encoded_gradient",
         "layout",
         "evaluate",
         "training_loss",

@@ -239,6 +239,32 @@ def test_error_feedback_is_that_of_the_definition(encoding, dtype):
         assert same_bits(memory + 0.0, expected_memory + 0.0)
 
 
+@pytest.mark.parametrize("encoding", WIRES)
+@pytest.mark.parametrize("statistics", [0, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_code_that_is_computed_at_once_is_that_of_the_gradient(encoding, statistics, dtype):
+    @settings(max_examples=20, deadline=None, derandomize=True)
+    @given(vectors(dtype, finite=False), vectors(dtype))
+    def check(gradient, memory):
+        gradient, memory = np.resize(gradient, 37), np.resize(memory, 37)
+        problem = Encoded(Fixed(gradient, statistics), encoding)
+        codec = codec_of(encoding, 37, dtype, statistics)
+        if codec is None:
+            return
+        out, after, code = np.empty_like(memory), np.full_like(memory, 7), np.zeros(codec.num_bytes, np.uint8)
+        expected, same, before = memory.copy(), np.zeros_like(code), memory.copy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            problem.gradient_with_memory(gradient, SAMPLE, expected, out)
+            problem.encoded_gradient(gradient, SAMPLE, before, after, code)
+        codec.encode(out, same)
+        head = 37 - statistics
+        assert same_bits(after[:head], expected[:head])
+        assert same_bits(before, memory)
+        assert same_bits(code, same)
+
+    check()
+
+
 def test_numbers_beyond_float16_are_sent_in_parts():
     gradient, memory, total = np.array([100_000.0, -1e6, 1.0]), np.zeros(3), np.zeros(3)
     out, memory = rounded("float16", gradient, memory)

@@ -81,6 +81,12 @@ class Capabilities:
     """
     point_encoding: str | None
     """How points are sent between machines. Gradients depend on nothing that this loses. Default: None, as they are."""
+    encoded_gradient: Callable[[Vector, Sample, Vector, Vector, Any], None] | None
+    """``encoded_gradient(point, sample, before, after, code)`` writes the code of a gradient, which saves copies.
+
+    Used instead of ``gradient_with_memory`` on other machines. The point was rounded already. The memory is read from
+    ``before`` and written to ``after``.
+    """
     num_statistics: int
     """How many of the last params are statistics, see ``nowait.core.statistics``. Default: 0."""
     statistics_momentum: float
@@ -147,6 +153,7 @@ class Capabilities:
             message_bytes=_method(problem, "message_bytes") or size_in_bytes,
             gradient_encoding=getattr(problem, "gradient_encoding", None),
             point_encoding=getattr(problem, "point_encoding", None),
+            encoded_gradient=_faster_gradient(problem, "encoded_gradient"),
             num_statistics=checks.at_least(
                 0, getattr(problem, "num_statistics", 0), "num_statistics", "it is the number of params that they take"
             ),

@@ -84,23 +84,48 @@ def round_and_keep_rest(vector: Any, rest: Any, dropped: Any, smallest: Any, rou
         rest[i] = whole - vector[i]
 
 
-@compiled
-def to_words(vector: Any, words: Any, rounding: Any, units: Any, offset: Any, not_finite: Any) -> None:
-    """Write the 16-bit words of the nearest numbers of a smaller format.
+@inlined
+def _word_of(x: Any, rounding: Any, offset: Any, words: Any) -> Any:
+    """Return the 16-bit word of the number of a smaller format that is nearest to x, as ``rounded`` returns it.
 
-    ``units`` is the number of the smallest steps in 1, and ``not_finite`` are the words of infinity and NaN.
+    ``words`` are those of the largest number, of infinity and of NaN.
+    """
+    dropped, smallest, rounder, _ = rounding
+    largest, infinity, nan = words
+    bits: Any = bits_of(x)
+    magnitude = bits & MAGNITUDE
+    size: Any = from_bits(magnitude)
+    one = np.uint64(1)
+    half = (one << (dropped - one)) - one + ((magnitude >> dropped) & one)
+    small = bits_of(size + rounder) - bits_of(rounder)
+    word = small if size < smallest else ((magnitude + half) >> dropped) - offset
+    word = largest if size >= smallest and word > largest else word
+    word = infinity if magnitude == INFINITY else word
+    word = nan if magnitude > INFINITY else word
+    return word | (bits & SIGN) >> SIGN_SHIFT
+
+
+@compiled
+def to_words(vector: Any, out: Any, rounding: Any, offset: Any, words: Any) -> None:
+    """Write the 16-bit words of the nearest numbers of a smaller format."""
+    for i in range(vector.size):
+        out[i] = _word_of(np.float64(vector[i]), rounding, offset, words)
+
+
+@compiled
+def to_words_and_rest(vector: Any, before: Any, after: Any, out: Any, rounding: Any, offset: Any, words: Any) -> bool:
+    """Write the words of v + e, and what they lose to ``after``, where v is the vector and e is ``before``.
+
+    Returns False if v + e is not finite; then ``after`` means nothing.
     """
     dropped, smallest, rounder, largest = rounding
-    infinity, nan = not_finite
+    bad = 0
     for i in range(vector.size):
-        bits: Any = bits_of(rounded(np.float64(vector[i]), dropped, smallest, rounder, largest))
-        magnitude = bits & MAGNITUDE
-        size = from_bits(magnitude)
-        small = bits_of(size * units + WHOLE) - WHOLE_BITS
-        word = small if size < smallest else (magnitude >> dropped) - offset
-        word = infinity if magnitude == INFINITY else word
-        word = nan if magnitude > INFINITY else word
-        words[i] = word | (bits & SIGN) >> SIGN_SHIFT
+        whole = vector[i] + before[i]
+        bad += whole - whole != 0
+        out[i] = _word_of(np.float64(whole), rounding, offset, words)
+        after[i] = whole - rounded(np.float64(whole), dropped, smallest, rounder, largest)
+    return bad == 0
 
 
 @compiled

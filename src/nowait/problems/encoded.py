@@ -58,6 +58,7 @@ class Encoded(Wrapper):
         self._fill = inner.fill_with_gradient()
         self._inner_with_memory = inner.gradient_with_memory
         self._rounded: Vector | None = None
+        self._gradient: Vector | None = None
 
     def capabilities(self) -> Capabilities:
         """Return those of the wrapped problem, with other encodings."""
@@ -71,6 +72,7 @@ class Encoded(Wrapper):
             message_bytes=inner.message_bytes if self.gradients is None else self.message_bytes,
             gradient_encoding=self.gradients or inner.gradient_encoding,
             point_encoding=self.points or inner.point_encoding,
+            encoded_gradient=None if self.gradients is None else self.encoded_gradient,
             num_statistics=inner.num_statistics,
             statistics_momentum=inner.statistics_momentum,
         )
@@ -109,6 +111,26 @@ class Encoded(Wrapper):
             end = out.size - self._exact
             _round_and_keep_rest(self.gradients, out[:end], memory[:end], sample)
 
+    def encoded_gradient(self, point: Vector, sample: Sample, before: Vector, after: Vector, code: Any) -> None:
+        """Write the code of the rounded g + e, where e is ``before``, and the next e to ``after``.
+
+        The point was rounded already.
+        """
+        encoding, codec = self.gradients, codec_of(self.gradients, point.size, point.dtype, self._exact)
+        assert encoding is not None
+        assert codec is not None, "gradients that are sent as they are have no code"
+        if self._gradient is None or self._gradient.shape != point.shape or self._gradient.dtype != point.dtype:
+            self._gradient = np.empty_like(point)
+        gradient = self._gradient
+        self._fill(point, sample, gradient)
+        finite = codec.encode_sum(gradient, before, after, code)
+        if not finite:
+            after[:] = before
+        if finite is None:
+            end = gradient.size - self._exact
+            _round_and_keep_rest(encoding, gradient[:end], after[:end], sample)
+            codec.encode(gradient, code)
+
     def _at(self, point: Vector) -> Vector:
         """Return the rounded point; always in the same memory."""
         if self.points is None or codec_of(self.points, point.size, point.dtype, self._exact) is None:
@@ -124,7 +146,7 @@ class Encoded(Wrapper):
         return rounded
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_rounded": None}
+        return self.__dict__ | {"_rounded": None, "_gradient": None}
 
     def _rewrapped(self, problem: Any) -> Self:
         return type(self)(problem, self.gradients, self.points)

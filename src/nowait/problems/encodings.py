@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -66,7 +66,7 @@ class FloatFormat(NamedTuple):
     def to_words(self) -> tuple[Any, ...]:
         """The arguments of the kernel that writes words."""
         nan = self.infinity | np.uint64(self.smallest / self.unit) >> np.uint64(1)
-        return self.rounding, 1.0 / self.unit, self.offset, (self.infinity, nan)
+        return self.rounding, self.offset, (self.infinity - np.uint64(1), self.infinity, nan)
 
     @property
     def from_words(self) -> tuple[Any, ...]:
@@ -104,6 +104,13 @@ class Codec(ABC):
     @abstractmethod
     def decode(self, code: Bytes, out: Vector) -> None:
         """Write the vector of a code. Raises ValueError if no vector has this code."""
+
+    def encode_sum(self, vector: Vector, before: Vector, after: Vector, out: Bytes) -> bool | None:
+        """Write the code of v + e, rounded, and what is lost to ``after``, where e is ``before``, in one pass.
+
+        Returns False if v + e is not finite; then ``after`` means nothing. Returns None if this codec cannot do it.
+        """
+        return None
 
 
 @final
@@ -151,6 +158,11 @@ class Words(Codec):
     def encode(self, vector: Vector, out: Bytes) -> None:
         """Write the words of the nearest numbers."""
         kernels().to_words(vector, out[: self._size].view(np.uint16), *self._format.to_words)
+
+    def encode_sum(self, vector: Vector, before: Vector, after: Vector, out: Bytes) -> bool:
+        """Write the words of the numbers nearest to v + e."""
+        words = out[: self._size].view(np.uint16)
+        return bool(kernels().to_words_and_rest(vector, before, after, words, *self._format.to_words))
 
     def decode(self, code: Bytes, out: Vector) -> None:
         """Read 16-bit words."""
@@ -248,6 +260,12 @@ class WithTail(Codec):
         self._head.encode(vector[: -self._tail], out[:start])
         out[start : start + self._size] = vector[-self._tail :].view(np.uint8)
 
+    def encode_sum(self, vector: Vector, before: Vector, after: Vector, out: Bytes) -> bool | None:
+        """Write the code of the sum of the first entries, and the bytes of the last ones."""
+        head, start = slice(-self._tail), self._head.num_bytes
+        out[start : start + self._size] = vector[-self._tail :].view(np.uint8)
+        return self._head.encode_sum(vector[head], before[head], after[head], out[:start])
+
     def decode(self, code: Bytes, out: Vector) -> None:
         """Read the first entries, and the bytes of the last ones."""
         start = self._head.num_bytes
@@ -311,6 +329,7 @@ def sent_vectors(encodings: Encodings, length: int, dtype: Any, wire: str | None
     return Sent(gradients, points, gradient_bytes, point_bytes, wire, points_wire)
 
 
+@lru_cache(maxsize=64)
 def codec_of(encoding: str | None, length: int, dtype: Any, exact: int = 0) -> Codec | None:
     """Return the codec of an encoding, which leaves the last ``exact`` entries as they are.
 

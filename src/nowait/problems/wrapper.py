@@ -47,6 +47,7 @@ class Wrapper(ABC):
             message_bytes=size_in_bytes,
             gradient_encoding=None,
             point_encoding=inner.point_encoding,
+            encoded_gradient=None,
             num_statistics=0,
             statistics_momentum=1.0,
             layout=inner.layout,

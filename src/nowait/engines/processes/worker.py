@@ -115,12 +115,14 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     capabilities.take_share(job.share_of(worker), len(job.workers))
     capabilities.start_worker(worker, len(job.workers))
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
-    slot_of_gradient, codecs = connections.gradients[worker], connections.codecs
-    gradient = slot_of_gradient if codecs.gradients is None else np.zeros(job.length, job.dtype)
-    computation = Computation(worker, job.problem, job.seed, gradient, connections.send_details)
-    compute, between, loss_report = computation.compute, computation.between, computation.loss_report
-    if any(codecs):
-        compute = EncodedComputation(worker, compute, connections.send_details, codecs, gradient, slot_of_gradient)
+    setup = (worker, job.problem, job.seed, connections.gradients[worker], connections.send_details)
+    if any(connections.codecs):
+        encoded = EncodedComputation(*setup, like=np.zeros(job.length, job.dtype), codecs=connections.codecs)
+        computation, compute = encoded.plain, encoded.compute
+    else:
+        computation = Computation(*setup)
+        compute = computation.compute
+    between, loss_report = computation.between, computation.loss_report
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
     unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
