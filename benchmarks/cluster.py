@@ -5,8 +5,7 @@
 The gradient is trivial (a copy of the point), so that the communication between worker and server is measured: over the
 network (also on one node) and over shared memory on the driver's own node, with d = 400 and M = 8 and 40; with
 d = 1,000,000 in float64 and M = 4 on one node and on two (``ray.cluster_utils.Cluster``, both on this machine), where
-the network path is measured with and without encryption, and with vectors that travel in fewer bytes. The bytes per step are
-those of one gradient and one point.
+the network path is measured with and without encryption, and with vectors that travel in fewer bytes.
 """
 
 import os

@@ -11,15 +11,15 @@ import pytest
 pytest.importorskip("ray")
 
 from nowait.engines.cluster.back_off import LONGEST_PAUSE, STEADY_SECONDS, BackOff
-from nowait.engines.cluster.host_table import HostRecord, HostTable, choose_nodes
+from nowait.engines.cluster.host_table import FULL_SECONDS, STUCK_SECONDS, HostRecord, HostTable, Request, choose_nodes
 from nowait.engines.cluster.listener import LocalListener
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.network.gateway import Disconnected, Other
-from nowait.engines.network.messages import Message
+from nowait.engines.network.messages import GRACE, Message, MessageKind
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.workers.transport import Gone
+from nowait.engines.workers.transport import Gone, Leaving
 
 
 class Clock:
@@ -155,9 +155,9 @@ def test_hosts_that_do_not_start_or_are_silent_are_overdue():
 def test_a_request_counts_what_is_promised_and_is_not_repeated_at_once():
     hosts = table(host(1), host(2, ready=True))
     assert hosts.request(2, now=1.0) is None, "host 1 will have room for two"
-    assert hosts.request(3, now=1.0) == (1, 5, frozenset())
+    assert hosts.request(3, now=1.0) == Request(1, 5)
     assert hosts.request(3, now=1.2) is None, "too soon"
-    assert hosts.request(3, now=1.6) == (1, 5, frozenset())
+    assert hosts.request(3, now=1.6) == Request(1, 5)
     hosts.do_not_ask_before(9.0)
     assert hosts.request(3, now=8.0) is None
 
@@ -169,8 +169,60 @@ def test_losing_a_host_pauses_its_node_and_counts_those_that_were_of_no_use():
     for place, failures in ((1, 1), (2, 2), (3, 1), (4, 2), (5, 1)):
         hosts.lose(hosts.by_place[place], now=5.0)
         assert hosts.failures_in_a_row == failures
-    assert hosts.request(1, now=5.01) == (1, 1, frozenset({f"node {place}" for place in range(1, 6)}))
+    assert hosts.request(1, now=5.01) == Request(1, 1, frozenset({f"node {place}" for place in range(1, 6)}))
     assert hosts.of(b"1") is None
+
+
+def test_a_node_whose_hosts_become_ready_and_fail_at_once_has_its_own_growing_pause():
+    hosts, pauses = table(), []
+    for number in range(1, 5):
+        failing = host(number, node_id="bad")
+        hosts.add([failing])
+        hosts.is_ready(failing, now=100.0 * number)
+        hosts.lose(failing, now=100.0 * number + 1.0)
+        pauses.append(round(hosts._back_off.next_end() - (100.0 * number + 1.0), 3))
+        assert hosts.request(1, now=100.0 * number + 1.01).paused == {"bad"}
+        assert hosts.request(1, now=100.0 * number + 2.0).paused == frozenset()
+    assert pauses == [0.1, 0.2, 0.4, 0.8]
+
+
+def test_a_host_that_waits_for_resources_is_asked_for_elsewhere_and_its_node_is_paused():
+    waiting, loading = host(1), host(2, connected=True)
+    hosts = table(waiting, loading)
+    assert hosts.request(4, now=STUCK_SECONDS) is None, "both may still start"
+    request = hosts.request(5, now=STUCK_SECONDS + 1.0)
+    assert request == Request(3, 5, frozenset({"node 1"}), (waiting,)), "two of them instead of the waiting host"
+    waiting.cancelled = "the resources of its node went to somebody else"
+    hosts.lose(waiting, now=STUCK_SECONDS + 2.0)
+    assert hosts.failures_in_a_row == 0
+    assert hosts.request(5, now=STUCK_SECONDS + FULL_SECONDS).paused == {"node 1"}
+    assert hosts.request(5, now=STUCK_SECONDS + FULL_SECONDS + 3.0).paused == frozenset()
+
+
+def test_hosts_are_cancelled_only_if_others_were_started_for_their_workers(monkeypatch):
+    from nowait.engines.cluster import provisioner
+
+    killed = []
+    monkeypatch.setattr(provisioner, "_kill", killed.append)
+    stuck = [host(1), host(2)]
+    provisioner._cancel(stuck, instead=0)
+    assert killed == []
+    provisioner._cancel(stuck, instead=1)
+    assert killed == stuck[:1]
+    assert [record.cancelled != "" for record in stuck] == [True, False]
+
+
+def test_a_host_that_leaves_has_no_room_and_its_end_is_no_failure():
+    leaving, staying = host(1, ready=True), host(2, ready=True)
+    hosts = table(leaving, staying)
+    assert hosts.room() == 4
+    hosts.leave(leaving, 30.0, now=5.0)
+    assert hosts.room() == 2
+    assert hosts.request(2, now=6.0) == Request(2, 4, frozenset({"node 1"}))
+    hosts.lose(leaving, now=7.0)
+    assert hosts.failures_in_a_row == 0
+    assert hosts.request(2, now=34.0).paused == {"node 1"}
+    assert hosts.request(2, now=36.0).paused == frozenset(), "a pause, not a failure"
 
 
 # Connections on the driver's own node
@@ -256,6 +308,29 @@ def test_a_host_that_sends_something_wrong_is_given_up_at_once(transport, caplog
     [gone] = transport._on_network_event(Disconnected(b"1", "a record of 8 bytes has 3", wrong=True))
     assert gone == Gone(1, "the host on node 1 is lost (a record of 8 bytes has 3)")
     assert transport._hosts.of(b"1") is None
+
+
+def leaving(content):
+    return Other(b"1", Message(MessageKind.LEAVING, content, ()))
+
+
+def test_a_host_that_says_nonsense_about_leaving_is_given_up(transport, caplog):
+    [gone] = transport._on_network_event(leaving(b""))
+    assert gone == Gone(1, "the host on node 1 is lost (a record of 8 bytes has 0)")
+
+
+def test_a_host_that_leaves_is_dismissed_in_order_and_its_resources_return(transport):
+    released, ended = [], []
+    transport._provisioner.release = released.append
+    transport._gateway.pools[b"1"] = SimpleNamespace(end=lambda: ended.append(True))
+    record = transport._hosts.by_place[1]
+    assert list(transport._on_network_event(leaving(GRACE.pack(30.0)))) == [Leaving(1, 30.0)]
+    assert record.leaving
+    transport.dismiss(1)
+    assert (released, ended) == ([record], [True])
+    assert transport._gateway.pools == transport._hosts.by_place == {}
+    transport.dismiss(1)
+    assert len(released) == 1, "it is gone already"
 
 
 def test_a_host_that_uses_a_message_of_another_engine_is_given_up(transport, caplog):

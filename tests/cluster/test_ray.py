@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import logging
 import os
 import pickle
 import signal
 import socket
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +18,16 @@ import pytest
 import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Watched, train_until
 from nowait.api.recorded import cluster_of
+from nowait.engines.cluster.probe import check_address
 from nowait.engines.network.messages import POINT_ORDER, MessageKind
 from nowait.engines.network.relay import clock_difference
 from nowait.engines.network.sockets import ServerSocket
 from nowait.recording import describe
 from nowait.recording.sent import Sent
 from nowait.testing import CATALOGUE, ENGINE_CHECKS
+
+ray = pytest.importorskip("ray")
+provisioner = pytest.importorskip("nowait.engines.cluster.provisioner")
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
 ORDER = [2, 0, 1, 1, 2, 2, 0, 2]
@@ -38,6 +44,10 @@ def joined(run):
 
 def lost(run):
     return [int(event["worker"]) for event in run.trace.events if event["kind"] == 1]
+
+
+def warnings(caplog):
+    return [record.message for record in caplog.records if record.name == "nowait" and record.levelno > logging.INFO]
 
 
 def check_that_it_replays(run, problem, method=ASYNCHRONOUS):
@@ -195,9 +205,18 @@ def test_a_host_that_is_stopped_is_noticed_and_replaced(nodes, caplog):
     check_that_it_replays(run, Faulty())
 
 
-def test_nodes_are_added_and_removed_while_it_trains(nodes, only, caplog):
+def drain(node_id):
+    """What `ray drain-node` does when a machine is about to be taken away."""
+    reason, deadline = ray.core.generated.autoscaler_pb2.DRAIN_NODE_REASON_PREEMPTION, int(1000 * (time.time() + 60))
+    assert ray._private.worker.global_worker.gcs_client.drain_node(node_id, reason, "a test", deadline) == (True, "")
+
+
+def test_nodes_are_added_removed_and_drained_while_it_trains(nodes, only, caplog, monkeypatch):
+    """The first node is lost at once. The workers of the second, which is drained, deliver and leave."""
+    monkeypatch.setattr(provisioner, "SECONDS_BETWEEN_POLLS", 0.1)
+    caplog.set_level(logging.INFO, "nowait")
     node = {"num_cpus": 0, "resources": {"elsewhere": 2}, "object_store_memory": 100 * 2**20}
-    first, more = nodes.add_node(**node), []
+    first, more, drained = nodes.add_node(**node), [], []
 
     class Change(Watched):
         def on_step(self, control):
@@ -205,7 +224,12 @@ def test_nodes_are_added_and_removed_while_it_trains(nodes, only, caplog):
                 more.append(nodes.add_node(**node))
             if len(self.jobs) == 4 and first in nodes.worker_nodes:
                 nodes.remove_node(first, allow_graceful=False)
-            if set(control.workers) == {2, 3}:
+            if set(control.workers) == {2, 3} and not drained:
+                drained.append(more[0].node_id)
+                drain(drained[0])
+
+        def on_worker_lost(self, control, worker):
+            if not control.workers:
                 control.stop()
 
     change = Change(ASYNCHRONOUS, None)
@@ -213,9 +237,63 @@ def test_nodes_are_added_and_removed_while_it_trains(nodes, only, caplog):
     nodes.remove_node(more[0])
     assert run.trace.initial_workers.tolist() == [0, 1]
     assert joined(run) == [2, 3]
-    assert lost(run) == [0, 1]
-    assert "is lost" in caplog.text
+    assert lost(run)[:2] == [0, 1]
+    assert sorted(lost(run)[2:]) == [2, 3]
+    [warning] = warnings(caplog)
+    assert "is lost" in warning, "the node that was removed"
+    assert f"the host on node {drained[0][:8]}" in caplog.text
+    assert "its workers [2, 3] deliver what they compute" in caplog.text
     check_that_it_replays(run, Faulty())
+
+
+@pytest.mark.parametrize("where", ["near", "far"])
+def test_a_host_that_is_sent_sigterm_lets_its_workers_deliver_and_leave(where, only, caplog):
+    caplog.set_level(logging.INFO, "nowait")
+
+    class Terminate(Faulty):
+        def gradient(self, point, sample):
+            if (sample.worker, sample.job) == (0, 10):
+                os.kill(parent_of(os.getppid()), signal.SIGTERM)
+            return super().gradient(point, sample)
+
+    class Left(nw.Callback):
+        def on_worker_lost(self, control, worker):
+            if not control.workers:
+                control.stop()
+
+    run = nw.train(Terminate(), ASYNCHRONOUS, workers=2, steps=10**9, engine=only(where), callbacks=[Left()])
+    assert sorted(lost(run)) == [0, 1]
+    jobs = run.trace.job[run.trace.worker == 0]
+    assert len(jobs) > 10, "what it computed meanwhile counts"
+    assert np.array_equal(jobs, np.arange(len(jobs)))
+    assert run.stats.lost <= 2, "the tickets that nobody had begun"
+    assert warnings(caplog) == []
+    assert "leaves within 120 s" in caplog.text
+    check_that_it_replays(run, Faulty())
+
+
+def test_a_host_without_workers_is_given_back(both, caplog):
+    """Worker 0 is on the driver's node; worker 1, which is on the other one, is removed."""
+    caplog.set_level(logging.INFO, "nowait")
+
+    class GiveBack(Watched):
+        def on_step(self, control):
+            if self.jobs.keys() == {0, 1} and 1 in control.workers:
+                control.remove_worker(1)
+            if 1 not in control.workers and ray.available_resources().get("CPU") == 5:
+                control.stop()
+
+    watch = GiveBack(ASYNCHRONOUS, None)
+    engine = replace(both, idle_seconds=0.2)
+    run = nw.train(Faulty(), watch, workers=2, steps=10**9, engine=engine, callbacks=[watch])
+    assert lost(run) == [1]
+    assert "a host has had no workers for 0.2 s: it is given back" in caplog.text
+    assert warnings(caplog) == []
+    check_that_it_replays(run, Faulty())
+
+
+def test_the_address_of_a_cluster_answers(nodes):
+    check_address(nodes.address)
 
 
 def test_room_that_a_worker_leaves_is_filled(only):

@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+from nowait.engines.network.contents import grace_seconds
 from nowait.engines.network.gateway import Disconnected, Failed, Gateway, Other, Ready
 from nowait.engines.network.handshake import ProtocolError
-from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, POINT_ORDER, START, Message, MessageKind
+from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE, POINT_ORDER, START, Message, MessageKind
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
@@ -131,7 +132,12 @@ def test_a_worker_that_was_started_again_keeps_its_point_when_its_first_process_
 
 
 def test_gradients_are_received_into_the_slots_of_their_workers(setting):
-    content = report(0, 1) + report(0, 1, ReportKind.TRAINING_LOSS, math.nan) + report(0, 0)
+    content = (
+        report(0, 1)
+        + report(0, 1, ReportKind.TRAINING_LOSS, math.nan)
+        + report(0, 1, ReportKind.LOADING)
+        + report(0, 0)
+    )
     slots = setting.gateway.gradient_slots(HOST, MessageKind.REPORTS, content, 2)
     assert [slot is setting.gradients[worker] for slot, worker in zip(slots, [1, 0], strict=True)] == [True, True]
 
@@ -172,6 +178,8 @@ def details(*values):
 
 WRONG = {
     "a worker of another host": (MessageKind.REPORTS, report(0, 5), [np.ones(5)]),
+    "another host's process leaves": (MessageKind.REPORTS, report(12, 1, ReportKind.LEAVING), []),
+    "another worker's process leaves": (MessageKind.REPORTS, report(10, 1, ReportKind.LEAVING), []),
     "a gradient is missing": (MessageKind.REPORTS, report(0, 1), []),
     "half a report": (MessageKind.REPORTS, report(0, 1)[:-1], [np.ones(5)]),
     "a loss": (MessageKind.REPORTS, report(0, 1, ReportKind.LOSS), []),
@@ -246,3 +254,19 @@ def test_other_messages_are_answered_or_passed_on(setting):
     assert (kind, CLOCK.unpack(content)[0]) == (MessageKind.TIME, 4.0)
     assert setting.events(MessageKind.FAILED, b"no module \xff") == [Failed(HOST, "no module \ufffd")]
     assert setting.events(99, b"x") == [Other(HOST, Message(99, b"x", ()))]
+
+
+def test_a_worker_process_says_that_it_leaves(setting):
+    record = report(11, 1, ReportKind.LEAVING)
+    assert setting.events(MessageKind.REPORTS, record) == [Reports(record, {})]
+
+
+def test_a_host_says_when_it_leaves(setting):
+    [event] = setting.events(MessageKind.LEAVING, GRACE.pack(30.0))
+    assert (event.identity, grace_seconds(event.message.content)) == (HOST, 30.0)
+
+
+@pytest.mark.parametrize("content", [b"", GRACE.pack(-1.0), GRACE.pack(math.nan), GRACE.pack(math.inf)])
+def test_a_time_to_leave_is_a_number_of_seconds(content):
+    with pytest.raises(ProtocolError):
+        grace_seconds(content)

@@ -76,6 +76,12 @@ class Everything(Bare):
     def training_loss(self):
         return 0.5
 
+    def loading_seconds(self):
+        return 0.0, 0.0
+
+    def device_of(self, worker):
+        return f"cuda:{worker}"
+
     def write_model(self, params, path, metadata):
         pass
 
@@ -177,6 +183,7 @@ def test_a_problem_without_optional_members_gets_the_defaults():
         "layout",
         "evaluate",
         "training_loss",
+        "loading_seconds",
         "write_files",
         "write_model",
         "model",
@@ -194,6 +201,7 @@ def test_a_problem_without_optional_members_gets_the_defaults():
     assert found.message_bytes(np.zeros(3, np.float32)) == 12
     assert found.prepare() is None
     assert found.device_memory() is None
+    assert found.device_of(3) == "cpu"
 
 
 def test_attributes_that_are_not_callable_do_not_count_as_methods():

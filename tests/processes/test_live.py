@@ -83,7 +83,7 @@ def test_it_is_shown_on_a_terminal():
     os.close(ours)
     assert process.returncode == 0
     assert b"AsynchronousSGD: step" in seen
-    assert b"s per gradient" in seen
+    assert b"s/gradient" in seen
 
 
 def test_without_a_standard_error_stream_nothing_is_shown(monkeypatch):

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from nowait.api.recorded import entry, fingerprint_of, labels_of, part, read_config
-from nowait.api.train_arguments import checked_server_threads
+from nowait.api.train_arguments import checked_metrics_address, checked_server_threads
 from nowait.api.training import Training, connected_plan, run_training
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Update, checks
@@ -44,6 +44,7 @@ def resume(
     engine: str | RayCluster | None = None,
     server_threads: int | None = None,
     progress: bool | None = None,
+    metrics_port: int | str | tuple[str, int] | None = None,
 ) -> Run:
     """Continue a run of ``nw.train`` from the last complete checkpoint in its folder.
 
@@ -54,13 +55,14 @@ def resume(
     Method, update, output and speeds are rebuilt from ``config.json``; parts that are not of this library have to be
     passed again, and so has the problem, which is compared with the one of the run. A run that a signal ended can be
     resumed too. It continues on the engine it had, unless ``engine`` names another one; a cluster that was joined by
-    ``host:port`` has to be named again. No code that the folder names is run. ``server_threads`` is not recorded.
+    ``host:port`` has to be named again. No code that the folder names is run. ``server_threads`` and
+    ``metrics_port`` are not recorded.
     Gradients after the checkpoint are computed again, those that were in flight or held by the method are lost, and
     none is applied twice. The trace continues with a "resumed" event.
     """
     called = perf_counter()
     require_worker_processes()
-    threads = checked_server_threads(server_threads)
+    threads, metrics_address = checked_server_threads(server_threads), checked_metrics_address(metrics_port)
     path = Path(folder)
     config = read_config(path)
     plan = TrainingPlan.of(config, speeds, engine)
@@ -94,6 +96,7 @@ def resume(
                     fingerprint=fingerprint,
                     labels=labels,
                     server_threads=threads,
+                    metrics_address=metrics_address,
                 )
             )
     finally:

@@ -10,6 +10,7 @@ from typing import Any
 from nowait.api.parts import checked_kept
 from nowait.api.train_arguments import (
     check_slowed_workers,
+    checked_metrics_address,
     checked_server_threads,
     checked_slowdown,
     checked_speeds,
@@ -57,6 +58,7 @@ def train(
     server_threads: int | None = None,
     labels: Mapping[str, Any] | None = None,
     progress: bool | None = None,
+    metrics_port: int | str | tuple[str, int] | None = None,
 ) -> Run:
     """Train with real worker processes: on this machine, by default one for each core, or on a Ray cluster.
 
@@ -83,7 +85,8 @@ def train(
     keeps less of the trace of a very long run, which then cannot be replayed. The first Ctrl-C, SIGTERM or SIGHUP ends
     the run and returns it; a second one kills it. ``initial`` is a vector; for a ``TorchProblem`` also a state dict, a
     model or a ``.safetensors`` file. ``labels`` are stored in ``config.json``. ``progress`` None shows a live view on a
-    terminal.
+    terminal. ``metrics_port=9100`` shows the numbers of the run to Prometheus, at http://127.0.0.1:9100/metrics;
+    ``"0.0.0.0:9100"`` also to other machines.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
@@ -93,7 +96,7 @@ def train(
     """
     called = perf_counter()
     require_worker_processes()
-    threads = checked_server_threads(server_threads)
+    threads, metrics_address = checked_server_threads(server_threads), checked_metrics_address(metrics_port)
     cluster = checked_engine(engine)
     plan = TrainingPlan(
         workers=checked_workers(workers, speeds, cluster),
@@ -133,5 +136,6 @@ def train(
                 initial=initial,
                 labels=dict(labels or {}),
                 server_threads=threads,
+                metrics_address=metrics_address,
             )
         )

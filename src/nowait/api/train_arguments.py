@@ -11,6 +11,7 @@ from nowait.core import checks
 from nowait.engines.cluster import RayCluster
 from nowait.speeds import Adversary, Speeds
 
+LAST_PORT = 65_535
 MOST_WORKERS = 2**22
 """The largest number of process ids that Linux allows."""
 
@@ -82,6 +83,24 @@ def checked_slowdown(slowdown: Mapping[int, float] | None) -> dict[int, float]:
 def checked_server_threads(threads: Any) -> int | None:
     """Return the number of threads for the server's passes over params; None chooses it."""
     return None if threads is None else checks.at_least(1, threads, "server_threads", "the server's own is one of them")
+
+
+def checked_metrics_address(port: Any) -> tuple[str, int] | None:
+    """Return where metrics are shown: 9100 on this machine only, "0.0.0.0:9100", or ("0.0.0.0", 9100)."""
+    if port is None:
+        return None
+    host: Any = "127.0.0.1"
+    number = port
+    if isinstance(port, str):
+        host, _, number = port.rpartition(":")
+        host, number = host.strip("[]"), int(number) if number.isdigit() else number
+    elif isinstance(port, (tuple, list)) and len(port) == 2:
+        host, number = port
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LAST_PORT or not host:
+        raise ValueError(
+            f'metrics_port must be a port, such as 9100, or an address, such as "0.0.0.0:9100", got {port!r}'
+        )
+    return str(host), number
 
 
 def check_slowed_workers(slowdown: Mapping[int, float], most: int | None) -> None:

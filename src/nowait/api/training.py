@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.api.training_plan import TrainingPlan
@@ -31,6 +31,9 @@ from nowait.problems.encodings import Encodings, sent_vectors
 from nowait.recording import HistoryRecorder, Run, describe
 from nowait.recording.best import BEST, BestFile
 from nowait.recording.folder import RunFolder
+
+if TYPE_CHECKING:
+    from nowait.engines.metrics_server import MetricsServer
 
 
 @final
@@ -56,6 +59,8 @@ class Training:
     labels: dict[str, Any] = field(default_factory=dict)
     server_threads: int | None = None
     """Not a part of the plan, because it changes no result: None chooses it."""
+    metrics_address: tuple[str, int] | None = None
+    """Where Prometheus finds the numbers of the run."""
 
 
 @contextlib.contextmanager
@@ -77,6 +82,7 @@ def run_training(training: Training) -> Run:
     checkpoint = None if resumed is None else resumed.latest()
     workers = list(range(plan.fewest)) if checkpoint is None else checkpoint.state.workers
     with contextlib.ExitStack() as stack:
+        metrics = _open_metrics(training, stack)  # first: a port that is in use is refused at once
         zygote = None
         if plan.engine is None:  # early, so that it imports modules while the rest is prepared
             zygote = stack.enter_context(contextlib.closing(launch_zygote(training.problem, len(workers))))
@@ -104,7 +110,7 @@ def run_training(training: Training) -> Run:
             on_host=plan.engine is not None,
             share=share,
         )
-        parts.checkpoint, parts.called = checkpoint, training.called
+        parts.checkpoint, parts.called, parts.metrics = checkpoint, training.called, metrics
         _note_what_is_sent(training, parts, slots[0])
         del checkpoint  # the session drops its vectors when they are no longer needed
         parts.config |= {setting.name: describe(getattr(plan, setting.name)) for setting in fields(plan)}
@@ -125,6 +131,15 @@ def _note_what_is_sent(training: Training, parts: Parts, points: Slots) -> None:
     if plan.engine is not None:
         encodings = Encodings.of(parts.problem)
         parts.recorder.sent = sent_vectors(encodings, points.length, points.dtype, plan.wire, plan.points_wire)
+
+
+def _open_metrics(training: Training, stack: contextlib.ExitStack) -> MetricsServer | None:
+    """Start to show the numbers of the run to Prometheus, if that was asked for."""
+    if training.metrics_address is None:
+        return None
+    from nowait.engines.metrics_server import MetricsServer
+
+    return stack.enter_context(contextlib.closing(MetricsServer.open(training.metrics_address)))
 
 
 def _server_threads(training: Training, length: int) -> int:

@@ -29,6 +29,11 @@ def engine_of(engine: str, address: str | None) -> str | RayCluster:
     return RayCluster(address=address)
 
 
+def port_of(text: str | None) -> int | str | None:
+    """Return ``--metrics-port`` as ``nw.train`` takes it: a number, or host:port."""
+    return int(text) if text is not None and text.isdigit() else text
+
+
 def free_folder(folder: Path) -> Path:
     """Return the first numbered variant of a folder name that does not exist."""
     candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(1, 1_000_000))
@@ -71,6 +76,10 @@ Engine = Annotated[str, typer.Option(help="processes, on this machine, or ray.")
 Address = Annotated[
     str | None,
     typer.Option(help="With --engine ray: auto or host:port.", show_default="a new local Ray"),
+]
+MetricsPort = Annotated[
+    str | None,
+    typer.Option(help="Show the run to Prometheus at this port of this machine, or at host:port.", show_default="no"),
 ]
 Seed = Annotated[int, typer.Option(help="The seed of samples and speeds.", min=0)]
 Folder = Annotated[Path | None, typer.Option(help="Where the run goes, a new folder.", show_default="runs/<command>-N")]

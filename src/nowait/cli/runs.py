@@ -259,6 +259,8 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
         console.print(
             f"delays: median {np.median(delay):.0f}, mean {delay.mean():.1f}, longest {delay.max()}", highlight=False
         )
+    if run.stats.diagnosis:
+        console.print(run.stats.diagnosis, highlight=False)
     if run.stats.advice:
         console.print(run.stats.advice, style="yellow", highlight=False)
     resumable = run.stats.interrupted and run.stats.engine in ("processes", "ray")

@@ -103,6 +103,13 @@ class Capabilities:
     """``evaluate(params)`` returns metrics by name. If "loss" is among them, ``loss`` is not called as well."""
     training_loss: Callable[[], float | None] | None
     """``training_loss()`` is the loss from which the latest gradient of this process was computed; None if unknown."""
+    loading_seconds: Callable[[], tuple[float, float]] | None
+    """``loading_seconds()`` is how long the latest gradient of this process waited for its data.
+
+    It returns the seconds inside of computing the gradient, and those before it, in ``between_gradients``.
+    """
+    device_of: Callable[[int], str]
+    """``device_of(worker)`` is the name of the device on which a worker computes. Default: "cpu"."""
     write_files: Callable[[Vector, Any], None] | None
     """``write_files(params, folder)`` is called at the end of a run that has a folder."""
     write_model: Callable[[Vector, Any, Mapping[str, str]], None] | None
@@ -168,6 +175,8 @@ class Capabilities:
             usual_update=_method(problem, "usual_update") or Sgd,
             evaluate=_method(problem, "evaluate"),
             training_loss=_method(problem, "training_loss"),
+            loading_seconds=_method(problem, "loading_seconds"),
+            device_of=_method(problem, "device_of") or _on_processor,
             write_files=_method(problem, "write_files"),
             write_model=_method(problem, "write_model"),
             checkpoint_model=_method(problem, "checkpoint_model") or _do_nothing,
@@ -234,6 +243,11 @@ def _do_nothing() -> None:
 
 def _start_nothing(number: int, count: int) -> None:
     """Do nothing; used if a problem has no ``take_share`` or ``start_worker``."""
+
+
+def _on_processor(_: int) -> str:
+    """Return "cpu"; used if a problem has no ``device_of``."""
+    return "cpu"
 
 
 def size_in_bytes(params: Vector) -> int:

@@ -12,6 +12,7 @@ from nowait.core import Event, GradientArrived, Server, WorkerJoined, WorkerLost
 from nowait.core.memory import to_host
 from nowait.core.types import Vector
 from nowait.recording import Callback, Control, History
+from nowait.recording.worker_stats import WorkerStats
 
 if TYPE_CHECKING:
     from nowait.engines.session import Session
@@ -169,6 +170,11 @@ class SessionControl:
     def training_loss(self) -> float | None:
         """The mean loss of the workers' gradients since the latest evaluation."""
         return self._session.training_losses.latest
+
+    @property
+    def by_worker(self) -> tuple[WorkerStats, ...]:
+        """Where each worker is, how much it has delivered, and where its time goes."""
+        return self._session.by_worker(self._session.server.now)
 
     def recent(self, column: str, count: int = 2_000) -> NDArray[Any]:
         """Return a column of the trace for the latest arrivals."""

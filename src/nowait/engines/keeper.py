@@ -37,6 +37,8 @@ class Keeper:
     """Returns the workers that a resumed run should have; set by the engine."""
     next_step: float = field(init=False, default=0.0)
     next_time: float = field(init=False, default=0.0)
+    latest: float = field(init=False, default=0.0)
+    """When the latest checkpoint was made, in seconds of the run."""
     _pending: tuple[BackgroundWrite, Version] | None = field(init=False, default=None)
     """A checkpoint that is being written, and the version of params it references."""
 
@@ -88,6 +90,7 @@ class Keeper:
 
     def plan(self, server: Server) -> None:
         """Schedule the next checkpoint, counted from now."""
+        self.latest = server.now
         self.next_step, self.next_time = server.steps + self.every, server.now + self.every_seconds
 
     def close(self) -> None:

@@ -14,9 +14,13 @@ from nowait.core import Server
 from nowait.engines.budget import Budget
 from nowait.engines.progress import is_on_terminal
 from nowait.recording import TraceRecorder
+from nowait.recording.phases import PHASES
+from nowait.recording.worker_stats import WorkerStats
 
 MOST_WORKERS = 12
 """With more workers, only the slowest are shown."""
+LONGEST_NODE = 14
+"""Characters of a node's name that are shown."""
 RECENT = 2_000
 """Delays are those of this many recent arrivals."""
 
@@ -31,6 +35,8 @@ class WorkerView:
     seconds: float
     """Mean seconds per gradient; negative if none has arrived."""
     state: str
+    stats: WorkerStats | None = None
+    """Where it is and where its time goes; None if that is not known."""
 
 
 @final
@@ -90,17 +96,22 @@ class LiveView:
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for column in ("worker", "share", "gradients", "s per gradient", "now"):
-            table.add_column(column, justify="left" if column == "now" else "right")
+        nodes = {view.stats.node for view in workers if view.stats is not None}
+        with_nodes = ["node"] if len(nodes) > 1 else []
+        for column in ("worker", *with_nodes, "share", "gradients", "s/gradient", "mostly", "now"):
+            table.add_column(column, justify="left" if column in ("node", "mostly", "now") else "right")
         total = max(1, sum(view.gradients for view in workers))
         shown = sorted(workers, key=lambda view: (view.state == "", -view.seconds))[:MOST_WORKERS]
         for view in sorted(shown, key=lambda view: view.worker):
             seconds = "" if view.seconds < 0 else f"{view.seconds:.3g}"
+            node = "" if view.stats is None else shortened(view.stats.node)
             table.add_row(
                 str(view.worker),
+                *([node] if with_nodes else []),
                 f"{view.gradients / total:.1%}",
                 f"{view.gradients:,}",
                 seconds,
+                "" if view.stats is None else mostly(view.stats),
                 view.state or "computes",
             )
         hidden = len(workers) - len(shown)
@@ -130,3 +141,14 @@ class LiveView:
         if not share or server.now <= 0:
             return ""
         return f", about {server.now * (1 / share - 1):.0f} s left"
+
+
+def mostly(stats: WorkerStats) -> str:
+    """Return the phase that took most of a worker's time, with its share; empty if there is none yet."""
+    phase = max(PHASES, key=stats.share_of)
+    return f"{phase} {stats.share_of(phase):.0%}" if stats.phases.total > 0 else ""
+
+
+def shortened(name: str) -> str:
+    """Return the name of a node, cut in the middle if it is long."""
+    return name if len(name) <= LONGEST_NODE else f"{name[: LONGEST_NODE // 2]}…{name[1 - LONGEST_NODE // 2 :]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from nowait.core import Server
 from nowait.core.capabilities import Capabilities
@@ -15,6 +15,9 @@ from nowait.engines.keeper import Keeper
 from nowait.recording import Callback, TraceRecorder
 from nowait.recording.best import BestFile
 from nowait.recording.checkpoints import Checkpoint
+
+if TYPE_CHECKING:
+    from nowait.engines.metrics_server import MetricsServer
 
 
 @final
@@ -44,6 +47,8 @@ class Parts:
     """Records the problem's fingerprint, or compares it with that of the run; for engines with worker processes."""
     given_problem: Any = None
     """The problem that the user gave, if the engine has wrapped it."""
+    metrics: MetricsServer | None = None
+    """Shows the numbers of the run to Prometheus."""
     called: float = field(default_factory=perf_counter)
     """When the user's call began, by ``perf_counter``: before loading, compiling and starting processes."""
 

@@ -8,11 +8,14 @@ from typing import final
 
 import numpy as np
 
+from nowait.core.capabilities import Capabilities
 from nowait.core.memory import memory_of, to_host
 from nowait.core.types import Integers, Vector, norm
 from nowait.engines.parts import Parts
 from nowait.problems.encodings import codec_of
 from nowait.recording import HistoryRecorder, Run, Stats
+from nowait.recording.sent import Sent
+from nowait.recording.worker_stats import stats_of_workers
 
 HOPELESS = 1e20
 """A loss this many times larger than the first one means that the run diverged."""
@@ -45,7 +48,9 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
     if parts.keeper is not None:
         recorder.finish(ending.seconds, last_norm)
     trace = recorder.trace(ending.seconds, last_norm)
-    bytes_of_gradient, bytes_of_point = _bytes_sent(parts, last)
+    bytes_of_gradient, bytes_of_point = _bytes_sent(trace.sent, parts.capabilities, last)
+    phases = tally.phases
+    by_worker = () if phases is None else stats_of_workers(phases, tally.valid, trace.placements, ending.seconds)
     work = _padded(tally.valid, int(max(trace.initial_workers, default=-1)) + 1)
     return Run(
         params=server.finish(last),
@@ -69,15 +74,15 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
             interrupted=ending.interrupted,
             bytes_up=tally.arrivals * bytes_of_gradient,
             bytes_down=(server.num_tickets - tally.repeats) * bytes_of_point,
+            by_worker=by_worker,
         ),
         config=parts.config,
         problem=parts.problem if parts.given_problem is None else parts.given_problem,
     )
 
 
-def _bytes_sent(parts: Parts, params: Vector) -> tuple[int, int]:
+def _bytes_sent(sent: Sent | None, can: Capabilities, params: Vector) -> tuple[int, int]:
     """Return the bytes of a gradient and of a point as they were sent, or would be."""
-    sent, can = parts.recorder.sent, parts.capabilities
     if sent is not None:
         return sent.gradient_bytes, sent.point_bytes
     codec = codec_of(can.point_encoding, params.size, params.dtype, can.num_statistics)

@@ -21,6 +21,7 @@ from nowait.engines.results import Ending, build_run, is_reasonable
 from nowait.engines.training_losses import TrainingLosses
 from nowait.recording import History, HistoryRecorder, Run
 from nowait.recording.checkpoints import Checkpoint
+from nowait.recording.worker_stats import WorkerStats
 
 __all__ = ["Evaluator", "Parts", "Session", "Snapshot", "WorkerControl"]
 
@@ -160,6 +161,10 @@ class Session:
     def recent(self, column: str, count: int) -> NDArray[Any]:
         """Return a column of the trace for the latest arrivals."""
         return self._parts.recorder.recent(column, count)
+
+    def by_worker(self, now: float) -> tuple[WorkerStats, ...]:
+        """Return where each worker is, how much it has delivered, and where its time goes."""
+        return self._parts.recorder.by_worker(now)
 
     @property
     def worker_control(self) -> WorkerControl:

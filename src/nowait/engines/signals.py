@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self, final
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 HANGUP = getattr(signal, "SIGHUP", None)
 """Sent when the terminal is closed; None on Windows."""
+
+
+@contextlib.contextmanager
+def first_sigterm(call: Callable[[], object]) -> Iterator[None]:
+    """In the main thread, the first SIGTERM calls a function; a second one does what it did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+
+    def on_signal(*_: object) -> None:
+        signal.signal(signal.SIGTERM, before)
+        call()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @final

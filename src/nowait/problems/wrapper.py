@@ -56,6 +56,8 @@ class Wrapper(ABC):
             usual_update=inner.usual_update,
             evaluate=inner.evaluate,
             training_loss=inner.training_loss,
+            loading_seconds=inner.loading_seconds,
+            device_of=inner.device_of,
             write_files=inner.write_files,
             write_model=inner.write_model,
             checkpoint_model=inner.checkpoint_model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -40,6 +41,9 @@ class Gradients:
         self._devices, self._settings = devices, settings
         self._prefetches: dict[tuple[int, str], Prefetch] = {}
         self._latest_losses: list[torch.Tensor] = []
+        self.loading_seconds = (0.0, 0.0)
+        """How long the latest ticket waited for its batches, and how long a batch was drawn before it began."""
+        self._seconds_between = 0.0
         self.loaders: Loaders | None = None
 
     def with_batches(self, batches: Batches) -> Gradients:
@@ -66,6 +70,7 @@ class Gradients:
     def add(self, bound: BoundModel, sample: Sample) -> None:
         """Add the gradients of all batches of a ticket to those of the model's parameters."""
         self._latest_losses.clear()
+        self.loading_seconds, self._seconds_between = (0.0, self._seconds_between), 0.0
         if self.prefetches_on(bound.device):
             self._add_with_prefetch(bound, sample)
         else:
@@ -73,9 +78,11 @@ class Gradients:
 
     def between_gradients(self) -> None:
         """Draw the next batch, if the GPU was too fast for that to be done while it computed."""
+        began = time.perf_counter()
         with self._settings.active():
             for prefetch in self._prefetches.values():
                 prefetch.between_gradients()
+        self._seconds_between = time.perf_counter() - began
 
     def mean_loss(self) -> float | None:
         """Return the mean loss of the batches of the latest ticket; None before the first one."""
@@ -96,11 +103,14 @@ class Gradients:
         parts = self._accumulate.of_worker(sample.worker)
         with seeded(sample.part(parts).key):
             for part in range(parts):
+                began = time.perf_counter()
                 drawn = None if self.loaders is None else self.loaders.take(sample, part)
                 if drawn is not None and drawn.states is not None:
                     set_generator_states(drawn.states)
                 batch = self._batches.draw(sample, part, parts) if drawn is None else drawn.batch
-                self._backward(bound, moved(batch, bound.device), parts)
+                batch = moved(batch, bound.device)
+                self._loaded_since(began)
+                self._backward(bound, batch, parts)
 
     def _add_with_prefetch(self, bound: BoundModel, sample: Sample) -> None:
         """Do the same on a GPU, and copy the first batch of the next ticket there while the GPU computes.
@@ -114,13 +124,22 @@ class Gradients:
         prefetch = self._prefetches[name]
         parts = self._accumulate.of_worker(sample.worker)
         for part in range(parts):
+            began = time.perf_counter()
             if part == 0:
                 batch = prefetch.take(sample, self._first_batch)
             else:
                 batch = moved(self._batch(sample, part), bound.device)
+            self._loaded_since(began)
             with seeded(sample.part(parts).key + part):
                 self._backward(bound, batch, parts)
+        began = time.perf_counter()
         prefetch.prepare_after(sample, self._first_batch, self._is_first_batch_ready)
+        if prefetch.has_prepared and prefetch.is_idle():
+            self._loaded_since(began)  # the device had nothing to do any more while the batch was drawn
+
+    def _loaded_since(self, began: float) -> None:
+        inside, before = self.loading_seconds
+        self.loading_seconds = (inside + time.perf_counter() - began, before)
 
     def _backward(self, bound: BoundModel, batch: Any, parts: int) -> None:
         with self._settings.precision(bound.device):

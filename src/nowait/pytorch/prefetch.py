@@ -61,11 +61,19 @@ class Prefetch:
         if not follows:
             return
         following = Sample(sample.worker, sample.job + 1, (sample.key + TICKET_STRIDE) & MASK)
-        is_idle = self._stream is not None and current_stream(self._device).query()
-        if is_idle or not is_ready(following):
+        if (self._stream is not None and self.is_idle()) or not is_ready(following):
             self._postponed = (following, draw)
         else:
             self._prepare(following, draw)
+
+    @property
+    def has_prepared(self) -> bool:
+        """True if the batch of the next ticket is prepared."""
+        return self._prepared is not None
+
+    def is_idle(self) -> bool:
+        """Return True if the device has computed everything it was given."""
+        return self._stream is None or bool(current_stream(self._device).query())
 
     def between_gradients(self) -> None:
         """Prepare the next batch now, if that was postponed."""

@@ -347,6 +347,14 @@ class TorchProblem:
         """Return the mean loss of the batches from which the latest gradient of this process was computed."""
         return self._gradients.mean_loss()
 
+    def loading_seconds(self) -> tuple[float, float]:
+        """Return how long the latest gradient of this process waited for its batches, inside of it and before it."""
+        return self._gradients.loading_seconds
+
+    def device_of(self, worker: int) -> str:
+        """Return the name of the device on which a worker computes."""
+        return str(self._gradients.device_of(worker))
+
     # For users
 
     def evaluate(self, params: Vector) -> dict[str, float]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from nowait.core.types import Vector
 from nowait.recording.history import History
+from nowait.recording.worker_stats import WorkerStats
 
 
 class Control(Protocol):
@@ -68,6 +69,13 @@ class Control(Protocol):
 
         In ``on_evaluate``, and while no gradient has arrived after it, the mean up to that evaluation. None if there
         is none, or the problem has no ``training_loss()``.
+        """
+
+    @property
+    def by_worker(self) -> tuple[WorkerStats, ...]:
+        """Where each worker is, how much it has delivered, and where its time went so far, as in ``run.stats``.
+
+        Empty in a simulation. It reads thousands of arrivals: ask for it at evaluations, not at every step.
         """
 
     def recent(self, column: str, count: int = 2_000) -> NDArray[Any]:

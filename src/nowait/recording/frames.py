@@ -44,6 +44,8 @@ class Kind(IntEnum):
     EVENTS = 3
     END = 4
     """How the run ended, as JSON."""
+    WORKERS = 5
+    """Where processes were started since the frame before of this kind, and seconds of loading data, as JSON."""
 
 
 class Frame(NamedTuple):

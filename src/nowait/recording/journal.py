@@ -28,6 +28,7 @@ from nowait.recording.frames import (
 )
 from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, STEP_COLUMNS, STEP_DTYPE
 from nowait.recording.sent import Sent
+from nowait.recording.worker_stats import Loading, Placement, read_workers, workers_body
 
 KEPT = ("full", "sampled", "none")
 """How much of a trace is kept: all arrivals, some of each worker, or none."""
@@ -67,6 +68,10 @@ class JournalWriter:
         self.file.append(frame_bytes(kind, self._frames, body, first, count))
         self._frames += 1
 
+    def workers(self, placements: Sequence[Placement], loading: Loading) -> None:
+        """Append where processes were started since the last call, and all seconds of loading data so far."""
+        self.write(Kind.WORKERS, workers_body(placements, loading), count=len(placements))
+
     def end(self, seconds: float, last_norm: float, arrivals: int) -> None:
         """Append the last frame, which says how the run ended."""
         self.write(Kind.END, json_body({"seconds": seconds, "last_norm": last_norm, "arrivals": arrivals}))
@@ -89,6 +94,10 @@ class Journal:
         self._steps: list[Frame] = []
         self._step_ranges: list[tuple[int, int]] = []
         self._events: list[Frame] = []
+        self.placements: list[Placement] = []
+        """Where processes of workers were started."""
+        self.loading: Loading = {}
+        """Seconds that each worker loaded data, inside of computing and before it."""
         self.ends: list[int] = []
         """Where each frame ends."""
         self.end: dict[str, float] | None = None
@@ -129,6 +138,8 @@ class Journal:
             self._step_ranges.append((frame.first, last))
         elif frame.kind == Kind.EVENTS:
             self._events.append(frame)
+        elif frame.kind == Kind.WORKERS:
+            self._index_workers(frame)
         else:
             self.end = self._json(frame)
 
@@ -145,6 +156,14 @@ class Journal:
         self._rows.append((frame, covered))
         self.num_arrivals += covered
         self.num_rows += frame.entries
+
+    def _index_workers(self, frame: Frame) -> None:
+        body = self._body(frame)
+        try:
+            placements, self.loading = read_workers(body)
+        except ValueError as error:
+            raise self._damaged(frame, str(error)) from None
+        self.placements += placements
 
     def verify(self) -> None:
         """Read every frame, and raise ``DamagedFileError`` at the first damaged one."""

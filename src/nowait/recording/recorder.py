@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from nowait.recording.framefile import FrameFile
 from nowait.recording.frames import Kind, rows_body
 from nowait.recording.journal import Journal, JournalWriter, Position
+from nowait.recording.phases import PhaseTotals
 from nowait.recording.rows import (
     ARRIVAL_DTYPE,
     CHUNK_ROWS,
@@ -28,6 +29,7 @@ from nowait.recording.rows import (
 from nowait.recording.sent import Sent
 from nowait.recording.tally import Tally, places_kept
 from nowait.recording.trace import Trace
+from nowait.recording.worker_stats import Placement, WorkerStats, stats_of_workers
 
 FIRST_ROWS = 256
 """The initial size of the buffer in rows; it grows up to a chunk."""
@@ -55,6 +57,11 @@ class TraceRecorder(RowBuffer):
         self._events: list[tuple[int, int, int, float]] = []
         self._writer: JournalWriter | None = None
         self._tally = Tally()
+        self._changes: list[tuple[int, int, int, float]] = []
+        """Events that the tally has not counted."""
+        self._placements: list[Placement] = []
+        self._placements_written = 0
+        self._loading_written: dict[int, tuple[float, float]] = {}
 
     # The log of the server
 
@@ -72,7 +79,37 @@ class TraceRecorder(RowBuffer):
     def happened(self, event: OtherEvent) -> None:
         """Append another event."""
         self._events.append(row_of_event(self._rows, event))
+        if self._tally.phases is not None:
+            self._changes.append(self._events[-1])
         if len(self._events) >= self._chunk_rows:
+            self._write()
+
+    # Where workers are, and where their time goes
+
+    def follow_workers(self) -> None:
+        """Add up where the time of each worker goes, from now on. Call it before the first event."""
+        self._tally.phases = PhaseTotals(self.initial_workers.tolist())
+
+    def placed(self, worker: int, time: float, node: str, device: str) -> None:
+        """Record that a process of a worker was started on a node."""
+        self._placements.append(Placement(worker, time, node, device))
+
+    def loaded(self, worker: int, inside: float, before: float) -> None:
+        """Record seconds in which a worker loaded data: inside of computing a gradient, and before it began."""
+        if self._tally.phases is not None:
+            self._tally.phases.loaded(worker, inside, before)
+
+    def by_worker(self, now: float, tally: Tally | None = None) -> tuple[WorkerStats, ...]:
+        """Return what is known of each worker so far; empty if they are not followed. ``tally`` is that of now."""
+        if self._tally.phases is None:
+            return ()
+        tally = self.tally() if tally is None else tally
+        assert tally.phases is not None
+        return stats_of_workers(tally.phases, tally.valid, self._placements, now)
+
+    def flush(self) -> None:
+        """Write everything so far, if there is a file that others may read."""
+        if self._writer is not None:
             self._write()
 
     # The trace so far
@@ -93,7 +130,7 @@ class TraceRecorder(RowBuffer):
     def tally(self) -> Tally:
         """Return the totals over all rows, including those that are not kept."""
         tally = self._tally.copy()
-        tally.add(self._buffered(self._written))
+        tally.add(self._buffered(self._written), np.array(self._changes, dtype=EVENT_DTYPE))
         return tally
 
     def trace(self, seconds: float = 0.0, last_norm: float = 0.0) -> Trace:
@@ -102,11 +139,35 @@ class TraceRecorder(RowBuffer):
             rows = self._buffered(0)
             kept = rows.copy() if self.kept == "full" else rows[places_kept(rows, self.kept, self._tally)]
             events = np.array(self._events, dtype=EVENT_DTYPE)
-            return Trace(kept, events, self.initial_workers, seconds, last_norm, self.kept, self._rows, self.sent)
+            return Trace(
+                kept,
+                events,
+                self.initial_workers,
+                seconds,
+                last_norm,
+                self.kept,
+                self._rows,
+                tuple(self._placements),
+                self._loading(),
+                self.sent,
+            )
         self._write()
         journal = Journal(self._writer.file.in_memory_if_small())
-        rest = (seconds, last_norm, self.kept, self._rows, journal.sent)
-        return Trace(journal, journal.events(), self.initial_workers, *rest)
+        return Trace(
+            journal,
+            journal.events(),
+            self.initial_workers,
+            seconds,
+            last_norm,
+            self.kept,
+            self._rows,
+            tuple(journal.placements),
+            journal.loading,
+            journal.sent,
+        )
+
+    def _loading(self) -> dict[int, tuple[float, float]]:
+        return {} if self._tally.phases is None else self._tally.phases.loading
 
     # Storage
 
@@ -119,7 +180,11 @@ class TraceRecorder(RowBuffer):
         self.initial_workers = np.array(initial_workers, dtype=np.int64)
         self._writer = JournalWriter(file, position.frames)
         self._rows = self._buffer_first = self._written = tally.arrivals
+        follows = self._tally.phases is not None
         self._tally = tally.copy()
+        if follows and self._tally.phases is None:  # the checkpoint is of an older version: count from here
+            self._tally.phases = PhaseTotals(complete=False)
+        self._loading_written = self._loading()
 
     def checkpoint(self) -> tuple[Position, Tally]:
         """Write everything so far. Returns the arguments for ``resume``."""
@@ -159,10 +224,16 @@ class TraceRecorder(RowBuffer):
         assert writer is not None
         if self._rows > self._written:
             self._write_rows(writer)
+        elif self._changes:
+            self._count(self._buffered(self._written))
         if self._later_steps:
             steps = np.sort(np.array(self._later_steps, dtype=STEP_DTYPE), order="row", kind="stable")
             writer.write(Kind.STEPS, steps.tobytes(), first=int(steps["row"][0]), count=len(steps))
             self._later_steps.clear()
+        placements, loading = self._placements[self._placements_written :], self._loading()
+        if placements or loading != self._loading_written:
+            writer.workers(placements, loading)
+            self._placements_written, self._loading_written = len(self._placements), loading
         if self._events:
             events = np.array(self._events, dtype=EVENT_DTYPE)
             writer.write(Kind.EVENTS, events.tobytes(), count=len(events))
@@ -176,5 +247,9 @@ class TraceRecorder(RowBuffer):
             chosen = places_kept(rows, self.kept, self._tally)
             body = rows_body(rows[chosen], len(rows), self._written + chosen)
             writer.write(Kind.ROWS, body, first=self._written, count=len(chosen))
-        self._tally.add(rows)
+        self._count(rows)
         self._written = self._rows
+
+    def _count(self, rows: NDArray[np.void]) -> None:
+        self._tally.add(rows, np.array(self._changes, dtype=EVENT_DTYPE))
+        self._changes.clear()

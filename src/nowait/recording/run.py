@@ -14,6 +14,7 @@ import numpy as np
 
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Floats, Vector
+from nowait.recording.diagnosis import diagnosis, table_of_workers
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.files import (
     Contents,
@@ -29,6 +30,7 @@ from nowait.recording.history import History
 from nowait.recording.metrics import read_history, write_metrics
 from nowait.recording.old_names import ENGINE_WAS, with_current_names
 from nowait.recording.trace import Trace
+from nowait.recording.worker_stats import WorkerStats
 
 logger = logging.getLogger("nowait")
 
@@ -69,11 +71,22 @@ class Stats:
     """Bytes of the params sent to workers: one copy per ticket, but not the same version twice in a row."""
     not_compiled: str = ""
     """Why a simulation was not compiled; empty if it was, and for runs with real workers."""
+    by_worker: tuple[WorkerStats, ...] = ()
+    """Where each worker was, how much it delivered and where its time went; empty for simulations."""
 
     @property
     def way(self) -> str:
         """The former name of ``engine``."""
         return self.engine
+
+    @property
+    def diagnosis(self) -> str:
+        """Who is slow, and why, in a sentence; empty for simulations."""
+        return diagnosis(self.by_worker)
+
+    def worker_table(self) -> str:
+        """Return ``by_worker`` as a table: of each worker, how much it delivered and the share of each phase."""
+        return table_of_workers(self.by_worker)
 
     @property
     def steps_per_second(self) -> float:
@@ -200,6 +213,7 @@ def read_stats(path: Path, *, strict: bool) -> tuple[Stats, Contents | None, int
         raise ValueError(f"{path} has unknown entries {sorted(unknown)}: was it written by another version?")
     try:
         values["work_share"] = np.array(values["work_share"], dtype=np.float64)
+        values["by_worker"] = tuple(WorkerStats.of_dict(entry) for entry in values.get("by_worker", ()))
         return Stats(**values), Contents(**files[PARAMS]) if files else None, int(evaluations)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(path, f"it does not hold the totals of a run ({error!r})") from None

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from nowait.core.types import Integers
 from nowait.numerics.compiled import kernels
-from nowait.recording.rows import IS_VALID
+from nowait.recording.phases import PhaseTotals
+from nowait.recording.rows import EVENT_DTYPE, IS_VALID
 
 FIRST_ARRIVALS = 1_024
 """A sampled trace keeps the first 1,024 arrivals of each worker."""
 ONE_IN = 64
 """After those, it keeps one arrival in 64 of each worker."""
 
+NO_EVENTS = np.empty(0, EVENT_DTYPE)
 FEW_ROWS = 4_096
 """Up to this many rows are counted in Python: compiling the kernel would take longer."""
 
@@ -34,6 +36,8 @@ class Tally:
         self.valid: Integers = np.zeros(0, np.int64)
         """Valid gradients of each worker."""
         self._latest: Integers = np.zeros(0, np.int64)
+        self.phases: PhaseTotals | None = None
+        """Where the time of each worker went; None if nobody asks."""
 
     @classmethod
     def of(cls, rows: NDArray[np.void]) -> Tally:
@@ -42,8 +46,10 @@ class Tally:
         tally.add(rows)
         return tally
 
-    def add(self, rows: NDArray[np.void]) -> None:
-        """Add these rows, which come after those counted before."""
+    def add(self, rows: NDArray[np.void], events: NDArray[np.void] = NO_EVENTS) -> None:
+        """Add these rows, and other events, which come after those counted before."""
+        if self.phases is not None:
+            self.phases.add(rows, events)
         if not len(rows):
             return
         worker = np.ascontiguousarray(rows["worker"])
@@ -79,17 +85,22 @@ class Tally:
 
     def copy(self) -> Tally:
         """Return an independent copy."""
-        return Tally.restored(self.state())
+        made = Tally()
+        made.arrivals, made.repeats = self.arrivals, self.repeats
+        made.by_worker, made.valid, made._latest = self.by_worker.copy(), self.valid.copy(), self._latest.copy()
+        made.phases = None if self.phases is None else self.phases.copy()
+        return made
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {
+        state = {
             "arrivals": self.arrivals,
             "repeats": self.repeats,
             "by_worker": self.by_worker.tolist(),
             "valid": self.valid.tolist(),
             "latest": self._latest.tolist(),
         }
+        return state if self.phases is None else state | {"phases": self.phases.state()}
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Tally:
@@ -99,6 +110,7 @@ class Tally:
         tally.by_worker = np.array(state["by_worker"], dtype=np.int64)
         tally.valid = np.array(state["valid"], dtype=np.int64)
         tally._latest = np.array(state["latest"], dtype=np.int64)
+        tally.phases = PhaseTotals.restored(state["phases"]) if "phases" in state else None
         return tally
 
     def _grow(self, size: int) -> None:

@@ -7,7 +7,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -21,8 +21,26 @@ from nowait.recording.errors import DamagedFileError
 from nowait.recording.framefile import FrameFile
 from nowait.recording.frames import FILE_HEADER, Kind, rows_body
 from nowait.recording.journal import Journal, JournalWriter
-from nowait.recording.rows import ARRIVAL_DTYPE, CHUNK_ROWS, COLUMNS, EVENT_DTYPE, OUTCOMES, OtherEvent, event_of
+from nowait.recording.phases import PhaseTotals
+from nowait.recording.rows import (
+    ARRIVAL_DTYPE,
+    CHUNK_ROWS,
+    COLUMNS,
+    EVENT_DTYPE,
+    IS_VALID,
+    OUTCOMES,
+    OtherEvent,
+    event_of,
+)
 from nowait.recording.sent import Sent
+from nowait.recording.worker_stats import (
+    Loading,
+    Placement,
+    WorkerStats,
+    read_workers,
+    stats_of_workers,
+    workers_body,
+)
 
 FORMAT = 1
 """The format number of an npz file."""
@@ -60,6 +78,10 @@ class Trace:
     kept: str = "full"
     num_arrivals: int = -1
     """The number of arrivals of the run, including those that are not kept."""
+    placements: tuple[Placement, ...] = ()
+    """Where each process of a worker was started: worker, time, node and device. Only of runs with real workers."""
+    loading: Loading = field(default_factory=dict)
+    """The seconds that each worker loaded data, inside of computing and before it, if the problem reports them."""
     sent: Sent | None = None
     """How vectors were sent between machines; None if the run had no engine that does."""
 
@@ -159,6 +181,28 @@ class Trace:
         """The stepsize of that step, 0 if none."""
         return self._column("stepsize")
 
+    def by_worker(self) -> tuple[WorkerStats, ...]:
+        """Return where each worker was, how much it delivered, and where its time went.
+
+        Of a trace that is not full, the phases of the arrivals that it has.
+        """
+        totals = PhaseTotals(self.initial_workers.tolist(), complete=self.kept == "full")
+        valid, events, first = np.zeros(0, np.int64), self.events, 0
+        for block in self.blocks():
+            first += len(block)
+            if self.kept == "full":
+                until = int(np.searchsorted(events["after"], first))
+            else:
+                until = int(np.searchsorted(events["time"], block["time"][-1], side="right")) if len(block) else 0
+            totals.add(block, events[:until])
+            events = events[until:]
+            counts = np.bincount(block["worker"][IS_VALID[block["outcome"]]], minlength=len(valid))
+            counts[: len(valid)] += valid
+            valid = counts
+        totals.add(np.empty(0, ARRIVAL_DTYPE), events)
+        totals.set_loading(self.loading)
+        return stats_of_workers(totals, valid, self.placements, self.seconds)
+
     def save(self, path: str | Path) -> None:
         """Write a compressed npz file, atomically."""
         unfinished = Path(f"{path}.unfinished")
@@ -179,6 +223,8 @@ class Trace:
         if self.sent is not None:
             arrays["sent"] = np.asarray(json.dumps(asdict(self.sent)))
         arrays |= {f"event_{name}": np.ascontiguousarray(self.events[name]) for name in EVENT_DTYPE.names or ()}
+        if self.placements or self.loading:
+            arrays |= {"workers": np.asarray(workers_body(self.placements, self.loading).decode())}
         for name, array in arrays.items():
             with file.open(f"{name}.npy", "w") as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
@@ -199,6 +245,8 @@ class Trace:
             first += len(block)
         if len(self.events):
             writer.write(Kind.EVENTS, np.ascontiguousarray(self.events).tobytes(), count=len(self.events))
+        if self.placements or self.loading:
+            writer.workers(self.placements, self.loading)
         writer.end(self.seconds, self.last_norm, self.num_arrivals)
         file.sync()
 
@@ -227,6 +275,8 @@ class Trace:
             float(journal.end["last_norm"]),
             journal.kept,
             int(journal.end["arrivals"]),
+            tuple(journal.placements),
+            journal.loading,
             journal.sent,
         )
 
@@ -250,8 +300,8 @@ class Trace:
         return column
 
     def __reduce__(self) -> Any:
-        rest = (self.initial_workers, self.seconds, self.last_norm, self.kept, self.num_arrivals, self.sent)
-        return Trace, (self.arrivals, self.events, *rest)
+        rest = (self.events, self.initial_workers, self.seconds, self.last_norm, self.kept, self.num_arrivals)
+        return Trace, (self.arrivals, *rest, self.placements, self.loading, self.sent)
 
     def __repr__(self) -> str:
         return f"Trace({len(self)} arrivals, {len(self.events)} other events, {self.num_workers} workers)"
@@ -271,6 +321,7 @@ def _load_npz(path: Path) -> Trace:
                 float(file["last_norm"]),
                 str(file["kept"]) if "kept" in file else "full",
                 int(file["num_arrivals"]) if "num_arrivals" in file else -1,
+                *(read_workers(str(file["workers"])) if "workers" in file else ((), {})),
                 Sent.read(json.loads(str(file["sent"]))) if "sent" in file else None,
             )
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, TypeError, SyntaxError) as error:

@@ -19,10 +19,12 @@ from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.workers.computation import Computation
 from nowait.engines.workers.evaluator import EvaluatorTask
 from nowait.engines.workers.records import FINGERPRINTER, REPORT, Instruction, ReportKind
-from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Opened, Reports, TransportEvent
+from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
 from nowait.recording.best import BestFile
 
 SIGKILL = 9
+HOME_NAME = "home"
+"""The name of the node that HOME is on."""
 SECONDS_PER_EVENT = 0.01
 """How far the virtual clock advances with every event that is delivered."""
 MOST_EVENTS = 100_000
@@ -33,9 +35,14 @@ MOST_EVENTS = 100_000
 
 
 class Report(NamedTuple):
-    """A worker finishes its ticket and reports; without a worker, the one whose order is the oldest."""
+    """A worker finishes its ticket and reports; without a worker, the one whose order is the oldest.
+
+    It says that it computed for ``seconds``, and was done ``sending`` seconds before the report arrives.
+    """
 
     worker: int | None = None
+    seconds: float = 0.0
+    sending: float = 0.0
 
 
 class ReportAgain(NamedTuple):
@@ -76,6 +83,20 @@ class Open(NamedTuple):
 
     place: int
     capacity: float = math.inf
+    name: str = ""
+
+
+class Leave(NamedTuple):
+    """A place will be gone in some seconds; its workers are to deliver and leave."""
+
+    place: int
+    seconds: float = 30.0
+
+
+class LeaveWorker(NamedTuple):
+    """The process of a worker is told to leave."""
+
+    worker: int
 
 
 class Wait(NamedTuple):
@@ -90,7 +111,7 @@ class Call(NamedTuple):
     function: Callable[[], object]
 
 
-Happening = Report | ReportAgain | Die | ReportAndDie | Hang | Lose | Open | Wait | Call
+Happening = Report | ReportAgain | Die | ReportAndDie | Hang | Lose | Open | Leave | LeaveWorker | Wait | Call
 
 
 @final
@@ -178,6 +199,8 @@ class ScriptedTransport:
         """Worker and place of every process that was started."""
         self.killed: list[int] = []
         """The workers whose processes were killed by the engine."""
+        self.dismissed: list[int] = []
+        """The places that were dismissed by the engine."""
         self.hurried: list[tuple[int, int]] = []
         """Worker and ticket of every order to hurry."""
         self.open_channels = 0
@@ -208,7 +231,7 @@ class ScriptedTransport:
     def open(self) -> None:
         """Open HOME, unless the test does not want that."""
         if self._opens:
-            self._arrived.append(Opened(HOME, self._capacity))
+            self._arrived.append(Opened(HOME, self._capacity, name=HOME_NAME))
 
     def reopen(self) -> None:
         """Open HOME again, unless the test does not want that."""
@@ -244,6 +267,11 @@ class ScriptedTransport:
         if process is not None:
             self.killed.append(process.worker)
             self._arrived.append(Died(serial, -SIGKILL))
+
+    def dismiss(self, place: int) -> None:
+        """End a place, which must not have workers any more."""
+        assert all(process.place != place for process in self._processes.values()), "a dismissed place has workers"
+        self.dismissed.append(place)
 
     def flush(self) -> bool:
         """Return True if something has arrived."""
@@ -281,10 +309,10 @@ class ScriptedTransport:
         ready = [process for process in self._processes.values() if process.order is not None and not process.hangs]
         return sorted(ready, key=lambda process: process.ordered)
 
-    def _happen(self, happening: Happening) -> None:  # noqa: C901 (one branch for each thing that may happen)
+    def _happen(self, happening: Happening) -> None:  # noqa: C901, PLR0912 (one branch for each thing that may happen)
         match happening:
-            case Report(worker):
-                self._report(self._ready()[:1] if worker is None else [self._of(worker)])
+            case Report(worker, seconds, sending):
+                self._report(self._ready()[:1] if worker is None else [self._of(worker)], seconds, sending)
             case ReportAgain(worker):
                 process = self._of(worker)
                 if process is not None and process.last:
@@ -300,14 +328,23 @@ class ScriptedTransport:
                     process.hangs = True
             case Lose(place, cause):
                 self._lose(place, cause)
-            case Open(place, capacity):
-                self._arrived.append(Opened(place, capacity, distance=place))
+            case Open(place, capacity, name):
+                self._arrived.append(Opened(place, capacity, place, name))
+            case Leave(place, seconds):
+                self._arrived.append(Leaving(place, seconds))
+            case LeaveWorker(worker):
+                self._announce_departure(self._of(worker))
             case Wait(seconds):
                 self._time += seconds
             case Call(function):
                 function()
 
-    def _report(self, processes: Sequence[_Process | None]) -> None:
+    def _announce_departure(self, process: _Process | None) -> None:
+        if process is not None:
+            record = REPORT.pack(process.serial, 0.0, 0.0, process.worker, ReportKind.LEAVING)
+            self._arrived.append(Reports(record, self._gradients))
+
+    def _report(self, processes: Sequence[_Process | None], seconds: float = 0.0, sending: float = 0.0) -> None:
         for process in processes:
             if process is None or process.order is None or process.hangs:
                 continue
@@ -315,19 +352,20 @@ class ScriptedTransport:
                 self._arrived.append(self._fingerprint())
                 self._die(process, 0)
                 continue
-            process.last = self._compute(process, process.order)
+            process.last = self._compute(process, process.order, seconds, sending)
             process.order = None
             self._arrived.append(Reports(process.last, self._gradients))
 
-    def _compute(self, process: _Process, order: tuple[int, int, int, int]) -> bytes:
+    def _compute(self, process: _Process, order: tuple[int, int, int, int], seconds: float, sending: float) -> bytes:
         ticket, job, slot, instruction = order
         point = self._points.views[slot].view()
         point.flags.writeable = False
         if process.computation is not None:
             kind = process.computation.compute(ticket, job, point, instruction)
-            report = REPORT.pack(ticket, self._time - process.began, 0.0, process.worker, kind)
-            loss_report = process.computation.loss_report
-            return report if loss_report is None else loss_report(ticket, kind) + report
+            started = self._time - process.began - sending - seconds
+            report = REPORT.pack(ticket, started, seconds, process.worker, kind)
+            more_reports = process.computation.more_reports
+            return report if more_reports is None else more_reports(ticket, kind) + report
         loss, kind = EvaluatorTask(self._problem, self._best, self._send_details).compute(ticket, job, point)
         return REPORT.pack(ticket, loss, 0.0, process.worker, kind)
 

@@ -19,6 +19,7 @@ from nowait.cli.options import (
     Json,
     Loss,
     Method,
+    MetricsPort,
     ProblemArgument,
     Seed,
     Steps,
@@ -28,6 +29,7 @@ from nowait.cli.options import (
     chosen,
     engine_of,
     free_folder,
+    port_of,
 )
 
 
@@ -89,6 +91,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     keep_best: Annotated[
         str | None, typer.Option(help="Keep the params with the best loss, or metric of this name.")
     ] = None,
+    metrics_port: MetricsPort = None,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
     seed: Seed = 0,
@@ -109,6 +112,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
         "checkpoint_every": checkpoint_every,
         "checkpoint_seconds": checkpoint_seconds,
         "keep_best": keep_best,
+        "metrics_port": port_of(metrics_port),
     }
     end(run_train(asked, where, slowdown, kept))
 
@@ -135,6 +139,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
     target: Annotated[
         str | None, typer.Option(help="Go on until metrics reach values, as in train.", show_default="as stored")
     ] = None,
+    metrics_port: MetricsPort = None,
     as_json: Json = False,
 ) -> None:
     """Continue a run from its last checkpoint, after a crash or Ctrl-C, or beyond its end with a new budget.
@@ -152,6 +157,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
         "seconds": seconds,
         "target_loss": target_loss,
         "target": target_of(target),
+        "metrics_port": port_of(metrics_port),
     }
     end(run_resume(folder, Named(problem, loss, batch_size), where, budget, as_json))
 

@@ -55,6 +55,11 @@ class BackOff:
         state.not_before = self._clock() + min(LONGEST_PAUSE, pause)
         return useful
 
+    def pause(self, node: str, seconds: float) -> None:
+        """Pause a node where no host has failed, for example because it is full."""
+        state = self._nodes.setdefault(node, _Node())
+        state.not_before = max(state.not_before, self._clock() + seconds)
+
     def paused(self) -> frozenset[str]:
         """Return the nodes where no host may be started now."""
         now = self._clock()

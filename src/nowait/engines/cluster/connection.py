@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nowait.engines.cluster.options import RayCluster
+from nowait.engines.cluster.probe import check_address
 
 logger = logging.getLogger("nowait")
 
@@ -40,6 +41,8 @@ def connected(cluster: RayCluster, workers: int | None) -> Iterator[int]:
         return
     if cluster.address is None and os.environ.get("RAY_ADDRESS"):
         logger.warning("RAY_ADDRESS is set, but this run starts a Ray of its own: address='auto' would join the other")
+    if cluster.address is not None:
+        check_address(cluster.address)
     with _restored_signal_handlers():
         ray.init(**_init_options(cluster, workers))
         try:

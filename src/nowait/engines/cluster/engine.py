@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nowait.core.memory import Slots
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.cluster.transport import RayTransport
@@ -33,4 +35,6 @@ def train(
             max_failures=options.max_failures,
             log=options.log,
         )
+        if cluster.idle_seconds is not None:
+            options = replace(options, idle_seconds=cluster.idle_seconds)
         return run_with_workers(transport, parts, options, minimum=minimum, progress=progress)

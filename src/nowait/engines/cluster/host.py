@@ -19,6 +19,8 @@ from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address
 from nowait.engines.processes.pool import start_zygote
 from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.signals import first_sigterm
+from nowait.engines.workers.transport import GRACE_SECONDS
 
 
 @final
@@ -55,7 +57,9 @@ class Host:
             return _serve_locally(self._settings, self._settings.local_address)
         try:
             with contextlib.ExitStack() as stack:
-                return _relay(self._settings, stack).run()
+                relay = _relay(self._settings, stack)
+                stack.enter_context(first_sigterm(lambda: relay.leave(GRACE_SECONDS)))
+                return relay.run()
         except DisconnectedError as error:
             return f"the connection to the server broke: {error}"
 
@@ -86,7 +90,8 @@ def _serve_locally(settings: HostSettings, local_address: tuple[str, bytes]) -> 
         control.connect(name)
         control.send(password + settings.identity)
         zygote = _start_zygote(settings, control)
-    status = zygote.wait()
+    with first_sigterm(zygote.terminate):  # which tells the server
+        status = zygote.wait()
     return f"the process that starts workers ended with status {status}"
 
 

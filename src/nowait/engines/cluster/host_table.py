@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from nowait.engines.cluster.back_off import BackOff
 from nowait.engines.network.remote import RemotePool
@@ -18,6 +18,10 @@ SLOW_NETWORK = 1e7
 """Bytes per second that any network is expected to carry."""
 LONG_PAUSE = 2.0
 """If the server has not checked for this long, it cannot know which hosts were silent."""
+STUCK_SECONDS = 30.0
+"""A host that has not connected for this long waits for resources: others may be started elsewhere instead."""
+FULL_SECONDS = 120.0
+"""How long a node is paused whose resources went to somebody else."""
 
 
 @final
@@ -36,7 +40,13 @@ class HostRecord:
     actor: Any = None
     ended: Future[str] = field(default_factory=Future)
     """Done when the actor has exited."""
+    connected: bool = False
+    """True once it has sent something: it runs, and loads the problem."""
     ready: bool = False
+    leaving: bool = False
+    """True if it will exit soon: it gets no more workers, and its end is not a failure."""
+    cancelled: str = ""
+    """Why it was cancelled before it ran, if it was."""
     delivered: bool = False
     """On the driver's node: True if the workers of any host there have delivered a gradient."""
     is_local: bool = False
@@ -52,12 +62,33 @@ class HostRecord:
         return str(self.place).encode()
 
 
+class Request(NamedTuple):
+    """What to ask for."""
+
+    workers: int
+    """For how many workers hosts are missing."""
+    total: int
+    """How many workers all hosts are to have."""
+    paused: frozenset[str] = frozenset()
+    """The nodes where no host may be started now."""
+    stuck: tuple[HostRecord, ...] = ()
+    """Hosts that wait for resources. ``workers`` includes theirs: they are cancelled if others are started instead."""
+
+
 @final
 class HostTable:
     """The hosts of a run, and the failures of their nodes."""
 
-    def __init__(self, *, start_seconds: float, heartbeat_seconds: float, bytes_per_gradient: int) -> None:
+    def __init__(
+        self,
+        *,
+        start_seconds: float,
+        heartbeat_seconds: float,
+        bytes_per_gradient: int,
+        stuck_seconds: float = STUCK_SECONDS,
+    ) -> None:
         self._start_seconds, self._heartbeat_seconds = start_seconds, heartbeat_seconds
+        self._stuck_seconds = stuck_seconds
         self._bytes_per_gradient = bytes_per_gradient
         self.by_place: dict[int, HostRecord] = {}
         self.failures_in_a_row = 0
@@ -85,10 +116,20 @@ class HostTable:
         if host is not None:
             host.disconnected = (now, cause)
 
+    def leave(self, host: HostRecord, seconds: float, now: float) -> None:
+        """Note that a host exits within so many seconds. Until then no other is started on its node."""
+        self._now = now
+        host.leaving = True
+        self._back_off.pause(host.node_id, seconds)
+
     def lose(self, host: HostRecord, now: float) -> None:
-        """Remove a host that is gone, and pause its node."""
+        """Remove a host that is gone. Unless it was to go, its node is paused."""
         self._now = now
         del self.by_place[host.place]
+        if host.cancelled:
+            self._back_off.pause(host.node_id, FULL_SECONDS)
+        if host.cancelled or host.leaving:
+            return
         ready_seconds = now - host.since if host.ready else 0.0
         delivered = host.delivered or (host.remote is not None and host.remote.delivered)
         useful = self._back_off.lost(host.node_id, ready_seconds=ready_seconds, delivered=delivered)
@@ -116,18 +157,29 @@ class HostTable:
         """Return how long a host may be silent; on a slow network its gradients alone may take a while."""
         return self._heartbeat_seconds + host.size * self._bytes_per_gradient / SLOW_NETWORK
 
-    def request(self, missing: float, now: float) -> tuple[int, int, frozenset[str]] | None:
-        """Return for how many workers to ask now, the total, and the paused nodes; None if it is not time to ask.
+    def request(self, missing: float, now: float) -> Request | None:
+        """Return what to ask for now; None if nothing is missing or it is not time to ask.
 
         ``missing`` workers have no place and no room in a host that is ready.
         """
         self._now = now
-        missing -= sum(host.size for host in self.by_place.values() if not host.ready)
+        stuck = tuple(host for host in self.by_place.values() if self._is_stuck(host, now))
+        expected = [host for host in self.by_place.values() if not host.leaving and host not in stuck]
+        missing -= sum(host.size for host in expected if not host.ready)
         if missing <= 0 or now < self._ask_after:
             return None
         self._ask_after = min(now + SECONDS_BETWEEN_REQUESTS, self._back_off.next_end())
-        total = missing + sum(host.size for host in self.by_place.values())
-        return math.ceil(missing), math.ceil(total), self._back_off.paused()
+        total = missing + sum(host.size for host in expected)
+        paused = self._back_off.paused() | {host.node_id for host in stuck}
+        return Request(math.ceil(missing), math.ceil(total), paused, stuck)
+
+    def room(self) -> int:
+        """Return how many workers all hosts can have that are ready and do not leave."""
+        return sum(host.size for host in self.by_place.values() if host.ready and not host.leaving)
+
+    def _is_stuck(self, host: HostRecord, now: float) -> bool:
+        waits = not (host.connected or host.ready or host.leaving or host.cancelled)
+        return waits and now - host.since > self._stuck_seconds
 
     def do_not_ask_before(self, time: float) -> None:
         """Wait with the next request."""

@@ -35,7 +35,8 @@ class RayCluster:
     of megabytes on a fast network that you trust.
 
     A run waits ``start_seconds`` for room for its workers, at the start and when all are lost. A host that sends
-    nothing for ``heartbeat_seconds`` is replaced.
+    nothing for ``heartbeat_seconds`` is replaced. One that has had no workers for ``idle_seconds`` is given back to the
+    cluster (None: never).
 
     ``wire`` sends gradients in fewer bytes: as "float32", "float16", "bfloat16" or "int8", or only the largest
     entries ("topk:0.01" is a share of them, "topk:1000" their number). What a worker did not send is added to its next
@@ -51,6 +52,7 @@ class RayCluster:
     port: int | None = None
     start_seconds: float = 300.0
     heartbeat_seconds: float = 15.0
+    idle_seconds: float | None = 60.0
     wire: str | None = None
     points_wire: str | None = None
 
@@ -70,6 +72,8 @@ class RayCluster:
         check_wires(self)
         checks.positive(self.start_seconds, "start_seconds", "it is how long to wait for room")
         checks.positive(self.heartbeat_seconds, "heartbeat_seconds", "it is how long a host may be silent")
+        if self.idle_seconds is not None:
+            checks.positive(self.idle_seconds, "idle_seconds", "it is how long a host may be without workers")
         if self.heartbeat_seconds < SHORTEST_SILENCE:
             raise ValueError(
                 f"heartbeat_seconds must be at least {SHORTEST_SILENCE:g}, got {self.heartbeat_seconds}: hosts send "

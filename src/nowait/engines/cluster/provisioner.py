@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
-from time import monotonic
+from time import monotonic, time
 from typing import Any, final
 
 import numpy as np
@@ -19,15 +19,19 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nowait.engines.cluster.host import Host, HostSettings
-from nowait.engines.cluster.host_table import HostRecord, choose_nodes
+from nowait.engines.cluster.host_table import HostRecord, Request, choose_nodes
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address
 from nowait.engines.processes.resources import SharedResources
-from nowait.engines.workers.transport import HOME
+from nowait.engines.workers.transport import GRACE_SECONDS, HOME
 
 SECONDS_TO_END = 5.0
 """How long hosts may take to exit before they are killed."""
+SECONDS_BETWEEN_POLLS = 2.0
+"""How often Ray is asked which nodes are being drained."""
+SHORTEST_GRACE = 5.0
+"""Seconds that a draining node is given at least: the clock of its deadline may not be ours."""
 LONGEST_CAUSE = 2_000
 """Characters of Ray's error messages that are shown."""
 
@@ -65,15 +69,24 @@ class HostProvisioner:
         self._demand = 0
         self._thread = BackgroundThread()
         self._nodes = "the nodes have not been listed yet"
+        self._draining: dict[str, float] = {}
+        self._polling, self._next_poll = False, 0.0
 
     def open(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def ask(self, workers: int, total: int, paused: Collection[str] = ()) -> None:
-        """Start hosts for this many workers, on nodes that have free resources and are not paused."""
+    def ask(self, request: Request) -> None:
+        """Start hosts on nodes that have free resources and are not paused."""
         self.asking = True
-        self._thread.do(lambda: self._provision(workers, total, paused))
+        self._thread.do(lambda: self._provision(request))
+
+    def draining(self, now: float) -> dict[str, float]:
+        """Return the nodes that are being drained, as of the latest poll, with the seconds that they had left then."""
+        if not self._polling and now >= self._next_poll:
+            self._polling, self._next_poll = True, now + SECONDS_BETWEEN_POLLS
+            self._thread.do(self._poll)
+        return self._draining
 
     def started(self) -> Iterator[HostRecord]:
         """Return the hosts that were asked for since the last call; they may not run yet."""
@@ -87,6 +100,8 @@ class HostProvisioner:
 
     def why(self, host: HostRecord) -> tuple[str, bool]:
         """Return why a host exited, and whether the same would happen to others (not if it was killed)."""
+        if host.cancelled:
+            return host.cancelled, False
         error = host.ended.exception()
         if error is None:
             return host.ended.result(), False
@@ -105,6 +120,10 @@ class HostProvisioner:
         """Kill a host."""
         self._thread.do(lambda: _kill(host))
 
+    def release(self, host: HostRecord) -> None:
+        """Return the resources of a host that was told to exit, as soon as it has."""
+        host.ended.add_done_callback(lambda _: self.dismiss(host))
+
     def close(self) -> None:
         """Wait for the hosts to exit, and kill the others; also those that are only being started."""
         self._closing = True
@@ -120,19 +139,32 @@ class HostProvisioner:
         if self._demand:
             _demand([])
 
-    def _provision(self, workers: int, total: int, paused: Collection[str]) -> None:
+    def _provision(self, request: Request) -> None:
         if self._closing:
             return
         try:
             self._pending = [host for host in self._pending if not host.ready and not host.ended.done()]
-            chosen, workers = choose_nodes(workers, self._nodes_with_room(), paused, self._cluster.largest_host)
+            unavailable = request.paused | self._draining.keys()
+            nodes = self._nodes_with_room()
+            chosen, left = choose_nodes(request.workers, nodes, unavailable, self._cluster.largest_host)
             for node_id, node, size in chosen:
                 self._start(node_id, node, size)
-            if workers > 0 and self._cluster.address is not None and self._demand != total:
-                self._demand = total
-                _demand([self._cluster.need] * total)
+            _cancel(request.stuck, instead=request.workers - left)
+            if left > 0 and self._cluster.address is not None and self._demand != request.total:
+                self._demand = request.total
+                _demand([self._cluster.need] * request.total)
         finally:
             self.asking = False
+
+    def _poll(self) -> None:
+        """Ask Ray which nodes are being drained. An error is ignored: it asks again."""
+        with contextlib.suppress(Exception):
+            deadlines = ray._private.state.state.get_draining_nodes()
+            self._draining = {
+                node_id: max(SHORTEST_GRACE, milliseconds / 1000 - time()) if milliseconds else GRACE_SECONDS
+                for node_id, milliseconds in deadlines.items()
+            }
+        self._polling = False
 
     def _nodes_with_room(self) -> list[tuple[str, str, int]]:
         """Return id, name and room of each node: the driver's own first, nodes where hosts could not start last."""
@@ -220,6 +252,19 @@ def _kill(host: HostRecord) -> None:
     if host.actor is not None:
         with contextlib.suppress(Exception):  # it may be gone already
             ray.kill(host.actor, no_restart=True)
+
+
+def _cancel(stuck: Collection[HostRecord], instead: int) -> None:
+    """Cancel hosts that wait for resources, if others were started for so many workers.
+
+    What is missing besides them came first. The workers of a host that were not started elsewhere are asked for again.
+    """
+    for host in stuck:
+        if instead <= 0:
+            return
+        host.cancelled = "the resources of its node went to somebody else"
+        instead -= host.size
+        _kill(host)
 
 
 def _demand(bundles: list[dict[str, float]]) -> None:

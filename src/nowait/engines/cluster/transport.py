@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 from collections.abc import Collection, Iterator
 from operator import is_
@@ -12,17 +13,20 @@ from time import monotonic
 from typing import final
 
 from nowait.core.errors import WorkerFailedError
-from nowait.engines.cluster.host_table import HostRecord, HostTable
+from nowait.engines.cluster.host_table import STUCK_SECONDS, HostRecord, HostTable, Request
 from nowait.engines.cluster.listener import LocalListener
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.cluster.provisioner import HostProvisioner, driver_ip
-from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Ready
+from nowait.engines.network.contents import grace_seconds
+from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Other, Ready
+from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.messages import MessageKind
 from nowait.engines.network.remote import RemotePool, VersionOf
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.records import REPORT, ReportKind
-from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Opened, Reports, TransportEvent
+from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
 
 logger = logging.getLogger("nowait")
 
@@ -64,6 +68,7 @@ class RayTransport:
             start_seconds=cluster.start_seconds,
             heartbeat_seconds=cluster.heartbeat_seconds,
             bytes_per_gradient=points.length * points.dtype.itemsize,
+            stuck_seconds=STUCK_SECONDS if cluster.runtime_env is None else math.inf,  # it may take long to set up
         )
         self._fds_of = (frozenset[int](), frozenset[int](), frozenset[int]())
         self._fds: frozenset[int] = frozenset()
@@ -97,7 +102,7 @@ class RayTransport:
             )
             self._provisioner.open()
             stack.callback(self._provisioner.close)
-            self._provisioner.ask(self._minimum, self._minimum)
+            self._provisioner.ask(Request(self._minimum, self._minimum))
             self.reopen()
             self._worked = self._warned = monotonic()
             self._open_parts = stack.pop_all()
@@ -125,6 +130,22 @@ class RayTransport:
     def kill(self, serial: int, place: int) -> None:
         """Kill a process."""
         self._pool(place).kill(serial)
+
+    def dismiss(self, place: int) -> None:
+        """Let a host exit, and return its resources to the cluster."""
+        host = self._hosts.by_place.pop(place, None)
+        if host is None:
+            return
+        logger.info("the host on %s is dismissed", host.node)
+        pool = self._gateway.pools.pop(host.identity, None)
+        if pool is not None:
+            pool.end()
+        if place in self._pools:
+            self._pools.remove(place)
+        if host.ready:
+            self._provisioner.release(host)
+        else:
+            self._provisioner.dismiss(host)
 
     def _pool(self, place: int) -> WorkerPool | RemotePool:
         host = self._hosts.by_place.get(place)
@@ -168,13 +189,15 @@ class RayTransport:
                 self._note_deliveries(event.records)
             yield event
             return
-        host = self._hosts.by_place.get(event.place) if isinstance(event, (Opened, Gone)) else None
+        host = self._hosts.by_place.get(event.place) if isinstance(event, (Opened, Gone, Leaving)) else None
         if host is None:
             if isinstance(event, Opened):
                 self._worked = self._warned = monotonic()  # loading the problem does not count as waiting for room
             yield event
         elif isinstance(event, Gone):
             yield from self._lose(host, event.cause, lasting=event.lasting)
+        elif isinstance(event, Leaving):
+            yield self._leave(host, event.seconds)
         else:
             self._check_deliveries = True
             yield self._on_ready(host)
@@ -193,7 +216,9 @@ class RayTransport:
         host = self._hosts.of(event.identity)
         if host is None:
             return
-        if isinstance(event, Ready):
+        if isinstance(event, Other) and event.message.kind == MessageKind.LEAVING:
+            yield from self._on_leaving(host, event.message.content)
+        elif isinstance(event, Ready):
             host.remote = self._gateway.pools[event.identity]
             yield self._on_ready(host)
         elif isinstance(event, Failed):
@@ -204,11 +229,25 @@ class RayTransport:
             cause = event.cause if isinstance(event, Disconnected) else f"it sent the kind {event.message.kind}"
             yield from self._lose(host, cause)
 
+    def _on_leaving(self, host: HostRecord, content: bytes) -> Iterator[TransportEvent]:
+        try:
+            yield self._leave(host, grace_seconds(content))
+        except ProtocolError as error:
+            yield from self._lose(host, str(error))
+
+    def _leave(self, host: HostRecord, seconds: float) -> Leaving:
+        logger.info("the host on %s leaves within %.0f s", host.node, seconds)
+        self._hosts.leave(host, seconds, monotonic())
+        return Leaving(host.place, seconds)
+
     def _known(self, identity: bytes) -> HostRecord | None:
+        """Return the host that has sent something; None if it was given up."""
         host = self._hosts.of(identity)
         if host is None:
             self._take_started()
             host = self._hosts.of(identity)
+        if host is not None:
+            host.connected = True
         return host
 
     def _take_started(self) -> None:
@@ -218,7 +257,7 @@ class RayTransport:
     def _on_ready(self, host: HostRecord) -> Opened:
         self._hosts.is_ready(host, monotonic())
         logger.info("a host on %s is ready for %d workers", host.node, host.size)
-        return Opened(host.place, host.size, distance=int(not host.is_local))
+        return Opened(host.place, host.size, distance=int(not host.is_local), name=host.node)
 
     def _lose(self, host: HostRecord, cause: str, *, lasting: bool = False) -> Iterator[TransportEvent]:
         """Give up a host, for a cause that may be lasting. Later messages from it are ignored."""
@@ -230,7 +269,7 @@ class RayTransport:
         self._hopeless, self._last_cause = self._hopeless or (lasting and self._starting), cause
         if host.ready:
             yield Gone(host.place, f"the host on {host.node} is lost ({cause})")
-        else:
+        elif not host.leaving:
             self._provisioner.failed(host)
             logger.warning("a host on %s could not start: %s", host.node, cause)
 
@@ -246,11 +285,14 @@ class RayTransport:
             yield from self._lose(host, cause, lasting=lasting)
         for host, cause in self._hosts.overdue(now):
             yield from self._lose(host, cause)
+        draining = self._provisioner.draining(now)
+        for host in [host for host in self._hosts.by_place.values() if host.node_id in draining and not host.leaving]:
+            yield self._leave(host, draining[host.node_id])
         self._check_error(self._provisioner.error(), now)
-        room = sum(host.size for host in self._hosts.by_place.values() if host.ready) - working
+        room = self._hosts.room() - working
         request = self._hosts.request(vacant - room, now) if may_ask else None
         if request is not None:
-            self._provisioner.ask(*request)
+            self._provisioner.ask(request)
         self._starting = self._starting and not working and room < self._minimum
         if working:
             self._worked = now

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nowait.engines.network.handshake import ProtocolError
-from nowait.engines.network.messages import AHEAD, CLOCK, EXIT
+from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE
 
 MOST_ITEM_BYTES = 64
 """The largest items of a dtype that a host may name: larger ones would allocate memory."""
@@ -46,6 +46,14 @@ def clock_ahead(content: bytes) -> float:
     if not math.isfinite(ahead):
         raise ProtocolError(f"a host's clock is ahead by {ahead} s")
     return float(ahead)
+
+
+def grace_seconds(content: bytes) -> float:
+    """Return in how many seconds a host exits."""
+    (seconds,) = unpacked(GRACE, content)
+    if not 0 <= seconds < math.inf:
+        raise ProtocolError(f"a host leaves in {seconds} s")
+    return float(seconds)
 
 
 def text_of(content: bytes) -> str:

@@ -29,6 +29,8 @@ START = struct.Struct("<iqd")
 """Worker, serial number, when the run began on the host's clock."""
 EXIT = struct.Struct("<qi")
 """Serial number and exit code of a process."""
+GRACE = struct.Struct("<d")
+"""In how many seconds a host exits."""
 
 
 class MessageKind(IntEnum):
@@ -58,6 +60,8 @@ class MessageKind(IntEnum):
     HEARTBEAT = 12
     HELLO = 13
     """the first message of a host: its identity"""
+    LEAVING = 19
+    """a ``GRACE`` record: the host exits then, or as soon as the server says END; until then it passes reports on"""
 
 
 class Message(NamedTuple):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import os
 import select
 import socket
 import subprocess
@@ -17,16 +19,16 @@ from typing import final
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.engines.network.handshake import ProtocolError
-from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, POINT_ORDER, START, Format, Message, MessageKind
+from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE, POINT_ORDER, START, Format, Message, MessageKind
 from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
-from nowait.engines.processes.pool import Ended, PipeChannel, WorkerPool, Zygote
+from nowait.engines.processes.pool import Ended, Leaves, PipeChannel, WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers.records import REPORT, ReportKind
-from nowait.engines.workers.transport import Died
+from nowait.engines.workers.transport import GRACE_SECONDS, Died
 
 HEARTBEAT_SECONDS = 1.0
 CLOCK_REQUESTS = 5
@@ -36,6 +38,10 @@ MESSAGES_IN_TRANSIT = 3
 """How many messages of reports may be without a reply."""
 NOBODY = -1
 GRADIENT = int(ReportKind.GRADIENT)
+WITH_DETAILS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR)))
+"""The reports that details may come with."""
+LEFT = "the host was told to leave"
+"""The reason of a relay that ends because of ``leave``."""
 
 StartZygote = Callable[[socket.socket], "subprocess.Popen[bytes]"]
 """Starts a zygote at the other end of a socket."""
@@ -87,7 +93,12 @@ class Relay:
         self._control = pool.control.fileno()
         self._poller = select.poll()
         self._reading_reports = False
-        for fd in (*server.fds, self._control):
+        self._grace: float | None = None
+        """In how many seconds to exit, if ``leave`` was called."""
+        self._exit_at = math.inf
+        """When to exit, on this machine's clock, once the server was told."""
+        self._alarm, self._wake = os.pipe()
+        for fd in (*server.fds, self._control, self._alarm):
             self._poller.register(fd, select.POLLIN)
 
     @classmethod
@@ -113,7 +124,7 @@ class Relay:
             pool = WorkerPool.around(ours, resources, zygote)
         stack.callback(pool.close)
         relay = cls(server, pool, resources)
-        stack.callback(relay._close_channels)
+        stack.callback(relay._close)
         return relay
 
     def run(self) -> str:
@@ -130,15 +141,39 @@ class Relay:
             if reason:
                 return reason
 
-    def _close_channels(self) -> None:
+    def leave(self, seconds: float) -> None:
+        """Tell the server that this host exits in so many seconds, or earlier if it says so. For signal handlers.
+
+        Until then reports are passed on, so that workers deliver what they compute. A second call does nothing.
+        """
+        if self._grace is None:
+            self._grace = seconds
+            os.write(self._wake, b"1")
+
+    @property
+    def leaves(self) -> bool:
+        """True once ``leave`` was called."""
+        return self._grace is not None
+
+    def _depart(self, grace: float) -> str:
+        """Tell the server, once, that this host leaves. Returns the reason to end when its time is over."""
+        if self._exit_at == math.inf:
+            os.read(self._alarm, 1)
+            self._exit_at = monotonic() + grace
+            self._send(MessageKind.LEAVING, GRACE.pack(grace))
+        return LEFT if monotonic() > self._exit_at else ""
+
+    def _close(self) -> None:
         for channel in self._channels.values():
             channel.close()
+        os.close(self._alarm)
+        os.close(self._wake)
 
     def _wait_until_loaded(self) -> Ended | None:
         """Wait until the zygote has loaded the problem. Returns its end if it could not."""
         while not self._pool.ready:
             self._poller.poll(1000 * HEARTBEAT_SECONDS)
-            reason = self._obey()
+            reason = LEFT if self.leaves else self._obey()
             if reason:
                 return Ended(reason, lasting=False)
             for event in self._pool.receive():
@@ -214,11 +249,13 @@ class Relay:
                 self._pass_reports_on(self._mailbox.drain())
                 if isinstance(event, Ended):
                     return event.cause
+                if isinstance(event, Leaves):
+                    self.leave(GRACE_SECONDS)
                 if isinstance(event, Died):
                     self._forget(self._workers.get(event.serial, NOBODY))
                     self._send(MessageKind.DIED, EXIT.pack(event.serial, event.code))
         self._heartbeat()
-        return ""
+        return "" if self._grace is None else self._depart(self._grace)
 
     def _read_reports(self, reading: bool) -> None:
         """Poll the report pipe or not: while enough messages are in transit, reports collect into a larger batch."""
@@ -236,7 +273,7 @@ class Relay:
         for ticket, _, _, worker, kind in REPORT.iter_unpack(records):
             if kind == GRADIENT:
                 vectors.append(gradients[worker])
-            elif (details := self._mailbox.details(worker, ticket)) is not None:
+            elif kind in WITH_DETAILS and (details := self._mailbox.details(worker, ticket)) is not None:
                 self._send(MessageKind.DETAILS, json.dumps((worker, ticket, details)).encode())
         self._without_reply += 1
         self._send(MessageKind.REPORTS, records, vectors)

@@ -15,8 +15,8 @@ from nowait.engines.network.messages import EXIT, POINT_ORDER, START, MessageKin
 from nowait.engines.network.sockets import ServerSocket
 from nowait.engines.workers.records import REPORT, Instruction, ReportKind
 
-GRADIENT, HURRY = int(ReportKind.GRADIENT), int(Instruction.HURRY)
-OTHER_KINDS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR, ReportKind.TRAINING_LOSS)))
+GRADIENT, LEAVING, HURRY = int(ReportKind.GRADIENT), int(ReportKind.LEAVING), int(Instruction.HURRY)
+OTHER_KINDS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR, ReportKind.TRAINING_LOSS, ReportKind.LOADING)))
 """What workers report besides gradients. Evaluations and fingerprints are not computed by hosts."""
 
 VersionOf = Callable[[int], int]
@@ -126,13 +126,16 @@ class RemotePool:
         if len(records) % REPORT.size:
             raise ProtocolError(f"a batch of reports has {len(records)} bytes")
         found, workers = [], self._workers
-        for _, started, seconds, worker, kind in REPORT.iter_unpack(records):
+        for ticket, started, seconds, worker, kind in REPORT.iter_unpack(records):
             if worker not in workers:
                 self.check_worker(worker)
             if kind == GRADIENT:
                 if not (-math.inf < started < math.inf and 0 <= seconds < math.inf):
                     raise ProtocolError(f"a gradient was begun at {started} s and took {seconds} s")
                 found.append(worker)
+            elif kind == LEAVING:
+                if self._processes.get(ticket) != worker:
+                    raise ProtocolError(f"a host said that process {ticket} leaves, which it does not have")
             elif kind not in OTHER_KINDS:
                 raise ProtocolError(f"a host sent a report of the kind {kind}")
         return found

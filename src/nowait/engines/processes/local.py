@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import final
@@ -11,13 +12,22 @@ from typing import final
 from nowait.core import Problem
 from nowait.core.memory import HOST, Slots
 from nowait.engines.processes.cores import available_cores, spin_seconds
-from nowait.engines.processes.pool import PipeChannel, Ready, WorkerPool, Zygote
+from nowait.engines.processes.pool import Leaves, PipeChannel, Ready, WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources, shared_resources
 from nowait.engines.processes.worker import Job
 from nowait.engines.session import Parts
 from nowait.engines.workers.clock import SystemClock
 from nowait.engines.workers.running import WorkerOptions, run_with_workers
-from nowait.engines.workers.transport import HOME, Died, Gone, Opened, Reports, TransportEvent
+from nowait.engines.workers.transport import (
+    GRACE_SECONDS,
+    HOME,
+    Died,
+    Gone,
+    Leaving,
+    Opened,
+    Reports,
+    TransportEvent,
+)
 from nowait.recording import Run
 
 
@@ -77,7 +87,10 @@ class LocalPools:
                 if isinstance(event, Died):
                     yield event
                 elif isinstance(event, Ready):
-                    yield Opened(place, capacity)
+                    yield Opened(place, capacity, name=socket.gethostname())
+                elif isinstance(event, Leaves):
+                    if place != HOME:  # which ends with the run
+                        yield Leaving(place, GRACE_SECONDS)
                 else:
                     self.remove(place)
                     yield Gone(place, event.cause, event.lasting)
@@ -130,6 +143,9 @@ class LocalTransport:
     def kill(self, serial: int, place: int) -> None:
         """Kill a process."""
         self._pools[place].kill(serial)
+
+    def dismiss(self, place: int) -> None:
+        """Do nothing: the only place is HOME, which does not leave."""
 
     def tick(self, vacant: int, working: int) -> Iterable[TransportEvent]:
         """Return nothing: all events come through file descriptors."""

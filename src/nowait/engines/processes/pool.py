@@ -45,7 +45,11 @@ class Ended(NamedTuple):
     lasting: bool
 
 
-PoolEvent = Ready | Died | Ended
+class Leaves(NamedTuple):
+    """The zygote was sent SIGTERM: the workers of the pool are to deliver what they compute, and leave."""
+
+
+PoolEvent = Ready | Died | Ended | Leaves
 
 
 @final
@@ -187,6 +191,8 @@ class WorkerPool:
                 os.close(self._sent.pop(details[0]))
             elif kind == "died":
                 events.append(Died(*details))
+            elif kind == "leaving":
+                events.append(Leaves())
             else:
                 events.append(Ended(str(details[0]), lasting=kind == "failed"))
         return events

@@ -51,13 +51,13 @@ class Spawn:
         self._inherited = inherited
         self._lifeline, self._ours = os.pipe()
 
-    def start(self, worker: int, orders: int, began: float) -> int:
+    def start(self, worker: int, serial: int, orders: int, began: float) -> int:
         """Start a worker that reads its orders from a pipe; returns its process id."""
         inherited = self._inherited
         code = (
             f"import sys; sys.path[:] = {[str(entry) for entry in sys.path]!r}; "
             f"from nowait.engines.processes.spawned import main; "
-            f"main({tuple(inherited)!r}, {worker}, {orders}, {began!r}, {self._lifeline})"
+            f"main({tuple(inherited)!r}, {worker}, {serial}, {orders}, {began!r}, {self._lifeline})"
         )
         descriptors = (*inherited.descriptors, orders, self._lifeline)
         for fd in descriptors:
@@ -69,23 +69,23 @@ class Spawn:
                 os.set_inheritable(fd, False)
 
 
-def main(inherited: tuple[Any, ...], worker: int, orders: int, began: float, lifeline: int) -> None:
+def main(inherited: tuple[Any, ...], worker: int, serial: int, orders: int, began: float, lifeline: int) -> None:
     """Run a worker process that was not forked."""
     given = Inherited(*inherited)
     for fd in (*given.descriptors, orders, lifeline):
         os.set_inheritable(fd, False)
     end_with(lifeline)
     flush_lines()
-    run_worker(worker, lambda: _load(given, orders, began))
+    run_worker(worker, lambda: _load(given, serial, orders, began))
 
 
-def _load(given: Inherited, orders: int, began: float) -> tuple[Job, Connections]:
+def _load(given: Inherited, serial: int, orders: int, began: float) -> tuple[Job, Connections]:
     job: Job = unpickle(given.payload, given.sizes)
     os.close(given.payload)
     prepare(job.problem)
     points, gradients, codecs = open_slots(job, given)
     details = DetailsSocket(socket.socket(fileno=given.details))
-    return job, Connections(orders, given.reports, details, points, gradients, began, codecs)
+    return job, Connections(orders, given.reports, details, points, gradients, began, serial=serial, codecs=codecs)
 
 
 def open_slots(job: Job, given: Inherited) -> tuple[Slots, Slots, Codecs]:

@@ -16,6 +16,7 @@ import numpy as np
 from nowait.core.capabilities import Capabilities
 from nowait.core.memory import Memory, Slots
 from nowait.engines.fingerprint import Fingerprint
+from nowait.engines.processes.departure import leave_on_sigterm
 from nowait.engines.processes.platform import DetailsSocket
 from nowait.engines.workers.clock import spin
 from nowait.engines.workers.computation import Computation, details_of
@@ -73,6 +74,8 @@ class Connections:
     gradients: Slots
     began: float
     """When the run began, on the monotonic clock of this machine."""
+    serial: int = 0
+    """The serial number of the process."""
     codecs: Codecs = NO_CODECS
     """For points and gradients that are in the slots as they are sent between machines."""
 
@@ -111,6 +114,7 @@ def _fingerprint(job: Job, connections: Connections) -> None:
 
 
 def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
+    leave_on_sigterm(worker, connections.serial, connections.reports)
     capabilities = Capabilities.of(job.problem)
     capabilities.take_share(job.share_of(worker), len(job.workers))
     capabilities.start_worker(worker, len(job.workers))
@@ -122,7 +126,7 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     else:
         computation = Computation(*setup)
         compute = computation.compute
-    between, loss_report = computation.between, computation.loss_report
+    between, more_reports = computation.between, computation.more_reports
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
     unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
@@ -137,7 +141,7 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
         if is_slow:
             seconds = slowness.wait(ticket, number, started, seconds)
         report = pack(ticket, started - began, seconds, worker, kind)
-        write(reports, report if loss_report is None else loss_report(ticket, kind) + report)
+        write(reports, report if more_reports is None else more_reports(ticket, kind) + report)
         if between is not None:
             between()
 

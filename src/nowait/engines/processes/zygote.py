@@ -58,7 +58,7 @@ def main(control_fd: int, *, limit_output: bool, modules: Iterable[str] = ()) ->
 class Starter(Protocol):
     """Starts worker processes."""
 
-    def start(self, worker: int, orders: int, began: float) -> int:
+    def start(self, worker: int, serial: int, orders: int, began: float) -> int:
         """Start a worker that reads this pipe; returns its process id."""
 
 
@@ -98,14 +98,18 @@ class _Zygote:
         while os.getppid() == self._parent:
             for fd, _ in poller.poll(1000 * SECONDS_BETWEEN_LOOKS):
                 if fd == alarm:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(alarm, 4096)
-                    self._reap()
+                    self._on_signals(alarm)
                 elif not self._obey():
                     _kill_the_group()
             if self._limit is not None:
                 self._limit.enforce()
         _kill_the_group()
+
+    def _on_signals(self, alarm: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            if signal.SIGTERM in os.read(alarm, 4096):
+                _report(self._stream, "leaving")
+        self._reap()
 
     def _obey(self) -> bool:
         """Execute what the server sent. Returns False if the server is gone."""
@@ -126,7 +130,7 @@ class _Zygote:
 
     def _start(self, worker: int, serial: int, began: float) -> None:
         orders = self._stream.descriptors.popleft()
-        self._children[self._starter.start(worker, orders, began)] = serial
+        self._children[self._starter.start(worker, serial, orders, began)] = serial
         os.close(orders)
         _report(self._stream, "started", serial)
 
@@ -154,20 +158,23 @@ class _Fork:
         os.close(inherited.payload)
         gc.freeze()  # a collection in a child would write to pages that all share
 
-    def start(self, worker: int, orders: int, began: float) -> int:
+    def start(self, worker: int, serial: int, orders: int, began: float) -> int:
         """Fork a worker that reads its orders from a pipe; returns its process id."""
         zygote = os.getpid()
         process = os.fork()
         if process == 0:
-            run_worker(worker, lambda: self._begin(zygote, orders, began))
+            run_worker(worker, lambda: self._begin(zygote, serial, orders, began))
         return process
 
-    def _begin(self, zygote: int, orders: int, began: float) -> tuple[Job, Connections]:
+    def _begin(self, zygote: int, serial: int, orders: int, began: float) -> tuple[Job, Connections]:
         die_with_parent(zygote)
         signal.set_wakeup_fd(-1)
         self._control.close()
         slots = self._points, self._gradients
-        return self._job, Connections(orders, self._reports, self._details, *slots, began, self._codecs)
+        connections = Connections(
+            orders, self._reports, self._details, *slots, began, serial=serial, codecs=self._codecs
+        )
+        return self._job, connections
 
 
 def _import_all(modules: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from nowait.core import Event
 from nowait.engines.workers.state import WorkerState
-from nowait.engines.workers.transport import Died, Gone, Opened
+from nowait.engines.workers.transport import Died, Gone, Leaving, Opened
 
 # Events besides those of the transport
 
@@ -24,8 +24,14 @@ class Raised(NamedTuple):
     any_gradient: bool
 
 
+class WorkerLeaving(NamedTuple):
+    """A worker process was told to end: it delivers what it computes, and leaves."""
+
+    serial: int
+
+
 class Requested(NamedTuple):
-    """Callbacks have asked for changes with ``request_join`` or ``request_leave``."""
+    """``Workforce.has_requests``: callbacks have asked for changes, or leaving workers have delivered."""
 
 
 class Tick(NamedTuple):
@@ -36,7 +42,7 @@ class Look(NamedTuple):
     """Time to check for workers that hang."""
 
 
-WorkforceEvent = Began | Raised | Requested | Tick | Look | Died | Opened | Gone
+WorkforceEvent = Began | Raised | WorkerLeaving | Requested | Tick | Look | Died | Opened | Gone | Leaving
 
 # Actions
 
@@ -49,6 +55,12 @@ class Start(NamedTuple):
 
 class Kill(NamedTuple):
     """Kill a process."""
+
+    state: WorkerState
+
+
+class Retire(NamedTuple):
+    """Send a process no more orders: when it has reported on the one it has, call ``Workforce.retired``."""
 
     state: WorkerState
 
@@ -78,6 +90,12 @@ class Reopen(NamedTuple):
     """Start HOME again."""
 
 
+class Dismiss(NamedTuple):
+    """End a place that has no workers."""
+
+    place: int
+
+
 class Tell(NamedTuple):
     """Pass an event to the server."""
 
@@ -86,6 +104,12 @@ class Tell(NamedTuple):
 
 class Warn(NamedTuple):
     """Log a warning."""
+
+    message: str
+
+
+class Note(NamedTuple):
+    """Log a message at the level INFO."""
 
     message: str
 
@@ -103,4 +127,4 @@ class Fail(NamedTuple):
     while_running: bool = False
 
 
-Action = Start | Kill | Release | Abandon | Ask | Reopen | Tell | Warn | Stop | Fail
+Action = Start | Kill | Retire | Release | Abandon | Ask | Reopen | Dismiss | Tell | Warn | Note | Stop | Fail

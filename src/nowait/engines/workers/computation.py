@@ -16,7 +16,7 @@ from nowait.engines.workers.records import REPORT, Instruction, ReportKind
 LONGEST_TEXT = 60_000
 """The maximum length in bytes. Longer tracebacks are cut, because details have to fit into a datagram."""
 GRADIENT, MISFIT, ERROR = int(ReportKind.GRADIENT), int(ReportKind.MISFIT), int(ReportKind.ERROR)
-TRAINING_LOSS = int(ReportKind.TRAINING_LOSS)
+TRAINING_LOSS, LOADING = int(ReportKind.TRAINING_LOSS), int(ReportKind.LOADING)
 
 SendDetails = Callable[[int, int, tuple[Any, ...]], None]
 """Called with worker, ticket and details, before the report that announces them."""
@@ -54,8 +54,10 @@ class Computation:
         self._memory = memory
         self._fast = in_place and self._memory is None
         self._training_loss = capabilities.training_loss
-        self.loss_report = None if self._training_loss is None else self._loss_report
-        """``loss_report(ticket, kind)`` returns the report to put before that of a gradient; None: there is none."""
+        self._loading_seconds = capabilities.loading_seconds
+        has_more = self._training_loss is not None or self._loading_seconds is not None
+        self.more_reports = self._more_reports if has_more else None
+        """``more_reports(ticket, kind)`` returns the reports to put before that of a gradient; None: there are none."""
 
     def compute(self, ticket: int, job: int, point: Vector, instruction: int) -> int:
         """Compute the gradient of a ticket; returns the kind of the report."""
@@ -69,10 +71,15 @@ class Computation:
             self._send_details(self._worker, ticket, details_of(error))
             return ERROR
 
-    def _loss_report(self, ticket: int, kind: int) -> bytes:
-        """Return the report of the loss that was computed with a gradient; empty if there is none."""
-        loss = self._training_loss() if kind == GRADIENT and self._training_loss is not None else None
-        return b"" if loss is None else REPORT.pack(ticket, loss, 0.0, self._worker, TRAINING_LOSS)
+    def _more_reports(self, ticket: int, kind: int) -> bytes:
+        """Return the reports of the loss that was computed with a gradient, and of loading its data; empty if none."""
+        if kind != GRADIENT:
+            return b""
+        loss = None if self._training_loss is None else self._training_loss()
+        reports = b"" if loss is None else REPORT.pack(ticket, loss, 0.0, self._worker, TRAINING_LOSS)
+        if self._loading_seconds is not None:
+            reports += REPORT.pack(ticket, *self._loading_seconds(), self._worker, LOADING)
+        return reports
 
     def _compute(self, ticket: int, point: Vector, sample: Sample, instruction: int) -> int:
         if self._memory is not None:

@@ -17,21 +17,26 @@ from nowait.engines.workers.actions import (
     Abandon,
     Action,
     Ask,
+    Dismiss,
     Fail,
     Kill,
+    Note,
     Raised,
     Release,
     Reopen,
+    Retire,
     Start,
     Stop,
     Tell,
     Warn,
+    WorkerLeaving,
     WorkforceEvent,
 )
 from nowait.engines.workers.clock import RunClock
 from nowait.engines.workers.failures import NO_DETAILS
 from nowait.engines.workers.fingerprinting import Fingerprinting
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, Instruction, ReportKind
+from nowait.engines.workers.retired import RetiredChannel
 from nowait.engines.workers.state import WorkerState
 from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Reports, Transport, TransportEvent
 from nowait.engines.workers.workforce import Workforce
@@ -49,7 +54,7 @@ class Dispatcher:
         self, parts: Parts, transport: Transport, workforce: Workforce, clock: RunClock, *, imitating: bool
     ) -> None:
         self._transport, self._workforce, self._clock = transport, workforce, clock
-        self._server = parts.server
+        self._server, self._recorder, self._device_of = parts.server, parts.recorder, parts.capabilities.device_of
         self.session = Session(parts, self, evaluator=self)
         self.fingerprinting = Fingerprinting(parts.identification)
         self._imitating = imitating
@@ -103,7 +108,7 @@ class Dispatcher:
         now = self._clock.read()
         for ticket_id, started, seconds, worker, kind in REPORT.iter_unpack(records):
             if kind != GRADIENT:
-                self._handle_other(worker, ticket_id, kind, started)
+                self._handle_other(worker, ticket_id, kind, started, seconds)
                 continue
             state = states.get(worker)
             if state is None or session.finished:
@@ -125,13 +130,16 @@ class Dispatcher:
             if troubled:
                 self._workforce.delivered(worker, state.place)
 
-    def _handle_other(self, worker: int, ticket_id: int, kind: int, value: float) -> None:
-        """Handle a report that is not a gradient."""
-        if kind == ReportKind.TRAINING_LOSS:
-            self._on_training_loss(worker, ticket_id, value)
+    def _handle_other(self, worker: int, ticket_id: int, kind: int, value: float, second: float) -> None:
+        """Handle a report that is not a gradient, with two values whose meaning depends on its kind."""
+        if kind in (ReportKind.TRAINING_LOSS, ReportKind.LOADING):
+            self._on_more_about_a_gradient(worker, ticket_id, kind, value, second)
             return
         if kind == ReportKind.LOSS:
             self._on_loss(ticket_id, value)
+            return
+        if kind == ReportKind.LEAVING:
+            self.decide(WorkerLeaving(ticket_id))
             return
         details = self._transport.details(worker, ticket_id)
         if worker == FINGERPRINTER:
@@ -158,10 +166,14 @@ class Dispatcher:
             self._server.release(version)
         self._send_next(state)
 
-    def _on_training_loss(self, worker: int, ticket_id: int, loss: float) -> None:
+    def _on_more_about_a_gradient(self, worker: int, ticket_id: int, kind: int, value: float, second: float) -> None:
         state = self._workforce.states.get(worker)
-        if state is not None and state.ticket is not None and state.ticket.id == ticket_id:
-            self.session.training_losses.add(loss)
+        if state is None or state.ticket is None or state.ticket.id != ticket_id:
+            return
+        if kind == ReportKind.TRAINING_LOSS:
+            self.session.training_losses.add(value)
+        else:
+            self._recorder.loaded(worker, value, second)
 
     def _on_loss(self, number: int, loss: float) -> None:
         (metrics,) = self._transport.details(EVALUATOR, number) or ({},)
@@ -237,9 +249,23 @@ class Dispatcher:
         channel = self._transport.start(state.worker, state.serial, state.place, self._clock.began)
         self._channels.add(channel)
         state.channel = channel
+        if state.worker >= 0:
+            node, device = self._workforce.node_of(state.place), self._device_of(state.worker)
+            self._recorder.placed(state.worker, self._clock.now, node, device)
 
     def _kill(self, action: Kill) -> None:
         self._transport.kill(action.state.serial, action.state.place)
+
+    def _retire(self, action: Retire) -> None:
+        """Replace the channel by one that sends no orders. So ``handle_reports`` need not know who is leaving."""
+        state, workforce = action.state, self._workforce
+        if state.channel is not None:
+            self._channels.discard(state.channel)
+            state.channel = RetiredChannel(state.channel, lambda: workforce.retired(state))
+            self._channels.add(state.channel)
+
+    def _dismiss(self, action: Dismiss) -> None:
+        self._transport.dismiss(action.place)
 
     def _release(self, action: Release) -> None:
         channel = action.state.channel
@@ -265,6 +291,9 @@ class Dispatcher:
     def _warn(self, action: Warn) -> None:
         logger.warning("%s", action.message)
 
+    def _note(self, action: Note) -> None:
+        logger.info("%s", action.message)
+
     def _stop(self, action: Stop) -> None:
         if not self.session.finished:
             self.session.stop(action.reason and f"{action.reason} after {self._server.steps} steps")
@@ -277,11 +306,14 @@ class Dispatcher:
         Tell: _tell,
         Start: _start,
         Kill: _kill,
+        Retire: _retire,
         Release: _release,
         Abandon: _abandon,
         Ask: _ask,
         Reopen: _reopen,
+        Dismiss: _dismiss,
         Warn: _warn,
+        Note: _note,
         Stop: _stop,
         Fail: _fail,
     }

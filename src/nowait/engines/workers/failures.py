@@ -24,7 +24,7 @@ MEMORY = 0.9
 class Failures:
     """Counts the failures of each worker since it last delivered a gradient."""
 
-    __slots__ = ("_deaths", "_errors", "_most", "_seen", "troubled")
+    __slots__ = ("_deaths", "_errors", "_most", "_seen", "deaths", "errors", "troubled")
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -34,6 +34,8 @@ class Failures:
         """How often each kind of error occurred in the run."""
         self.troubled: set[int] = set()
         """The workers with failures since their last gradient."""
+        self.deaths = self.errors = 0
+        """How many processes died, and how often the problem raised, in the whole run."""
 
     def delivered(self, worker: int) -> None:
         """Reset the counts of a worker that delivered a gradient."""
@@ -43,6 +45,7 @@ class Failures:
 
     def died(self, worker: int) -> float | None:
         """Count a death. Returns after how many seconds to replace the worker; None to give it up."""
+        self.deaths += 1
         deaths = self._deaths[worker] = self._deaths.get(worker, 0) + 1
         self.troubled.add(worker)
         if deaths > self._most:
@@ -56,6 +59,7 @@ class Failures:
         broken. Later it takes ten errors in a row from one worker, because occasional errors come three in a row
         sooner or later.
         """
+        self.errors += 1
         self.troubled.add(worker)
         errors = self._errors.setdefault(worker, Counter())
         errors[kind] += 1

@@ -11,6 +11,7 @@ from nowait.engines.workers.actions import Began, Look, Requested, Tick, Workfor
 from nowait.engines.workers.clock import RunClock, WallClock
 from nowait.engines.workers.dispatch import Dispatcher
 from nowait.engines.workers.records import FINGERPRINTER
+from nowait.engines.workers.snapshots import Snapshots
 from nowait.engines.workers.transport import HOME, Channel, Reports, Transport
 from nowait.engines.workers.workforce import Workforce
 from nowait.numerics.compiled import warm_up
@@ -18,6 +19,10 @@ from nowait.recording import Run
 
 SECONDS_BETWEEN_LOOKS = 0.25
 """How often the loop checks for workers that hang and redraws the live view."""
+SECONDS_BETWEEN_SNAPSHOTS = 1.0
+"""How often the numbers that ``metrics_port`` shows are renewed."""
+SECONDS_BETWEEN_WRITES = 5.0
+"""How often the trace in the folder of a run is brought up to date, for those who read it during the run."""
 SECONDS_BETWEEN_LOOKS_AT_START = 0.05
 """How often it checks for signals while the problem is loaded."""
 
@@ -38,6 +43,7 @@ class Loop:
     ) -> None:
         self._parts, self._transport, self._workforce, self._view = parts, transport, workforce, view
         self._server = parts.server
+        parts.recorder.follow_workers()
         self._wait = clock.wait
         self._clock = RunClock(clock, 0.0 if parts.checkpoint is None else parts.checkpoint.state.time)
         self._dispatcher = Dispatcher(parts, transport, workforce, self._clock, imitating=imitating)
@@ -46,7 +52,9 @@ class Loop:
         self._interrupted = ""
         self._ended = False
         """True once all processes were ended."""
-        self._seconds = self._next_look = 0.0
+        self._seconds = self._next_look = self._next_snapshot = 0.0
+        self._next_write = SECONDS_BETWEEN_WRITES
+        self._snapshots: Snapshots | None = None
         if parts.keeper is not None:
             parts.keeper.wanted_workers = workforce.wanted_workers
 
@@ -162,5 +170,20 @@ class Loop:
             self._handle(Look())
             self._tick_transport(len(workforce.vacant), len(workforce.workers))
         if self._view.shown:
-            views = workforce.views(self._clock.now, self._server.jobs_of)
+            views = workforce.views(self._clock.now, self._server.jobs_of, self._session.by_worker(self._clock.now))
             self._view.update(self._server, self._session.loss, views, self._session.shown_metrics)
+        self._tell_others()
+
+    def _tell_others(self) -> None:
+        """Renew what those read who look at the run from outside: the metrics page, and the trace in the folder."""
+        now, metrics = self._clock.now, self._parts.metrics
+        if metrics is not None and now >= self._next_snapshot:
+            self._next_snapshot = now + SECONDS_BETWEEN_SNAPSHOTS
+            if self._snapshots is None:
+                self._snapshots = Snapshots(
+                    self._parts, self._session, self._workforce.failures, self._transport.engine
+                )
+            metrics.show(self._snapshots.take(now))
+        if self._parts.keeper is not None and now >= self._next_write:
+            self._next_write = now + SECONDS_BETWEEN_WRITES
+            self._parts.recorder.flush()

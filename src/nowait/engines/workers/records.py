@@ -41,3 +41,11 @@ class ReportKind(IntEnum):
     """The fingerprint of the problem; it is in the details."""
     TRAINING_LOSS = 5
     """The loss of the gradient whose report follows, in the field of the start time. Only problems that have one."""
+    LEAVING = 6
+    """The process was sent SIGTERM: it reports on the order it has, and wants no other. Its serial number is in the
+    field of the ticket."""
+    LOADING = 7
+    """How long the gradient whose report follows waited for its data: inside of computing, and before it.
+
+    These are in the fields of the start time and of the seconds. Only problems that know it.
+    """

@@ -32,6 +32,8 @@ class WorkerOptions:
     log: Path | None = None
     most_workers: int = 0
     """If this is more than the run starts with, the others join when there is room."""
+    idle_seconds: float = math.inf
+    """A place that has had no workers for this long is dismissed."""
 
 
 def make_workforce(parts: Parts, options: WorkerOptions) -> Workforce:
@@ -46,6 +48,7 @@ def make_workforce(parts: Parts, options: WorkerOptions) -> Workforce:
         max_failures=options.max_failures,
         replace_hung=options.replace_hung,
         end=math.inf if parts.budget.seconds is None else parts.budget.seconds,
+        idle_seconds=options.idle_seconds,
     )
 
 

@@ -40,11 +40,15 @@ class WorkerState:
     """True if a warning was given that this ticket takes too long."""
     hurried: bool = False
     """True if the worker was told that this ticket is cancelled."""
+    leaving: bool = False
+    """True if the process gets no more orders, and leaves when it has reported on the one it has."""
     released: bool = False
     """True if the process was given up: its death is expected."""
 
     def describe(self, now: float) -> str:
         """Return what the process does, for the live view; an empty string if it computes as usual."""
+        if self.leaving:
+            return "delivers, then leaves"
         if self.ticket is None:
             return "waits"
         seconds = now - self.sent

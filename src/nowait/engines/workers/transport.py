@@ -15,6 +15,9 @@ from nowait.core.types import Vector
 HOME = 0
 """The place where the evaluator and the fingerprint process run."""
 
+GRACE_SECONDS = 120.0
+"""How long a host that was sent SIGTERM may take to leave. Whoever sent it may kill it sooner."""
+
 SEGFAULT = (
     "a segmentation fault: a model that writes to its weights in place ends so, because params are read-only memory; "
     "clone them first. The output of the workers shows where it happened"
@@ -45,12 +48,13 @@ class Died(NamedTuple):
 class Opened(NamedTuple):
     """A place is ready to run up to ``capacity`` workers (HOME may have capacity 0 and still run the evaluator).
 
-    Places with the smallest ``distance`` are filled first.
+    Places with the smallest ``distance`` are filled first. ``name`` is that of the node, such as its host name.
     """
 
     place: int
     capacity: float
     distance: int = 0
+    name: str = ""
 
 
 class Gone(NamedTuple):
@@ -64,7 +68,17 @@ class Gone(NamedTuple):
     lasting: bool = False
 
 
-TransportEvent = Reports | Died | Opened | Gone
+class Leaving(NamedTuple):
+    """A place will be gone in about this many seconds: its workers deliver what they compute, and leave.
+
+    No worker is started there any more. When the last one has left, ``Transport.dismiss`` is called.
+    """
+
+    place: int
+    seconds: float
+
+
+TransportEvent = Reports | Died | Opened | Gone | Leaving
 
 
 class Channel(Protocol):
@@ -101,6 +115,9 @@ class Transport(Protocol):
 
     def kill(self, serial: int, place: int) -> None:
         """Kill a process; its death is reported like any other."""
+
+    def dismiss(self, place: int) -> None:
+        """End a place without workers that leaves or is not needed; no ``Gone`` follows. It may be gone already."""
 
     def reopen(self) -> None:
         """Begin to open HOME again after it was gone."""

@@ -9,7 +9,6 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from nowait.core import TimerFired, WorkerJoined, WorkerLost
@@ -19,40 +18,39 @@ from nowait.engines.workers.actions import (
     Action,
     Ask,
     Began,
+    Dismiss,
     Fail,
     Kill,
     Look,
+    Note,
     Raised,
     Release,
     Reopen,
     Requested,
+    Retire,
     Start,
     Stop,
     Tell,
     Tick,
     Warn,
+    WorkerLeaving,
     WorkforceEvent,
 )
 from nowait.engines.workers.agenda import Agenda
 from nowait.engines.workers.failures import Durations, Failures
+from nowait.engines.workers.places import Places
 from nowait.engines.workers.records import EVALUATOR, ZYGOTE
 from nowait.engines.workers.state import WorkerState
-from nowait.engines.workers.transport import HOME, Died, Gone, Opened
-
-
-@final
-@dataclass(slots=True)
-class _Place:
-    capacity: float
-    distance: int
-    used: int = 0
+from nowait.engines.workers.transport import HOME, Died, Gone, Leaving, Opened
+from nowait.recording.worker_stats import WorkerStats
 
 
 @final
 class Workforce:
     """Who is wanted, working, vacant, to be replaced, hanging or given up; and the evaluator.
 
-    ``wanted`` workers that the server does not have at the start join as soon as there is room.
+    ``wanted`` workers that the server does not have at the start join as soon as there is room. A place that has had no
+    workers for ``idle_seconds`` is dismissed.
     """
 
     def __init__(
@@ -63,6 +61,7 @@ class Workforce:
         max_failures: int = 5,
         replace_hung: bool = False,
         end: float = math.inf,
+        idle_seconds: float = math.inf,
     ) -> None:
         self.states: dict[int, WorkerState] = {}
         """The running processes by worker number; the evaluator is ``EVALUATOR``."""
@@ -74,13 +73,15 @@ class Workforce:
         """True once the run is over: then only the evaluator is still needed."""
         self._begun = False
         self._wanted = list(wanted)
-        self._replace_hung = replace_hung
+        self._replace_hung, self._idle_seconds = replace_hung, idle_seconds
         self._by_serial: dict[int, WorkerState] = {}
         """All processes whose death has not been reported."""
         self._last_serial = 0
         self._last_worker = max([*self._wanted, *numbers_used], default=-1)
-        self._places: dict[int, _Place] = {}
+        self._places = Places()
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
+        self._retired: list[WorkerState] = []
+        """Leaving workers that have reported on their last order."""
         self._unplaced: list[int] = []
         """Workers of the server for which there was no room at the start."""
         self._durations: dict[int, Durations] = {}
@@ -103,7 +104,7 @@ class Workforce:
     @property
     def room(self) -> float:
         """How many more workers could be started now."""
-        return sum(place.capacity - place.used for place in self._places.values())
+        return self._places.room
 
     @property
     def is_home_open(self) -> bool:
@@ -112,23 +113,31 @@ class Workforce:
 
     @property
     def has_requests(self) -> bool:
-        """True if callbacks asked for changes that were not made yet."""
-        return bool(self._requests)
+        """True if callbacks asked for changes that were not made yet, or leaving workers have delivered."""
+        return bool(self._requests or self._retired)
 
     def wanted_workers(self) -> list[int]:
         """Return the workers that a resumed run should have: those that work, wait, join or will be replaced."""
         joining = [request.worker for request in self._requests if isinstance(request, WorkerJoined)]
         return sorted({*self.workers, *self._unplaced, *self.vacant, *self.agenda.to_replace, *joining})
 
-    def views(self, now: float, jobs_of: Callable[[int], int]) -> list[WorkerView]:
+    def views(
+        self, now: float, jobs_of: Callable[[int], int], by_worker: Iterable[WorkerStats] = ()
+    ) -> list[WorkerView]:
         """Return what the live view shows of each worker; ``jobs_of`` counts the tickets it was given."""
+        known = {stats.worker: stats for stats in by_worker}
         states = {worker: (state.durations.mean, state.describe(now)) for worker, state in self.states.items()}
         states |= dict.fromkeys(self.agenda.to_replace, (-1.0, "lost, to be replaced"))
         states |= dict.fromkeys(self.vacant, (-1.0, "waits for room"))
         states.pop(EVALUATOR, None)
         return [
-            WorkerView(worker, max(0, jobs_of(worker) - 1), seconds, text) for worker, (seconds, text) in states.items()
+            WorkerView(worker, max(0, jobs_of(worker) - 1), seconds, text, known.get(worker))
+            for worker, (seconds, text) in states.items()
         ]
+
+    def node_of(self, place: int) -> str:
+        """Return the name of a place; empty if it is gone or has none."""
+        return self._places.name_of(place)
 
     def next_serial(self) -> int:
         """Return a new serial number."""
@@ -143,7 +152,7 @@ class Workforce:
         actions, workers = self._start_evaluator(), list(workers)
         self._last_worker = max([self._last_worker, *workers])
         for worker in workers:
-            place = self._place_with_room()
+            place = self._places.with_room()
             if place is None:
                 self._unplaced.append(worker)
                 insort(self.vacant, worker)
@@ -160,6 +169,10 @@ class Workforce:
     def request_leave(self, worker: int) -> None:
         """Let a worker leave at the next ``Requested`` event."""
         self._requests.append(WorkerLost(worker, 0.0))
+
+    def retired(self, state: WorkerState) -> None:
+        """Let a leaving worker that has delivered leave at the next ``Requested`` event."""
+        self._retired.append(state)
 
     def evaluate(self, slot: int, step: int) -> list[Action]:
         """Order an evaluation of the params of a step; if there is no evaluator now, as soon as there is one."""
@@ -182,21 +195,16 @@ class Workforce:
 
     # Places and processes
 
-    def _place_with_room(self) -> int | None:
-        """Return the nearest place with room, of several the one that was opened first; None if all are full."""
-        free = [number for number, place in self._places.items() if place.used < place.capacity]
-        return min(free, key=lambda number: self._places[number].distance, default=None)
-
     def _start(self, worker: int, place: int) -> Start:
         if worker != EVALUATOR:
-            self._places[place].used += 1
+            self._places.take(place)
         state = WorkerState(worker, self.next_serial(), place, self._durations.setdefault(worker, Durations()))
         self.states[worker] = self._by_serial[state.serial] = state
         return Start(state)
 
     def _join(self, worker: int, now: float) -> list[Action]:
         """Start a worker and tell the server; without room it becomes vacant."""
-        place = self._place_with_room()
+        place = self._places.with_room()
         if place is None:
             insort(self.vacant, worker)
             return []
@@ -204,7 +212,7 @@ class Workforce:
 
     def _fill_vacancies(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        while self.vacant and not self.finished and self._place_with_room() is not None:
+        while self.vacant and not self.finished and self._places.with_room() is not None:
             actions += self._join(self.vacant.pop(0), now)
         return actions
 
@@ -212,9 +220,7 @@ class Workforce:
         """Give up a worker whose process is gone or about to be killed."""
         del self.states[state.worker]
         state.released = True
-        place = self._places.get(state.place)
-        if place is not None:
-            place.used -= 1
+        self._places.give(state.place, now)
         return [Release(state), Tell(WorkerLost(state.worker, now))]
 
     def _replace_due(self, now: float) -> list[Action]:
@@ -246,7 +252,7 @@ class Workforce:
         return [Tell(WorkerLost(worker, now)) for worker in lost]
 
     def _on_opened(self, event: Opened, now: float) -> list[Action]:
-        self._places[event.place] = _Place(event.capacity, event.distance)
+        self._places.open(event, now)
         if not self._begun:
             return []
         return [*(self._start_evaluator() if event.place == HOME else []), *self._fill_vacancies(now)]
@@ -255,6 +261,8 @@ class Workforce:
         state = self._by_serial.pop(event.serial, None)
         if state is None or state.released:
             return []
+        if state.leaving:
+            return self._depart([state], now, f"worker {state.worker}, which was leaving, {event.cause}")
         cause = event.cause
         pause = self.failures.died(state.worker)
         if state.worker == EVALUATOR:
@@ -281,9 +289,11 @@ class Workforce:
 
     def _on_gone(self, event: Gone, now: float) -> list[Action]:
         """Handle the loss of a place. Its workers have not failed: they are replaced where there is room."""
+        if self._places.is_leaving(event.place):
+            return self._close(event.place, now, event.cause)
         if event.place == HOME and not self._begun and not self.is_home_open:
             return [Fail(f"workers could not load the problem:\n{event.cause}")]
-        self._places.pop(event.place, None)
+        self._places.remove(event.place)
         states = [state for state in self.states.values() if state.place == event.place]
         for state in states:
             del self._by_serial[state.serial]
@@ -330,7 +340,8 @@ class Workforce:
 
     def _on_requests(self, event: Requested, now: float) -> list[Action]:
         """Let workers join and leave as callbacks asked."""
-        actions: list[Action] = []
+        retired, self._retired = self._retired, []
+        actions = self._depart([state for state in retired if not state.released], now)
         while self._requests:
             request = self._requests.popleft()
             worker = request.worker
@@ -369,7 +380,76 @@ class Workforce:
                 actions.append(Warn(f"worker {state.worker} has computed for {now - state.sent:.3g} s{usual}{fate}"))
                 if self._replace_hung:
                     actions.append(Kill(state))
-        return [*actions, *self._fill_vacancies(now)]
+        return [*actions, *self._see_off(now), *self._fill_vacancies(now), *self._dismiss_idle(now)]
+
+    # Leaving
+
+    def _on_leaving(self, event: Leaving, now: float) -> list[Action]:
+        """Send the workers of a place no more orders. Those without one leave at once."""
+        if event.place not in self._places:
+            return [Dismiss(event.place)]
+        known = self._places.is_leaving(event.place)
+        self._places.leave(event.place, now + event.seconds)
+        if known:
+            return []
+        states = self._states_of(event.place)
+        numbers = sorted(state.worker for state in states)
+        note = Note(f"a host leaves within {event.seconds:.0f} s: its workers {numbers} deliver what they compute")
+        return [note, *self._retire(states, now), *self._dismiss_idle(now)]
+
+    def _on_worker_leaving(self, event: WorkerLeaving, now: float) -> list[Action]:
+        state = self._by_serial.get(event.serial)
+        if state is None or state.released or state.leaving:
+            return []
+        return [Note(f"worker {state.worker} was told to leave"), *self._retire([state], now)]
+
+    def _retire(self, states: Iterable[WorkerState], now: float) -> list[Action]:
+        actions: list[Action] = []
+        for state in [state for state in states if not state.leaving]:
+            state.leaving = True
+            actions += self._depart([state], now) if state.ticket is None else [Retire(state)]
+        return actions
+
+    def _depart(self, states: Iterable[WorkerState], now: float, note: str = "") -> list[Action]:
+        """Let workers leave in order: nobody has failed, and their numbers are wanted elsewhere."""
+        actions: list[Action] = [Note(note)] if note else []
+        for state in states:
+            if self._by_serial.pop(state.serial, None) is not None:
+                actions.append(Kill(state))
+            actions += self._leave(state, now)
+            self.agenda.replace(state.worker, now)
+        return [*actions, *self._dismiss_idle(now), *self._replace_due(now)]
+
+    def _see_off(self, now: float) -> list[Action]:
+        """Let leaving workers go that have no order, and all those whose time is over."""
+        overdue = self._places.overdue(now)
+        leaving = [state for state in self.states.values() if state.leaving]
+        late = [state for state in leaving if state.ticket is not None and state.place in overdue]
+        numbers = sorted(state.worker for state in late)
+        note = f"a host leaves before workers {numbers} have delivered what they compute" if late else ""
+        return self._depart([*late, *(state for state in leaving if state.ticket is None)], now, note)
+
+    def _close(self, place: int, now: float, cause: str) -> list[Action]:
+        """Handle the end of a leaving place that came before all its workers had left."""
+        states = self._states_of(place)
+        self._places.remove(place)
+        for state in states:
+            del self._by_serial[state.serial]
+        lost = f", and workers {sorted(state.worker for state in states)} with it" if states else ""
+        return self._depart(states, now, f"{cause}{lost}, as announced")
+
+    def _dismiss_idle(self, now: float) -> list[Action]:
+        """Dismiss places that have no workers and leave, or have had none for a while."""
+        actions: list[Action] = []
+        for place in self._places.to_dismiss(now, self._idle_seconds):
+            if not self._places.is_leaving(place):
+                actions.append(Note(f"a host has had no workers for {self._idle_seconds:g} s: it is given back"))
+            self._places.remove(place)
+            actions.append(Dismiss(place))
+        return actions
+
+    def _states_of(self, place: int) -> list[WorkerState]:
+        return [state for state in self.states.values() if state.place == place]
 
     _handlers: ClassVar[dict[type, Callable[[Workforce, Any, float], list[Action]]]] = {
         Began: _on_began,
@@ -380,4 +460,6 @@ class Workforce:
         Died: _on_death,
         Opened: _on_opened,
         Gone: _on_gone,
+        Leaving: _on_leaving,
+        WorkerLeaving: _on_worker_leaving,
     }

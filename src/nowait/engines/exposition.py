@@ -1,0 +1,148 @@
+"""The numbers of a run in Prometheus' text format, version 0.0.4. No input or output.
+
+https://prometheus.io/docs/instrumenting/exposition_formats/
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+from nowait.core.ledger import Counts
+from nowait.recording.phases import PHASES
+from nowait.recording.worker_stats import WorkerStats
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+COUNTER, GAUGE = "counter", "gauge"
+
+
+@final
+@dataclass(frozen=True)
+class RunSnapshot:
+    """What is known of a run at one time."""
+
+    method: str
+    engine: str
+    seconds: float
+    steps: int
+    counts: Counts
+    num_workers: int
+    by_worker: tuple[WorkerStats, ...] = ()
+    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    delays: Mapping[float, float] = field(default_factory=dict)
+    """Quantiles of the delays of recent arrivals, by their probability."""
+    deaths: int = 0
+    """Processes that died."""
+    errors: int = 0
+    """Gradients in whose place the problem raised an exception."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    checkpoint_age: float | None = None
+    """Seconds since the latest checkpoint was begun; None without checkpoints."""
+
+
+class _Family(NamedTuple):
+    """A metric: its samples differ in their labels."""
+
+    name: str
+    kind: str
+    help: str
+    samples: list[tuple[Mapping[str, str], float]]
+
+
+def exposition(snapshot: RunSnapshot | None) -> str:
+    """Return the page that Prometheus reads; a comment if the run has not begun."""
+    if snapshot is None:
+        return "# The run has not begun.\n"
+    return "".join(line for family in _families(snapshot) for line in _lines(family))
+
+
+def _lines(family: _Family) -> Iterator[str]:
+    if not family.samples:
+        return
+    yield f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n"
+    for labels, value in family.samples:
+        inside = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+        yield f"{family.name}{'{' + inside + '}' if inside else ''} {_number(value)}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(value)
+
+
+def _families(run: RunSnapshot) -> Iterator[_Family]:
+    about = {"method": run.method, "engine": run.engine}
+    yield _Family("nowait_run_info", GAUGE, "Always 1; the labels say what runs.", [(about, 1)])
+    yield _one("nowait_run_seconds", GAUGE, "Seconds since the run began.", run.seconds)
+    yield _one("nowait_steps_total", COUNTER, "Steps made.", run.steps)
+    yield _one("nowait_gradients_total", COUNTER, "Valid gradients.", run.counts.gradients)
+    for name, text in (
+        ("dropped", "Valid gradients that the method dropped."),
+        ("rejected", "Gradients that were not finite or had the wrong shape."),
+        ("late", "Gradients of cancelled tickets."),
+    ):
+        yield _one(f"nowait_gradients_{name}_total", COUNTER, text, getattr(run.counts, name))
+    yield _one("nowait_tickets_lost_total", COUNTER, "Tickets lost with their workers.", run.counts.lost)
+    yield _one("nowait_tickets_cancelled_total", COUNTER, "Tickets that the method cancelled.", run.counts.cancelled)
+    yield _one("nowait_loss", GAUGE, "The latest loss.", run.loss)
+    metrics: list[tuple[Mapping[str, str], float]] = [({"name": name}, value) for name, value in run.metrics.items()]
+    yield _Family("nowait_metric", GAUGE, "The other metrics of the latest evaluation.", metrics)
+    delays: list[tuple[Mapping[str, str], float]] = [({"quantile": f"{q:g}"}, d) for q, d in run.delays.items()]
+    yield _Family("nowait_delay_steps", GAUGE, "Quantiles of the delays of recent gradients.", delays)
+    yield _one("nowait_workers", GAUGE, "Live workers.", run.num_workers)
+    yield _one("nowait_worker_deaths_total", COUNTER, "Processes that died.", run.deaths)
+    yield _one("nowait_worker_errors_total", COUNTER, "Exceptions of the problem in workers.", run.errors)
+    yield _one("nowait_gradient_bytes_total", COUNTER, "Bytes of the gradients that workers sent.", run.bytes_up)
+    yield _one("nowait_params_bytes_total", COUNTER, "Bytes of the params that workers were sent.", run.bytes_down)
+    yield _one("nowait_checkpoint_age_seconds", GAUGE, "Seconds since the latest checkpoint.", run.checkpoint_age)
+    yield from _worker_families(run.by_worker)
+
+
+def _worker_families(workers: tuple[WorkerStats, ...]) -> Iterator[_Family]:
+    named = [({"worker": str(one.worker), "node": one.node, "device": one.device}, one) for one in workers]
+    yield _Family(
+        "nowait_worker_gradients_total",
+        COUNTER,
+        "Gradients of each worker.",
+        [(labels, one.gradients) for labels, one in named],
+    )
+    yield _Family(
+        "nowait_worker_seconds_total",
+        COUNTER,
+        "Where the time of each worker went.",
+        [(labels | {"phase": phase}, _passed(one, phase)) for labels, one in named for phase in PHASES],
+    )
+    yield _Family(
+        "nowait_worker_in_flight_seconds",
+        GAUGE,
+        "Seconds since the latest arrival of a worker.",
+        [(labels, one.in_flight) for labels, one in named],
+    )
+    yield _Family(
+        "nowait_worker_gradient_seconds",
+        GAUGE,
+        "Mean seconds from order to arrival.",
+        [(labels, one.seconds_per_gradient) for labels, one in named if one.gradients],
+    )
+
+
+def _passed(worker: WorkerStats, phase: str) -> float:
+    """Return the seconds of a phase without the ticket in flight, which may still arrive: counters only grow."""
+    seconds: float = getattr(worker.phases, phase)
+    return seconds - worker.in_flight if phase == "unfinished" else seconds
+
+
+def _one(name: str, kind: str, text: str, value: float | None) -> _Family:
+    """Return a metric without labels; None has no sample."""
+    return _Family(name, kind, text, [] if value is None else [({}, value)])

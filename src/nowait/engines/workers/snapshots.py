@@ -1,0 +1,51 @@
+"""Makes the snapshots of a run with real workers that ``metrics_port`` shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+
+from nowait.core.memory import to_host
+from nowait.engines.exposition import RunSnapshot
+from nowait.engines.session import Parts, Session
+from nowait.engines.workers.failures import Failures
+
+QUANTILES = (0.5, 0.9, 0.99, 1.0)
+RECENT = 2_000
+"""Delays are those of this many recent arrivals."""
+
+
+@final
+class Snapshots:
+    """Describes a run that goes on."""
+
+    def __init__(self, parts: Parts, session: Session, failures: Failures, engine: str) -> None:
+        self._parts, self._session, self._failures, self._engine = parts, session, failures, engine
+        params = to_host(parts.server.params)
+        self._params_bytes = params.nbytes
+        self._gradient_bytes = parts.capabilities.message_bytes(params)
+
+    def take(self, now: float) -> RunSnapshot:
+        """Return the numbers of the run so far."""
+        parts, server, session = self._parts, self._parts.server, self._session
+        tally, delays = parts.recorder.tally(), parts.recorder.recent("delay", RECENT)
+        quantiles = np.quantile(delays, QUANTILES).tolist() if len(delays) else []
+        return RunSnapshot(
+            method=str(parts.config.get("method", {}).get("type", "")),
+            engine=self._engine,
+            seconds=now,
+            steps=server.steps,
+            counts=replace(server.counts),
+            num_workers=server.num_workers,
+            by_worker=parts.recorder.by_worker(now, tally),
+            loss=session.loss,
+            metrics=session.shown_metrics,
+            delays=dict(zip(QUANTILES, quantiles, strict=False)),
+            deaths=self._failures.deaths,
+            errors=self._failures.errors,
+            bytes_up=tally.arrivals * self._gradient_bytes,
+            bytes_down=(server.num_tickets - tally.repeats) * self._params_bytes,
+            checkpoint_age=None if parts.keeper is None else max(0.0, now - parts.keeper.latest),
+        )

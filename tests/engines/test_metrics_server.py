@@ -1,0 +1,191 @@
+"""What Prometheus reads: the text, and the server that shows it during a run."""
+
+import http.client
+import math
+import socket
+import threading
+
+import pytest
+
+import nowait as nw
+from faulty import Faulty
+from nowait.api.train_arguments import checked_metrics_address
+from nowait.core.ledger import Counts
+from nowait.engines.exposition import RunSnapshot, exposition
+from nowait.engines.metrics_server import MetricsServer
+from nowait.recording.phases import PHASES, Phases
+from nowait.recording.worker_stats import WorkerStats
+
+METHOD = nw.AsynchronousSGD(nw.Constant(0.05))
+WORKERS = (
+    WorkerStats(0, 'spot "7"\\a\nb', "cpu", 3, 0.75, Phases(computing=2.5, sending=0.5, unfinished=4.0), in_flight=1.5),
+    WorkerStats(1, "here", "cuda:0", 0, 0.25, Phases(waiting=1.0)),
+)
+SNAPSHOT = RunSnapshot(
+    method="AsynchronousSGD",
+    engine="processes",
+    seconds=12.5,
+    steps=40,
+    counts=Counts(gradients=41, dropped=1, rejected=2, late=3, lost=4, cancelled=5),
+    num_workers=2,
+    by_worker=WORKERS,
+    loss=math.inf,
+    metrics={"accuracy": 0.5, "perplexity": math.nan},
+    delays={0.5: 2.0, 1.0: 7.0},
+    deaths=6,
+    errors=7,
+    bytes_up=100,
+    bytes_down=200,
+    checkpoint_age=3.0,
+)
+
+
+def samples_of(text):
+    """Samples by name and labels, as Prometheus' own parser reads them."""
+    parser = pytest.importorskip("prometheus_client.parser")
+    families = list(parser.text_string_to_metric_families(text))
+    assert all(family.documentation and family.type in ("counter", "gauge") for family in families)
+    samples = [sample for family in families for sample in family.samples]
+    return {(one.name, *(f"{name}={text}" for name, text in one.labels.items())): one.value for one in samples}
+
+
+# The text
+
+
+def test_prometheus_reads_every_number():
+    samples = samples_of(exposition(SNAPSHOT))
+    assert samples["nowait_run_info", "method=AsynchronousSGD", "engine=processes"] == 1
+    names = ["run_seconds", "steps_total", "gradients_total", "gradients_dropped_total", "gradients_rejected_total"]
+    assert [samples[(f"nowait_{name}",)] for name in names] == [12.5, 40, 41, 1, 2]
+    names = ["gradients_late_total", "tickets_lost_total", "tickets_cancelled_total", "loss", "workers"]
+    assert [samples[(f"nowait_{name}",)] for name in names] == [3, 4, 5, math.inf, 2]
+    names = ["worker_deaths_total", "worker_errors_total", "gradient_bytes_total", "params_bytes_total"]
+    assert [samples[(f"nowait_{name}",)] for name in names] == [6, 7, 100, 200]
+    assert samples[("nowait_checkpoint_age_seconds",)] == 3.0
+    assert samples["nowait_metric", "name=accuracy"] == 0.5
+    assert math.isnan(samples["nowait_metric", "name=perplexity"])
+    assert samples["nowait_delay_steps", "quantile=1"] == 7.0
+
+
+def test_prometheus_reads_where_the_time_of_each_worker_went():
+    samples = samples_of(exposition(SNAPSHOT))
+    who = ("worker=0", 'node=spot "7"\\a\nb', "device=cpu")
+    seconds = {phase: samples["nowait_worker_seconds_total", *who, f"phase={phase}"] for phase in PHASES}
+    assert seconds == dict.fromkeys(PHASES, 0.0) | {"computing": 2.5, "sending": 0.5, "unfinished": 2.5}
+    assert samples["nowait_worker_in_flight_seconds", *who] == 1.5, "not in the counter, which only grows"
+    assert samples["nowait_worker_gradients_total", *who] == 3
+    assert samples["nowait_worker_gradient_seconds", *who] == 1.0
+    assert ("nowait_worker_gradient_seconds", "worker=1", "node=here", "device=cuda:0") not in samples
+
+
+def test_the_text_itself():
+    """For readers without Prometheus' parser."""
+    text = exposition(SNAPSHOT)
+    assert "# HELP nowait_steps_total Steps made.\n# TYPE nowait_steps_total counter\nnowait_steps_total 40\n" in text
+    assert "nowait_loss +Inf\n" in text
+    assert 'nowait_metric{name="perplexity"} NaN\n' in text
+    assert r'nowait_worker_gradients_total{worker="0",node="spot \"7\"\\a\nb",device="cpu"} 3' in text
+    assert text.endswith("\n")
+    assert exposition(None) == "# The run has not begun.\n"
+
+
+def test_what_is_not_known_has_no_sample():
+    bare = RunSnapshot("", "", 0.0, 0, Counts(), 0)
+    text = exposition(bare)
+    absent = ["nowait_loss", "nowait_metric", "nowait_delay", "nowait_checkpoint", "nowait_worker_seconds"]
+    assert [name for name in absent if name in text] == []
+
+
+# The server
+
+
+@pytest.fixture
+def server():
+    made = MetricsServer.open(("127.0.0.1", 0))
+    yield made
+    made.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "nowait-metrics"]
+
+
+def get(server, path="/metrics", method="GET"):
+    connection = http.client.HTTPConnection(*server.address, timeout=20)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("Content-Type"), answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_the_latest_snapshot_is_served(server):
+    assert get(server) == (200, "text/plain; version=0.0.4; charset=utf-8", exposition(None))
+    server.show(SNAPSHOT)
+    assert get(server)[2] == exposition(SNAPSHOT)
+    assert get(server, "/metrics?x=1")[0] == 200
+    assert get(server, "/")[0] == 404
+    assert get(server, "/metrics", "POST")[0] == 501
+
+
+def test_a_client_that_says_nothing_keeps_nobody_waiting(server):
+    before = threading.active_count()
+    with socket.create_connection(server.address):
+        assert get(server)[0] == 200
+        server.close()
+    assert threading.active_count() < before, "its thread has ended too"
+
+
+def test_a_port_that_is_in_use_is_refused_before_anything_is_started(server):
+    with pytest.raises(OSError, match=r"metrics_port: cannot listen at 127\.0\.0\.1, port \d+: .*in use"):
+        nw.train(Faulty(), METHOD, workers=1, steps=3, metrics_port=server.address)
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        (None, None),
+        (9100, ("127.0.0.1", 9100)),
+        ("0.0.0.0:9100", ("0.0.0.0", 9100)),
+        ("[::1]:9100", ("::1", 9100)),
+        (("0.0.0.0", 0), ("0.0.0.0", 0)),
+    ],
+)
+def test_addresses(given, address):
+    assert checked_metrics_address(given) == address
+
+
+@pytest.mark.parametrize("wrong", ["9100", ":9100", "here", True, 70_000, -1, ("here",), 3.5, ("", 1), ("here", "x")])
+def test_wrong_addresses_are_refused(wrong):
+    with pytest.raises(ValueError, match="metrics_port must be a port, such as 9100, or an address"):
+        checked_metrics_address(wrong)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def test_a_run_is_shown_while_it_goes_on_and_resumed(tmp_path):
+    """One real run: the folder has the trace, the nodes and the totals, before and after a resume."""
+    pages, port = [], free_port()
+
+    class Look(nw.Callback):
+        def on_evaluate(self, control):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connection.request("GET", "/metrics")
+            pages.append(connection.getresponse().read().decode())
+            connection.close()
+
+    options = {"callbacks": [Look()], "metrics_port": port}
+    run = nw.train(Faulty(), METHOD, workers=2, steps=60, folder=tmp_path / "run", checkpoint_every=20, **options)
+    assert all('nowait_run_info{method="AsynchronousSGD",engine="processes"} 1' in page for page in pages)
+    again = nw.resume(tmp_path / "run", Faulty(), steps=120, **options)
+    assert sum(worker.gradients for worker in again.stats.by_worker) == 120
+    for before, after in zip(run.stats.by_worker, again.stats.by_worker, strict=True):
+        assert after.node == before.node == socket.gethostname()
+        assert after.phases.computing > before.phases.computing
+        assert after.phases.total == pytest.approx(again.stats.seconds)
+    assert len(again.trace.placements) == 4, "two processes were started twice"
+    loaded = nw.load(tmp_path / "run")
+    assert loaded.stats.by_worker == again.stats.by_worker
+    assert loaded.trace.placements == again.trace.placements
+    assert not [thread for thread in threading.enumerate() if thread.name == "nowait-metrics"]
