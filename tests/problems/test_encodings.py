@@ -11,8 +11,9 @@ from hypothesis.extra import numpy as hnp
 import nowait as nw
 from nowait.core import sampler
 from nowait.core.capabilities import Capabilities
+from nowait.numerics.compiled import encoding_kernels as kernels
 from nowait.problems import Compressed, Encoded, LocalSteps, RandomK, Sign, TopK
-from nowait.problems.encodings import FORMATS, Encodings, checked_encoding, codec_of, kernels
+from nowait.problems.encodings import FORMATS, Encodings, checked_encoding, codec_of
 
 DTYPES = (np.float32, np.float64)
 WIRES = ("float32", "float16", "bfloat16", "int8", "topk:3", "topk:0.2")
@@ -172,6 +173,22 @@ def test_what_compressors_leave_arrives_with_the_same_bits(compressor, dtype):
         codec = codec_of(compressor.encoding, len(vector), dtype)
         if codec is not None and np.isfinite(vector).all():
             assert same_bits(sent(codec, vector), vector)
+
+    check()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_largest_entries_are_kept_and_of_equal_ones_the_first(dtype):
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(vectors(dtype), st.integers(1, 45), st.booleans())
+    def check(vector, count, few_values):
+        if few_values:
+            vector = np.round(np.clip(vector, -2, 2))
+        expected = np.zeros_like(vector)
+        largest = sorted(range(len(vector)), key=lambda i: (-abs(vector[i]), i))[:count]
+        expected[largest] = vector[largest]
+        TopK(count).compress(vector, SAMPLE)
+        assert same_bits(vector, expected)
 
     check()
 

@@ -215,6 +215,39 @@ def from_codes(codes: Any, scales: Any, vector: Any, block: int) -> None:
 
 # Vectors with few entries
 
+DIGIT = np.uint64(16)
+"""The bits of a float64 are four digits of 16 bits."""
+DIGITS = 1 << 16
+
+
+@compiled
+def keep_largest(vector: Any, count: int) -> None:
+    """Set all but the ``count`` entries of largest magnitude to zero; of equal ones the first are kept.
+
+    ``count`` is at least 1 and at most the number of entries, which are finite. The least magnitude that is kept is
+    found digit by digit.
+    """
+    least, left = np.uint64(0), count
+    counts = np.empty(DIGITS, np.int64)
+    for place in range(3, -1, -1):
+        shift = np.uint64(place) * DIGIT
+        counts[:] = 0
+        for i in range(vector.size):
+            leading = (bits_of(np.float64(vector[i])) & MAGNITUDE) >> shift
+            if leading >> DIGIT == least:
+                counts[leading & np.uint64(DIGITS - 1)] += 1
+        digit = DIGITS - 1
+        while counts[digit] < left:
+            left -= counts[digit]
+            digit -= 1
+        least = least << DIGIT | np.uint64(digit)
+    for i in range(vector.size):
+        magnitude = bits_of(np.float64(vector[i])) & MAGNITUDE
+        if magnitude == least and left > 0:
+            left -= 1
+        elif magnitude <= least:
+            vector[i] = 0
+
 
 @compiled
 def to_entries(vector: Any, zero: Any, words: Any, values: Any, indices: Any) -> int:

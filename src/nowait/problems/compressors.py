@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nowait.core import Sample, checks
 from nowait.core.types import Vector
 from nowait.core.types import norm as length
-from nowait.numerics.compiled import kernels
+from nowait.numerics.compiled import encoding_kernels, kernels
 
 INDEX_BYTES = 4
 
@@ -57,9 +57,8 @@ class TopK(Compressor):
 
     def compress(self, vector: Vector, sample: Sample) -> None:
         """Set all but the largest entries to zero."""
-        rest = vector.size - self.count
-        if rest > 0:
-            vector[~_largest(np.abs(vector), self.count)] = 0
+        if self.count < vector.size:
+            encoding_kernels().keep_largest(vector, self.count)
 
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """Return the size of the values and indices, or of all values if that is less."""

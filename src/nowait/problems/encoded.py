@@ -11,8 +11,9 @@ import numpy as np
 from nowait.core import Sample, sampler
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
+from nowait.numerics.compiled import encoding_kernels as kernels
 from nowait.problems.compressors import TopK
-from nowait.problems.encodings import BLOCK, FORMATS, checked_encoding, codec_of, count_of, kernels
+from nowait.problems.encodings import BLOCK, FORMATS, checked_encoding, codec_of, count_of
 from nowait.problems.wrapper import COMPRESSION, Wrapper
 
 WithMemory = Callable[[Vector, Sample, Vector, Vector], None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
+from nowait.numerics.compiled import encoding_kernels as kernels
 from nowait.recording.sent import Sent
 
 FLOATS = ("float32", "float16", "bfloat16")
@@ -31,14 +32,6 @@ MOST_ENTRIES = 1 << 32
 
 BYTE = "|u1"
 Bytes = NDArray[np.uint8]
-
-
-@cache
-def kernels() -> Any:
-    """Import and return the compiled conversions."""
-    from nowait.numerics import encoding_kernels as module
-
-    return module
 
 
 class FloatFormat(NamedTuple):
