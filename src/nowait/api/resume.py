@@ -16,7 +16,7 @@ from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.problem import checked_problem
 from nowait.engines.budget import Budget
-from nowait.engines.cluster import RayCluster
+from nowait.engines.elsewhere import Elsewhere
 from nowait.engines.fingerprint import Fingerprint, other_problem
 from nowait.engines.processes.platform import require_worker_processes
 from nowait.recording import Run
@@ -41,7 +41,7 @@ def resume(
     output: Output | None = None,
     speeds: Speeds | None = None,
     callbacks: Iterable[Any] = (),
-    engine: str | RayCluster | None = None,
+    engine: str | Elsewhere | None = None,
     server_threads: int | None = None,
     progress: bool | None = None,
     metrics_port: int | str | tuple[str, int] | None = None,
@@ -55,7 +55,7 @@ def resume(
     Method, update, output and speeds are rebuilt from ``config.json``; parts that are not of this library have to be
     passed again, and so has the problem, which is compared with the one of the run. A run that a signal ended can be
     resumed too. It continues on the engine it had, unless ``engine`` names another one; a cluster that was joined by
-    ``host:port`` has to be named again. No code that the folder names is run. ``server_threads`` and
+    ``host:port`` and ``nw.Listen`` have to be named again. No code that the folder names is run. ``server_threads`` and
     ``metrics_port`` are not recorded.
     Gradients after the checkpoint are computed again, those that were in flight or held by the method are lost, and
     none is applied twice. The trace continues with a "resumed" event.

@@ -14,9 +14,10 @@ from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Update
 from nowait.core.memory import Memory, Slots
 from nowait.core.types import Vector
-from nowait.engines.cluster import connected
+from nowait.engines.cluster import RayCluster, connected
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
+from nowait.engines.listen import Listen, prepare_to_listen
 from nowait.engines.network.wire_options import sent_through
 from nowait.engines.processes import launch_zygote
 from nowait.engines.processes import train as run_processes
@@ -65,8 +66,10 @@ class Training:
 
 @contextlib.contextmanager
 def connected_plan(plan: TrainingPlan) -> Iterator[TrainingPlan]:
-    """Connect to Ray if the plan needs it, and fill in the number of workers if that depends on the cluster."""
-    if plan.engine is None:
+    """Connect to Ray or check the port if the plan needs it; fill in the number of workers if that depends on Ray."""
+    if isinstance(plan.engine, Listen):
+        prepare_to_listen(plan.engine)
+    if not isinstance(plan.engine, RayCluster):
         yield plan
         return
     require_ray_hosts()
@@ -127,10 +130,11 @@ def run_training(training: Training) -> Run:
 def _note_what_is_sent(training: Training, parts: Parts, points: Slots) -> None:
     """Let the trace say how vectors are sent, if they are. The problem of the run stays the one that was given."""
     plan = training.plan
-    parts.given_problem, parts.config["problem"] = training.problem, repr(training.problem)
+    parts.given_problem, parts.wires = training.problem, (plan.wire, plan.points_wire)
+    parts.config["problem"] = repr(training.problem)
     if plan.engine is not None:
         encodings = Encodings.of(parts.problem)
-        parts.recorder.sent = sent_vectors(encodings, points.length, points.dtype, plan.wire, plan.points_wire)
+        parts.recorder.sent = sent_vectors(encodings, points.length, points.dtype, *parts.wires)
 
 
 def _open_metrics(training: Training, stack: contextlib.ExitStack) -> MetricsServer | None:
@@ -148,7 +152,7 @@ def _server_threads(training: Training, length: int) -> int:
 
 
 def _run(plan: TrainingPlan, parts: Parts, points: Slots, zygote: Zygote | None, progress: bool | None) -> Run:
-    """Run the parts with the engine of the plan: with the zygote, or else on Ray."""
+    """Run the parts with the engine of the plan: with the zygote, or else with workers elsewhere."""
     log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
     options = WorkerOptions(
         slowdown=plan.slowdown,
@@ -160,10 +164,14 @@ def _run(plan: TrainingPlan, parts: Parts, points: Slots, zygote: Zygote | None,
     )
     if zygote is not None:
         return run_processes(parts, points, options, plan.seed, progress, zygote)
+    fewest = plan.fewest if parts.checkpoint is None else max(1, min(plan.fewest, len(parts.checkpoint.wanted)))
+    if isinstance(plan.engine, Listen):
+        from nowait.engines.listen.engine import train as run_listening
+
+        return run_listening(plan.engine, fewest, parts, points, options, seed=plan.seed, progress=progress)
     assert plan.engine is not None
     from nowait.engines.cluster.engine import train as run_cluster
 
-    fewest = plan.fewest if parts.checkpoint is None else max(1, min(plan.fewest, len(parts.checkpoint.wanted)))
     return run_cluster(plan.engine, fewest, parts, points, options, seed=plan.seed, progress=progress)
 
 

@@ -29,7 +29,7 @@ from nowait.api.train_arguments import (
 from nowait.core import checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
-from nowait.engines.cluster import RayCluster, checked_engine
+from nowait.engines.elsewhere import Elsewhere, checked_engine
 from nowait.problems.encodings import checked_encoding
 from nowait.recording.monitor import Monitor
 from nowait.speeds import Speeds
@@ -42,7 +42,7 @@ class TrainingPlan:
 
     workers: int | tuple[int, int] | None
     """A number; the fewest and the most; or None for as many as the cluster has room for."""
-    engine: RayCluster | None
+    engine: Elsewhere | None
     """None for processes on this machine."""
     budget: Budget
     evaluate_every: int | None
@@ -77,7 +77,7 @@ class TrainingPlan:
         return self.workers[1] if isinstance(self.workers, tuple) else self.workers
 
     @classmethod
-    def of(cls, config: dict[str, Any], speeds: Speeds | None, engine: str | RayCluster | None) -> TrainingPlan:
+    def of(cls, config: dict[str, Any], speeds: Speeds | None, engine: str | Elsewhere | None) -> TrainingPlan:
         """Read the settings from a ``config.json``; ``speeds`` and ``engine`` replace its own where given."""
         config = {"engine": None, "trace": "full", "keep_best": None, "wire": None, "points_wire": None} | config
         needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]
@@ -96,7 +96,7 @@ class TrainingPlan:
         return plan
 
 
-def wires_of(engine: RayCluster | None) -> dict[str, str | None]:
+def wires_of(engine: Elsewhere | None) -> dict[str, str | None]:
     """Return the settings ``wire`` and ``points_wire`` of an engine."""
     return {name: getattr(engine, name, None) for name in ("wire", "points_wire")}
 

@@ -46,7 +46,9 @@ class Parts:
     identification: Identification | None = None
     """Records the problem's fingerprint, or compares it with that of the run; for engines with worker processes."""
     given_problem: Any = None
-    """The problem that the user gave, if the engine has wrapped it."""
+    """The problem that the user gave, if it was wrapped because of the wires."""
+    wires: tuple[str | None, str | None] = (None, None)
+    """How the engine sends gradients and points; None: as they are."""
     metrics: MetricsServer | None = None
     """Shows the numbers of the run to Prometheus."""
     called: float = field(default_factory=perf_counter)

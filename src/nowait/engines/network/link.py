@@ -18,8 +18,16 @@ KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER
 until data that the other machine does not acknowledge are an error."""
 
 
+ENDED = "the other end closed the connection"
+"""The cause if the other end has sent its last frame, and so ended the connection on purpose."""
+
+
 class DisconnectedError(Exception):
     """The connection is gone; the text says why."""
+
+
+class NotAcceptedError(DisconnectedError):
+    """The handshake failed: the other end does not know the secret, or speaks something else."""
 
 
 @final
@@ -43,7 +51,8 @@ class Link:
                 if not self._read():
                     return None
         except ProtocolError as error:
-            raise DisconnectedError(str(error)) from None
+            kind = DisconnectedError if connection.authenticated else NotAcceptedError
+            raise kind(str(error)) from None
         return message
 
     def _read(self) -> bool:
@@ -60,7 +69,7 @@ class Link:
         except OSError as error:
             raise DisconnectedError(_reason(error)) from None
         if count == 0 and connection.ended:
-            raise DisconnectedError("the other end closed the connection")
+            raise DisconnectedError(ENDED)
         self._drained = 0 < count < len(view)
         connection.received(count)
         return True

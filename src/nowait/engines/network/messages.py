@@ -45,7 +45,7 @@ class MessageKind(IntEnum):
     TIME = 4
     """the reply to ``ASK_TIME``"""
     END = 5
-    """the run is over: exit"""
+    """exit: the run is over, or the reason that it contains"""
     ASK_TIME = 6
     READY = 7
     """workers can be started; contains the clock difference"""
@@ -60,8 +60,20 @@ class MessageKind(IntEnum):
     HEARTBEAT = 12
     HELLO = 13
     """the first message of a host: its identity"""
+    JOIN = 14
+    """JSON: what a host that was not asked for says about itself (see ``listen.joining``)"""
+    WELCOME = 15
+    """the server's reply to ``JOIN``, JSON: the run and the parts of the job"""
+    REFUSED = 16
+    """the server's other reply to ``JOIN`` or ``DRAIN``: a text that says why"""
+    SEND_JOB = 17
+    """asks for a piece of the job"""
+    JOB_PART = 18
+    """a piece of the job"""
     LEAVING = 19
     """a ``GRACE`` record: the host exits then, or as soon as the server says END; until then it passes reports on"""
+    DRAIN = 21
+    """JSON: a request that hosts or workers leave, and its reply"""
 
 
 class Message(NamedTuple):
@@ -94,6 +106,10 @@ class Format:
     def __init__(self, length: int, dtype: Any, received: Format | None = None) -> None:
         self.received = self if received is None else received
         """The format of what the other end sends, whose vectors may have another length and dtype."""
+        self.set(length, dtype)
+
+    def set(self, length: int, dtype: Any) -> None:
+        """Use another length and dtype from now on: a host that joins learns them from the server."""
         self.length, self.dtype = length, np.dtype(dtype)
         self.vector_bytes = length * self.dtype.itemsize
         self.large = self.vector_bytes >= SMALL

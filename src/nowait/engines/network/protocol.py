@@ -37,6 +37,8 @@ READ_BYTES = 1 << 16
 MOST_FIRST_PAYLOAD = 1 << 10
 """The most bytes in the first frame, before which the other end is not authenticated."""
 NOTHING = memoryview(bytearray())
+CLOSED_DURING_HANDSHAKE = "the connection was closed during the handshake"
+"""What a peer with another secret sees."""
 
 Destinations = Callable[[int, bytes, int], Sequence[Vector]]
 """``destinations(kind, content, count)`` returns the arrays to which the large vectors of a message are written. It
@@ -196,7 +198,7 @@ class Receiver:
         """Note how many bytes were written into ``buffer``; 0 if the other end closed the connection."""
         if count == 0 and not self.ended:
             self._error = self._error or ProtocolError(
-                "the connection broke" if self.authenticated else "the connection was closed during the handshake"
+                "the connection broke" if self.authenticated else CLOSED_DURING_HANDSHAKE
             )
         self._filled += count
 

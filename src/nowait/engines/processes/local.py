@@ -193,4 +193,5 @@ def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int, joini
         workers=tuple(sorted({*parts.server.workers, *joining})),
         spin_seconds=spin,
         best=parts.best,
+        wires=parts.wires,
     )

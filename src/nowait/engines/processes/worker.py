@@ -47,6 +47,8 @@ class Job:
     """How long a worker polls for its next order before it sleeps."""
     best: BestFile | None = None
     """Where the evaluator keeps the best params."""
+    wires: tuple[str | None, str | None] = (None, None)
+    """``wire`` and ``points_wire`` of the engine, which are a part of the problem here; for problems made elsewhere."""
 
     def share_of(self, worker: int) -> int:
         """Return the share of the data that a worker takes: of as many as there are workers, each has its own.
