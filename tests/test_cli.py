@@ -508,3 +508,23 @@ def test_a_sweep_in_which_everything_diverges_is_a_result(tmp_path):
     result = RUNNER.invoke(app, [*SMALL_SWEEP, *options])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "sweep" / "sweep.png").exists()
+
+
+@pytest.mark.parametrize(("text", "given"), [("9100", 9100), ("0.0.0.0:9100", "0.0.0.0:9100")])
+def test_train_and_resume_pass_the_metrics_port_on(text, given, monkeypatch, mine, tmp_path):
+    run = nw.simulate(
+        nw.problems.NoisyQuadratic(2), nw.AsynchronousSGD(nw.Constant(0.1)), nw.speeds.Fixed([1.0]), steps=3
+    )
+    ports = []
+
+    def remember(*_, metrics_port=None, **options):
+        ports.append(metrics_port)
+        return run
+
+    monkeypatch.setattr(nw, "train", remember)
+    monkeypatch.setattr(nw, "resume", remember)
+    run.save(tmp_path / "run")
+    assert RUNNER.invoke(app, ["train", mine, "--steps", "3", "--metrics-port", text]).exit_code == 0
+    resumed = ["resume", str(tmp_path / "run"), "--problem", mine, "--steps", "9", "--metrics-port", text]
+    assert RUNNER.invoke(app, resumed).exit_code == 0
+    assert ports == [given, given]

@@ -47,7 +47,9 @@ def lost(run):
 
 
 def warnings(caplog):
-    return [record.message for record in caplog.records if record.name == "nowait" and record.levelno > logging.INFO]
+    """What was logged above INFO. On a slow machine it may take long until the workers have started."""
+    records = [record for record in caplog.records if record.name == "nowait" and record.levelno > logging.INFO]
+    return [record.message for record in records if not record.message.startswith("waiting for workers")]
 
 
 def check_that_it_replays(run, problem, method=ASYNCHRONOUS):
@@ -342,6 +344,9 @@ def test_gradients_of_torch_models_travel_too(both):
     run = nw.train(problem, nw.AsynchronousSGD(nw.Constant(0.05)), workers=3, steps=200, engine=both)
     assert run.history.loss[-1] < 0.1 * run.history.loss[0]
     assert np.array_equal(nw.replay(run.trace, problem, nw.AsynchronousSGD(nw.Constant(0.05))).last, run.last)
+    assert len({worker.node for worker in run.stats.by_worker}) == 2, "the trace knows where workers were"
+    assert all(place.node.startswith("node ") for place in run.trace.placements)
+    assert set(run.trace.loading) == {worker.worker for worker in run.stats.by_worker if worker.gradients}
 
 
 def test_a_problem_that_only_hosts_cannot_load_says_why(nodes):

@@ -11,6 +11,7 @@ import nowait as nw
 from faulty import Faulty
 from nowait.api.train_arguments import checked_metrics_address
 from nowait.core.ledger import Counts
+from nowait.engines import metrics_server
 from nowait.engines.exposition import RunSnapshot, exposition
 from nowait.engines.metrics_server import MetricsServer
 from nowait.recording.phases import PHASES, Phases
@@ -126,7 +127,8 @@ def test_the_latest_snapshot_is_served(server):
     assert get(server, "/metrics", "POST")[0] == 501
 
 
-def test_a_client_that_says_nothing_keeps_nobody_waiting(server):
+def test_a_client_that_says_nothing_keeps_nobody_waiting(server, monkeypatch):
+    monkeypatch.setattr(metrics_server._Handler, "timeout", None)
     before = threading.active_count()
     with socket.create_connection(server.address):
         assert get(server)[0] == 200

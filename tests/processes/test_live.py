@@ -16,6 +16,8 @@ from nowait.engines.budget import Budget
 from nowait.engines.live import LiveView, WorkerView
 from nowait.engines.progress import is_on_terminal
 from nowait.recording import TraceRecorder
+from nowait.recording.phases import Phases
+from nowait.recording.worker_stats import WorkerStats
 from nowait.testing import ScriptedWorkers
 
 METHOD = nw.AsynchronousSGD(nw.Constant(0.05))
@@ -28,8 +30,8 @@ def view():
     return LiveView("AsynchronousSGD", Budget(steps=400), recorder, shown=False), workers
 
 
-def text_of(drawn):
-    console = rich.console.Console(file=io.StringIO(), width=100)
+def text_of(drawn, width=100):
+    console = rich.console.Console(file=io.StringIO(), width=width)
     console.print(drawn)
     return console.file.getvalue()
 
@@ -61,6 +63,40 @@ def test_slow_and_lost_workers_are_named_and_fast_ones_summed_up(view):
     assert "lost, to be replaced" in text
     assert "and 8 faster workers" in text
     assert "19" in text.split("and 8 workers")[0], "the slowest are shown"
+
+
+def test_a_worker_that_has_not_delivered_is_not_among_the_fast_ones(view):
+    live, workers = view
+    views = [WorkerView(worker, 100, 0.01, "") for worker in range(100, 120)] + [WorkerView(7, 0, -1.0, "")]
+    rows = text_of(live._drawn(workers.server, 0.5, views)).splitlines()
+    assert any(row.split()[:1] == ["7"] for row in rows)
+
+
+def stats(worker, node="", **seconds):
+    return WorkerStats(worker, node, "cpu", 10, 0.1, Phases(**seconds))
+
+
+def test_it_says_where_time_goes(view):
+    live, workers = view
+    views = [WorkerView(0, 10, 0.1, "", stats(0, "here", computing=3.0, sending=1.0)), WorkerView(1, 0, -1.0, "waits")]
+    header, first, second = text_of(live._drawn(workers.server, 0.5, views)).splitlines()[2:]
+    assert header.split() == ["worker", "share", "gradients", "s/gradient", "mostly", "now"]
+    assert first.split() == ["0", "100.0%", "10", "0.1", "computing", "75%", "computes"]
+    assert second.split() == ["1", "0.0%", "0", "waits"]
+
+
+def test_nodes_are_shown_if_there_are_several_and_the_view_fits_a_terminal(view):
+    live, workers = view
+    names = ["here", "node 1a2b3c4d (10.0.0.5)"]
+    views = [
+        WorkerView(place, 1_000_000, 0.00123, "slow: computes for 12.3 s", stats(place, name, computing=3.0))
+        for place, name in enumerate(names)
+    ]
+    text = text_of(live._drawn(workers.server, 0.5, views), width=80)
+    assert "node" in text.splitlines()[2].split()
+    assert "node 1a…0.0.5)" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "slow: computes" in text
 
 
 def test_nothing_is_written_when_the_stream_is_not_a_terminal(capfd):

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 import nowait as nw
-from nowait.recording import Trace
+from nowait.core import WorkerLost
+from nowait.recording import Trace, TraceRecorder
 from nowait.recording.diagnosis import diagnosis, slowest, table_of_workers
+from nowait.recording.framefile import FrameFile
+from nowait.recording.journal import Journal
 from nowait.recording.phases import PHASES, Phases, PhaseTotals
 from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE
 from nowait.recording.tally import Tally
 from nowait.recording.worker_stats import Placement, WorkerStats
+from nowait.testing import ScriptedWorkers
 
 JOINED, LOST, TIMER, RESUMED = range(4)
 
@@ -74,6 +78,13 @@ def test_what_a_worker_did_before_it_was_lost_is_unfinished_and_while_it_is_away
     happened = events((1, LOST, 0, 3.0), (1, JOINED, 0, 10.0))
     totals = totals_of(rows((0, 0, 0, 1, 0.0, 1.0, 1.0), (0, 2, 1, 2, 10.5, 1.0, 12.0)), happened, workers=[0])
     assert phases_of(totals, 0, 12.0) == near(starting=0.5, computing=2.0, sending=0.5, unfinished=2.0)
+
+
+def test_a_worker_that_was_lost_for_good_has_no_more_time():
+    happened = events((1, LOST, 0, 3.0))
+    totals = totals_of(rows((0, 0, 0, 1, 0.0, 1.0, 1.0), (1, 0, 0, 2, 0.0, 5.0, 5.0)), happened)
+    assert phases_of(totals, 0, 9.0) == near(computing=1.0, unfinished=2.0)
+    assert totals.in_flight(9.0) == [0.0, 4.0]
 
 
 def test_a_resumed_run_starts_new_tickets():
@@ -154,6 +165,27 @@ def test_the_times_of_the_latest_steps_are_known_however_many_there_are():
     assert waited["receiving"] == pytest.approx((steps - 1) * 0.5)
 
 
+def test_a_ticket_may_contain_a_step_of_long_ago():
+    totals = PhaseTotals([0, 1])
+    for first in range(0, 40_000, 1_000):
+        table = np.zeros(1_000, ARRIVAL_DTYPE)
+        table["worker"], table["job"] = 1, np.arange(first, first + 1_000)
+        table["step"] = table["time"] = table["started"] = table["job"] + 1
+        totals.add(table, NONE)
+    totals.add(rows((0, 0, 30_000, 0, 40_000.0, 1.0, 40_001.0)), NONE)
+    assert phases_of(totals, 0, 40_001.0) == near(waiting=30_000.0, starting=10_000.0, computing=1.0)
+
+
+def test_a_checkpoint_without_new_arrivals_counts_the_events_before_it():
+    recorder = TraceRecorder([0])
+    recorder.follow_workers()
+    recorder.happened(WorkerLost(0, 5.0))
+    recorder.trace()
+    recorder.write_to(FrameFile())
+    _, tally = recorder.checkpoint()
+    assert dataclasses.asdict(tally.phases.of_workers(9.0)[0]) == near(unfinished=5.0)
+
+
 # In the trace
 
 
@@ -172,6 +204,26 @@ def test_a_trace_keeps_where_workers_were(tmp_path, form):
         again = pickle.loads(pickle.dumps(trace))
     assert (again.placements, again.loading) == (placements, {0: (0.25, 0.5)})
     assert again.by_worker() == trace.by_worker()
+
+
+def test_during_a_run_the_file_of_the_trace_can_be_brought_up_to_date(tmp_path):
+    recorder = TraceRecorder([0])
+    recorder.follow_workers()
+    recorder.flush()
+    recorder.write_to(FrameFile.open(tmp_path / "trace.rows", create=True))
+    recorder.placed(0, 0.0, "here", "cpu")
+    workers = ScriptedWorkers(nw.AsynchronousSGD(nw.Constant(0.1)), num_workers=1, log=recorder)
+    workers.after(5)
+    recorder.flush()
+    journal = Journal(FrameFile.read_only(tmp_path / "trace.rows"))
+    assert (journal.num_rows, journal.placements) == (5, [Placement(0, 0.0, "here", "cpu")])
+    recorder.loaded(0, 1.0, 0.5)
+    workers.after(7)
+    recorder.flush()
+    recorder.flush()
+    journal = Journal(FrameFile.read_only(tmp_path / "trace.rows"))
+    assert (journal.num_rows, len(journal.placements), journal.loading) == (12, 1, {0: (1.0, 0.5)})
+    assert recorder.by_worker(9.0)[0].gradients == 12
 
 
 # Who is slow, and why

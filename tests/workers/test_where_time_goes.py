@@ -7,9 +7,10 @@ import pytest
 
 import nowait as nw
 from faulty import Faulty
+from nowait.engines.workers import dispatch
 from nowait.engines.workers.records import EVALUATOR
 from nowait.recording.worker_stats import Placement
-from nowait.testing import train_scripted
+from nowait.testing import CATALOGUE, train_scripted
 from nowait.testing.scripted import SECONDS_PER_EVENT, Die, Lose, Open, Report, Wait
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
@@ -58,6 +59,28 @@ def test_known_times_of_workers_that_wait_for_each_other():
     assert phases(run, 1)["waiting"] == 0.0
     assert phases(run, 1)["computing"] == pytest.approx(4.0)
     check_that_all_time_is_accounted_for(run)
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if not name.startswith("MindFlayer")])
+def test_the_time_at_which_orders_were_sent_follows_from_the_trace(name, monkeypatch):
+    """For every method but one that sends orders when timers fire: workers wait as long as they really waited."""
+    sent, send = {}, dispatch.Dispatcher._send
+
+    def remember(dispatcher, state, ticket):
+        sent[ticket.id] = dispatcher._clock.now
+        send(dispatcher, state, ticket)
+
+    monkeypatch.setattr(dispatch.Dispatcher, "_send", remember)
+    order = np.random.default_rng(0).integers(0, 4, 80).tolist()
+    script = [item for worker in order for item in (Report(EVALUATOR), Wait(0.1), Report(worker, seconds=0.001))]
+    run = train_scripted(Faulty(), CATALOGUE[name], workers=4, steps=12, script=script)
+    waited, latest = np.zeros(4), {}
+    for row in run.trace.arrivals:
+        job, time = latest.get(int(row["worker"]), (row["job"] - 1, 0.0))
+        if row["job"] == job + 1:  # else the ticket between was cancelled
+            waited[row["worker"]] += sent[int(row["ticket"])] - time
+        latest[int(row["worker"])] = (row["job"], row["time"])
+    assert [worker.phases.waiting for worker in run.stats.by_worker] == pytest.approx(waited)
 
 
 @pytest.mark.parametrize("method", [ASYNCHRONOUS, MINIBATCH], ids=["asynchronous", "minibatch"])

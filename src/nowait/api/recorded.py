@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from nowait.api.rebuild import NUMBERS, rebuild
 from nowait.core import checks
+from nowait.core.capabilities import Capabilities
+from nowait.core.problem import checked_problem
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster
 from nowait.engines.elsewhere import Elsewhere
@@ -66,6 +68,13 @@ def part(config: dict[str, Any], name: str) -> Any:
 def labels_of(config: dict[str, Any]) -> dict[str, Any]:
     """Return the labels of the run; empty if there is no such entry."""
     return entry({"labels": {}} | config, "labels", _dictionary)
+
+
+def use_recorded_batch_sizes(config: dict[str, Any], problem: Any) -> None:
+    """Give a problem with ``batch_size="auto"`` the sizes that the run chose."""
+    sizes = Capabilities.of(checked_problem(problem)).auto_batch_sizes
+    if sizes is not None and sizes.chosen is None:
+        entry(config, "batch_sizes", sizes.use)
 
 
 def budget_of(description: Any) -> Budget:

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from nowait.api.recorded import entry, fingerprint_of, labels_of, part, read_config
+from nowait.api.recorded import entry, fingerprint_of, labels_of, part, read_config, use_recorded_batch_sizes
 from nowait.api.train_arguments import checked_metrics_address, checked_server_threads
 from nowait.api.training import Training, connected_plan, run_training
 from nowait.api.training_plan import TrainingPlan
@@ -73,6 +73,7 @@ def resume(
     update = part(config, "update") if update is None else update
     output = part(config, "output") if output is None else output
     labels = labels_of(config)
+    use_recorded_batch_sizes(config, problem)
     fingerprint = entry(config, "fingerprint", fingerprint_of)
     _check_size(checked_problem(problem), fingerprint, path)
     run_folder = RunFolder(path, plan.keep_checkpoints)

@@ -9,11 +9,15 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from nowait.api.batch_sizes import MOST_SECONDS, Measurement, check_measurable, choose_batch_sizes
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.api.training_plan import TrainingPlan
-from nowait.core import Method, Output, Problem, Update
+from nowait.core import Method, Output, Problem, Sgd, Update
+from nowait.core.capabilities import Capabilities
 from nowait.core.memory import Memory, Slots
+from nowait.core.problem import checked_problem
 from nowait.core.types import Vector
+from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster, connected
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
@@ -35,6 +39,9 @@ from nowait.recording.folder import RunFolder
 
 if TYPE_CHECKING:
     from nowait.engines.metrics_server import MetricsServer
+
+NEVER = 10**12
+"""More steps than a run makes."""
 
 
 @final
@@ -82,6 +89,32 @@ def run_training(training: Training) -> Run:
     plan, resumed = training.plan, training.resumed
     if resumed is None:
         warn_of_split(training.problem, plan.most or 1)
+        sizes = Capabilities.of(checked_problem(training.problem)).auto_batch_sizes
+        if sizes is not None and sizes.chosen is None:
+            check_measurable(plan.engine)
+            choose_batch_sizes(sizes, lambda measurement: _run_parts(_measuring(training, measurement)))
+    return _run_parts(training)
+
+
+def _measuring(training: Training, measurement: Measurement) -> Training:
+    """Return a short training that measures the workers of another one."""
+    budget = Budget(seconds=MOST_SECONDS)
+    plan = replace(training.plan, budget=budget, evaluate_every=NEVER, keep_best=None, trace="none")
+    return replace(
+        training,
+        plan=plan,
+        method=measurement,
+        update=Sgd(),
+        output=None,
+        callbacks=[measurement],
+        progress=False,
+        folder=None,
+        metrics_address=None,
+    )
+
+
+def _run_parts(training: Training) -> Run:
+    plan, resumed = training.plan, training.resumed
     checkpoint = None if resumed is None else resumed.latest()
     workers = list(range(plan.fewest)) if checkpoint is None else checkpoint.state.workers
     with contextlib.ExitStack() as stack:
@@ -118,6 +151,8 @@ def run_training(training: Training) -> Run:
         del checkpoint  # the session drops its vectors when they are no longer needed
         parts.config |= {setting.name: describe(getattr(plan, setting.name)) for setting in fields(plan)}
         parts.config["labels"] = describe(training.labels)
+        if parts.capabilities.auto_batch_sizes is not None:
+            parts.config["batch_sizes"] = parts.capabilities.auto_batch_sizes.chosen
         if training.folder is not None:
             parts.keeper = _keeper(training, parts, training.folder)
             if plan.keep_best is not None:

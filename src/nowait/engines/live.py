@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,6 +20,7 @@ from nowait.recording.worker_stats import WorkerStats
 
 MOST_WORKERS = 12
 """With more workers, only the slowest are shown."""
+COLUMNS = ("worker", "node", "share", "gradients", "s/gradient", "mostly", "now")
 LONGEST_NODE = 14
 """Characters of a node's name that are shown."""
 RECENT = 2_000
@@ -96,27 +98,24 @@ class LiveView:
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="dim")
-        nodes = {view.stats.node for view in workers if view.stats is not None}
-        with_nodes = ["node"] if len(nodes) > 1 else []
-        for column in ("worker", *with_nodes, "share", "gradients", "s/gradient", "mostly", "now"):
-            table.add_column(column, justify="left" if column in ("node", "mostly", "now") else "right")
-        total = max(1, sum(view.gradients for view in workers))
-        shown = sorted(workers, key=lambda view: (view.state == "", -view.seconds))[:MOST_WORKERS]
-        for view in sorted(shown, key=lambda view: view.worker):
-            seconds = "" if view.seconds < 0 else f"{view.seconds:.3g}"
-            node = "" if view.stats is None else shortened(view.stats.node)
-            table.add_row(
-                str(view.worker),
-                *([node] if with_nodes else []),
-                f"{view.gradients / total:.1%}",
-                f"{view.gradients:,}",
-                seconds,
-                "" if view.stats is None else mostly(view.stats),
-                view.state or "computes",
-            )
-        hidden = len(workers) - len(shown)
+        rows = [_cells(view, workers) for view in self._shown(workers)]
+        several_nodes = len({view.stats.node for view in workers if view.stats is not None}) > 1
+        left_out = "share" if several_nodes else "node"  # there is no room for both
+        columns = [column for column in COLUMNS if column != left_out]
+        for column in columns:
+            is_text = column in ("node", "mostly", "now")
+            table.add_column(column, justify="left" if is_text else "right", no_wrap=column != "now")
+        for row in rows:
+            table.add_row(*(row[column] for column in columns))
+        hidden = len(workers) - len(rows)
         lines = [Text(line) for line in self.lines(server, loss, metrics)]
         return Group(*lines, table, *([Text(f"and {hidden} faster workers", style="dim")] if hidden else []))
+
+    @staticmethod
+    def _shown(workers: list[WorkerView]) -> list[WorkerView]:
+        """Return the workers that are shown: if there are too many, those that do not compute and the slowest."""
+        first = sorted(workers, key=lambda view: (view.state == "", -_slowness(view)))[:MOST_WORKERS]
+        return sorted(first, key=lambda view: view.worker)
 
     def lines(self, server: Server, loss: float | None, metrics: Mapping[str, float] | None = None) -> list[str]:
         """Return the lines above the table."""
@@ -141,6 +140,25 @@ class LiveView:
         if not share or server.now <= 0:
             return ""
         return f", about {server.now * (1 / share - 1):.0f} s left"
+
+
+def _cells(view: WorkerView, workers: list[WorkerView]) -> dict[str, str]:
+    """Return the row of a worker, by column."""
+    total = max(1, sum(other.gradients for other in workers))
+    return {
+        "worker": str(view.worker),
+        "node": "" if view.stats is None else shortened(view.stats.node),
+        "share": f"{view.gradients / total:.1%}",
+        "gradients": f"{view.gradients:,}",
+        "s/gradient": "" if view.seconds < 0 else f"{view.seconds:.3g}",
+        "mostly": "" if view.stats is None else mostly(view.stats),
+        "now": view.state or "computes",
+    }
+
+
+def _slowness(view: WorkerView) -> float:
+    """Return the seconds by which workers are sorted; one that has not delivered yet is not fast."""
+    return math.inf if view.seconds < 0 else view.seconds
 
 
 def mostly(stats: WorkerStats) -> str:

@@ -5,11 +5,13 @@ from nowait.recording.config import describe, name_of
 from nowait.recording.early_stopping import EarlyStopping
 from nowait.recording.history import History, HistoryRecorder
 from nowait.recording.interrupted import Interrupted
+from nowait.recording.phases import Phases
 from nowait.recording.recorder import TraceRecorder
 from nowait.recording.run import Run, Stats, load
 from nowait.recording.sweep import Sweep, SweepRun
 from nowait.recording.tensorboard import TensorBoard
 from nowait.recording.trace import Trace
+from nowait.recording.worker_stats import Placement, WorkerStats
 
 __all__ = [
     "Callback",
@@ -18,6 +20,8 @@ __all__ = [
     "History",
     "HistoryRecorder",
     "Interrupted",
+    "Phases",
+    "Placement",
     "Run",
     "Stats",
     "Sweep",
@@ -25,6 +29,7 @@ __all__ = [
     "TensorBoard",
     "Trace",
     "TraceRecorder",
+    "WorkerStats",
     "checked_callbacks",
     "describe",
     "load",

@@ -71,7 +71,7 @@ class Stats:
     """Bytes of the params sent to workers: one copy per ticket, but not the same version twice in a row."""
     not_compiled: str = ""
     """Why a simulation was not compiled; empty if it was, and for runs with real workers."""
-    by_worker: tuple[WorkerStats, ...] = ()
+    by_worker: tuple[WorkerStats, ...] = field(default=(), repr=False)
     """Where each worker was, how much it delivered and where its time went; empty for simulations."""
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import sys
 from time import monotonic
 from typing import final
 
@@ -16,6 +17,11 @@ from nowait.engines.processes.readiness import is_ready
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 35_000}
 """Seconds without traffic before the system asks the other machine whether it is there, and how often; and milliseconds
 until data that the other machine does not acknowledge are an error."""
+WAKING_BYTES = 1048576
+"""How many bytes of large vectors have to arrive at most before the socket becomes readable: a message of many bytes
+then wakes this process a few times instead of for each packet."""
+CAN_WAIT_FOR_BYTES = sys.platform == "linux"
+"""Whether ``poll`` respects SO_RCVLOWAT."""
 
 
 ENDED = "the other end closed the connection"
@@ -41,6 +47,7 @@ class Link:
         self.fd = tcp.fileno()
         self._drained = False
         """True if the latest read has returned all bytes that had arrived."""
+        self._waking_bytes = 1
         self.closed = False
 
     def receive(self) -> Message | None:
@@ -49,6 +56,7 @@ class Link:
         try:
             while (message := connection.next_message()) is None:
                 if not self._read():
+                    self._wake_after(connection.missing())
                     return None
         except ProtocolError as error:
             kind = DisconnectedError if connection.authenticated else NotAcceptedError
@@ -73,6 +81,13 @@ class Link:
         self._drained = 0 < count < len(view)
         connection.received(count)
         return True
+
+    def _wake_after(self, missing: int) -> None:
+        """Let the socket become readable only when enough of the bytes that a message still needs have arrived."""
+        count = max(1, min(missing, WAKING_BYTES))
+        if count != self._waking_bytes and CAN_WAIT_FOR_BYTES and not self.closed:
+            self._waking_bytes = count
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def write(self) -> bool:
         """Send what waits to be sent, as far as the system takes it. Returns True if nothing is left."""
@@ -112,6 +127,7 @@ class Link:
 
     def _finish_sending(self, deadline: float) -> None:
         self.connection.end()
+        self._wake_after(1)
         while not self.write() and self._wait(select.POLLOUT, deadline):
             pass
         self._socket.shutdown(socket.SHUT_WR)

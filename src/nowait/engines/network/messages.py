@@ -131,13 +131,13 @@ class Format:
             raise ProtocolError(f"a message would have {body_bytes} bytes and {num_vectors} vectors")
         return Head(kind, content_bytes, num_vectors, body_bytes)
 
-    def content(self, head: Head, body: bytes | memoryview) -> bytes:
-        """Return the content of a message whose body has arrived."""
-        return bytes(body[HEAD.size : HEAD.size + head.content_bytes])
+    def parts(self, head: Head, body: Any) -> tuple[bytes, Sequence[Vector]]:
+        """Return the content of a body that has arrived, and its small vectors.
 
-    def inner_vectors(self, head: Head, body: Any) -> Sequence[Vector]:
-        """Return the small vectors of a body, without copies; they are aligned, as records have 8 n bytes."""
-        if head.num_vectors == 0:
-            return ()
-        start = HEAD.size + head.content_bytes
-        return np.frombuffer(body, self.dtype, offset=start).reshape(-1, self.length)  # type: ignore[return-value]
+        Vectors are not copied. They are aligned, as records have 8 n bytes.
+        """
+        end = HEAD.size + head.content_bytes
+        content = bytes(body[HEAD.size : end])
+        if self.large or head.num_vectors == 0:
+            return content, ()
+        return content, np.frombuffer(body, self.dtype, offset=end).reshape(-1, self.length)  # type: ignore[return-value]

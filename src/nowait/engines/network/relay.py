@@ -102,6 +102,7 @@ class Relay:
         self._control = pool.control.fileno()
         self._poller = select.poll()
         self._reading_reports = False
+        self._server_may_have_sent = True
         self._grace: float | None = None
         """In how many seconds to exit, if ``leave`` was called."""
         self._exit_at = math.inf
@@ -159,8 +160,9 @@ class Relay:
             return cause
         self._send(MessageKind.READY, AHEAD.pack(self._clock_ahead()))
         self._adoption.wait_until(monotonic() + SECONDS_TO_ADOPT)
+        self._server_may_have_sent = True
         while True:
-            reason = self._obey() or self._receive()
+            reason = (self._obey() if self._server_may_have_sent else "") or self._receive()
             if reason:
                 return reason
 
@@ -276,8 +278,10 @@ class Relay:
     def _receive(self) -> str:
         """Wait for workers or the server, and pass reports and deaths on. Returns the cause if the zygote is gone."""
         self._read_reports(self._without_reply < MESSAGES_IN_TRANSIT)
-        pending = self._server.pending() or self._pool.has_messages
-        ready = [fd for fd, _ in self._poller.poll(0 if pending else 1000 * HEARTBEAT_SECONDS)]
+        has_input = self._server.pending()
+        wait = not has_input and not self._pool.has_messages
+        ready = [fd for fd, _ in self._poller.poll(1000 * HEARTBEAT_SECONDS if wait else 0)]
+        self._server_may_have_sent = has_input or any(fd in ready for fd in self._server.fds)
         if self._mailbox.reports in ready:
             self._pass_reports_on(self._mailbox.read())
         if self._control in ready or self._pool.has_messages:
