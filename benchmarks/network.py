@@ -1,22 +1,35 @@
-"""Bytes per processor-second of one connection between machines, relative to plain TCP in Python.
+"""Speed between machines: of one connection relative to plain TCP, and of a run relative to Ray's pattern.
 
     make bench-engines
+    .venv/bin/python benchmarks/network.py [connection | parts | small | large ...]
 
-Vectors of a million float64 go from one process to another on this machine: with ``sendall`` and ``recv_into`` alone,
-through a connection of this library that is authenticated, and through one that is encrypted. Both ends are measured in
-processor seconds, so that other work on the machine matters little.
+``connection``: vectors of a million float64 go from one process to another on this machine: with ``sendall`` and
+``recv_into`` alone, through a connection of this library that is authenticated, and through one that is encrypted.
+``parts``: the processor time of everything that has to be done for one step with such vectors, each part alone.
+``small`` and ``large``: gradients that are copies of the point, compared with the asynchronous parameter server of
+Ray's documentation on the same Ray: d = 400 over the network path on one node, and d = 1,000,000 in float64 between two
+nodes (``ray.cluster_utils.Cluster``, both on this machine), with and without encryption.
+
+Besides rates there are processor seconds of all processes, which other work on the machine changes little.
 """
 
 import os
 import select
 import socket
 import statistics
+import sys
 import time
+from functools import partial
 
 import numpy as np
+from processor_time import compare
 
+from nowait.engines.network.fastest import fastest_mode
+from nowait.engines.network.frames import HEADER, OVERHEAD, FrameKind, cipher
 from nowait.engines.network.messages import Format, MessageKind, bytes_of
+from nowait.engines.network.protocol import SENT_PAYLOAD
 from nowait.engines.network.sockets import HostSocket, ServerSocket
+from nowait.numerics.vectors import sgd_step
 
 DIMENSION, VECTORS, ROUNDS = 1_000_000, 60, 5
 FORMAT = Format(DIMENSION, "<f8")
@@ -104,15 +117,101 @@ def wait(fds):
     return [fd for fd, _ in poller.poll()]
 
 
-def main():
+def timed(way):
+    """Return the processor seconds of both ends, and the seconds of the whole."""
+    began = time.perf_counter()
+    return *way(), time.perf_counter() - began
+
+
+def connection():
+    """Compare one connection with plain TCP."""
     ways = {"plain TCP": plain, "authenticated": lambda: ours(False), "encrypted": lambda: ours(True)}
-    rounds = [{name: way() for name, way in ways.items()} for _ in range(ROUNDS)]
+    rounds = [{name: timed(way) for name, way in ways.items()} for _ in range(ROUNDS)]
     gigabytes = VECTORS * FORMAT.vector_bytes / 1e9
-    print(f"{os.cpu_count()} cores; medians of {ROUNDS} alternating rounds; GB per processor-second")
+    print(f"one connection, d = 10^6: medians of {ROUNDS} alternating rounds; GB per processor-second, GB per second")
     for name in ways:
-        sending, receiving = (statistics.median(gigabytes / each[name][end] for each in rounds) for end in (0, 1))
-        ratio = statistics.median(max(each["plain TCP"]) / max(each[name]) for each in rounds)
-        print(f"    {name:14s} sending {sending:5.2f}   receiving {receiving:5.2f}   slower end, ratio {ratio:5.2f}")
+        sending, receiving, rate = (statistics.median(gigabytes / each[name][n] for each in rounds) for n in range(3))
+        slower = statistics.median(max(each["plain TCP"][:2]) / max(each[name][:2]) for each in rounds)
+        whole = statistics.median(each["plain TCP"][2] / each[name][2] for each in rounds)
+        print(
+            f"    {name:14s} sending {sending:5.2f}   receiving {receiving:5.2f}   in seconds {rate:5.2f}   "
+            f"ratio of the slower end {slower:5.2f}, in seconds {whole:5.2f}",
+            flush=True,
+        )
+
+
+def parts():
+    """Print the milliseconds of processor time that a step with a million float64 cannot do without."""
+    rng = np.random.default_rng(0)
+    params, gradient, out = rng.random((3, DIMENSION))
+    sealing, opening = (cipher(bytes(32), fastest_mode()) for _ in range(2))
+    frames = [memoryview(bytearray(len(piece) + OVERHEAD)) for piece in pieces(params)]
+
+    def seal():
+        for frame, piece in zip(frames, pieces(params), strict=True):
+            HEADER.pack_into(frame, 0, len(piece), FrameKind.VECTOR, 0, 0)
+            sealing.seal(frame, piece)
+
+    def open_frames():
+        for frame, piece in zip(frames, pieces(out), strict=True):
+            opening.open(frame, piece)
+
+    found = {
+        f"encrypting ({fastest_mode().name})": seal,
+        "decrypting": open_frames,
+        "the step": lambda: sgd_step(params, gradient, 1e-6, out),
+        "computing a gradient (a copy)": lambda: np.copyto(out, params),
+    }
+    times = {name: [] for name in found}
+    sent = [tuple(1e3 * seconds / VECTORS for seconds in plain()) for _ in range(ROUNDS)]
+    for _ in range(20):
+        for name, do in found.items():
+            began = time.process_time()
+            do()
+            times[name].append(1e3 * (time.process_time() - began))
+    spent = {name: statistics.median(values) for name, values in times.items()}
+    spent["sending (TCP)"], spent["receiving (TCP)"] = (statistics.median(values) for values in zip(*sent, strict=True))
+    print("the parts of a step, d = 10^6 float64: milliseconds of processor time, each alone")
+    for name, milliseconds in spent.items():
+        print(f"    {name:34s} {milliseconds:5.2f}")
+    both_ways = sum(spent.values()) - spent["the step"] - spent["computing a gradient (a copy)"]
+    print(f"    {'the server: the step, a vector in and one out':50s} {both_ways + spent['the step']:5.2f}")
+    print(f"    {'the host: a vector in and one out':50s} {both_ways:5.2f}", flush=True)
+
+
+def pieces(vector):
+    """Return the bytes of a vector in as many pieces as it has frames."""
+    whole = bytes_of(vector)
+    return [whole[start : start + SENT_PAYLOAD] for start in range(0, len(whole), SENT_PAYLOAD)]
+
+
+def small():
+    """Compare runs with small vectors over the network path, on one node."""
+    from comparison import ROUNDS, engine, one_node, pattern
+
+    with one_node():
+        for workers in (8, 40):
+            network = partial(engine, 400, workers, 20_000, shared_memory=False)
+            ways = {"encrypted": network, "authenticated": partial(network, encrypt=False)}
+            compare(f"d = 400, M = {workers}", partial(pattern, 400, workers, 1_500), ways, ROUNDS)
+
+
+def large():
+    """Compare runs with large vectors between two nodes; the workers are on the one without the driver."""
+    from comparison import ROUNDS, engine, pattern, two_nodes
+
+    with two_nodes():
+        far = {"resources_per_worker": {"num_cpus": 0, "resources": {"far": 1}}}
+        network = partial(engine, 1_000_000, 4, 200, **far)
+        ways = {"encrypted": network, "authenticated": partial(network, encrypt=False)}
+        compare("d = 10^6, M = 4, two nodes", partial(pattern, 1_000_000, 4, 100, where="far"), ways, ROUNDS)
+
+
+def main():
+    what = {"connection": connection, "parts": parts, "small": small, "large": large}
+    print(f"{os.cpu_count()} cores")
+    for name in sys.argv[1:] or what:
+        what[name]()
 
 
 if __name__ == "__main__":

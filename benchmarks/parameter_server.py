@@ -7,13 +7,19 @@ import time
 
 import numpy as np
 import ray
+from processor_time import Speed, per_step, used
 
 SECONDS_TO_SETTLE = 1.0
 """Time until killed processes have ended."""
 
 
-def steps_per_second(initial, stepsize, steps, kind, arguments, where=None):
-    """Return the steps per second with one worker for each of ``arguments``; its gradient is ``kind(*arguments)``.
+def steps_per_second(*arguments, **options):
+    """Return the steps per second; the arguments are those of ``measure``."""
+    return measure(*arguments, **options).steps_per_second
+
+
+def measure(initial, stepsize, steps, kind, arguments, where=None):
+    """Return the speed with one worker for each of ``arguments``; its gradient is ``kind(*arguments)``.
 
     ``where`` is the name of a Ray resource: workers run on the node that has it, the server on the one with "driver".
     """
@@ -44,15 +50,16 @@ def steps_per_second(initial, stepsize, steps, kind, arguments, where=None):
     weights = server.get_weights.remote()
     running = {worker.compute_gradients.remote(weights): worker for worker in workers}
     ray.wait(list(running), num_returns=len(running))
-    began = time.perf_counter()
+    before, began = used(), time.perf_counter()
     for _ in range(steps):
         [ready], _ = ray.wait(list(running))
         worker = running.pop(ready)
         weights = server.apply_gradients.remote(ready)
         running[worker.compute_gradients.remote(weights)] = worker
     seconds = time.perf_counter() - began
+    milliseconds = per_step(before, used(), steps)
     ray.wait(list(running), num_returns=len(running))
     for actor in (*workers, server):
         ray.kill(actor)
     time.sleep(SECONDS_TO_SETTLE)
-    return steps / seconds
+    return Speed(steps / seconds, milliseconds)

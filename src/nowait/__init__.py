@@ -38,6 +38,7 @@ from nowait.core import (
     WorkerFailedError,
 )
 from nowait.engines.cluster import RayCluster
+from nowait.engines.listen import Listen
 from nowait.methods import (
     ATA,
     CA2FL,
@@ -117,6 +118,7 @@ __all__ = [
     "History",
     "Interrupted",
     "LastIterate",
+    "Listen",
     "MSynchronousSGD",
     "MaleniaSGD",
     "Method",

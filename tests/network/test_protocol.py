@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 pytest.importorskip("cryptography")
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESOCB3
 
 from nowait.engines.network import frames, protocol
 from nowait.engines.network.frames import HEADER, MOST_PAYLOAD, OVERHEAD, FrameKind
 from nowait.engines.network.handshake import (
     GREETING_BYTES,
     PREFIX,
+    VERSION,
     ClientHandshake,
     Credentials,
+    Mode,
     ProtocolError,
     ServerHandshake,
 )
@@ -37,12 +40,13 @@ def new_vectors(form):
 
 
 def a_client(form=SMALL, *, encrypt=True, secret=SECRET, key=1, **options):
-    handshake = ClientHandshake(Credentials(secret, encrypt), private_key(key))
+    handshake = ClientHandshake(Credentials(secret, encrypt), private_key(key), options.get("best", Mode.OCB))
     return Connection(handshake, form, options.get("destinations", new_vectors(form)))
 
 
 def a_server(form=SMALL, *, encrypt=True, secret=SECRET, key=2, **options):
-    handshake = ServerHandshake(Credentials(secret, encrypt), lambda: private_key(key))
+    mode = options.get("preferred", Mode.OCB)
+    handshake = ServerHandshake(Credentials(secret, encrypt), lambda: private_key(key), mode)
     return Connection(handshake, form, options.get("destinations", new_vectors(form)))
 
 
@@ -186,6 +190,41 @@ def test_keys_change_while_frames_are_sent(encrypt, monkeypatch):
         feed(server, frame)
         keys.add(server._receiver._cipher._sequence._key)
     assert len(keys) == 7
+
+
+@pytest.mark.parametrize("best", [Mode.GCM, Mode.OCB])
+@pytest.mark.parametrize("preferred", [Mode.GCM, Mode.OCB])
+def test_the_server_chooses_the_mode_among_those_of_the_client(best, preferred):
+    client, server = connected(best=best, preferred=preferred)
+    aead = client._sender._cipher._sequence.cipher
+    assert isinstance(aead, AESOCB3 if best == preferred == Mode.OCB else AESGCM)
+    client.send(MessageKind.DETAILS, b"the content")
+    frame = outgoing(client)
+    assert b"the content" not in frame
+    assert feed(server, frame) == [(MessageKind.DETAILS, b"the content", [])]
+    server.send(MessageKind.ORDERS, b"orders")
+    assert feed(client, outgoing(server)) == [(MessageKind.ORDERS, b"orders", [])]
+
+
+def test_nobody_else_can_change_the_mode():
+    for mode in (Mode.GCM, Mode.OCB):
+        client, server = a_client(best=mode), a_server(preferred=mode)
+        greeting = bytearray(outgoing(client))
+        feed(server, greeting)
+        reply = bytearray(outgoing(server))
+        greeting[7] = reply[7] = Mode.GCM + Mode.OCB - mode
+        for end, altered in ((a_server(), greeting), (client, reply)):
+            with pytest.raises(ProtocolError, match="secret"):
+                feed(end, altered)
+
+
+def test_a_client_refuses_a_mode_that_it_does_not_have():
+    client, server = a_client(best=Mode.GCM), a_server()
+    feed(server, outgoing(a_client()))
+    handshake = client._receiver._handshake
+    handshake.greeting = outgoing(a_client())  # as if it had offered both
+    with pytest.raises(ProtocolError, match="chose the mode 2"):
+        feed(client, outgoing(server))
 
 
 def test_only_encrypted_content_cannot_be_read():
@@ -347,16 +386,18 @@ def test_other_versions_and_modes_are_told_apart():
     greeting = bytearray(outgoing(a_client()))
     greeting[6] = 9
     server = a_server()
-    with pytest.raises(ProtocolError, match="speaks version 9 of the protocol, this one version 1"):
+    with pytest.raises(ProtocolError, match=f"speaks version 9 of the protocol, this one version {VERSION}"):
         feed(server, greeting)
-    assert outgoing(server) == PREFIX.pack(b"nowait", 1, 1)
+    assert outgoing(server) == PREFIX.pack(b"nowait", VERSION, Mode.OCB)
     client = a_client()
     with pytest.raises(ProtocolError, match="speaks version 7"):
         feed(client, PREFIX.pack(b"nowait", 7, 1))
     for encrypt in (True, False):
         server = a_server(encrypt=encrypt)
-        with pytest.raises(ProtocolError, match=r"the other end is (not )?encrypted, this one"):
+        with pytest.raises(ProtocolError, match=r"the other end is (not )?encrypted \(mode \d\), this one"):
             feed(server, outgoing(a_client(encrypt=not encrypt)))
+    with pytest.raises(ProtocolError, match="mode 3"):
+        feed(a_server(), PREFIX.pack(b"nowait", VERSION, 3))
     with pytest.raises(ProtocolError, match="does not speak"):
         feed(a_server(), b"GET / HTTP/1.1\r\n")
 
@@ -378,11 +419,11 @@ def test_a_public_key_of_small_order_is_refused():
 
 
 def sealed(client, *parts):
-    """Frames that the client's key seals, of any kind and with any header: (kind, payload, flags)."""
+    """Frames that the client's key seals, of any kind and with any header: (kind, payload, flags and zeros)."""
     found = b""
-    for kind, payload, flags in parts:
+    for kind, payload, *rest in parts:
         frame = memoryview(bytearray(len(payload) + OVERHEAD))
-        HEADER.pack_into(frame, 0, len(payload), kind, flags, 0)
+        HEADER.pack_into(frame, 0, len(payload), kind, *rest, *[0] * (2 - len(rest)))
         client._sender._cipher.seal(frame, payload)
         found += bytes(frame)
     return found
@@ -419,6 +460,23 @@ def test_frames_that_do_not_follow_the_rules_are_refused_although_they_are_authe
     client, server = connected(form)
     with pytest.raises(ProtocolError):
         feed(server, sealed(client, *parts))
+
+
+def test_what_is_reserved_is_sent_as_zeros_and_refused_otherwise():
+    client, server = connected()
+    head = HEAD.pack(MessageKind.HEARTBEAT, 0, 0, 0)
+    client.send(MessageKind.HEARTBEAT)
+    assert outgoing(client)[: HEADER.size] == HEADER.pack(HEAD.size, BODY, 0, 0)
+    assert SMALL.pack(MessageKind.HEARTBEAT) == head
+    for frame in ([BODY, head, 1], [BODY, head, 0, 1]):
+        client, server = connected()
+        with pytest.raises(ProtocolError, match="is not accepted"):
+            feed(server, sealed(client, frame))
+    client, server = connected()
+    with pytest.raises(ProtocolError, match="a message would have"):
+        feed(server, sealed(client, (BODY, HEAD.pack(MessageKind.HEARTBEAT, 0, 0, 1))))
+    client, server = connected()
+    assert feed(server, sealed(client, (BODY, head))) == [(MessageKind.HEARTBEAT, b"", [])]
 
 
 def test_a_message_that_must_not_have_vectors_is_refused_before_they_are_read():

@@ -3,6 +3,7 @@
 import ast
 from dataclasses import MISSING, fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ class Everything(Bare):
     statistics_momentum = 0.25
     layout = Layout.of({"first": (2,), "second": (1,)})
     num_shards = 4
+    auto_batch_sizes = SimpleNamespace(chosen={"default": 1})
     replayable = False
 
     def __init__(self, num_statistics=1):
@@ -61,6 +63,9 @@ class Everything(Bare):
 
     def start_worker(self, worker, num_workers):
         pass
+
+    def items_of(self, worker):
+        return 1 + worker
 
     def between_gradients(self):
         pass
@@ -171,6 +176,8 @@ def test_a_problem_without_optional_members_gets_the_defaults():
         "gradient_with_memory",
         "between_gradients",
         "layout",
+        "items_of",
+        "auto_batch_sizes",
         "evaluate",
         "training_loss",
         "loading_seconds",
@@ -241,6 +248,7 @@ def test_nothing_else_looks_for_optional_members():
     package = Path(nw.__file__).parent
     files = {file.relative_to(package).as_posix(): probes(file.read_text("utf-8")) for file in package.rglob("*.py")}
     assert files["core/capabilities.py"] == {
+        "auto_batch_sizes",
         "capabilities",
         "compiled_data",
         "layout",

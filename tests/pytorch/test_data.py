@@ -1,6 +1,7 @@
 """Data of problems: streams divided among workers, bad items, and sizes of batches for every worker."""
 
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,11 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 import nowait as nw
+from nowait.api.batch_sizes import check_measurable, choose_batch_sizes
+from nowait.api.recorded import use_recorded_batch_sizes
 from nowait.core import sampler
 from nowait.pytorch import TorchProblem
+from nowait.pytorch.auto_sizes import AutoSizes
 from nowait.pytorch.batches import Batches
 from nowait.pytorch.streams import Stream
 
@@ -175,8 +179,15 @@ def test_without_the_option_a_bad_item_is_an_error():
 
 @pytest.mark.parametrize(
     ("given", "sizes"),
-    [(8, [8, 8, 8]), ({1: 32, "default": 4}, [4, 32, 4]), ([3, 5], [3, 5, 3]), (lambda worker: 1 + worker, [1, 2, 3])],
-    ids=["number", "dictionary", "list", "function"],
+    [
+        (8, [8, 8, 8]),
+        ({1: 32, "default": 4}, [4, 32, 4]),
+        ({"worker 1": 32, 2: 5, "default": 4}, [4, 32, 5]),
+        ([3, 5], [3, 5, 3]),
+        (lambda worker: 1 + worker, [1, 2, 3]),
+        ("auto:7", [7, 7, 7]),
+    ],
+    ids=["number", "dictionary", "names", "list", "function", "auto"],
 )
 def test_every_worker_has_its_own_batch_size(given, sizes):
     problem = a_problem(batch_size=given, sampling="epochs")
@@ -194,6 +205,63 @@ def test_a_gradient_is_the_mean_over_its_items_however_many_they_are():
     np.testing.assert_allclose(problem.gradient(problem.initial(), sample), expected, rtol=1e-4, atol=1e-7)
 
 
+def test_automatic_sizes_are_in_proportion_to_speed_and_keep_their_mean():
+    problem = a_problem(batch_size="auto:30")
+    sizes = problem.auto_batch_sizes.choose({0: 0.1, 1: 0.2, 4: 0.2})
+    assert sizes == {"worker 0": 45, "worker 1": 22, "worker 4": 22, "default": 30}
+    assert [problem.items_of(worker) for worker in (0, 1, 2, 4)] == [45, 22, 30, 22]
+    assert problem.auto_batch_sizes.choose({0: 1e-6, 1: 1e6})["worker 1"] == 1, "a gradient needs an item"
+    assert a_problem(batch_size=sizes).items_of(4) == 22
+    assert a_problem().auto_batch_sizes is None
+
+
+def test_a_run_chooses_automatic_sizes_and_its_replay_has_the_same():
+    """Worker 1 imitates one that takes a tenth of a second."""
+    method, problem = nw.MinibatchSGD(nw.Constant(0.05)), a_problem(batch_size="auto:16")
+    run = nw.train(problem, method, workers=2, steps=3, speeds=nw.speeds.Fixed([1e-6, 0.1]))
+    sizes = run.config["batch_sizes"]
+    assert sizes == problem.auto_batch_sizes.chosen
+    assert sizes["worker 0"] > 16 > sizes["worker 1"]
+    shares = [sizes[f"worker {worker}"] / (sizes["worker 0"] + sizes["worker 1"]) for worker in range(2)]
+    np.testing.assert_allclose(run.trace.weight, np.array(shares)[run.trace.worker])
+    assert np.array_equal(nw.replay(run.trace, problem, method).last, run.last)
+    again = a_problem(batch_size="auto:16")
+    with pytest.raises(ValueError, match="has not chosen sizes yet"):
+        nw.replay(run.trace, again, method)
+    use_recorded_batch_sizes(run.config, again)
+    assert again.auto_batch_sizes.chosen == sizes
+    use_recorded_batch_sizes({}, again)
+
+
+@pytest.mark.parametrize("config", [{}, {"batch_sizes": None}, {"batch_sizes": {"worker 0": 0, "default": 1}}], ids=str)
+def test_recorded_sizes_are_checked(config):
+    with pytest.raises(ValueError, match=r"config\.json.*batch_size"):
+        use_recorded_batch_sizes(config, a_problem(batch_size="auto"))
+
+
+def test_engines_whose_workers_come_by_themselves_do_not_measure_them():
+    for engine in (None, nw.RayCluster()):
+        check_measurable(engine)
+    with pytest.raises(ValueError, match="which SimpleNamespace cannot make"):
+        check_measurable(SimpleNamespace())
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_workers_are_measured_without_their_first_gradient(interrupted):
+    def measure(measurement):
+        measurement.seconds = {0: [9.0, 0.2, 0.1, 0.4], 1: [0.6], 2: []}
+        return SimpleNamespace(stats=SimpleNamespace(interrupted=interrupted))
+
+    sizes = AutoSizes(16)
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            choose_batch_sizes(sizes, measure)
+        assert sizes.chosen is None
+    else:
+        choose_batch_sizes(sizes, measure)
+        assert sizes.chosen == {"worker 0": 24, "worker 1": 8, "default": 16}
+
+
 def test_the_batches_of_evaluations_have_a_size_of_their_own():
     def sizes_with(**options):
         problem = a_problem(**options)
@@ -209,6 +277,9 @@ def test_the_batches_of_evaluations_have_a_size_of_their_own():
         ({"batch_size": {0: 8}}, 'batch_size as a dictionary needs an entry "default"'),
         ({"batch_size": {0: 0, "default": 8}}, "batch_size must be an integer of at least 1, got 0"),
         ({"batch_size": {"one": 8, "default": 8}}, "a worker in batch_size must be an integer of at least 0"),
+        ({"batch_size": {"worker 1": 4, 1: 8, "default": 8}}, "batch_size has two entries for worker 1"),
+        ({"batch_size": "large"}, '"auto" or "auto:64", got .large.'),
+        ({"batch_size": "auto:0"}, "batch_size must be an integer of at least 1"),
         ({"batch_size": []}, "batch_size must be a number, or a list of numbers"),
         ({"batch_size": lambda worker: "8"}, "batch_size must be an integer of at least 1"),
         ({"accumulate": [1, 0]}, "accumulate must be an integer of at least 1, got 0"),

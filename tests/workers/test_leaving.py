@@ -191,6 +191,14 @@ def test_a_place_is_idle_from_when_its_last_worker_left():
     assert workforce.handle(Look(), 110.0)[1] == Dismiss(1)
 
 
+def test_a_place_for_workers_that_are_about_to_leave_another_one_is_kept():
+    workforce = two_places(workers=1, busy=[0], idle_seconds=60.0)
+    workforce.handle(Leaving(1, 500.0), 1.0)
+    assert workforce.handle(Look(), 100.0) == []
+    workforce.states[0].ticket = None
+    assert places(workforce.handle(Look(), 101.0)) == [2]
+
+
 def test_a_retired_channel_passes_only_hurry_on():
     sent, delivered = [], []
 
@@ -276,8 +284,8 @@ def test_a_worker_process_that_is_told_to_leave_delivers_and_is_replaced(caplog)
     check_that_it_replays(run, Faulty())
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_every_method_goes_on_when_workers_leave(name, caplog):
+@pytest.mark.parametrize("name", ["MinibatchSGD", "RennalaSGD", "RingleaderASGD", "RandomAssignment", "MindFlayerSGD"])
+def test_methods_of_all_kinds_go_on_when_workers_leave(name, caplog):
     method = CATALOGUE[name]
     script = [Open(1, 2), Open(2, 4), *[Report()] * 9, Leave(1), *[Report()] * 9, LeaveWorker(2), *[Report()] * 5]
     run = train_scripted(Faulty(), method, workers=4, steps=25, script=script, capacity=0)

@@ -70,22 +70,25 @@ def make_parts(
     layout = checked_layout(capabilities.layout, len(params) - capabilities.num_statistics)
     update.check(layout)  # the last check: memory is shared next
     memory = None if on_host else capabilities.device_memory()
+    server = Server(
+        method,
+        params,
+        workers,
+        update=update,
+        output=output,
+        seed=seed,
+        log=recorder,
+        memory=memory,
+        allocate=None if share is None else share(params, memory),
+        statistics=capabilities.num_statistics,
+        statistics_momentum=capabilities.statistics_momentum,
+        layout=layout,
+    )
+    if capabilities.items_of is not None and capabilities.num_shards == 1:
+        server.items_of = capabilities.items_of  # the objective of split data is the mean over workers, not over items
     return Parts(
         problem=problem,
-        server=Server(
-            method,
-            params,
-            workers,
-            update=update,
-            output=output,
-            seed=seed,
-            log=recorder,
-            memory=memory,
-            allocate=None if share is None else share(params, memory),
-            statistics=capabilities.num_statistics,
-            statistics_momentum=capabilities.statistics_momentum,
-            layout=layout,
-        ),
+        server=server,
         recorder=recorder,
         budget=budget,
         evaluations=evaluations,

@@ -12,8 +12,11 @@ from typing import Any, TypeVar
 
 from nowait.api.rebuild import NUMBERS, rebuild
 from nowait.core import checks
+from nowait.core.capabilities import Capabilities
+from nowait.core.problem import checked_problem
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster
+from nowait.engines.elsewhere import Elsewhere
 from nowait.recording.best import checked_keep_best
 from nowait.recording.monitor import Monitor
 from nowait.recording.run import read_config as read_sealed_config
@@ -67,6 +70,13 @@ def labels_of(config: dict[str, Any]) -> dict[str, Any]:
     return entry({"labels": {}} | config, "labels", _dictionary)
 
 
+def use_recorded_batch_sizes(config: dict[str, Any], problem: Any) -> None:
+    """Give a problem with ``batch_size="auto"`` the sizes that the run chose."""
+    sizes = Capabilities.of(checked_problem(problem)).auto_batch_sizes
+    if sizes is not None and sizes.chosen is None:
+        entry(config, "batch_sizes", sizes.use)
+
+
 def budget_of(description: Any) -> Budget:
     """Return the budget that an entry describes."""
     values = {name: value for name, value in _dictionary(description).items() if name != "type"}
@@ -74,16 +84,28 @@ def budget_of(description: Any) -> Budget:
 
 
 def cluster_of(description: Any) -> RayCluster | None:
-    """Return the cluster that an entry describes; None for processes on this machine."""
+    """Return the Ray cluster that an entry describes; None for processes on this machine."""
     if description is None:
         return None
+    check_needs_no_key(description)
     values = {name: value for name, value in _dictionary(description).items() if name != "type"}
     if values.pop("has_runtime_env", False):
         raise ValueError("the run had a runtime_env, which config.json does not hold: pass engine= again")
     return RayCluster(**values)
 
 
-def engine_of(description: Any) -> RayCluster | None:
+def check_needs_no_key(description: Any) -> None:
+    """Raise if the workers of a run connected to it: the folder has no key, and may not open a port."""
+    values = _dictionary(description)
+    if values.get("type") == "Listen":
+        port = values.get("port")
+        raise ValueError(
+            f"the workers of the run connected to port {_shown(port)} with a key, which config.json does not hold: "
+            f"pass engine=nw.Listen(port=..., key_file=...) again; to nowait resume, --listen and --key-file"
+        )
+
+
+def engine_of(description: Any) -> Elsewhere | None:
     """Return the cluster that an entry describes; raise if it is on other machines, which the user must name."""
     cluster = cluster_of(description)
     if cluster is not None and cluster.address not in LOCAL_ADDRESSES:

@@ -65,5 +65,10 @@ def replay(
                 f"runs of this {type(problem).__name__} cannot be replayed: its gradients depend on more than the point"
                 f" and the sample, such as the order of a stream of data"
             )
+        sizes = parts.capabilities.auto_batch_sizes
+        if sizes is not None and sizes.chosen is None:
+            raise ValueError(
+                'batch_size="auto" has not chosen sizes yet: make the problem with batch_size=run.config["batch_sizes"]'
+            )
         parts.replaying, parts.called = True, called
         return run_replay(parts, trace, seed, progress)

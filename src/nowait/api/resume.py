@@ -9,14 +9,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from nowait.api.recorded import entry, fingerprint_of, labels_of, part, read_config
+from nowait.api.recorded import entry, fingerprint_of, labels_of, part, read_config, use_recorded_batch_sizes
 from nowait.api.train_arguments import checked_metrics_address, checked_server_threads
 from nowait.api.training import Training, connected_plan, run_training
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.problem import checked_problem
 from nowait.engines.budget import Budget
-from nowait.engines.cluster import RayCluster
+from nowait.engines.elsewhere import Elsewhere
 from nowait.engines.fingerprint import Fingerprint, other_problem
 from nowait.engines.processes.platform import require_worker_processes
 from nowait.recording import Run
@@ -41,7 +41,7 @@ def resume(
     output: Output | None = None,
     speeds: Speeds | None = None,
     callbacks: Iterable[Any] = (),
-    engine: str | RayCluster | None = None,
+    engine: str | Elsewhere | None = None,
     server_threads: int | None = None,
     progress: bool | None = None,
     metrics_port: int | str | tuple[str, int] | None = None,
@@ -55,7 +55,7 @@ def resume(
     Method, update, output and speeds are rebuilt from ``config.json``; parts that are not of this library have to be
     passed again, and so has the problem, which is compared with the one of the run. A run that a signal ended can be
     resumed too. It continues on the engine it had, unless ``engine`` names another one; a cluster that was joined by
-    ``host:port`` has to be named again. No code that the folder names is run. ``server_threads`` and
+    ``host:port`` and ``nw.Listen`` have to be named again. No code that the folder names is run. ``server_threads`` and
     ``metrics_port`` are not recorded.
     Gradients after the checkpoint are computed again, those that were in flight or held by the method are lost, and
     none is applied twice. The trace continues with a "resumed" event.
@@ -73,6 +73,7 @@ def resume(
     update = part(config, "update") if update is None else update
     output = part(config, "output") if output is None else output
     labels = labels_of(config)
+    use_recorded_batch_sizes(config, problem)
     fingerprint = entry(config, "fingerprint", fingerprint_of)
     _check_size(checked_problem(problem), fingerprint, path)
     run_folder = RunFolder(path, plan.keep_checkpoints)

@@ -1,4 +1,4 @@
-"""``nw.train``: real workers, on this machine or on a Ray cluster."""
+"""``nw.train``: real workers, on this machine, on a Ray cluster or on machines that connect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
-from nowait.engines.cluster import RayCluster, checked_engine
+from nowait.engines.elsewhere import Elsewhere, checked_engine
 from nowait.engines.processes.platform import require_worker_processes
 from nowait.recording import Run
 from nowait.recording.best import checked_keep_best
@@ -33,7 +33,7 @@ def train(
     method: Method,
     *,
     workers: int | tuple[int, int] | None = None,
-    engine: str | RayCluster = "processes",
+    engine: str | Elsewhere = "processes",
     steps: int | None = None,
     gradients: int | None = None,
     seconds: float | None = None,
@@ -64,6 +64,7 @@ def train(
 
     ``engine="ray"``, or ``engine=nw.RayCluster(address="auto", ...)``, lets Ray place the workers, by default as many
     as there is room for; ``workers=(2, 16)`` starts with two and adds workers as room becomes available, up to 16.
+    With ``engine=nw.Listen(port=7070, key_file="key")`` workers connect from anywhere, with ``nowait worker``.
 
     The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (of wall-clock time), ``target_loss`` and
     ``target`` comes first. Losses and metrics are evaluated on snapshots during the run, one at a time.

@@ -8,7 +8,8 @@ from typing import Any
 
 from nowait.api.rebuild import rebuild
 from nowait.core import checks
-from nowait.engines.cluster import RayCluster
+from nowait.engines.elsewhere import Elsewhere
+from nowait.engines.listen.options import DEFAULT_WORKERS, Listen
 from nowait.speeds import Adversary, Speeds
 
 LAST_PORT = 65_535
@@ -16,22 +17,34 @@ MOST_WORKERS = 2**22
 """The largest number of process ids that Linux allows."""
 
 
-def checked_workers(workers: Any, speeds: Speeds | None, cluster: RayCluster | None) -> int | tuple[int, int] | None:
+def checked_workers(workers: Any, speeds: Speeds | None, cluster: Elsewhere | None) -> int | tuple[int, int] | None:
     """Return the number of workers, or the fewest and the most, or None for as many as the cluster has room for."""
+    if isinstance(cluster, Listen) and cluster.workers is not None:
+        if workers is not None and _comparable(workers) != _comparable(cluster.workers):
+            raise ValueError(
+                f"workers={workers!r} differs from nw.Listen(workers={cluster.workers!r}): give one of them"
+            )
+        workers = cluster.workers
     if workers is None:
         if isinstance(speeds, Speeds):
             return speeds.num_workers
+        if isinstance(cluster, Listen):
+            return DEFAULT_WORKERS
         return None if cluster is not None else os.cpu_count() or 1
     if not isinstance(workers, (tuple, list)):
         return _checked_number(1, workers, "workers", "a run needs at least one")
     if cluster is None:
         raise ValueError(
-            f"workers={workers!r}: a fewest and a most are for engine='ray'; on one machine, give a number"
+            f"workers={workers!r}: a fewest and a most are for engine='ray' or nw.Listen; on one machine, give a number"
         )
     if len(workers) != 2:
         raise ValueError(f"workers must be a number, or the fewest and the most, as in (2, 16), got {workers!r}")
     fewest = _checked_number(1, workers[0], "the fewest workers", "a run needs at least one")
     return fewest, _checked_number(fewest, workers[1], "the most workers", "it is the second of workers=(fewest, most)")
+
+
+def _comparable(workers: Any) -> Any:
+    return tuple(workers) if isinstance(workers, list) else workers
 
 
 def _checked_number(least: int, workers: Any, name: str, why: str) -> int:
@@ -43,7 +56,7 @@ def _checked_number(least: int, workers: Any, name: str, why: str) -> int:
     return number
 
 
-def workers_of(description: Any, cluster: RayCluster | None) -> int | tuple[int, int] | None:
+def workers_of(description: Any, cluster: Elsewhere | None) -> int | tuple[int, int] | None:
     """Return the workers of a ``config.json``; on this machine, the most of a run that had a fewest and a most."""
     if cluster is None and isinstance(description, list):
         description = description[-1]

@@ -9,14 +9,19 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from nowait.api.batch_sizes import MOST_SECONDS, Measurement, check_measurable, choose_batch_sizes
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.api.training_plan import TrainingPlan
-from nowait.core import Method, Output, Problem, Update
+from nowait.core import Method, Output, Problem, Sgd, Update
+from nowait.core.capabilities import Capabilities
 from nowait.core.memory import Memory, Slots
+from nowait.core.problem import checked_problem
 from nowait.core.types import Vector
-from nowait.engines.cluster import connected
+from nowait.engines.budget import Budget
+from nowait.engines.cluster import RayCluster, connected
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
+from nowait.engines.listen import Listen, prepare_to_listen
 from nowait.engines.processes import launch_zygote
 from nowait.engines.processes import train as run_processes
 from nowait.engines.processes.cores import available_cores, server_threads
@@ -32,6 +37,9 @@ from nowait.recording.folder import RunFolder
 
 if TYPE_CHECKING:
     from nowait.engines.metrics_server import MetricsServer
+
+NEVER = 10**12
+"""More steps than a run makes."""
 
 
 @final
@@ -63,8 +71,10 @@ class Training:
 
 @contextlib.contextmanager
 def connected_plan(plan: TrainingPlan) -> Iterator[TrainingPlan]:
-    """Connect to Ray if the plan needs it, and fill in the number of workers if that depends on the cluster."""
-    if plan.engine is None:
+    """Connect to Ray or check the port if the plan needs it; fill in the number of workers if that depends on Ray."""
+    if isinstance(plan.engine, Listen):
+        prepare_to_listen(plan.engine)
+    if not isinstance(plan.engine, RayCluster):
         yield plan
         return
     require_ray_hosts()
@@ -77,6 +87,32 @@ def run_training(training: Training) -> Run:
     plan, resumed = training.plan, training.resumed
     if resumed is None:
         warn_of_split(training.problem, plan.most or 1)
+        sizes = Capabilities.of(checked_problem(training.problem)).auto_batch_sizes
+        if sizes is not None and sizes.chosen is None:
+            check_measurable(plan.engine)
+            choose_batch_sizes(sizes, lambda measurement: _run_parts(_measuring(training, measurement)))
+    return _run_parts(training)
+
+
+def _measuring(training: Training, measurement: Measurement) -> Training:
+    """Return a short training that measures the workers of another one."""
+    budget = Budget(seconds=MOST_SECONDS)
+    plan = replace(training.plan, budget=budget, evaluate_every=NEVER, keep_best=None, trace="none")
+    return replace(
+        training,
+        plan=plan,
+        method=measurement,
+        update=Sgd(),
+        output=None,
+        callbacks=[measurement],
+        progress=False,
+        folder=None,
+        metrics_address=None,
+    )
+
+
+def _run_parts(training: Training) -> Run:
+    plan, resumed = training.plan, training.resumed
     checkpoint = None if resumed is None else resumed.latest()
     workers = list(range(plan.fewest)) if checkpoint is None else checkpoint.state.workers
     with contextlib.ExitStack() as stack:
@@ -111,6 +147,8 @@ def run_training(training: Training) -> Run:
         del checkpoint  # the session drops its vectors when they are no longer needed
         parts.config |= {setting.name: describe(getattr(plan, setting.name)) for setting in fields(plan)}
         parts.config["labels"] = describe(training.labels)
+        if parts.capabilities.auto_batch_sizes is not None:
+            parts.config["batch_sizes"] = parts.capabilities.auto_batch_sizes.chosen
         if training.folder is not None:
             parts.keeper = _keeper(training, parts, training.folder)
             if plan.keep_best is not None:
@@ -135,7 +173,7 @@ def _server_threads(training: Training, length: int) -> int:
 
 
 def _run(plan: TrainingPlan, parts: Parts, points: Slots, zygote: Zygote | None, progress: bool | None) -> Run:
-    """Run the parts with the engine of the plan: with the zygote, or else on Ray."""
+    """Run the parts with the engine of the plan: with the zygote, or else with workers elsewhere."""
     log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
     options = WorkerOptions(
         slowdown=plan.slowdown,
@@ -147,10 +185,14 @@ def _run(plan: TrainingPlan, parts: Parts, points: Slots, zygote: Zygote | None,
     )
     if zygote is not None:
         return run_processes(parts, points, options, plan.seed, progress, zygote)
+    fewest = plan.fewest if parts.checkpoint is None else max(1, min(plan.fewest, len(parts.checkpoint.wanted)))
+    if isinstance(plan.engine, Listen):
+        from nowait.engines.listen.engine import train as run_listening
+
+        return run_listening(plan.engine, fewest, parts, points, options, seed=plan.seed, progress=progress)
     assert plan.engine is not None
     from nowait.engines.cluster.engine import train as run_cluster
 
-    fewest = plan.fewest if parts.checkpoint is None else max(1, min(plan.fewest, len(parts.checkpoint.wanted)))
     return run_cluster(plan.engine, fewest, parts, points, options, seed=plan.seed, progress=progress)
 
 

@@ -29,7 +29,7 @@ from nowait.api.train_arguments import (
 from nowait.core import checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
-from nowait.engines.cluster import RayCluster, checked_engine
+from nowait.engines.elsewhere import Elsewhere, checked_engine
 from nowait.recording.monitor import Monitor
 from nowait.speeds import Speeds
 
@@ -41,7 +41,7 @@ class TrainingPlan:
 
     workers: int | tuple[int, int] | None
     """A number; the fewest and the most; or None for as many as the cluster has room for."""
-    engine: RayCluster | None
+    engine: Elsewhere | None
     """None for processes on this machine."""
     budget: Budget
     evaluate_every: int | None
@@ -73,7 +73,7 @@ class TrainingPlan:
         return self.workers[1] if isinstance(self.workers, tuple) else self.workers
 
     @classmethod
-    def of(cls, config: dict[str, Any], speeds: Speeds | None, engine: str | RayCluster | None) -> TrainingPlan:
+    def of(cls, config: dict[str, Any], speeds: Speeds | None, engine: str | Elsewhere | None) -> TrainingPlan:
         """Read the settings from a ``config.json``; ``speeds`` and ``engine`` replace its own where given."""
         config = {"engine": None, "trace": "full", "keep_best": None} | config
         needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]

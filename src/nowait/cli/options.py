@@ -11,6 +11,7 @@ import typer
 
 from nowait.cli.config import load_config
 from nowait.engines.cluster import RayCluster
+from nowait.engines.listen import Listen
 
 T = TypeVar("T")
 
@@ -27,6 +28,25 @@ def engine_of(engine: str, address: str | None) -> str | RayCluster:
     if engine != "ray":
         raise ValueError(f"--address is for --engine ray, not for --engine {engine}")
     return RayCluster(address=address)
+
+
+def host_and_port(text: str, option: str) -> tuple[str, int]:
+    """Return the two parts of HOST:PORT; a wrong one ends the command with status 2."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65_536):
+        raise typer.BadParameter(f"{option} must be HOST:PORT, as in {EXAMPLES[option]}, got {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+EXAMPLES = {"--listen": "0.0.0.0:7070", "--connect": "server.example.com:7070"}
+
+
+def listening(listen: str, key_file: Path | None, *, encrypt: bool) -> Listen:
+    """Return the engine of workers that connect."""
+    host, port = host_and_port(listen, "--listen")
+    if key_file is None:
+        raise typer.BadParameter("--listen needs --key-file, the file with the key that workers need")
+    return Listen(port=port, host=host, key_file=key_file, encrypt=encrypt)
 
 
 def port_of(text: str | None) -> int | str | None:
@@ -76,6 +96,10 @@ Engine = Annotated[str, typer.Option(help="processes, on this machine, or ray.")
 Address = Annotated[
     str | None,
     typer.Option(help="With --engine ray: auto or host:port.", show_default="a new local Ray"),
+]
+KeyFile = Annotated[Path, typer.Option(help="The file with the key that the server and its workers share.")]
+Encrypt = Annotated[
+    bool, typer.Option(help="Encrypt params and gradients, or only authenticate them. The same for server and workers.")
 ]
 MetricsPort = Annotated[
     str | None,

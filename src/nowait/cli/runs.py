@@ -127,7 +127,7 @@ class Named:
 
 
 def run_resume(
-    folder: Path, named: Named, engine: str | nw.RayCluster | None, budget: dict[str, Any], as_json: bool
+    folder: Path, named: Named, engine: str | nw.RayCluster | nw.Listen | None, budget: dict[str, Any], as_json: bool
 ) -> nw.Run:
     """Continue a run of ``nowait train``, or of ``nw.train`` if the problem is named."""
     config = read_config(folder)
@@ -263,7 +263,7 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
         console.print(run.stats.diagnosis, highlight=False)
     if run.stats.advice:
         console.print(run.stats.advice, style="yellow", highlight=False)
-    resumable = run.stats.interrupted and run.stats.engine in ("processes", "ray")
+    resumable = run.stats.interrupted and run.stats.engine in ("processes", "ray", "listen")
     ending = f"; continue with: nowait resume {shlex.quote(str(folder))}" if resumable else ""
     console.print(f"Run: {folder}{ending}", highlight=False)
     return run

@@ -82,6 +82,16 @@ class Capabilities:
     """``layout`` says where the tensors of a model are in params, without the statistics. Default: None, one vector."""
     num_shards: int
     """The number of workers that the data are split for; 1 if all workers draw from the same data. Default: 1."""
+    items_of: Callable[[int], int] | None
+    """``items_of(worker)`` says how many items a worker's gradients are the means of. Default: None, all the same.
+
+    Methods that average fresh gradients of the same data weight them by it.
+    """
+    auto_batch_sizes: Any
+    """``auto_batch_sizes`` has ``chosen``, ``choose(seconds)`` and ``use(sizes)``. Default: None, sizes are given.
+
+    ``nw.train`` measures how long a gradient of each worker takes and lets it choose, once.
+    """
     replayable: bool
     """False if gradients depend on more than the point and the sample: such a run is not replayed. Default: True."""
     usual_update: Callable[[], Update]
@@ -155,6 +165,8 @@ class Capabilities:
             num_shards=checks.at_least(
                 1, getattr(problem, "num_shards", 1), "num_shards", "all workers together have one shard at least"
             ),
+            items_of=_method(problem, "items_of"),
+            auto_batch_sizes=getattr(problem, "auto_batch_sizes", None),
             replayable=bool(getattr(problem, "replayable", True)),
             usual_update=_method(problem, "usual_update") or Sgd,
             evaluate=_method(problem, "evaluate"),

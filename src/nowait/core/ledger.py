@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, final
@@ -53,6 +53,9 @@ class Counts:
 class Ledger(ABC):
     """The state that a method reads and the verbs that it calls."""
 
+    items_of: Callable[[int], int] | None = None
+    """How many items a worker's gradients are the means of; None: those of all workers have as many."""
+
     def __init__(self, method: Method, workers: Iterable[int], *, seed: int, log: Log) -> None:
         self.method = method
         self.workers = WorkerSet(workers)
@@ -89,6 +92,13 @@ class Ledger(ABC):
     def jobs_of(self, worker: int) -> int:
         """How many tickets a worker number has had."""
         return self._jobs.get(worker, 0)
+
+    def weight_of(self, worker: int) -> float:
+        """Return the weight of a worker's gradients in a mean over items, relative to those of worker 0.
+
+        It is 1 if the gradients of all workers are means over as many items, or of data of their own.
+        """
+        return 1.0 if self.items_of is None else self.items_of(worker) / self.items_of(0)
 
     # The verbs of a method
 

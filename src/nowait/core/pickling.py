@@ -20,8 +20,11 @@ def register_reducer(kind: type, reduce: Reducer) -> None:
     _REDUCERS[kind] = reduce
 
 
-def dumps(item: Any, buffer_callback: BufferCallback) -> bytes:
-    """Pickle an object with cloudpickle. The callback gets its large buffers, which ``pickle.loads`` needs again."""
+def dumps(item: Any, buffer_callback: BufferCallback | None) -> bytes:
+    """Pickle an object with cloudpickle. The callback gets its large buffers, which ``pickle.loads`` needs again.
+
+    Without a callback they are a part of the pickle.
+    """
     import cloudpickle
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]

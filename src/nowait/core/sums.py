@@ -25,18 +25,19 @@ class Held:
 
 
 class BaseSum(ABC):
-    """Which gradients a sum contains. ``count`` is the number of ``add`` calls since it was last cleared.
+    """Which gradients a sum contains. ``count`` is the number of ``add`` calls since it was last cleared, ``weight``
+    the sum of their weights.
 
     The coefficient of every gradient that no step has contained yet is kept, so that the log can say which step each
     gradient first entered, and with which weight. Subclasses do the arithmetic, or write it into a plan.
     """
 
-    __slots__ = ("_coefficients", "_ledger", "count")
+    __slots__ = ("_coefficients", "_ledger", "count", "weight")
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._coefficients: dict[Held, float] = {}
-        self.count = 0
+        self.count, self.weight = 0, 0.0
 
     def add(self, arrival: Arrival, weight: float = 1.0) -> None:
         """Add the gradient of the arrival being handled."""
@@ -44,6 +45,7 @@ class BaseSum(ABC):
         self._add(arrival, weight)
         self._coefficients[held] = self._coefficients.get(held, 0.0) + weight
         self.count += 1
+        self.weight += weight
 
     def merge(self, other: Self, weight: float = 1.0) -> None:
         """Add another sum. Its gradients are counted; with a negative weight they are subtracted again."""
@@ -53,6 +55,7 @@ class BaseSum(ABC):
         for held, coefficient in other._coefficients.items():
             if not held.stepped:
                 self._coefficients[held] = self._coefficients.get(held, 0.0) + weight * coefficient
+        self.weight += weight * other.weight
         if other is not self and weight != 0:
             self.count += other.count if weight > 0 else -other.count
 
@@ -60,7 +63,7 @@ class BaseSum(ABC):
         """Set the sum to zero."""
         self._clear()
         self._coefficients.clear()
-        self.count = 0
+        self.count, self.weight = 0, 0.0
 
     def belongs_to(self, ledger: Ledger) -> bool:
         """Whether ``ledger.sum()`` made it."""

@@ -15,6 +15,31 @@ HANGUP = getattr(signal, "SIGHUP", None)
 
 
 @contextlib.contextmanager
+def first_signals(call: Callable[[str], object]) -> Iterator[None]:
+    """In the main thread, the first SIGINT or SIGTERM calls a function; another one does what it did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def on_signal(number: int, _: object) -> None:
+        restore()
+        call(signal.Signals(number).name)
+
+    for number in SIGNALS:
+        if before[number] is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        restore()
+
+
+@contextlib.contextmanager
 def first_sigterm(call: Callable[[], object]) -> Iterator[None]:
     """In the main thread, the first SIGTERM calls a function; a second one does what it did before."""
     if threading.current_thread() is not threading.main_thread():

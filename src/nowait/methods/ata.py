@@ -58,7 +58,7 @@ class ATA(Method):
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Hold the gradient and record its time; step if it is the last one of the round."""
-        self.total.add(arrival)
+        self.total.add(arrival, server.weight_of(arrival.worker))
         count, mean = self.seen.get(arrival.worker, (0, 0.0))
         seconds = arrival.time - max(self.began, self.arrived.get(arrival.worker, 0.0))
         self.seen[arrival.worker] = (count + 1, mean + (seconds - mean) / (count + 1))
@@ -82,7 +82,7 @@ class ATA(Method):
         if server.in_flight or not server.workers:
             return
         if self.total.count:
-            server.step(self.total, self.stepsize.fresh(server), 1 / self.total.count)
+            server.step(self.total, self.stepsize.fresh(server), 1 / self.total.weight)
             self.total.clear()
         self._begin_round(server)
 

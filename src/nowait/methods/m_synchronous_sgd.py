@@ -37,7 +37,7 @@ class MSynchronousSGD(Method):
         if arrival.delay > 1:
             server.assign(arrival.worker)
             return
-        self.total.add(arrival)
+        self.total.add(arrival, server.weight_of(arrival.worker))
         self._step_if_complete(server)
 
     def on_leave(self, server: Server, worker: int) -> None:
@@ -52,7 +52,7 @@ class MSynchronousSGD(Method):
         count = self.total.count
         if count == 0 or not server.workers or (count < self.m and server.in_flight):
             return
-        server.step(self.total, self.stepsize.fresh(server), 1 / count)
+        server.step(self.total, self.stepsize.fresh(server), 1 / self.total.weight)
         self.total.clear()
         for worker in server.workers:
             if server.in_flight.first_of(worker) is None:

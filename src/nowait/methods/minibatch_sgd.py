@@ -11,7 +11,7 @@ from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, m
 @final
 @method_dataclass
 class MinibatchSGD(Method):
-    """Wait for one gradient from every worker, then step along their mean.
+    """Wait for one gradient from every worker, then step along their mean, which is one over all their items.
 
     Each step takes as long as the slowest worker. The baseline of the paper: Dekel et al., "Optimal
     Distributed Online Prediction Using Mini-Batches" (2012). It does not wait for workers that left.
@@ -27,7 +27,7 @@ class MinibatchSGD(Method):
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Hold the gradient; step if it is the last one of the round."""
-        self.total.add(arrival)
+        self.total.add(arrival, server.weight_of(arrival.worker))
         self._step_when_all_are_in(server)
 
     def on_leave(self, server: Server, worker: int) -> None:
@@ -41,7 +41,7 @@ class MinibatchSGD(Method):
     def _step_when_all_are_in(self, server: Server) -> None:
         if server.in_flight or self.total.count == 0 or not server.workers:
             return
-        server.step(self.total, self.stepsize.fresh(server), 1 / self.total.count)
+        server.step(self.total, self.stepsize.fresh(server), 1 / self.total.weight)
         self.total.clear()
         for worker in server.workers:
             server.assign(worker)

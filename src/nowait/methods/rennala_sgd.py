@@ -37,11 +37,11 @@ class RennalaSGD(Method):
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Hold the gradient if it is fresh; step if the batch is complete."""
         if arrival.delay == 1:
-            self.total.add(arrival)
+            self.total.add(arrival, server.weight_of(arrival.worker))
         if self.total.count < self.batch:
             server.assign(arrival.worker)
             return
-        server.step(self.total, self.stepsize.fresh(server), 1 / self.batch)
+        server.step(self.total, self.stepsize.fresh(server), 1 / self.total.weight)
         self.total.clear()
         for worker in server.workers if self.cancel else (arrival.worker,):
             server.cancel(worker)

@@ -46,6 +46,8 @@ class Wrapper(ABC):
             statistics_momentum=1.0,
             layout=inner.layout,
             num_shards=inner.num_shards,
+            items_of=inner.items_of,
+            auto_batch_sizes=inner.auto_batch_sizes,
             replayable=inner.replayable,
             usual_update=inner.usual_update,
             evaluate=inner.evaluate,

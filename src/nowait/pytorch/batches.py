@@ -15,6 +15,7 @@ from nowait.core.randomness import child
 from nowait.core.types import Integers
 from nowait.numerics.splitmix import MASK, TICKET_STRIDE
 from nowait.problems.shards import Shards
+from nowait.pytorch.auto_sizes import REASON, AutoSizes
 from nowait.pytorch.bad_items import MISSING, BadItems
 from nowait.pytorch.per_worker import PerWorker
 from nowait.pytorch.streams import Stream
@@ -38,7 +39,7 @@ class Batches:
     """
 
     data: Any
-    size: PerWorker
+    size: PerWorker | AutoSizes
     sampling: str
     collate: Any
     bad_items: BadItems | None = None
@@ -53,7 +54,7 @@ class Batches:
         """Check the arguments of a problem and make its batches."""
         if sampling not in SAMPLINGS:
             raise ValueError(f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}")
-        sizes = PerWorker.of(size, "batch_size", "a gradient needs items")
+        sizes = AutoSizes.of(size) if isinstance(size, str) else PerWorker.of(size, "batch_size", REASON)
         batches = cls(data, sizes, sampling, collate or default_collate, BadItems() if skip_bad_items else None)
         if batches.is_stream:
             if skip_bad_items:

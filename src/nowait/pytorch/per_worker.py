@@ -8,7 +8,7 @@ from typing import Any, final
 
 from nowait.core import checks
 
-DEFAULT = "default"
+DEFAULT, PREFIX = "default", "worker "
 
 
 @final
@@ -16,8 +16,8 @@ DEFAULT = "default"
 class PerWorker:
     """A whole number of at least 1 for every worker.
 
-    Given as one number; as a dictionary by worker, with a number for all others under "default"; as a list that workers
-    take in turn; or as a function of the worker.
+    Given as one number; as a dictionary by worker (0 or "worker 0"), with a number for all others under "default"; as a
+    list that workers take in turn; or as a function of the worker.
     """
 
     name: str
@@ -28,6 +28,8 @@ class PerWorker:
     @classmethod
     def of(cls, given: Any, name: str, reason: str) -> PerWorker:
         """Check an argument of a problem."""
+        if isinstance(given, Mapping):
+            given = _by_number(given, name)
         made = cls(name, given, reason)
         if isinstance(given, Mapping):
             if DEFAULT not in given:
@@ -58,6 +60,11 @@ class PerWorker:
         return checks.at_least(1, given, self.name, self.reason)
 
     @property
+    def is_one_number(self) -> bool:
+        """True if one number is given for all workers."""
+        return isinstance(self.given, int)
+
+    @property
     def usual(self) -> int:
         """The default of a dictionary; otherwise the number of worker 0."""
         return self.of_worker(DEFAULT if isinstance(self.given, Mapping) else 0)
@@ -73,3 +80,15 @@ class PerWorker:
 
     def __str__(self) -> str:
         return "by worker" if callable(self.given) else f"{self.given}"
+
+
+def _by_number(given: Mapping[Any, Any], name: str) -> dict[Any, Any]:
+    """Return a dictionary by worker, with numbers in place of names such as "worker 0"."""
+    made: dict[Any, Any] = {}
+    for key, value in given.items():
+        is_named = isinstance(key, str) and key.startswith(PREFIX) and key[len(PREFIX) :].isdecimal()
+        worker = int(key[len(PREFIX) :]) if is_named else key
+        if worker in made:
+            raise ValueError(f"{name} has two entries for worker {worker}")
+        made[worker] = value
+    return made

@@ -25,6 +25,7 @@ from nowait.core.types import Floats, Vector
 from nowait.numerics.splitmix import MASK
 from nowait.problems.shards import Shards
 from nowait.pytorch.adapter import Adapter, Recipe
+from nowait.pytorch.auto_sizes import AutoSizes
 from nowait.pytorch.batches import Batches, moved
 from nowait.pytorch.bound_model import HOST, BoundModel, Buffers, bound_model
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
@@ -84,8 +85,10 @@ class TorchProblem:
     default items are drawn with replacement. ``validation_loss`` is the loss of evaluations if it is another one than
     that of gradients, such as one without label smoothing. ``clip_norm`` clips gradients on the worker; ``accumulate``
     is the number of batches per gradient. It and ``batch_size`` are a number, or a dictionary, list or function that
-    gives one for each worker. ``loader_workers`` processes of each worker draw its next batches while it computes.
-    ``skip_bad_items=True`` replaces items whose reading raises an exception; evaluations leave them out.
+    gives one for each worker. ``batch_size="auto"``, or ``"auto:32"`` for a mean of 32, gives fast workers larger
+    batches: the first ``nw.train`` measures the workers and chooses the sizes. ``loader_workers`` processes of each
+    worker draw its next batches while it computes. ``skip_bad_items=True`` replaces items whose reading raises an
+    exception; evaluations leave them out.
 
     ``device`` is one device, or a list of devices that workers take in turn. On GPUs, params and gradients of
     ``nw.train`` stay in the memory of the first one, and updates, outputs and methods compute there with tensors;
@@ -230,6 +233,20 @@ class TorchProblem:
     def num_shards(self) -> int:
         """The number of workers that the data are split for; 1 if all workers draw from all items."""
         return 1 if self._batches.shards is None else self._batches.shards.count
+
+    @property
+    def auto_batch_sizes(self) -> AutoSizes | None:
+        """The sizes of batches if ``batch_size="auto"``."""
+        size = self._batches.size
+        return size if isinstance(size, AutoSizes) else None
+
+    @property
+    def items_of(self) -> Callable[[int], int] | None:
+        """``items_of(worker)`` is how many items a worker's gradients are the means of; None if all have as many."""
+        size, accumulate = self._batches.size, self._accumulate
+        if isinstance(size, PerWorker) and size.is_one_number and accumulate.is_one_number:
+            return None
+        return lambda worker: size.of_worker(worker) * accumulate.of_worker(worker)
 
     @property
     def replayable(self) -> bool:

@@ -14,7 +14,8 @@ from nowait.api.simulate import simulate
 from nowait.api.train import train
 from nowait.api.train_arguments import check_slowed_workers
 from nowait.core import Output, Problem, Update, checks
-from nowait.engines.cluster import RayCluster, checked_engine, connected, import_ray
+from nowait.engines.cluster import RayCluster, connected, import_ray
+from nowait.engines.elsewhere import checked_engine
 from nowait.recording import Interrupted, Run
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant
@@ -115,7 +116,7 @@ def check_engine(engine: str | RayCluster, speeds: Speeds | None) -> str:
 def connection(engine: str | RayCluster, workers: int | None) -> contextlib.AbstractContextManager[Any]:
     """Connect to Ray once for all runs of a race, if they need it."""
     cluster = None if engine == "simulate" else checked_engine(engine)
-    return contextlib.nullcontext() if cluster is None else connected(cluster, workers)
+    return connected(cluster, workers) if isinstance(cluster, RayCluster) else contextlib.nullcontext()
 
 
 def seconds_each(seconds: float | None, gradients: int | None, setup: RaceSetup) -> float:

@@ -1,8 +1,25 @@
 """The commands and their options, in the order of ``nowait --help``. What they do is imported when they run."""
 
 from nowait.cli.commands.folders import check, report
+from nowait.cli.commands.network import drain, serve, worker
 from nowait.cli.commands.studies import plan, race, sweep, tune
 from nowait.cli.commands.theory import certify, tables
 from nowait.cli.commands.training import replay, resume, simulate, train
 
-COMMANDS = (race, simulate, train, resume, replay, check, report, sweep, tune, plan, tables, certify)
+COMMANDS = (
+    race,
+    simulate,
+    train,
+    serve,
+    worker,
+    drain,
+    resume,
+    replay,
+    check,
+    report,
+    sweep,
+    tune,
+    plan,
+    tables,
+    certify,
+)

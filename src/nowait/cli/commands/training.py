@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from nowait.cli.options import (
     Address,
     BatchSize,
     Config,
+    Encrypt,
     Engine,
     EvaluateEvery,
     Folder,
@@ -29,6 +30,7 @@ from nowait.cli.options import (
     chosen,
     engine_of,
     free_folder,
+    listening,
     port_of,
 )
 
@@ -126,6 +128,11 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
     batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as stored")] = None,
     engine: Annotated[str | None, typer.Option(help="processes or ray.", show_default="as it was")] = None,
     address: Address = None,
+    listen: Annotated[
+        str | None, typer.Option(help="Let workers connect to HOST:PORT, as in serve.", show_default="not")
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(help="With --listen, as in serve.")] = None,
+    encrypt: Encrypt = True,
     steps: Annotated[
         int | None, typer.Option(help="Go on to this many steps in all.", show_default="as stored")
     ] = None,
@@ -150,7 +157,11 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
     """
     from nowait.cli.runs import Named, run_resume, target_of
 
-    where = None if engine is None and address is None else engine_of(engine or "ray", address)
+    where: Any = None if engine is None and address is None else engine_of(engine or "ray", address)
+    if listen is not None:
+        if where is not None:
+            raise typer.BadParameter("--listen is an engine of its own: leave out --engine and --address")
+        where = listening(listen, key_file, encrypt=encrypt)
     budget = {
         "steps": steps,
         "gradients": gradients,

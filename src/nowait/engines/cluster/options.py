@@ -130,17 +130,6 @@ class RayCluster:
         return options
 
 
-def checked_engine(engine: Any) -> RayCluster | None:
-    """Return the cluster of an ``engine`` argument; None for worker processes on this machine."""
-    if isinstance(engine, RayCluster):
-        return engine
-    if engine == "ray":
-        return RayCluster()
-    if engine == "processes":
-        return None
-    raise ValueError(f"engine must be 'processes', 'ray' or nw.RayCluster(...), got {engine!r}")
-
-
 def _checked_amount(name: str, amount: Any) -> float:
     if isinstance(amount, bool) or not isinstance(amount, Real) or not 0 <= float(amount) < math.inf:
         raise ValueError(f"a worker needs a number of {name} that is not negative, got {amount!r}")

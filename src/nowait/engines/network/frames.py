@@ -1,4 +1,4 @@
-"""Frames: the unit in which bytes are encrypted or authenticated, with AES-256-GCM.
+"""Frames: the unit in which bytes are encrypted (AES-128 in the mode OCB3 or GCM) or authenticated (GMAC).
 
 A frame is a header (length of the payload, kind, flags), the payload, and a tag of 16 bytes. The header is
 authenticated. The nonce is the number of the frame on its connection and direction, which is never sent: a frame that
@@ -11,13 +11,14 @@ There is no input or output here.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol, final
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESOCB3
 
-from nowait.engines.network.handshake import ProtocolError, derived_key
+from nowait.engines.network.handshake import Mode, ProtocolError, derived_key
 
 HEADER = struct.Struct("<IBBH")
 """Bytes of the payload, kind, flags, and two bytes that are zero."""
@@ -26,7 +27,11 @@ OVERHEAD = HEADER.size + TAG_BYTES
 MOST_PAYLOAD = 1 << 20
 """The most bytes of a payload that are accepted."""
 FRAMES_PER_KEY = 1 << 16
-"""At most 64 GiB are encrypted with one key, which keeps far from the limits of AES-GCM."""
+"""At most 64 GiB are encrypted with one key, which keeps far from the limits of GCM and OCB3."""
+AES_KEY_BYTES = 16
+"""128 bits, the strength of X25519."""
+
+NewCipher = Callable[[bytes], AESGCM | AESOCB3]
 
 
 class FrameKind(IntEnum):
@@ -54,17 +59,17 @@ class Cipher(Protocol):
 class _Sequence:
     """The nonces of one direction, each with its key."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    def __init__(self, key: bytes, new_cipher: NewCipher) -> None:
+        self._key, self._new_cipher = key, new_cipher
         self._number = 0
-        self.cipher = AESGCM(key)
+        self.cipher = new_cipher(key[:AES_KEY_BYTES])
 
     def next_nonce(self) -> bytes:
         """Return the nonce of the next frame, for which ``cipher`` then has the key."""
         number = self._number
         if number and number % FRAMES_PER_KEY == 0:
             self._key = derived_key(b"", self._key, b"next key")
-            self.cipher = AESGCM(self._key)
+            self.cipher = self._new_cipher(self._key[:AES_KEY_BYTES])
         self._number = number + 1
         return number.to_bytes(12, "big")
 
@@ -73,8 +78,8 @@ class _Sequence:
 class Encryption:
     """The payload is encrypted; the header is associated data."""
 
-    def __init__(self, key: bytes) -> None:
-        self._sequence = _Sequence(key)
+    def __init__(self, key: bytes, new_cipher: NewCipher) -> None:
+        self._sequence = _Sequence(key, new_cipher)
 
     def seal(self, frame: memoryview, payload: bytes | memoryview) -> None:
         """Encrypt the payload into the frame."""
@@ -95,7 +100,7 @@ class Authentication:
     """The payload is readable; header and payload are associated data."""
 
     def __init__(self, key: bytes) -> None:
-        self._sequence = _Sequence(key)
+        self._sequence = _Sequence(key, AESGCM)
 
     def seal(self, frame: memoryview, payload: bytes | memoryview) -> None:
         """Copy the payload into the frame. Only the copy has a tag: others may write to the payload meanwhile."""
@@ -115,9 +120,11 @@ class Authentication:
         out[:] = frame[HEADER.size : end]
 
 
-def cipher(key: bytes, *, encrypt: bool) -> Cipher:
+def cipher(key: bytes, mode: Mode) -> Cipher:
     """Return what seals or opens the frames of one direction."""
-    return Encryption(key) if encrypt else Authentication(key)
+    if mode == Mode.AUTHENTICATED:
+        return Authentication(key)
+    return Encryption(key, AESOCB3 if mode == Mode.OCB else AESGCM)
 
 
 def _altered() -> ProtocolError:

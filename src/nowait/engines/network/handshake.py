@@ -18,6 +18,7 @@ import hmac
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple, final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -25,13 +26,24 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 MAGIC = b"nowait"
-VERSION = 1
+VERSION = 2
 """The version of the protocol. Ends with different versions refuse each other."""
 PREFIX = struct.Struct("<6sBB")
-"""Magic, version, and mode: 1 if frames are encrypted, 0 if they are only authenticated."""
+"""Magic, version, and ``Mode``."""
 KEY_BYTES = TAG_BYTES = 32
 GREETING_BYTES = PREFIX.size + KEY_BYTES + TAG_BYTES
 SECRET_BYTES = 32
+
+
+class Mode(IntEnum):
+    """How frames are protected. A client says what it wants at most, and the server chooses."""
+
+    AUTHENTICATED = 0
+    """everybody can read them, nobody can alter them"""
+    GCM = 1
+    """encrypted with AES-128-GCM"""
+    OCB = 2
+    """encrypted with AES-128-OCB3, which is faster on many processors"""
 
 
 class ProtocolError(Exception):
@@ -43,10 +55,11 @@ class RefusedError(ProtocolError):
 
 
 class Keys(NamedTuple):
-    """The keys of a connection, one for each direction."""
+    """The keys of a connection, one for each direction, and what they are used for."""
 
     sending: bytes
     receiving: bytes
+    mode: Mode
 
 
 @final
@@ -64,10 +77,9 @@ class Credentials:
     def __repr__(self) -> str:
         return f"Credentials(encrypt={self.encrypt})"
 
-    @property
-    def prefix(self) -> bytes:
-        """The first bytes of a connection."""
-        return PREFIX.pack(MAGIC, VERSION, self.encrypt)
+    def prefix(self, mode: Mode) -> bytes:
+        """Return the first bytes of a connection; without encryption the mode does not matter."""
+        return PREFIX.pack(MAGIC, VERSION, mode if self.encrypt else Mode.AUTHENTICATED)
 
 
 def derived_key(secret: bytes, shared: bytes, label: bytes, transcript: bytes = b"") -> bytes:
@@ -76,27 +88,28 @@ def derived_key(secret: bytes, shared: bytes, label: bytes, transcript: bytes = 
     return HKDF(SHA256(), KEY_BYTES, salt=secret, info=info).derive(shared)
 
 
-def check_prefix(received: bytes, ours: Credentials) -> None:
-    """Check the first bytes that came from the other end."""
+def check_prefix(received: bytes, ours: Credentials) -> Mode:
+    """Check the first bytes that came from the other end, and return its mode."""
     magic, version, mode = PREFIX.unpack(received)
     if magic != MAGIC:
         raise ProtocolError("the other end does not speak nowait's protocol")
     if version != VERSION:
         raise RefusedError(f"the other end speaks version {version} of the protocol, this one version {VERSION}")
-    if mode != ours.encrypt:
+    if mode > max(Mode) or (mode != Mode.AUTHENTICATED) != ours.encrypt:
         names = ("not encrypted", "encrypted")
-        raise RefusedError(f"the other end is {names[mode == 1]}, this one {names[ours.encrypt]}")
+        raise RefusedError(f"the other end is {names[mode > 0]} (mode {mode}), this one {names[ours.encrypt]}")
+    return Mode(mode)
 
 
 @final
 class ClientHandshake:
-    """The end that connects. ``private_key`` must be new for each connection."""
+    """The end that connects. ``private_key`` must be new for each connection; ``mode`` is the best that it can."""
 
     sends_first = True
 
-    def __init__(self, credentials: Credentials, private_key: X25519PrivateKey) -> None:
-        self.credentials, self._private_key = credentials, private_key
-        public = credentials.prefix + private_key.public_key().public_bytes_raw()
+    def __init__(self, credentials: Credentials, private_key: X25519PrivateKey, mode: Mode = Mode.OCB) -> None:
+        self.credentials, self._private_key, self.mode = credentials, private_key, mode
+        public = credentials.prefix(mode) + private_key.public_key().public_bytes_raw()
         self.greeting = public + _greeting_tag(credentials, public)
         """The message to send."""
 
@@ -107,18 +120,23 @@ class ClientHandshake:
         transcript = self.greeting + public
         tag = derived_key(secret, shared, b"server's tag", transcript)
         _check_tag(tag, greeting)
+        mode = check_prefix(greeting[: PREFIX.size], self.credentials)
+        if mode > self.mode:
+            raise ProtocolError(f"the other end chose the mode {mode}, which this one does not have")
         to_server, to_client = _traffic_keys(secret, shared, self.greeting + greeting)
-        return Keys(sending=to_server, receiving=to_client)
+        return Keys(sending=to_server, receiving=to_client, mode=mode)
 
 
 @final
 class ServerHandshake:
-    """The end that listens. ``new_private_key`` returns another key for each connection."""
+    """The end that listens. ``new_private_key`` returns another key for each connection; ``mode`` is preferred."""
 
     sends_first = False
 
-    def __init__(self, credentials: Credentials, new_private_key: Callable[[], X25519PrivateKey]) -> None:
-        self.credentials, self._new_private_key = credentials, new_private_key
+    def __init__(
+        self, credentials: Credentials, new_private_key: Callable[[], X25519PrivateKey], mode: Mode = Mode.OCB
+    ) -> None:
+        self.credentials, self._new_private_key, self.mode = credentials, new_private_key, mode
         self.greeting = b""
         """The message to send, once the client's has arrived."""
 
@@ -128,10 +146,11 @@ class ServerHandshake:
         private_key = self._new_private_key()
         shared = _exchange(private_key, greeting)
         secret = self.credentials.secret
-        public = self.credentials.prefix + private_key.public_key().public_bytes_raw()
+        mode = min(self.mode, check_prefix(greeting[: PREFIX.size], self.credentials))
+        public = self.credentials.prefix(mode) + private_key.public_key().public_bytes_raw()
         self.greeting = public + derived_key(secret, shared, b"server's tag", greeting + public)
         to_server, to_client = _traffic_keys(secret, shared, greeting + self.greeting)
-        return Keys(sending=to_client, receiving=to_server)
+        return Keys(sending=to_client, receiving=to_server, mode=mode)
 
 
 Handshake = ClientHandshake | ServerHandshake

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import sys
 from time import monotonic
 from typing import final
 
@@ -16,10 +17,23 @@ from nowait.engines.processes.readiness import is_ready
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 35_000}
 """Seconds without traffic before the system asks the other machine whether it is there, and how often; and milliseconds
 until data that the other machine does not acknowledge are an error."""
+WAKING_BYTES = 1048576
+"""How many bytes of large vectors have to arrive at most before the socket becomes readable: a message of many bytes
+then wakes this process a few times instead of for each packet."""
+CAN_WAIT_FOR_BYTES = sys.platform == "linux"
+"""Whether ``poll`` respects SO_RCVLOWAT."""
+
+
+ENDED = "the other end closed the connection"
+"""The cause if the other end has sent its last frame, and so ended the connection on purpose."""
 
 
 class DisconnectedError(Exception):
     """The connection is gone; the text says why."""
+
+
+class NotAcceptedError(DisconnectedError):
+    """The handshake failed: the other end does not know the secret, or speaks something else."""
 
 
 @final
@@ -33,6 +47,7 @@ class Link:
         self.fd = tcp.fileno()
         self._drained = False
         """True if the latest read has returned all bytes that had arrived."""
+        self._waking_bytes = 1
         self.closed = False
 
     def receive(self) -> Message | None:
@@ -41,9 +56,11 @@ class Link:
         try:
             while (message := connection.next_message()) is None:
                 if not self._read():
+                    self._wake_after(connection.missing())
                     return None
         except ProtocolError as error:
-            raise DisconnectedError(str(error)) from None
+            kind = DisconnectedError if connection.authenticated else NotAcceptedError
+            raise kind(str(error)) from None
         return message
 
     def _read(self) -> bool:
@@ -60,10 +77,17 @@ class Link:
         except OSError as error:
             raise DisconnectedError(_reason(error)) from None
         if count == 0 and connection.ended:
-            raise DisconnectedError("the other end closed the connection")
+            raise DisconnectedError(ENDED)
         self._drained = 0 < count < len(view)
         connection.received(count)
         return True
+
+    def _wake_after(self, missing: int) -> None:
+        """Let the socket become readable only when enough of the bytes that a message still needs have arrived."""
+        count = max(1, min(missing, WAKING_BYTES))
+        if count != self._waking_bytes and CAN_WAIT_FOR_BYTES and not self.closed:
+            self._waking_bytes = count
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def write(self) -> bool:
         """Send what waits to be sent, as far as the system takes it. Returns True if nothing is left."""
@@ -103,6 +127,7 @@ class Link:
 
     def _finish_sending(self, deadline: float) -> None:
         self.connection.end()
+        self._wake_after(1)
         while not self.write() and self._wait(select.POLLOUT, deadline):
             pass
         self._socket.shutdown(socket.SHUT_WR)

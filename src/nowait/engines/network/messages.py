@@ -45,7 +45,7 @@ class MessageKind(IntEnum):
     TIME = 4
     """the reply to ``ASK_TIME``"""
     END = 5
-    """the run is over: exit"""
+    """exit: the run is over, or the reason that it contains"""
     ASK_TIME = 6
     READY = 7
     """workers can be started; contains the clock difference"""
@@ -60,8 +60,20 @@ class MessageKind(IntEnum):
     HEARTBEAT = 12
     HELLO = 13
     """the first message of a host: its identity"""
+    JOIN = 14
+    """JSON: what a host that was not asked for says about itself (see ``listen.joining``)"""
+    WELCOME = 15
+    """the server's reply to ``JOIN``, JSON: the run and the parts of the job"""
+    REFUSED = 16
+    """the server's other reply to ``JOIN`` or ``DRAIN``: a text that says why"""
+    SEND_JOB = 17
+    """asks for a piece of the job"""
+    JOB_PART = 18
+    """a piece of the job"""
     LEAVING = 19
     """a ``GRACE`` record: the host exits then, or as soon as the server says END; until then it passes reports on"""
+    DRAIN = 21
+    """JSON: a request that hosts or workers leave, and its reply"""
 
 
 class Message(NamedTuple):
@@ -92,6 +104,10 @@ class Format:
     """Converts messages to bytes and back, for vectors of one length and dtype."""
 
     def __init__(self, length: int, dtype: Any) -> None:
+        self.set(length, dtype)
+
+    def set(self, length: int, dtype: Any) -> None:
+        """Use another length and dtype from now on: a host that joins learns them from the server."""
         self.length, self.dtype = length, np.dtype(dtype)
         self.vector_bytes = length * self.dtype.itemsize
         self.large = self.vector_bytes >= SMALL
@@ -113,13 +129,13 @@ class Format:
             raise ProtocolError(f"a message would have {body_bytes} bytes and {num_vectors} vectors")
         return Head(kind, content_bytes, num_vectors, body_bytes)
 
-    def content(self, head: Head, body: bytes | memoryview) -> bytes:
-        """Return the content of a message whose body has arrived."""
-        return bytes(body[HEAD.size : HEAD.size + head.content_bytes])
+    def parts(self, head: Head, body: Any) -> tuple[bytes, Sequence[Vector]]:
+        """Return the content of a body that has arrived, and its small vectors.
 
-    def inner_vectors(self, head: Head, body: Any) -> Sequence[Vector]:
-        """Return the small vectors of a body, without copies; they are aligned, as records have 8 n bytes."""
-        if head.num_vectors == 0:
-            return ()
-        start = HEAD.size + head.content_bytes
-        return np.frombuffer(body, self.dtype, offset=start).reshape(-1, self.length)  # type: ignore[return-value]
+        Vectors are not copied. They are aligned, as records have 8 n bytes.
+        """
+        end = HEAD.size + head.content_bytes
+        content = bytes(body[HEAD.size : end])
+        if self.large or head.num_vectors == 0:
+            return content, ()
+        return content, np.frombuffer(body, self.dtype, offset=end).reshape(-1, self.length)  # type: ignore[return-value]

@@ -24,19 +24,22 @@ from nowait.engines.network.handshake import (
     GREETING_BYTES,
     PREFIX,
     Handshake,
+    Mode,
     ProtocolError,
     RefusedError,
     check_prefix,
 )
 from nowait.engines.network.messages import Format, Head, Message, bytes_of
 
-SENT_PAYLOAD = 1 << 19
-"""The most bytes of a payload that are sent in one frame, so that a frame fits into the processor's cache."""
+SENT_PAYLOAD = MOST_PAYLOAD
+"""The most bytes of a payload that are sent in one frame. Larger frames wake the other end less often."""
 READ_BYTES = 1 << 16
 """How many bytes are read at once, if no larger frame is expected."""
 MOST_FIRST_PAYLOAD = 1 << 10
 """The most bytes in the first frame, before which the other end is not authenticated."""
 NOTHING = memoryview(bytearray())
+CLOSED_DURING_HANDSHAKE = "the connection was closed during the handshake"
+"""What a peer with another secret sees."""
 
 Destinations = Callable[[int, bytes, int], Sequence[Vector]]
 """``destinations(kind, content, count)`` returns the arrays to which the large vectors of a message are written. It
@@ -57,6 +60,7 @@ class Connection:
         self.buffer = self._receiver.buffer
         self.received = self._receiver.received
         self.next_message = self._receiver.next_message
+        self.missing = self._receiver.missing
 
     @property
     def has_keys(self) -> bool:
@@ -100,9 +104,9 @@ class Sender:
         """Send bytes of the handshake."""
         self._output = memoryview(bytes(self._output) + greeting)
 
-    def start(self, key: bytes, *, encrypt: bool) -> None:
+    def start(self, key: bytes, mode: Mode) -> None:
         """Begin to seal frames with a key."""
-        self._cipher = cipher(key, encrypt=encrypt)
+        self._cipher = cipher(key, mode)
 
     def send(self, kind: int, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
         """Add a message. Before the handshake is over, messages wait for its end."""
@@ -161,6 +165,8 @@ class Receiver:
         self._input = memoryview(bytearray(GREETING_BYTES))
         self._begin = self._filled = 0
         """The part of the input that has not been used."""
+        self._needed = HEADER.size
+        """How many bytes the next frame has; those of its header if that has not arrived."""
         self._error: ProtocolError | None = None
         self.authenticated = self.ended = False
         self._prefix_checked = False
@@ -169,8 +175,13 @@ class Receiver:
 
     @property
     def has_input(self) -> bool:
-        """True if the input has a whole frame, or an error is to be raised."""
-        return self._error is not None or (self._cipher is not None and self._filled - self._begin >= self._needed())
+        """True if the input may have a whole frame, or an error is to be raised."""
+        return self._error is not None or (self._cipher is not None and self._filled - self._begin >= self._needed)
+
+    def missing(self) -> int:
+        """Return how many bytes have to arrive, at least, until the message that is being received is complete."""
+        missing = self._assembly.missing()
+        return max(0, missing - (self._filled - self._begin)) if missing else 0
 
     def buffer(self) -> memoryview:
         """Return where the next bytes have to be written; call it when ``next_message`` has returned None."""
@@ -190,13 +201,13 @@ class Receiver:
         """Return how many bytes to have at most: a large frame and the next header, or many small frames."""
         if not self.authenticated:
             return MOST_FIRST_PAYLOAD + OVERHEAD
-        return max(READ_BYTES, self._needed() + HEADER.size)
+        return max(READ_BYTES, self._needed + HEADER.size)
 
     def received(self, count: int) -> None:
         """Note how many bytes were written into ``buffer``; 0 if the other end closed the connection."""
         if count == 0 and not self.ended:
             self._error = self._error or ProtocolError(
-                "the connection broke" if self.authenticated else "the connection was closed during the handshake"
+                "the connection broke" if self.authenticated else CLOSED_DURING_HANDSHAKE
             )
         self._filled += count
 
@@ -212,13 +223,25 @@ class Receiver:
     def _next_message(self) -> Message | None:
         if self._cipher is None and not self._greeted():
             return None
-        while self._filled - self._begin >= self._needed():
-            if self.ended:
-                raise ProtocolError("bytes came after the last frame")
-            message = self._open_frame()
+        while (arrived := self._filled - self._begin) >= HEADER.size:
+            size, kind, flags, zero = HEADER.unpack_from(self._input, self._begin)
+            if self.ended or flags or zero or size > (MOST_PAYLOAD if self.authenticated else MOST_FIRST_PAYLOAD):
+                raise self._refused(size, flags, zero)
+            self._needed = size + OVERHEAD
+            if arrived < self._needed:
+                return None
+            message = self._open_frame(kind, size)
             if message is not None:
                 return message
+        if arrived and self.ended:
+            raise self._refused(0, 0, 0)
         return None
+
+    def _refused(self, size: int, flags: int, zero: int) -> ProtocolError:
+        """Return why a header is not accepted. It is not authenticated yet."""
+        if self.ended:
+            return ProtocolError("bytes came after the last frame")
+        return ProtocolError(f"a frame of {size} bytes with the flags {flags} and {zero} is not accepted")
 
     def _greeted(self) -> bool:
         """Take the greeting of the other end; returns False if it has not arrived wholly."""
@@ -228,11 +251,10 @@ class Receiver:
         if self._filled < GREETING_BYTES:
             return False
         keys = handshake.receive(bytes(self._input))
-        encrypt = handshake.credentials.encrypt
         if not handshake.sends_first:
             self._sender.greet(handshake.greeting)
-        self._sender.start(keys.sending, encrypt=encrypt)
-        self._cipher = cipher(keys.receiving, encrypt=encrypt)
+        self._sender.start(keys.sending, keys.mode)
+        self._cipher = cipher(keys.receiving, keys.mode)
         self.authenticated = handshake.sends_first
         self._begin = self._filled = 0
         return True
@@ -243,34 +265,20 @@ class Receiver:
             check_prefix(bytes(self._input[: PREFIX.size]), self._handshake.credentials)
         except RefusedError:
             if not self._handshake.sends_first:
-                self._sender.greet(self._handshake.credentials.prefix)
+                self._sender.greet(self._handshake.credentials.prefix(self._handshake.mode))
             raise
 
-    def _needed(self) -> int:
-        """Return the size of the next frame, or of its header if that has not arrived.
-
-        The size in a header is not authenticated yet. One that is too large needs nothing more: it is an error.
-        """
-        if self._filled - self._begin < HEADER.size:
-            return 1 if self.ended else HEADER.size
-        size: int = HEADER.unpack_from(self._input, self._begin)[0]
-        return HEADER.size if size > self._most_payload() else size + OVERHEAD
-
-    def _most_payload(self) -> int:
-        return MOST_PAYLOAD if self.authenticated else MOST_FIRST_PAYLOAD
-
-    def _open_frame(self) -> Message | None:
+    def _open_frame(self, kind: int, size: int) -> Message | None:
         """Open the next frame; returns the message if one is complete now."""
         begin = self._begin
-        size, kind, flags, zero = HEADER.unpack_from(self._input, begin)
-        if size > self._most_payload() or flags or zero:
-            raise ProtocolError(f"a frame of {size} bytes with the flags {flags} and {zero} is not accepted")
         end = begin + size + OVERHEAD
         out = self._assembly.place(kind, size)
         self._cipher.open(self._input[begin:end], out)  # type: ignore[union-attr]
-        self.authenticated, self._begin = True, end
-        self.ended = kind == FrameKind.END
-        return None if self.ended else self._assembly.filled(out)
+        self.authenticated, self._begin, self._needed = True, end, HEADER.size
+        if kind == FrameKind.END:
+            self.ended = True
+            return None
+        return self._assembly.filled(out)
 
 
 @final
@@ -286,6 +294,12 @@ class Assembly:
         self._vectors: Sequence[Vector] = ()
         self._missing: deque[memoryview] = deque()
         """What is left to be written of its large vectors."""
+
+    def missing(self) -> int:
+        """Return how many bytes the message that is being received still needs; 0 between messages."""
+        if self._head is None:
+            return 0
+        return len(self._missing_body) + sum(map(len, self._missing))
 
     def place(self, kind: int, size: int) -> memoryview:
         """Return where the next payload has to be written. Kind and size are not authenticated yet."""
@@ -305,7 +319,10 @@ class Assembly:
         """Note that a payload was written where it belongs. Returns the message if that was the last one."""
         size = len(payload)
         if self._head is None:
-            self._begin(payload)
+            head = self._format.head(payload)
+            if size == head.body_bytes and not (self._format.large and head.num_vectors):
+                return Message(head.kind, *self._format.parts(head, payload))
+            self._begin(head, payload)
         elif self._missing_body:
             self._missing_body = self._missing_body[size:]
         else:
@@ -315,8 +332,7 @@ class Assembly:
             return None if self._missing else self._finish()
         return None if self._missing_body else self._body_complete()
 
-    def _begin(self, payload: memoryview) -> None:
-        head = self._format.head(payload)
+    def _begin(self, head: Head, payload: memoryview) -> None:
         if len(payload) > head.body_bytes:
             raise ProtocolError(f"a message has {len(payload)} bytes instead of {head.body_bytes}")
         if len(payload) == head.body_bytes:
@@ -331,10 +347,8 @@ class Assembly:
         """Find out where the large vectors of the message belong; returns the message if it has none."""
         form, head = self._format, self._head
         assert head is not None
-        self._content = form.content(head, self._body)
-        if not form.large:
-            self._vectors = form.inner_vectors(head, self._body)
-        elif head.num_vectors:
+        self._content, self._vectors = form.parts(head, self._body)
+        if form.large and head.num_vectors:
             self._vectors = self._destinations(head.kind, self._content, head.num_vectors)
             self._missing.extend(bytes_of(vector) for vector in self._vectors)
             return None

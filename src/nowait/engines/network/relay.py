@@ -13,11 +13,14 @@ import select
 import socket
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from time import monotonic
 from typing import final
 
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
+from nowait.engines.network.adoption import Adoption
+from nowait.engines.network.contents import text_of
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE, POINT_ORDER, START, Format, Message, MessageKind
 from nowait.engines.network.sockets import Address, HostSocket
@@ -35,8 +38,13 @@ CLOCK_REQUESTS = 5
 SECONDS_FOR_A_REPLY = 120.0
 MESSAGES_IN_TRANSIT = 3
 """How many messages of reports may be without a reply."""
+SECONDS_TO_ADOPT = 10.0
+"""How long processes of an earlier connection wait for the server to start their workers again."""
+RUN_IS_OVER = "the run is over"
+DRAINED = "this host was drained"
+"""Why the server ends a host."""
 NOBODY = -1
-GRADIENT = int(ReportKind.GRADIENT)
+GRADIENT, LEAVING = int(ReportKind.GRADIENT), int(ReportKind.LEAVING)
 WITH_DETAILS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR)))
 """The reports that details may come with."""
 LEFT = "the host was told to leave"
@@ -58,23 +66,23 @@ def clock_difference(replies: Iterable[tuple[float, float, float]]) -> float:
 def connect(address: Address, identity: bytes, points: SharedSlots) -> HostSocket:
     """Connect to the server, which will send points for the slots. Raises ``DisconnectedError``."""
     form = Format(points.length, points.dtype)
-
-    def destinations(kind: int, content: bytes, count: int) -> list[Vector]:
-        """Return the slots of the points that a message of orders brings."""
-        if kind != MessageKind.ORDERS or len(content) % POINT_ORDER.size:
-            raise ProtocolError(f"a message of the kind {kind} must not have vectors")
-        slots = [slot for *_, slot, is_new in POINT_ORDER.iter_unpack(content) if is_new]
-        if len(slots) != count:
-            raise ProtocolError(f"{count} points came with orders that announce {len(slots)}")
-        return [points[slot] for slot in slots]
-
-    server = HostSocket.connect(address, identity, form, destinations)
+    server = HostSocket.connect(address, identity, form, partial(point_slots, points))
     try:
         server.finish_handshake(SECONDS_FOR_A_REPLY)
     except BaseException:
         server.close()
         raise
     return server
+
+
+def point_slots(points: SharedSlots | None, kind: int, content: bytes, count: int) -> list[Vector]:
+    """Return the slots of the points that a message of orders brings; None: there are no slots yet."""
+    if points is None or kind != MessageKind.ORDERS or len(content) % POINT_ORDER.size:
+        raise ProtocolError(f"a message of the kind {kind} must not have vectors")
+    slots = [slot for *_, slot, is_new in POINT_ORDER.iter_unpack(content) if is_new]
+    if len(slots) != count:
+        raise ProtocolError(f"{count} points came with orders that announce {len(slots)}")
+    return [points[slot] for slot in slots]
 
 
 @final
@@ -87,12 +95,14 @@ class Relay:
         self._channels: dict[int, PipeChannel] = {}
         self._workers: dict[int, int] = {}
         """The worker number of each process, by serial number."""
+        self._adoption = Adoption()
         self._last_sent = monotonic()
         self._without_reply = 0
         """Messages of reports to which the server has not replied."""
         self._control = pool.control.fileno()
         self._poller = select.poll()
         self._reading_reports = False
+        self._server_may_have_sent = True
         self._grace: float | None = None
         """In how many seconds to exit, if ``leave`` was called."""
         self._exit_at = math.inf
@@ -123,8 +133,21 @@ class Relay:
             pool = WorkerPool.around(ours, resources, zygote)
         stack.callback(pool.close)
         relay = cls(server, pool, resources)
-        stack.callback(relay._close)
+        stack.callback(relay.close)
         return relay
+
+    def attach(self, server: HostSocket) -> None:
+        """Go on with another connection, after the first one broke. The processes stay, and are offered for adoption.
+
+        The server starts workers as on a new host. A worker whose process still runs keeps it.
+        """
+        for fd in self._server.fds:
+            self._poller.unregister(fd)
+        self._server = server
+        for fd in server.fds:
+            self._poller.register(fd, select.POLLIN)
+        self._without_reply = 0
+        self._adoption.offer({worker: serial for serial, worker in self._workers.items()})
 
     def run(self) -> str:
         """Pass messages until the run is over; returns the reason for the end. Raises ``DisconnectedError``."""
@@ -135,8 +158,10 @@ class Relay:
                 self._send(MessageKind.FAILED, cause.encode())
             return cause
         self._send(MessageKind.READY, AHEAD.pack(self._clock_ahead()))
+        self._adoption.wait_until(monotonic() + SECONDS_TO_ADOPT)
+        self._server_may_have_sent = True
         while True:
-            reason = self._obey() or self._receive()
+            reason = (self._obey() if self._server_may_have_sent else "") or self._receive()
             if reason:
                 return reason
 
@@ -162,9 +187,11 @@ class Relay:
             self._send(MessageKind.LEAVING, GRACE.pack(grace))
         return LEFT if monotonic() > self._exit_at else ""
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the pipes to the workers."""
         for channel in self._channels.values():
             channel.close()
+        self._channels.clear()
         os.close(self._alarm)
         os.close(self._wake)
 
@@ -172,6 +199,7 @@ class Relay:
         """Wait until the zygote has loaded the problem. Returns its end if it could not."""
         while not self._pool.ready:
             self._poller.poll(1000 * HEARTBEAT_SECONDS)
+            self._heartbeat()
             reason = LEFT if self.leaves else self._obey()
             if reason:
                 return Ended(reason, lasting=False)
@@ -207,9 +235,9 @@ class Relay:
             elif received.kind == MessageKind.START:
                 self._start(*START.unpack(received.content))
             elif received.kind == MessageKind.KILL:
-                self._pool.kill(EXIT.unpack(received.content)[0])
+                self._kill(EXIT.unpack(received.content)[0])
             elif received.kind == MessageKind.END:
-                return "the run is over"
+                return text_of(received.content) or RUN_IS_OVER
         return ""
 
     def _pass_orders_on(self, orders: Message) -> None:
@@ -220,14 +248,24 @@ class Relay:
             point = self._points[slot]
             if is_new and (sent := next(arrived)) is not point:
                 point[:] = sent
+            if self._adoption.uncertain:
+                self._adoption.ordered(worker, ticket)
             channel = self._channels.get(worker)
             if channel is not None:  # else it died, and the server will know
                 channel.send(ticket, job, slot, instruction)
 
     def _start(self, worker: int, serial: int, began: float) -> None:
+        if self._adoption.adopt(worker, serial):
+            return
         self._forget(worker)
         self._channels[worker] = self._pool.start(worker, serial, began)
         self._workers[serial] = worker
+        self._adoption.started(serial)
+
+    def _kill(self, serial: int) -> None:
+        here = self._adoption.serial_here(serial)
+        if here is not None:
+            self._pool.kill(here)
 
     def _forget(self, worker: int) -> None:
         if worker in self._channels:
@@ -239,8 +277,10 @@ class Relay:
     def _receive(self) -> str:
         """Wait for workers or the server, and pass reports and deaths on. Returns the cause if the zygote is gone."""
         self._read_reports(self._without_reply < MESSAGES_IN_TRANSIT)
-        pending = self._server.pending() or self._pool.has_messages
-        ready = [fd for fd, _ in self._poller.poll(0 if pending else 1000 * HEARTBEAT_SECONDS)]
+        has_input = self._server.pending()
+        wait = not has_input and not self._pool.has_messages
+        ready = [fd for fd, _ in self._poller.poll(1000 * HEARTBEAT_SECONDS if wait else 0)]
+        self._server_may_have_sent = has_input or any(fd in ready for fd in self._server.fds)
         if self._mailbox.reports in ready:
             self._pass_reports_on(self._mailbox.read())
         if self._control in ready or self._pool.has_messages:
@@ -251,10 +291,18 @@ class Relay:
                 if isinstance(event, Leaves):
                     self.leave(GRACE_SECONDS)
                 if isinstance(event, Died):
-                    self._forget(self._workers.get(event.serial, NOBODY))
-                    self._send(MessageKind.DIED, EXIT.pack(event.serial, event.code))
+                    self._on_death(event)
         self._heartbeat()
+        for worker, serial in self._adoption.not_adopted(monotonic()):
+            self._pool.kill(serial)
+            self._forget(worker)
         return "" if self._grace is None else self._depart(self._grace)
+
+    def _on_death(self, event: Died) -> None:
+        self._forget(self._workers.get(event.serial, NOBODY))
+        serial = self._adoption.died(event.serial)
+        if serial is not None:
+            self._send(MessageKind.DIED, EXIT.pack(serial, event.code))
 
     def _read_reports(self, reading: bool) -> None:
         """Poll the report pipe or not: while enough messages are in transit, reports collect into a larger batch."""
@@ -265,6 +313,8 @@ class Relay:
         self._reading_reports = reading
 
     def _pass_reports_on(self, records: bytes) -> None:
+        if records and self._adoption.uncertain:
+            records = self._adoption.wanted(records)
         if not records:
             return
         vectors: list[Vector] = []
@@ -272,6 +322,8 @@ class Relay:
         for ticket, _, _, worker, kind in REPORT.iter_unpack(records):
             if kind == GRADIENT:
                 vectors.append(gradients[worker])
+            elif kind == LEAVING:
+                records = self._adoption.with_serials(records)
             elif kind in WITH_DETAILS and (details := self._mailbox.details(worker, ticket)) is not None:
                 self._send(MessageKind.DETAILS, json.dumps((worker, ticket, details)).encode())
         self._without_reply += 1

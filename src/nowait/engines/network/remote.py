@@ -151,7 +151,7 @@ class RemotePool:
             self.delivered = True
         return dict(zip(workers, gradients, strict=True))
 
-    def end(self) -> None:
-        """Tell the host that the run is over. Nothing can be sent to it afterwards."""
-        self._socket.send(self.identity, MessageKind.END)
+    def end(self, reason: str = "") -> None:
+        """Tell the host that the run is over, or another reason to exit. Nothing can be sent to it afterwards."""
+        self._socket.send(self.identity, MessageKind.END, reason.encode())
         self._socket.end(self.identity)

@@ -19,6 +19,7 @@ from typing import NamedTuple, final
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from nowait.core.types import Vector
+from nowait.engines.network.fastest import best_mode, fastest_mode
 from nowait.engines.network.handshake import SECRET_BYTES, ClientHandshake, Credentials, ServerHandshake
 from nowait.engines.network.link import DisconnectedError, Link
 from nowait.engines.network.messages import Format, Message, MessageKind
@@ -229,7 +230,7 @@ class ServerSocket:
         def destinations(kind: int, content: bytes, count: int) -> Sequence[Vector]:
             return self._slots(self._identities.get(link, b""), kind, content, count)
 
-        handshake = ServerHandshake(self.address.credentials, X25519PrivateKey.generate)
+        handshake = ServerHandshake(self.address.credentials, X25519PrivateKey.generate, fastest_mode())
         link = Link(tcp, Connection(handshake, self._format, destinations))
         return link
 
@@ -303,7 +304,7 @@ class HostSocket:
         except OSError as error:
             raise DisconnectedError(f"{address.host}, port {address.port}, cannot be reached: {error}") from error
         try:
-            handshake = ClientHandshake(address.credentials, X25519PrivateKey.generate())
+            handshake = ClientHandshake(address.credentials, X25519PrivateKey.generate(), best_mode())
             host_socket = cls(Link(tcp, Connection(handshake, form, destinations)))
         except BaseException:
             tcp.close()

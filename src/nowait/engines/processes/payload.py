@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self, final
 
 from nowait.core.capabilities import Capabilities
@@ -33,11 +33,28 @@ class Payload:
     def _write(self, parts: Sequence[memoryview]) -> None:
         offset = 0
         for part in parts:
-            written = 0
-            while written < part.nbytes:
-                written += os.pwrite(self.fd, part[written : written + PIECE], offset + written)
+            self.write(part, offset)
             offset += _aligned(part.nbytes)
         os.ftruncate(self.fd, max(offset, 1))
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """Write bytes to the file."""
+        written = 0
+        while written < data.nbytes:
+            written += os.pwrite(self.fd, data[written : written + PIECE], offset + written)
+
+    @classmethod
+    def reserved(cls, sizes: Iterable[int]) -> Self:
+        """Return a payload with parts of these sizes, which are still to be written."""
+        payload = cls(())
+        payload.sizes = list(sizes)
+        os.ftruncate(payload.fd, max(sum(map(_aligned, payload.sizes)), 1))
+        return payload
+
+    @property
+    def total(self) -> int:
+        """The size of the file."""
+        return os.fstat(self.fd).st_size
 
     @classmethod
     def of(cls, job: Any) -> Self:

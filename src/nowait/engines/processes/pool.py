@@ -82,12 +82,12 @@ class Zygote:
         self._process = process
 
     @classmethod
-    def launch(cls, threads: int, modules: Iterable[str] = ()) -> Zygote:
-        """Start a zygote, which imports these modules while it waits for its job."""
+    def launch(cls, threads: int, modules: Iterable[str] = (), code: str | None = None) -> Zygote:
+        """Start a zygote, which imports these modules while it waits for its job, first from the folder ``code``."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
-                return cls(ours, start_zygote(theirs, threads, modules=modules))
+                return cls(ours, start_zygote(theirs, threads, modules=modules, code=code))
         except BaseException:
             ours.close()
             raise
@@ -232,14 +232,16 @@ def start_zygote(
     limit_output: bool = False,
     path: Iterable[str] = (),
     modules: Iterable[str] = (),
+    code: str | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a zygote at the other end of a socket; it imports modules from where this process does, and from ``path``.
 
+    It looks in the folder ``code`` first, the content of which may change until it gets its job.
     Its output and that of its workers goes to the standard output of this process, until a pool sends it a log.
     ``limit_output`` limits the size of that too: only for files that nobody else writes to. It imports ``modules``
     while it waits for its job.
     """
-    entries = [*sys.path, *(entry for entry in path if entry not in sys.path)]
+    entries = [*([] if code is None else [code]), *sys.path, *(entry for entry in path if entry not in sys.path)]
     code = (
         f"import sys; sys.path[:] = {[str(entry) for entry in entries]!r}; "
         f"from nowait.engines.processes.zygote import main; "

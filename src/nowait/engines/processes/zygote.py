@@ -79,6 +79,7 @@ class _Zygote:
         self._parent = os.getppid()
         self._children: dict[int, int] = {}
         """Serial numbers by process id."""
+        importlib.invalidate_caches()  # modules may have been written since this process was started
         job: Job = unpickle(inherited.payload, inherited.sizes)
         forkable = prepare(job.problem) and not portable()
         if job.speeds is not None:

@@ -61,7 +61,10 @@ def _data_of(parts: Parts) -> ProblemData:
 
 def data_of(capabilities: Capabilities) -> ProblemData | None:
     """Return the arrays of a problem for compiled code, or None if it has none."""
-    return None if capabilities.compiled_data is None else capabilities.compiled_data()
+    if capabilities.items_of is not None or capabilities.compiled_data is None:
+        return None  # plans do not know how many items gradients have
+    data: ProblemData | None = capabilities.compiled_data()
+    return data
 
 
 @final

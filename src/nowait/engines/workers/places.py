@@ -83,9 +83,16 @@ class Places:
         """Return the leaving places whose time is over."""
         return [number for number, place in self._places.items() if place.leaves_at <= now]
 
-    def to_dismiss(self, now: float, idle_seconds: float) -> list[int]:
-        """Return the places without workers that leave, or have had none for ``idle_seconds``; never HOME."""
+    def left(self) -> list[int]:
+        """Return the leaving places that have no workers any more."""
+        return [number for number, place in self._places.items() if place.leaves_at < math.inf and place.used == 0]
+
+    def idle(self, now: float, seconds: float) -> list[int]:
+        """Return the places, except HOME, that have had no workers for so long.
+
+        While workers of a leaving place compute, the other places are kept for them.
+        """
+        if any(place.leaves_at < math.inf for place in self._places.values()):
+            return []
         empty = [(number, place) for number, place in self._places.items() if place.used == 0 and number != HOME]
-        return [
-            number for number, place in empty if place.leaves_at < math.inf or now - place.idle_since >= idle_seconds
-        ]
+        return [number for number, place in empty if now - place.idle_since >= seconds]

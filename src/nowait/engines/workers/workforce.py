@@ -380,7 +380,7 @@ class Workforce:
                 actions.append(Warn(f"worker {state.worker} has computed for {now - state.sent:.3g} s{usual}{fate}"))
                 if self._replace_hung:
                     actions.append(Kill(state))
-        return [*actions, *self._see_off(now), *self._fill_vacancies(now), *self._dismiss_idle(now)]
+        return [*actions, *self._see_off(now), *self._fill_vacancies(now), *self._give_back(now)]
 
     # Leaving
 
@@ -395,7 +395,7 @@ class Workforce:
         states = self._states_of(event.place)
         numbers = sorted(state.worker for state in states)
         note = Note(f"a host leaves within {event.seconds:.0f} s: its workers {numbers} deliver what they compute")
-        return [note, *self._retire(states, now), *self._dismiss_idle(now)]
+        return [note, *self._retire(states, now), *self._dismiss(self._places.left())]
 
     def _on_worker_leaving(self, event: WorkerLeaving, now: float) -> list[Action]:
         state = self._by_serial.get(event.serial)
@@ -418,7 +418,7 @@ class Workforce:
                 actions.append(Kill(state))
             actions += self._leave(state, now)
             self.agenda.replace(state.worker, now)
-        return [*actions, *self._dismiss_idle(now), *self._replace_due(now)]
+        return [*actions, *self._dismiss(self._places.left()), *self._replace_due(now)]
 
     def _see_off(self, now: float) -> list[Action]:
         """Let leaving workers go that have no order, and all those whose time is over."""
@@ -438,15 +438,18 @@ class Workforce:
         lost = f", and workers {sorted(state.worker for state in states)} with it" if states else ""
         return self._depart(states, now, f"{cause}{lost}, as announced")
 
-    def _dismiss_idle(self, now: float) -> list[Action]:
-        """Dismiss places that have no workers and leave, or have had none for a while."""
+    def _dismiss(self, places: Iterable[int]) -> list[Action]:
         actions: list[Action] = []
-        for place in self._places.to_dismiss(now, self._idle_seconds):
-            if not self._places.is_leaving(place):
-                actions.append(Note(f"a host has had no workers for {self._idle_seconds:g} s: it is given back"))
+        for place in places:
             self._places.remove(place)
             actions.append(Dismiss(place))
         return actions
+
+    def _give_back(self, now: float) -> list[Action]:
+        """Dismiss places that have had no workers for a while."""
+        idle = self._places.idle(now, self._idle_seconds)
+        note = Note(f"a host has had no workers for {self._idle_seconds:g} s: it is given back")
+        return [*[note] * len(idle), *self._dismiss(idle)]
 
     def _states_of(self, place: int) -> list[WorkerState]:
         return [state for state in self.states.values() if state.place == place]

@@ -1,0 +1,144 @@
+"""Commands for workers that connect to the server from other machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nowait.cli.exits import end
+from nowait.cli.options import (
+    BatchSize,
+    Config,
+    Encrypt,
+    EvaluateEvery,
+    Folder,
+    Gradients,
+    Json,
+    KeyFile,
+    Loss,
+    Method,
+    MetricsPort,
+    ProblemArgument,
+    Seed,
+    Steps,
+    Stepsize,
+    Target,
+    TargetLoss,
+    chosen,
+    free_folder,
+    host_and_port,
+    listening,
+    port_of,
+)
+
+
+def serve(  # noqa: PLR0917 (typer makes options of them)
+    key_file: KeyFile,
+    problem: ProblemArgument = None,
+    listen: Annotated[str, typer.Option(help="HOST:PORT to which workers connect.")] = "0.0.0.0:7070",
+    method: Method = "asynchronous",
+    stepsize: Stepsize = None,
+    workers: Annotated[int, typer.Option(help="Begin when there is room for this many workers.", min=1)] = 1,
+    most_workers: Annotated[
+        int | None, typer.Option(help="Others join, up to this many.", min=1, show_default="64")
+    ] = None,
+    steps: Steps = None,
+    gradients: Gradients = None,
+    seconds: Annotated[float | None, typer.Option(help="End after this many seconds.")] = None,
+    target_loss: TargetLoss = None,
+    target: Target = None,
+    evaluate_every: EvaluateEvery = None,
+    slowdown: Annotated[str | None, typer.Option(help="Simulated stragglers, such as 0=100,3=2.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.", min=1)] = None,
+    checkpoint_seconds: Annotated[float | None, typer.Option(help="Seconds between checkpoints.")] = None,
+    keep_best: Annotated[
+        str | None, typer.Option(help="Keep the params with the best loss, or metric of this name.")
+    ] = None,
+    loss: Loss = "least-squares",
+    batch_size: BatchSize = 16,
+    encrypt: Encrypt = True,
+    metrics_port: MetricsPort = None,
+    seed: Seed = 0,
+    folder: Folder = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Train with workers that connect from other machines, with nowait worker; the rest is as in nowait train.
+
+    The key file is made if it does not exist. Copy it to the machines of the workers.
+
+    Example: nowait serve mine.py:problem --key-file key --listen 0.0.0.0:7070 --steps 10000 --stepsize 0.05
+    """
+    from nowait.cli.runs import RunSettings, run_train
+    from nowait.cli.worker import show_messages
+    from nowait.engines.listen.options import DEFAULT_WORKERS
+
+    folder = free_folder(Path("runs/serve")) if folder is None else folder
+    most = max(workers, DEFAULT_WORKERS[1]) if most_workers is None else most_workers
+    engine = listening(listen, key_file, encrypt=encrypt)
+    asked = chosen(RunSettings, locals() | {"workers": most})
+    kept = {
+        "checkpoint_every": checkpoint_every,
+        "checkpoint_seconds": checkpoint_seconds,
+        "keep_best": keep_best,
+        "metrics_port": port_of(metrics_port),
+    }
+    show_messages()
+    end(run_train(asked, {"engine": engine, "workers": (workers, most)}, slowdown, kept))
+
+
+def worker(  # noqa: PLR0917 (typer makes options of them)
+    connect: Annotated[str, typer.Option(help="HOST:PORT of the server.")],
+    key_file: KeyFile,
+    workers: Annotated[
+        int | None, typer.Option(help="How many workers to run.", min=1, show_default="one per core")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of each worker's libraries.", min=1, show_default="cores / workers")
+    ] = None,
+    retry_seconds: Annotated[
+        float, typer.Option(help="How long to try to connect, at the start and after the connection broke.", min=0.0)
+    ] = 600.0,
+    problem: Annotated[
+        str | None,
+        typer.Option(
+            help="file.py:function, module:function or a LIBSVM file: make the problem here, as in serve.",
+            show_default="the server sends it",
+        ),
+    ] = None,
+    loss: Loss = "least-squares",
+    batch_size: BatchSize = 16,
+    stay: Annotated[bool, typer.Option("--stay", help="After the end of a run wait for the next one.")] = False,
+    encrypt: Encrypt = True,
+) -> None:
+    """Run workers for a server on another machine, until its run is over.
+
+    The problem comes from the server, and is executed: connect only to servers that you trust.
+
+    Example: nowait worker --connect server.example.com:7070 --key-file key --workers 8
+    """
+    from nowait.cli.problems import load_problem
+    from nowait.cli.worker import WorkerOptions, run_worker
+
+    host, port = host_and_port(connect, "--connect")
+    own = None if problem is None else load_problem(problem, loss, batch_size)
+    run_worker(WorkerOptions(host, port, key_file, workers, threads, retry_seconds, stay, encrypt), own)
+
+
+def drain(
+    connect: Annotated[str, typer.Option(help="HOST:PORT of the server.")],
+    key_file: KeyFile,
+    name: Annotated[
+        str | None, typer.Argument(help="The name of the machine.", show_default="only list the machines")
+    ] = None,
+    encrypt: Encrypt = True,
+) -> None:
+    """Let the workers of a machine deliver what they compute, and leave the run of nowait serve.
+
+    Example: nowait drain node7 --connect server.example.com:7070 --key-file key
+    """
+    from nowait.cli.worker import run_drain
+
+    run_drain(*host_and_port(connect, "--connect"), key_file, name, encrypt=encrypt)

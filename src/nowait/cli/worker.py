@@ -1,0 +1,82 @@
+"""``nowait worker``: runs workers for a server on another machine."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import typer
+
+from nowait.core.errors import WorkerFailedError
+from nowait.engines.listen.key_file import read_key
+from nowait.engines.listen.preparing import require_cryptography
+from nowait.engines.processes.cores import available_cores
+from nowait.engines.processes.platform import require_worker_processes
+
+
+@final
+@dataclass(frozen=True)
+class WorkerOptions:
+    """The options of the command."""
+
+    host: str
+    port: int
+    key_file: Path
+    workers: int | None
+    threads: int | None
+    retry_seconds: float
+    stay: bool
+    encrypt: bool
+
+
+def run_worker(asked: WorkerOptions, problem: Any = None) -> None:
+    """Connect, and run workers until the run is over. A failure is printed, and ends the command with status 1."""
+    require_worker_processes()
+    require_cryptography()
+    from nowait.engines.listen.client import Client, ClientSettings
+    from nowait.engines.network.link import DisconnectedError
+    from nowait.engines.network.sockets import Address
+
+    cores = available_cores()
+    workers = cores if asked.workers is None else asked.workers
+    settings = ClientSettings(
+        Address(asked.host, asked.port, read_key(asked.key_file), asked.encrypt),
+        workers=workers,
+        threads=max(1, cores // workers) if asked.threads is None else asked.threads,
+        retry_seconds=asked.retry_seconds,
+        stay=asked.stay,
+        problem=problem,
+    )
+    show_messages()
+    try:
+        with Client(settings) as client:
+            client.run()
+    except (DisconnectedError, WorkerFailedError) as error:
+        typer.echo(f"nowait: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def run_drain(host: str, port: int, key_file: Path, name: str | None, *, encrypt: bool) -> None:
+    """Ask a server that a machine leaves, and print its answer."""
+    require_cryptography()
+    from nowait.engines.listen.client import ask_to_drain
+    from nowait.engines.network.link import DisconnectedError
+    from nowait.engines.network.sockets import Address
+
+    try:
+        typer.echo(ask_to_drain(Address(host, port, read_key(key_file), encrypt), name))
+    except (DisconnectedError, WorkerFailedError) as error:
+        typer.echo(f"nowait: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def show_messages() -> None:
+    """Print what happens to connections as plain lines on standard error."""
+    logger = logging.getLogger("nowait.listen")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("nowait: %(message)s"))
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

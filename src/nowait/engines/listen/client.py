@@ -1,0 +1,320 @@
+"""The side of ``nowait worker``: connects to the server, gets the problem, runs workers, and connects again."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import random
+import secrets
+import select
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from time import monotonic, sleep
+from typing import Any, NamedTuple, final
+
+from nowait.core.errors import WorkerFailedError
+from nowait.core.types import Vector
+from nowait.engines.fingerprint import Fingerprint
+from nowait.engines.listen.joining import Joining, Welcome, drain_request
+from nowait.engines.listen.machine import Machine, Prepared
+from nowait.engines.listen.pauses import STEADY_SECONDS, Pauses
+from nowait.engines.listen.sources import to_bytes
+from nowait.engines.listen.transfer import Download
+from nowait.engines.listen.versions import library_version, python_version
+from nowait.engines.network.contents import text_of
+from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.link import DisconnectedError, NotAcceptedError
+from nowait.engines.network.messages import Format, Message, MessageKind
+from nowait.engines.network.protocol import CLOSED_DURING_HANDSHAKE
+from nowait.engines.network.relay import DRAINED, RUN_IS_OVER, Relay, point_slots
+from nowait.engines.network.sockets import Address, HostSocket
+from nowait.engines.processes.payload import Payload
+from nowait.engines.signals import first_signals
+from nowait.engines.workers.transport import GRACE_SECONDS
+from nowait.recording import Interrupted
+
+logger = logging.getLogger("nowait.listen")
+
+SECONDS_FOR_A_REPLY = 120.0
+CODE, JOB, SETTINGS = 0, 1, 2
+"""The numbers of the parts."""
+MOST_RESTARTS = 5
+"""How often in a row the process that starts workers may be killed before this host gives up."""
+
+
+class RefusedByServerError(WorkerFailedError):
+    """The server does not want this worker; the text says why. Trying again is of no use."""
+
+
+@final
+@dataclass(frozen=True)
+class ClientSettings:
+    """The options of ``nowait worker``."""
+
+    address: Address
+    workers: int
+    threads: int
+    """How many threads the libraries of each worker may use."""
+    retry_seconds: float = 600.0
+    """How long to try to connect, at the start and after the connection broke."""
+    stay: bool = False
+    """True: after the end of a run wait for the next one."""
+    problem: Any = None
+    """The problem, if this host makes it itself; None: the one of the server."""
+
+
+class _Joined(NamedTuple):
+    server: HostSocket
+    welcome: Welcome
+
+
+@final
+class Client:
+    """One ``nowait worker``. A context manager, which ends all processes."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._process = secrets.token_hex(16)
+        self._connections = 0
+        self._pauses = Pauses()
+        self._accepted = False
+        """True if the server has accepted the key before."""
+        self._machine: Machine | None = None
+        self._prepared: Prepared | None = None
+        self._kept: dict[str, Payload] = {}
+        """The parts of the latest job, by digest."""
+        self._own_payloads: list[Payload] = []
+        """Source code and job with the problem of this host."""
+        self._fingerprint = None if settings.problem is None else Fingerprint.of(settings.problem)
+        self._restarts = 0
+        self._stay = settings.stay
+        self._signal = ""
+        """The signal that told this host to leave."""
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end_run()
+        for payload in self._kept.values():
+            payload.close()
+
+    def run(self) -> None:
+        """Work until the run is over, and with ``stay`` for the next one too.
+
+        Raises ``WorkerFailedError`` if the server refuses this host or the problem cannot be loaded, and
+        ``DisconnectedError`` if the server cannot be reached for too long.
+        """
+        forever = False
+        while True:
+            self._prepare()
+            server, welcome = self._join(forever=forever)
+            began = monotonic()
+            try:
+                over = self._work(server, welcome)
+            except (DisconnectedError, ProtocolError) as error:
+                logger.info("connection lost: %s", error)
+                over = False
+            finally:
+                server.close()
+                if self._signal:
+                    raise Interrupted(self._signal)
+            if monotonic() - began > STEADY_SECONDS:
+                self._restarts = 0
+                self._pauses.reset()
+            if over:
+                self._pauses.reset()
+                self._end_run()
+                if not self._stay:
+                    return
+                forever = True
+
+    def _prepare(self) -> None:
+        """Start a zygote, which imports libraries while this host connects."""
+        if self._machine is None and self._prepared is None:
+            self._prepared = Prepared(self._settings.threads)
+
+    def _end_run(self) -> None:
+        """End all processes."""
+        for part in (self._machine, self._prepared):
+            if part is not None:
+                part.close()
+        self._machine = self._prepared = None
+        while self._own_payloads:
+            self._own_payloads.pop().close()
+
+    # Connecting
+
+    def _join(self, *, forever: bool) -> _Joined:
+        """Connect to the server, again and again for some time, and join its run."""
+        deadline = monotonic() + self._settings.retry_seconds
+        while True:
+            try:
+                return self._try_to_join()
+            except NotAcceptedError as error:
+                if not self._accepted:
+                    raise RefusedByServerError(_not_accepted(error)) from None
+                cause = str(error)
+            except (DisconnectedError, ProtocolError) as error:
+                cause = str(error)
+            if monotonic() > deadline and not forever:
+                raise DisconnectedError(f"no connection for {self._settings.retry_seconds:g} s: {cause}")
+            pause = self._pauses.next(random.random())
+            logger.info("no connection (%s): trying again in %.1f s", cause, pause)
+            sleep(pause)
+
+    def _try_to_join(self) -> _Joined:
+        self._connections += 1
+        identity = f"{self._process}-{self._connections}".encode()
+        form = Format(1, "<f8")
+        server = HostSocket.connect(self._settings.address, identity, form, self._point_slots)
+        try:
+            server.finish_handshake(SECONDS_FOR_A_REPLY)
+            self._accepted = True
+            server.send(MessageKind.JOIN, self._joining().to_bytes())
+            welcome = self._welcomed(server)
+        except BaseException:
+            server.close()
+            raise
+        form.set(welcome.length, welcome.dtype)
+        address = self._settings.address
+        logger.info("connected to %s:%d, run %s", address.host, address.port, welcome.run[:8])
+        return _Joined(server, welcome)
+
+    def _point_slots(self, kind: int, content: bytes, count: int) -> list[Vector]:
+        return point_slots(None if self._machine is None else self._machine.points, kind, content, count)
+
+    def _joining(self) -> Joining:
+        return Joining(
+            nowait=library_version(),
+            python=python_version(),
+            process=self._process,
+            name=socket.gethostname(),
+            workers=self._settings.workers,
+            problem=self._fingerprint,
+        )
+
+    def _welcomed(self, server: HostSocket) -> Welcome:
+        message = _next_message(server)
+        if message.kind == MessageKind.REFUSED:
+            raise RefusedByServerError(f"the server refused this worker: {text_of(message.content)}")
+        if message.kind != MessageKind.WELCOME:
+            raise ProtocolError(f"the server answered with a message of the kind {message.kind}")
+        return Welcome.read(message.content)
+
+    # Working
+
+    def _work(self, server: HostSocket, welcome: Welcome) -> bool:
+        """Run workers until the connection ends. Returns True if the run is over."""
+        if self._machine is not None and self._machine.is_of(welcome):
+            self._machine.relay.attach(server)
+            logger.info("the processes of before go on")
+        else:
+            self._load(server, welcome)
+        machine = self._machine
+        assert machine is not None
+        with first_signals(lambda name: self._leave(machine.relay, name)):
+            reason = machine.relay.run()
+        if reason in (RUN_IS_OVER, DRAINED):
+            logger.info("%s", reason)
+            self._stay = self._stay and reason == RUN_IS_OVER
+            return True
+        self._restarts += 1
+        if not machine.loaded or self._restarts > MOST_RESTARTS:
+            raise WorkerFailedError(reason)
+        logger.info("%s: it is started again", reason)
+        self._end_run()
+        return False
+
+    def _leave(self, relay: Relay, name: str) -> None:
+        """Let workers deliver what they compute, then leave. Called by a signal handler."""
+        self._signal = name
+        relay.leave(GRACE_SECONDS)
+
+    def _load(self, server: HostSocket, welcome: Welcome) -> None:
+        """Get the job if this host does not have it, and give it to the zygote."""
+        if self._machine is not None:
+            logger.info("this is another run: the processes of before end")
+            self._end_run()
+            self._prepare()
+        code, job = self._payloads(server, welcome)
+        prepared, self._prepared = self._prepared, None
+        assert prepared is not None
+        self._machine = Machine(welcome, prepared, code, job, server)
+        logger.info("the problem is there, %d workers can be started", self._settings.workers)
+
+    def _payloads(self, server: HostSocket, welcome: Welcome) -> tuple[Payload, Payload]:
+        """Return source code and job; what this host has already is not sent again.
+
+        With a problem of its own this host takes only the settings from the server, and no source code.
+        """
+        if len(welcome.parts) <= SETTINGS:
+            raise ProtocolError("the server offers no job")
+        own = self._settings.problem
+        parts = {number: welcome.parts[number] for number in ((CODE, JOB) if own is None else (SETTINGS,))}
+        missing = {number: part for number, part in parts.items() if part.sha256 not in self._kept}
+        self._forget_payloads(part.sha256 for part in parts.values())
+        with contextlib.ExitStack() as on_error:
+            download = Download(missing.items(), lambda content: server.send(MessageKind.SEND_JOB, content))
+            on_error.callback(download.close)
+            while not download.complete:
+                message = _next_message(server)
+                if message.kind != MessageKind.JOB_PART:
+                    raise ProtocolError(f"a message of the kind {message.kind} came instead of the job")
+                download.received(message.content)
+            on_error.pop_all()
+        if missing:
+            logger.info("received the problem, %.1f MB", sum(part.total for part in missing.values()) / 1e6)
+        self._kept |= {parts[number].sha256: payload for number, payload in download.payloads.items()}
+        if own is None:
+            return self._kept[parts[CODE].sha256], self._kept[parts[JOB].sha256]
+        job = replace(pickle.loads(self._kept[parts[SETTINGS].sha256].parts()[0]), problem=own)
+        self._own_payloads = [Payload([memoryview(to_bytes({}))]), Payload.of(job)]
+        return self._own_payloads[0], self._own_payloads[1]
+
+    def _forget_payloads(self, wanted: Iterable[str]) -> None:
+        kept = set(wanted)
+        for digest in [digest for digest in self._kept if digest not in kept]:
+            self._kept.pop(digest).close()
+
+
+def ask_to_drain(address: Address, name: str | None) -> str:
+    """Ask the server that the hosts of a machine leave, or which there are; returns its answer.
+
+    Raises ``RefusedByServerError`` and ``DisconnectedError``.
+    """
+    identity = f"drain-{secrets.token_hex(16)}".encode()
+    server = HostSocket.connect(address, identity, Format(1, "<f8"), lambda *_: [])
+    try:
+        server.finish_handshake(SECONDS_FOR_A_REPLY)
+        server.send(MessageKind.DRAIN, drain_request(name))
+        message = _next_message(server)
+    except NotAcceptedError as error:
+        raise RefusedByServerError(_not_accepted(error)) from None
+    finally:
+        server.close()
+    if message.kind != MessageKind.DRAIN:
+        raise RefusedByServerError(text_of(message.content))
+    return text_of(message.content)
+
+
+def _not_accepted(error: NotAcceptedError) -> str:
+    """Return what to do if the handshake failed. A server closes connections of peers with another key silently."""
+    if str(error) == CLOSED_DURING_HANDSHAKE:
+        return "the server does not accept this key, or there is no nowait at this address"
+    return f"the server does not accept this connection: {error}"
+
+
+def _next_message(server: HostSocket) -> Message:
+    """Wait for the next message. Raises ``DisconnectedError`` if none comes."""
+    deadline = monotonic() + SECONDS_FOR_A_REPLY
+    poller = select.poll()
+    for fd in server.fds:
+        poller.register(fd, select.POLLIN)
+    while (message := server.receive()) is None:
+        if monotonic() > deadline:
+            raise DisconnectedError(f"the server did not reply within {SECONDS_FOR_A_REPLY:.0f} s")
+        poller.poll(0 if server.pending() else 1000)
+    return message

@@ -1,0 +1,43 @@
+"""Training with workers that connect to the server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from nowait.core.memory import Slots
+from nowait.core.pickling import dumps
+from nowait.engines.listen.key_file import read_key
+from nowait.engines.listen.options import Listen
+from nowait.engines.listen.transport import ListenTransport
+from nowait.engines.processes.local import job_of
+from nowait.engines.processes.resources import shared_resources
+from nowait.engines.session import Parts
+from nowait.engines.workers.running import WorkerOptions, run_with_workers
+from nowait.recording import Run
+
+
+def train(
+    listen: Listen,
+    minimum: int,
+    parts: Parts,
+    points: Slots,
+    options: WorkerOptions,
+    *,
+    seed: int,
+    progress: bool | None,
+) -> Run:
+    """Run to the end of the budget, once there is room for ``minimum`` workers."""
+    job = job_of(parts, points, options, seed)
+    with shared_resources(points, job) as resources:
+        server = parts.server
+        transport = ListenTransport(
+            listen,
+            read_key(Path(listen.key_file)),
+            resources,
+            version_of=lambda ticket: server.in_flight.tickets[ticket].version,
+            settings=memoryview(dumps(replace(job, problem=None), None)),
+            deterministic=parts.capabilities.replayable,
+            log=options.log,
+        )
+        return run_with_workers(transport, parts, options, minimum=minimum, progress=progress)

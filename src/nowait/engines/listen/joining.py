@@ -1,0 +1,176 @@
+"""How a host joins a run: what it says, and what the server answers. There is no input or output here.
+
+    host -> server   JOIN      JSON of ``Joining``
+    server -> host   WELCOME   JSON of ``Welcome``, or REFUSED with a text
+    host -> server   SEND_JOB  ``PIECE_REQUEST``: part and offset, in order
+    server -> host   JOB_PART  the same, and the bytes
+
+Somebody with the key who does not join can ask that a host leaves: DRAIN with the name of its machine, or without one
+for a list. The reply is a text, in DRAIN or in REFUSED.
+
+Everything from the other end is checked. A host that says something else is refused; nothing is unpickled here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import numpy as np
+
+from nowait.engines.fingerprint import Fingerprint
+from nowait.engines.network.handshake import ProtocolError
+
+LONGEST_JOINING = 100_000
+"""Bytes of JSON that are read."""
+LONGEST_NAME = 200
+MOST_WORKERS = 2**16
+"""The most workers that one host may offer."""
+PIECE_BYTES = 1 << 22
+"""Bytes in a message of a part of the job. One that fits into the memory of any host."""
+PIECES_IN_TRANSIT = 4
+PIECE_REQUEST = struct.Struct("<qq")
+"""The number of a part, and the first byte that is wanted."""
+
+
+@final
+@dataclass(frozen=True)
+class Joining:
+    """What a host says about itself."""
+
+    nowait: str
+    """Its version of this library."""
+    python: str
+    """Its version of Python, such as 3.11."""
+    process: str
+    """A random name of its process. The same after it has reconnected."""
+    name: str
+    """The name of its machine, for messages."""
+    workers: int
+    """How many workers it can run."""
+    problem: Fingerprint | None = None
+    """The fingerprint of its own problem; None if it takes that of the server."""
+
+    def to_bytes(self) -> bytes:
+        """Return the content of a JOIN message."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, content: bytes) -> Joining:
+        """Read a JOIN message. Unknown entries are ignored: a newer host is refused for its version later."""
+        values = _dictionary(content)
+        texts = {name: _text(values, name) for name in ("nowait", "python", "process", "name")}
+        problem = values.get("problem")
+        return cls(
+            **texts,
+            workers=_number(values, "workers", least=1, most=MOST_WORKERS),
+            problem=None if problem is None else _fingerprint(problem),
+        )
+
+    def reason_to_refuse(self, nowait: str, python: str) -> str:
+        """Return why a server with these versions refuses this host; empty if it does not."""
+        if self.nowait != nowait:
+            return f"this worker has version {self.nowait} of nowait, the server version {nowait}: install the same one"
+        if self.python != python:
+            return f"this worker runs Python {self.python}, the server Python {python}: the problem cannot be sent"
+        return ""
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """One part of what a host needs: the source code, or the pickled job."""
+
+    sha256: str
+    sizes: tuple[int, ...]
+    """The sizes of the pieces that lie in it one after the other, each aligned."""
+    total: int
+    """Its size in bytes."""
+
+
+@final
+@dataclass(frozen=True)
+class Welcome:
+    """What the server says about the run."""
+
+    run: str
+    """A random name of the run. Processes of another run are of no use."""
+    length: int
+    dtype: str
+    """Of params."""
+    parts: tuple[Part, ...]
+    """The source code of the problem, the job, and the job without its problem."""
+
+    def to_bytes(self) -> bytes:
+        """Return the content of a WELCOME message."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, content: bytes) -> Welcome:
+        """Read a WELCOME message."""
+        values = _dictionary(content)
+        parts = values.get("parts")
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            raise ProtocolError("a welcome must have a list of parts")
+        length, dtype = _number(values, "length", least=1), _text(values, "dtype")
+        try:
+            np.dtype(dtype)
+        except TypeError:
+            raise ProtocolError("a welcome must have the dtype of params") from None
+        return cls(_text(values, "run"), length, dtype, tuple(_part(part) for part in parts))
+
+
+def drain_request(name: str | None) -> bytes:
+    """Return the content of a DRAIN message; without a name it only asks for the hosts."""
+    return json.dumps({} if name is None else {"name": name}).encode()
+
+
+def name_to_drain(content: bytes) -> str | None:
+    """Read a DRAIN message."""
+    values = _dictionary(content)
+    return _text(values, "name") if "name" in values else None
+
+
+def _fingerprint(values: Any) -> Fingerprint:
+    if not isinstance(values, dict):
+        raise ProtocolError("the entry 'problem' must be a fingerprint")
+    length = values.get("gradient_norm")
+    if length is not None and (type(length) is not float or not 0 <= length < math.inf):
+        raise ProtocolError("the norm of a gradient must be a number of at least 0")
+    return Fingerprint(_number(values, "size", least=1), _text(values, "dtype"), length)
+
+
+def _part(values: dict[str, Any]) -> Part:
+    sizes = values.get("sizes")
+    if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+        raise ProtocolError("a part must have the sizes of its pieces")
+    return Part(_text(values, "sha256"), tuple(sizes), _number(values, "total", least=1))
+
+
+def _dictionary(content: bytes) -> dict[str, Any]:
+    if len(content) > LONGEST_JOINING:
+        raise ProtocolError(f"{len(content)} bytes are too many to join")
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise ProtocolError("joining needs entries by name, as JSON")
+    return values
+
+
+def _text(values: dict[str, Any], name: str) -> str:
+    text = values.get(name)
+    if not isinstance(text, str) or not 0 < len(text) <= LONGEST_NAME or not text.isprintable():
+        raise ProtocolError(f"the entry {name!r} must be a text of at most {LONGEST_NAME} letters")
+    return text
+
+
+def _number(values: dict[str, Any], name: str, *, least: int, most: int = 2**62) -> int:
+    number = values.get(name)
+    if type(number) is not int or not least <= number <= most:
+        raise ProtocolError(f"the entry {name!r} must be a number between {least} and {most}")
+    return number

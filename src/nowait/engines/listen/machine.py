@@ -1,0 +1,75 @@
+"""What a host has for one run: the problem, its zygote with the worker processes, and the memory they share."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from nowait.engines.listen.joining import Welcome
+from nowait.engines.listen.sources import write_sources
+from nowait.engines.network.relay import Relay
+from nowait.engines.network.sockets import HostSocket
+from nowait.engines.processes.mailbox import Mailbox
+from nowait.engines.processes.payload import Payload
+from nowait.engines.processes.pool import WorkerPool, Zygote
+from nowait.engines.processes.resources import SharedResources
+from nowait.engines.processes.shared import SharedSlots
+
+NEEDED_BY_MOST = ("numba",)
+"""Modules that most problems import. They are imported before the job is there."""
+
+
+@final
+class Prepared:
+    """A zygote that waits for its job, and the empty folder in which it will find the source code of the problem."""
+
+    def __init__(self, threads: int) -> None:
+        with contextlib.ExitStack() as stack:
+            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nowait-worker-")))
+            self.zygote = Zygote.launch(threads, NEEDED_BY_MOST, code=str(self.folder))
+            stack.callback(self.zygote.close)
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Kill the zygote and all its processes, and remove the folder."""
+        self._stack.close()
+
+
+@final
+class Machine:
+    """A run on this host. It survives its connection to the server."""
+
+    def __init__(self, welcome: Welcome, prepared: Prepared, code: Payload, job: Payload, server: HostSocket) -> None:
+        """Give the job to a zygote, which is closed with this object, or if this fails."""
+        self.welcome = welcome
+        with contextlib.ExitStack() as stack:
+            stack.callback(prepared.close)
+            write_sources(bytes(code.parts()[0]), prepared.folder)
+            dtype = np.dtype(welcome.dtype)
+            self.points = stack.enter_context(contextlib.closing(SharedSlots(welcome.length, dtype)))
+            gradients = stack.enter_context(contextlib.closing(SharedSlots(welcome.length, dtype)))
+            mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
+            resources = SharedResources(self.points, gradients, mailbox, job)
+            pool = WorkerPool.of(prepared.zygote, resources)
+            stack.callback(pool.close)
+            self.relay = Relay(server, pool, resources)
+            stack.callback(self.relay.close)
+            self._pool = pool
+            self._stack = stack.pop_all()
+
+    @property
+    def loaded(self) -> bool:
+        """True once the zygote has loaded the problem."""
+        return self._pool.ready
+
+    def is_of(self, welcome: Welcome) -> bool:
+        """Return True if this is the same run."""
+        return self.welcome == welcome
+
+    def close(self) -> None:
+        """Kill all processes and release everything."""
+        self._stack.close()

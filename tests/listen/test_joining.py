@@ -1,0 +1,391 @@
+"""How hosts join: messages, key files, the source code and the job that travel, and decisions about hosts."""
+
+import json
+import os
+import stat
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+import nowait as nw
+from nowait.engines.fingerprint import Fingerprint
+from nowait.engines.listen.joining import PIECE_BYTES, PIECE_REQUEST, Joining, Part, Welcome
+from nowait.engines.listen.key_file import make_key_file, read_key
+from nowait.engines.listen.pauses import Pauses
+from nowait.engines.listen.sources import to_bytes, user_sources, write_sources
+from nowait.engines.listen.table import HostTable, what_is_missing
+from nowait.engines.listen.transfer import Download, Offer, Requests
+from nowait.engines.network.adoption import Adoption
+from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.processes.payload import Payload
+from nowait.engines.workers.records import REPORT
+
+JOINING = Joining("1.2.3", "3.11", "abc", "a machine", 8)
+
+
+# Messages
+
+
+def test_a_host_says_who_it_is_and_the_server_what_it_needs():
+    welcome = Welcome("run", 10, "<f8", (Part("12", (3, 4), 128),))
+    assert Joining.read(JOINING.to_bytes()) == JOINING
+    own = replace(JOINING, problem=Fingerprint(5, "float64", 1.5))
+    assert Joining.read(own.to_bytes()) == own
+    assert Welcome.read(welcome.to_bytes()) == welcome
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workers": 0},
+        {"workers": True},
+        {"workers": "8"},
+        {"workers": 2**40},
+        {"name": ""},
+        {"name": "x" * 1000},
+        {"name": "two\nlines"},
+        {"process": None},
+        {"nowait": 3},
+        {"problem": 3},
+        {"problem": {"size": 0, "dtype": "float64", "gradient_norm": 1.0}},
+        {"problem": {"size": 5, "dtype": "float64", "gradient_norm": -1.0}},
+        {"problem": {"size": 5, "dtype": "float64", "gradient_norm": float("nan")}},
+    ],
+    ids=str,
+)
+def test_a_host_that_says_something_else_is_in_error(changes):
+    content = json.dumps(json.loads(JOINING.to_bytes()) | changes).encode()
+    with pytest.raises(ProtocolError):
+        Joining.read(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"a": "' + b"x" * 200_000 + b'"}'])
+def test_what_is_not_json_with_entries_is_in_error(content):
+    for kind in (Joining, Welcome):
+        with pytest.raises(ProtocolError):
+            kind.read(content)
+
+
+@pytest.mark.parametrize("changes", [{"dtype": "nonsense"}, {"length": 0}, {"parts": 3}, {"parts": [{"sizes": [-1]}]}])
+def test_a_wrong_welcome_is_in_error(changes):
+    content = json.loads(Welcome("run", 10, "<f8", ()).to_bytes()) | changes
+    with pytest.raises(ProtocolError):
+        Welcome.read(json.dumps(content).encode())
+
+
+def test_other_versions_are_refused_with_both_named():
+    assert JOINING.reason_to_refuse("1.2.3", "3.11") == ""
+    reason = JOINING.reason_to_refuse("1.2.4", "3.11")
+    assert "1.2.3" in reason
+    assert "1.2.4" in reason
+    reason = JOINING.reason_to_refuse("1.2.3", "3.12")
+    assert "3.11" in reason
+    assert "3.12" in reason
+
+
+# Key files
+
+
+def test_a_key_file_is_made_once_for_its_owner_only(tmp_path):
+    path = tmp_path / "key"
+    assert make_key_file(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    key = read_key(path)
+    assert len(key) == 32
+    assert not make_key_file(path)
+    assert read_key(path) == key
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_key_file_that_others_may_use_is_refused(tmp_path, mode):
+    path = tmp_path / "key"
+    make_key_file(path)
+    path.chmod(mode)
+    with pytest.raises(ValueError, match=f"has the mode {mode:04o}.*chmod 600"):
+        read_key(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not base64!", b"c2hvcnQ=", b"A" * 2000])
+def test_a_damaged_key_file_is_refused_without_showing_it(tmp_path, content):
+    path = tmp_path / "key"
+    make_key_file(path)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is not a key file, or is damaged") as caught:
+        read_key(path)
+    assert content == b"" or content.decode() not in str(caught.value)
+
+
+def test_a_key_file_that_is_missing_or_a_folder_is_refused(tmp_path):
+    with pytest.raises(OSError, match="cannot be read"):
+        read_key(tmp_path / "key")
+    with pytest.raises((OSError, ValueError), match=r"cannot be read|not a regular file"):
+        read_key(tmp_path)
+    with pytest.raises(OSError, match="cannot be made"):
+        make_key_file(tmp_path / "no folder" / "key")
+
+
+# Source code
+
+
+def a_module(name, file, *, package=False):
+    module = ModuleType(name)
+    module.__file__ = str(file)
+    if package:
+        module.__path__ = [str(file.parent)]
+    return module
+
+
+def test_the_users_own_modules_are_sent_and_written(tmp_path):
+    files = {"mine.py": b"A = 1\n", "pack/__init__.py": b"", "pack/inner.py": b"# \xff\n"}
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "script.py").write_bytes(b"")
+    modules = {
+        "mine": a_module("mine", tmp_path / "mine.py"),
+        "pack": a_module("pack", tmp_path / "pack" / "__init__.py", package=True),
+        "pack.inner": a_module("pack.inner", tmp_path / "pack" / "inner.py"),
+        "__main__": a_module("__main__", tmp_path / "script.py"),
+        "renamed": a_module("renamed", tmp_path / "mine.py"),
+        "gone": a_module("gone", tmp_path / "gone.py"),
+        "nowait": nw,
+        "json": json,
+        "pytest": pytest,
+        "builtins": sys.modules["builtins"],
+    }
+    sources = user_sources(modules)
+    assert sources == files
+    target = tmp_path / "there"
+    assert write_sources(to_bytes(sources), target) == 3
+    assert {name: (target / name).read_bytes() for name in files} == files
+
+
+@pytest.mark.parametrize("name", ["/etc/x.py", "../x.py", "a/../../x.py", "x.so", "x"])
+def test_source_code_is_written_nowhere_else(tmp_path, name):
+    with pytest.raises(ProtocolError):
+        write_sources(to_bytes({name: b""}), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# The job
+
+
+@pytest.fixture
+def payloads():
+    large = os.urandom(2 * PIECE_BYTES + 100)
+    made = [Payload([memoryview(b"code")]), Payload([memoryview(b"pickle"), memoryview(large), memoryview(b"")])]
+    yield made
+    for payload in made:
+        payload.close()
+
+
+def transferred(offer, missing, tamper=lambda piece: piece):
+    """Let a host ask for parts; returns its download and the requests."""
+    waiting, requests = [], []
+    checks = Requests()
+    download = Download(missing, waiting.append)
+    while not download.complete:
+        requests.append(checks.read(waiting.pop(0)))
+        download.received(tamper(offer.piece(requests[-1])))
+    return download, requests
+
+
+def test_the_job_travels_in_pieces_that_the_host_asks_for(payloads):
+    offer = Offer(payloads)
+    download, requests = transferred(offer, list(enumerate(offer.parts)))
+    assert requests == [(0, 0), (1, 0), (1, PIECE_BYTES), (1, 2 * PIECE_BYTES)]
+    for number, payload in enumerate(payloads):
+        assert download.payloads[number].sizes == payload.sizes
+        assert [bytes(part) for part in download.payloads[number].parts()] == [bytes(part) for part in payload.parts()]
+    download.close()
+
+
+def test_only_missing_parts_are_asked_for(payloads):
+    offer = Offer(payloads)
+    assert transferred(offer, [])[1] == []
+    download, requests = transferred(offer, [(0, offer.parts[0])])
+    assert requests == [(0, 0)]
+    download.close()
+
+
+def test_a_job_that_was_altered_is_not_used(payloads):
+    offer = Offer(payloads)
+    with pytest.raises(ProtocolError, match="digest"):
+        transferred(offer, [(0, offer.parts[0])], tamper=lambda piece: piece[:-1] + b"!")
+    with pytest.raises(ProtocolError, match="bytes"):
+        transferred(offer, [(0, offer.parts[0])], tamper=lambda piece: piece[:-1])
+    with pytest.raises(ProtocolError, match="not asked for"):
+        transferred(offer, [(0, offer.parts[0])], tamper=lambda piece: PIECE_REQUEST.pack(1, 0) + piece[16:])
+
+
+@pytest.mark.parametrize("request_", [(2, 0), (-1, 0), (0, -PIECE_BYTES), (0, 2**50), (1, 7)])
+def test_a_host_cannot_ask_for_what_there_is_not(payloads, request_):
+    offer = Offer(payloads)
+    with pytest.raises(ProtocolError):
+        offer.piece(Requests().read(PIECE_REQUEST.pack(*request_)))
+
+
+def test_a_host_cannot_ask_for_the_same_piece_again():
+    requests = Requests()
+    requests.read(PIECE_REQUEST.pack(0, 0))
+    requests.read(PIECE_REQUEST.pack(1, PIECE_BYTES))
+    for wrong in [PIECE_REQUEST.pack(1, PIECE_BYTES), PIECE_REQUEST.pack(0, 0), b"", b"x" * 17]:
+        with pytest.raises(ProtocolError):
+            requests.read(wrong)
+
+
+# Hosts
+
+
+def a_table():
+    return HostTable(heartbeat_seconds=15.0, bytes_per_gradient=8)
+
+
+def test_a_process_that_connects_again_replaces_its_earlier_connection():
+    table = a_table()
+    first, other, second = (table.add(name, 0.0) for name in (b"1", b"2", b"3"))
+    assert table.joins(first, JOINING, 0.0) == []
+    assert table.joins(other, Joining("1.2.3", "3.11", "def", "another", 1), 0.0) == []
+    assert table.joins(second, JOINING, 0.0) == [first]
+    assert len({first.place, other.place, second.place}) == 3
+
+
+def test_a_host_joins_once_and_before_it_offers_workers():
+    table = a_table()
+    host = table.add(b"1", 0.0)
+    with pytest.raises(ProtocolError):
+        table.is_ready(host)
+    table.joins(host, JOINING, 0.0)
+    with pytest.raises(ProtocolError):
+        table.joins(host, JOINING, 0.0)
+    assert (table.capacity, table.loading) == (0, 1)
+    table.is_ready(host)
+    assert (table.capacity, table.loading) == (8, 0)
+    table.remove(host)
+    assert (table.capacity, table.loading) == (0, 0)
+
+
+def test_hosts_that_do_not_join_or_are_silent_are_lost():
+    table = a_table()
+    idle, silent, good = (table.add(name, 0.0) for name in (b"1", b"2", b"3"))
+    for process, host in (("s", silent), ("g", good)):
+        table.joins(host, Joining("1.2.3", "3.11", process, process, 1), 0.0)
+        table.is_ready(host)
+    heard = {b"1": 0.0, b"2": 0.0, b"3": 0.0}
+    found = {}
+    for tick in range(1, 40):
+        heard[b"1"] = heard[b"3"] = tick / 2
+        for host, cause in table.overdue(heard.__getitem__, tick / 2):
+            found.setdefault(host.identity, (tick / 2, cause))
+    assert found == {b"1": (10.5, "it did not join within 10 s"), b"2": (15.5, "it was silent for 16 s")}
+    assert idle.place != good.place
+
+
+def test_a_server_that_was_stopped_does_not_blame_its_hosts():
+    table = a_table()
+    table.add(b"1", 0.0)
+    assert table.overdue(lambda identity: 0.0, 0.0) == []
+    assert table.overdue(lambda identity: 0.0, 100.0) == []
+
+
+def test_what_the_run_waits_for():
+    assert what_is_missing(1, 2, 0, "here") == "there is room for 1 of 2 workers; connect more with: here"
+    assert ", and 1 more host loads the problem;" in what_is_missing(1, 2, 1, "here")
+
+
+def test_pauses_double_up_to_a_limit_and_differ_by_chance():
+    pauses = Pauses()
+    assert [round(pauses.next(1.0), 1) for _ in range(9)] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15.0, 15.0]
+    assert pauses.next(0.0) == 7.5
+    pauses.reset()
+    assert pauses.next(0.0) == 0.1
+
+
+# Processes that are adopted
+
+
+def reports(*tickets):
+    return b"".join(REPORT.pack(ticket, 0.0, 0.0, worker, 0) for worker, ticket in tickets)
+
+
+def test_a_process_is_adopted_under_its_new_serial_number():
+    processes = Adoption()
+    processes.started(11)
+    assert (processes.serial_here(11), processes.died(12)) == (11, None)
+    processes.offer({0: 11})
+    assert processes.serial_here(11) is None, "the new connection does not know it"
+    assert processes.adopt(0, 21)
+    assert not processes.adopt(0, 22), "only once"
+    assert (processes.serial_here(21), processes.died(11)) == (11, 21)
+
+
+def test_processes_that_nobody_adopts_are_given_up_once():
+    processes = Adoption()
+    processes.offer({0: 11, 1: 12, 2: 13})
+    assert processes.not_adopted(1e9) == []
+    processes.wait_until(10.0)
+    processes.adopt(0, 21)
+    assert processes.died(13) is None
+    assert processes.not_adopted(9.0) == []
+    assert processes.not_adopted(10.0) == [(1, 12)]
+    assert processes.not_adopted(11.0) == []
+    assert processes.died(12) is None
+
+
+def test_reports_on_orders_of_the_earlier_connection_are_dropped():
+    processes = Adoption()
+    processes.offer({0: 11, 1: 12})
+    processes.adopt(0, 21)
+    assert processes.wanted(reports((0, 5), (1, 6), (2, 7))) == reports((2, 7))
+    processes.ordered(0, 8)
+    processes.ordered(0, 9)
+    assert processes.wanted(reports((0, 5))) == b""
+    assert processes.wanted(reports((0, 8), (0, 8))) == reports((0, 8), (0, 8))
+    assert list(processes.uncertain) == [1]
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"port": 70_000}, ValueError),
+        ({"port": -1}, ValueError),
+        ({"port": "7070"}, ValueError),
+        ({"host": ""}, TypeError),
+        ({"key_file": b"the key itself"}, TypeError),
+        ({"encrypt": 1}, TypeError),
+        ({"start_seconds": 0}, ValueError),
+        ({"heartbeat_seconds": 1}, ValueError),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused_without_showing_a_key(wrong, error):
+    with pytest.raises(error) as caught:
+        nw.Listen(**{"port": 7070, "key_file": "key"} | wrong)
+    assert "the key itself" not in str(caught.value)
+
+
+def test_the_description_of_a_run_has_no_key():
+    listen = nw.Listen(port=7070, key_file="the-key-file", workers=(2, 4))
+    assert listen.described() == {
+        "type": "Listen",
+        "port": 7070,
+        "host": "0.0.0.0",
+        "encrypt": True,
+        "start_seconds": None,
+        "heartbeat_seconds": 15.0,
+    }
+
+
+def test_workers_are_given_once_or_twice_the_same(tmp_path):
+    engine = nw.Listen(port=0, key_file=tmp_path / "key", workers=(2, 4))
+    with pytest.raises(ValueError, match=r"workers=3 differs from nw.Listen\(workers=\(2, 4\)\)"):
+        nw.train(
+            nw.problems.NoisyQuadratic(dimension=2), nw.AsynchronousSGD(nw.Constant(0.1)), workers=3, engine=engine
+        )

@@ -1,0 +1,256 @@
+"""The server's side of hosts that connect: who may join, what they get, and that wrong ones do no harm."""
+
+import contextlib
+import json
+import logging
+import select
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("cryptography")
+
+import nowait as nw
+from nowait.engines.fingerprint import Fingerprint
+from nowait.engines.listen.client import Client, ClientSettings, RefusedByServerError
+from nowait.engines.listen.joining import PIECE_REQUEST, Joining, Welcome, drain_request
+from nowait.engines.listen.transport import ListenTransport
+from nowait.engines.listen.versions import library_version, python_version
+from nowait.engines.network.link import DisconnectedError
+from nowait.engines.network.messages import AHEAD, Format, MessageKind
+from nowait.engines.network.relay import DRAINED
+from nowait.engines.network.sockets import Address, HostSocket
+from nowait.engines.processes.local import LocalPools
+from nowait.engines.processes.mailbox import Mailbox
+from nowait.engines.processes.payload import Payload
+from nowait.engines.processes.resources import SharedResources
+from nowait.engines.processes.shared import SharedSlots
+from nowait.engines.workers.transport import GRACE_SECONDS, Gone, Leaving, Opened
+
+KEY = bytes(range(32))
+JOINING = Joining(library_version(), python_version(), "process", "machine", 3)
+
+
+@pytest.fixture
+def stack():
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def transport(stack, monkeypatch):
+    """A transport without the process of the evaluator."""
+    monkeypatch.setattr(ListenTransport, "reopen", lambda self: None)
+    monkeypatch.setattr(LocalPools, "close", lambda self: None)
+    points, gradients = (stack.enter_context(contextlib.closing(SharedSlots(5, "<f8"))) for _ in range(2))
+    mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
+    payload = stack.enter_context(contextlib.closing(Payload([memoryview(b"a pickle")])))
+    resources = SharedResources(points, gradients, mailbox, payload)
+    listen = nw.Listen(port=0, host="127.0.0.1", key_file="key")
+    transport = ListenTransport(
+        listen, KEY, resources, lambda ticket: 0, memoryview(b"settings"), deterministic=True, log=None
+    )
+    transport.open()
+    stack.callback(transport.close)
+    return transport
+
+
+def a_host(stack, transport, identity=b"1"):
+    host = HostSocket.connect(transport._gateway.address, identity, Format(5, "<f8"), lambda *_: [])
+    stack.callback(host.close, linger_seconds=0.0)
+    return host
+
+
+def readable(fds):
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    return [fd for fd, _ in poller.poll(30_000)]
+
+
+def exchange(transport, hosts, done):
+    """Let all ends read until ``done(events, messages)``; None in place of a message: the connection is gone."""
+    events, messages, hosts = [], [], list(hosts)
+    while not done(events, messages):
+        ready = readable([*transport.fds, *(fd for host in hosts for fd in host.fds)])
+        assert ready, "nothing moves"
+        events += transport.receive([fd for fd in ready if fd in transport.fds])
+        for host in list(hosts):
+            try:
+                while (message := host.receive()) is not None:
+                    messages.append(message)
+            except DisconnectedError:
+                messages.append(None)
+                hosts.remove(host)
+    return events, messages
+
+
+def answer(transport, host):
+    """Return the next message to a host; None if it is disconnected."""
+    return exchange(transport, [host], lambda _, messages: messages)[1][0]
+
+
+def joined(stack, transport, identity=b"1", joining=JOINING):
+    host = a_host(stack, transport, identity)
+    host.send(MessageKind.JOIN, joining.to_bytes())
+    message = answer(transport, host)
+    assert message.kind == MessageKind.WELCOME
+    return host, Welcome.read(message.content)
+
+
+def test_a_host_joins_gets_the_job_and_offers_workers(stack, transport):
+    host, welcome = joined(stack, transport)
+    assert (welcome.length, welcome.dtype, len(welcome.parts)) == (5, "<f8", 3)
+    host.send(MessageKind.SEND_JOB, PIECE_REQUEST.pack(1, 0))
+    piece = answer(transport, host)
+    assert piece.kind == MessageKind.JOB_PART
+    assert piece.content[PIECE_REQUEST.size :].startswith(b"a pickle")
+    host.send(MessageKind.READY, AHEAD.pack(0.0))
+    events, _ = exchange(transport, [host], lambda events, _: events)
+    assert events == [Opened(1, 3, distance=1, name="machine")]
+
+
+def test_a_host_that_connects_again_takes_the_place_of_its_earlier_connection(stack, transport):
+    first, _ = joined(stack, transport, b"1")
+    first.send(MessageKind.READY, AHEAD.pack(0.0))
+    exchange(transport, [first], lambda events, _: events)
+    second = a_host(stack, transport, b"2")
+    second.send(MessageKind.JOIN, JOINING.to_bytes())
+    events, messages = exchange(transport, [first, second], lambda _, messages: len(messages) == 2)
+    assert events == [Gone(1, "the host machine is lost (it connected again)")]
+    assert sorted(message.kind if message else 0 for message in messages) == [0, MessageKind.WELCOME]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [({"nowait": "0.0.1"}, ["0.0.1", library_version()]), ({"python": "2.7"}, ["2.7", python_version()])],
+    ids=["nowait", "python"],
+)
+def test_a_host_with_another_version_is_told_both(stack, transport, other, words):
+    host = a_host(stack, transport)
+    host.send(MessageKind.JOIN, replace(JOINING, **other).to_bytes())
+    message = answer(transport, host)
+    assert message.kind == MessageKind.REFUSED
+    for word in words:
+        assert word in message.content.decode()
+    host.send(MessageKind.JOIN, JOINING.to_bytes())
+    assert answer(transport, host).kind == MessageKind.WELCOME, "asking again does no harm"
+
+
+WRONG = {
+    "joining with nonsense": [(MessageKind.JOIN, b"\xff")],
+    "joining with wrong types": [(MessageKind.JOIN, json.dumps({"nowait": 1}).encode())],
+    "joining twice": [(MessageKind.JOIN, JOINING.to_bytes())] * 2,
+    "workers before joining": [(MessageKind.READY, AHEAD.pack(0.0))],
+    "the job before joining": [(MessageKind.SEND_JOB, PIECE_REQUEST.pack(0, 0))],
+    "a job that there is not": [(MessageKind.JOIN, JOINING.to_bytes()), (MessageKind.SEND_JOB, b"\xff" * 16)],
+    "half a request": [(MessageKind.JOIN, JOINING.to_bytes()), (MessageKind.SEND_JOB, b"1")],
+    "an unknown message": [(99, b"")],
+    "draining nonsense": [(MessageKind.DRAIN, b"[]")],
+    "leaving before it is ready": [(MessageKind.JOIN, JOINING.to_bytes()), (MessageKind.LEAVING, bytes(8))],
+    "a welcome": [(MessageKind.WELCOME, b"{}")],
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_host_that_does_something_wrong_only_loses_its_connection(stack, transport, wrong):
+    good, _ = joined(stack, transport, b"good", replace(JOINING, process="good"))
+    bad = a_host(stack, transport, b"bad")
+    for kind, content in WRONG[wrong]:
+        bad.send(kind, content)
+    events, _ = exchange(transport, [bad], lambda _, messages: None in messages)
+    assert events == []
+    good.send(MessageKind.READY, AHEAD.pack(0.0))
+    events, _ = exchange(transport, [good], lambda events, _: events)
+    assert events == [Opened(1, 3, distance=1, name="machine")]
+
+
+def test_a_host_that_leaves_before_it_is_ready_is_no_event(stack, transport, caplog):
+    host, _ = joined(stack, transport)
+    host.close(linger_seconds=0.0)
+    exchange(transport, [], lambda *_: not transport._hosts.by_identity)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+OWN, OTHER = Fingerprint(5, "float64", 1.0), Fingerprint(5, "float64", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "theirs", "refused"),
+    [
+        ((5, "float64", 1.0), OWN, False),
+        ((5, "float64", 1.0), OTHER, True),
+        ((6, "float64", 1.0), OWN, True),
+        (("ValueError", "no gradient"), OTHER, False),
+        (None, OTHER, False),
+    ],
+    ids=["same", "another norm", "another size", "no fingerprint", "no answer"],
+)
+def test_a_host_with_a_problem_of_its_own_waits_until_it_was_compared(stack, transport, found, theirs, refused):
+    host = a_host(stack, transport)
+    host.send(MessageKind.JOIN, replace(JOINING, problem=theirs).to_bytes())
+    waiting = lambda *_: any(record.waits_for for record in transport._hosts.by_identity.values())  # noqa: E731
+    assert exchange(transport, [host], waiting) == ([], [])
+    assert list(transport.tick(1, 1)) == [], "there is no HOME to compute it"
+    transport._comparison.answered(found)
+    assert list(transport.tick(1, 1)) == []
+    message = answer(transport, host)
+    assert message.kind == (MessageKind.REFUSED if refused else MessageKind.WELCOME)
+    if refused:
+        assert str(theirs) in message.content.decode()
+        assert f"{found[0]}, 'float64'] and a first gradient of norm 1" in message.content.decode()
+
+
+def test_a_machine_is_drained_by_somebody_with_the_key(stack, transport):
+    host, _ = joined(stack, transport)
+    host.send(MessageKind.READY, AHEAD.pack(0.0))
+    exchange(transport, [host], lambda events, _: events)
+    other = a_host(stack, transport, b"other")
+    for name, kind, words in [
+        (None, MessageKind.DRAIN, "the hosts are machine (3 workers)"),
+        ("elsewhere", MessageKind.REFUSED, "there is no host 'elsewhere': the hosts are machine (3 workers)"),
+    ]:
+        other.send(MessageKind.DRAIN, drain_request(name))
+        message = answer(transport, other)
+        assert (message.kind, message.content.decode()) == (kind, words)
+    other.send(MessageKind.DRAIN, drain_request("machine"))
+    events, [message] = exchange(transport, [other], lambda _, messages: messages)
+    assert events == [Leaving(1, GRACE_SECONDS)]
+    transport.dismiss(1)
+    message = answer(transport, host)
+    assert (message.kind, message.content.decode()) == (MessageKind.END, DRAINED)
+    host.send(MessageKind.ASK_TIME, bytes(16))
+    assert answer(transport, host) is None, "it is not known any longer"
+
+
+def test_the_key_is_not_in_messages_or_descriptions(stack, transport, caplog):
+    assert "nowait worker --connect 127.0.0.1:" in transport.instructions
+    for text in (transport.instructions, repr(transport._gateway.address), caplog.text):
+        assert repr(KEY)[2:-1] not in text
+        assert KEY.hex() not in text
+
+
+def test_a_worker_with_another_key_says_that_the_server_does_not_accept_it(stack, transport, monkeypatch):
+    """The server answers while the worker waits for that."""
+    address = replace(transport._gateway.address, secret=bytes(32))
+    client = stack.enter_context(Client(ClientSettings(address, workers=1, threads=1)))
+    monkeypatch.setattr(client, "_prepare", lambda: None)
+    finish = HostSocket.finish_handshake
+
+    def serve_and_finish(self, seconds):
+        list(transport.receive(readable(transport.fds)))  # accepts the connection
+        list(transport.receive(readable(transport.fds)))  # reads the greeting
+        finish(self, seconds)
+
+    monkeypatch.setattr(HostSocket, "finish_handshake", serve_and_finish)
+    with pytest.raises(RefusedByServerError, match="the server does not accept this key"):
+        client.run()
+
+
+def test_a_worker_gives_up_when_nobody_listens(stack, monkeypatch):
+    client = stack.enter_context(
+        Client(ClientSettings(Address("127.0.0.1", 1, KEY, encrypt=True), workers=1, threads=1, retry_seconds=0.0))
+    )
+    monkeypatch.setattr(client, "_prepare", lambda: None)
+    with pytest.raises(DisconnectedError, match="cannot be reached"):
+        client.run()
