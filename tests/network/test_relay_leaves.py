@@ -45,7 +45,7 @@ def setting(monkeypatch):
     with ours, theirs, contextlib.closing(Mailbox.open()) as mailbox, contextlib.ExitStack() as stack:
         pool = Pool(ours)
         relay = Relay(server, pool, SharedResources(None, None, mailbox, None))
-        stack.callback(relay._close)
+        stack.callback(relay.close)
         yield SimpleNamespace(relay=relay, pool=pool, sent=sent, clock=clock)
 
 
