@@ -89,7 +89,8 @@ class Link:
         count = max(1, min(missing, WAKING_BYTES))
         if count != self._waking_bytes and CAN_WAIT_FOR_BYTES and not self.closed:
             self._waking_bytes = count
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            with contextlib.suppress(OSError):  # it only saves time
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def write(self) -> bool:
         """Send what waits to be sent, as far as the system takes it. Returns True if nothing is left."""
