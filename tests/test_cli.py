@@ -346,6 +346,7 @@ PARAMETERS = {
     "picky": "radius=0.5",
     "rennala": "batch=4",
     "ringmaster": "max_delay=8",
+    "stalesynchronous": "slack=3",
 }
 """Parameters of the methods that need some."""
 

@@ -63,6 +63,7 @@ from nowait.methods import (
     RingleaderASGD,
     RingmasterASGD,
     ShuffledAssignment,
+    StaleSynchronousSGD,
     WindowRule,
 )
 from nowait.recording import (
@@ -142,6 +143,7 @@ __all__ = [
     "Server",
     "Sgd",
     "ShuffledAssignment",
+    "StaleSynchronousSGD",
     "Stats",
     "StepDecay",
     "Stepsize",

@@ -98,6 +98,59 @@ def test_m_synchronous_goes_on_with_fewer_workers_than_it_waits_for():
     assert run.stats.seconds == 29.0
 
 
+# Stale-synchronous SGD
+
+
+def test_a_worker_that_is_too_far_ahead_waits_for_the_slowest():
+    server = a_server(nw.StaleSynchronousSGD(nw.Constant(0.5), slack=1), num_workers=3)
+    [again] = server.handle(gradient_from(server, worker=0, gradient=2.0))
+    assert (again.ticket.worker, again.ticket.version) == (0, 1), "the gradient was applied at once"
+    assert server.handle(gradient_from(server, worker=0)) == [], "it is two gradients ahead of both others"
+    [own] = server.handle(gradient_from(server, worker=1))
+    assert own.ticket.worker == 1, "worker 2 is still the slowest"
+    released = server.handle(gradient_from(server, worker=2))
+    assert [command.ticket.worker for command in released] == [0, 2]
+    assert {command.ticket.version for command in released} == {4}, "those that waited get the current params"
+
+
+@pytest.mark.parametrize("slack", [0, 1, 3])
+def test_stale_synchronous_bounds_delays_and_gives_everybody_the_same_number_of_gradients(slack):
+    run = nw.simulate(QUADRATIC, nw.StaleSynchronousSGD(nw.Constant(0.02), slack), UNEVEN, steps=600)
+    counts = np.bincount(run.trace.worker, minlength=5)
+    assert counts.max() - counts.min() <= slack + 1
+    assert run.trace.delay.max() <= (2 * slack + 1) * 4 + 1
+    assert (run.trace.outcome == "applied").all()
+
+
+def test_without_slack_every_worker_delivers_once_per_round():
+    run = nw.simulate(QUADRATIC, nw.StaleSynchronousSGD(nw.Constant(0.02), 0), UNEVEN, steps=60)
+    assert (np.sort(run.trace.worker.reshape(-1, 5)) == np.arange(5)).all()
+    assert run.trace.delay.reshape(-1, 5).max(axis=0).tolist() == [1, 2, 3, 4, 5]
+
+
+def test_with_much_slack_nobody_waits():
+    runs = [
+        nw.simulate(QUADRATIC, method, UNEVEN, steps=200)
+        for method in (nw.StaleSynchronousSGD(nw.Constant(0.02), 10**6), nw.AsynchronousSGD(nw.Constant(0.02)))
+    ]
+    assert np.array_equal(runs[0].params, runs[1].params)
+    assert runs[0].stats.seconds == runs[1].stats.seconds
+
+
+def test_nobody_waits_for_a_worker_that_left_or_for_the_past_of_one_that_joined():
+    workers = ScriptedWorkers(nw.StaleSynchronousSGD(nw.Constant(0.02), slack=0), num_workers=3)
+    for worker in (0, 1):
+        workers.finish(workers.server.in_flight.of(worker)[0])
+    assert len(workers.server.in_flight) == 1
+    workers.lose(1)
+    workers.lose(2)
+    assert [ticket.worker for ticket in workers.server.in_flight.values()] == [0]
+    workers.join(7)
+    assert sorted(ticket.worker for ticket in workers.server.in_flight.values()) == [0, 7]
+    workers.finish(workers.server.in_flight.of(0)[0])
+    assert [ticket.worker for ticket in workers.server.in_flight.values()] == [7], "they are in the same round"
+
+
 # Rennala SGD
 
 

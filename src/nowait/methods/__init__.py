@@ -23,6 +23,7 @@ from nowait.methods.rescaled_asgd import RescaledASGD
 from nowait.methods.ringleader_asgd import RingleaderASGD
 from nowait.methods.ringmaster_asgd import RingmasterASGD
 from nowait.methods.shuffled_assignment import ShuffledAssignment
+from nowait.methods.stale_synchronous_sgd import StaleSynchronousSGD
 
 __all__ = [
     "ATA",
@@ -51,5 +52,6 @@ __all__ = [
     "RingmasterASGD",
     "ShareOfTheRest",
     "ShuffledAssignment",
+    "StaleSynchronousSGD",
     "WindowRule",
 ]

@@ -35,4 +35,5 @@ CATALOGUE: dict[str, Method] = {
     "RingmasterASGD": methods.RingmasterASGD(Constant(0.05), max_delay=4),
     "RingmasterASGD, cancel_stale=True": methods.RingmasterASGD(Constant(0.05), max_delay=4, cancel_stale=True),
     "ShuffledAssignment": methods.ShuffledAssignment(DelayAdaptive(0.05)),
+    "StaleSynchronousSGD": methods.StaleSynchronousSGD(Constant(0.05), slack=2),
 }
