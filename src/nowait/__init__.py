@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from nowait import outputs, problems, schedules, speeds, stepsizes, theory, updates
 from nowait.api import replay, resume, simulate, sweep, train
 from nowait.core import (
+    LMO,
     AdaDelay,
     Adam,
     AMSGrad,
@@ -19,6 +20,7 @@ from nowait.core import (
     LastIterate,
     Method,
     Momentum,
+    Muon,
     Nesterov,
     Output,
     PolynomialDecay,
@@ -91,6 +93,7 @@ __all__ = [
     "ATA",
     "CA2FL",
     "FADAS",
+    "LMO",
     "PIAG",
     "AMSGrad",
     "AdaDelay",
@@ -124,6 +127,7 @@ __all__ = [
     "MindFlayerSGD",
     "MinibatchSGD",
     "Momentum",
+    "Muon",
     "Nesterov",
     "Output",
     "PickySGD",
