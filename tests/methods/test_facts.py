@@ -369,3 +369,39 @@ def test_methods_for_heterogeneous_data_go_to_the_true_point(heterogeneous, meth
 def test_bad_arguments_of_methods(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+# Ringmaster LMO
+
+
+def test_ringmaster_lmo_makes_steps_of_the_length_of_the_stepsize_along_gradients_that_are_not_too_old():
+    run = nw.simulate(QUADRATIC, nw.RingmasterLMO(0.05, "euclidean", max_delay=3, beta=0.5), UNEVEN, steps=100)
+    used = run.trace.outcome == "applied"
+    assert (run.trace.delay[used] <= 3).all()
+    assert run.stats.dropped > 0
+    assert (run.trace.delay[~used] > 3).all()
+    params = []
+    nw.simulate(
+        QUADRATIC,
+        nw.RingmasterLMO(0.05, "euclidean", max_delay=3, beta=0.5),
+        UNEVEN,
+        steps=20,
+        callbacks=[lambda control: params.append(np.array(control.params))],
+    )
+    np.testing.assert_allclose(np.linalg.norm(np.diff(params, axis=0), axis=1), 0.05, rtol=1e-12)
+
+
+def test_the_schedule_of_ringmaster_lmo_has_no_parameter_but_the_stepsize():
+    run = nw.simulate(QUADRATIC, nw.RingmasterLMO(0.3, "euclidean"), UNEVEN, steps=400)
+    used = run.trace.outcome == "applied"
+    k = run.trace.step[used]
+    assert (run.trace.delay[used] <= np.floor(np.sqrt(k))).all()
+    np.testing.assert_allclose(run.trace.stepsize[used], 0.3 * k**-0.75, rtol=1e-14)
+    assert run.history.loss[-1] < 0.1 * run.history.loss[0]
+
+
+def test_a_sweep_of_ringmaster_lmo_has_its_update():
+    method = nw.RingmasterLMO(1.0, "euclidean")
+    sweep = nw.sweep(QUADRATIC, method, UNEVEN, stepsizes=[0.3], steps=50, progress=False)
+    run = nw.simulate(QUADRATIC, nw.RingmasterLMO(0.3, "euclidean"), UNEVEN, steps=50)
+    assert sweep.losses.ravel()[-1] == run.history.loss[-1]

@@ -22,6 +22,7 @@ from nowait.methods.rennala_sgd import RennalaSGD
 from nowait.methods.rescaled_asgd import RescaledASGD
 from nowait.methods.ringleader_asgd import RingleaderASGD
 from nowait.methods.ringmaster_asgd import RingmasterASGD
+from nowait.methods.ringmaster_lmo import RingmasterLMO
 from nowait.methods.shuffled_assignment import ShuffledAssignment
 from nowait.methods.stale_synchronous_sgd import StaleSynchronousSGD
 
@@ -50,6 +51,7 @@ __all__ = [
     "RescaledASGD",
     "RingleaderASGD",
     "RingmasterASGD",
+    "RingmasterLMO",
     "ShareOfTheRest",
     "ShuffledAssignment",
     "StaleSynchronousSGD",

@@ -34,6 +34,8 @@ CATALOGUE: dict[str, Method] = {
     "RingleaderASGD": methods.RingleaderASGD(Constant(0.05)),
     "RingmasterASGD": methods.RingmasterASGD(Constant(0.05), max_delay=4),
     "RingmasterASGD, cancel_stale=True": methods.RingmasterASGD(Constant(0.05), max_delay=4, cancel_stale=True),
+    "RingmasterLMO": methods.RingmasterLMO(Constant(0.3), "euclidean"),
+    "RingmasterLMO, constant": methods.RingmasterLMO(Constant(0.05), "sign", max_delay=6, beta=0.5),
     "ShuffledAssignment": methods.ShuffledAssignment(DelayAdaptive(0.05)),
     "StaleSynchronousSGD": methods.StaleSynchronousSGD(Constant(0.05), slack=2),
 }
