@@ -404,4 +404,4 @@ def test_a_sweep_of_ringmaster_lmo_has_its_update():
     method = nw.RingmasterLMO(1.0, "euclidean")
     sweep = nw.sweep(QUADRATIC, method, UNEVEN, stepsizes=[0.3], steps=50, progress=False)
     run = nw.simulate(QUADRATIC, nw.RingmasterLMO(0.3, "euclidean"), UNEVEN, steps=50)
-    assert sweep.losses.ravel()[-1] == run.history.loss[-1]
+    assert sweep.curves.ravel()[-1] == run.history.loss[-1]
