@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from nowait import outputs, problems, schedules, speeds, stepsizes, theory, updates
+from nowait import outputs, problems, rules, schedules, speeds, stepsizes, theory, updates
 from nowait.api import replay, resume, simulate, sweep, train
 from nowait.core import (
     LMO,
@@ -175,6 +175,7 @@ __all__ = [
     "replay",
     "report",
     "resume",
+    "rules",
     "schedules",
     "simulate",
     "speeds",
