@@ -405,3 +405,35 @@ def test_a_sweep_of_ringmaster_lmo_has_its_update():
     sweep = nw.sweep(QUADRATIC, method, UNEVEN, stepsizes=[0.3], steps=50, progress=False)
     run = nw.simulate(QUADRATIC, nw.RingmasterLMO(0.3, "euclidean"), UNEVEN, steps=50)
     assert sweep.curves.ravel()[-1] == run.history.loss[-1]
+
+
+# Ordered momentum
+
+
+def test_ordered_momentum_of_one_worker_is_heavy_ball():
+    speeds = nw.speeds.Fixed([1.0])
+    ordered = nw.simulate(QUADRATIC, nw.OrderedMomentum(0.05, beta=0.8), speeds, steps=60)
+    plain = nw.simulate(QUADRATIC, nw.AsynchronousSGD(0.05), speeds, steps=60, update=nw.Momentum(0.8))
+    np.testing.assert_allclose(ordered.params, plain.params, rtol=1e-12)
+
+
+@pytest.mark.parametrize("bucket", [None, 1, 3])
+def test_ordered_momentum_has_the_params_of_gradients_that_came_in_the_order_of_their_buckets(bucket):
+    seen, beta, workers = [], 0.7, 5
+    method = nw.OrderedMomentum(0.03, beta, bucket)
+    original = method.on_arrival
+
+    def on_arrival(server, arrival):
+        seen.append((arrival.ticket.version, np.array(arrival.gradient)))
+        original(server, arrival)
+
+    method.on_arrival = on_arrival
+    run = nw.simulate(QUADRATIC, method, UNEVEN, steps=80)
+    size = bucket or workers
+    last = -(-79 // size)
+    moved = np.zeros(4)
+    for version, gradient in seen[:80]:
+        late = last + (-version // size)
+        moved += 0.03 * sum(beta**power for power in range(late + 1)) * gradient
+    np.testing.assert_allclose(run.last, QUADRATIC.initial() - moved, rtol=1e-10)
+    assert run.trace.delay.max() > 2 * size

@@ -15,6 +15,7 @@ from nowait.methods.m_synchronous_sgd import MSynchronousSGD
 from nowait.methods.malenia_sgd import MaleniaSGD
 from nowait.methods.mind_flayer_sgd import MindFlayerSGD
 from nowait.methods.minibatch_sgd import MinibatchSGD
+from nowait.methods.ordered_momentum import OrderedMomentum
 from nowait.methods.piag import PIAG, EqualParts, ShareOfTheRest, WindowRule
 from nowait.methods.picky_sgd import PickySGD
 from nowait.methods.random_assignment import RandomAssignment
@@ -45,6 +46,7 @@ __all__ = [
     "MaleniaSGD",
     "MindFlayerSGD",
     "MinibatchSGD",
+    "OrderedMomentum",
     "PickySGD",
     "RandomAssignment",
     "RennalaSGD",

@@ -24,6 +24,7 @@ CATALOGUE: dict[str, Method] = {
     "MindFlayerSGD": methods.MindFlayerSGD(Constant(0.1), timeout_seconds=2.0, trials=2),
     "MindFlayerSGD, some rest": methods.MindFlayerSGD(Constant(0.1), timeout_seconds=2.0, trials=[2, 0, 1]),
     "MinibatchSGD": methods.MinibatchSGD(Constant(0.1)),
+    "OrderedMomentum": methods.OrderedMomentum(DelayAdaptive(0.02), beta=0.5),
     "PIAG": methods.PIAG(0.9),
     "PIAG, EqualParts": methods.PIAG(0.9, methods.EqualParts()),
     "PickySGD": methods.PickySGD(Constant(0.05), radius=0.2),
