@@ -53,6 +53,7 @@ UPDATES = {
     "Proximal, L1": core.Proximal(core.L1(0.1)),
     "Sgd": core.Sgd(),
     "TorchOptimizer, AdamW": TorchOptimizer(torch.optim.AdamW, weight_decay=0.01),
+    "TorchOptimizer, AdamW, scale": TorchOptimizer(torch.optim.AdamW, scale="gradient"),
     "TorchOptimizer, RMSprop": TorchOptimizer(torch.optim.RMSprop, momentum=0.5, centered=True),
     "TorchOptimizer, SGD": TorchOptimizer(torch.optim.SGD),
     "TorchOptimizer, SGD, momentum": TorchOptimizer(torch.optim.SGD, momentum=0.9, nesterov=True),
