@@ -142,8 +142,9 @@ class ListenTransport:
         return self._pool(place).start(worker, serial, began)
 
     def kill(self, serial: int, place: int) -> None:
-        """Kill a process."""
-        self._pool(place).kill(serial)
+        """Kill a process; that of a host that is gone is dead."""
+        if place == HOME or self._hosts.at(place) is not None:
+            self._pool(place).kill(serial)
 
     def _pool(self, place: int) -> WorkerPool | RemotePool:
         host = self._hosts.at(place)
