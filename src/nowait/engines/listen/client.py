@@ -25,7 +25,7 @@ from nowait.engines.listen.transfer import Download
 from nowait.engines.listen.versions import library_version, python_version
 from nowait.engines.network.contents import text_of
 from nowait.engines.network.handshake import ProtocolError
-from nowait.engines.network.link import DisconnectedError, NotAcceptedError
+from nowait.engines.network.link import ENDED, DisconnectedError, NotAcceptedError
 from nowait.engines.network.messages import Format, Message, MessageKind
 from nowait.engines.network.protocol import CLOSED_DURING_HANDSHAKE
 from nowait.engines.network.relay import DRAINED, RUN_IS_OVER, Relay, point_slots
@@ -119,8 +119,8 @@ class Client:
             try:
                 over = self._work(server, welcome)
             except (DisconnectedError, ProtocolError) as error:
-                logger.info("connection lost: %s", error)
-                over = False
+                over = str(error) == ENDED  # the server ended the run while this host was still preparing
+                logger.info("%s", RUN_IS_OVER if over else f"connection lost: {error}")
             finally:
                 server.close()
                 if self._signal:
