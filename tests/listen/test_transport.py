@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import select
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ pytest.importorskip("cryptography")
 
 import nowait as nw
 from nowait.engines.fingerprint import Fingerprint
-from nowait.engines.listen.client import Client, ClientSettings, RefusedByServerError
+from nowait.engines.listen.client import Client, ClientSettings, RefusedByServerError, ask_to_drain
 from nowait.engines.listen.joining import PIECE_REQUEST, Joining, Welcome, drain_request
 from nowait.engines.listen.transport import ListenTransport
 from nowait.engines.listen.versions import library_version, python_version
@@ -221,6 +222,20 @@ def test_a_machine_is_drained_by_somebody_with_the_key(stack, transport):
     assert (message.kind, message.content.decode()) == (MessageKind.END, DRAINED)
     host.send(MessageKind.ASK_TIME, bytes(16))
     assert answer(transport, host) is None, "it is not known any longer"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [(None, "the hosts are machine (3 workers)"), ("x", "there is no host 'x'")]
+)
+def test_the_command_that_drains_prints_the_answer(stack, transport, name, words):
+    joined(stack, transport)[0].send(MessageKind.READY, AHEAD.pack(0.0))
+    exchange(transport, [], lambda events, _: events)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(ask_to_drain, transport._gateway.address, name)
+        asked.add_done_callback(lambda _: a_host(stack, transport))  # wakes the server up
+        exchange(transport, [], lambda *_: asked.done())
+    text = asked.result() if name is None else str(asked.exception())
+    assert text.startswith(words)
 
 
 def test_the_key_is_not_in_messages_or_descriptions(stack, transport, caplog):

@@ -9,7 +9,7 @@ import random
 import secrets
 import select
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Any, NamedTuple, final
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, final
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.engines.fingerprint import Fingerprint
-from nowait.engines.listen.joining import Joining, Welcome, drain_request, number_of_workers
+from nowait.engines.listen.joining import Joining, Part, Welcome, drain_request, number_of_workers
 from nowait.engines.listen.machine import Machine, Prepared
 from nowait.engines.listen.pauses import STEADY_SECONDS, Pauses
 from nowait.engines.listen.sources import to_bytes
@@ -261,22 +261,16 @@ class Client:
         parts = {number: welcome.parts[number] for number in ((CODE, JOB) if own is None else (SETTINGS,))}
         missing = {number: part for number, part in parts.items() if part.sha256 not in self._kept}
         self._forget_payloads(part.sha256 for part in parts.values())
-        with contextlib.ExitStack() as on_error:
-            download = Download(missing.items(), lambda content: server.send(MessageKind.SEND_JOB, content))
-            on_error.callback(download.close)
-            while not download.complete:
-                message = _next_message(server)
-                if message.kind != MessageKind.JOB_PART:
-                    raise ProtocolError(f"a message of the kind {message.kind} came instead of the job")
-                download.received(message.content)
-            on_error.pop_all()
-        if missing:
-            logger.info("received the problem, %.1f MB", sum(part.total for part in missing.values()) / 1e6)
-        self._kept |= {parts[number].sha256: payload for number, payload in download.payloads.items()}
+        received = _received(server, missing)
+        self._kept |= {parts[number].sha256: payload for number, payload in received.items()}
         if own is None:
             return self._kept[parts[CODE].sha256], self._kept[parts[JOB].sha256]
-        settings: Job = pickle.loads(self._kept[parts[SETTINGS].sha256].parts()[0])
-        job = replace(settings, problem=sent_through(own, *settings.wires))
+        return self._with_own_problem(self._kept[parts[SETTINGS].sha256], welcome)
+
+    def _with_own_problem(self, payload: Payload, welcome: Welcome) -> tuple[Payload, Payload]:
+        """Return no source code, and a job with the server's settings and the problem of this host."""
+        settings: Job = pickle.loads(payload.parts()[0])
+        job = replace(settings, problem=sent_through(self._settings.problem, *settings.wires))
         if Shapes.of(Encodings.of(job.problem).codecs(job.length, job.dtype), job.length, job.dtype) != welcome.shapes:
             raise WorkerFailedError("the problem of this machine sends its vectors in another way than the server's")
         self._own_payloads = [Payload([memoryview(to_bytes({}))]), Payload.of(job)]
@@ -306,6 +300,22 @@ def ask_to_drain(address: Address, name: str | None) -> str:
     if message.kind != MessageKind.DRAIN:
         raise RefusedByServerError(text_of(message.content))
     return text_of(message.content)
+
+
+def _received(server: HostSocket, missing: Mapping[int, Part]) -> dict[int, Payload]:
+    """Ask for parts of the job, and return them when they have arrived and were checked."""
+    with contextlib.ExitStack() as on_error:
+        download = Download(missing.items(), lambda content: server.send(MessageKind.SEND_JOB, content))
+        on_error.callback(download.close)
+        while not download.complete:
+            message = _next_message(server)
+            if message.kind != MessageKind.JOB_PART:
+                raise ProtocolError(f"a message of the kind {message.kind} came instead of the job")
+            download.received(message.content)
+        on_error.pop_all()
+    if missing:
+        logger.info("received the problem, %.1f MB", sum(part.total for part in missing.values()) / 1e6)
+    return download.payloads
 
 
 def _not_accepted(error: NotAcceptedError) -> str:
