@@ -1,14 +1,16 @@
 """Speed between machines: of one connection relative to plain TCP, and of a run relative to Ray's pattern.
 
     make bench-engines
-    .venv/bin/python benchmarks/network.py [connection | parts | small | large ...]
+    .venv/bin/python benchmarks/network.py [connection | parts | small | large | wires ...]
 
 ``connection``: vectors of a million float64 go from one process to another on this machine: with ``sendall`` and
 ``recv_into`` alone, through a connection of this library that is authenticated, and through one that is encrypted.
 ``parts``: the processor time of everything that has to be done for one step with such vectors, each part alone.
 ``small`` and ``large``: gradients that are copies of the point, compared with the asynchronous parameter server of
 Ray's documentation on the same Ray: d = 400 over the network path on one node, and d = 1,000,000 in float64 between two
-nodes (``ray.cluster_utils.Cluster``, both on this machine), with and without encryption.
+nodes (``ray.cluster_utils.Cluster``, both on this machine), with and without encryption, and with float16 numbers.
+``wires``: the same with other settings of ``wire`` and ``points_wire``; the names have the megabytes of a gradient and
+of a point.
 
 Besides rates there are processor seconds of all processes, which other work on the machine changes little.
 """
@@ -30,6 +32,7 @@ from nowait.engines.network.messages import Format, MessageKind, bytes_of
 from nowait.engines.network.protocol import SENT_PAYLOAD
 from nowait.engines.network.sockets import HostSocket, ServerSocket
 from nowait.numerics.vectors import sgd_step
+from nowait.problems.encodings import Encodings
 
 DIMENSION, VECTORS, ROUNDS = 1_000_000, 60, 5
 FORMAT = Format(DIMENSION, "<f8")
@@ -203,12 +206,34 @@ def large():
     with two_nodes():
         far = {"resources_per_worker": {"num_cpus": 0, "resources": {"far": 1}}}
         network = partial(engine, 1_000_000, 4, 200, **far)
-        ways = {"encrypted": network, "authenticated": partial(network, encrypt=False)}
+        half = {"wire": "float16", "points_wire": "float16"}
+        ways = {
+            "encrypted": network,
+            "authenticated": partial(network, encrypt=False),
+            "encrypted, float16": partial(network, **half),
+            "authenticated, float16": partial(network, encrypt=False, **half),
+        }
         compare("d = 10^6, M = 4, two nodes", partial(pattern, 1_000_000, 4, 100, where="far"), ways, ROUNDS)
 
 
+def wires():
+    """Compare runs with large vectors that travel in fewer bytes between two nodes."""
+    from comparison import ROUNDS, engine, pattern, two_nodes
+
+    settings = [(None, None), ("float32", "float32"), ("float16", None), ("float16", "float16"), ("int8", "float16")]
+    with two_nodes():
+        far = {"resources_per_worker": {"num_cpus": 0, "resources": {"far": 1}}}
+        ways = {}
+        for gradients, points in [*settings, ("topk:0.01", "float16")]:
+            sizes = Encodings(gradients, points).codecs(DIMENSION, FORMAT.dtype).shapes(DIMENSION, FORMAT.dtype)
+            points_mb, gradients_mb = (length * np.dtype(dtype).itemsize / 1e6 for length, dtype in sizes)
+            name = f"{gradients}, {points}: {gradients_mb:.2f} + {points_mb:.2f} MB"
+            ways[name] = partial(engine, DIMENSION, 4, 200, wire=gradients, points_wire=points, **far)
+        compare("d = 10^6, M = 4, encrypted", partial(pattern, DIMENSION, 4, 100, where="far"), ways, ROUNDS)
+
+
 def main():
-    what = {"connection": connection, "parts": parts, "small": small, "large": large}
+    what = {"connection": connection, "parts": parts, "small": small, "large": large, "wires": wires}
     print(f"{os.cpu_count()} cores")
     for name in sys.argv[1:] or what:
         what[name]()

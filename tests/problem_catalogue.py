@@ -10,6 +10,7 @@ from nowait.problems import (
     QSGD,
     AbsoluteLoss,
     Compressed,
+    Encoded,
     Hinge,
     LeastSquares,
     LocalSteps,
@@ -78,6 +79,9 @@ WRAPPED: dict[str, Callable[[], Any]] = {
     "compressed, random": lambda: Compressed(PROBLEMS["least squares, float32"](), RandomK(2)),
     "compressed, unbiased": lambda: Compressed(quadratic(), RandomK(2, unbiased=True)),
     "compressed, QSGD": lambda: Compressed(PROBLEMS["logistic, split"](), QSGD(4)),
+    "encoded, float16": lambda: Encoded(quadratic(), "float16", "bfloat16"),
+    "encoded, int8": lambda: Encoded(PROBLEMS["least squares, float32"](), "int8"),
+    "encoded, points": lambda: Encoded(quadratic(), points="float32"),
     "compressed, sign, local steps": lambda: Compressed(LocalSteps(quadratic(), steps=2, stepsize=0.1), Sign()),
 }
 """Problems whose workers send something else than gradients of the loss."""

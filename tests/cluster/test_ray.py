@@ -23,6 +23,7 @@ from nowait.engines.network.messages import POINT_ORDER, MessageKind
 from nowait.engines.network.relay import clock_difference
 from nowait.engines.network.sockets import ServerSocket
 from nowait.recording import describe
+from nowait.recording.sent import Sent
 from nowait.testing import CATALOGUE, ENGINE_CHECKS
 
 ray = pytest.importorskip("ray")
@@ -410,6 +411,17 @@ def test_a_run_is_resumed_where_there_is_less_room(only, tmp_path):
     assert run.trace.live_workers[-1] == 1
     check_that_it_replays(run, Faulty())
     assert nw.load(tmp_path / "run").config["workers"] == [1, 4]
+
+
+def test_vectors_travel_in_fewer_bytes_also_after_a_resume(only, both, tmp_path):
+    """First on the other node; then on both, by shared memory on one of them: the trace has one wire."""
+    problem, engine = Faulty(dimension=9_000), replace(only("far"), wire="float16", points_wire="bfloat16")
+    nw.train(problem, ASYNCHRONOUS, workers=2, steps=30, engine=engine, folder=tmp_path / "run")
+    run = nw.resume(tmp_path / "run", problem, engine=both, steps=60)
+    assert run.trace.sent == Sent("float16", "bfloat16", 18_000, 18_000, "float16", "bfloat16")
+    assert run.stats.bytes_up == len(run.trace) * 18_000
+    check_that_it_replays(run, problem)
+    assert nw.load(tmp_path / "run").trace.sent == run.trace.sent
 
 
 def test_workers_that_wait_for_room_are_in_the_first_checkpoint(only, tmp_path):

@@ -21,9 +21,11 @@ from nowait.engines.listen.table import HostTable, what_is_missing
 from nowait.engines.listen.transfer import Download, Offer, Requests
 from nowait.engines.network.adoption import Adoption
 from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.shapes import Shapes
 from nowait.engines.processes.payload import Payload
 from nowait.engines.workers.records import REPORT
 
+SHAPES = Shapes((10, "<f8"), (24, "|u1"), encoded=True)
 JOINING = Joining("1.2.3", "3.11", "abc", "a machine", 8)
 
 
@@ -31,7 +33,7 @@ JOINING = Joining("1.2.3", "3.11", "abc", "a machine", 8)
 
 
 def test_a_host_says_who_it_is_and_the_server_what_it_needs():
-    welcome = Welcome("run", 10, "<f8", (Part("12", (3, 4), 128),))
+    welcome = Welcome("run", SHAPES, (Part("12", (3, 4), 128),))
     assert Joining.read(JOINING.to_bytes()) == JOINING
     own = replace(JOINING, problem=Fingerprint(5, "float64", 1.5))
     assert Joining.read(own.to_bytes()) == own
@@ -70,9 +72,21 @@ def test_what_is_not_json_with_entries_is_in_error(content):
             kind.read(content)
 
 
-@pytest.mark.parametrize("changes", [{"dtype": "nonsense"}, {"length": 0}, {"parts": 3}, {"parts": [{"sizes": [-1]}]}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shapes": None},
+        {"shapes": [[10, "<f8"], [5, "<f8"]]},
+        {"shapes": [[10, "<f8"], [5, "nonsense"], False]},
+        {"shapes": [[0, "<f8"], [5, "<f8"], False]},
+        {"shapes": [[10.5, "<f8"], [5, "<f8"], False]},
+        {"parts": 3},
+        {"parts": [{"sizes": [-1]}]},
+    ],
+    ids=str,
+)
 def test_a_wrong_welcome_is_in_error(changes):
-    content = json.loads(Welcome("run", 10, "<f8", ()).to_bytes()) | changes
+    content = json.loads(Welcome("run", SHAPES, ()).to_bytes()) | changes
     with pytest.raises(ProtocolError):
         Welcome.read(json.dumps(content).encode())
 
@@ -380,6 +394,8 @@ def test_the_description_of_a_run_has_no_key():
         "encrypt": True,
         "start_seconds": None,
         "heartbeat_seconds": 15.0,
+        "wire": None,
+        "points_wire": None,
     }
 
 

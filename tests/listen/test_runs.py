@@ -70,8 +70,10 @@ def test_a_worker_is_killed_another_joins_one_leaves_and_the_run_replays(setting
 
     when_listening(begin)
     problem = Noted(folder=str(notes), dimension=20_000)
-    run = trained([replace, leave], problem, workers=2, engine=setting.engine())
+    engine = setting.engine(wire="float16", points_wire="bfloat16")
+    run = trained([replace, leave], problem, workers=2, engine=engine)
     assert run.stats.engine == "listen"
+    assert run.stats.bytes_up == len(run.trace) * 40_000, "two bytes for each of 20,000 entries"
     assert len(lost(run)) == 2
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     check_that_it_replays(run, problem)

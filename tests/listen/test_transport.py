@@ -100,7 +100,7 @@ def joined(stack, transport, identity=b"1", joining=JOINING):
 
 def test_a_host_joins_gets_the_job_and_offers_workers(stack, transport):
     host, welcome = joined(stack, transport)
-    assert (welcome.length, welcome.dtype, len(welcome.parts)) == (5, "<f8", 3)
+    assert (welcome.shapes, len(welcome.parts)) == (((5, "<f8"), (5, "<f8"), False), 3)
     host.send(MessageKind.SEND_JOB, PIECE_REQUEST.pack(1, 0))
     piece = answer(transport, host)
     assert piece.kind == MessageKind.JOB_PART

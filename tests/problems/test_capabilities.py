@@ -42,6 +42,8 @@ class Everything(Bare):
     num_shards = 4
     auto_batch_sizes = SimpleNamespace(chosen={"default": 1})
     replayable = False
+    gradient_encoding = "float16"
+    point_encoding = "bfloat16"
 
     def __init__(self, num_statistics=1):
         self.num_statistics = num_statistics
@@ -51,6 +53,9 @@ class Everything(Bare):
 
     def gradient_with_memory(self, point, sample, memory, out):
         np.subtract(point, 1.0, out=out)
+
+    def encoded_gradient(self, point, sample, before, after, code):
+        pass
 
     def device_memory(self):
         return None
@@ -145,6 +150,8 @@ WITHHELD = {
     "gradient_into": "each wrapper has its own, or none",
     "gradient_with_memory": "each wrapper has its own, or none",
     "device_memory": "wrappers compute with NumPy",
+    "encoded_gradient": "what is sent is not a gradient of the wrapped problem",
+    "gradient_encoding": "what is sent is not a gradient of the wrapped problem",
     "message_bytes": "what is sent is not a gradient of the wrapped problem",
     "num_statistics": "problems with statistics cannot be wrapped",
     "statistics_momentum": "problems with statistics cannot be wrapped",
@@ -175,6 +182,9 @@ def test_a_problem_without_optional_members_gets_the_defaults():
         "gradient_into",
         "gradient_with_memory",
         "between_gradients",
+        "gradient_encoding",
+        "point_encoding",
+        "encoded_gradient",
         "layout",
         "items_of",
         "auto_batch_sizes",
@@ -251,9 +261,11 @@ def test_nothing_else_looks_for_optional_members():
         "auto_batch_sizes",
         "capabilities",
         "compiled_data",
+        "gradient_encoding",
         "layout",
         "num_shards",
         "num_statistics",
+        "point_encoding",
         "replayable",
         "statistics_momentum",
     }

@@ -710,6 +710,7 @@ CONTRACTED = {
     "stream": a_stream,
     "local steps": lambda: nw.problems.LocalSteps(a_problem(), steps=2, stepsize=0.1),
     "compressed": lambda: nw.problems.Compressed(a_problem(), nw.problems.TopK(10)),
+    "encoded": lambda: nw.problems.Encoded(a_problem(with_batch_norm), "float16", "bfloat16"),
 }
 
 

@@ -10,6 +10,7 @@ from nowait.api.parts import make_parts
 from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
+from nowait.engines.network.wire_options import sent_through
 from nowait.engines.simulator import replay as run_replay
 from nowait.engines.watch import Watch
 from nowait.recording import Run, Trace
@@ -32,7 +33,8 @@ def replay(
 
     Problem, method, seed, update and initial params must be those of the run. A trace of others is refused at the
     first row where a ticket, a delay, an outcome, a stepsize or a gradient's norm differs. ``output`` may be another
-    rule: it computes another answer from the same iterates. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
+    rule: it computes another answer from the same iterates. Vectors are rounded as they were for sending: the trace
+    says how. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
     >>> import nowait as nw
     >>> problem, method = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1), nw.AsynchronousSGD(nw.Constant(0.1))
@@ -48,8 +50,9 @@ def replay(
         raise ValueError("the trace has no arrivals: there is nothing to replay")
     with Watch():
         seed = checked_seed(seed)
+        sent = trace.sent
         parts = make_parts(
-            problem,
+            problem if sent is None else sent_through(problem, sent.wire, sent.points_wire),
             method,
             trace.initial_workers.tolist(),
             Budget(gradients=len(trace) + 1),
@@ -71,4 +74,5 @@ def replay(
                 'batch_size="auto" has not chosen sizes yet: make the problem with batch_size=run.config["batch_sizes"]'
             )
         parts.replaying, parts.called = True, called
+        parts.given_problem, parts.recorder.sent = problem, sent
         return run_replay(parts, trace, seed, progress)

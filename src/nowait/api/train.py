@@ -17,7 +17,7 @@ from nowait.api.train_arguments import (
     checked_workers,
 )
 from nowait.api.training import Training, connected_plan, run_training
-from nowait.api.training_plan import TrainingPlan
+from nowait.api.training_plan import TrainingPlan, wires_of
 from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
@@ -114,6 +114,7 @@ def train(
         keep_best=checked_keep_best(keep_best),
         keep_checkpoints=checks.at_least(1, keep_checkpoints, "keep_checkpoints", "one is needed to resume"),
         trace=checked_kept(trace),
+        **wires_of(cluster),
     )
     check_slowed_workers(plan.slowdown, plan.most)
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):

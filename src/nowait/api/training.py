@@ -22,6 +22,7 @@ from nowait.engines.cluster import RayCluster, connected
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper, checkpoint_of
 from nowait.engines.listen import Listen, prepare_to_listen
+from nowait.engines.network.wire_options import sent_through
 from nowait.engines.processes import launch_zygote
 from nowait.engines.processes import train as run_processes
 from nowait.engines.processes.cores import available_cores, server_threads
@@ -31,6 +32,7 @@ from nowait.engines.processes.shared import shared_slots
 from nowait.engines.session import Parts
 from nowait.engines.workers.running import WorkerOptions
 from nowait.numerics.parallel import using_threads
+from nowait.problems.encodings import Encodings, sent_vectors
 from nowait.recording import HistoryRecorder, Run, describe
 from nowait.recording.best import BEST, BestFile
 from nowait.recording.folder import RunFolder
@@ -127,8 +129,9 @@ def _run_parts(training: Training) -> Run:
             stack.callback(slots[0].close)
             return slots[0].allocate
 
+        problem = sent_through(training.problem, plan.wire, plan.points_wire)
         parts = make_parts(
-            training.problem,
+            problem,
             training.method,
             workers,
             plan.budget,
@@ -144,6 +147,7 @@ def _run_parts(training: Training) -> Run:
             share=share,
         )
         parts.checkpoint, parts.called, parts.metrics = checkpoint, training.called, metrics
+        _note_what_is_sent(training, parts, slots[0])
         del checkpoint  # the session drops its vectors when they are no longer needed
         parts.config |= {setting.name: describe(getattr(plan, setting.name)) for setting in fields(plan)}
         parts.config["labels"] = describe(training.labels)
@@ -156,6 +160,16 @@ def _run_parts(training: Training) -> Run:
             stack.callback(parts.keeper.close)
         with using_threads(_server_threads(training, slots[0].length)):
             return _run(plan, parts, slots[0], zygote, training.progress)
+
+
+def _note_what_is_sent(training: Training, parts: Parts, points: Slots) -> None:
+    """Let the trace say how vectors are sent, if they are. The problem of the run stays the one that was given."""
+    plan = training.plan
+    parts.given_problem, parts.wires = training.problem, (plan.wire, plan.points_wire)
+    parts.config["problem"] = repr(training.problem)
+    if plan.engine is not None:
+        encodings = Encodings.of(parts.problem)
+        parts.recorder.sent = sent_vectors(encodings, points.length, points.dtype, *parts.wires)
 
 
 def _open_metrics(training: Training, stack: contextlib.ExitStack) -> MetricsServer | None:
@@ -206,7 +220,7 @@ def _keeper(training: Training, parts: Parts, folder: str | Path) -> Keeper:
         config["fingerprint"] = fingerprint
         run_folder.write_config(config)
 
-    parts.identification = Identification(parts.problem, training.fingerprint, str(run_folder.path), keep)
+    parts.identification = Identification(training.problem, training.fingerprint, str(run_folder.path), keep)
     every, seconds = plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf
     return Keeper(run_folder, every, seconds, parts.capabilities.checkpoint_model())
 

@@ -30,6 +30,7 @@ from nowait.core import checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
 from nowait.engines.elsewhere import Elsewhere, checked_engine
+from nowait.problems.encodings import checked_encoding
 from nowait.recording.monitor import Monitor
 from nowait.speeds import Speeds
 
@@ -55,6 +56,9 @@ class TrainingPlan:
     keep_checkpoints: int
     trace: str
     keep_best: Monitor | None = None
+    wire: str | None = None
+    """How gradients are sent to other machines. A run that is resumed keeps it, on any engine."""
+    points_wire: str | None = None
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None:
@@ -75,7 +79,7 @@ class TrainingPlan:
     @classmethod
     def of(cls, config: dict[str, Any], speeds: Speeds | None, engine: str | Elsewhere | None) -> TrainingPlan:
         """Read the settings from a ``config.json``; ``speeds`` and ``engine`` replace its own where given."""
-        config = {"engine": None, "trace": "full", "keep_best": None} | config
+        config = {"engine": None, "trace": "full", "keep_best": None, "wire": None, "points_wire": None} | config
         needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]
         check_complete(config, needed)
         cluster = entry(config, "engine", engine_of) if engine is None else checked_engine(engine)
@@ -88,7 +92,21 @@ class TrainingPlan:
             **values,
         )
         entry(config, "slowdown", lambda _: check_slowed_workers(plan.slowdown, plan.most))
+        _check_wires(plan)
         return plan
+
+
+def wires_of(engine: Elsewhere | None) -> dict[str, str | None]:
+    """Return the settings ``wire`` and ``points_wire`` of an engine."""
+    return {name: getattr(engine, name, None) for name in ("wire", "points_wire")}
+
+
+def _check_wires(plan: TrainingPlan) -> None:
+    """Raise if the engine of a resumed run would send vectors in another way than before: its trace has one way."""
+    for name, given in wires_of(plan.engine).items():
+        kept = getattr(plan, name)
+        if given not in (None, kept):
+            raise ValueError(f"the run began with {name}={kept!r}, which a resumed run keeps: engine= has {given!r}")
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
@@ -103,5 +121,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "keep_checkpoints": count(1),
     "trace": checked_kept,
     "keep_best": monitor_of,
+    "wire": lambda value: checked_encoding(value, "it", points=False),
+    "points_wire": lambda value: checked_encoding(value, "it", points=True),
 }
 """How each entry of ``config.json`` that is a field of the same name is checked."""

@@ -12,6 +12,7 @@ import numpy as np
 from nowait.core import checks
 from nowait.core.layout import Layout
 from nowait.core.memory import Memory
+from nowait.core.method import Method
 from nowait.core.randomness import Sample
 from nowait.core.schedule import speaks_for
 from nowait.core.types import Vector
@@ -74,6 +75,19 @@ class Capabilities:
     """
     message_bytes: Callable[[Vector], int]
     """``message_bytes(params)`` is the size of one gradient message. Default: ``params.nbytes``."""
+    gradient_encoding: str | None
+    """How gradients are sent between machines: a name of ``nowait.problems.encodings``. Default: None, as they are.
+
+    All gradients must be representable in this way: encoding them loses nothing.
+    """
+    point_encoding: str | None
+    """How points are sent between machines. Gradients depend on nothing that this loses. Default: None, as they are."""
+    encoded_gradient: Callable[[Vector, Sample, Vector, Vector, Any], None] | None
+    """``encoded_gradient(point, sample, before, after, code)`` writes the code of a gradient, which saves copies.
+
+    Used instead of ``gradient_with_memory`` on other machines. The point was rounded already. The memory is read from
+    ``before`` and written to ``after``.
+    """
     num_statistics: int
     """How many of the last params are statistics, see ``nowait.core.statistics``. Default: 0."""
     statistics_momentum: float
@@ -155,6 +169,9 @@ class Capabilities:
             start_worker=_method(problem, "start_worker") or _start_nothing,
             between_gradients=_method(problem, "between_gradients"),
             message_bytes=_method(problem, "message_bytes") or size_in_bytes,
+            gradient_encoding=getattr(problem, "gradient_encoding", None),
+            point_encoding=getattr(problem, "point_encoding", None),
+            encoded_gradient=_faster_gradient(problem, "encoded_gradient"),
             num_statistics=checks.at_least(
                 0, getattr(problem, "num_statistics", 0), "num_statistics", "it is the number of params that they take"
             ),
@@ -186,6 +203,12 @@ class Capabilities:
             losses_at=_method(problem, "losses_at"),
             compiled_data=_compiled_data(problem),
         )
+
+    def update_for(self, method: Method) -> Update:
+        """Return the update of a run with this method that is not given one."""
+        if method.makes_its_own_update:
+            return Sgd()
+        return method.usual_update() or self.usual_update()
 
     def gradient_function(self) -> tuple[GradientInto, bool]:
         """Return ``function(point, sample, out)``, and True if it always writes the gradient into ``out``.

@@ -15,6 +15,7 @@ from nowait.core import sampler
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import initial_params
 from nowait.core.types import norm
+from nowait.problems.encoded import without_encoding
 
 logger = logging.getLogger("nowait")
 
@@ -43,7 +44,11 @@ class Fingerprint:
 
     @classmethod
     def of(cls, problem: Any) -> Fingerprint:
-        """Compute the fingerprint. This runs user code, so call it in a worker process."""
+        """Compute the fingerprint. This runs user code, so call it in a worker process.
+
+        It does not depend on how vectors are sent.
+        """
+        problem = without_encoding(problem)
         point = initial_params(problem)
         point.flags.writeable = False
         size, dtype = point.size, str(point.dtype)

@@ -26,6 +26,7 @@ class Parts:
     """The checked parts of one run."""
 
     problem: Any
+    """What workers compute."""
     server: Server
     recorder: TraceRecorder
     budget: Budget
@@ -44,6 +45,10 @@ class Parts:
     """The checkpoint from which a resumed run continues."""
     identification: Identification | None = None
     """Records the problem's fingerprint, or compares it with that of the run; for engines with worker processes."""
+    given_problem: Any = None
+    """The problem that the user gave, if it was wrapped because of the wires."""
+    wires: tuple[str | None, str | None] = (None, None)
+    """How the engine sends gradients and points; None: as they are."""
     metrics: MetricsServer | None = None
     """Shows the numbers of the run to Prometheus."""
     called: float = field(default_factory=perf_counter)

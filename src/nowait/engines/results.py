@@ -8,10 +8,13 @@ from typing import final
 
 import numpy as np
 
+from nowait.core.capabilities import Capabilities
 from nowait.core.memory import memory_of, to_host
-from nowait.core.types import Integers, norm
+from nowait.core.types import Integers, Vector, norm
 from nowait.engines.parts import Parts
+from nowait.problems.encodings import codec_of
 from nowait.recording import HistoryRecorder, Run, Stats
+from nowait.recording.sent import Sent
 from nowait.recording.worker_stats import stats_of_workers
 
 HOPELESS = 1e20
@@ -45,6 +48,7 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
     if parts.keeper is not None:
         recorder.finish(ending.seconds, last_norm)
     trace = recorder.trace(ending.seconds, last_norm)
+    bytes_of_gradient, bytes_of_point = _bytes_sent(trace.sent, parts.capabilities, last)
     phases = tally.phases
     by_worker = () if phases is None else stats_of_workers(phases, tally.valid, trace.placements, ending.seconds)
     work = _padded(tally.valid, int(max(trace.initial_workers, default=-1)) + 1)
@@ -68,13 +72,21 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
             diverged=ending.diverged,
             advice=ending.advice,
             interrupted=ending.interrupted,
-            bytes_up=tally.arrivals * parts.capabilities.message_bytes(last),
-            bytes_down=(server.num_tickets - tally.repeats) * last.nbytes,
+            bytes_up=tally.arrivals * bytes_of_gradient,
+            bytes_down=(server.num_tickets - tally.repeats) * bytes_of_point,
             by_worker=by_worker,
         ),
         config=parts.config,
-        problem=parts.problem,
+        problem=parts.problem if parts.given_problem is None else parts.given_problem,
     )
+
+
+def _bytes_sent(sent: Sent | None, can: Capabilities, params: Vector) -> tuple[int, int]:
+    """Return the bytes of a gradient and of a point as they were sent, or would be."""
+    if sent is not None:
+        return sent.gradient_bytes, sent.point_bytes
+    codec = codec_of(can.point_encoding, params.size, params.dtype, can.num_statistics)
+    return can.message_bytes(params), params.nbytes if codec is None else codec.num_bytes
 
 
 def _padded(counts: Integers, size: int) -> Integers:

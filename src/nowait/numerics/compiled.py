@@ -31,6 +31,14 @@ def kernels() -> Any:
     return module
 
 
+@cache
+def encoding_kernels() -> Any:
+    """Import and return the module ``nowait.numerics.encoding_kernels``: conversions of vectors to smaller numbers."""
+    from nowait.numerics import encoding_kernels as module
+
+    return module
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile with numba, with a cache on disk if a folder is writable; no fastmath, so results are bit-identical."""
     return _compile(function)

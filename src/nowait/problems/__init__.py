@@ -2,6 +2,7 @@
 
 from nowait.problems.compressed import Compressed
 from nowait.problems.compressors import QSGD, Compressor, RandomK, Sign, TopK
+from nowait.problems.encoded import Encoded
 from nowait.problems.least_squares import LeastSquares
 from nowait.problems.libsvm import read_libsvm
 from nowait.problems.linear_model import LinearModel
@@ -17,6 +18,7 @@ __all__ = [
     "AbsoluteLoss",
     "Compressed",
     "Compressor",
+    "Encoded",
     "Hinge",
     "LeastSquares",
     "LinearModel",

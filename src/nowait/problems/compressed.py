@@ -52,6 +52,7 @@ class Compressed(Wrapper):
             super().capabilities(),
             gradient_with_memory=self.gradient_with_memory,
             message_bytes=self.message_bytes,
+            gradient_encoding=self.compressor.encoding,
         )
 
     def message_bytes(self, params: Vector) -> int:

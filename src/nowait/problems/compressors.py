@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nowait.core import Sample, checks
 from nowait.core.types import Vector
 from nowait.core.types import norm as length
-from nowait.numerics.compiled import kernels
+from nowait.numerics.compiled import encoding_kernels, kernels
 
 INDEX_BYTES = 4
 
@@ -34,6 +34,11 @@ class Compressor(ABC):
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """Return the size of a message in bytes."""
 
+    @property
+    def encoding(self) -> str | None:
+        """How compressed vectors are sent between machines (``nowait.problems.encodings``); None: as they are."""
+        return None
+
 
 @final
 @dataclass(frozen=True)
@@ -52,13 +57,17 @@ class TopK(Compressor):
 
     def compress(self, vector: Vector, sample: Sample) -> None:
         """Set all but the largest entries to zero."""
-        rest = vector.size - self.count
-        if rest > 0:
-            vector[~_largest(np.abs(vector), self.count)] = 0
+        if self.count < vector.size:
+            encoding_kernels().keep_largest(vector, self.count)
 
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """Return the size of the values and indices, or of all values if that is less."""
         return min(self.count * (itemsize + INDEX_BYTES), dimension * itemsize)
+
+    @property
+    def encoding(self) -> str:
+        """Values and indices."""
+        return f"topk:{self.count}"
 
 
 @final
@@ -95,6 +104,11 @@ class RandomK(Compressor):
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """Return the size of the values; indices are not sent."""
         return min(self.count, dimension) * itemsize
+
+    @property
+    def encoding(self) -> str:
+        """Values and indices: between machines, indices are sent."""
+        return f"topk:{self.count}"
 
 
 @final
@@ -148,6 +162,11 @@ class Sign(Compressor):
     def message_bytes(self, dimension: int, itemsize: int) -> int:
         """Return the size of the scale and the signs."""
         return itemsize + math.ceil(dimension / 8)
+
+    @property
+    def encoding(self) -> str:
+        """The scale and the signs."""
+        return "sign"
 
 
 def _largest(values: Vector, count: int) -> NDArray[np.bool_]:

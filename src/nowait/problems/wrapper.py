@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from nowait.core import Sample
 from nowait.core.capabilities import Capabilities, size_in_bytes
@@ -19,9 +19,12 @@ LOCAL_STEPS, COMPRESSION = 1 << 29, 1 << 30
 class Wrapper(ABC):
     """A problem with the objective of another one, whose workers send something else than its gradients."""
 
+    passes_statistics_on: ClassVar[bool] = False
+    """True if workers send statistics, such as those of batch normalisation, as the wrapped problem measures them."""
+
     def __init__(self, problem: Any) -> None:
         self.problem: Any = checked_problem(problem)
-        if Capabilities.of(problem).num_statistics:
+        if Capabilities.of(problem).num_statistics and not self.passes_statistics_on:
             raise TypeError(
                 f"{type(self).__name__} cannot wrap a problem with buffers, such as those of batch normalisation"
             )
@@ -42,6 +45,9 @@ class Wrapper(ABC):
             start_worker=inner.start_worker,
             between_gradients=inner.between_gradients,
             message_bytes=size_in_bytes,
+            gradient_encoding=None,
+            point_encoding=inner.point_encoding,
+            encoded_gradient=None,
             num_statistics=0,
             statistics_momentum=1.0,
             layout=inner.layout,

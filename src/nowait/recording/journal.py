@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -26,6 +27,7 @@ from nowait.recording.frames import (
     table_of,
 )
 from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, STEP_COLUMNS, STEP_DTYPE
+from nowait.recording.sent import Sent
 from nowait.recording.worker_stats import Loading, Placement, read_workers, workers_body
 
 KEPT = ("full", "sampled", "none")
@@ -48,11 +50,12 @@ class JournalWriter:
         self._frames = frames
 
     @classmethod
-    def new(cls, file: FrameFile, initial_workers: Sequence[int], kept: str) -> JournalWriter:
+    def new(cls, file: FrameFile, initial_workers: Sequence[int], kept: str, sent: Sent | None = None) -> JournalWriter:
         """Write the header and the first frame of an empty file."""
         file.append(FILE_HEADER)
         writer = cls(file)
-        writer.write(Kind.START, json_body({"initial_workers": list(initial_workers), "kept": kept}))
+        start = {"initial_workers": list(initial_workers), "kept": kept}
+        writer.write(Kind.START, json_body(start if sent is None else start | {"sent": asdict(sent)}))
         return writer
 
     @property
@@ -123,6 +126,7 @@ class Journal:
             start = self._json(frame)
             self.initial_workers = np.array(start["initial_workers"], dtype=np.int64)
             self.kept: str = start["kept"]
+            self.sent = self._sent(frame, start.get("sent"))
         elif frame.kind == Kind.ROWS:
             self._index_rows(frame)
         elif frame.kind == Kind.STEPS:
@@ -138,6 +142,12 @@ class Journal:
             self._index_workers(frame)
         else:
             self.end = self._json(frame)
+
+    def _sent(self, frame: Frame, values: Any) -> Sent | None:
+        try:
+            return None if values is None else Sent.read(values)
+        except ValueError as error:
+            raise self._damaged(frame, str(error)) from None
 
     def _index_rows(self, frame: Frame) -> None:
         covered = covered_by(self._file.read(frame.offset, min(frame.size, 4)))

@@ -26,6 +26,7 @@ from nowait.recording.rows import (
     RowBuffer,
     row_of_event,
 )
+from nowait.recording.sent import Sent
 from nowait.recording.tally import Tally, places_kept
 from nowait.recording.trace import Trace
 from nowait.recording.worker_stats import Placement, WorkerStats, stats_of_workers
@@ -45,6 +46,8 @@ class TraceRecorder(RowBuffer):
         super().__init__(bytearray(min(chunk_rows, FIRST_ROWS) * ROW_BYTES))
         self.initial_workers = np.array(initial_workers, dtype=np.int64)
         self.kept = kept
+        self.sent: Sent | None = None
+        """How vectors are sent between machines, if they are; set it before the first event."""
         self._chunk_rows = chunk_rows
         self._buffer_first = 0
         """The number of the first row in the buffer."""
@@ -146,6 +149,7 @@ class TraceRecorder(RowBuffer):
                 self._rows,
                 tuple(self._placements),
                 self._loading(),
+                self.sent,
             )
         self._write()
         journal = Journal(self._writer.file.in_memory_if_small())
@@ -159,6 +163,7 @@ class TraceRecorder(RowBuffer):
             self._rows,
             tuple(journal.placements),
             journal.loading,
+            journal.sent,
         )
 
     def _loading(self) -> dict[int, tuple[float, float]]:
@@ -168,7 +173,7 @@ class TraceRecorder(RowBuffer):
 
     def write_to(self, file: FrameFile) -> None:
         """Write to this file from now on. Call it before the first event only."""
-        self._writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept)
+        self._writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept, self.sent)
 
     def resume(self, file: FrameFile, position: Position, initial_workers: Sequence[int], tally: Tally) -> None:
         """Continue the file of a run that is resumed, which ends at ``position``."""

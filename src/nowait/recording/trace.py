@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -31,6 +32,7 @@ from nowait.recording.rows import (
     OtherEvent,
     event_of,
 )
+from nowait.recording.sent import Sent
 from nowait.recording.worker_stats import (
     Loading,
     Placement,
@@ -80,6 +82,8 @@ class Trace:
     """Where each process of a worker was started: worker, time, node and device. Only of runs with real workers."""
     loading: Loading = field(default_factory=dict)
     """The seconds that each worker loaded data, inside of computing and before it, if the problem reports them."""
+    sent: Sent | None = None
+    """How vectors were sent between machines; None if the run had no engine that does."""
 
     def __post_init__(self) -> None:
         if self.num_arrivals < 0:
@@ -216,6 +220,8 @@ class Trace:
         arrays: dict[str, Any] = {name: np.asarray(value) for name, value in numbers.items()}
         arrays |= {"last_norm": np.asarray(np.float64(self.last_norm)), "initial_workers": self.initial_workers}
         arrays |= {"kept": np.asarray(self.kept), "num_arrivals": np.asarray(np.int64(self.num_arrivals))}
+        if self.sent is not None:
+            arrays["sent"] = np.asarray(json.dumps(asdict(self.sent)))
         arrays |= {f"event_{name}": np.ascontiguousarray(self.events[name]) for name in EVENT_DTYPE.names or ()}
         if self.placements or self.loading:
             arrays |= {"workers": np.asarray(workers_body(self.placements, self.loading).decode())}
@@ -232,7 +238,7 @@ class Trace:
     def write(self, path: Path) -> None:
         """Write a new file in the format of ``trace.rows``, block by block."""
         file = FrameFile.open(path, create=True)
-        writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept)
+        writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept, self.sent)
         first = 0
         for block in self.blocks():
             writer.write(Kind.ROWS, rows_body(block, len(block)), first=first, count=len(block))
@@ -271,6 +277,7 @@ class Trace:
             int(journal.end["arrivals"]),
             tuple(journal.placements),
             journal.loading,
+            journal.sent,
         )
 
     def in_order(self) -> Iterator[tuple[int, tuple[Any, ...] | OtherEvent]]:
@@ -294,7 +301,7 @@ class Trace:
 
     def __reduce__(self) -> Any:
         rest = (self.events, self.initial_workers, self.seconds, self.last_norm, self.kept, self.num_arrivals)
-        return Trace, (self.arrivals, *rest, self.placements, self.loading)
+        return Trace, (self.arrivals, *rest, self.placements, self.loading, self.sent)
 
     def __repr__(self) -> str:
         return f"Trace({len(self)} arrivals, {len(self.events)} other events, {self.num_workers} workers)"
@@ -315,6 +322,7 @@ def _load_npz(path: Path) -> Trace:
                 str(file["kept"]) if "kept" in file else "full",
                 int(file["num_arrivals"]) if "num_arrivals" in file else -1,
                 *(read_workers(str(file["workers"])) if "workers" in file else ((), {})),
+                Sent.read(json.loads(str(file["sent"]))) if "sent" in file else None,
             )
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, TypeError, SyntaxError) as error:
         raise DamagedFileError(path, f"it cannot be read as a trace ({error})") from None

@@ -14,10 +14,9 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
-
 from nowait.engines.network.link import DisconnectedError
 from nowait.engines.network.relay import Relay, connect
+from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address
 from nowait.engines.processes.pool import start_zygote
 from nowait.engines.processes.shared import SharedSlots
@@ -37,8 +36,8 @@ class HostSettings:
     """On other nodes: where to connect."""
     payload: list[Any]
     """On other nodes: Ray's references to the parts of the payload."""
-    length: int
-    dtype: str
+    shapes: Shapes
+    """How vectors are sent."""
     threads: int
     path: list[str]
     """Where the driver looks for modules."""
@@ -72,12 +71,13 @@ def _relay(settings: HostSettings, stack: contextlib.ExitStack) -> Relay:
 
     if settings.address is None:
         raise ValueError("a relay needs the server's address")
-    points = stack.enter_context(contextlib.closing(SharedSlots(settings.length, np.dtype(settings.dtype))))
-    server = connect(settings.address, settings.identity, points)
+    points = stack.enter_context(contextlib.closing(SharedSlots(*settings.shapes.points)))
+    server = connect(settings.address, settings.identity, points, settings.shapes.host_format())
     stack.callback(server.close)
     return Relay.open(
         server,
         points,
+        settings.shapes,
         lambda: [memoryview(part) for part in ray.get(settings.payload)],
         lambda theirs: _start_zygote(settings, theirs),
         stack,

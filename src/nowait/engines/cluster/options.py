@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any, final
 
 from nowait.core import checks
+from nowait.engines.network.wire_options import check_wires
 
 RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 """Ray's options for actors, and the names of the same resources on a node."""
@@ -30,12 +31,17 @@ class RayCluster:
     on other nodes connect to this port of the driver's machine, where the server runs.
 
     Params and gradients use shared memory on the driver's node (``shared_memory=False``: the network there too). To
-    other nodes they use authenticated connections, encrypted unless ``encrypt=False``, which is faster for params
-    of megabytes on a fast network that you trust.
+    other nodes they use authenticated connections, encrypted unless ``encrypt=False``, which saves
+    time only on processors without instructions for AES.
 
     A run waits ``start_seconds`` for room for its workers, at the start and when all are lost. A host that sends
     nothing for ``heartbeat_seconds`` is replaced. One that has had no workers for ``idle_seconds`` is given back to the
     cluster (None: never).
+
+    ``wire`` sends gradients in fewer bytes: as "float32", "float16", "bfloat16" or "int8", or only the largest
+    entries ("topk:0.01" is a share of them, "topk:1000" their number). What a worker did not send is added to its next
+    gradient. ``points_wire`` rounds params on their way to workers to one of the first three. Both apply to all workers
+    of the run, wherever they are, and to its replay: see ``nw.problems.Encoded``.
     """
 
     address: str | None = None
@@ -47,6 +53,8 @@ class RayCluster:
     start_seconds: float = 300.0
     heartbeat_seconds: float = 15.0
     idle_seconds: float | None = 60.0
+    wire: str | None = None
+    points_wire: str | None = None
 
     def __post_init__(self) -> None:
         if self.address is not None and not (isinstance(self.address, str) and self.address):
@@ -61,6 +69,7 @@ class RayCluster:
                 f"address={self.address!r} is for Ray's client, behind which the hosts cannot reach the server: run "
                 f"your script on a machine of the cluster (for example with `ray job submit`) and give address='auto'"
             )
+        check_wires(self)
         checks.positive(self.start_seconds, "start_seconds", "it is how long to wait for room")
         checks.positive(self.heartbeat_seconds, "heartbeat_seconds", "it is how long a host may be silent")
         if self.idle_seconds is not None:

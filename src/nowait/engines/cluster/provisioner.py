@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nowait.engines.cluster.host import Host, HostSettings
 from nowait.engines.cluster.host_table import HostRecord, Request, choose_nodes
 from nowait.engines.cluster.options import RayCluster
+from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.transport import GRACE_SECONDS, HOME
@@ -45,9 +46,14 @@ class HostProvisioner:
     """Finds nodes with free resources and starts hosts there."""
 
     def __init__(
-        self, cluster: RayCluster, resources: SharedResources, local_address: tuple[str, bytes], address: Address
+        self,
+        cluster: RayCluster,
+        resources: SharedResources,
+        local_address: tuple[str, bytes],
+        address: Address,
+        shapes: Shapes,
     ) -> None:
-        self._cluster, self._resources = cluster, resources
+        self._cluster, self._resources, self._shapes = cluster, resources, shapes
         self._local_address, self._address = local_address, address
         self._home_node: str = ray.get_runtime_context().get_node_id()
         self._payload: list[Any] | None = None
@@ -197,8 +203,7 @@ class HostProvisioner:
             local_address=self._local_address if near else None,
             address=None if near else self._address,
             payload=[] if near else self._shared_payload(),
-            length=self._resources.points.length,
-            dtype=self._resources.points.dtype.str,
+            shapes=self._shapes,
             threads=self._cluster.threads,
             path=[os.path.abspath(entry) for entry in sys.path],
             ray_threads=str(max(1, int(self._cluster.actor_options(host.size)["num_cpus"]))),

@@ -58,7 +58,9 @@ class RayTransport:
         self._cluster, self._resources, self._log = cluster, resources, log
         self._minimum, self._max_failures = minimum, max_failures
         self._pools = LocalPools(resources)
-        self._gateway = Gateway(resources, version_of, lambda identity: self._known(identity) is not None)
+        self._gateway = Gateway(
+            resources, version_of, lambda identity: self._known(identity) is not None, resources.encodings
+        )
         self.details = resources.mailbox.details
         self._open_parts = contextlib.ExitStack()
         points = resources.points
@@ -87,6 +89,11 @@ class RayTransport:
             self._fds_of, self._fds = current, local | listener | network
         return self._fds
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes were received from other machines and sent to them."""
+        return self._gateway.traffic
+
     def open(self) -> None:
         """Bind the sockets, ask Ray for hosts, and launch the zygote of the evaluator."""
         with contextlib.ExitStack() as stack:
@@ -96,7 +103,7 @@ class RayTransport:
             self._listener = LocalListener.open()
             stack.callback(self._listener.close)
             self._provisioner = HostProvisioner(
-                self._cluster, self._resources, self._listener.address, self._gateway.address
+                self._cluster, self._resources, self._listener.address, self._gateway.address, self._gateway.shapes
             )
             self._provisioner.open()
             stack.callback(self._provisioner.close)

@@ -29,10 +29,14 @@ from nowait.engines.network.link import DisconnectedError, NotAcceptedError
 from nowait.engines.network.messages import Format, Message, MessageKind
 from nowait.engines.network.protocol import CLOSED_DURING_HANDSHAKE
 from nowait.engines.network.relay import DRAINED, RUN_IS_OVER, Relay, point_slots
+from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address, HostSocket
+from nowait.engines.network.wire_options import sent_through
 from nowait.engines.processes.payload import Payload
+from nowait.engines.processes.worker import Job
 from nowait.engines.signals import first_signals
 from nowait.engines.workers.transport import GRACE_SECONDS
+from nowait.problems.encodings import Encodings
 from nowait.recording import Interrupted
 
 logger = logging.getLogger("nowait.listen")
@@ -168,7 +172,7 @@ class Client:
     def _try_to_join(self) -> _Joined:
         self._connections += 1
         identity = f"{self._process}-{self._connections}".encode()
-        form = Format(1, "<f8")
+        form = Format(1, "<f8", received=Format(1, "<f8"))
         server = HostSocket.connect(self._settings.address, identity, form, self._point_slots)
         try:
             server.finish_handshake(SECONDS_FOR_A_REPLY)
@@ -178,7 +182,8 @@ class Client:
         except BaseException:
             server.close()
             raise
-        form.set(welcome.length, welcome.dtype)
+        form.set(*welcome.shapes.gradients)
+        form.received.set(*welcome.shapes.points)
         address = self._settings.address
         logger.info("connected to %s:%d, run %s", address.host, address.port, welcome.run[:8])
         return _Joined(server, welcome)
@@ -270,7 +275,10 @@ class Client:
         self._kept |= {parts[number].sha256: payload for number, payload in download.payloads.items()}
         if own is None:
             return self._kept[parts[CODE].sha256], self._kept[parts[JOB].sha256]
-        job = replace(pickle.loads(self._kept[parts[SETTINGS].sha256].parts()[0]), problem=own)
+        settings: Job = pickle.loads(self._kept[parts[SETTINGS].sha256].parts()[0])
+        job = replace(settings, problem=sent_through(own, *settings.wires))
+        if Shapes.of(Encodings.of(job.problem).codecs(job.length, job.dtype), job.length, job.dtype) != welcome.shapes:
+            raise WorkerFailedError("the problem of this machine sends its vectors in another way than the server's")
         self._own_payloads = [Payload([memoryview(to_bytes({}))]), Payload.of(job)]
         return self._own_payloads[0], self._own_payloads[1]
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.shapes import Shapes
 
 LONGEST_JOINING = 100_000
 """Bytes of JSON that are read."""
@@ -98,9 +99,8 @@ class Welcome:
 
     run: str
     """A random name of the run. Processes of another run are of no use."""
-    length: int
-    dtype: str
-    """Of params."""
+    shapes: Shapes
+    """How vectors are sent."""
     parts: tuple[Part, ...]
     """The source code of the problem, the job, and the job without its problem."""
 
@@ -115,12 +115,7 @@ class Welcome:
         parts = values.get("parts")
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
             raise ProtocolError("a welcome must have a list of parts")
-        length, dtype = _number(values, "length", least=1), _text(values, "dtype")
-        try:
-            np.dtype(dtype)
-        except TypeError:
-            raise ProtocolError("a welcome must have the dtype of params") from None
-        return cls(_text(values, "run"), length, dtype, tuple(_part(part) for part in parts))
+        return cls(_text(values, "run"), _shapes(values.get("shapes")), tuple(_part(part) for part in parts))
 
 
 def drain_request(name: str | None) -> bytes:
@@ -141,6 +136,17 @@ def _fingerprint(values: Any) -> Fingerprint:
     if length is not None and (type(length) is not float or not 0 <= length < math.inf):
         raise ProtocolError("the norm of a gradient must be a number of at least 0")
     return Fingerprint(_number(values, "size", least=1), _text(values, "dtype"), length)
+
+
+def _shapes(values: Any) -> Shapes:
+    try:
+        points, gradients, encoded = values
+        shapes = [(length, np.dtype(dtype).str) for length, dtype in (points, gradients)]
+    except (TypeError, ValueError):
+        raise ProtocolError("a welcome must have the lengths and dtypes of vectors") from None
+    if not all(type(length) is int and length >= 1 for length, _ in shapes):
+        raise ProtocolError("a welcome must have the lengths and dtypes of vectors")
+    return Shapes(shapes[0], shapes[1], encoded is True)
 
 
 def _part(values: dict[str, Any]) -> Part:

@@ -7,8 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import final
 
-import numpy as np
-
 from nowait.engines.listen.joining import Welcome
 from nowait.engines.listen.sources import write_sources
 from nowait.engines.network.relay import Relay
@@ -49,11 +47,11 @@ class Machine:
         with contextlib.ExitStack() as stack:
             stack.callback(prepared.close)
             write_sources(bytes(code.parts()[0]), prepared.folder)
-            dtype = np.dtype(welcome.dtype)
-            self.points = stack.enter_context(contextlib.closing(SharedSlots(welcome.length, dtype)))
-            gradients = stack.enter_context(contextlib.closing(SharedSlots(welcome.length, dtype)))
+            shapes = welcome.shapes
+            self.points = stack.enter_context(contextlib.closing(SharedSlots(*shapes.points)))
+            gradients = stack.enter_context(contextlib.closing(SharedSlots(*shapes.gradients)))
             mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
-            resources = SharedResources(self.points, gradients, mailbox, job)
+            resources = SharedResources(self.points, gradients, mailbox, job, shapes.encoded)
             pool = WorkerPool.of(prepared.zygote, resources)
             stack.callback(pool.close)
             self.relay = Relay(server, pool, resources)

@@ -81,7 +81,7 @@ class ListenTransport:
             heartbeat_seconds=listen.heartbeat_seconds,
             bytes_per_gradient=points.length * points.dtype.itemsize,
         )
-        self._gateway = Gateway(resources, version_of, self._knows)
+        self._gateway = Gateway(resources, version_of, self._knows, resources.encodings)
         self._run = secrets.token_hex(16)
         self._fds_of = (frozenset[int](), frozenset[int]())
         self._fds: frozenset[int] = frozenset()
@@ -94,6 +94,11 @@ class ListenTransport:
         if not all(map(is_, current, self._fds_of)):
             self._fds_of, self._fds = current, local | network
         return self._fds
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes were received from other machines and sent to them."""
+        return self._gateway.traffic
 
     def open(self) -> None:
         """Listen, and launch the zygote of the evaluator."""
@@ -236,8 +241,7 @@ class ListenTransport:
             return  # it closes the connection, or the server does because it has not joined in time
         for earlier in self._hosts.joins(host, joining, monotonic()):
             yield from self._lose(earlier, "it connected again")
-        points = self._resources.points
-        welcome = Welcome(self._run, points.length, points.dtype.str, self._offer.parts)
+        welcome = Welcome(self._run, self._gateway.shapes, self._offer.parts)
         self._gateway.send(host.identity, MessageKind.WELCOME, welcome.to_bytes())
         logger.info("%s joins with %d workers", host.name, host.size)
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from time import monotonic
 from typing import NamedTuple, final
 
-import numpy as np
-
 from nowait.core.types import Vector
 from nowait.engines.network.contents import clock_ahead, details_of, exit_of, request_time, text_of
 from nowait.engines.network.handshake import ProtocolError
-from nowait.engines.network.messages import CLOCK, Format, Message, MessageKind
+from nowait.engines.network.messages import CLOCK, Message, MessageKind
 from nowait.engines.network.remote import RemotePool, VersionOf
+from nowait.engines.network.server_vectors import ServerVectors
 from nowait.engines.network.sockets import Address, Lost, ServerSocket
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.transport import Died, Reports
+from nowait.problems.encodings import AS_THEY_ARE, Encodings
 
 
 class Ready(NamedTuple):
@@ -60,14 +60,20 @@ Knows = Callable[[bytes], bool]
 class Gateway:
     """Connections to hosts, and a pool of workers for each."""
 
-    def __init__(self, resources: SharedResources, version_of: VersionOf, knows: Knows) -> None:
+    def __init__(
+        self, resources: SharedResources, version_of: VersionOf, knows: Knows, encodings: Encodings = AS_THEY_ARE
+    ) -> None:
         self._resources, self._version_of, self._knows = resources, version_of, knows
+        self._vectors = ServerVectors(resources.points, resources.gradients, encodings)
+        self.shapes = self._vectors.shapes
+        """How vectors are sent; hosts need to know it."""
         self.pools: dict[bytes, RemotePool] = {}
         """The workers of each host that has sent something and was not disconnected, by identity."""
 
     def open(self, ip: str, port: int | None, *, encrypt: bool, secret: bytes | None = None) -> None:
         """Listen at a port (None: any free one) for hosts that know the secret (None: a new one)."""
-        form = Format(self._resources.points.length, self._resources.points.dtype)
+        self._vectors.warm_up()
+        form = self.shapes.server_format()
         self._socket = ServerSocket.open(ip, port, form, self.gradient_slots, encrypt=encrypt, secret=secret)
         self.send, self.expect, self.pending = self._socket.send, self._socket.expect, self._socket.pending
         self.close_overdue, self.close = self._socket.close_overdue, self._socket.close
@@ -81,6 +87,11 @@ class Gateway:
     def fds(self) -> frozenset[int]:
         """The descriptors to poll for input. A new object whenever they change."""
         return self._socket.fds
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes were received from hosts and sent to them."""
+        return self._socket.traffic
 
     def flush(self) -> None:
         """Send the orders that were collected."""
@@ -107,11 +118,12 @@ class Gateway:
             if not self._knows(identity):
                 self._socket.disconnect(identity)  # it was given up
                 return
-            pool = self.pools[identity] = RemotePool(identity, self._socket, self._resources.points, self._version_of)
+            pool = self.pools[identity] = RemotePool(identity, self._socket, self._vectors.point, self._version_of)
         pool.last_message = monotonic()
         try:
             if message.kind == MessageKind.REPORTS:
-                yield Reports(message.content, pool.by_worker(message.content, message.vectors))
+                received = pool.by_worker(message.content, message.vectors)
+                yield Reports(message.content, self._vectors.decoded(received, pool.delivers))
                 pool.flush()  # the relay waits for a reply to each message of reports
             else:
                 yield from self._handle_other(pool, message)
@@ -155,8 +167,5 @@ class Gateway:
         workers = pool.gradient_workers(content)
         if len(workers) != count:
             raise ProtocolError(f"{count} gradients came with reports that announce {len(workers)}")
-        gradients = self._resources.gradients
-        return [gradients[worker] if pool.delivers(worker) else self._scratch() for worker in workers]
-
-    def _scratch(self) -> Vector:
-        return np.empty(self._resources.points.length, self._resources.points.dtype)
+        vectors = self._vectors
+        return [vectors.destination(worker) if pool.delivers(worker) else vectors.scratch() for worker in workers]

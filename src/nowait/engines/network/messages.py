@@ -103,7 +103,9 @@ def bytes_of(vector: Vector) -> memoryview:
 class Format:
     """Converts messages to bytes and back, for vectors of one length and dtype."""
 
-    def __init__(self, length: int, dtype: Any) -> None:
+    def __init__(self, length: int, dtype: Any, received: Format | None = None) -> None:
+        self.received = self if received is None else received
+        """The format of what the other end sends, whose vectors may have another length and dtype."""
         self.set(length, dtype)
 
     def set(self, length: int, dtype: Any) -> None:

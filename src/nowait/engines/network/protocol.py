@@ -52,7 +52,7 @@ class Connection:
 
     def __init__(self, handshake: Handshake, form: Format, destinations: Destinations) -> None:
         self._sender = Sender(form)
-        self._receiver = Receiver(handshake, form, destinations, self._sender)
+        self._receiver = Receiver(handshake, form.received, destinations, self._sender)
         self.send = self._sender.send
         self.end = self._sender.end
         self.outgoing = self._sender.outgoing

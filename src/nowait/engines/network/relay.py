@@ -23,6 +23,7 @@ from nowait.engines.network.adoption import Adoption
 from nowait.engines.network.contents import text_of
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE, POINT_ORDER, START, Format, Message, MessageKind
+from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
@@ -63,9 +64,8 @@ def clock_difference(replies: Iterable[tuple[float, float, float]]) -> float:
     return min((now - asked, (asked + now) / 2 - theirs) for asked, theirs, now in replies)[1]
 
 
-def connect(address: Address, identity: bytes, points: SharedSlots) -> HostSocket:
+def connect(address: Address, identity: bytes, points: SharedSlots, form: Format) -> HostSocket:
     """Connect to the server, which will send points for the slots. Raises ``DisconnectedError``."""
-    form = Format(points.length, points.dtype)
     server = HostSocket.connect(address, identity, form, partial(point_slots, points))
     try:
         server.finish_handshake(SECONDS_FOR_A_REPLY)
@@ -116,15 +116,16 @@ class Relay:
         cls,
         server: HostSocket,
         points: SharedSlots,
+        shapes: Shapes,
         load_payload: Callable[[], list[memoryview]],
         start_zygote: StartZygote,
         stack: contextlib.ExitStack,
     ) -> Relay:
         """Start a zygote with the job that ``load_payload`` returns; ``stack`` closes everything."""
-        gradients = stack.enter_context(contextlib.closing(SharedSlots(points.length, points.dtype)))
+        gradients = stack.enter_context(contextlib.closing(SharedSlots(*shapes.gradients)))
         mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
         with contextlib.closing(Payload(load_payload())) as payload:
-            resources = SharedResources(points, gradients, mailbox, payload)
+            resources = SharedResources(points, gradients, mailbox, payload, shapes.encoded)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs, contextlib.ExitStack() as on_error:
                 on_error.callback(ours.close)

@@ -8,7 +8,6 @@ from functools import partial
 from time import monotonic
 from typing import final
 
-from nowait.core.memory import Slots
 from nowait.core.types import Vector
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.host_points import HostPoints
@@ -22,6 +21,8 @@ OTHER_KINDS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR, ReportKin
 
 VersionOf = Callable[[int], int]
 """Returns the version of params that a ticket in flight is computed at."""
+PointOf = Callable[[int, int], Vector]
+"""``point(slot, version)`` returns a version of params, as it is sent; the slot has it."""
 
 
 @final
@@ -41,7 +42,7 @@ class RemoteChannel:
 class RemotePool:
     """The worker processes of a host on another machine."""
 
-    def __init__(self, identity: bytes, server_socket: ServerSocket, points: Slots, version_of: VersionOf) -> None:
+    def __init__(self, identity: bytes, server_socket: ServerSocket, point: PointOf, version_of: VersionOf) -> None:
         self.identity = identity
         self.clock_ahead = 0.0
         """By how many seconds the host's clock is ahead of ours."""
@@ -49,7 +50,7 @@ class RemotePool:
         """When the host last sent something."""
         self.ready = self.delivered = False
         """Whether workers can be started, and whether one has delivered a gradient."""
-        self._socket, self._slots, self._version_of = server_socket, points, version_of
+        self._socket, self._point, self._version_of = server_socket, point, version_of
         self._host_points = HostPoints()
         self._processes: dict[int, int] = {}
         """The worker of each process whose death was not reported, by serial number."""
@@ -105,9 +106,10 @@ class RemotePool:
         """Add an order to the batch. The version in the slot is retained until the worker reports."""
         host_slot, missing = 0, False
         if instruction != HURRY:
-            host_slot, missing = self._host_points.place(worker, self._version_of(ticket))
+            version = self._version_of(ticket)
+            host_slot, missing = self._host_points.place(worker, version)
             if missing:
-                self._points.append(self._slots[slot])
+                self._points.append(self._point(slot, version))
         self._orders.append(POINT_ORDER.pack(ticket, job, worker, instruction, host_slot, missing))
 
     def flush(self) -> None:

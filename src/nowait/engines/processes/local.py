@@ -109,7 +109,7 @@ class LocalPools:
 class LocalTransport:
     """All workers on this machine, with one zygote and room for any number of them."""
 
-    engine = "processes"
+    engine, traffic = "processes", None
 
     def __init__(self, resources: SharedResources, zygote: Zygote, threads: int, log: Path | None) -> None:
         self._resources, self._threads, self._log = resources, threads, log
@@ -193,4 +193,5 @@ def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int, joini
         workers=tuple(sorted({*parts.server.workers, *joining})),
         spin_seconds=spin,
         best=parts.best,
+        wires=parts.wires,
     )

@@ -144,7 +144,7 @@ class WorkerPool:
         fds = [payload.fd, resources.points.fd, resources.gradients.fd]
         fds += [mailbox.workers_reports, mailbox.workers_details.fileno()]
         try:
-            message = (payload.sizes, output is not None)
+            message = (payload.sizes, output is not None, resources.encoded)
             pool._stream.send(message, fds if output is None else [*fds, output], wait=lambda: None)
             control.setblocking(False)
         except BaseException:

@@ -12,6 +12,7 @@ from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.shared import shared_slots
 from nowait.engines.processes.worker import Job
+from nowait.problems.encodings import AS_THEY_ARE, Encodings
 
 
 @final
@@ -23,6 +24,10 @@ class SharedResources:
     gradients: Slots
     mailbox: Mailbox
     payload: Payload
+    encoded: bool = False
+    """True if slots have vectors as they are sent between machines: workers decode points, and encode gradients."""
+    encodings: Encodings = AS_THEY_ARE
+    """How vectors are sent to other machines."""
 
 
 @contextlib.contextmanager
@@ -34,4 +39,4 @@ def shared_resources(points: Slots, job: Job) -> Iterator[SharedResources]:
         stack.callback(gradients.close)
         mailbox = stack.enter_context(contextlib.closing(Mailbox.open()))
         payload = stack.enter_context(contextlib.closing(Payload.of(job)))
-        yield SharedResources(points, gradients, mailbox, payload)
+        yield SharedResources(points, gradients, mailbox, payload, encodings=Encodings.of(job.problem))

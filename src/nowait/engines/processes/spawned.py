@@ -14,25 +14,33 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, final
 
+from nowait.core.memory import Slots
 from nowait.core.problem import prepare
 from nowait.engines.processes.payload import unpickle
 from nowait.engines.processes.platform import DetailsSocket
-from nowait.engines.processes.shared import shared_slots
+from nowait.engines.processes.shared import SharedSlots, shared_slots
 from nowait.engines.processes.worker import Connections, Job, work
+from nowait.problems.encodings import Codecs, Encodings
 
 STANDARD_ERROR = 2
 RESET = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Inherited(NamedTuple):
-    """What a zygote receives: the sizes of the payload's parts, and five file descriptors."""
+    """What a zygote receives: the sizes of the payload's parts, how vectors are stored, and five file descriptors."""
 
     sizes: list[int]
+    encoded: bool
     payload: int
     points: int
     gradients: int
     reports: int
     details: int
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The file descriptors."""
+        return self[2:]
 
 
 @final
@@ -51,7 +59,7 @@ class Spawn:
             f"from nowait.engines.processes.spawned import main; "
             f"main({tuple(inherited)!r}, {worker}, {serial}, {orders}, {began!r}, {self._lifeline})"
         )
-        descriptors = (*inherited[1:], orders, self._lifeline)
+        descriptors = (*inherited.descriptors, orders, self._lifeline)
         for fd in descriptors:
             os.set_inheritable(fd, True)
         try:
@@ -64,7 +72,7 @@ class Spawn:
 def main(inherited: tuple[Any, ...], worker: int, serial: int, orders: int, began: float, lifeline: int) -> None:
     """Run a worker process that was not forked."""
     given = Inherited(*inherited)
-    for fd in (*given[1:], orders, lifeline):
+    for fd in (*given.descriptors, orders, lifeline):
         os.set_inheritable(fd, False)
     end_with(lifeline)
     flush_lines()
@@ -75,10 +83,24 @@ def _load(given: Inherited, serial: int, orders: int, began: float) -> tuple[Job
     job: Job = unpickle(given.payload, given.sizes)
     os.close(given.payload)
     prepare(job.problem)
-    points = shared_slots(job.memory, job.length, job.dtype, given.points, writeable=False)
-    gradients = shared_slots(job.memory, job.length, job.dtype, given.gradients)
+    points, gradients, codecs = open_slots(job, given)
     details = DetailsSocket(socket.socket(fileno=given.details))
-    return job, Connections(orders, given.reports, details, points, gradients, began, serial=serial)
+    return job, Connections(orders, given.reports, details, points, gradients, began, serial=serial, codecs=codecs)
+
+
+def open_slots(job: Job, given: Inherited) -> tuple[Slots, Slots, Codecs]:
+    """Return the slots for points and gradients, and the codecs for what is in them."""
+    if not given.encoded:
+        points = shared_slots(job.memory, job.length, job.dtype, given.points, writeable=False)
+        return points, shared_slots(job.memory, job.length, job.dtype, given.gradients), Codecs()
+    codecs = Encodings.of(job.problem).codecs(job.length, job.dtype)
+    codecs.warm_up(job.length, job.dtype)
+    point_shape, gradient_shape = codecs.shapes(job.length, job.dtype)
+    return (
+        SharedSlots(*point_shape, given.points, writeable=False),
+        SharedSlots(*gradient_shape, given.gradients),
+        codecs,
+    )
 
 
 def end_with(lifeline: int, end: Callable[[int], object] = os._exit) -> threading.Thread:

@@ -11,6 +11,8 @@ from dataclasses import astuple, dataclass, field
 from time import monotonic
 from typing import Any, final
 
+import numpy as np
+
 from nowait.core.capabilities import Capabilities
 from nowait.core.memory import Memory, Slots
 from nowait.engines.fingerprint import Fingerprint
@@ -18,8 +20,10 @@ from nowait.engines.processes.departure import leave_on_sigterm
 from nowait.engines.processes.platform import DetailsSocket
 from nowait.engines.workers.clock import spin
 from nowait.engines.workers.computation import Computation, details_of
+from nowait.engines.workers.encoded_computation import EncodedComputation
 from nowait.engines.workers.evaluator import EvaluatorTask
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, ORDER, REPORT, Instruction, ReportKind
+from nowait.problems.encodings import Codecs
 from nowait.recording.best import BestFile
 from nowait.speeds import Speeds, Timing
 
@@ -43,6 +47,8 @@ class Job:
     """How long a worker polls for its next order before it sleeps."""
     best: BestFile | None = None
     """Where the evaluator keeps the best params."""
+    wires: tuple[str | None, str | None] = (None, None)
+    """``wire`` and ``points_wire`` of the engine, which are a part of the problem here; for problems made elsewhere."""
 
     def share_of(self, worker: int) -> int:
         """Return the share of the data that a worker takes: of as many as there are workers, each has its own.
@@ -50,6 +56,9 @@ class Job:
         After a resume the numbers of workers may have gaps, so they are not the numbers of shares.
         """
         return self.workers.index(worker) if worker in self.workers else worker % len(self.workers)
+
+
+NO_CODECS = Codecs()
 
 
 @final
@@ -69,6 +78,8 @@ class Connections:
     """When the run began, on the monotonic clock of this machine."""
     serial: int = 0
     """The serial number of the process."""
+    codecs: Codecs = NO_CODECS
+    """For points and gradients that are in the slots as they are sent between machines."""
 
     def send_details(self, worker: int, ticket: int, details: tuple[Any, ...]) -> None:
         """Send what the next report on a ticket announces."""
@@ -110,9 +121,14 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     capabilities.take_share(job.share_of(worker), len(job.workers))
     capabilities.start_worker(worker, len(job.workers))
     orders, reports, points, began = connections.orders, connections.reports, connections.points, connections.began
-    gradient = connections.gradients[worker]
-    computation = Computation(worker, job.problem, job.seed, gradient, connections.send_details)
-    compute, between, more_reports = computation.compute, computation.between, computation.more_reports
+    setup = (worker, job.problem, job.seed, connections.gradients[worker], connections.send_details)
+    if any(connections.codecs):
+        encoded = EncodedComputation(*setup, like=np.zeros(job.length, job.dtype), codecs=connections.codecs)
+        computation, compute = encoded.plain, encoded.compute
+    else:
+        computation = Computation(*setup)
+        compute = computation.compute
+    between, more_reports = computation.between, computation.more_reports
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
     unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write

@@ -26,8 +26,7 @@ from nowait.engines.processes.log import OutputLimit
 from nowait.engines.processes.messages import LONGEST_MESSAGE, MessageStream
 from nowait.engines.processes.payload import unpickle
 from nowait.engines.processes.platform import DetailsSocket, portable
-from nowait.engines.processes.shared import shared_slots
-from nowait.engines.processes.spawned import Inherited, Spawn, flush_lines, run_worker
+from nowait.engines.processes.spawned import Inherited, Spawn, flush_lines, open_slots, run_worker
 from nowait.engines.processes.worker import Connections, Job
 from nowait.system import die_with_parent
 
@@ -70,9 +69,9 @@ class _Zygote:
         self._stream = MessageStream(control)
         while not self._stream.messages and self._stream.receive():
             pass
-        sizes, has_log = self._stream.messages.popleft()
+        sizes, has_log, encoded = self._stream.messages.popleft()
         descriptors = self._stream.descriptors
-        inherited = Inherited(sizes, *(descriptors.popleft() for _ in range(5)))
+        inherited = Inherited(sizes, encoded, *(descriptors.popleft() for _ in range(5)))
         if has_log:
             _write_output_to(descriptors.popleft())
         self._limit = OutputLimit() if has_log or limit_output else None
@@ -156,8 +155,7 @@ class _Fork:
     def __init__(self, inherited: Inherited, job: Job, control: socket.socket) -> None:
         self._job, self._control, self._reports = job, control, inherited.reports
         self._details = DetailsSocket(socket.socket(fileno=inherited.details))
-        self._points = shared_slots(job.memory, job.length, job.dtype, inherited.points, writeable=False)
-        self._gradients = shared_slots(job.memory, job.length, job.dtype, inherited.gradients)
+        self._points, self._gradients, self._codecs = open_slots(job, inherited)
         os.close(inherited.payload)
         gc.freeze()  # a collection in a child would write to pages that all share
 
@@ -173,8 +171,9 @@ class _Fork:
         die_with_parent(zygote)
         signal.set_wakeup_fd(-1)
         self._control.close()
+        slots = self._points, self._gradients
         connections = Connections(
-            orders, self._reports, self._details, self._points, self._gradients, began, serial=serial
+            orders, self._reports, self._details, *slots, began, serial=serial, codecs=self._codecs
         )
         return self._job, connections
 

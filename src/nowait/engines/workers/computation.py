@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 
@@ -22,11 +22,26 @@ SendDetails = Callable[[int, int, tuple[Any, ...]], None]
 """Called with worker, ticket and details, before the report that announces them."""
 
 
+class WorkerMemory(Protocol):
+    """Computes gradients with a vector that the worker keeps from one to the next."""
+
+    def gradient(self, point: Vector, sample: Sample, out: Any, instruction: int) -> None:
+        """Compute a gradient after bringing the memory into the state that the instruction asks for."""
+
+
 @final
 class Computation:
     """Computes the gradients of one worker into ``out``."""
 
-    def __init__(self, worker: int, problem: Any, seed: int, out: Vector, send_details: SendDetails) -> None:
+    def __init__(
+        self,
+        worker: int,
+        problem: Any,
+        seed: int,
+        out: Vector,
+        send_details: SendDetails,
+        memory: WorkerMemory | None = None,
+    ) -> None:
         self._worker, self._out, self._send_details = worker, out, send_details
         capabilities = Capabilities.of(problem)
         self._gradient_into, in_place = capabilities.gradient_function()
@@ -34,7 +49,9 @@ class Computation:
         self.between = capabilities.between_gradients
         """What to call after a gradient was sent, or None."""
         with_memory = capabilities.gradient_with_memory
-        self._memory = None if with_memory is None else _Memory(with_memory, out)
+        if memory is None and with_memory is not None:
+            memory = _Memory(with_memory, out)
+        self._memory = memory
         self._fast = in_place and self._memory is None
         self._training_loss = capabilities.training_loss
         self._loading_seconds = capabilities.loading_seconds

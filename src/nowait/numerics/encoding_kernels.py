@@ -1,0 +1,277 @@
+# mypy: disable-error-code="call-arg"
+"""Compiled conversions of vectors to smaller numbers, one pass over memory each. Imports numba.
+
+All arithmetic is in float64 and rounded to nearest, ties to even, so results are bit-identical on every processor.
+Loops have no branches, so that they can be vectorised. Vectors have float32 or float64 entries.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from nowait.numerics.compiled import compiled, divides_like_numpy, inlined
+
+SIGN = np.uint64(1 << 63)
+MAGNITUDE = np.uint64((1 << 63) - 1)
+INFINITY = np.uint64(0x7FF << 52)
+SIGN_SHIFT = np.uint64(48)
+"""Between the sign bits of float64 and of a 16-bit word."""
+SCALE_BITS = np.uint64(~((1 << 37) - 1) & ((1 << 64) - 1))
+"""Keeps 16 significant bits, so that a scale times an integer of 7 bits is exact in float32 and float64."""
+LARGEST_CODE = 127.0
+WHOLE, WHOLE_BITS = 2.0**52, np.uint64(0x433 << 52)
+"""2^52 and its bits. Adding it to a number moves the integer nearest to that into the low bits."""
+ROUNDER = 1.5 * 2.0**52
+"""Like 2^52, for negative numbers too."""
+
+
+@intrinsic
+def bits_of(typing: Any, number: Any) -> Any:
+    """Return the bits of a float64 as an unsigned integer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.uint64(types.float64), generate
+
+
+@intrinsic
+def from_bits(typing: Any, bits: Any) -> Any:
+    """Return the float64 with these bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.uint64), generate
+
+
+# Floating-point formats, whose constants are those of ``nowait.problems.encodings``
+
+
+@inlined
+def rounded(x: Any, dropped: Any, smallest: Any, rounder: Any, largest: Any) -> Any:
+    """Return the number of a smaller format that is nearest to x; the largest one if x is finite and beyond it."""
+    bits: Any = bits_of(x)
+    magnitude = bits & MAGNITUDE
+    size = from_bits(magnitude)
+    one = np.uint64(1)
+    half = (one << (dropped - one)) - one + ((magnitude >> dropped) & one)
+    normal = from_bits(((magnitude + half) >> dropped) << dropped)
+    result = normal if size >= smallest else (size + rounder) - rounder
+    result = largest if result > largest else result
+    result = result if magnitude < INFINITY else size
+    return from_bits(bits_of(result) | (bits & SIGN))
+
+
+@compiled
+def round_into(vector: Any, out: Any, dropped: Any, smallest: Any, rounder: Any, largest: Any) -> None:
+    """Write the nearest numbers of a smaller format into ``out``; NaN and infinities stay as they are."""
+    for i in range(vector.size):
+        out[i] = rounded(np.float64(vector[i]), dropped, smallest, rounder, largest)
+
+
+@compiled
+def round_and_keep_rest(vector: Any, rest: Any, dropped: Any, smallest: Any, rounder: Any, largest: Any) -> None:
+    """Round v + e to a smaller format, where v is the vector and e the rest, which becomes what was lost."""
+    for i in range(vector.size):
+        whole = vector[i] + rest[i]
+        vector[i] = rounded(np.float64(whole), dropped, smallest, rounder, largest)
+        rest[i] = whole - vector[i]
+
+
+@inlined
+def _word_of(x: Any, rounding: Any, offset: Any, words: Any) -> Any:
+    """Return the 16-bit word of the number of a smaller format that is nearest to x, as ``rounded`` returns it.
+
+    ``words`` are those of the largest number, of infinity and of NaN.
+    """
+    dropped, smallest, rounder, _ = rounding
+    largest, infinity, nan = words
+    bits: Any = bits_of(x)
+    magnitude = bits & MAGNITUDE
+    size: Any = from_bits(magnitude)
+    one = np.uint64(1)
+    half = (one << (dropped - one)) - one + ((magnitude >> dropped) & one)
+    small = bits_of(size + rounder) - bits_of(rounder)
+    word = small if size < smallest else ((magnitude + half) >> dropped) - offset
+    word = largest if size >= smallest and word > largest else word
+    word = infinity if magnitude == INFINITY else word
+    word = nan if magnitude > INFINITY else word
+    return word | (bits & SIGN) >> SIGN_SHIFT
+
+
+@compiled
+def to_words(vector: Any, out: Any, rounding: Any, offset: Any, words: Any) -> None:
+    """Write the 16-bit words of the nearest numbers of a smaller format."""
+    for i in range(vector.size):
+        out[i] = _word_of(np.float64(vector[i]), rounding, offset, words)
+
+
+@compiled
+def to_words_and_rest(vector: Any, before: Any, after: Any, out: Any, rounding: Any, offset: Any, words: Any) -> bool:
+    """Write the words of v + e, and what they lose to ``after``, where v is the vector and e is ``before``.
+
+    Returns False if v + e is not finite; then ``after`` means nothing.
+    """
+    dropped, smallest, rounder, largest = rounding
+    bad = 0
+    for i in range(vector.size):
+        whole = vector[i] + before[i]
+        bad += whole - whole != 0
+        out[i] = _word_of(np.float64(whole), rounding, offset, words)
+        after[i] = whole - rounded(np.float64(whole), dropped, smallest, rounder, largest)
+    return bad == 0
+
+
+@compiled
+def from_words(words: Any, vector: Any, dropped: Any, least: Any, unit: Any, offset: Any, infinity: Any) -> None:
+    """Write the numbers of 16-bit words into a vector."""
+    for i in range(vector.size):
+        word = np.uint64(words[i])
+        magnitude = word & np.uint64(0x7FFF)
+        normal: Any = from_bits((magnitude + offset) << dropped)
+        size = normal if magnitude >= least else (from_bits(magnitude | WHOLE_BITS) - WHOLE) * unit
+        not_finite = from_bits(INFINITY | (magnitude << dropped & ~INFINITY))
+        size = size if magnitude < infinity else not_finite
+        vector[i] = from_bits(bits_of(size) | (word & np.uint64(0x8000)) << SIGN_SHIFT)
+
+
+@compiled
+def sum_is_finite(first: Any, second: Any) -> bool:
+    """Return True if no entry of the sum of two vectors is NaN or infinity."""
+    bad = 0
+    for i in range(first.size):
+        entry = first[i] + second[i]
+        bad += entry - entry != 0
+    return bad == 0
+
+
+# 8-bit integers with a scale for each block
+
+
+@inlined
+def _largest_magnitude(vector: Any, start: Any, end: Any) -> Any:
+    """Return the largest magnitude; not finite if an entry is not."""
+    most = np.uint64(0)
+    for i in range(start, end):
+        most = max(most, bits_of(np.float64(vector[i])) & MAGNITUDE)
+    return from_bits(most)
+
+
+@inlined
+def _scale_of(most: Any, least: Any) -> Any:
+    """Return the step between codes for a block with this largest magnitude; 0 if that is below ``least``."""
+    scale: Any = from_bits(bits_of(most / LARGEST_CODE) & SCALE_BITS)
+    scale = scale if scale >= least else 0.0
+    return scale if most - most == 0 else np.nan
+
+
+@inlined
+def _code_of(x: Any, scale: Any) -> Any:
+    """Return x divided by the scale, rounded to an 8-bit integer; anything if x is not finite."""
+    return np.int8(bits_of(x / scale + ROUNDER))
+
+
+@divides_like_numpy
+def quantize_and_keep_rest(vector: Any, rest: Any, block: int, least: Any) -> None:
+    """Round v + e to multiples of a scale in each block; the rest e becomes what was lost. All numbers are finite."""
+    for start in range(0, vector.size, block):
+        end = min(start + block, vector.size)
+        for i in range(start, end):
+            vector[i] += rest[i]
+        scale = _scale_of(_largest_magnitude(vector, start, end), least)
+        divisor = scale if scale > 0.0 else np.inf
+        for i in range(start, end):
+            whole = vector[i]
+            vector[i] = np.float64(_code_of(np.float64(whole), divisor)) * scale
+            rest[i] = whole - vector[i]
+
+
+@divides_like_numpy
+def to_codes(vector: Any, codes: Any, scales: Any, block: int, least: Any) -> None:
+    """Write codes and scales of multiples of a scale in each block. A block that is not finite has the scale NaN."""
+    for start in range(0, vector.size, block):
+        end = min(start + block, vector.size)
+        scale = _scale_of(_largest_magnitude(vector, start, end), least)
+        scales[start // block] = scale
+        divisor = scale if scale > 0.0 else np.inf
+        for i in range(start, end):
+            codes[i] = _code_of(np.float64(vector[i]), divisor)
+
+
+@compiled
+def from_codes(codes: Any, scales: Any, vector: Any, block: int) -> None:
+    """Write code times scale into a vector."""
+    for start in range(0, vector.size, block):
+        scale = np.float64(scales[start // block])
+        for i in range(start, min(start + block, vector.size)):
+            vector[i] = np.float64(codes[i]) * scale
+
+
+# Vectors with few entries
+
+DIGIT = np.uint64(16)
+"""The bits of a float64 are four digits of 16 bits."""
+DIGITS = 1 << 16
+
+
+@compiled
+def keep_largest(vector: Any, count: int) -> None:
+    """Set all but the ``count`` entries of largest magnitude to zero; of equal ones the first are kept.
+
+    ``count`` is at least 1 and at most the number of entries, which are finite. The least magnitude that is kept is
+    found digit by digit.
+    """
+    least, left = np.uint64(0), count
+    counts = np.empty(DIGITS, np.int64)
+    for place in range(3, -1, -1):
+        shift = np.uint64(place) * DIGIT
+        counts[:] = 0
+        for i in range(vector.size):
+            leading = (bits_of(np.float64(vector[i])) & MAGNITUDE) >> shift
+            if leading >> DIGIT == least:
+                counts[leading & np.uint64(DIGITS - 1)] += 1
+        digit = DIGITS - 1
+        while counts[digit] < left:
+            left -= counts[digit]
+            digit -= 1
+        least = least << DIGIT | np.uint64(digit)
+    for i in range(vector.size):
+        magnitude = bits_of(np.float64(vector[i])) & MAGNITUDE
+        if magnitude == least and left > 0:
+            left -= 1
+        elif magnitude <= least:
+            vector[i] = 0
+
+
+@compiled
+def to_entries(vector: Any, zero: Any, words: Any, values: Any, indices: Any) -> int:
+    """Write the entries whose bits are not all zero, and their indices. Returns their number, or -1 if they do not fit.
+
+    ``words`` are the bits of the vector, ``zero`` is zero of their dtype. What is left is filled with the first entry.
+    """
+    count = 0
+    for i in range(vector.size):
+        if words[i] != zero:
+            if count == values.size:
+                return -1
+            values[count], indices[count] = vector[i], i
+            count += 1
+    values[count:], indices[count:] = vector[0], 0
+    return count
+
+
+@compiled
+def from_entries(values: Any, indices: Any, vector: Any) -> bool:
+    """Write entries into a vector that is zero elsewhere. Returns False if an index is beyond the vector."""
+    vector[:] = 0
+    for k in range(values.size):
+        if indices[k] >= vector.size:
+            return False
+        vector[indices[k]] = values[k]
+    return True
