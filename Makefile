@@ -73,6 +73,7 @@ bench-engines: $(VENV)/.installed-ray
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/large_params.py
 	$(BIN)/python benchmarks/network.py
+	$(BIN)/python benchmarks/joining.py
 	$(BIN)/python benchmarks/cluster.py
 
 bench-training: $(VENV)/.installed-dev

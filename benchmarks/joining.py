@@ -24,7 +24,7 @@ from nowait.engines.listen.key_file import make_key_file, read_key
 from nowait.engines.network.link import DisconnectedError
 from nowait.engines.network.sockets import Address
 
-ROUNDS, SECONDS_TO_PREPARE = 3, 2.0
+ROUNDS = 3
 WAYS = ("the problem is sent", "the problem is there", "after a broken connection")
 
 
@@ -48,6 +48,16 @@ class Times(nw.Method, nw.Callback):
     def on_step(self, control):
         if self.done:
             control.stop()
+
+
+def wait_until_idle(process):
+    """Wait until a process has used no processor time for a second: it has imported what it can."""
+    used, since = None, time.monotonic()
+    while time.monotonic() - since < 1.0:
+        now = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[:13]
+        if now[0] != "S" or now[11:] != used:
+            used, since = now[11:], time.monotonic()
+        time.sleep(0.05)
 
 
 def join(client, times):
@@ -82,7 +92,7 @@ def rounds(address, times):
                 if way != "after a broken connection":
                     client._end_run()
                     client._prepare()
-                    time.sleep(SECONDS_TO_PREPARE)
+                    wait_until_idle(client._prepared.zygote._process.pid)
                 seconds, cut = join(client, times)
                 found[way].append(seconds)
                 cut()

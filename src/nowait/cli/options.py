@@ -41,12 +41,14 @@ def host_and_port(text: str, option: str) -> tuple[str, int]:
 EXAMPLES = {"--listen": "0.0.0.0:7070", "--connect": "server.example.com:7070"}
 
 
-def listening(listen: str, key_file: Path | None, *, encrypt: bool) -> Listen:
+def listening(
+    listen: str, key_file: Path | None, *, encrypt: bool, wire: str | None = None, points_wire: str | None = None
+) -> Listen:
     """Return the engine of workers that connect."""
     host, port = host_and_port(listen, "--listen")
     if key_file is None:
         raise typer.BadParameter("--listen needs --key-file, the file with the key that workers need")
-    return Listen(port=port, host=host, key_file=key_file, encrypt=encrypt)
+    return Listen(port=port, host=host, key_file=key_file, encrypt=encrypt, wire=wire, points_wire=points_wire)
 
 
 def port_of(text: str | None) -> int | str | None:

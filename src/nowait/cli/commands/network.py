@@ -59,6 +59,15 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
     encrypt: Encrypt = True,
+    wire: Annotated[
+        str | None,
+        typer.Option(
+            help="Send gradients as float32, float16, bfloat16, int8 or topk:SHARE.", show_default="as they are"
+        ),
+    ] = None,
+    points_wire: Annotated[
+        str | None, typer.Option(help="Send params as float32, float16 or bfloat16.", show_default="as they are")
+    ] = None,
     metrics_port: MetricsPort = None,
     seed: Seed = 0,
     folder: Folder = None,
@@ -77,7 +86,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
 
     folder = free_folder(Path("runs/serve")) if folder is None else folder
     most = max(workers, DEFAULT_WORKERS[1]) if most_workers is None else most_workers
-    engine = listening(listen, key_file, encrypt=encrypt)
+    engine = listening(listen, key_file, encrypt=encrypt, wire=wire, points_wire=points_wire)
     asked = chosen(RunSettings, locals() | {"workers": most})
     kept = {
         "checkpoint_every": checkpoint_every,

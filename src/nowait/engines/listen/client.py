@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, final
 from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.engines.fingerprint import Fingerprint
-from nowait.engines.listen.joining import Joining, Welcome, drain_request
+from nowait.engines.listen.joining import Joining, Welcome, drain_request, number_of_workers
 from nowait.engines.listen.machine import Machine, Prepared
 from nowait.engines.listen.pauses import STEADY_SECONDS, Pauses
 from nowait.engines.listen.sources import to_bytes
@@ -248,7 +248,7 @@ class Client:
         prepared, self._prepared = self._prepared, None
         assert prepared is not None
         self._machine = Machine(welcome, prepared, code, job, server)
-        logger.info("the problem is there, %d workers can be started", self._settings.workers)
+        logger.info("the problem is there, with room for %s", number_of_workers(self._settings.workers))
 
     def _payloads(self, server: HostSocket, welcome: Welcome) -> tuple[Payload, Payload]:
         """Return source code and job; what this host has already is not sent again.

@@ -118,6 +118,11 @@ class Welcome:
         return cls(_text(values, "run"), _shapes(values.get("shapes")), tuple(_part(part) for part in parts))
 
 
+def number_of_workers(number: int) -> str:
+    """Return a number of workers in words."""
+    return f"{number} worker{'' if number == 1 else 's'}"
+
+
 def drain_request(name: str | None) -> bytes:
     """Return the content of a DRAIN message; without a name it only asks for the hosts."""
     return json.dumps({} if name is None else {"name": name}).encode()

@@ -17,7 +17,7 @@ from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
 
-NEEDED_BY_MOST = ("numba",)
+NEEDED_BY_MOST = ("nowait.engines.listen.warm",)
 """Modules that most problems import. They are imported before the job is there."""
 
 

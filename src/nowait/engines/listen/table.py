@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
-from nowait.engines.listen.joining import PIECE_BYTES, PIECES_IN_TRANSIT, Joining
+from nowait.engines.listen.joining import PIECE_BYTES, PIECES_IN_TRANSIT, Joining, number_of_workers
 from nowait.engines.listen.transfer import Requests
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.workers.transport import HOME
@@ -144,7 +144,7 @@ class HostTable:
 
 
 def _described(host: HostRecord) -> str:
-    return f"{host.machine} ({host.size} workers{'' if host.ready else ', loading the problem'})"
+    return f"{host.machine} ({number_of_workers(host.size)}{'' if host.ready else ', loading the problem'})"
 
 
 def what_is_missing(room: int, wanted: int, loading: int, instructions: str) -> str:

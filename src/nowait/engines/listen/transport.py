@@ -14,7 +14,7 @@ from typing import Any, final
 
 from nowait.core.errors import WorkerFailedError
 from nowait.engines.listen.comparing import Comparison
-from nowait.engines.listen.joining import Joining, Welcome, name_to_drain
+from nowait.engines.listen.joining import Joining, Welcome, name_to_drain, number_of_workers
 from nowait.engines.listen.options import Listen
 from nowait.engines.listen.sources import to_bytes, user_sources
 from nowait.engines.listen.table import HostRecord, HostTable, what_is_missing
@@ -142,8 +142,9 @@ class ListenTransport:
         return self._pool(place).start(worker, serial, began)
 
     def kill(self, serial: int, place: int) -> None:
-        """Kill a process."""
-        self._pool(place).kill(serial)
+        """Kill a process; that of a host that is gone is dead."""
+        if place == HOME or self._hosts.at(place) is not None:
+            self._pool(place).kill(serial)
 
     def _pool(self, place: int) -> WorkerPool | RemotePool:
         host = self._hosts.at(place)
@@ -207,7 +208,7 @@ class ListenTransport:
     ) -> Iterator[TransportEvent]:
         if isinstance(event, Ready):
             self._hosts.is_ready(host)
-            logger.info("%s is ready for %d workers", host.name, host.size)
+            logger.info("%s is ready for %s", host.name, number_of_workers(host.size))
             yield Opened(host.place, host.size, distance=1, name=host.machine)
         elif isinstance(event, (Failed, Disconnected)):
             yield from self._lose(host, event.cause)
@@ -243,7 +244,7 @@ class ListenTransport:
             yield from self._lose(earlier, "it connected again")
         welcome = Welcome(self._run, self._gateway.shapes, self._offer.parts)
         self._gateway.send(host.identity, MessageKind.WELCOME, welcome.to_bytes())
-        logger.info("%s joins with %d workers", host.name, host.size)
+        logger.info("%s joins with %s", host.name, number_of_workers(host.size))
 
     def _compare(self, host: HostRecord, joining: Joining) -> Iterator[TransportEvent]:
         """Answer a host that has its own problem, or let a process compute the fingerprint of ours for that."""
