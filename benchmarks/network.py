@@ -9,8 +9,8 @@
 ``small`` and ``large``: gradients that are copies of the point, compared with the asynchronous parameter server of
 Ray's documentation on the same Ray: d = 400 over the network path on one node, and d = 1,000,000 in float64 between two
 nodes (``ray.cluster_utils.Cluster``, both on this machine), with and without encryption, and with float16 numbers.
-``wires``: the same with other settings of ``wire`` and ``points_wire``; the names have the megabytes of a gradient and of
-a point.
+``wires``: the same with other settings of ``wire`` and ``points_wire``; the names have the megabytes of a gradient and
+of a point.
 
 Besides rates there are processor seconds of all processes, which other work on the machine changes little.
 """
