@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from nowait import outputs, problems, schedules, speeds, stepsizes, theory, updates
+from nowait import outputs, problems, rules, schedules, speeds, stepsizes, theory, updates
 from nowait.api import replay, resume, simulate, sweep, train
 from nowait.core import (
+    LMO,
     AdaDelay,
     Adam,
     AMSGrad,
@@ -19,6 +20,7 @@ from nowait.core import (
     LastIterate,
     Method,
     Momentum,
+    Muon,
     Nesterov,
     Output,
     PolynomialDecay,
@@ -57,13 +59,16 @@ from nowait.methods import (
     MindFlayerSGD,
     MinibatchSGD,
     MSynchronousSGD,
+    OrderedMomentum,
     PickySGD,
     RandomAssignment,
     RennalaSGD,
     RescaledASGD,
     RingleaderASGD,
     RingmasterASGD,
+    RingmasterLMO,
     ShuffledAssignment,
+    StaleSynchronousSGD,
     WindowRule,
 )
 from nowait.recording import (
@@ -91,6 +96,7 @@ __all__ = [
     "ATA",
     "CA2FL",
     "FADAS",
+    "LMO",
     "PIAG",
     "AMSGrad",
     "AdaDelay",
@@ -125,7 +131,9 @@ __all__ = [
     "MindFlayerSGD",
     "MinibatchSGD",
     "Momentum",
+    "Muon",
     "Nesterov",
+    "OrderedMomentum",
     "Output",
     "PickySGD",
     "PolynomialDecay",
@@ -139,11 +147,13 @@ __all__ = [
     "RescaledASGD",
     "RingleaderASGD",
     "RingmasterASGD",
+    "RingmasterLMO",
     "Run",
     "Scheduled",
     "Server",
     "Sgd",
     "ShuffledAssignment",
+    "StaleSynchronousSGD",
     "Stats",
     "StepDecay",
     "Stepsize",
@@ -169,6 +179,7 @@ __all__ = [
     "replay",
     "report",
     "resume",
+    "rules",
     "schedules",
     "simulate",
     "speeds",

@@ -5,6 +5,20 @@
 Proximal(penalty=Ball(radius=1.0))
 """
 
+from nowait.core.shaped_updates import LMO, Muon
 from nowait.core.updates import L1, Adam, AMSGrad, Ball, Box, Momentum, Nesterov, Proximal, Sgd, Update
 
-__all__ = ["L1", "AMSGrad", "Adam", "Ball", "Box", "Momentum", "Nesterov", "Proximal", "Sgd", "Update"]
+__all__ = [
+    "L1",
+    "LMO",
+    "AMSGrad",
+    "Adam",
+    "Ball",
+    "Box",
+    "Momentum",
+    "Muon",
+    "Nesterov",
+    "Proximal",
+    "Sgd",
+    "Update",
+]

@@ -37,6 +37,7 @@ SNAPSHOT = RunSnapshot(
     errors=7,
     bytes_up=100,
     bytes_down=200,
+    traffic=(300, 400),
     checkpoint_age=3.0,
 )
 
@@ -62,7 +63,8 @@ def test_prometheus_reads_every_number():
     assert [samples[(f"nowait_{name}",)] for name in names] == [3, 4, 5, math.inf, 2]
     names = ["worker_deaths_total", "worker_errors_total", "gradient_bytes_total", "params_bytes_total"]
     assert [samples[(f"nowait_{name}",)] for name in names] == [6, 7, 100, 200]
-    assert samples[("nowait_checkpoint_age_seconds",)] == 3.0
+    names = ["checkpoint_age_seconds", "network_received_bytes_total", "network_sent_bytes_total"]
+    assert [samples[(f"nowait_{name}",)] for name in names] == [3.0, 300, 400]
     assert samples["nowait_metric", "name=accuracy"] == 0.5
     assert math.isnan(samples["nowait_metric", "name=perplexity"])
     assert samples["nowait_delay_steps", "quantile=1"] == 7.0
@@ -93,7 +95,7 @@ def test_the_text_itself():
 def test_what_is_not_known_has_no_sample():
     bare = RunSnapshot("", "", 0.0, 0, Counts(), 0)
     text = exposition(bare)
-    absent = ["nowait_loss", "nowait_metric", "nowait_delay", "nowait_checkpoint", "nowait_worker_seconds"]
+    absent = ["nowait_loss", "nowait_metric", "nowait_delay", "nowait_checkpoint", "nowait_worker_seconds", "network"]
     assert [name for name in absent if name in text] == []
 
 

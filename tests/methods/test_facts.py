@@ -98,6 +98,59 @@ def test_m_synchronous_goes_on_with_fewer_workers_than_it_waits_for():
     assert run.stats.seconds == 29.0
 
 
+# Stale-synchronous SGD
+
+
+def test_a_worker_that_is_too_far_ahead_waits_for_the_slowest():
+    server = a_server(nw.StaleSynchronousSGD(nw.Constant(0.5), slack=1), num_workers=3)
+    [again] = server.handle(gradient_from(server, worker=0, gradient=2.0))
+    assert (again.ticket.worker, again.ticket.version) == (0, 1), "the gradient was applied at once"
+    assert server.handle(gradient_from(server, worker=0)) == [], "it is two gradients ahead of both others"
+    [own] = server.handle(gradient_from(server, worker=1))
+    assert own.ticket.worker == 1, "worker 2 is still the slowest"
+    released = server.handle(gradient_from(server, worker=2))
+    assert [command.ticket.worker for command in released] == [0, 2]
+    assert {command.ticket.version for command in released} == {4}, "those that waited get the current params"
+
+
+@pytest.mark.parametrize("slack", [0, 1, 3])
+def test_stale_synchronous_bounds_delays_and_gives_everybody_the_same_number_of_gradients(slack):
+    run = nw.simulate(QUADRATIC, nw.StaleSynchronousSGD(nw.Constant(0.02), slack), UNEVEN, steps=600)
+    counts = np.bincount(run.trace.worker, minlength=5)
+    assert counts.max() - counts.min() <= slack + 1
+    assert run.trace.delay.max() <= (2 * slack + 1) * 4 + 1
+    assert (run.trace.outcome == "applied").all()
+
+
+def test_without_slack_every_worker_delivers_once_per_round():
+    run = nw.simulate(QUADRATIC, nw.StaleSynchronousSGD(nw.Constant(0.02), 0), UNEVEN, steps=60)
+    assert (np.sort(run.trace.worker.reshape(-1, 5)) == np.arange(5)).all()
+    assert run.trace.delay.reshape(-1, 5).max(axis=0).tolist() == [1, 2, 3, 4, 5]
+
+
+def test_with_much_slack_nobody_waits():
+    runs = [
+        nw.simulate(QUADRATIC, method, UNEVEN, steps=200)
+        for method in (nw.StaleSynchronousSGD(nw.Constant(0.02), 10**6), nw.AsynchronousSGD(nw.Constant(0.02)))
+    ]
+    assert np.array_equal(runs[0].params, runs[1].params)
+    assert runs[0].stats.seconds == runs[1].stats.seconds
+
+
+def test_nobody_waits_for_a_worker_that_left_or_for_the_past_of_one_that_joined():
+    workers = ScriptedWorkers(nw.StaleSynchronousSGD(nw.Constant(0.02), slack=0), num_workers=3)
+    for worker in (0, 1):
+        workers.finish(workers.server.in_flight.of(worker)[0])
+    assert len(workers.server.in_flight) == 1
+    workers.lose(1)
+    workers.lose(2)
+    assert [ticket.worker for ticket in workers.server.in_flight.values()] == [0]
+    workers.join(7)
+    assert sorted(ticket.worker for ticket in workers.server.in_flight.values()) == [0, 7]
+    workers.finish(workers.server.in_flight.of(0)[0])
+    assert [ticket.worker for ticket in workers.server.in_flight.values()] == [7], "they are in the same round"
+
+
 # Rennala SGD
 
 
@@ -316,3 +369,71 @@ def test_methods_for_heterogeneous_data_go_to_the_true_point(heterogeneous, meth
 def test_bad_arguments_of_methods(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+# Ringmaster LMO
+
+
+def test_ringmaster_lmo_makes_steps_of_the_length_of_the_stepsize_along_gradients_that_are_not_too_old():
+    run = nw.simulate(QUADRATIC, nw.RingmasterLMO(0.05, "euclidean", max_delay=3, beta=0.5), UNEVEN, steps=100)
+    used = run.trace.outcome == "applied"
+    assert (run.trace.delay[used] <= 3).all()
+    assert run.stats.dropped > 0
+    assert (run.trace.delay[~used] > 3).all()
+    params = []
+    nw.simulate(
+        QUADRATIC,
+        nw.RingmasterLMO(0.05, "euclidean", max_delay=3, beta=0.5),
+        UNEVEN,
+        steps=20,
+        callbacks=[lambda control: params.append(np.array(control.params))],
+    )
+    np.testing.assert_allclose(np.linalg.norm(np.diff(params, axis=0), axis=1), 0.05, rtol=1e-12)
+
+
+def test_the_schedule_of_ringmaster_lmo_has_no_parameter_but_the_stepsize():
+    run = nw.simulate(QUADRATIC, nw.RingmasterLMO(0.3, "euclidean"), UNEVEN, steps=400)
+    used = run.trace.outcome == "applied"
+    k = run.trace.step[used]
+    assert (run.trace.delay[used] <= np.floor(np.sqrt(k))).all()
+    np.testing.assert_allclose(run.trace.stepsize[used], 0.3 * k**-0.75, rtol=1e-14)
+    assert run.history.loss[-1] < 0.1 * run.history.loss[0]
+
+
+def test_a_sweep_of_ringmaster_lmo_has_its_update():
+    method = nw.RingmasterLMO(1.0, "euclidean")
+    sweep = nw.sweep(QUADRATIC, method, UNEVEN, stepsizes=[0.3], steps=50, progress=False)
+    run = nw.simulate(QUADRATIC, nw.RingmasterLMO(0.3, "euclidean"), UNEVEN, steps=50)
+    assert sweep.curves.ravel()[-1] == run.history.loss[-1]
+
+
+# Ordered momentum
+
+
+def test_ordered_momentum_of_one_worker_is_heavy_ball():
+    speeds = nw.speeds.Fixed([1.0])
+    ordered = nw.simulate(QUADRATIC, nw.OrderedMomentum(0.05, beta=0.8), speeds, steps=60)
+    plain = nw.simulate(QUADRATIC, nw.AsynchronousSGD(0.05), speeds, steps=60, update=nw.Momentum(0.8))
+    np.testing.assert_allclose(ordered.params, plain.params, rtol=1e-12)
+
+
+@pytest.mark.parametrize("bucket", [None, 1, 3])
+def test_ordered_momentum_has_the_params_of_gradients_that_came_in_the_order_of_their_buckets(bucket):
+    seen, beta, workers = [], 0.7, 5
+    method = nw.OrderedMomentum(0.03, beta, bucket)
+    original = method.on_arrival
+
+    def on_arrival(server, arrival):
+        seen.append((arrival.ticket.version, np.array(arrival.gradient)))
+        original(server, arrival)
+
+    method.on_arrival = on_arrival
+    run = nw.simulate(QUADRATIC, method, UNEVEN, steps=80)
+    size = bucket or workers
+    last = -(-79 // size)
+    moved = np.zeros(4)
+    for version, gradient in seen[:80]:
+        late = last + (-version // size)
+        moved += 0.03 * sum(beta**power for power in range(late + 1)) * gradient
+    np.testing.assert_allclose(run.last, QUADRATIC.initial() - moved, rtol=1e-10)
+    assert run.trace.delay.max() > 2 * size

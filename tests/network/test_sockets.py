@@ -97,6 +97,20 @@ def test_messages_go_both_ways(encrypt, stack):
     assert (orders.kind, orders.content, len(orders.vectors)) == (MessageKind.ORDERS, b"orders", 1)
 
 
+def test_the_bytes_of_all_connections_are_counted_also_of_those_that_are_gone(stack):
+    server, host = connected(stack, encrypt=False)
+    before = server.traffic
+    host.send(MessageKind.REPORTS, bytes(800))
+    server.send(b"1", MessageKind.ORDERS, bytes(1600))
+    exchange(server, [host], lambda *got: all(got))
+    after = server.traffic
+    assert [new - old > size for old, new, size in zip(before, after, (800, 1600), strict=True)] == [True, True]
+    assert after == (host._link.bytes_sent, host._link.bytes_received)
+    server.disconnect(b"1")
+    server.disconnect(b"1")
+    assert server.traffic == after
+
+
 @BOTH
 def test_more_than_the_system_takes_is_sent_in_both_directions_at_once(encrypt, stack):
     """Neither end blocks: both would wait for the other one."""

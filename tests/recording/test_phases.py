@@ -104,6 +104,11 @@ def test_clocks_that_differ_make_no_negative_time():
     assert phases_of(totals, 0, 2.0) == near(computing=2.0)
 
 
+def test_times_that_are_no_numbers_count_as_nothing():
+    totals = totals_of(rows((0, 0, 0, 1, 0.0, 1.0, 1.0), (0, 1, 1, 2, np.nan, np.nan, 2.0)), workers=[0])
+    assert phases_of(totals, 0, 2.0) == near(computing=1.0, sending=1.0)
+
+
 def test_loading_is_taken_from_computing_and_from_receiving():
     totals = totals_of(rows((0, 0, 0, 1, 0.0, 1.0, 1.0), (0, 1, 1, 2, 2.0, 1.0, 3.0)), workers=[0])
     totals.loaded(0, 0.25, 0.0)

@@ -1,6 +1,7 @@
 """What a run with real workers records of where they are and where their time goes."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -120,6 +121,14 @@ def test_seconds_of_loading_that_a_problem_reports_are_a_phase():
     assert run.trace.by_worker() == run.stats.by_worker
     assert [worker.device for worker in run.stats.by_worker] == ["cuda:0", "cuda:1"]
     check_that_all_time_is_accounted_for(run)
+
+
+@pytest.mark.parametrize("wrong", [(math.nan, 0.0), (0.0, math.inf), (-1.0, 0.0)])
+def test_impossible_seconds_of_loading_are_ignored(wrong):
+    problem = Loading()
+    problem.loading_seconds = lambda: wrong
+    run = train_scripted(problem, ASYNCHRONOUS, workers=2, gradients=8)
+    assert run.trace.loading == {}
 
 
 def test_callbacks_see_the_workers_so_far():

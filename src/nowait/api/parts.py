@@ -55,7 +55,7 @@ def make_parts(
     if not workers and not resumed:
         raise ValueError("there are no workers at the start: a run needs at least one")
     if update is None:
-        update = Sgd() if method.makes_its_own_update else capabilities.usual_update()
+        update = capabilities.update_for(method)
     checks.instance(update, Update, "update", UPDATES)
     if method.makes_its_own_update and not isinstance(update, Sgd):
         raise ValueError(

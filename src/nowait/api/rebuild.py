@@ -80,6 +80,8 @@ def _torch_optimizer(description: dict[str, Any], what: str) -> Any:
     options = {"fused": FUSED_BEFORE} | _plain_options(description.get("options"), what)
     if "fused" in description:
         options["fused"] = description["fused"]
+    if "scale" in description:
+        options["scale"] = description["scale"]
     if "groups" in description:
         options["groups"] = _torch_groups(description["groups"], what)
     return TorchOptimizer(kind, **options)

@@ -102,8 +102,9 @@ def sweep(
     parts = SweepParts(problem, data_of(Capabilities.of(problem)), make, speeds, faults, budget, evaluations, params)
     check_is_finite(parts.initial_loss)
     check_rules(update, output)
-    rules = _Rules(update, output)
-    config = _config(parts, make(1.0) if isinstance(method, Method) else first, rules)
+    described = make(1.0) if isinstance(method, Method) else first
+    rules = _Rules(described.usual_update() if update is None else update, output)
+    config = _config(parts, described, rules)
     found = None if folder is None else SweepFolder.open_or_create(folder, sizes, np.array(seed_list), config)
     with Watch() as watch, Progress("sweeping", progress) as bar:
         work = _Work(parts, rules, sizes, seed_list, found, watch)

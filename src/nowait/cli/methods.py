@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import nowait as nw
 from nowait import methods
-from nowait.core import Method, Stepsize
+from nowait.core import LMO, Method, Stepsize
 
 RULES: dict[str, Callable[[float], Stepsize]] = {"adaptive": nw.DelayAdaptive, "constant": nw.Constant}
 ENDINGS = ("ASGD", "SGD")
@@ -42,7 +42,8 @@ def parse_method(text: str) -> Callable[[float], Method]:
         if option not in fields:
             offered = ", ".join(field for field in fields if field != "stepsize") or "none"
             raise ValueError(f"{name} has no parameter {option!r}; it has {offered}")
-    values = {option: _value(value) for option, value in options.items()}
+    texts = {field.name for field in dataclasses.fields(kinds[name]) if isinstance(field.default, str)}  # type: ignore[arg-type]
+    values = {option: value if option in texts else _value(value) for option, value in options.items()}
     missing = [field for field, needed in fields.items() if needed and field not in values and field != "stepsize"]
     if missing:
         raise ValueError(f"{name} needs {', '.join(missing)}: write {name}:{missing[0]}=...")
@@ -51,6 +52,8 @@ def parse_method(text: str) -> Callable[[float], Method]:
 
 def default_stepsize(method: Method, unit: float, workers: int) -> tuple[float, str]:
     """Return the default stepsize, and the text of what it is half of; ``unit`` is 1/L."""
+    if isinstance(method.usual_update(), LMO):
+        raise ValueError(f"the stepsize of {type(method).__name__} is the length of a step: set --stepsize")
     divisor = method.stepsize_divisor(workers)
     words = "1/L" if divisor == 1 else "1/(ML)" if divisor == workers else f"1/({divisor:.3g}·L)"
     return CAREFUL * unit / divisor, words

@@ -33,6 +33,7 @@ from nowait.core.randomness import Sample, sampler
 from nowait.core.schedule import ApplyAtOnce
 from nowait.core.schedules import CosineDecay, LinearDecay, Schedule, ScheduleProduct, Warmup
 from nowait.core.server import Server
+from nowait.core.shaped_updates import LMO, Muon
 from nowait.core.state import ServerState
 from nowait.core.stepsizes import (
     AdaDelay,
@@ -54,6 +55,7 @@ from nowait.core.updates import L1, Adam, AMSGrad, Ball, Box, Momentum, Nesterov
 
 __all__ = [
     "L1",
+    "LMO",
     "AMSGrad",
     "AdaDelay",
     "Adam",
@@ -85,6 +87,7 @@ __all__ = [
     "Memory",
     "Method",
     "Momentum",
+    "Muon",
     "Nesterov",
     "Outcome",
     "Output",

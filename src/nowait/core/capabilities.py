@@ -12,6 +12,7 @@ import numpy as np
 from nowait.core import checks
 from nowait.core.layout import Layout
 from nowait.core.memory import Memory
+from nowait.core.method import Method
 from nowait.core.randomness import Sample
 from nowait.core.schedule import speaks_for
 from nowait.core.types import Vector
@@ -202,6 +203,12 @@ class Capabilities:
             losses_at=_method(problem, "losses_at"),
             compiled_data=_compiled_data(problem),
         )
+
+    def update_for(self, method: Method) -> Update:
+        """Return the update of a run with this method that is not given one."""
+        if method.makes_its_own_update:
+            return Sgd()
+        return method.usual_update() or self.usual_update()
 
     def gradient_function(self) -> tuple[GradientInto, bool]:
         """Return ``function(point, sample, out)``, and True if it always writes the gradient into ``out``.

@@ -7,7 +7,7 @@ fraction, which round differently and cannot be written to JSON.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -62,6 +62,13 @@ def instance(value: object, kind: type[T], name: str, example: str) -> T:
     if isinstance(value, type) and issubclass(value, kind):
         raise TypeError(f"{name} must be an object, got the class {value.__name__}: write {value.__name__}(...)")
     raise TypeError(f"{name} must be a nowait {kind.__name__} such as {example}, got {shown(value)}")
+
+
+def one_of(value: object, known: Sequence[str], name: str) -> str:
+    """Return a text that is one of those known, or raise an error that lists them."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {shown(value)}")
+    return value
 
 
 def store(target: Any, /, **values: Any) -> None:

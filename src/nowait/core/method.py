@@ -13,6 +13,7 @@ from nowait.core.stepsizes import Stepsize, as_stepsize
 
 if TYPE_CHECKING:
     from nowait.core.server import Arrival, Server
+    from nowait.core.updates import Update
 
 
 M = TypeVar("M", bound="Method")
@@ -71,6 +72,10 @@ class Method(ABC):
         with rounds, whose gradients are all fresh, returns 1; one that waits for b new gradients before a step, M/b.
         """
         return float(num_workers)
+
+    def usual_update(self) -> Update | None:
+        """Return the update of a run that is not given one; None for that of the problem."""
+        return None
 
     def pending_stepsize(self, server: Server, delay: int) -> float:
         """Return the stepsize of a gradient still in flight at the end, by which averaging outputs weigh it."""

@@ -42,8 +42,10 @@ from nowait.core.method import Method
 from nowait.core.outputs import LastIterate, Output
 from nowait.core.randomness import CounterRandom
 from nowait.core.rejections import Diverged, GradientRejected, Rejections
+from nowait.core.scaled_gradients import scaling
 from nowait.core.state import ServerState, State, copies, snapshots
 from nowait.core.statistics import lengthened, lengthening, merging
+from nowait.core.stepsizes import Stepsize
 from nowait.core.sums import GradientSum
 from nowait.core.types import Vector, checked_params
 from nowait.core.updates import Sgd, Update
@@ -301,6 +303,8 @@ class Server(Ledger):
         trained = self.trained(self.params)
         self.update.start_with_layout(trained, self._sections.trained)
         self._make_step = self.update.stepper(trained)
+        if self.update.scales_gradient:
+            self._make_step = scaling(self._make_step, self._fresh_stepsize)
         if count := self._sections.num_statistics:
             self._make_step = merging(self._make_step, count, self._weight_of_statistics)
         self.output.start(self.params, CounterRandom(self._seed, "output"))
@@ -432,6 +436,11 @@ class Server(Ledger):
             raise bad(f"the direction of step {self.steps + 1} is not finite")
         if zero != 0.0:
             raise Diverged(f"params after step {self.steps + 1} would not be finite")
+
+    def _fresh_stepsize(self) -> float:
+        """Return the stepsize of a fresh gradient in the next step; 0 if the method has no stepsize rule."""
+        rule = getattr(self.method, "stepsize", None)
+        return rule.fresh(self) if isinstance(rule, Stepsize) else 0.0
 
     def _weight_of_statistics(self) -> float:
         """Return by what fraction a step moves the statistics: 1/M for each gradient in it, and 1/k at least in step k.

@@ -47,6 +47,11 @@ class Update(ABC):
         """The fraction of the last step that is part of the next one; 0 without momentum."""
         return 0.0
 
+    @property
+    def scales_gradient(self) -> bool:
+        """True if a delay rule scales the gradient before it enters the state of the update, instead of the step."""
+        return False
+
     def state(self) -> State:
         """Return the state for a checkpoint. An update that is not a dataclass overrides this and ``restore``."""
         return state_of(self)

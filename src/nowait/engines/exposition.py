@@ -40,6 +40,8 @@ class RunSnapshot:
     """Gradients in whose place the problem raised an exception."""
     bytes_up: int = 0
     bytes_down: int = 0
+    traffic: tuple[int, int] | None = None
+    """Bytes received from other machines and sent to them; None if all workers are on this one."""
     checkpoint_age: float | None = None
     """Seconds since the latest checkpoint was begun; None without checkpoints."""
 
@@ -105,6 +107,9 @@ def _families(run: RunSnapshot) -> Iterator[_Family]:
     yield _one("nowait_worker_errors_total", COUNTER, "Exceptions of the problem in workers.", run.errors)
     yield _one("nowait_gradient_bytes_total", COUNTER, "Bytes of the gradients that workers sent.", run.bytes_up)
     yield _one("nowait_params_bytes_total", COUNTER, "Bytes of the params that workers were sent.", run.bytes_down)
+    received, sent = run.traffic or (None, None)
+    yield _one("nowait_network_received_bytes_total", COUNTER, "Bytes received from other machines.", received)
+    yield _one("nowait_network_sent_bytes_total", COUNTER, "Bytes sent to other machines.", sent)
     yield _one("nowait_checkpoint_age_seconds", GAUGE, "Seconds since the latest checkpoint.", run.checkpoint_age)
     yield from _worker_families(run.by_worker)
 

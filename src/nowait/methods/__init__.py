@@ -15,6 +15,7 @@ from nowait.methods.m_synchronous_sgd import MSynchronousSGD
 from nowait.methods.malenia_sgd import MaleniaSGD
 from nowait.methods.mind_flayer_sgd import MindFlayerSGD
 from nowait.methods.minibatch_sgd import MinibatchSGD
+from nowait.methods.ordered_momentum import OrderedMomentum
 from nowait.methods.piag import PIAG, EqualParts, ShareOfTheRest, WindowRule
 from nowait.methods.picky_sgd import PickySGD
 from nowait.methods.random_assignment import RandomAssignment
@@ -22,7 +23,9 @@ from nowait.methods.rennala_sgd import RennalaSGD
 from nowait.methods.rescaled_asgd import RescaledASGD
 from nowait.methods.ringleader_asgd import RingleaderASGD
 from nowait.methods.ringmaster_asgd import RingmasterASGD
+from nowait.methods.ringmaster_lmo import RingmasterLMO
 from nowait.methods.shuffled_assignment import ShuffledAssignment
+from nowait.methods.stale_synchronous_sgd import StaleSynchronousSGD
 
 __all__ = [
     "ATA",
@@ -43,13 +46,16 @@ __all__ = [
     "MaleniaSGD",
     "MindFlayerSGD",
     "MinibatchSGD",
+    "OrderedMomentum",
     "PickySGD",
     "RandomAssignment",
     "RennalaSGD",
     "RescaledASGD",
     "RingleaderASGD",
     "RingmasterASGD",
+    "RingmasterLMO",
     "ShareOfTheRest",
     "ShuffledAssignment",
+    "StaleSynchronousSGD",
     "WindowRule",
 ]

@@ -8,10 +8,11 @@ from typing import Any, final
 
 import torch
 
-from nowait.core import Layout, Update
+from nowait.core import Layout, Update, checks
 from nowait.core.memory import Stepper
 from nowait.core.state import State
 from nowait.core.types import Vector
+from nowait.pytorch.delays import SCALES
 from nowait.pytorch.flat import tensor_of
 from nowait.pytorch.memory import StepCheck
 from nowait.pytorch.optimizer_kind import OptimizerKind
@@ -44,6 +45,9 @@ class TorchOptimizer(Update):
     optimiser of PyTorch treats all entries alike, it gets one flat vector, which is faster. An optimiser that fails in
     a trial step is refused before workers start.
 
+    ``scale="gradient"`` lets a delay rule scale the gradient, before it enters the moments of Adam, instead of the
+    step: the learning rate of every step is then that of a fresh gradient.
+
     Fused implementations are used where PyTorch has them: they are several times faster, and round differently.
     ``fused=False`` uses none, and ``fused="device"`` only those for params on a device, as earlier versions did.
     An optimiser that treats all entries alike uses as many threads as the server, others use one: no bit depends on it.
@@ -55,12 +59,14 @@ class TorchOptimizer(Update):
         *,
         groups: GroupsArgument | None = None,
         fused: bool | str = True,
+        scale: str = "step",
         **options: Any,
     ) -> None:
         if "lr" in options:
             raise ValueError("leave lr= out: the learning rate is the stepsize, as in nw.DelayAdaptive(0.05)")
         if not isinstance(fused, bool) and fused != "device":
             raise ValueError(f'fused must be True, False or "device", got {fused!r}')
+        self._scale = checks.one_of(scale, SCALES, "scale")
         self._kind = OptimizerKind(checked_class(optimizer), options)
         self._defaults = self._kind.first_trial().defaults
         self._groups, self._fused = checked_groups(groups), fused
@@ -74,9 +80,16 @@ class TorchOptimizer(Update):
         betas = self._defaults.get("betas") or (0.0,)
         return float(self._defaults.get("momentum", 0.0) or betas[0] or 0.0)
 
+    @property
+    def scales_gradient(self) -> bool:
+        """True with ``scale="gradient"``."""
+        return self._scale == "gradient"
+
     def described(self) -> dict[str, Any]:
         """Return the name and the options of the optimiser, for ``config.json``; groups once they are known."""
         options: dict[str, Any] = {"options": dict(self._kind.options), "fused": self._fused}
+        if self.scales_gradient:
+            options["scale"] = self._scale
         if self._groups is not None:
             known = self._groups if isinstance(self._groups, Mapping) else self._found
             options["groups"] = self._groups if known is None else _described(known)
@@ -148,6 +161,8 @@ class TorchOptimizer(Update):
             settings["groups"] = self._groups
         if self._fused is not True:
             settings["fused"] = self._fused
+        if self.scales_gradient:
+            settings["scale"] = self._scale
         options = "".join(f", {name}={value!r}" for name, value in settings.items())
         return f"TorchOptimizer({self._kind.optimizer.__name__}{options})"
 

@@ -181,8 +181,8 @@ class PhaseTotals:
         since = np.where(since == AWAY, time, since)  # a report of a worker that has left
 
         sent = np.clip(self._steps.of(rows["version"][order]), since, time)
-        began = np.clip(rows["started"][order], sent, time)
-        done = np.minimum(began + np.maximum(0.0, rows["compute_seconds"][order]), time)
+        began = np.fmin(np.fmax(rows["started"][order], sent), time)  # these ignore NaN, which a host might report
+        done = np.fmin(began + np.fmax(0.0, rows["compute_seconds"][order]), time)
         is_new = job_before == UNKNOWN
         has_gap = ~is_new & (job - job_before > 1)
         is_unknown = has_gap & (not self._complete)

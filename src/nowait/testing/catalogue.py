@@ -24,6 +24,7 @@ CATALOGUE: dict[str, Method] = {
     "MindFlayerSGD": methods.MindFlayerSGD(Constant(0.1), timeout_seconds=2.0, trials=2),
     "MindFlayerSGD, some rest": methods.MindFlayerSGD(Constant(0.1), timeout_seconds=2.0, trials=[2, 0, 1]),
     "MinibatchSGD": methods.MinibatchSGD(Constant(0.1)),
+    "OrderedMomentum": methods.OrderedMomentum(DelayAdaptive(0.02), beta=0.5),
     "PIAG": methods.PIAG(0.9),
     "PIAG, EqualParts": methods.PIAG(0.9, methods.EqualParts()),
     "PickySGD": methods.PickySGD(Constant(0.05), radius=0.2),
@@ -34,5 +35,8 @@ CATALOGUE: dict[str, Method] = {
     "RingleaderASGD": methods.RingleaderASGD(Constant(0.05)),
     "RingmasterASGD": methods.RingmasterASGD(Constant(0.05), max_delay=4),
     "RingmasterASGD, cancel_stale=True": methods.RingmasterASGD(Constant(0.05), max_delay=4, cancel_stale=True),
+    "RingmasterLMO": methods.RingmasterLMO(Constant(0.3), "euclidean"),
+    "RingmasterLMO, constant": methods.RingmasterLMO(Constant(0.05), "sign", max_delay=6, beta=0.5),
     "ShuffledAssignment": methods.ShuffledAssignment(DelayAdaptive(0.05)),
+    "StaleSynchronousSGD": methods.StaleSynchronousSGD(Constant(0.05), slack=2),
 }

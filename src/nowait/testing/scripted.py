@@ -171,7 +171,7 @@ class ScriptedTransport:
     each loss unless ``reopens`` is False.
     """
 
-    engine = "scripted"
+    engine, traffic = "scripted", None
     fds: frozenset[int] = frozenset()
 
     def __init__(

@@ -83,7 +83,7 @@ def train_scripted(
         method,
         params,
         numbers,
-        update=capabilities.usual_update() if update is None else update,
+        update=capabilities.update_for(method) if update is None else update,
         output=output,
         seed=seed,
         log=recorder,

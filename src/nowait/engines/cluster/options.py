@@ -31,8 +31,8 @@ class RayCluster:
     on other nodes connect to this port of the driver's machine, where the server runs.
 
     Params and gradients use shared memory on the driver's node (``shared_memory=False``: the network there too). To
-    other nodes they use authenticated connections, encrypted unless ``encrypt=False``, which is faster for params
-    of megabytes on a fast network that you trust.
+    other nodes they use authenticated connections, encrypted unless ``encrypt=False``, which saves
+    time only on processors without instructions for AES.
 
     A run waits ``start_seconds`` for room for its workers, at the start and when all are lost. A host that sends
     nothing for ``heartbeat_seconds`` is replaced. One that has had no workers for ``idle_seconds`` is given back to the

@@ -89,6 +89,11 @@ class RayTransport:
             self._fds_of, self._fds = current, local | listener | network
         return self._fds
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes were received from other machines and sent to them."""
+        return self._gateway.traffic
+
     def open(self) -> None:
         """Bind the sockets, ask Ray for hosts, and launch the zygote of the evaluator."""
         with contextlib.ExitStack() as stack:

@@ -25,8 +25,8 @@ class Listen:
     ``workers`` is a number, or the fewest and the most, as in ``nw.train``: the run begins when there is room for the
     fewest, and workers join and leave at any time.
 
-    Connections are authenticated with the key, and encrypted unless ``encrypt=False``, which is faster for params
-    of megabytes on a fast network that you trust.
+    Connections are authenticated with the key, and encrypted unless ``encrypt=False``, which saves time only
+    on processors without instructions for AES.
 
     ``wire`` and ``points_wire`` send gradients and params in fewer bytes, as in ``nw.RayCluster``.
 

@@ -95,6 +95,11 @@ class ListenTransport:
             self._fds_of, self._fds = current, local | network
         return self._fds
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes were received from other machines and sent to them."""
+        return self._gateway.traffic
+
     def open(self) -> None:
         """Listen, and launch the zygote of the evaluator."""
         with contextlib.ExitStack() as stack:

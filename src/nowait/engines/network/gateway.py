@@ -88,6 +88,11 @@ class Gateway:
         """The descriptors to poll for input. A new object whenever they change."""
         return self._socket.fds
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes were received from hosts and sent to them."""
+        return self._socket.traffic
+
     def flush(self) -> None:
         """Send the orders that were collected."""
         for pool in self.pools.values():

@@ -48,6 +48,7 @@ class Link:
         self._drained = False
         """True if the latest read has returned all bytes that had arrived."""
         self._waking_bytes = 1
+        self.bytes_received = self.bytes_sent = 0
         self.closed = False
 
     def receive(self) -> Message | None:
@@ -78,6 +79,7 @@ class Link:
             raise DisconnectedError(_reason(error)) from None
         if count == 0 and connection.ended:
             raise DisconnectedError(ENDED)
+        self.bytes_received += count
         self._drained = 0 < count < len(view)
         connection.received(count)
         return True
@@ -87,14 +89,17 @@ class Link:
         count = max(1, min(missing, WAKING_BYTES))
         if count != self._waking_bytes and CAN_WAIT_FOR_BYTES and not self.closed:
             self._waking_bytes = count
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            with contextlib.suppress(OSError):  # it only saves time
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def write(self) -> bool:
         """Send what waits to be sent, as far as the system takes it. Returns True if nothing is left."""
         connection, send = self.connection, self._socket.send
         try:
             while view := connection.outgoing():
-                connection.sent(send(view))
+                count = send(view)
+                self.bytes_sent += count
+                connection.sent(count)
         except BlockingIOError:
             return False
         except OSError as error:

@@ -114,6 +114,8 @@ class ServerSocket:
         self._links: dict[bytes, Link] = {}
         """The connections that have authenticated."""
         self._by_fd: dict[int, Link] = {}
+        self._past_traffic = (0, 0)
+        """Bytes of connections that are closed."""
         self._writers = _Writers()
         self._lost: deque[tuple[bytes, Lost]] = deque()
         self._unread: set[Link] = set()
@@ -141,6 +143,13 @@ class ServerSocket:
     def _update_fds(self) -> None:
         self.fds = frozenset([self._listener.fileno(), self._writers.fd, *self._by_fd])
         """The descriptors to poll for input. A new object whenever they change."""
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many bytes were received from hosts and sent to them."""
+        received, sent = self._past_traffic
+        links = self._by_fd.values()
+        return received + sum(link.bytes_received for link in links), sent + sum(link.bytes_sent for link in links)
 
     def expect(self, hosts: int) -> None:
         """Set the number of hosts that are expected to connect."""
@@ -262,7 +271,9 @@ class ServerSocket:
         self._unread.discard(link)
         self._unauthenticated.remove(link)
         self._deadlines.pop(link, None)
-        self._by_fd.pop(link.fd, None)
+        if self._by_fd.pop(link.fd, None) is not None:
+            received, sent = self._past_traffic
+            self._past_traffic = (received + link.bytes_received, sent + link.bytes_sent)
         self._links.pop(self._identities.pop(link, b""), None)
         self._update_fds()
 

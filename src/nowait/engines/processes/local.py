@@ -109,7 +109,7 @@ class LocalPools:
 class LocalTransport:
     """All workers on this machine, with one zygote and room for any number of them."""
 
-    engine = "processes"
+    engine, traffic = "processes", None
 
     def __init__(self, resources: SharedResources, zygote: Zygote, threads: int, log: Path | None) -> None:
         self._resources, self._threads, self._log = resources, threads, log

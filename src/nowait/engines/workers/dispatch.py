@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, final
 
@@ -172,7 +173,7 @@ class Dispatcher:
             return
         if kind == ReportKind.TRAINING_LOSS:
             self.session.training_losses.add(value)
-        else:
+        elif 0 <= value < math.inf and 0 <= second < math.inf:
             self._recorder.loaded(worker, value, second)
 
     def _on_loss(self, number: int, loss: float) -> None:

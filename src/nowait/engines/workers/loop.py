@@ -180,9 +180,8 @@ class Loop:
         if metrics is not None and now >= self._next_snapshot:
             self._next_snapshot = now + SECONDS_BETWEEN_SNAPSHOTS
             if self._snapshots is None:
-                self._snapshots = Snapshots(
-                    self._parts, self._session, self._workforce.failures, self._transport.engine
-                )
+                failures, transport = self._workforce.failures, self._transport
+                self._snapshots = Snapshots(self._parts, self._session, failures, transport)
             metrics.show(self._snapshots.take(now))
         if self._parts.keeper is not None and now >= self._next_write:
             self._next_write = now + SECONDS_BETWEEN_WRITES

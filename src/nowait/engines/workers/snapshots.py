@@ -11,6 +11,7 @@ from nowait.core.memory import to_host
 from nowait.engines.exposition import RunSnapshot
 from nowait.engines.session import Parts, Session
 from nowait.engines.workers.failures import Failures
+from nowait.engines.workers.transport import Transport
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 RECENT = 2_000
@@ -21,8 +22,8 @@ RECENT = 2_000
 class Snapshots:
     """Describes a run that goes on."""
 
-    def __init__(self, parts: Parts, session: Session, failures: Failures, engine: str) -> None:
-        self._parts, self._session, self._failures, self._engine = parts, session, failures, engine
+    def __init__(self, parts: Parts, session: Session, failures: Failures, transport: Transport) -> None:
+        self._parts, self._session, self._failures, self._transport = parts, session, failures, transport
         params = to_host(parts.server.params)
         self._params_bytes = params.nbytes
         self._gradient_bytes = parts.capabilities.message_bytes(params)
@@ -34,7 +35,7 @@ class Snapshots:
         quantiles = np.quantile(delays, QUANTILES).tolist() if len(delays) else []
         return RunSnapshot(
             method=str(parts.config.get("method", {}).get("type", "")),
-            engine=self._engine,
+            engine=self._transport.engine,
             seconds=now,
             steps=server.steps,
             counts=replace(server.counts),
@@ -47,5 +48,6 @@ class Snapshots:
             errors=self._failures.errors,
             bytes_up=tally.arrivals * self._gradient_bytes,
             bytes_down=(server.num_tickets - tally.repeats) * self._params_bytes,
+            traffic=self._transport.traffic,
             checkpoint_age=None if parts.keeper is None else max(0.0, now - parts.keeper.latest),
         )

@@ -101,6 +101,10 @@ class Transport(Protocol):
     def fds(self) -> frozenset[int]:
         """The file descriptors to poll for input. A new object whenever they change."""
 
+    @property
+    def traffic(self) -> tuple[int, int] | None:
+        """How many bytes were received from other machines and sent to them; None if there are none."""
+
     def open(self) -> None:
         """Begin to open the places; ``Opened`` events follow."""
 
