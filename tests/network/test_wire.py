@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -234,6 +235,7 @@ def test_the_trace_says_what_was_sent_and_a_replay_rounds_in_the_same_way(tmp_pa
     trace = replace(run.trace, sent=sent)
     trace.save(tmp_path / "trace.npz")
     trace.write(tmp_path / "trace.rows")
+    assert pickle.loads(pickle.dumps(trace)).sent == sent
     for loaded in (trace, nw.Trace.load(tmp_path / "trace.npz"), nw.Trace.load(tmp_path / "trace.rows")):
         assert loaded.sent == sent
         again = nw.replay(loaded, problem, method)

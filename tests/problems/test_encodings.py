@@ -343,6 +343,9 @@ def test_statistics_are_sent_as_they_are():
     assert same_bits(sent(codec, out), out)
     assert codec.num_bytes == problem.message_bytes(out) == 8 + 24
     assert Capabilities.of(problem).num_statistics == 3
+    near = problem._at(gradient)
+    assert same_bits(near[3:], gradient[3:]), "nor are those of points rounded"
+    assert near[0] != gradient[0]
 
 
 @pytest.mark.parametrize("encoding", WIRES)

@@ -8,7 +8,7 @@ import numpy as np
 
 import nowait as nw
 from faulty import Faulty, train_until
-from nowait.engines.signals import first_sigterm
+from nowait.engines.signals import first_signals
 
 METHOD = nw.AsynchronousSGD(nw.Constant(0.05))
 
@@ -86,10 +86,10 @@ def test_the_first_sigterm_calls_and_the_second_does_what_it_did_before():
     called, before = [], []
     old = signal.signal(signal.SIGTERM, lambda *_: before.append(True))
     try:
-        with first_sigterm(lambda: called.append(True)):
+        with first_signals(called.append, [signal.SIGTERM]):
             for _ in range(3):
                 os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, old)
-    assert (len(called), len(before)) == (1, 3)
+    assert (called, len(before)) == (["SIGTERM"], 3)

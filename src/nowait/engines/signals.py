@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self, final
 
@@ -15,12 +15,12 @@ HANGUP = getattr(signal, "SIGHUP", None)
 
 
 @contextlib.contextmanager
-def first_signals(call: Callable[[str], object]) -> Iterator[None]:
-    """In the main thread, the first SIGINT or SIGTERM calls a function; another one does what it did before."""
+def first_signals(call: Callable[[str], object], numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
+    """In the main thread, the first of these signals calls a function; another one does what it did before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS}
+    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in numbers}
 
     def restore() -> None:
         for number, handler in before.items():
@@ -30,32 +30,13 @@ def first_signals(call: Callable[[str], object]) -> Iterator[None]:
         restore()
         call(signal.Signals(number).name)
 
-    for number in SIGNALS:
+    for number in numbers:
         if before[number] is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, on_signal)
     try:
         yield
     finally:
         restore()
-
-
-@contextlib.contextmanager
-def first_sigterm(call: Callable[[], object]) -> Iterator[None]:
-    """In the main thread, the first SIGTERM calls a function; a second one does what it did before."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
-
-    def on_signal(*_: object) -> None:
-        signal.signal(signal.SIGTERM, before)
-        call()
-
-    signal.signal(signal.SIGTERM, on_signal)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @final

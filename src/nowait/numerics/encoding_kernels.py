@@ -204,6 +204,30 @@ def to_codes(vector: Any, codes: Any, scales: Any, block: int, least: Any) -> No
             codes[i] = _code_of(np.float64(vector[i]), divisor)
 
 
+@divides_like_numpy
+def to_codes_and_rest(vector: Any, before: Any, after: Any, codes: Any, scales: Any, block: int, least: Any) -> bool:
+    """Write codes and scales of v + e, and what they lose to ``after``, where v is the vector and e is ``before``.
+
+    Returns False if v + e is not finite; then ``after`` means nothing.
+    """
+    bad = 0
+    for start in range(0, vector.size, block):
+        end = min(start + block, vector.size)
+        for i in range(start, end):
+            after[i] = vector[i] + before[i]
+        most = _largest_magnitude(after, start, end)
+        scale = _scale_of(most, least)
+        scales[start // block] = scale
+        bad += most - most != 0
+        divisor = scale if scale > 0.0 else np.inf
+        for i in range(start, end):
+            whole = after[i]
+            code = _code_of(np.float64(whole), divisor)
+            codes[i] = code
+            after[i] = whole - np.float64(code) * scale
+    return bad == 0
+
+
 @compiled
 def from_codes(codes: Any, scales: Any, vector: Any, block: int) -> None:
     """Write code times scale into a vector."""

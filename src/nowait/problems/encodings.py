@@ -180,6 +180,10 @@ class Integers8(Codec):
         """Write scales and integers."""
         kernels().to_codes(vector, *self._parts(out), BLOCK, self._least)
 
+    def encode_sum(self, vector: Vector, before: Vector, after: Vector, out: Bytes) -> bool:
+        """Write scales and integers of v + e."""
+        return bool(kernels().to_codes_and_rest(vector, before, after, *self._parts(out), BLOCK, self._least))
+
     def decode(self, code: Bytes, out: Vector) -> None:
         """Read scales and integers."""
         kernels().from_codes(*self._parts(code), out, BLOCK)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address
 from nowait.engines.processes.pool import start_zygote
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.signals import first_sigterm
+from nowait.engines.signals import first_signals
 from nowait.engines.workers.transport import GRACE_SECONDS
 
 
@@ -58,7 +59,7 @@ class Host:
         try:
             with contextlib.ExitStack() as stack:
                 relay = _relay(self._settings, stack)
-                stack.enter_context(first_sigterm(lambda: relay.leave(GRACE_SECONDS)))
+                stack.enter_context(first_signals(lambda _: relay.leave(GRACE_SECONDS), [signal.SIGTERM]))
                 return relay.run()
         except DisconnectedError as error:
             return f"the connection to the server broke: {error}"
@@ -90,7 +91,7 @@ def _serve_locally(settings: HostSettings, local_address: tuple[str, bytes]) -> 
         control.connect(name)
         control.send(password + settings.identity)
         zygote = _start_zygote(settings, control)
-    with first_sigterm(zygote.terminate):  # which tells the server
+    with first_signals(lambda _: zygote.terminate(), [signal.SIGTERM]):  # the zygote tells the server
         status = zygote.wait()
     return f"the process that starts workers ended with status {status}"
 
