@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 import nowait as nw
+import nowait.engines.listen.client as client_module
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.listen.client import Client, ClientSettings, RefusedByServerError, ask_to_drain
 from nowait.engines.listen.joining import PIECE_REQUEST, Joining, Welcome, drain_request
@@ -250,16 +251,19 @@ def test_a_worker_with_another_key_says_that_the_server_does_not_accept_it(stack
     address = replace(transport._gateway.address, secret=bytes(32))
     client = stack.enter_context(Client(ClientSettings(address, workers=1, threads=1)))
     monkeypatch.setattr(client, "_prepare", lambda: None)
-    finish = HostSocket.finish_handshake
+    tries, finish = [], HostSocket.finish_handshake
 
     def serve_and_finish(self, seconds):
+        tries.append(seconds)
         list(transport.receive(readable(transport.fds)))  # accepts the connection
         list(transport.receive(readable(transport.fds)))  # reads the greeting
         finish(self, seconds)
 
     monkeypatch.setattr(HostSocket, "finish_handshake", serve_and_finish)
+    monkeypatch.setattr(client_module, "sleep", lambda seconds: None)
     with pytest.raises(RefusedByServerError, match="the server does not accept this key"):
         client.run()
+    assert len(tries) == 3, "a broken connection looks the same"
 
 
 def test_a_worker_gives_up_when_nobody_listens(stack, monkeypatch):

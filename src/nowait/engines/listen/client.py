@@ -44,6 +44,9 @@ logger = logging.getLogger("nowait.listen")
 SECONDS_FOR_A_REPLY = 120.0
 CODE, JOB, SETTINGS = 0, 1, 2
 """The numbers of the parts."""
+REJECTIONS = 3
+"""How often the server closes connections during the handshake until that means that it does not accept the key: once
+may be the network."""
 MOST_RESTARTS = 5
 """How often in a row the process that starts workers may be killed before this host gives up."""
 
@@ -85,6 +88,7 @@ class Client:
         self._pauses = Pauses()
         self._accepted = False
         """True if the server has accepted the key before."""
+        self._rejections = 0
         self._machine: Machine | None = None
         self._prepared: Prepared | None = None
         self._kept: dict[str, Payload] = {}
@@ -158,7 +162,8 @@ class Client:
             try:
                 return self._try_to_join()
             except NotAcceptedError as error:
-                if not self._accepted:
+                self._rejections += 1
+                if not self._accepted and (str(error) != CLOSED_DURING_HANDSHAKE or self._rejections >= REJECTIONS):
                     raise RefusedByServerError(_not_accepted(error)) from None
                 cause = str(error)
             except (DisconnectedError, ProtocolError) as error:
