@@ -80,7 +80,7 @@ class Setting:
         output = self._stack.enter_context((self.folder / f"output {len(self.workers)}").open("wb"))
         process = subprocess.Popen(
             [*prefix, *command, "--connect", f"{host}:{port}", *options],
-            env=os.environ | {"PYTHONPATH": source},
+            env=os.environ | {"PYTHONPATH": source, "TMPDIR": str(self.folder)},
             cwd=self.folder,
             stderr=output,
         )
