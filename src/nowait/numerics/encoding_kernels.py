@@ -84,6 +84,23 @@ def round_and_keep_rest(vector: Any, rest: Any, dropped: Any, smallest: Any, rou
         rest[i] = whole - vector[i]
 
 
+@compiled
+def to_numbers_and_rest(vector: Any, before: Any, after: Any, out: Any, rounding: Any) -> bool:
+    """Write v + e as numbers of a smaller format, and what is lost to ``after``. v is the vector and e is ``before``.
+
+    Returns False if v + e is not finite; then ``after`` means nothing.
+    """
+    dropped, smallest, rounder, largest = rounding
+    bad = 0
+    for i in range(vector.size):
+        whole = vector[i] + before[i]
+        bad += whole - whole != 0
+        near = rounded(np.float64(whole), dropped, smallest, rounder, largest)
+        out[i] = near
+        after[i] = whole - near
+    return bad == 0
+
+
 @inlined
 def _word_of(x: Any, rounding: Any, offset: Any, words: Any) -> Any:
     """Return the 16-bit word of the number of a smaller format that is nearest to x, as ``rounded`` returns it.

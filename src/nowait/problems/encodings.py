@@ -135,6 +135,11 @@ class Single(Codec):
         """Write the nearest float32 numbers."""
         kernels().round_into(vector, out[: self._size].view(np.float32), *FORMATS["float32"].rounding)
 
+    def encode_sum(self, vector: Vector, before: Vector, after: Vector, out: Bytes) -> bool:
+        """Write the float32 numbers nearest to v + e."""
+        numbers = out[: self._size].view(np.float32)
+        return bool(kernels().to_numbers_and_rest(vector, before, after, numbers, FORMATS["float32"].rounding))
+
     def decode(self, code: Bytes, out: Vector) -> None:
         """Read float32 numbers."""
         out[:] = code[: self._size].view(np.float32)
