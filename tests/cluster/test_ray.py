@@ -515,7 +515,7 @@ def test_a_connection_that_breaks_costs_a_host_but_not_the_run(only, monkeypatch
 def test_what_it_needs_and_what_it_refuses():
     quadratic = Faulty()
     for options, message in [
-        ({"engine": "odd"}, "engine must be 'processes', 'ray' or nw.RayCluster"),
+        ({"engine": "odd"}, "engine must be 'processes', 'ray', nw.RayCluster"),
         ({"workers": (2, 4)}, "a fewest and a most are for engine='ray'"),
         ({"workers": (2, 4, 5), "engine": "ray"}, "workers must be a number, or the fewest and the most"),
         ({"workers": (4, 2), "engine": "ray"}, "the most workers must be an integer of at least 4"),

@@ -159,6 +159,9 @@ def test_the_users_own_modules_are_sent_and_written(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
     (tmp_path / "script.py").write_bytes(b"")
+    (tmp_path / "target" / "numba.dist-info").mkdir(parents=True)
+    (tmp_path / "target" / "lib").mkdir()
+    (tmp_path / "target" / "lib" / "__init__.py").write_bytes(b"")
     modules = {
         "mine": a_module("mine", tmp_path / "mine.py"),
         "pack": a_module("pack", tmp_path / "pack" / "__init__.py", package=True),
@@ -166,6 +169,7 @@ def test_the_users_own_modules_are_sent_and_written(tmp_path):
         "__main__": a_module("__main__", tmp_path / "script.py"),
         "renamed": a_module("renamed", tmp_path / "mine.py"),
         "gone": a_module("gone", tmp_path / "gone.py"),
+        "lib": a_module("lib", tmp_path / "target" / "lib" / "__init__.py", package=True),
         "nowait": nw,
         "json": json,
         "pytest": pytest,

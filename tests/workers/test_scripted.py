@@ -15,7 +15,19 @@ from nowait.engines.fingerprint import Identification
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER
 from nowait.engines.workers.transport import HOME
 from nowait.testing import CATALOGUE, ENGINE_CHECKS, train_scripted
-from nowait.testing.scripted import Call, Die, Hang, Lose, Open, Report, ReportAgain, ReportAndDie, Wait
+from nowait.testing.scripted import (
+    Call,
+    Die,
+    Hang,
+    Leave,
+    LeaveWorker,
+    Lose,
+    Open,
+    Report,
+    ReportAgain,
+    ReportAndDie,
+    Wait,
+)
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
 ORDER = [2, 0, 1, 1, 2, 2, 0, 2]
@@ -74,6 +86,13 @@ def test_every_method_replays_to_the_same_bits_after_deaths_errors_and_bad_gradi
     run = train_scripted(problem, CATALOGUE[name], workers=4, steps=25, output=output, script=script)
     assert run.stats.steps == 25
     check_that_it_replays(run, problem, CATALOGUE[name], output=nw.UniformAverage())
+
+
+def test_workers_that_are_replaced_after_the_first_round_of_fedat_join_a_tier(caplog):
+    """Worker 0 is lost in the first round, which ends with its loss; then worker 1 is lost, and both come back."""
+    run = train_scripted(Faulty(), CATALOGUE["FedAT"], workers=2, steps=25, script=[Report(1), Lose(0)])
+    assert run.stats.steps == 25
+    check_that_it_replays(run, Faulty(), CATALOGUE["FedAT"])
 
 
 def test_a_killed_worker_is_replaced_and_loses_one_gradient(caplog):
@@ -436,17 +455,19 @@ def test_versions_and_channels_are_released():
 
 
 def happenings():
-    worker = st.integers(0, 4)
+    worker, seconds = st.integers(0, 4), st.sampled_from([0.0, 0.01, 3.0])
     return st.one_of(
-        st.builds(Report),
-        st.builds(Report, worker),
-        st.builds(Report, st.just(EVALUATOR)),
+        st.builds(Report, st.none(), seconds, seconds),
+        st.builds(Report, worker, seconds, seconds),
+        st.builds(Report, st.just(EVALUATOR), seconds, seconds),
         st.builds(ReportAgain, worker),
         st.builds(Die, worker, st.sampled_from([-9, -11, 0, 3])),
         st.builds(Die, st.just(EVALUATOR)),
         st.builds(ReportAndDie, worker),
         st.builds(Hang, worker),
         st.builds(Lose, st.integers(HOME, 2)),
+        st.builds(Leave, st.integers(1, 2), st.sampled_from([0.0, 0.2, 30.0])),
+        st.builds(LeaveWorker, worker),
         st.builds(Open, st.integers(1, 2), st.integers(0, 3)),
         st.builds(Wait, st.sampled_from([0.0, 0.3, 200.0])),
     )

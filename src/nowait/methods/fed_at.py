@@ -141,6 +141,7 @@ class FedAT(Method):
         by_speed = sorted(server.workers, key=lambda worker: (self.seconds.get(worker, math.inf), worker))
         count = min(self.tiers, len(by_speed))
         bounds = [len(by_speed) * number // count for number in range(count + 1)]
+        self.home = {}  # a worker that left before has no tier yet
         self.groups = [self._new_tier(server, by_speed[begin:end]) for begin, end in pairwise(bounds)]
         self.dealt = True
         for tier in self.groups:

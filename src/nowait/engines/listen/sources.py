@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import sys
@@ -49,17 +50,23 @@ def _files(modules: Iterable[tuple[str, Any]]) -> dict[str, Path]:
             continue
         relative = name.replace(".", "/") + ("/__init__.py" if is_package else ".py")
         path = Path(file)
-        if path.is_file() and path.as_posix().endswith(f"/{relative}") and not _is_installed(path):
+        if path.is_file() and path.as_posix().endswith(f"/{relative}") and not _is_installed(path, relative):
             found[relative] = path
     return found
 
 
-def _is_installed(path: Path) -> bool:
+def _is_installed(path: Path, relative: str) -> bool:
     """Return True for a file of Python itself or of an installed package."""
-    if any(part in INSTALLED for part in path.parts):
+    if any(part in INSTALLED for part in path.parts) or _has_packages(path.parents[relative.count("/")]):
         return True
     paths = sysconfig.get_paths()
     return any(path.is_relative_to(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+@functools.cache
+def _has_packages(folder: Path) -> bool:
+    """Return True for a folder with installed packages, such as one of ``pip install --target``."""
+    return any(folder.glob("*.dist-info"))
 
 
 def to_bytes(sources: Mapping[str, bytes]) -> bytes:
