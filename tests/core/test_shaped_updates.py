@@ -135,6 +135,8 @@ def test_tensors_and_arrays_take_the_same_steps_and_state_goes_from_one_to_the_o
         (lambda: nw.LMO(newton_schulz_steps=0), "newton_schulz_steps must be"),
         (lambda: nw.Muon(adjust="rms"), "adjust must be one of 'original', 'match_rms_adamw'"),
         (lambda: nw.Muon(rest=0.1), "rest must be"),
+        (lambda: nw.Muon(exclude="head"), "exclude must be names of tensors"),
+        (lambda: nw.Muon(exclude=3), "exclude must be names of tensors"),
         (lambda: nw.Muon(weight_decay=-1.0), "weight_decay must be"),
         (lambda: nw.Muon(exclude=["head"]).check(LAYOUT), "exclude names 'head', but the tensors are tall, bias"),
     ],

@@ -4,6 +4,7 @@ import http.client
 import math
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from faulty import Faulty
 from nowait.api.train_arguments import checked_metrics_address
 from nowait.core.ledger import Counts
 from nowait.engines import metrics_server
-from nowait.engines.exposition import RunSnapshot, exposition
+from nowait.engines.exposition import RunSnapshot, exposition, growing_seconds
 from nowait.engines.metrics_server import MetricsServer
 from nowait.recording.phases import PHASES, Phases
 from nowait.recording.worker_stats import WorkerStats
@@ -30,6 +31,7 @@ SNAPSHOT = RunSnapshot(
     counts=Counts(gradients=41, dropped=1, rejected=2, late=3, lost=4, cancelled=5),
     num_workers=2,
     by_worker=WORKERS,
+    phase_seconds=growing_seconds(WORKERS, {}),
     loss=math.inf,
     metrics={"accuracy": 0.5, "perplexity": math.nan},
     delays={0.5: 2.0, 1.0: 7.0},
@@ -52,6 +54,15 @@ def samples_of(text):
 
 
 # The text
+
+
+def test_counters_never_decrease():
+    before = growing_seconds(WORKERS, {})
+    assert (before[0, "unfinished"], before[0, "computing"], before[1, "waiting"]) == (2.5, 2.5, 1.0)
+    less = replace(WORKERS[0], phases=Phases(computing=2.0, sending=0.75, unfinished=4.0), in_flight=2.0)
+    after = growing_seconds([less], before)
+    assert (after[0, "unfinished"], after[0, "computing"], after[0, "sending"]) == (2.5, 2.5, 0.75)
+    assert after[1, "waiting"] == 1.0
 
 
 def test_prometheus_reads_every_number():

@@ -206,6 +206,7 @@ def transferred(offer, missing, tamper=lambda piece: piece):
     waiting, requests = [], []
     checks = Requests()
     download = Download(missing, waiting.append)
+    download.begin()
     while not download.complete:
         requests.append(checks.read(waiting.pop(0)))
         download.received(tamper(offer.piece(requests[-1])))

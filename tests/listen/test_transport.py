@@ -6,6 +6,7 @@ import logging
 import select
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 
@@ -13,11 +14,14 @@ pytest.importorskip("cryptography")
 
 import nowait as nw
 import nowait.engines.listen.client as client_module
+import nowait.engines.listen.transport as transport_module
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.listen.client import Client, ClientSettings, RefusedByServerError, ask_to_drain
-from nowait.engines.listen.joining import PIECE_REQUEST, Joining, Welcome, drain_request
-from nowait.engines.listen.transport import ListenTransport
+from nowait.engines.listen.joining import PIECE_REQUEST, PIECES_IN_TRANSIT, Joining, Welcome, drain_request
+from nowait.engines.listen.table import SECONDS_TO_EXIT
+from nowait.engines.listen.transport import SPARE_MESSAGES, ListenTransport
 from nowait.engines.listen.versions import library_version, python_version
+from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import DisconnectedError
 from nowait.engines.network.messages import AHEAD, Format, MessageKind
 from nowait.engines.network.relay import DRAINED
@@ -121,6 +125,59 @@ def test_a_host_that_connects_again_takes_the_place_of_its_earlier_connection(st
     events, messages = exchange(transport, [first, second], lambda _, messages: len(messages) == 2)
     assert events == [Gone(1, "the host machine is lost (it connected again)")]
     assert sorted(message.kind if message else 0 for message in messages) == [0, MessageKind.WELCOME]
+
+
+def test_a_host_that_joins_twice_is_given_up_whenever_it_does(stack, transport):
+    """The second time it waits for a comparison of problems, which is made later."""
+    host, _ = joined(stack, transport)
+    host.send(MessageKind.JOIN, replace(JOINING, problem=Fingerprint(5, "float64", 1.0)).to_bytes())
+    assert answer(transport, host) is None
+    waiting = a_host(stack, transport, b"2")
+    for number in (1.0, 2.0):
+        waiting.send(MessageKind.JOIN, replace(JOINING, problem=Fingerprint(5, "float64", number)).to_bytes())
+    assert answer(transport, waiting) is None
+    transport._comparison.answered((5, "float64", 1.0))
+    assert list(transport.tick(1, 1)) == []
+
+
+def test_what_a_comparison_finds_wrong_ends_a_host_and_not_the_run(stack, transport, monkeypatch):
+    host = a_host(stack, transport)
+    host.send(MessageKind.JOIN, replace(JOINING, problem=Fingerprint(5, "float64", 1.0)).to_bytes())
+    exchange(transport, [host], lambda *_: any(one.waits_for for one in transport._hosts.by_identity.values()))
+    transport._comparison.answered((5, "float64", 1.0))
+
+    def joins(*_):
+        raise ProtocolError("it is wrong")
+
+    monkeypatch.setattr(transport._hosts, "joins", joins, raising=False)
+    assert list(transport.tick(1, 1)) == []
+    assert transport._hosts.by_identity == {}
+
+
+def test_a_host_cannot_ask_for_the_whole_job_at_once(stack, transport, monkeypatch):
+    host, _ = joined(stack, transport)
+    monkeypatch.setattr(transport._gateway._socket, "queued", lambda _: PIECES_IN_TRANSIT + SPARE_MESSAGES + 1)
+    host.send(MessageKind.SEND_JOB, PIECE_REQUEST.pack(1, 0))
+    assert answer(transport, host) is None
+
+
+def test_a_host_that_was_told_to_exit_has_some_seconds(stack, transport, monkeypatch):
+    host, _ = joined(stack, transport)
+    host.send(MessageKind.READY, AHEAD.pack(0.0))
+    exchange(transport, [host], lambda events, _: events)
+    transport.dismiss(1)
+    assert transport._hosts.take_lingering(monotonic()) == []
+    assert list(transport._hosts.dismissed) == [b"1"]
+    monkeypatch.setattr(transport_module, "monotonic", lambda: monotonic() + SECONDS_TO_EXIT + 1)
+    list(transport.tick(0, 1))
+    assert transport._hosts.dismissed == {}
+    assert b"1" not in transport._gateway._socket._links
+
+
+def test_a_transport_may_be_closed_twice(stack, transport):
+    joined(stack, transport)
+    transport.close()
+    transport.close()
 
 
 @pytest.mark.parametrize(
@@ -261,6 +318,7 @@ def test_a_worker_with_another_key_says_that_the_server_does_not_accept_it(stack
 
     monkeypatch.setattr(HostSocket, "finish_handshake", serve_and_finish)
     monkeypatch.setattr(client_module, "sleep", lambda seconds: None)
+    monkeypatch.setattr(client_module, "REJECTED_SECONDS", 0.0)
     with pytest.raises(RefusedByServerError, match="the server does not accept this key"):
         client.run()
     assert len(tries) == 3, "a broken connection looks the same"

@@ -437,3 +437,10 @@ def test_ordered_momentum_has_the_params_of_gradients_that_came_in_the_order_of_
         moved += 0.03 * sum(beta**power for power in range(late + 1)) * gradient
     np.testing.assert_allclose(run.last, QUADRATIC.initial() - moved, rtol=1e-10)
     assert run.trace.delay.max() > 2 * size
+
+
+def test_ordered_momentum_forgets_which_gradients_it_has(monkeypatch):
+    """A long run must not need more and more memory."""
+    method = nw.OrderedMomentum(0.01, beta=0.5)
+    nw.simulate(QUADRATIC, method, UNEVEN, steps=400, callbacks=[lambda control: None])
+    assert len(method.momentum._coefficients) <= 10

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from nowait.engines.network.contents import grace_seconds
-from nowait.engines.network.gateway import Disconnected, Failed, Gateway, Other, Ready
+from nowait.engines.network.gateway import MOST_QUEUED, Disconnected, Failed, Gateway, Other, Ready
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE, POINT_ORDER, START, Message, MessageKind
 from nowait.engines.processes.mailbox import Mailbox
@@ -26,10 +26,19 @@ class RecordingSocket:
     """In the place of the server's socket: keeps what is sent."""
 
     def __init__(self):
-        self.sent, self.disconnected = [], []
+        self.sent, self.disconnected, self.detached, self.waiting = [], [], [], 0
 
     def disconnect(self, identity):
         self.disconnected.append(identity)
+
+    def queued(self, receiver):
+        return self.waiting
+
+    def detach(self, sender):
+        self.detached.append(sender)
+
+    def end(self, receiver):
+        pass
 
     def send(self, receiver, kind, content=b"", vectors=()):
         self.sent.append((kind, content, len(vectors)))
@@ -221,6 +230,25 @@ def test_a_host_that_sends_something_wrong_is_disconnected(setting, kind, conten
     assert event.wrong
     assert setting.socket.disconnected == [HOST]
     assert HOST not in setting.gateway.pools
+
+
+def test_a_host_that_asks_for_more_than_it_reads_is_disconnected(setting):
+    setting.socket.waiting = MOST_QUEUED
+    assert setting.events(MessageKind.ASK_TIME, CLOCK.pack(4.0, 0.0)) == []
+    setting.socket.waiting += 1
+    [event] = setting.events(MessageKind.ASK_TIME, CLOCK.pack(4.0, 0.0))
+    assert event == Disconnected(HOST, "it asks for more than it reads", wrong=True)
+
+
+def test_a_message_in_transit_of_a_killed_process_or_an_ended_host_is_received_elsewhere(setting):
+    setting.pool.kill(99)
+    assert setting.socket.detached == []
+    setting.pool.kill(10)
+    assert setting.socket.detached == [HOST]
+    setting.pool.end()
+    setting.pool.end()
+    assert setting.socket.detached == [HOST, HOST]
+    assert [kind for kind, *_ in setting.socket.sent].count(MessageKind.END) == 1
 
 
 def test_a_host_that_was_given_up_is_disconnected(setting):

@@ -116,6 +116,30 @@ def test_both_ends_receive_what_was_sent(encrypt):
     assert feed(client, outgoing(server)) == [(MessageKind.ORDERS, b"orders", [])]
 
 
+@pytest.mark.parametrize("arrived", [0.2, 0.7])
+def test_a_message_that_is_being_received_can_be_written_elsewhere(arrived):
+    """As much of it as 0.2 is a part of the first vector, 0.7 is a part of the second one."""
+    slots = [np.zeros(40_000), np.zeros(40_000)]
+    client = a_client(LARGE)
+    server = a_server(LARGE, destinations=lambda kind, content, count: slots)
+    server.detach()
+    feed(server, outgoing(client))
+    feed(client, outgoing(server))
+    client.send(MessageKind.HELLO, b"me")
+    first, second = np.random.default_rng(0).random((2, 40_000))
+    vectors = np.split(np.concatenate([first, second]), 2)
+    client.send(MessageKind.REPORTS, b"two", vectors)
+    data = outgoing(client)
+    cut = int(arrived * len(data))
+    assert feed(server, data[:cut], most=50_000) == [(MessageKind.HELLO, b"me", [])]
+    server.detach()
+    before = [slot.copy() for slot in slots]
+    [(_, content, received)] = feed(server, data[cut:])
+    assert content == b"two"
+    assert all(map(np.array_equal, received, vectors))
+    assert all(map(np.array_equal, slots, before)), "nothing more was written to the slots"
+
+
 @BOTH
 def test_large_vectors_are_written_where_they_belong(encrypt):
     slots, asked = [np.zeros(40_000), np.zeros(40_000)], []

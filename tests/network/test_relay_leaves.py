@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("cryptography")
 
 from nowait.engines.network import relay as module
-from nowait.engines.network.messages import GRACE, MessageKind
-from nowait.engines.network.relay import LEFT, Relay
+from nowait.engines.network.messages import GRACE, Message, MessageKind
+from nowait.engines.network.relay import LEFT, RUN_IS_OVER, Relay
 from nowait.engines.processes.mailbox import Mailbox
-from nowait.engines.processes.pool import Ended, Leaves
+from nowait.engines.processes.pool import Leaves
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.transport import GRACE_SECONDS
 
@@ -73,4 +73,11 @@ def test_a_signal_to_its_zygote_is_one_to_the_host(setting):
 def test_a_host_that_is_to_leave_while_it_loads_the_problem_exits_at_once(setting):
     setting.pool.ready = False
     setting.relay.leave(30.0)
-    assert setting.relay._wait_until_loaded() == Ended(LEFT, lasting=False)
+    assert setting.relay.run() == LEFT
+
+
+def test_a_run_that_is_over_while_a_host_loads_the_problem_is_no_failure(setting):
+    setting.pool.ready = False
+    setting.relay._server.receive = lambda: Message(MessageKind.END, b"", ())
+    assert setting.relay.run() == RUN_IS_OVER
+    assert setting.sent == []

@@ -52,6 +52,12 @@ class Both:
         setup = (0, problem, 0, self.slot, self.send_details)
         self.compute = EncodedComputation(*setup, like=like, codecs=codecs).compute
 
+    def queued(self, receiver):
+        return 0
+
+    def detach(self, sender):
+        pass
+
     def send(self, receiver, kind, content=b"", vectors=()):
         self.sent += [np.array(vector) for vector in vectors]
 

@@ -91,6 +91,17 @@ def test_a_factor_of_zero_makes_no_step_and_leaves_the_moments_alone():
     assert not optimizer.state
 
 
+def test_groups_are_those_of_the_optimiser_also_after_loading():
+    model = a_model()
+    for wrapped in (
+        DelayAware(torch.optim.SGD(model.parameters(), lr=0.1), workers=1),
+        Delayed(torch.optim.SGD(model.parameters(), lr=0.1), 2),
+    ):
+        wrapped.load_state_dict(wrapped.state_dict())
+        assert wrapped.param_groups is wrapped.optimizer.param_groups
+        assert wrapped.state is wrapped.optimizer.state
+
+
 def test_a_learning_rate_that_is_a_tensor_stays_that_tensor():
     model, rate = a_model(), torch.tensor(0.1)
     optimizer = DelayAware(torch.optim.Adam(model.parameters(), lr=rate), workers=1)

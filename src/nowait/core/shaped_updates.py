@@ -142,6 +142,9 @@ class Muon(Update):
         self.newton_schulz_steps = checks.at_least(
             1, self.newton_schulz_steps, "newton_schulz_steps", "a matrix would only be scaled"
         )
+        names = self.exclude if isinstance(self.exclude, tuple | list) else (None,)
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(f"exclude must be names of tensors, as in ('head.weight',), got {self.exclude!r}")
         self.exclude = tuple(self.exclude)
         self._matrices: tuple[Block, ...] = ()
         self._others: tuple[Block, ...] = ()

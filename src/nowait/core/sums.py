@@ -52,12 +52,17 @@ class BaseSum(ABC):
         if other._ledger is not self._ledger:
             raise ValueError("sums of different servers cannot be merged")
         self._merge(other, weight)
-        for held, coefficient in other._coefficients.items():
-            if not held.stepped:
-                self._coefficients[held] = self._coefficients.get(held, 0.0) + weight * coefficient
+        other._forget_stepped()
+        for held, coefficient in list(other._coefficients.items()):
+            self._coefficients[held] = self._coefficients.get(held, 0.0) + weight * coefficient
         self.weight += weight * other.weight
         if other is not self and weight != 0:
             self.count += other.count if weight > 0 else -other.count
+
+    def _forget_stepped(self) -> None:
+        """Forget the coefficients of gradients that a step has contained, of which a long-lived sum has many."""
+        for held in [held for held in self._coefficients if held.stepped]:
+            del self._coefficients[held]
 
     def clear(self) -> None:
         """Set the sum to zero."""

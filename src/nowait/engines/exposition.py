@@ -6,7 +6,7 @@ https://prometheus.io/docs/instrumenting/exposition_formats/
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
@@ -30,6 +30,8 @@ class RunSnapshot:
     counts: Counts
     num_workers: int
     by_worker: tuple[WorkerStats, ...] = ()
+    phase_seconds: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    """Seconds of each worker in each phase, which ``growing_seconds`` returns."""
     loss: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     delays: Mapping[float, float] = field(default_factory=dict)
@@ -111,10 +113,10 @@ def _families(run: RunSnapshot) -> Iterator[_Family]:
     yield _one("nowait_network_received_bytes_total", COUNTER, "Bytes received from other machines.", received)
     yield _one("nowait_network_sent_bytes_total", COUNTER, "Bytes sent to other machines.", sent)
     yield _one("nowait_checkpoint_age_seconds", GAUGE, "Seconds since the latest checkpoint.", run.checkpoint_age)
-    yield from _worker_families(run.by_worker)
+    yield from _worker_families(run.by_worker, run.phase_seconds)
 
 
-def _worker_families(workers: tuple[WorkerStats, ...]) -> Iterator[_Family]:
+def _worker_families(workers: tuple[WorkerStats, ...], seconds: Mapping[tuple[int, str], float]) -> Iterator[_Family]:
     named = [({"worker": str(one.worker), "node": one.node, "device": one.device}, one) for one in workers]
     yield _Family(
         "nowait_worker_gradients_total",
@@ -126,7 +128,12 @@ def _worker_families(workers: tuple[WorkerStats, ...]) -> Iterator[_Family]:
         "nowait_worker_seconds_total",
         COUNTER,
         "Where the time of each worker went.",
-        [(labels | {"phase": phase}, _passed(one, phase)) for labels, one in named for phase in PHASES],
+        [
+            (labels | {"phase": phase}, seconds[one.worker, phase])
+            for labels, one in named
+            for phase in PHASES
+            if (one.worker, phase) in seconds
+        ],
     )
     yield _Family(
         "nowait_worker_in_flight_seconds",
@@ -142,10 +149,20 @@ def _worker_families(workers: tuple[WorkerStats, ...]) -> Iterator[_Family]:
     )
 
 
-def _passed(worker: WorkerStats, phase: str) -> float:
-    """Return the seconds of a phase without the ticket in flight, which may still arrive: counters only grow."""
-    seconds: float = getattr(worker.phases, phase)
-    return seconds - worker.in_flight if phase == "unfinished" else seconds
+def growing_seconds(
+    workers: Iterable[WorkerStats], before: Mapping[tuple[int, str], float]
+) -> dict[tuple[int, str], float]:
+    """Return the seconds of each worker in each phase, at least those of ``before``.
+
+    They are without the ticket in flight, which may still arrive. Counters of Prometheus must not decrease, and the
+    share of a phase may: data that were loaded beforehand are found out to be no part of receiving.
+    """
+    found = dict(before)
+    for worker in workers:
+        for phase in PHASES:
+            seconds = getattr(worker.phases, phase) - (worker.in_flight if phase == "unfinished" else 0.0)
+            found[worker.worker, phase] = max(seconds, before.get((worker.worker, phase), 0.0))
+    return found
 
 
 def _one(name: str, kind: str, text: str, value: float | None) -> _Family:

@@ -48,7 +48,7 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
     if parts.keeper is not None:
         recorder.finish(ending.seconds, last_norm)
     trace = recorder.trace(ending.seconds, last_norm)
-    bytes_of_gradient, bytes_of_point = _bytes_sent(trace.sent, parts.capabilities, last)
+    bytes_of_gradient, bytes_of_point = bytes_sent(trace.sent, parts.capabilities, last)
     phases = tally.phases
     by_worker = () if phases is None else stats_of_workers(phases, tally.valid, trace.placements, ending.seconds)
     work = _padded(tally.valid, int(max(trace.initial_workers, default=-1)) + 1)
@@ -81,7 +81,7 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
     )
 
 
-def _bytes_sent(sent: Sent | None, can: Capabilities, params: Vector) -> tuple[int, int]:
+def bytes_sent(sent: Sent | None, can: Capabilities, params: Vector) -> tuple[int, int]:
     """Return the bytes of a gradient and of a point as they were sent, or would be."""
     if sent is not None:
         return sent.gradient_bytes, sent.point_bytes

@@ -49,8 +49,8 @@ class LocalSteps(Wrapper):
         self._fill = Capabilities.of(problem).fill_with_gradient()
 
     def capabilities(self) -> Capabilities:
-        """Return those of the wrapped problem, with ``gradient_into``."""
-        return replace(super().capabilities(), gradient_into=self.gradient_into)
+        """Return those of the wrapped problem, with ``gradient_into``; the first step begins at the whole point."""
+        return replace(super().capabilities(), gradient_into=self.gradient_into, point_encoding=None)
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
         """Return x − y, where x is the point."""

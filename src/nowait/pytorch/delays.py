@@ -23,8 +23,8 @@ class DelayAware:
 
     ``rule`` is a function of (delay, workers), such as those of ``nowait.rules``, or a stepsize rule, whose γ does not
     matter. A fresh gradient has delay 1. ``scale="step"`` multiplies the learning rate, ``"gradient"`` the gradient,
-    before it enters the moments of Adam. With a factor of 0 no step is made. Learning-rate schedulers take the inner
-    ``optimizer``.
+    before it enters the moments of Adam, and leaves it so. With a factor of 0 no step is made. Learning-rate
+    schedulers take the inner ``optimizer``.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = DelayAware(torch.optim.SGD(model.parameters(), lr=0.1), workers=4)
@@ -44,9 +44,18 @@ class DelayAware:
         self.optimizer = checks.instance(optimizer, torch.optim.Optimizer, "optimizer", "torch.optim.AdamW(...)")
         self.workers = checks.at_least(1, workers, "workers", "delays are compared with it")
         self._factor, self._scale = factor_of(rule), checks.one_of(scale, SCALES, "scale")
-        self.param_groups, self.state = optimizer.param_groups, optimizer.state
         self.zero_grad, self.state_dict = optimizer.zero_grad, optimizer.state_dict
         self.load_state_dict = optimizer.load_state_dict
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of the optimiser."""
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:
+        """The state of the optimiser."""
+        return self.optimizer.state
 
     def step(self, *, delay: int) -> float:
         """Make a step along gradients with a delay; returns the factor by which it was scaled."""
@@ -104,7 +113,17 @@ class Delayed:
         self.delay = checks.at_least(1, delay, "delay", "a fresh gradient has delay 1")
         self._waiting: deque[Gradients] = deque()
         """The gradients that were not applied yet, the oldest first."""
-        self.param_groups, self.state, self.zero_grad = inner.param_groups, inner.state, inner.zero_grad
+        self.zero_grad = inner.zero_grad
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of the optimiser."""
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:
+        """The state of the optimiser."""
+        return self.optimizer.state
 
     def step(self) -> bool:
         """Put the present gradients at the end of the queue, and apply the first ones. Returns True if a step was made.

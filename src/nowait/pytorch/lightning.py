@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 from nowait.core import checks
 from nowait.pytorch.adapter import Recipe, optimizer_of
+from nowait.pytorch.auto_sizes import AutoSizes
 from nowait.pytorch.evaluation import Evaluation, WeightedMeans
 from nowait.pytorch.lr_schedule import TorchSchedule
 from nowait.pytorch.per_worker import PerWorker
@@ -275,7 +276,9 @@ def _only(loaders: Any, name: str) -> DataLoader[Any]:
 def _recipe(template: Any, arguments: Mapping[str, Any], epochs: int) -> Recipe:
     """Return the recipe of a copy of a module, whose optimiser and scheduler are not used for anything else."""
     data = arguments["train_set"]
-    batch_size = PerWorker.of(arguments["batch_size"], "batch_size", "a gradient needs items").usual
+    size = arguments["batch_size"]
+    sizes = AutoSizes.of(size) if isinstance(size, str) else PerWorker.of(size, "batch_size", "a gradient needs items")
+    batch_size = sizes.usual
     accumulate = PerWorker.of(arguments.get("accumulate", 1), "accumulate", "it counts batches").usual
     batches = 1 if isinstance(data, IterableDataset) else math.ceil(len(data) / batch_size)
     steps_per_epoch = math.ceil(batches / accumulate)

@@ -182,8 +182,11 @@ class TraceRecorder(RowBuffer):
         self._rows = self._buffer_first = self._written = tally.arrivals
         follows = self._tally.phases is not None
         self._tally = tally.copy()
-        if follows and self._tally.phases is None:  # the checkpoint is of an older version: count from here
-            self._tally.phases = PhaseTotals(complete=False)
+        if follows and self._tally.phases is None:
+            if self._tally.arrivals:  # the checkpoint is of an older version: count from here
+                self._tally.phases = PhaseTotals(complete=False)
+            else:
+                self._tally.phases = PhaseTotals(self.initial_workers.tolist())
         self._loading_written = self._loading()
 
     def checkpoint(self) -> tuple[Position, Tally]:

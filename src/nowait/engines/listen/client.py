@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import pickle
 import random
 import secrets
@@ -44,11 +45,15 @@ logger = logging.getLogger("nowait.listen")
 SECONDS_FOR_A_REPLY = 120.0
 CODE, JOB, SETTINGS = 0, 1, 2
 """The numbers of the parts."""
-REJECTIONS = 3
-"""How often the server closes connections during the handshake until that means that it does not accept the key: once
-may be the network."""
+REJECTIONS, REJECTED_SECONDS = 3, 20.0
+"""How often, and for how long, the server closes connections during the handshake until that means that it does not
+accept the key: once may be the network, and a tunnel does so as long as there is no server behind it."""
 MOST_RESTARTS = 5
 """How often in a row the process that starts workers may be killed before this host gives up."""
+
+
+class _EndedByServerError(Exception):
+    """The server told this host to end while it was getting the job; the text says why."""
 
 
 class RefusedByServerError(WorkerFailedError):
@@ -157,15 +162,16 @@ class Client:
 
     def _join(self, *, forever: bool) -> _Joined:
         """Connect to the server, again and again for some time, and join its run."""
-        deadline = monotonic() + self._settings.retry_seconds
+        deadline, rejected = monotonic() + self._settings.retry_seconds, math.inf
         while True:
             try:
                 return self._try_to_join()
             except NotAcceptedError as error:
                 self._rejections += 1
-                if not self._accepted and (str(error) != CLOSED_DURING_HANDSHAKE or self._rejections >= REJECTIONS):
+                rejected = min(rejected, monotonic())
+                if not self._accepted and self._is_final(error, rejected):
                     raise RefusedByServerError(_not_accepted(error)) from None
-                cause = str(error)
+                cause = _not_accepted(error)
             except (DisconnectedError, ProtocolError) as error:
                 cause = str(error)
             if monotonic() > deadline and not forever:
@@ -173,6 +179,13 @@ class Client:
             pause = self._pauses.next(random.random())
             logger.info("no connection (%s): trying again in %.1f s", cause, pause)
             sleep(pause)
+
+    def _is_final(self, error: NotAcceptedError, first: float) -> bool:
+        """Return True if the server will not accept this host later either; ``first`` is when it did not before."""
+        if str(error) != CLOSED_DURING_HANDSHAKE:
+            return True
+        seconds = min(REJECTED_SECONDS, self._settings.retry_seconds)
+        return self._rejections >= REJECTIONS and monotonic() - first >= seconds
 
     def _try_to_join(self) -> _Joined:
         self._connections += 1
@@ -222,14 +235,15 @@ class Client:
             self._machine.relay.attach(server)
             logger.info("the processes of before go on")
         else:
-            self._load(server, welcome)
+            try:
+                self._load(server, welcome)
+            except _EndedByServerError as end:
+                return self._is_over(str(end))
         machine = self._machine
         assert machine is not None
         with first_signals(lambda name: self._leave(machine.relay, name)):
             reason = machine.relay.run()
-        if reason in (RUN_IS_OVER, DRAINED):
-            logger.info("%s", reason)
-            self._stay = self._stay and reason == RUN_IS_OVER
+        if self._is_over(reason):
             return True
         self._restarts += 1
         if not machine.loaded or self._restarts > MOST_RESTARTS:
@@ -237,6 +251,14 @@ class Client:
         logger.info("%s: it is started again", reason)
         self._end_run()
         return False
+
+    def _is_over(self, reason: str) -> bool:
+        """Return True if a reason to end is that the server said so. A host that was drained does not stay."""
+        if reason not in (RUN_IS_OVER, DRAINED):
+            return False
+        logger.info("%s", reason)
+        self._stay = self._stay and reason == RUN_IS_OVER
+        return True
 
     def _leave(self, relay: Relay, name: str) -> None:
         """Let workers deliver what they compute, then leave. Called by a signal handler."""
@@ -312,8 +334,11 @@ def _received(server: HostSocket, missing: Mapping[int, Part]) -> dict[int, Payl
     with contextlib.ExitStack() as on_error:
         download = Download(missing.items(), lambda content: server.send(MessageKind.SEND_JOB, content))
         on_error.callback(download.close)
+        download.begin()
         while not download.complete:
             message = _next_message(server)
+            if message.kind == MessageKind.END:
+                raise _EndedByServerError(text_of(message.content) or RUN_IS_OVER)
             if message.kind != MessageKind.JOB_PART:
                 raise ProtocolError(f"a message of the kind {message.kind} came instead of the job")
             download.received(message.content)

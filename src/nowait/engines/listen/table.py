@@ -13,6 +13,10 @@ from nowait.engines.workers.transport import HOME
 
 SECONDS_TO_JOIN = 10.0
 """How long a host that has connected may take to say who it is."""
+SECONDS_TO_EXIT = 10.0
+"""How long a host that was told to exit may take to close its connection."""
+LONGEST_SILENCE = 600.0
+"""How long any host may be silent, however large its gradients are."""
 SLOW_NETWORK = 1e6
 """Bytes per second that any network is expected to carry."""
 LONG_PAUSE = 2.0
@@ -64,8 +68,8 @@ class HostTable:
     def __init__(self, *, heartbeat_seconds: float, bytes_per_gradient: int) -> None:
         self._heartbeat_seconds, self._bytes_per_gradient = heartbeat_seconds, bytes_per_gradient
         self.by_identity: dict[bytes, HostRecord] = {}
-        self.dismissed: set[bytes] = set()
-        """Hosts that were told to exit and may not have closed their connection yet."""
+        self.dismissed: dict[bytes, float] = {}
+        """Hosts that were told to exit, and until when they have to close their connection."""
         self._last_place = HOME
         self._last_check: float | None = None
 
@@ -109,6 +113,13 @@ class HostTable:
         """Remove a host that is gone."""
         self.by_identity.pop(host.identity, None)
 
+    def take_lingering(self, now: float) -> list[bytes]:
+        """Return the hosts that were told to exit and have not closed their connection in time, once."""
+        found = [identity for identity, until in self.dismissed.items() if now > until]
+        for identity in found:
+            del self.dismissed[identity]
+        return found
+
     @property
     def capacity(self) -> int:
         """How many workers the hosts that are ready run at most."""
@@ -140,7 +151,7 @@ class HostTable:
     def _longest_silence(self, host: HostRecord) -> float:
         """Return how long a host may be silent; on a slow network its gradients alone may take a while."""
         expected = host.size * self._bytes_per_gradient if host.ready else PIECES_IN_TRANSIT * PIECE_BYTES
-        return self._heartbeat_seconds + expected / SLOW_NETWORK
+        return self._heartbeat_seconds + min(expected / SLOW_NETWORK, LONGEST_SILENCE)
 
 
 def _described(host: HostRecord) -> str:

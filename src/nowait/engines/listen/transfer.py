@@ -72,6 +72,9 @@ class Download:
                 raise ProtocolError(
                     f"part {number} of the job has {part.total} bytes, which are not those of its sizes"
                 )
+
+    def begin(self) -> None:
+        """Ask for the first pieces."""
         for _ in range(PIECES_IN_TRANSIT):
             self._ask_next()
 
@@ -83,7 +86,7 @@ class Download:
     @property
     def complete(self) -> bool:
         """True if everything has arrived."""
-        return not self._expected
+        return not self._expected and not self._requests
 
     def received(self, content: bytes) -> None:
         """Write a piece that arrived. Raises ``ProtocolError`` if it is not the next one or a part was altered."""

@@ -14,10 +14,10 @@ from typing import Any, final
 
 from nowait.core.errors import WorkerFailedError
 from nowait.engines.listen.comparing import Comparison
-from nowait.engines.listen.joining import Joining, Welcome, name_to_drain, number_of_workers
+from nowait.engines.listen.joining import PIECES_IN_TRANSIT, Joining, Welcome, name_to_drain, number_of_workers
 from nowait.engines.listen.options import Listen
 from nowait.engines.listen.sources import to_bytes, user_sources
-from nowait.engines.listen.table import HostRecord, HostTable, what_is_missing
+from nowait.engines.listen.table import SECONDS_TO_EXIT, HostRecord, HostTable, what_is_missing
 from nowait.engines.listen.transfer import Offer
 from nowait.engines.listen.versions import library_version, python_version
 from nowait.engines.network.contents import grace_seconds
@@ -49,6 +49,8 @@ logger = logging.getLogger("nowait.listen")
 NO_SERIAL = -1
 """The serial number of a process whose end matters to nobody."""
 
+SPARE_MESSAGES = 8
+"""How many other messages may wait to be sent while a host asks for the job."""
 SECONDS_BETWEEN_WARNINGS = 10.0
 """How often a run that waits for workers logs that."""
 
@@ -130,7 +132,8 @@ class ListenTransport:
 
     def close(self) -> None:
         """End all hosts and close everything."""
-        for identity, host in self._hosts.by_identity.items():
+        while self._hosts.by_identity:  # it may be called twice
+            identity, host = self._hosts.by_identity.popitem()
             if host.joining is not None and identity in self._gateway.pools:
                 self._gateway.pools[identity].end()
         self._open_parts.close()
@@ -156,7 +159,7 @@ class ListenTransport:
         if host is not None:
             logger.info("%s has left", host.name)
             self._hosts.remove(host)
-            self._hosts.dismissed.add(host.identity)
+            self._hosts.dismissed[host.identity] = monotonic() + SECONDS_TO_EXIT
             self._gateway.pools.pop(host.identity).end(host.reason_to_leave)
 
     def flush(self) -> bool:
@@ -196,10 +199,14 @@ class ListenTransport:
             return
         host = self._hosts.by_identity.get(event.identity)
         if host is None:
-            self._hosts.dismissed.discard(event.identity)
+            self._hosts.dismissed.pop(event.identity, None)
             return
+        yield from self._guarded(host, self._on_host_event(host, event))
+
+    def _guarded(self, host: HostRecord, events: Iterator[TransportEvent]) -> Iterator[TransportEvent]:
+        """Give up a host that says something wrong; the run goes on."""
         try:
-            yield from self._on_host_event(host, event)
+            yield from events
         except ProtocolError as error:
             yield from self._lose(host, str(error))
 
@@ -219,6 +226,7 @@ class ListenTransport:
         if message.kind == MessageKind.JOIN:
             yield from self._join(host, Joining.read(message.content))
         elif message.kind == MessageKind.SEND_JOB and host.joining is not None:
+            self._gateway.check_queue(host.identity, PIECES_IN_TRANSIT + SPARE_MESSAGES)
             piece = self._offer.piece(host.requests.read(message.content))
             self._gateway.send(host.identity, MessageKind.JOB_PART, piece)
         elif message.kind == MessageKind.LEAVING and host.ready:
@@ -229,6 +237,8 @@ class ListenTransport:
             raise ProtocolError(f"a message of the kind {message.kind} is not expected here")
 
     def _join(self, host: HostRecord, joining: Joining) -> Iterator[TransportEvent]:
+        if host.joining is not None or (host.waits_for is not None and host.waits_for is not joining):
+            raise ProtocolError("a host joined twice")
         reason = joining.reason_to_refuse(library_version(), python_version())
         if not reason and joining.problem is not None:
             if not self._comparison.finished:
@@ -293,11 +303,13 @@ class ListenTransport:
         """Find hosts that are silent, and say for what the run waits if it has no workers."""
         now = monotonic()
         self._gateway.close_overdue(now)
+        for identity in self._hosts.take_lingering(now):
+            self._gateway.disconnect(identity)
         for host, cause in self._hosts.overdue(self._last_message, now):
             yield from self._lose(host, cause)
         for host in list(self._hosts.by_identity.values()):
             if host.waits_for is not None:
-                yield from self._compare(host, host.waits_for)
+                yield from self._guarded(host, self._compare(host, host.waits_for))
         if working:
             self._worked = self._warned = now
         elif vacant:

@@ -20,6 +20,11 @@ from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.transport import Died, Reports
 from nowait.problems.encodings import AS_THEY_ARE, Encodings
 
+MOST_QUEUED = 10_000
+"""How many messages may wait to be sent to a host that goes on asking."""
+LONGEST_TEXT = 60_000
+"""Bytes of a text of a host that are shown."""
+
 
 class Ready(NamedTuple):
     """Workers can be started on a host."""
@@ -121,6 +126,7 @@ class Gateway:
             pool = self.pools[identity] = RemotePool(identity, self._socket, self._vectors.point, self._version_of)
         pool.last_message = monotonic()
         try:
+            self.check_queue(identity, MOST_QUEUED)
             if message.kind == MessageKind.REPORTS:
                 received = pool.by_worker(message.content, message.vectors)
                 yield Reports(message.content, self._vectors.decoded(received, pool.delivers))
@@ -130,6 +136,11 @@ class Gateway:
         except ProtocolError as error:
             self.disconnect(identity)
             yield Disconnected(identity, str(error), wrong=True)
+
+    def check_queue(self, identity: bytes, most: int) -> None:
+        """Raise ``ProtocolError`` if more messages wait to be sent to a host: it does not read them."""
+        if self._socket.queued(identity) > most:
+            raise ProtocolError("it asks for more than it reads")
 
     def _handle_other(self, pool: RemotePool, message: Message) -> Iterator[GatewayEvent]:
         """Handle a message that is not a batch of reports."""
@@ -152,7 +163,7 @@ class Gateway:
                 pool.ready, pool.clock_ahead = True, ahead
                 yield Ready(pool.identity)
         elif kind == MessageKind.FAILED:
-            yield Failed(pool.identity, text_of(content))
+            yield Failed(pool.identity, text_of(content[-LONGEST_TEXT:]))
         elif kind not in (MessageKind.HELLO, MessageKind.HEARTBEAT):
             yield Other(pool.identity, message)
 

@@ -78,6 +78,15 @@ class Connection:
         return self._receiver.ended
 
     @property
+    def queued(self) -> int:
+        """How many parts of messages wait to be sent."""
+        return self._sender.queued
+
+    def detach(self) -> None:
+        """Write the rest of the message that is being received to memory of its own."""
+        self._receiver.detach()
+
+    @property
     def has_input(self) -> bool:
         """True if ``next_message`` may return something before more bytes arrive."""
         return self._receiver.has_input
@@ -99,6 +108,11 @@ class Sender:
     def has_keys(self) -> bool:
         """True once frames can be sealed."""
         return self._cipher is not None
+
+    @property
+    def queued(self) -> int:
+        """How many parts of messages wait to be sent."""
+        return len(self._frames)
 
     def greet(self, greeting: bytes) -> None:
         """Send bytes of the handshake."""
@@ -182,6 +196,10 @@ class Receiver:
         """Return how many bytes have to arrive, at least, until the message that is being received is complete."""
         missing = self._assembly.missing()
         return max(0, missing - (self._filled - self._begin)) if missing else 0
+
+    def detach(self) -> None:
+        """Write the rest of the message that is being received to memory of its own."""
+        self._assembly.detach()
 
     def buffer(self) -> memoryview:
         """Return where the next bytes have to be written; call it when ``next_message`` has returned None."""
@@ -300,6 +318,19 @@ class Assembly:
         if self._head is None:
             return 0
         return len(self._missing_body) + sum(map(len, self._missing))
+
+    def detach(self) -> None:
+        """Replace the destinations of the message that is being received by memory of its own.
+
+        What has arrived is copied. The destinations may be used for something else afterwards.
+        """
+        if not self._missing:
+            return
+        copies = [vector.copy() for vector in self._vectors]
+        rests = [len(rest) for rest in self._missing]
+        views = [bytes_of(copy) for copy in copies[-len(rests) :]]
+        self._vectors = copies
+        self._missing = deque(view[len(view) - rest :] for view, rest in zip(views, rests, strict=True))
 
     def place(self, kind: int, size: int) -> memoryview:
         """Return where the next payload has to be written. Kind and size are not authenticated yet."""

@@ -17,11 +17,11 @@ from functools import partial
 from time import monotonic
 from typing import final
 
-from nowait.core.errors import WorkerFailedError
 from nowait.core.types import Vector
 from nowait.engines.network.adoption import Adoption
 from nowait.engines.network.contents import text_of
 from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.link import DisconnectedError
 from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE, POINT_ORDER, START, Format, Message, MessageKind
 from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address, HostSocket
@@ -153,6 +153,8 @@ class Relay:
     def run(self) -> str:
         """Pass messages until the run is over; returns the reason for the end. Raises ``DisconnectedError``."""
         ended = self._wait_until_loaded()
+        if isinstance(ended, str):
+            return ended
         if ended is not None:
             cause = f"workers could not load the problem:\n{ended.cause}"
             if ended.lasting:
@@ -196,14 +198,14 @@ class Relay:
         os.close(self._alarm)
         os.close(self._wake)
 
-    def _wait_until_loaded(self) -> Ended | None:
-        """Wait until the zygote has loaded the problem. Returns its end if it could not."""
+    def _wait_until_loaded(self) -> Ended | str | None:
+        """Wait until the zygote has loaded the problem. Returns its end if it could not, or why this host ends."""
         while not self._pool.ready:
             self._poller.poll(1000 * HEARTBEAT_SECONDS)
             self._heartbeat()
             reason = LEFT if self.leaves else self._obey()
             if reason:
-                return Ended(reason, lasting=False)
+                return reason
             for event in self._pool.receive():
                 if isinstance(event, Ended):
                     return event
@@ -224,7 +226,7 @@ class Relay:
                     return received.content
             self._poller.poll(0 if self._server.pending() else 1000 * HEARTBEAT_SECONDS)
             self._heartbeat()
-        raise WorkerFailedError(f"the server did not reply within {SECONDS_FOR_A_REPLY:.0f} s")
+        raise DisconnectedError(f"the server did not reply within {SECONDS_FOR_A_REPLY:.0f} s")
 
     # From the server to the workers
 

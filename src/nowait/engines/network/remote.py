@@ -62,7 +62,7 @@ class RemotePool:
         """The workers of those that were not killed."""
         self._orders: list[bytes] = []
         self._points: list[Vector] = []
-        self._owes_a_reply = False
+        self._owes_a_reply = self._ended = False
 
     def start(self, worker: int, serial: int, began: float) -> RemoteChannel:
         """Start a process on the host."""
@@ -78,6 +78,7 @@ class RemotePool:
         if serial in self._processes:
             self._killed.add(serial)
             self._update_workers()
+            self._socket.detach(self.identity)  # its worker may be started elsewhere, and deliver to the same slot
 
     def died(self, serial: int) -> None:
         """Note the death of a process. Raises ``ProtocolError`` if it is not one of this host."""
@@ -155,5 +156,8 @@ class RemotePool:
 
     def end(self, reason: str = "") -> None:
         """Tell the host that the run is over, or another reason to exit. Nothing can be sent to it afterwards."""
-        self._socket.send(self.identity, MessageKind.END, reason.encode())
-        self._socket.end(self.identity)
+        if not self._ended:
+            self._ended = True
+            self._socket.detach(self.identity)
+            self._socket.send(self.identity, MessageKind.END, reason.encode())
+            self._socket.end(self.identity)

@@ -216,6 +216,17 @@ class ServerSocket:
             link.connection.send(kind, content, vectors)
             self._write(link)
 
+    def queued(self, receiver: bytes) -> int:
+        """Return how many parts of messages wait to be sent to a host."""
+        link = self._links.get(receiver)
+        return 0 if link is None else link.connection.queued
+
+    def detach(self, sender: bytes) -> None:
+        """Write the rest of the message that is being received from a host to memory of its own."""
+        link = self._links.get(sender)
+        if link is not None:
+            link.connection.detach()
+
     def _write(self, link: Link) -> None:
         try:
             self._writers.write(link)

@@ -133,6 +133,8 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
     unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
     read = os.read if job.spin_seconds == 0 else _spinning_read(orders, job.spin_seconds)
+    if is_slow:
+        read = slowness.reading(read)
     while len(order := read(orders, size)) == size:
         ticket, number, slot, instruction = unpack(order)
         if instruction == hurry:
@@ -170,7 +172,18 @@ class _Slowness:
         self._factor = job.slowdown.get(worker, 1.0)
         self._timing: Timing | None = None if job.speeds is None else job.speeds.timing(job.seed)
         self._orders = connections.orders
+        self._kept = b""
+        """An order that came while this worker was waiting."""
         self.is_slow = self._factor != 1.0 or self._timing is not None
+
+    def reading(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
+        """Return a function like ``read`` that first returns the order that was kept."""
+
+        def next_order(fd: int, size: int) -> bytes:
+            order, self._kept = self._kept, b""
+            return order or read(fd, size)
+
+        return next_order
 
     def wait(self, ticket: int, job: int, started: float, seconds: float) -> float:
         """Wait until a slower worker would have finished; returns how long the gradient took in all."""
@@ -182,7 +195,10 @@ class _Slowness:
         return monotonic() - started
 
     def _wait_until(self, end: float, ticket: int) -> None:
-        """Sleep until a time, or until the ticket is cancelled."""
+        """Sleep until a time, until the ticket is cancelled, or until there is another order.
+
+        Then the connection of this host broke and was made again, and nobody waits for the ticket.
+        """
         poller = select.poll()
         poller.register(self._orders, select.POLLIN)
         while (left := end - monotonic()) > 0:
@@ -191,5 +207,9 @@ class _Slowness:
             order = os.read(self._orders, ORDER.size)
             if len(order) < ORDER.size:
                 sys.exit(0)
-            if ORDER.unpack(order)[0] == ticket:
+            number, _, _, instruction = ORDER.unpack(order)
+            if instruction != Instruction.HURRY:
+                self._kept = order
+                return
+            if number == ticket:
                 return

@@ -8,7 +8,8 @@ from typing import final
 import numpy as np
 
 from nowait.core.memory import to_host
-from nowait.engines.exposition import RunSnapshot
+from nowait.engines.exposition import RunSnapshot, growing_seconds
+from nowait.engines.results import bytes_sent
 from nowait.engines.session import Parts, Session
 from nowait.engines.workers.failures import Failures
 from nowait.engines.workers.transport import Transport
@@ -25,14 +26,16 @@ class Snapshots:
     def __init__(self, parts: Parts, session: Session, failures: Failures, transport: Transport) -> None:
         self._parts, self._session, self._failures, self._transport = parts, session, failures, transport
         params = to_host(parts.server.params)
-        self._params_bytes = params.nbytes
-        self._gradient_bytes = parts.capabilities.message_bytes(params)
+        self._gradient_bytes, self._point_bytes = bytes_sent(parts.recorder.sent, parts.capabilities, params)
+        self._phase_seconds: dict[tuple[int, str], float] = {}
 
     def take(self, now: float) -> RunSnapshot:
         """Return the numbers of the run so far."""
         parts, server, session = self._parts, self._parts.server, self._session
         tally, delays = parts.recorder.tally(), parts.recorder.recent("delay", RECENT)
         quantiles = np.quantile(delays, QUANTILES).tolist() if len(delays) else []
+        by_worker = parts.recorder.by_worker(now, tally)
+        self._phase_seconds = growing_seconds(by_worker, self._phase_seconds)
         return RunSnapshot(
             method=str(parts.config.get("method", {}).get("type", "")),
             engine=self._transport.engine,
@@ -40,14 +43,15 @@ class Snapshots:
             steps=server.steps,
             counts=replace(server.counts),
             num_workers=server.num_workers,
-            by_worker=parts.recorder.by_worker(now, tally),
+            by_worker=by_worker,
+            phase_seconds=self._phase_seconds,
             loss=session.loss,
             metrics=session.shown_metrics,
             delays=dict(zip(QUANTILES, quantiles, strict=False)),
             deaths=self._failures.deaths,
             errors=self._failures.errors,
             bytes_up=tally.arrivals * self._gradient_bytes,
-            bytes_down=(server.num_tickets - tally.repeats) * self._params_bytes,
+            bytes_down=(server.num_tickets - tally.repeats) * self._point_bytes,
             traffic=self._transport.traffic,
             checkpoint_age=None if parts.keeper is None else max(0.0, now - parts.keeper.latest),
         )
