@@ -31,7 +31,7 @@ race: $(VENV)/.installed
 	$(BIN)/nowait race
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 test-shuffled: $(VENV)/.installed-dev
 	NOWAIT_SHUFFLE=$${NOWAIT_SHUFFLE:-1} PYTHONPATH=tests $(BIN)/python -m pytest -n 3 --dist worksteal -p shuffled

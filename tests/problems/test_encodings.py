@@ -107,7 +107,7 @@ def test_a_vector_that_is_not_finite_arrives_not_finite(encoding, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_float16_has_the_bits_of_numpy(dtype):
-    @settings(max_examples=100, deadline=None, derandomize=True)
+    @settings(max_examples=50, deadline=None, derandomize=True)
     @given(vectors(dtype, finite=False))
     def check(vector):
         out, words = np.empty_like(vector), np.empty(len(vector), np.uint16)
@@ -179,7 +179,7 @@ def test_what_compressors_leave_arrives_with_the_same_bits(compressor, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_largest_entries_are_kept_and_of_equal_ones_the_first(dtype):
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=30, deadline=None, derandomize=True)
     @given(vectors(dtype), st.integers(1, 45), st.booleans())
     def check(vector, count, few_values):
         if few_values:

@@ -497,7 +497,7 @@ class Changes(nw.Callback):
     capacity=st.sampled_from([2, 10]),
     changes=st.dictionaries(st.integers(1, 20), st.one_of(st.just("add"), st.integers(0, 5)), max_size=3),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_whatever_happens_the_run_ends_nothing_is_applied_twice_and_it_replays(
     script, name, workers, capacity, changes
 ):
