@@ -288,7 +288,11 @@ def test_wrappers_decide_about_every_capability():
 @pytest.mark.parametrize("name", [name for name in FIELDS if name not in WITHHELD])
 def test_wrappers_pass_on_what_the_problem_can_do(wrap, name):
     inner, bare = Capabilities.of(plain()), Capabilities.of(wrap(Bare()))
-    wrapped = getattr(Capabilities.of(wrap(plain())), name)
+    problem = wrap(plain())
+    wrapped = getattr(Capabilities.of(problem), name)
+    if name == "point_encoding" and "LocalSteps" in repr(problem):
+        assert wrapped is None, "only its first step is at the rounded point"
+        return
     assert getattr(inner, name) != getattr(Capabilities.of(Bare()), name), "the example has it"
     assert wrapped != getattr(bare, name), f"{name} of the wrapped problem is lost"
     assert getattr(bare, name) == getattr(Capabilities.of(Bare()), name), "and it is not there if the problem has none"
