@@ -17,8 +17,24 @@ SCALES = ("step", "gradient")
 Gradients = list[torch.Tensor | None]
 
 
+class _Around:
+    """Around an optimiser, whose groups and state it has."""
+
+    optimizer: torch.optim.Optimizer
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of the optimiser."""
+        return self.optimizer.param_groups
+
+    @property
+    def state(self) -> Any:
+        """The state of the optimiser."""
+        return self.optimizer.state
+
+
 @final
-class DelayAware:
+class DelayAware(_Around):
     """Wraps a ``torch.optim`` optimiser: ``step(delay=τ)`` scales the step as a delay rule says.
 
     ``rule`` is a function of (delay, workers), such as those of ``nowait.rules``, or a stepsize rule, whose γ does not
@@ -46,16 +62,6 @@ class DelayAware:
         self._factor, self._scale = factor_of(rule), checks.one_of(scale, SCALES, "scale")
         self.zero_grad, self.state_dict = optimizer.zero_grad, optimizer.state_dict
         self.load_state_dict = optimizer.load_state_dict
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of the optimiser."""
-        return self.optimizer.param_groups
-
-    @property
-    def state(self) -> Any:
-        """The state of the optimiser."""
-        return self.optimizer.state
 
     def step(self, *, delay: int) -> float:
         """Make a step along gradients with a delay; returns the factor by which it was scaled."""
@@ -95,7 +101,7 @@ class DelayAware:
 
 
 @final
-class Delayed:
+class Delayed(_Around):
     """Wraps a ``torch.optim`` optimiser: every gradient is applied late, so that its delay is ``delay``.
 
     It imitates asynchronous training on one machine, to measure how much delay a training bears. The first
@@ -114,16 +120,6 @@ class Delayed:
         self._waiting: deque[Gradients] = deque()
         """The gradients that were not applied yet, the oldest first."""
         self.zero_grad = inner.zero_grad
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of the optimiser."""
-        return self.optimizer.param_groups
-
-    @property
-    def state(self) -> Any:
-        """The state of the optimiser."""
-        return self.optimizer.state
 
     def step(self) -> bool:
         """Put the present gradients at the end of the queue, and apply the first ones. Returns True if a step was made.
