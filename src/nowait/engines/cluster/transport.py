@@ -7,7 +7,6 @@ import logging
 import math
 import socket
 from collections.abc import Collection, Iterator
-from operator import is_
 from pathlib import Path
 from time import monotonic
 from typing import final
@@ -18,6 +17,7 @@ from nowait.engines.cluster.listener import LocalListener
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.cluster.provisioner import HostProvisioner, driver_ip
 from nowait.engines.network.contents import grace_seconds
+from nowait.engines.network.descriptors import Descriptors
 from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Other, Ready
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.messages import MessageKind
@@ -70,8 +70,7 @@ class RayTransport:
             bytes_per_gradient=points.length * points.dtype.itemsize,
             stuck_seconds=STUCK_SECONDS if cluster.runtime_env is None else math.inf,  # it may take long to set up
         )
-        self._fds_of = (frozenset[int](), frozenset[int](), frozenset[int]())
-        self._fds: frozenset[int] = frozenset()
+        self._descriptors = Descriptors()
         self._starting = True
         """True until there is room for the run for the first time."""
         self._hopeless, self._last_cause = False, ""
@@ -84,10 +83,7 @@ class RayTransport:
     @property
     def fds(self) -> frozenset[int]:
         """The descriptors of the local pools, of the listener, and of the connections to other nodes."""
-        local, listener, network = current = (self._pools.fds, self._listener.fds, self._gateway.fds)
-        if not all(map(is_, current, self._fds_of)):
-            self._fds_of, self._fds = current, local | listener | network
-        return self._fds
+        return self._descriptors.of(self._pools.fds, self._listener.fds, self._gateway.fds)
 
     @property
     def traffic(self) -> tuple[int, int]:

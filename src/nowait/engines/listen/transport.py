@@ -7,7 +7,6 @@ import logging
 import secrets
 import socket
 from collections.abc import Collection, Iterator
-from operator import is_
 from pathlib import Path
 from time import monotonic
 from typing import Any, final
@@ -21,6 +20,7 @@ from nowait.engines.listen.table import SECONDS_TO_EXIT, HostRecord, HostTable, 
 from nowait.engines.listen.transfer import Offer
 from nowait.engines.listen.versions import library_version, python_version
 from nowait.engines.network.contents import grace_seconds
+from nowait.engines.network.descriptors import Descriptors
 from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Other, Ready
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import ENDED
@@ -85,17 +85,13 @@ class ListenTransport:
         )
         self._gateway = Gateway(resources, version_of, self._knows, resources.encodings)
         self._run = secrets.token_hex(16)
-        self._fds_of = (frozenset[int](), frozenset[int]())
-        self._fds: frozenset[int] = frozenset()
+        self._descriptors = Descriptors()
         self._worked = self._warned = monotonic()
 
     @property
     def fds(self) -> frozenset[int]:
         """The descriptors of the evaluator's pool, and of the connections."""
-        local, network = current = (self._pools.fds, self._gateway.fds)
-        if not all(map(is_, current, self._fds_of)):
-            self._fds_of, self._fds = current, local | network
-        return self._fds
+        return self._descriptors.of(self._pools.fds, self._gateway.fds)
 
     @property
     def traffic(self) -> tuple[int, int]:
