@@ -17,7 +17,7 @@ LONGEST_NODE = 24
 """Characters of a node's name in the table."""
 EVEN = "no worker is much slower than the others"
 BUSY = ("receiving", "loading", "computing", "sending")
-"""The phases of a ticket on its way and at the worker: they say how slow a worker is."""
+"""The phases from order to arrival: they say how slow a worker is."""
 ADVICE = {
     "receiving": "orders and params take long to reach it: look at its network, or at what else keeps its host busy",
     "loading": "its data come slowly: look at its disk, or use more loader_workers",

@@ -57,7 +57,7 @@ class _EndedByServerError(Exception):
 
 
 class RefusedByServerError(WorkerFailedError):
-    """The server does not want this worker; the text says why. Trying again is of no use."""
+    """The server refused this worker; the text says why. Another attempt would be refused too."""
 
 
 @final

@@ -98,7 +98,7 @@ class Welcome:
     """What the server says about the run."""
 
     run: str
-    """A random name of the run. Processes of another run are of no use."""
+    """A random name of the run. Processes of another run are ended."""
     shapes: Shapes
     """How vectors are sent."""
     parts: tuple[Part, ...]

@@ -80,7 +80,7 @@ class HostTable:
         return host
 
     def joins(self, host: HostRecord, joining: Joining, now: float) -> list[HostRecord]:
-        """Note what a host says about itself. Returns earlier connections of the same process, which are of no use."""
+        """Note what a host says about itself. Returns earlier connections of the same process, to be closed."""
         if host.joining is not None:
             raise ProtocolError("a host joined twice")
         host.joining, host.waits_for, host.since = joining, None, now

@@ -33,7 +33,7 @@ class DisconnectedError(Exception):
 
 
 class NotAcceptedError(DisconnectedError):
-    """The handshake failed: the other end does not know the secret, or speaks something else."""
+    """The handshake failed: the other end does not know the secret, or uses another protocol."""
 
 
 @final
