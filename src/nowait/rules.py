@@ -17,6 +17,7 @@ from typing import Any
 
 from nowait.core.stepsizes import (
     Constant,
+    CosineGate,
     DelayAdaptive,
     ExponentialDelayAdaptive,
     HingeDecay,
@@ -27,6 +28,7 @@ from nowait.core.stepsizes import (
 
 __all__ = [
     "constant",
+    "cosine_gate",
     "delay_adaptive",
     "exponential_delay_adaptive",
     "factor_of",
@@ -65,6 +67,11 @@ def polynomial_decay(delay: Any, workers: Any = 1, *, power: float = 1.0) -> Any
 def hinge_decay(delay: Any, workers: Any = 1, *, slope: float = 10.0, patience: float = 4.0) -> Any:
     """Return 1 while delay − 1 ≤ patience, then 1/(slope·(delay − 1 − patience) + 1): Xie, Koyejo and Gupta (2019)."""
     return HingeDecay(1.0, slope, patience)(delay, workers, 1)
+
+
+def cosine_gate(delay: Any, workers: Any = 1, *, rate: float = 0.1, cutoff: float = 16.0) -> Any:
+    """Return exp(−rate·δ)·(1 + cos(π·δ/cutoff))/2 for δ = delay − 1 below ``cutoff``, then 0; see ``nw.CosineGate``."""
+    return CosineGate(1.0, rate, cutoff)(delay, workers, 1)
 
 
 def threshold(delay: Any, workers: Any, *, concurrency: float | None = None, beyond: float = 0.0) -> Any:

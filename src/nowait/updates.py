@@ -5,6 +5,8 @@
 Proximal(penalty=Ball(radius=1.0))
 """
 
+from nowait.core.realigned_update import HeLoCo
+from nowait.core.scaled_gradients import ScaleGradient
 from nowait.core.shaped_updates import LMO, Muon
 from nowait.core.updates import L1, Adam, AMSGrad, Ball, Box, Momentum, Nesterov, Proximal, Sgd, Update
 
@@ -15,10 +17,12 @@ __all__ = [
     "Adam",
     "Ball",
     "Box",
+    "HeLoCo",
     "Momentum",
     "Muon",
     "Nesterov",
     "Proximal",
+    "ScaleGradient",
     "Sgd",
     "Update",
 ]

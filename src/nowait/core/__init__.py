@@ -30,6 +30,8 @@ from nowait.core.outputs import (
 )
 from nowait.core.problem import Problem
 from nowait.core.randomness import Sample, sampler
+from nowait.core.realigned_update import HeLoCo
+from nowait.core.scaled_gradients import ScaleGradient
 from nowait.core.schedule import ApplyAtOnce
 from nowait.core.schedules import CosineDecay, LinearDecay, Schedule, ScheduleProduct, Warmup
 from nowait.core.server import Server
@@ -39,6 +41,7 @@ from nowait.core.stepsizes import (
     AdaDelay,
     Constant,
     Cosine,
+    CosineGate,
     DelayAdaptive,
     ExponentialDelayAdaptive,
     HingeDecay,
@@ -71,12 +74,14 @@ __all__ = [
     "Constant",
     "Cosine",
     "CosineDecay",
+    "CosineGate",
     "DelayAdaptive",
     "Event",
     "ExponentialAverage",
     "ExponentialDelayAdaptive",
     "GradientArrived",
     "GradientSum",
+    "HeLoCo",
     "HingeDecay",
     "HostMemory",
     "IllegalEvent",
@@ -97,6 +102,7 @@ __all__ = [
     "RandomIterate",
     "Resumed",
     "Sample",
+    "ScaleGradient",
     "Schedule",
     "ScheduleProduct",
     "Scheduled",

@@ -263,6 +263,37 @@ class Threshold(Stepsize):
 
 @final
 @dataclass(frozen=True)
+class CosineGate(Stepsize):
+    """γ·exp(−rate·δ)·(1 + cos(π·δ/cutoff))/2 while δ = τ − 1 is below ``cutoff``, then 0.
+
+    An exponential decay with a gate that closes smoothly, after Shah and Sun, "Cosine-Gated Adam-Decay: Drop-In
+    Staleness-Aware Outer Optimization for Decoupled DiLoCo" (2026): use it with an update that scales the gradient,
+    ``nw.ScaleGradient(nw.Adam())``, on which a gradient past the cutoff then has no effect. Their abstract has the
+    product of the two factors; that the gate is half a cosine wave is our reading, and the defaults are ours.
+    """
+
+    gamma: float
+    rate: float = 0.1
+    cutoff: float = 16.0
+
+    def __post_init__(self) -> None:
+        checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
+        checks.store(self, rate=checks.not_negative(self.rate, "rate", "old gradients would make longer steps"))
+        checks.store(self, cutoff=checks.positive(self.cutoff, "cutoff", "it is the smallest δ that has no weight"))
+
+    def with_size(self, size: float) -> CosineGate:
+        """Return the rule with γ = ``size``."""
+        return replace(self, gamma=size)
+
+    def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
+        """Return γ·exp(−rate·δ)·(1 + cos(π·min(δ/cutoff, 1)))/2."""
+        age = np.asarray(delay) - 1.0
+        gate = 0.5 * (1.0 + cos_of_turns(0.5 * np.minimum(age / self.cutoff, 1.0)))
+        return _like(delay, self.gamma * exp(-self.rate * age) * np.where(age < self.cutoff, gate, 0.0))
+
+
+@final
+@dataclass(frozen=True)
 class AdaDelay(Stepsize):
     """1/(smoothness + scale·√(step + δ)), δ = τ − 1: Sra, Yu, Li and Smola, "AdaDelay" (AISTATS 2016).
 

@@ -5,6 +5,8 @@ from nowait.methods.asynchronous_sgd import AsynchronousSGD
 from nowait.methods.ata import ATA
 from nowait.methods.ca2fl import CA2FL
 from nowait.methods.clipped_asgd import ClippedASGD
+from nowait.methods.cycle_sgd import CycleSGD
+from nowait.methods.decoupled_diloco import DecoupledDiLoCo
 from nowait.methods.delay_compensated_sgd import AdaptiveStrength, DelayCompensatedSGD
 from nowait.methods.delayed_nesterov import DelayedNesterov
 from nowait.methods.fadas import FADAS
@@ -18,6 +20,7 @@ from nowait.methods.minibatch_sgd import MinibatchSGD
 from nowait.methods.ordered_momentum import OrderedMomentum
 from nowait.methods.piag import PIAG, EqualParts, ShareOfTheRest, WindowRule
 from nowait.methods.picky_sgd import PickySGD
+from nowait.methods.quantile_minibatch_sgd import QuantileMinibatchSGD
 from nowait.methods.random_assignment import RandomAssignment
 from nowait.methods.rennala_sgd import RennalaSGD
 from nowait.methods.rescaled_asgd import RescaledASGD
@@ -36,6 +39,8 @@ __all__ = [
     "AdaptiveStrength",
     "AsynchronousSGD",
     "ClippedASGD",
+    "CycleSGD",
+    "DecoupledDiLoCo",
     "DelayCompensatedSGD",
     "DelayedNesterov",
     "EqualParts",
@@ -48,6 +53,7 @@ __all__ = [
     "MinibatchSGD",
     "OrderedMomentum",
     "PickySGD",
+    "QuantileMinibatchSGD",
     "RandomAssignment",
     "RennalaSGD",
     "RescaledASGD",

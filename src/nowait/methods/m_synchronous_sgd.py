@@ -15,12 +15,14 @@ class MSynchronousSGD(Method):
 
     Begunov and Tyurin, "Do We Need Asynchronous SGD? On the Near-Optimality of Synchronous Methods" (2026); with the
     name "backup workers": Chen, Pan, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD" (2016).
-    No ticket is cancelled: a gradient that arrives after its step is dropped, and its worker joins the current round.
-    With ``m`` workers or fewer it is ``MinibatchSGD``.
+    By default no ticket is cancelled: a gradient that arrives after its step is dropped, and its worker joins the
+    current round. With ``cancel=True`` all workers restart at the new params. With ``m`` workers or fewer it is
+    ``MinibatchSGD``.
     """
 
     stepsize: StepsizeOrFloat
     m: int
+    cancel: bool = False
     total: GradientSum = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -55,5 +57,7 @@ class MSynchronousSGD(Method):
         server.step(self.total, self.stepsize.fresh(server), 1 / self.total.weight)
         self.total.clear()
         for worker in server.workers:
+            if self.cancel:
+                server.cancel(worker)
             if server.in_flight.first_of(worker) is None:
                 server.assign(worker)
