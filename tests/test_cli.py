@@ -339,6 +339,8 @@ def test_a_stepsize_that_is_not_given_is_taken_from_the_smoothness(mine):
 PARAMETERS = {
     "ata": "batch=6",
     "clipped": "max_norm=10",
+    "cycle": "group=20",
+    "decoupleddiloco": "quorum=3",
     "delayednesterov": "every=3",
     "malenia": "batch=8",
     "mindflayer": "timeout_seconds=3,trials=2",

@@ -75,8 +75,8 @@ class DecoupledDiLoCo(Method):
         self._merge_if_due(server)
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """Return M/quorum, at least 1: there is one step per merge."""
-        return max(1.0, num_workers / self.quorum)
+        """Return M/quorum, at least 1, for one step per merge, divided by 1 − β of the momentum."""
+        return max(1.0, num_workers / self.quorum) / (1 - self.usual_update().momentum_factor)
 
     def _merge_if_due(self, server: Server) -> None:
         present = len(self.delivered)
