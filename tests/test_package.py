@@ -33,6 +33,19 @@ def test_importing_nowait_loads_nothing_heavy():
     assert result.stdout.strip() == "[]"
 
 
+def test_the_delay_rules_need_numpy_alone():
+    """Code that does not use nowait's engines may import them where nothing else is installed."""
+    code = """
+import sys
+before = set(sys.modules)
+import nowait.rules
+assert nowait.rules.delay_adaptive(8, workers=4) == 0.5
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(sorted(loaded - set(sys.stdlib_module_names) - {"nowait", "numpy", "_distutils_hack"}))"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
 def test_the_help_of_the_command_line_loads_no_library_for_computing():
     heavy = ("numba", "scipy", "matplotlib", "torch", "triton", "ray")
     code = f"""

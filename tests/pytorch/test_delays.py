@@ -12,6 +12,7 @@ from nowait.pytorch import DelayAware, Delayed
 DELAYS = np.array([1, 2, 4, 5, 9, 100])
 STEPSIZES = {
     "constant": (nw.Constant(0.2), {}),
+    "cosine_gate": (nw.CosineGate(0.2, 0.05, 8.0), {"rate": 0.05, "cutoff": 8.0}),
     "delay_adaptive": (nw.DelayAdaptive(0.2), {}),
     "delay_adaptive, cut": (nw.DelayAdaptive(0.2, 2.0), {"cut": 2.0}),
     "exponential_delay_adaptive": (nw.ExponentialDelayAdaptive(0.2, 3.0, 0.01), {"cut": 3.0, "rate": 0.01}),
