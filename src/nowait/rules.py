@@ -1,7 +1,7 @@
 """The delay rules as plain functions, for code that does not use nowait's engines.
 
 Each returns the factor by which a gradient's step is multiplied. ``delay`` counts from 1: a fresh gradient, computed at
-the params that it changes, has delay 1. Numbers and numpy arrays are accepted.
+the params that it changes, has delay 1. Numbers, numpy arrays and JAX arrays are accepted, also traced ones.
 
 >>> from nowait import rules
 >>> rules.delay_adaptive(delay=8, workers=4)
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from nowait.core import checks
 from nowait.core.stepsizes import (
     Constant,
     CosineGate,
@@ -39,6 +40,8 @@ __all__ = [
 
 Rule = Callable[[Any, Any], Any]
 """``rule(delay, workers)`` returns a factor."""
+SCALES = ("step", "gradient")
+"""What a factor multiplies: the step that an optimiser makes, or the gradient that it gets."""
 
 
 def constant(delay: Any, workers: Any = 1) -> Any:
@@ -95,3 +98,12 @@ def factor_of(rule: Stepsize | Rule) -> Rule:
         return rule
     unit = rule.with_size(1.0)
     return lambda delay, workers: unit(delay, workers, 1)
+
+
+def checked_factor(factor: Rule, delay: object, workers: int) -> float:
+    """Return the factor of a delay; raise if the delay is below 1, or the factor is negative or infinite."""
+    delay = checks.at_least(1, delay, "delay", "a fresh gradient has delay 1")
+    value = float(factor(delay, workers))
+    if not 0.0 <= value < float("inf"):
+        raise ValueError(f"the rule returned {value} for delay {delay}: a factor must be finite and at least 0")
+    return value

@@ -13,7 +13,7 @@ import numpy as np
 
 from nowait.core import checks
 from nowait.core.schedules import factors
-from nowait.numerics.elementary import cos_of_turns, exp, integer_power, power
+from nowait.numerics.elementary import cos_of_turns, exp, functions_for, integer_power, power
 
 if TYPE_CHECKING:
     from nowait.core.server import Arrival, Server
@@ -24,8 +24,8 @@ WHY_POSITIVE = "params would not move towards lower loss"
 class Stepsize(ABC):
     """A rule ``stepsize(delay, num_workers, step)``.
 
-    It takes numbers or numpy arrays, so that a whole trace can be evaluated at once. A fresh gradient has
-    delay 1; the first step is step 1.
+    It takes numbers or numpy arrays, so that a whole trace can be evaluated at once. Those that do not depend on the
+    step take delays as JAX arrays, too. A fresh gradient has delay 1; the first step is step 1.
     """
 
     @abstractmethod
@@ -132,9 +132,9 @@ class DelayAdaptive(Stepsize):
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """Return γ·min(1, cut/τ)."""
         ratio = (num_workers if self.cut is None else self.cut) / delay
-        if isinstance(ratio, np.ndarray):
-            return self.gamma * np.minimum(1.0, ratio)
-        return self.gamma * ratio if ratio < 1.0 else self.gamma
+        if isinstance(ratio, Real):
+            return self.gamma * ratio if ratio < 1.0 else self.gamma
+        return self.gamma * functions_for(ratio).minimum(1.0, ratio)
 
     def at(self, arrival: Arrival, server: Server) -> float:
         """Return γ·min(1, cut/τ): the same as ``__call__``, but faster for one number, as needed for every gradient."""
@@ -170,8 +170,8 @@ class ExponentialDelayAdaptive(Stepsize):
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """Return γ·min(1, cut·exp(−rate·τ)/τ)."""
-        ratio = np.minimum(1.0, self.cut * exp(-self.rate * np.asarray(delay, dtype=np.float64)) / delay)
-        return _like(delay, self.gamma * ratio)
+        share = self.cut * exp(-self.rate * (delay * 1.0)) / delay
+        return _like(delay, self.gamma * functions_for(delay).minimum(1.0, share))
 
 
 @final
@@ -224,7 +224,7 @@ class HingeDecay(Stepsize):
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """Return γ/(slope·(δ − patience)₊ + 1)."""
-        excess = np.maximum(np.asarray(delay) - 1 - self.patience, 0.0)
+        excess = functions_for(delay).maximum(delay - 1 - self.patience, 0.0)
         return _like(delay, self.gamma / (self.slope * excess + 1.0))
 
 
@@ -256,9 +256,9 @@ class Threshold(Stepsize):
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """Return γ, or min(γ, beyond·γ/δ) beyond the threshold."""
         limit = num_workers if self.concurrency is None else self.concurrency
-        age = np.asarray(delay) - 1.0
-        old = self.gamma * np.minimum(1.0, self.beyond / np.maximum(age, 1.0))
-        return _like(delay, np.where(age <= limit, self.gamma, old))
+        age, functions = delay - 1.0, functions_for(delay)
+        old = self.gamma * functions.minimum(1.0, self.beyond / functions.maximum(age, 1.0))
+        return _like(delay, functions.where(age <= limit, self.gamma, old))
 
 
 @final
@@ -395,4 +395,4 @@ class Scheduled(Stepsize):
 
 def _like(argument: Any, value: Any) -> Any:
     """Return the value as a float if the argument was a plain number."""
-    return value if isinstance(argument, np.ndarray) else float(value)
+    return float(value) if isinstance(argument, Real) else value

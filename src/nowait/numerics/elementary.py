@@ -5,7 +5,8 @@ fixes the result of every operation used here, so each function has exactly one 
 (``cos``: 1.5 ulp; ``power``: 1.5 ulp while the result is between e^-40 and e^40).
 
 The functions at the top, on reduced arguments, take numbers or arrays, and ``elementary_kernels`` compiles the same
-source. Below them are the complete functions for Python numbers and numpy arrays.
+source. Below them are the complete functions for Python numbers and numpy arrays. ``exp`` and ``power`` of arrays of
+another library are those of that library, with its last digits.
 
 The reductions are the usual ones (Muller, "Elementary Functions: Algorithms and Implementation", 2016):
 ln(2^k·(1 + f)) = k·ln 2 + 2·artanh(s) with s = f/(2 + f); exp(n·ln 2 + r) = 2^n·exp(r); cos of quarter turns. The
@@ -115,6 +116,15 @@ def times_log_of_parts(y: Any, f: Any, k: Any) -> Any:
 # For Python numbers and numpy arrays
 
 
+def functions_for(x: Any) -> Any:
+    """Return the module with the functions of an array: numpy, also for numbers, or what the array itself names.
+
+    JAX arrays name ``jax.numpy``: ``__array_namespace__`` is part of the Python array API standard.
+    """
+    namespace = getattr(x, "__array_namespace__", None)
+    return np if namespace is None else namespace()
+
+
 def added(numbers: Iterable[float], start: float = 0.0) -> float:
     """Return the sum of floats, added one after the other; since Python 3.12 ``sum`` uses compensated summation."""
     for number in numbers:
@@ -129,6 +139,8 @@ def exp(x: Any) -> Any:
             kept = np.clip(np.where(np.isnan(x), 0.0, x), LOWEST, HIGHEST)
             n = _rounded(kept * ONE_OVER_LN2)
             return np.where(np.isnan(x), np.nan, _scaled(exp_of_rest(n, kept), n.astype(np.int64), np.ldexp))
+    if (functions := functions_for(x)) is not np:
+        return functions.exp(x)
     x = float(x)
     if math.isnan(x):
         return x
@@ -170,6 +182,8 @@ def power(x: Any, y: float) -> Any:
             first, second = times_log_of_parts(y, *_parts(x))
             whole = exp(first)
             return np.where(np.abs(first) < HIGHEST, whole + whole * second, whole)
+    if functions_for(x) is not np:
+        return x**y
     first, second = times_log_of_parts(y, *_parts(float(x)))
     whole = exp(first)
     return whole + whole * second if abs(first) < HIGHEST else whole

@@ -11,9 +11,8 @@ import torch
 
 from nowait.core import checks
 from nowait.core.stepsizes import Stepsize
-from nowait.rules import Rule, delay_adaptive, factor_of
+from nowait.rules import SCALES, Rule, checked_factor, delay_adaptive, factor_of
 
-SCALES = ("step", "gradient")
 Gradients = list[torch.Tensor | None]
 
 
@@ -65,10 +64,7 @@ class DelayAware(_Around):
 
     def step(self, *, delay: int) -> float:
         """Make a step along gradients with a delay; returns the factor by which it was scaled."""
-        delay = checks.at_least(1, delay, "delay", "a fresh gradient has delay 1")
-        factor = float(self._factor(delay, self.workers))
-        if not 0.0 <= factor < float("inf"):
-            raise ValueError(f"the rule returned {factor} for delay {delay}: a factor must be finite and at least 0")
+        factor = checked_factor(self._factor, delay, self.workers)
         if factor > 0:
             if self._scale == "gradient":
                 self._scale_gradients(factor)

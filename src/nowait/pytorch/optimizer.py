@@ -12,7 +12,6 @@ from nowait.core import Layout, Update, checks
 from nowait.core.memory import Stepper
 from nowait.core.state import State
 from nowait.core.types import Vector
-from nowait.pytorch.delays import SCALES
 from nowait.pytorch.flat import tensor_of
 from nowait.pytorch.memory import StepCheck
 from nowait.pytorch.optimizer_kind import OptimizerKind
@@ -26,6 +25,7 @@ from nowait.pytorch.parameter_groups import (
     parameter_groups,
 )
 from nowait.pytorch.running_optimizer import RunningOptimizer, trial_state
+from nowait.rules import SCALES
 
 
 @final
