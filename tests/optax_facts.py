@@ -20,6 +20,7 @@ SIZES = {"matrix": (4, 3), "vector": (5,)}
 DELAYS = (1, 8, 2, 16, 5)
 STEPSIZES = (
     nw.Constant(0.2),
+    nw.CosineGate(0.2, 0.05, 8.0),
     nw.DelayAdaptive(0.2),
     nw.DelayAdaptive(0.2, 2.0),
     nw.ExponentialDelayAdaptive(0.2, 3.0, 0.01),

@@ -287,9 +287,9 @@ class CosineGate(Stepsize):
 
     def __call__(self, delay: Any, num_workers: Any, step: Any) -> Any:
         """Return γ·exp(−rate·δ)·(1 + cos(π·min(δ/cutoff, 1)))/2."""
-        age = np.asarray(delay) - 1.0
-        gate = 0.5 * (1.0 + cos_of_turns(0.5 * np.minimum(age / self.cutoff, 1.0)))
-        return _like(delay, self.gamma * exp(-self.rate * age) * np.where(age < self.cutoff, gate, 0.0))
+        age, functions = delay - 1.0, functions_for(delay)
+        gate = 0.5 * (1.0 + cos_of_turns(0.5 * functions.minimum(age / self.cutoff, 1.0)))
+        return _like(delay, self.gamma * exp(-self.rate * age) * functions.where(age < self.cutoff, gate, 0.0))
 
 
 @final

@@ -5,8 +5,8 @@ fixes the result of every operation used here, so each function has exactly one 
 (``cos``: 1.5 ulp; ``power``: 1.5 ulp while the result is between e^-40 and e^40).
 
 The functions at the top, on reduced arguments, take numbers or arrays, and ``elementary_kernels`` compiles the same
-source. Below them are the complete functions for Python numbers and numpy arrays. ``exp`` and ``power`` of arrays of
-another library are those of that library, with its last digits.
+source. Below them are the complete functions for Python numbers and numpy arrays. ``exp``, ``power`` and
+``cos_of_turns`` of arrays of another library are those of that library, with its last digits.
 
 The reductions are the usual ones (Muller, "Elementary Functions: Algorithms and Implementation", 2016):
 ln(2^k·(1 + f)) = k·ln 2 + 2·artanh(s) with s = f/(2 + f); exp(n·ln 2 + r) = 2^n·exp(r); cos of quarter turns. The
@@ -205,6 +205,8 @@ def integer_power(base: float, exponents: Any) -> Any:
 
 def cos_of_turns(turns: Any) -> Any:
     """Return cos(2π·turns)."""
+    if (functions := functions_for(turns)) is not np:
+        return functions.cos(2.0 * math.pi * turns)
     quarters = 4.0 * turns
     q = _rounded(quarters)
     c, s = cos_of_quarter(quarters - q), sin_of_quarter(quarters - q)
