@@ -3,19 +3,21 @@
 python benchmarks/all_methods.py [--quick] [--write docs/comparison.md] [--folder runs/all_methods]
 
 Prints one table for each problem: the loss above the minimum, as a multiple of that of the best method of the column.
-Every method has 24 trials on one seed: its parameters, if it has some, times stepsizes. What was chosen then runs on
-five other seeds; the table has the median of their last losses. Finished cells are kept in the folder, and the same
-command goes on where it was interrupted. About half an hour on two cores.
+Every method has 48 trials on one seed: its parameters, with and without momentum if it takes an update, and stepsizes.
+What was chosen then runs on five other seeds; the table has the median of their last losses. Cells are computed on
+all cores; finished ones are kept in the folder, and the same command goes on where it was interrupted.
 """
 
 import argparse
 import json
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +28,23 @@ from sklearn.datasets import load_breast_cancer, load_digits
 import nowait as nw
 from nowait.core.randomness import CounterRandom
 
-WORKERS, SECONDS, TRIALS, SEEDS = 16, 128.0, 24, (1, 2, 3, 4, 5)
-BEGIN, END = "<!-- tables of benchmarks/all_methods.py -->", "<!-- end of the tables -->"
+WORKERS, SECONDS, TRIALS, SEEDS = 16, 128.0, 48, (1, 2, 3, 4, 5)
 RANGE = 5_000.0
 """The largest stepsize of a grid over the smallest one, about."""
+BEGIN, END = "<!-- tables of benchmarks/all_methods.py -->", "<!-- end of the tables -->"
+QUICK = ("MinibatchSGD", "MSynchronousSGD", "AsynchronousSGD, adaptive")
+PLAIN, EITHER = (None,), (None, nw.Momentum(0.9))
 Make = Callable[[float], nw.Method]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method to compare: functions of the stepsize, one for each choice of its parameters; and its update."""
+    """A method to compare: a function of the stepsize for each choice of its parameters, and updates to try."""
 
-    choices: dict[str, Make]
-    update: nw.Update | None = None
+    parameters: dict[str, Make]
+    updates: tuple[nw.Update | None, ...] = EITHER
     center: float | None = None
-    """The middle of the stepsizes; None is 1/L, divided by what the method says."""
+    """The middle of the stepsizes; None is 1/L, divided by what the method says, and by 10 with momentum."""
 
 
 def one(make: Make, **options: Any) -> Entry:
@@ -55,15 +59,13 @@ def each(name: str, values: tuple[Any, ...], make: Callable[[float, Any], nw.Met
 
 def entries(scale: float) -> dict[str, Entry]:
     """Return all methods. ``scale`` is the norm of the gradient at the start, for parameters that are a length."""
-    batches, delays = (4, 16, 64), (4, 16, 64)
+    batches, delays, sgd = (4, 16, 64), (4, 16, 64), nw.Sgd()
     return {
         "MinibatchSGD": one(nw.MinibatchSGD),
         "MSynchronousSGD": each("m", (8, 12, 15), nw.MSynchronousSGD),
         "CycleSGD": each("group", (2, 4, 8), nw.CycleSGD),
         "RennalaSGD": each("batch", batches, nw.RennalaSGD),
-        "RennalaSGD, cancel=False": each(
-            "batch", batches, lambda size, batch: nw.RennalaSGD(size, batch, cancel=False)
-        ),
+        "RennalaSGD, cancel=False": each("batch", batches, lambda size, n: nw.RennalaSGD(size, n, cancel=False)),
         "QuantileMinibatchSGD": each("quantile", (0.25, 0.5, 0.9), nw.QuantileMinibatchSGD),
         "ATA": each("batch", batches, nw.ATA),
         "MindFlayerSGD": each("timeout", (1.5, 4.0, 12.0), lambda size, timeout: nw.MindFlayerSGD(size, timeout, 1)),
@@ -73,7 +75,7 @@ def entries(scale: float) -> dict[str, Entry]:
         "RingmasterASGD, cancel_stale": each(
             "max_delay", delays, lambda size, delay: nw.RingmasterASGD(size, delay, cancel_stale=True)
         ),
-        "RingmasterLMO": each("ball", ("euclidean", "sign"), nw.RingmasterLMO, center=1.0),
+        "RingmasterLMO": each("ball", ("euclidean", "sign"), nw.RingmasterLMO, updates=PLAIN, center=1.0),
         "StaleSynchronousSGD": each("slack", (1, 4, 16), nw.StaleSynchronousSGD),
         "PickySGD": each("radius", (0.03, 0.3, 3.0), nw.PickySGD),
         "ClippedASGD": each("max_norm", (0.1 * scale, scale, 10 * scale), nw.ClippedASGD),
@@ -86,18 +88,19 @@ def entries(scale: float) -> dict[str, Entry]:
         "RescaledASGD": one(nw.RescaledASGD),
         "CA2FL": each("buffer", (4, 8, 16), nw.CA2FL),
         "FedBuff": each("buffer", (4, 8, 16), nw.FedBuff),
-        "FADAS, AMSGrad": each("buffer", (4, 8, 16), nw.FADAS, update=nw.AMSGrad(0.9, 0.99), center=0.1),
-        "FedAT": each("tiers", (2, 4), nw.FedAT),
-        "DecoupledDiLoCo": each("quorum", (4, 8, 12), nw.DecoupledDiLoCo),
-        "DelayedNesterov": each("every", (4, 8, 16), nw.DelayedNesterov),
+        "FADAS, AMSGrad": each("buffer", (4, 8, 16), nw.FADAS, updates=(nw.AMSGrad(0.9, 0.99),), center=0.1),
+        "FedAT": each("tiers", (2, 4), nw.FedAT, updates=PLAIN),
+        "DecoupledDiLoCo": each("quorum", (4, 8, 12), nw.DecoupledDiLoCo, updates=(None, sgd)),
+        "DelayedNesterov": each("every", (4, 8, 16), nw.DelayedNesterov, updates=PLAIN),
         "OrderedMomentum": each(
-            "beta", (0.5, 0.9), lambda size, beta: nw.OrderedMomentum(nw.DelayAdaptive(size), beta)
+            "beta", (0.5, 0.9), lambda size, beta: nw.OrderedMomentum(nw.DelayAdaptive(size), beta), updates=PLAIN
         ),
         "DelayCompensatedSGD": each("strength", (0.04, 0.5, 2.0), nw.DelayCompensatedSGD),
-        "AdaptiveRevision": one(nw.AdaptiveRevision, center=0.3),
+        "AdaptiveRevision": one(nw.AdaptiveRevision, updates=PLAIN, center=0.3),
     }
 
 
+@cache
 def problems() -> dict[str, Any]:
     """Return the problems. All gradients are means over a few rows, so there is noise."""
     cancer, digits = load_breast_cancer(), load_digits()
@@ -119,15 +122,10 @@ def spot_changes() -> list[tuple[float, str, int]]:
     """Return leaves and joins of a made-up spot market: each worker is up for 30 s and away for 10 s on average."""
     changes = []
     for worker in range(WORKERS):
-        random, time = CounterRandom(7, f"worker {worker}"), 0.0
-        while True:
-            for kind, mean in (("leave", 30.0), ("join", 10.0)):
-                time -= mean * math.log(1.0 - random.uniform())
-                if time > SECONDS:
-                    break
-                changes.append((time, kind, worker))
-            if time > SECONDS:
-                break
+        random, time, up = CounterRandom(7, f"worker {worker}"), 0.0, True
+        while (time := time - (30.0 if up else 10.0) * math.log(1.0 - random.uniform())) < SECONDS:
+            changes.append((time, "leave" if up else "join", worker))
+            up = not up
     return changes
 
 
@@ -145,36 +143,35 @@ def clusters() -> dict[str, dict[str, Any]]:
     }
 
 
-def stepsizes(entry: Entry, make: Make, unit: float) -> list[float]:
-    """Return as many stepsizes as the entry may try with each choice of its parameters."""
-    count = TRIALS // len(entry.choices)
-    center = entry.center or unit / make(1.0).stepsize_divisor(WORKERS)
+def trials(entry: Entry, unit: float) -> Iterator[tuple[str, Make, nw.Update | None, list[float]]]:
+    """Yield the choices of an entry, each with as many stepsizes as it may try."""
+    count = TRIALS // (len(entry.parameters) * len(entry.updates))
     ratio = RANGE ** (1 / count)
-    return [center * ratio ** (place - count // 2) for place in range(count)]
+    for name, make in entry.parameters.items():
+        for update in entry.updates:
+            momentum = 1 - (0.0 if update is None else update.momentum_factor)
+            center = entry.center or unit * momentum / make(1.0).stepsize_divisor(WORKERS)
+            yield name, make, update, [center * ratio ** (place - count // 2) for place in range(count)]
 
 
-def tuned(problem: Any, cluster: dict[str, Any], entry: Entry, unit: float) -> dict[str, Any]:
-    """Choose parameters and stepsize on seed 0, and return the losses of the other seeds."""
-    options = cluster | {"seconds": SECONDS, "evaluate_every": 10**9, "update": entry.update, "progress": False}
-    best, chosen = math.inf, ("", 0.0)
-    for name, make in entry.choices.items():
-        trials = nw.sweep(problem, make, stepsizes=stepsizes(entry, make, unit), seeds=[0], **options)
-        place = int(np.argmin(trials.final[:, 0]))
-        if trials.final[place, 0] < best:
-            best, chosen = float(trials.final[place, 0]), (name, float(trials.stepsizes[place]))
-    final = nw.sweep(problem, entry.choices[chosen[0]], stepsizes=[chosen[1]], seeds=SEEDS, **options).final[0]
-    return {"parameters": chosen[0], "stepsize": chosen[1], "losses": final.tolist()}
-
-
-def cells(quick: bool) -> Iterator[tuple[str, str, str, Callable[[], dict[str, Any]]]]:
-    """Yield problem, cluster, method, and a function that computes the result."""
-    for problem_name, problem in problems().items():
-        unit = 1 / problem.constants().L
-        scale = float(np.linalg.norm(problem.full_gradient(problem.initial())))
-        for cluster_name, cluster in clusters().items():
-            for method, entry in entries(round(scale, 3)).items():
-                if not quick or method in ("MinibatchSGD", "MSynchronousSGD", "AsynchronousSGD, adaptive"):
-                    yield problem_name, cluster_name, method, partial(tuned, problem, cluster, entry, unit)
+def cell(problem_name: str, cluster_name: str, method: str) -> dict[str, Any]:
+    """Choose parameters, update and stepsize on seed 0, and return the losses of the other seeds."""
+    logging.getLogger("nowait").setLevel(logging.ERROR)  # stepsizes at the end of a grid, runs that diverge
+    problem = problems()[problem_name]
+    scale = float(np.linalg.norm(problem.full_gradient(problem.initial())))
+    entry, unit = entries(round(scale, 3))[method], 1 / problem.constants().L
+    options = clusters()[cluster_name] | {"seconds": SECONDS, "evaluate_every": 10**9, "threads": 1, "progress": False}
+    best, chosen = math.inf, None
+    for name, make, update, sizes in trials(entry, unit):
+        found = nw.sweep(problem, make, stepsizes=sizes, seeds=[0], update=update, **options)
+        place = int(np.argmin(found.final[:, 0]))
+        if found.final[place, 0] < best:
+            best, chosen = float(found.final[place, 0]), (name, make, update, sizes[place])
+    if chosen is None:
+        return {"losses": [math.inf] * len(SEEDS)}
+    name, make, update, size = chosen
+    final = nw.sweep(problem, make, stepsizes=[size], seeds=SEEDS, update=update, **options).final[0]
+    return {"parameters": name, "update": repr(update), "stepsize": size, "losses": final.tolist()}
 
 
 def compute(folder: Path, quick: bool) -> dict[str, Any]:
@@ -182,43 +179,42 @@ def compute(folder: Path, quick: bool) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "results.json"
     results = json.loads(path.read_text()) if path.exists() else {}
-    work = list(cells(quick))
-    with Progress() as progress:
-        task = progress.add_task("tuning", total=len(work))
-        for *names, run in work:
-            key = " / ".join(names)
-            progress.update(task, description=key[-60:])
-            if key not in results:
-                results[key] = run()
-                path.write_text(json.dumps(results, indent=1))
+    methods = [method for method in entries(1.0) if not quick or method in QUICK]
+    work = [(problem, cluster, method) for problem in problems() for cluster in clusters() for method in methods]
+    left = [names for names in work if " / ".join(names) not in results]
+    with Progress() as progress, ProcessPoolExecutor(os.cpu_count()) as pool:
+        task = progress.add_task("tuning", total=len(work), completed=len(work) - len(left))
+        futures = {pool.submit(cell, *names): " / ".join(names) for names in left}
+        for future in as_completed(futures):
+            results[futures[future]] = future.result()
+            path.write_text(json.dumps(results, indent=1))
             progress.advance(task)
     return results
 
 
-def table(problem_name: str, problem: Any, results: dict[str, Any]) -> Iterator[str]:
+def table(problem_name: str, results: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of one table, the best methods first."""
-    lowest = problem.minimum()[1]
-    columns = list(clusters())
+    lowest, columns = problems()[problem_name].minimum()[1], list(clusters())
     excess: dict[str, list[float]] = {}
     for key, result in results.items():
         name, cluster, method = key.split(" / ")
         if name == problem_name:
-            excess.setdefault(method, [math.nan] * len(columns))[columns.index(cluster)] = (
-                float(np.median(result["losses"])) - lowest
-            )
+            row = excess.setdefault(method, [math.nan] * len(columns))
+            row[columns.index(cluster)] = float(np.median(result["losses"])) - lowest
     values = np.array(list(excess.values()))
     best = np.nanmin(values, axis=0)
-    order = np.argsort(np.exp(np.nanmean(np.log(np.maximum(values / best, 1.0)), axis=1)))
     yield f"| {problem_name} | " + " | ".join(columns) + " |"
     yield "|---|" + "---:|" * len(columns)
-    for place in order:
-        method = list(excess)[place]
-        yield (
-            f"| `{method.split(',')[0]}`{method[len(method.split(',')[0]) :]} | "
-            + " | ".join(f"**{value:.2g}**" if value < 1.1 else f"{value:.2g}" for value in values[place] / best)
-            + " |"
-        )
+    for place in np.argsort(np.nanmean(np.log(values / best), axis=1)):
+        name, comma, rest = list(excess)[place].partition(",")
+        yield f"| `{name}`{comma}{rest} | " + " | ".join(map(shown, values[place] / best)) + " |"
     yield "| lowest loss above the minimum | " + " | ".join(f"{value:.1e}" for value in best) + " |"
+
+
+def shown(ratio: float) -> str:
+    """Return a multiple of the best, in bold up to 1.1."""
+    text = f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}" if ratio < 10_000 else f"{ratio:.0e}"
+    return f"**{text}**" if ratio <= 1.1 else text
 
 
 def main() -> None:
@@ -227,9 +223,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/all_methods"))
     parser.add_argument("--write", type=Path, help="a page whose tables are replaced")
     arguments = parser.parse_args()
-    logging.getLogger("nowait").setLevel(logging.ERROR)  # stepsizes at the end of a grid, runs that diverge
     results = compute(arguments.folder, arguments.quick)
-    text = "\n\n".join("\n".join(table(name, problem, results)) for name, problem in problems().items())
+    text = "\n\n".join("\n".join(table(name, results)) for name in problems())
     print(text)
     if arguments.write is not None:
         page = arguments.write.read_text(encoding="utf-8")
