@@ -17,6 +17,7 @@ from nowait.cli.results import open_console, print_json
 from nowait.cli.updates import parse_updates
 from nowait.recording.files import write_json
 from nowait.studies.tolerance import checked_delays, checked_patterns, checked_start, checked_updates
+from nowait.studies.tolerance_text import short_names
 from nowait.studies.tolerated import FIGURE
 
 SCHEDULES: dict[str, Callable[[int], Any]] = {"linear": nw.schedules.linear, "cosine": nw.schedules.cosine}
@@ -81,7 +82,7 @@ def _checked(asked: ToleranceSettings) -> tuple[Any, dict[str, Any]]:
         "rule": _rule(asked.rule, asked.schedule, asked.steps),
         "retune": asked.retune,
         "trials": asked.trials,
-        "start": checked_start(_start(asked.start), updates),
+        "start": checked_start(_start(asked.start, tuple(updates)), updates),
         "keep": asked.keep,
         "seeds": asked.seeds,
         "seed": asked.seed,
@@ -108,10 +109,11 @@ def _whole_numbers(text: str) -> list[int]:
         raise ValueError(f"--delays must be whole numbers with commas between them, got {text!r}") from None
 
 
-def _start(text: str | None) -> dict[str, float]:
-    """Return the first stepsizes of updates: of ``sgd=0.1,adamw=0.001``."""
+def _start(text: str | None, updates: tuple[str, ...]) -> dict[str, float]:
+    """Return the first stepsizes of updates: of ``sgd=0.1,adamw=0.001``, where names may be without options."""
+    full = {short: name for name, short in short_names(updates).items()}
     named = (option_of(item) for item in (text or "").split(",") if item)
-    return {name: float(value_of(value)) for name, value in named}
+    return {full.get(name, name): float(value_of(value)) for name, value in named}
 
 
 def _tell(found: nw.Tolerance, asked: ToleranceSettings) -> None:

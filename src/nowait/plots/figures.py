@@ -130,7 +130,9 @@ def tolerance(study: Any) -> Figure:
         for number, update in enumerate(study.updates):
             for retuned in study.tunings:
                 rows = [study.row(update, pattern, delay, retuned=retuned) for delay in study.delays]
-                _draw_losses(axes, [row for row in rows if row is not None], COLOURS[number % len(COLOURS)])
+                label = study.labels[update] + (", tuned again" if retuned else "")
+                made = [row for row in rows if row is not None]
+                _draw_losses(axes, made, label, COLOURS[number % len(COLOURS)], "--" if retuned else "-")
         axes.axhline(study.start_loss, color="0.4", linestyle=":", label="before the first step")
         axes.set(xlabel=f"mean delay (steps), {pattern}", ylabel="final loss", xscale="log", yscale="log")
         axes.set_xscale("log", base=2)
@@ -140,7 +142,7 @@ def tolerance(study: Any) -> Figure:
     return figure
 
 
-def _draw_losses(axes: Axes, rows: Sequence[Any], colour: str) -> None:
+def _draw_losses(axes: Axes, rows: Sequence[Any], label: str, colour: str, line: str) -> None:
     """Draw one line of a tolerance study, with its range; rows of which most diverged are crosses at the top."""
     for row in rows:
         if not np.isfinite(row.median):
@@ -149,7 +151,6 @@ def _draw_losses(axes: Axes, rows: Sequence[Any], colour: str) -> None:
     if not steady:
         return
     delays, losses = [row.delay for row in steady], [[x for x in row.losses if np.isfinite(x)] for row in steady]
-    label, line = (f"{steady[0].update}, tuned again", "--") if steady[0].retuned else (steady[0].update, "-")
     axes.plot(delays, [row.median for row in steady], line, marker="o", markersize=3, color=colour, label=label)
     axes.fill_between(delays, [min(one) for one in losses], [max(one) for one in losses], color=colour, alpha=0.15)
 

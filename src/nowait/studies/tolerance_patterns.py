@@ -12,7 +12,7 @@ from heapq import heapify, heapreplace
 from nowait.core.randomness import CounterRandom
 from nowait.speeds import Adversary, Fixed, Speeds
 
-STRAGGLER_EVERY = 10
+STRAGGLER_EVERY = 5
 """In the straggler pattern one gradient in this many comes from a slow worker."""
 
 
@@ -38,10 +38,10 @@ def uniform(delay: int, steps: int, seed: int) -> Speeds:
 
 
 def straggler(delay: int, steps: int, seed: int) -> Speeds:  # noqa: ARG001 (all patterns are called alike)
-    """Return one fast worker and τ − 1 slow ones that take turns: every tenth gradient is 10·(τ − 1) steps old.
+    """Return one fast worker and τ − 1 slow ones that take turns: every fifth gradient is 5·(τ − 1) steps old.
 
     The gradients of the fast worker have delay 1, or 2 after that of a slow one, so that the mean is τ here too. In the
-    first 10·(τ − 1) steps the old gradients are younger, because none is older than the run.
+    first 5·(τ − 1) steps the old gradients are younger, because none is older than the run.
     """
     order: list[int] = []
     for slow in range(1, delay):

@@ -76,7 +76,7 @@ def _tuning(found: Tolerance, retuned: bool) -> str:
 
 
 def _table(found: Tolerance, pattern: str, retuned: bool) -> str:
-    names, details = short_names(found.updates), ""
+    names, details = found.labels, ""
     width = max(WIDEST_NAME, *(len(name) for name in names.values()))
     others = [delay for delay in found.delays if delay > 1]
     detailed = len(others) <= DETAILED

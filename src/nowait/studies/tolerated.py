@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, Self, final
 
 from nowait.recording.files import read_strictly_sealed, replace_file, sealed, write_json
-from nowait.studies.tolerance_text import as_text
+from nowait.studies.tolerance_text import as_text, short_names
 
 SUMMARY, TABLE, FIGURE = "tolerance.json", "tolerance.csv", "tolerance.png"
 
@@ -72,6 +72,11 @@ class Tolerance:
     def tunings(self) -> list[bool]:
         """The values of ``retuned`` that there are rows of."""
         return [retuned for retuned in (False, True) if any(row.retuned == retuned for row in self.rows)]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Short names of the updates, for tables and figures."""
+        return short_names(self.updates)
 
     def row(self, update: str, pattern: str, delay: int, *, retuned: bool = False) -> ToleranceRow | None:
         """Return the runs of an update at a delay; None if they were not made."""
