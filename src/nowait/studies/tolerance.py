@@ -24,6 +24,7 @@ from nowait.speeds import Fixed
 from nowait.studies.quiet import quiet
 from nowait.studies.search import DIVERGED, UNFINISHED, Score, best_size, next_size
 from nowait.studies.tolerance_patterns import PATTERNS
+from nowait.studies.tolerance_text import short_names
 from nowait.studies.tolerated import Tolerance, ToleranceRow
 
 DELAYS = (1, 2, 4, 8, 16, 32)
@@ -204,7 +205,8 @@ class _Study:
     def _measure(self, name: str, count: Callable[[int], None]) -> None:
         """Tune an update at delay 1, then measure it at all other delays."""
         first = self._tuned(name, count)
-        self.tell(f"{name}: stepsize {first.stepsize:.3g} at delay 1, loss {first.median:.4g}")
+        label = short_names(tuple(self.setup.updates))[name]
+        self.tell(f"{label}: stepsize {first.stepsize:.3g} at delay 1, loss {first.median:.4g}")
         best = {}
         for pattern in self.patterns:
             self._keep(replace(first, pattern=pattern), replace(first, pattern=pattern, retuned=True))
