@@ -126,6 +126,29 @@ def test_a_stepsize_that_is_too_large_for_the_delay_is_marked_as_diverged():
     assert found.tolerated("sgd", "constant") == 1
 
 
+class Bounded:
+    """x⁴/4 as far as gradients know, with a loss below 1 everywhere."""
+
+    dimension = 1
+
+    def initial(self):
+        return np.array([2.0])
+
+    def gradient(self, point, sample):
+        with np.errstate(over="ignore"):
+            return point**3
+
+    def loss(self, point):
+        return float(1 - 1 / (1 + min(abs(point[0]), 1e9) ** 2))
+
+
+def test_a_run_whose_params_overflow_diverged_even_if_its_last_loss_is_finite():
+    options = {"steps": 200, "delays": [1, 16], "patterns": ["constant"], "trials": 1, "seeds": 1}
+    found = nw.tolerance(Bounded(), {"sgd": nw.Sgd()}, start={"sgd": 0.1}, **options, progress=False)
+    assert found.row("sgd", "constant", 1).median < 0.1
+    assert found.row("sgd", "constant", 16).losses == (math.inf,)
+
+
 def test_every_update_gets_the_same_number_of_trials_and_delay_1_is_measured_once_for_all_patterns():
     told = []
     found = studied(patterns=None, delays=[4], tell=told.append)
@@ -166,8 +189,9 @@ def test_retuning_goes_below_stepsizes_that_diverge():
 
 
 def test_the_table_fits_80_columns():
-    found = studied(patterns=None, delays=[1, 2, 4, 8, 16, 32, 64], retune=True, steps=5, trials=1, seeds=2)
-    assert max(map(len, repr(found).splitlines()[1:])) <= 80
+    rule = nw.Scheduled(nw.DelayAdaptive(1.0), nw.schedules.linear(1_000))
+    options = {"patterns": None, "delays": [1, 2, 4, 8, 16, 32, 64], "retune": True, "trials": 1, "rule": rule}
+    assert max(map(len, repr(studied(steps=5, **options)).splitlines())) <= 80
 
 
 def test_a_saved_study_is_read_again(tmp_path):

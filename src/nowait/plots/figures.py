@@ -121,11 +121,12 @@ def tolerance(study: Any) -> Figure:
     """Plot final loss against mean delay, from the result of ``nw.tolerance``: a panel for every delay pattern.
 
     A line is the median over the seeds for one update, with the range as a band. Dashed lines have stepsizes that were
-    tuned again. A cross marks runs of which most diverged.
+    tuned again. A cross marks runs of which most diverged. Losses far above the initial one are outside the panel.
     """
     if not hasattr(study, "tolerated"):
         raise TypeError(f"tolerance draws the result of nw.tolerance, got {study!r}")
     figure, panels = _figure(len(study.patterns))
+    losses = [loss for row in study.rows for loss in row.losses if np.isfinite(loss)]
     for axes, pattern in zip(panels, study.patterns, strict=True):
         for number, update in enumerate(study.updates):
             for retuned in study.tunings:
@@ -134,11 +135,14 @@ def tolerance(study: Any) -> Figure:
                 made = [row for row in rows if row is not None]
                 _draw_losses(axes, made, label, COLOURS[number % len(COLOURS)], "--" if retuned else "-")
         axes.axhline(study.start_loss, color="0.4", linestyle=":", label="before the first step")
-        axes.set(xlabel=f"mean delay (steps), {pattern}", ylabel="final loss", xscale="log", yscale="log")
+        axes.set(xlabel=f"mean delay (steps), {pattern}", ylabel="final loss")
         axes.set_xscale("log", base=2)
         axes.set_xticks(study.delays, [str(delay) for delay in study.delays])
+        if min(losses, default=0.0) > 0 and study.start_loss > 0:
+            axes.set_yscale("log")
+            axes.set_ylim(0.7 * min(losses), 2 * study.start_loss)
         axes.grid(alpha=0.3)
-    panels[0].legend(fontsize="small")
+    panels[-1].legend(fontsize="x-small")
     return figure
 
 

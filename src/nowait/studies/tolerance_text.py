@@ -64,10 +64,11 @@ def short_names(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _heading(found: Tolerance) -> str:
-    return (
-        f"{found.problem}\n{found.steps:,} steps, {len(found.seeds)} seeds, rule {found.rule}; loss "
-        f"{found.start_loss:.4g} before the first step"
+    words = (
+        f"{found.problem}: {found.steps:,} steps, {len(found.seeds)} seeds, loss {found.start_loss:.4g} before the "
+        f"first step, rule {found.rule}"
     )
+    return textwrap.fill(words, WIDTH)
 
 
 def _tuning(found: Tolerance, retuned: bool) -> str:
