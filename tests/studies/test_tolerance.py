@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import math
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -178,6 +179,39 @@ def test_retuning_never_makes_it_worse_and_keeps_the_other_rows():
         assert again.stepsize <= once.stepsize
     assert found.rows[0] == studied(delays=[1, 8]).rows[0]
     assert found.row("sgd", "constant", 1, retuned=True).losses == found.row("sgd", "constant", 1).losses
+
+
+@pytest.fixture
+def rows_by_hand(monkeypatch):
+    """Replace the runs by losses that are a function of the stepsize and the delay. Returns what was asked for."""
+    asked, losses = [], {}
+
+    def row(self, name, size, pattern, delay):
+        asked.append((delay, size))
+        return ToleranceRow(name, pattern, delay, False, size, losses["of"](size, delay), float(delay), delay)
+
+    monkeypatch.setattr(sys.modules["nowait.studies.tolerance"]._Setup, "row", row)
+    return asked, losses
+
+
+def test_a_stepsize_with_which_one_seed_diverged_is_not_chosen(rows_by_hand):
+    asked, losses = rows_by_hand
+    losses["of"] = lambda size, _: (0.01, 0.01, math.inf) if size > 1 else (0.02 / size,) * 3
+    found = studied({"sgd": nw.Sgd()}, start={"sgd": 0.5}, trials=3, delays=[1], seeds=3)
+    assert asked == [(1, 0.5), (1, 2.0), (1, 0.125)]
+    assert found.rows[0].stepsize == 0.5
+
+
+def test_retuning_begins_at_the_best_stepsize_of_the_delay_before(rows_by_hand):
+    asked, losses = rows_by_hand
+    losses["of"] = lambda size, delay: (0.001 + 0.001 * abs(math.log2(size * delay)),) * 2
+    found = studied({"sgd": nw.Sgd()}, start={"sgd": 1.0}, trials=1, delays=[1, 4, 8], retune=True)
+    assert asked == [
+        (1, 1.0),
+        *[(4, 2.0**-power) for power in range(4)],
+        *[(8, size) for size in (1, 1 / 4, 1 / 8, 1 / 16)],
+    ]
+    assert [row.stepsize for row in found.rows if row.retuned] == [1.0, 1 / 4, 1 / 8]
 
 
 def test_retuning_goes_below_stepsizes_that_diverge():
