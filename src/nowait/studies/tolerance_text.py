@@ -13,6 +13,8 @@ WIDTH = 80
 DETAILED = 6
 """Up to this many delays the tables have columns for the stepsize and the loss at delay 1."""
 WIDEST_NAME = 13
+ROUNDING = 1e-6
+"""Per cents are rounded down, so that 94.9 % does not look tolerated; 95 % that a sum of floats made smaller stays 95."""
 
 
 def as_text(found: Tolerance) -> str:
@@ -73,7 +75,7 @@ def _heading(found: Tolerance) -> str:
 
 def _tuning(found: Tolerance, retuned: bool) -> str:
     how = "tuned again at every delay" if retuned else f"tuned at delay 1, by {found.trials} trials"
-    return f"Progress kept at every mean delay, in %; stepsizes {how}"
+    return f"Progress kept at each mean delay, in % rounded down; γ {how}"
 
 
 def _table(found: Tolerance, pattern: str, retuned: bool) -> str:
@@ -110,7 +112,7 @@ def _cell(found: Tolerance, update: str, pattern: str, delay: int, retuned: bool
     if 2 * row.num_diverged > len(row.losses):
         return "div"
     kept = found.kept(update, pattern, delay, retuned=retuned)
-    return "–" if math.isnan(kept) else f"{100 * kept:.0f}" + ("*" if row.num_diverged else "")
+    return "–" if math.isnan(kept) else f"{math.floor(100 * kept + ROUNDING)}" + ("*" if row.num_diverged else "")
 
 
 def _tolerates(found: Tolerance, update: str, retuned: bool) -> str:
