@@ -14,7 +14,7 @@ DETAILED = 6
 """Up to this many delays the tables have columns for the stepsize and the loss at delay 1."""
 WIDEST_NAME = 13
 ROUNDING = 1e-6
-"""Per cents are rounded down, so that 94.9 % does not look tolerated; 95 % that a sum of floats made smaller stays 95."""
+"""Per cents are rounded down, so that 94.9 % does not look tolerated. This much is added, against rounding of floats."""
 
 
 def as_text(found: Tolerance) -> str:
@@ -74,8 +74,8 @@ def _heading(found: Tolerance) -> str:
 
 
 def _tuning(found: Tolerance, retuned: bool) -> str:
-    how = "tuned again at every delay" if retuned else f"tuned at delay 1, by {found.trials} trials"
-    return f"Progress kept at each mean delay, in % rounded down; γ {how}"
+    how = "tuned again at every delay" if retuned else f"tuned at delay 1 ({found.trials} trials)"
+    return f"% of the progress kept at each mean delay; γ {how}"
 
 
 def _table(found: Tolerance, pattern: str, retuned: bool) -> str:
