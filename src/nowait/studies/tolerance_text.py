@@ -14,7 +14,7 @@ DETAILED = 6
 """Up to this many delays the tables have columns for the stepsize and the loss at delay 1."""
 WIDEST_NAME = 13
 ROUNDING = 1e-6
-"""Per cents are rounded down, so that 94.9 % does not look tolerated. This much is added, against rounding of floats."""
+"""Per cents are rounded down, so that 94.9 % does not look tolerated. This much is added first, for rounded floats."""
 
 
 def as_text(found: Tolerance) -> str:
