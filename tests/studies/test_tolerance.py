@@ -287,6 +287,8 @@ def test_an_interrupt_keeps_the_rows_that_are_complete():
     assert caught.value.signal == "SIGINT"
     assert found.rows == whole.rows[:2]
     assert found.interrupted
+    assert found.measured("first", "constant") == [1, 2]
+    assert "first: keeps 95% of its progress up to delay 2 or more (constant)." in repr(found)
     assert "Interrupted: what was not run is left out." in repr(found)
 
 

@@ -50,7 +50,8 @@ def shown_range(found: Tolerance, update: str, pattern: str, *, retuned: bool) -
     by_seed = found.tolerated_by_seed(update, pattern, retuned=retuned)
     low, high = (pick(0 if one is None else one for one in by_seed) for pick in (min, max))
     among = "" if low == high == tolerated else f" ({low}–{high})"
-    return f"{'≥' if tolerated == max(found.delays) else ''}{tolerated}{among}"
+    is_last = tolerated == max(found.measured(update, pattern, retuned=retuned))
+    return f"{'≥' if is_last else ''}{tolerated}{among}"
 
 
 def short_names(names: tuple[str, ...]) -> dict[str, str]:
@@ -116,15 +117,15 @@ def _cell(found: Tolerance, update: str, pattern: str, delay: int, retuned: bool
 
 
 def _tolerates(found: Tolerance, update: str, retuned: bool) -> str:
-    by_pattern = {pattern: found.tolerated(update, pattern, retuned=retuned) for pattern in found.patterns}
-    known = [f"{_up_to(found, delay)} ({pattern})" for pattern, delay in by_pattern.items() if delay is not None]
+    known = []
+    for pattern in found.patterns:
+        delay = found.tolerated(update, pattern, retuned=retuned)
+        if delay is not None:
+            is_last = delay == max(found.measured(update, pattern, retuned=retuned))
+            known.append(f"{delay}{' or more' if is_last else ''} ({pattern})")
     if not known:
         return "made no progress at delay 1"
     return f"keeps {found.keep:.0%} of its progress up to delay {', '.join(known)}"
-
-
-def _up_to(found: Tolerance, delay: int) -> str:
-    return f"{delay} or more" if delay == max(found.delays) else str(delay)
 
 
 def _at_this(retuned: bool) -> str:

@@ -84,6 +84,10 @@ class Tolerance:
         found = (row for row in self.rows if (row.update, row.pattern, row.delay, row.retuned) == wanted)
         return next(found, None)
 
+    def measured(self, update: str, pattern: str, *, retuned: bool = False) -> list[int]:
+        """Return the delays that an update was run at: all, unless the study was interrupted."""
+        return [delay for delay in self.delays if self.row(update, pattern, delay, retuned=retuned) is not None]
+
     def kept(self, update: str, pattern: str, delay: int, *, retuned: bool = False) -> float:
         """Return the median over the seeds of the share of the progress that is kept; NaN if it is not known."""
         row, first = self.row(update, pattern, delay, retuned=retuned), self.row(update, pattern, 1)
@@ -97,7 +101,11 @@ class Tolerance:
         None if the update made no progress at delay 1, or was not run.
         """
         return largest_tolerated(
-            {delay: self.kept(update, pattern, delay, retuned=retuned) for delay in self.delays}, self.keep
+            {
+                delay: self.kept(update, pattern, delay, retuned=retuned)
+                for delay in self.measured(update, pattern, retuned=retuned)
+            },
+            self.keep,
         )
 
     def tolerated_by_seed(self, update: str, pattern: str, *, retuned: bool = False) -> list[int | None]:
