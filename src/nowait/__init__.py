@@ -91,7 +91,7 @@ from nowait.recording import (
     load,
 )
 from nowait.reports import write_report as report
-from nowait.studies import Race, Tuning, certify, plan, race, tune
+from nowait.studies import Race, Tolerance, Tuning, certify, plan, race, tolerance, tune
 
 if TYPE_CHECKING:
     from nowait import plots
@@ -174,6 +174,7 @@ __all__ = [
     "Sweep",
     "TensorBoard",
     "Threshold",
+    "Tolerance",
     "Trace",
     "Tuning",
     "UniformAverage",
@@ -198,6 +199,7 @@ __all__ = [
     "stepsizes",
     "sweep",
     "theory",
+    "tolerance",
     "train",
     "tune",
     "updates",

@@ -105,6 +105,11 @@ def certify():
     return nw.certify(settings=["convex"], patterns=["straggler"], steps=40, seeds=2, progress=False)
 
 
+def tolerance():
+    options = {"delays": [1, 2], "patterns": ["constant"], "trials": 2, "seeds": 1, "retune": True}
+    return nw.tolerance(QUADRATIC, {"adam": nw.Adam()}, steps=10, **options, progress=False)
+
+
 def replay():
     return nw.replay(TRACE, PROBLEM, METHOD)
 
@@ -121,6 +126,7 @@ WORK = [
     plan,
     certify,
     longest_delay,
+    tolerance,
     replay,
 ]
 

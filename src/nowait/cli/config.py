@@ -25,7 +25,7 @@ def load_config(context: Any, parameter: Any, path: Path | None) -> Path | None:
     defaults = {}
     for name, value in values.items():
         if _plain(name) not in known:
-            raise ValueError(f"{path}: nowait {context.info_name} has no option {name!r}{_meant(_plain(name), known)}")
+            raise ValueError(f"{path}: nowait {context.info_name} has no option {name!r}{meant(_plain(name), known)}")
         option = known[_plain(name)]
         defaults[option.name] = _fitting(value, option, f"{path}: {name}")
     context.default_map = (context.default_map or {}) | defaults
@@ -61,13 +61,14 @@ def _of_command(values: dict[str, Any], context: Any, path: Path) -> dict[str, A
     commands = set(context.parent.command.commands) if context.parent is not None else {context.info_name}
     for name, value in values.items():
         if isinstance(value, dict) and name not in commands:
-            raise ValueError(f"{path}: there is no command {name!r}{_meant(name, commands)}")
+            raise ValueError(f"{path}: there is no command {name!r}{meant(name, commands)}")
     outside = {name: value for name, value in values.items() if not isinstance(value, dict)}
     own: dict[str, Any] = values.get(context.info_name, {})
     return outside | own
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the nearest known name; empty if none is near."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0].replace('_', '-')!r}?" if near else ""
 

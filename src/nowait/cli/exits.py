@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
@@ -24,3 +29,28 @@ def status_of(error: KeyboardInterrupt) -> int:
     """Return the exit status of a command that a signal ended."""
     name = error.signal if isinstance(error, nowait.Interrupted) else "SIGINT"
     return KILLED + int(signal.Signals[name])
+
+
+@contextmanager
+def refused_as_options() -> Iterator[None]:
+    """End the command with status 2 if a value is refused in this block, except by the user's own code."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if place_of(error):
+            raise
+        raise typer.BadParameter(str(error)) from error
+
+
+def place_of(error: BaseException) -> str:
+    """Return the place in the user's own code where an error was raised; empty if it was raised elsewhere."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not is_of_the_user(frames[-1].filename):
+        return ""
+    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}: "
+
+
+def is_of_the_user(filename: str) -> bool:
+    """Return True if a file belongs neither to this library nor to any installed package."""
+    own = str(Path(nowait.__file__).parent)
+    return not (filename.startswith((own, sys.base_prefix, sys.prefix, "<")) or "site-packages" in filename)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
-from pathlib import Path
 from typing import Annotated, Any, final
 
 import typer
@@ -12,7 +10,7 @@ from typer.core import TyperGroup
 
 import nowait
 from nowait.cli.commands import COMMANDS
-from nowait.cli.exits import status_of
+from nowait.cli.exits import place_of, status_of
 from nowait.engines.watch import Watch
 
 
@@ -51,10 +49,10 @@ def main() -> None:
     try:
         app()
     except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
-        typer.echo(f"nowait: {_place_of(error)}{_printable(str(error))}", err=True)
+        typer.echo(f"nowait: {place_of(error)}{_printable(str(error))}", err=True)
         sys.exit(1)
     except Exception as error:
-        place = _place_of(error)
+        place = place_of(error)
         if not place:
             raise
         typer.echo(f"nowait: {place}{type(error).__name__}: {_printable(str(error))}", err=True)
@@ -64,17 +62,3 @@ def main() -> None:
 def _printable(text: str) -> str:
     """Return the text with control characters escaped: an error may quote an untrusted file."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)
-
-
-def _place_of(error: BaseException) -> str:
-    """Return the place in the user's own code where an error was raised; empty if it was raised elsewhere."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames or not is_of_the_user(frames[-1].filename):
-        return ""
-    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}: "
-
-
-def is_of_the_user(filename: str) -> bool:
-    """Return True if a file belongs neither to this library nor to any installed package."""
-    own = str(Path(nowait.__file__).parent)
-    return not (filename.startswith((own, sys.base_prefix, sys.prefix, "<")) or "site-packages" in filename)

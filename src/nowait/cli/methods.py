@@ -33,7 +33,7 @@ def parse_method(text: str) -> Callable[[float], Method]:
     kinds = known_methods()
     if name not in kinds:
         raise ValueError(f"there is no method {name!r}: choose one of {', '.join(sorted(kinds))}")
-    options = dict(_option(item) for item in rest.split(",") if item)
+    options = dict(option_of(item) for item in rest.split(",") if item)
     rule = options.pop("stepsize", "adaptive")
     if rule not in RULES:
         raise ValueError(f"stepsize must be one of {', '.join(RULES)}, got {rule!r}")
@@ -43,7 +43,7 @@ def parse_method(text: str) -> Callable[[float], Method]:
             offered = ", ".join(field for field in fields if field != "stepsize") or "none"
             raise ValueError(f"{name} has no parameter {option!r}; it has {offered}")
     texts = {field.name for field in dataclasses.fields(kinds[name]) if isinstance(field.default, str)}  # type: ignore[arg-type]
-    values = {option: value if option in texts else _value(value) for option, value in options.items()}
+    values = {option: value if option in texts else value_of(value) for option, value in options.items()}
     missing = [field for field, needed in fields.items() if needed and field not in values and field != "stepsize"]
     if missing:
         raise ValueError(f"{name} needs {', '.join(missing)}: write {name}:{missing[0]}=...")
@@ -70,14 +70,16 @@ def _fields(kind: type[Method]) -> dict[str, bool]:
     }
 
 
-def _option(item: str) -> tuple[str, str]:
+def option_of(item: str) -> tuple[str, str]:
+    """Return the name and the value of ``name=value``."""
     name, equals, value = item.partition("=")
     if not equals:
         raise ValueError(f"{item!r} is not a parameter: write name=value")
     return name, value
 
 
-def _value(text: str) -> bool | int | float:
+def value_of(text: str) -> bool | int | float:
+    """Return a number, or true or false."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

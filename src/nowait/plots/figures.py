@@ -117,6 +117,48 @@ def longest_delay(study: Any) -> Figure:
     return figure
 
 
+def tolerance(study: Any) -> Figure:
+    """Plot final loss against mean delay, from the result of ``nw.tolerance``: a panel for every delay pattern.
+
+    A line is the median over the seeds for one update, with the range as a band. Dashed lines have stepsizes that were
+    tuned again. A cross marks runs of which most diverged. Losses far above the initial one are outside the panel.
+    """
+    if not hasattr(study, "tolerated"):
+        raise TypeError(f"tolerance draws the result of nw.tolerance, got {study!r}")
+    figure, panels = _figure(len(study.patterns))
+    losses = [loss for row in study.rows for loss in row.losses if np.isfinite(loss)]
+    for axes, pattern in zip(panels, study.patterns, strict=True):
+        for number, update in enumerate(study.updates):
+            for retuned in study.tunings:
+                rows = [study.row(update, pattern, delay, retuned=retuned) for delay in study.delays]
+                label = study.labels[update] + (", tuned again" if retuned else "")
+                made = [row for row in rows if row is not None]
+                _draw_losses(axes, made, label, COLOURS[number % len(COLOURS)], "--" if retuned else "-")
+        axes.axhline(study.start_loss, color="0.4", linestyle=":", label="before the first step")
+        axes.set(xlabel=f"mean delay (steps), {pattern}", ylabel="final loss")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(study.delays, [str(delay) for delay in study.delays])
+        if min(losses, default=0.0) > 0 and study.start_loss > 0:
+            axes.set_yscale("log")
+            axes.set_ylim(0.7 * min(losses), 2 * study.start_loss)
+        axes.grid(alpha=0.3)
+    panels[-1].legend(fontsize="x-small")
+    return figure
+
+
+def _draw_losses(axes: Axes, rows: Sequence[Any], label: str, colour: str, line: str) -> None:
+    """Draw one line of a tolerance study, with its range; rows of which most diverged are crosses at the top."""
+    for row in rows:
+        if not np.isfinite(row.median):
+            axes.plot([row.delay], [0.97], "x", color=colour, transform=axes.get_xaxis_transform())
+    steady = [row for row in rows if np.isfinite(row.median)]
+    if not steady:
+        return
+    delays, losses = [row.delay for row in steady], [[x for x in row.losses if np.isfinite(x)] for row in steady]
+    axes.plot(delays, [row.median for row in steady], line, marker="o", markersize=3, color=colour, label=label)
+    axes.fill_between(delays, [min(one) for one in losses], [max(one) for one in losses], color=colour, alpha=0.15)
+
+
 def _draw_final_losses(axes: Axes, result: Sweep) -> None:
     order = np.argsort(result.stepsizes)
     sizes, final = result.stepsizes[order], result.decisive[order]

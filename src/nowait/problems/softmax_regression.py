@@ -9,7 +9,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core import Sample
+from nowait.core import Layout, Sample
 from nowait.core.types import Floats, Integers, Vector
 from nowait.problems.libsvm import read_libsvm
 from nowait.problems.matrix import full_kernels, margins_of, sums_of
@@ -46,6 +46,11 @@ class SoftmaxRegression(RowModel):
     def dimension(self) -> int:
         """The number of features times the number of classes."""
         return int(self.features.shape[1]) * len(self.classes)
+
+    @property
+    def layout(self) -> Layout:
+        """Params are one matrix, for updates such as ``nw.Muon``."""
+        return Layout.of({"weight": (int(self.features.shape[1]), len(self.classes))})
 
     def loss(self, point: Vector) -> float:
         """Return F at a point."""

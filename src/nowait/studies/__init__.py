@@ -1,4 +1,4 @@
-"""Studies that take many runs: ``race``, ``plan``, ``tune`` and ``certify``."""
+"""Studies that take many runs: ``race``, ``plan``, ``tune``, ``tolerance`` and ``certify``."""
 
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.bias import BiasRow
@@ -6,6 +6,8 @@ from nowait.studies.certify import Certificate, CertifiedRow, certify
 from nowait.studies.longest_delay import LongestDelay, longest_delay
 from nowait.studies.plan import plan
 from nowait.studies.race import Race, race
+from nowait.studies.tolerance import tolerance
+from nowait.studies.tolerated import Tolerance, ToleranceRow
 from nowait.studies.tune import Trial, Tuning, tune
 
 __all__ = [
@@ -16,11 +18,14 @@ __all__ = [
     "LongestDelay",
     "Race",
     "Simulated",
+    "Tolerance",
+    "ToleranceRow",
     "Trial",
     "Tuning",
     "certify",
     "longest_delay",
     "plan",
     "race",
+    "tolerance",
     "tune",
 ]

@@ -175,6 +175,60 @@ def tune(  # noqa: PLR0917 (typer makes options of them)
         raise typer.Exit(DIVERGED)
 
 
+def tolerance(  # noqa: PLR0917 (typer makes options of them)
+    problem: ProblemArgument = None,
+    update: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Optimisers with commas between them, such as sgd,adamw,muon:beta=0.9; may be repeated.",
+            show_default="sgd,momentum,adam",
+        ),
+    ] = None,
+    delays: Annotated[str, typer.Option(help="Mean delays, with commas between them.")] = "1,2,4,8,16,32",
+    pattern: Annotated[
+        list[str] | None,
+        typer.Option(help="constant, uniform or straggler; may be repeated.", show_default="all three"),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps of a run.", min=1)] = 500,
+    rule: Annotated[str, typer.Option(help="The stepsize rule: constant or adaptive.")] = "constant",
+    schedule: Annotated[str, typer.Option(help="Over the steps: constant, linear or cosine decay.")] = "constant",
+    retune: Annotated[bool, typer.Option("--retune", help="Also tune the stepsize again at every delay.")] = False,
+    trials: Annotated[int, typer.Option(help="How many stepsizes to try at delay 1.", min=1)] = 6,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help="First stepsizes to try, such as sgd=0.1,adamw=0.001.", show_default="by the length of the first step"
+        ),
+    ] = None,
+    keep: Annotated[
+        float, typer.Option(help="A delay is tolerated if this share of the progress is kept.", min=0.0, max=0.9999)
+    ] = 0.95,
+    seeds: Annotated[int, typer.Option(help="Runs of every row.", min=1)] = 3,
+    loss: Loss = "least-squares",
+    batch_size: BatchSize = 16,
+    seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where figure and data go, a new folder.", show_default="runs/tolerance-N"),
+    ] = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Find out how much delay an optimiser tolerates: train under growing delays, in virtual time.
+
+    Every optimiser is tuned at delay 1, then run at every mean delay, under delays that are all equal, spread evenly,
+    and mostly 1 with a few very long ones. Prints how much of the progress at delay 1 is kept, and draws loss against
+    delay.
+
+    Example: nowait tolerance mine.py:problem --update adamw,muon,sgd --delays 1,2,4,8,16,32 --retune
+    """
+    from nowait.cli.tolerance import ToleranceSettings, run_tolerance
+
+    update = update or ["sgd,momentum,adam"]
+    folder = free_folder(Path("runs/tolerance")) if folder is None else folder
+    run_tolerance(chosen(ToleranceSettings, locals()))
+
+
 def plan(  # noqa: PLR0917 (typer makes options of them)
     seconds_per_gradient: Annotated[
         str | None,

@@ -1,0 +1,127 @@
+"""The tolerance command: loss against delay, per optimiser, as tables and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import nowait as nw
+from nowait.cli.cluster import make_folder
+from nowait.cli.config import meant
+from nowait.cli.exits import refused_as_options
+from nowait.cli.methods import RULES, option_of, value_of
+from nowait.cli.problems import load_problem, remembered
+from nowait.cli.results import open_console, print_json
+from nowait.cli.updates import parse_updates
+from nowait.recording.files import write_json
+from nowait.studies.tolerance import checked_delays, checked_patterns, checked_start, checked_updates
+from nowait.studies.tolerance_text import short_names
+from nowait.studies.tolerated import FIGURE
+
+SCHEDULES: dict[str, Callable[[int], Any]] = {"linear": nw.schedules.linear, "cosine": nw.schedules.cosine}
+CONSTANT = "constant"
+
+
+@final
+@dataclass(frozen=True)
+class ToleranceSettings:
+    """The options of the command."""
+
+    problem: str | None
+    loss: str
+    batch_size: int
+    update: list[str]
+    delays: str
+    pattern: list[str] | None
+    steps: int
+    rule: str
+    schedule: str
+    retune: bool
+    trials: int
+    start: str | None
+    keep: float
+    seeds: int
+    seed: int
+    folder: Path
+    as_json: bool
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The options as config.json stores them."""
+        values = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+        return values | {"problem": remembered(self.problem)}
+
+
+def run_tolerance(asked: ToleranceSettings) -> nw.Tolerance:
+    """Make the runs, print the tables, and write the data and the figure into the folder."""
+    with refused_as_options():
+        problem, arguments = _checked(asked)
+    make_folder(asked.folder)
+    write_json(asked.folder / "config.json", asked.resolved)
+    console = open_console(stderr=asked.as_json)
+    try:
+        found = nw.tolerance(problem, **arguments, tell=lambda words: console.print(words, highlight=False))
+    except nw.Interrupted as error:
+        if error.tolerance is not None and error.tolerance.rows:
+            _tell(error.tolerance, asked)
+        raise
+    _tell(found, asked)
+    return found
+
+
+def _checked(asked: ToleranceSettings) -> tuple[Any, dict[str, Any]]:
+    """Return the problem and the arguments of ``nw.tolerance``; raise before any work for what it would refuse."""
+    updates = parse_updates(asked.update)
+    arguments = {
+        "updates": updates,
+        "steps": asked.steps,
+        "delays": checked_delays(_whole_numbers(asked.delays)),
+        "patterns": checked_patterns(asked.pattern or None),
+        "rule": _rule(asked.rule, asked.schedule, asked.steps),
+        "retune": asked.retune,
+        "trials": asked.trials,
+        "start": checked_start(_start(asked.start, tuple(updates)), updates),
+        "keep": asked.keep,
+        "seeds": asked.seeds,
+        "seed": asked.seed,
+    }
+    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+    checked_updates(updates, problem)
+    return problem, arguments
+
+
+def _rule(name: str, schedule: str, steps: int) -> nw.Stepsize:
+    if name not in RULES:
+        raise ValueError(f"--rule must be one of {', '.join(RULES)}, got {name!r}{meant(name, RULES)}")
+    if schedule == CONSTANT:
+        return RULES[name](1.0)
+    if schedule not in SCHEDULES:
+        raise ValueError(f"--schedule must be one of {', '.join((CONSTANT, *SCHEDULES))}, got {schedule!r}")
+    return nw.Scheduled(RULES[name](1.0), SCHEDULES[schedule](steps))
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--delays must be whole numbers with commas between them, got {text!r}") from None
+
+
+def _start(text: str | None, updates: tuple[str, ...]) -> dict[str, float]:
+    """Return the first stepsizes of updates: of ``sgd=0.1,adamw=0.001``, where names may be without options."""
+    full = {short: name for name, short in short_names(updates).items()}
+    named = (option_of(item) for item in (text or "").split(",") if item)
+    return {full.get(name, name): float(value_of(value)) for name, value in named}
+
+
+def _tell(found: nw.Tolerance, asked: ToleranceSettings) -> None:
+    """Print the result, and write it into the folder."""
+    if asked.as_json:
+        print_json(found.as_dictionary())
+    else:
+        print(found)
+    found.save(asked.folder)
+    words = f"Figure: {asked.folder / FIGURE}; the data are beside it, as JSON and CSV."
+    open_console(stderr=asked.as_json).print(words, highlight=False)
