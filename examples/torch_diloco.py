@@ -1,8 +1,8 @@
-"""DiLoCo, synchronous and asynchronous, with one slow worker: python examples/torch_diloco.py [full].
+"""DiLoCo, synchronous and asynchronous, with one slow worker: python examples/torch_diloco.py [SECONDS or full].
 
 A small GPT learns the characters of this repository's documentation. Workers make local steps of AdamW; the server
-uses Nesterov's momentum. By default time is simulated; with "full" there are worker processes, which take about two and
-a half minutes on two cores. The curves are written to torch_diloco.png.
+uses Nesterov's momentum. A fast job takes one second of simulated time. With "full" there are worker processes, and
+all takes about two and a half minutes on two cores. The curves are written to torch_diloco.png.
 """
 
 import sys
@@ -16,6 +16,7 @@ import nowait as nw
 from nowait.pytorch import TorchOptimizer, TorchProblem
 
 FULL = sys.argv[1:] == ["full"]
+SECONDS = 45 if FULL else float(sys.argv[1]) if len(sys.argv) > 1 else 10
 LENGTH, WIDTH = 32, 64 if FULL else 32
 SLOW = 5.0  # how many times as long the last worker takes
 
@@ -51,7 +52,7 @@ train_set, validation = pieces(codes[:190_000], stride=8), pieces(codes[190_000:
 
 gpt = TorchProblem(lambda: GPT(len(alphabet)), loss, train_set, batch_size=16, validation=validation)
 adamw = TorchOptimizer(torch.optim.AdamW, betas=(0.9, 0.99), weight_decay=0.1)
-problem = nw.problems.LocalSteps(gpt, steps=20 if FULL else 5, stepsize=0.003, update=adamw)
+problem = nw.problems.LocalSteps(gpt, steps=10 if FULL else 5, stepsize=0.003, update=adamw)
 
 waiting = nw.MinibatchSGD(nw.Constant(0.7)), nw.Nesterov(0.9)
 variants = {
@@ -63,14 +64,14 @@ runs = {}
 for name, (workers, method, update) in variants.items():
     if FULL:
         slowdown = {2: SLOW} if workers == 3 else None
-        options = {"workers": workers, "seconds": 45, "slowdown": slowdown, "evaluate_every": workers}
+        options = {"workers": workers, "seconds": SECONDS, "slowdown": slowdown, "evaluate_every": workers}
         run = nw.train(problem, method, update=update, **options)
     else:
         speeds = nw.speeds.Fixed([1.0, 1.0, SLOW][:workers])
-        run = nw.simulate(problem, method, speeds, seconds=10, update=update, evaluate_every=10)
+        run = nw.simulate(problem, method, speeds, seconds=SECONDS, update=update, evaluate_every=10)
     runs[name] = run
-    validation_loss = f", validation loss {run.history.loss[-1]:.2f}" if FULL else ""
-    print(f"{name}: {run.stats.steps} steps, {run.stats.gradients} jobs{validation_loss}", flush=True)
+    after = f", validation loss {run.history.loss[-1]:.2f}" if len(sys.argv) > 1 else ""
+    print(f"{name}: {run.stats.steps} steps, {run.stats.gradients} jobs{after}", flush=True)
 nw.plots.errors(runs).savefig("torch_diloco.png")
 last = {name: run.history.loss[-1] for name, run in runs.items()}
 print("not waiting for the slow worker is better:", bool(last["asynchronous"] < last["synchronous"]))
