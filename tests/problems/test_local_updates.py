@@ -1,6 +1,9 @@
 """Local steps with an update of their own: a job is a short run of that update, and nothing is left of it."""
 
+import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -30,6 +33,12 @@ def test_the_samples_of_the_jobs_of_a_worker_are_numbered_in_order():
     local = nw.simulate(LocalSteps(NOISY, 4, 0.1, update=update), FULL, ONE, steps=6)
     plain = nw.simulate(NOISY, nw.AsynchronousSGD(nw.Constant(0.1)), ONE, steps=24, update=update)
     np.testing.assert_allclose(local.params, plain.params, rtol=1e-12)
+
+
+def test_the_sample_of_a_local_step_is_that_of_a_later_job():
+    for job in (5, np.int64(5)):
+        step = sampler(0).sample(3, job).of_local_step(2, steps=4)
+        assert (step.worker, step.job, step.key) == (3, 22, sampler(0).key(3, 22))
 
 
 def test_jobs_leave_nothing_behind_that_another_one_depends_on():
@@ -118,6 +127,20 @@ def test_a_problem_is_sent_without_the_state_of_its_update():
     assert len(pickle.dumps(problem)) == before
     sent = pickle.loads(pickle.dumps(problem))
     assert np.array_equal(sent.gradient(sent.initial(), sampler(0).sample(0, 0)), way)
+
+
+def test_compiled_code_is_loaded_before_workers_are_forked():
+    code = """
+import sys
+import nowait as nw
+from nowait.core.capabilities import Capabilities
+problem = nw.problems.LocalSteps(nw.problems.NoisyQuadratic(dimension=2), 2, 0.1, update=nw.Adam())
+before = "nowait.numerics.vectors" in sys.modules
+Capabilities.of(problem).prepare()
+print(before, "nowait.numerics.vectors" in sys.modules)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    assert result.stdout.split() == ["False", "True"]
 
 
 def test_splits_and_descriptions_have_the_update():

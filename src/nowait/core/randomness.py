@@ -189,8 +189,9 @@ class Sample:
         >>> [first.of_local_step(number, steps=2).job for number in (0, 1)], second.of_local_step(0, steps=2).job
         ([10, 11], 12)
         """
-        job = self.job * steps + number
-        return Sample(self.worker, job, (self.key + (job - self.job) * TICKET_STRIDE) & MASK)
+        before = int(self.job)  # numbers from a trace are numpy's, which would overflow
+        job = before * steps + number
+        return Sample(self.worker, job, (self.key + (job - before) * TICKET_STRIDE) & MASK)
 
     def rng(self) -> np.random.Generator:
         """A numpy generator of its own, for problems that need more than the draws above."""

@@ -12,7 +12,7 @@ import numpy as np
 from nowait.core import Sample, Sgd, Update, checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.layout import checked_layout
-from nowait.core.memory import namespace_of
+from nowait.core.memory import HOST, namespace_of
 from nowait.core.types import Vector
 from nowait.numerics.elementary import integer_power
 from nowait.problems.local_descent import LocalDescent, SgdDescent, UpdateDescent, like
@@ -88,6 +88,7 @@ class LocalSteps(Wrapper):
             super().capabilities(),
             gradient_into=self.gradient_into,
             device_memory=inner.device_memory,
+            prepare=self.prepare,
             point_encoding=None,
             num_statistics=inner.num_statistics,
             statistics_momentum=self._statistics_momentum(inner.statistics_momentum),
@@ -95,6 +96,13 @@ class LocalSteps(Wrapper):
             loading_seconds=None if inner.loading_seconds is None else self.loading_seconds,
             parts_to_send=None if inner.parts_to_send is None else self.parts_to_send,
         )
+
+    def prepare(self) -> Any:
+        """Prepare the wrapped problem, and load the code that checks steps: the first job would wait seconds for it."""
+        result = Capabilities.of(self.problem).prepare()
+        for dtype in (np.float32, np.float64):
+            HOST.is_finite(np.zeros(1, dtype))
+        return result
 
     def gradient(self, point: Vector, sample: Sample) -> Vector:
         """Return x − y, where x is the point."""
