@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from nowait.core import Adam
 from nowait.problems import (
     QSGD,
     AbsoluteLoss,
@@ -74,6 +75,7 @@ PROBLEMS: dict[str, Callable[[], Any]] = {
 
 WRAPPED: dict[str, Callable[[], Any]] = {
     "local steps": lambda: LocalSteps(quadratic(), steps=3, stepsize=0.1),
+    "local steps, Adam": lambda: LocalSteps(quadratic(), steps=[3, 1], stepsize=0.1, update=Adam()),
     "local steps, split, proximal": lambda: LocalSteps(PROBLEMS["logistic, split"](), [1, 4], 0.1, proximal=0.5),
     "compressed, top": lambda: Compressed(quadratic(), TopK(2)),
     "compressed, random": lambda: Compressed(PROBLEMS["least squares, float32"](), RandomK(2)),

@@ -206,6 +206,15 @@ def test_trainers_that_cannot_be_used_are_refused(tmp_path):
         TorchProblem.from_trainer(a_trainer(tmp_path), metrics={"accuracy": cross_entropy})
 
 
+def test_local_steps_of_a_trainer_have_its_optimiser_inside_and_sgd_at_the_server(tmp_path):
+    problem = TorchProblem.from_trainer(a_trainer(tmp_path))
+    local = nw.problems.LocalSteps(problem, 3, 0.003, update=problem.usual_update())
+    run = nw.simulate(local, nw.AsynchronousSGD(nw.Constant(1.0)), SPEEDS, steps=6)
+    assert run.config["update"] == {"type": "Sgd"}
+    assert run.history.loss[-1] < run.history.loss[0]
+    assert np.isfinite(run.history.metrics["accuracy"]).all()
+
+
 # Lightning
 
 

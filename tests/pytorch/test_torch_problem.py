@@ -362,9 +362,9 @@ def test_evaluation_uses_the_merged_buffers():
     assert problem.model(other)[1].running_mean.tolist() == pytest.approx([3.0] * 16)
 
 
-def test_wrappers_refuse_buffers():
-    with pytest.raises(TypeError, match="LocalSteps cannot wrap a problem with buffers"):
-        nw.problems.LocalSteps(a_problem(with_batch_norm), steps=2, stepsize=0.1)
+def test_compression_refuses_buffers():
+    with pytest.raises(TypeError, match="Compressed cannot wrap a problem with buffers"):
+        nw.problems.Compressed(a_problem(with_batch_norm), nw.problems.TopK(1))
 
 
 # Models
@@ -709,6 +709,9 @@ CONTRACTED = {
     ),
     "stream": a_stream,
     "local steps": lambda: nw.problems.LocalSteps(a_problem(), steps=2, stepsize=0.1),
+    "local steps, AdamW, batch norm": lambda: nw.problems.LocalSteps(
+        a_problem(with_batch_norm), steps=3, stepsize=0.01, update=TorchOptimizer(torch.optim.AdamW)
+    ),
     "compressed": lambda: nw.problems.Compressed(a_problem(), nw.problems.TopK(10)),
     "encoded": lambda: nw.problems.Encoded(a_problem(with_batch_norm), "float16", "bfloat16"),
 }

@@ -108,6 +108,11 @@ class Capabilities:
     """
     replayable: bool
     """False if gradients depend on more than the point and the sample: such a run is not replayed. Default: True."""
+    uses_job_numbers: bool
+    """True if ``sample.job`` decides which data a gradient uses, as with epochs. Default: False, they are drawn.
+
+    Each of a worker's local steps then has a job number of its own, see ``Sample.of_local_step``.
+    """
     usual_update: Callable[[], Update]
     """``usual_update()`` is the update of a run that is not given one. Default: ``Sgd()``."""
     evaluate: Callable[[Vector], Mapping[str, Any]] | None
@@ -185,6 +190,7 @@ class Capabilities:
             items_of=_method(problem, "items_of"),
             auto_batch_sizes=getattr(problem, "auto_batch_sizes", None),
             replayable=bool(getattr(problem, "replayable", True)),
+            uses_job_numbers=bool(getattr(problem, "uses_job_numbers", False)),
             usual_update=_method(problem, "usual_update") or Sgd,
             evaluate=_method(problem, "evaluate"),
             training_loss=_method(problem, "training_loss"),

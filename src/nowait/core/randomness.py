@@ -179,6 +179,20 @@ class Sample:
         """An independent sample of the same ticket: for several batches, or noise beside them."""
         return Sample(self.worker, self.job, child(self.key, PARTS + int(number)))
 
+    def of_local_step(self, number: int, steps: int) -> Sample:
+        """The sample of step ``number`` of this ticket, if every ticket of its worker is ``steps`` local steps.
+
+        It is that of ticket job·steps + number. So the samples of all local steps of a worker are numbered in order,
+        as if each of them were a ticket.
+
+        >>> first, second = sampler(seed=0).sample(worker=2, job=5), sampler(seed=0).sample(worker=2, job=6)
+        >>> [first.of_local_step(number, steps=2).job for number in (0, 1)], second.of_local_step(0, steps=2).job
+        ([10, 11], 12)
+        """
+        before = int(self.job)  # numbers from a trace are numpy's, which would overflow
+        job = before * steps + number
+        return Sample(self.worker, job, (self.key + (job - before) * TICKET_STRIDE) & MASK)
+
     def rng(self) -> np.random.Generator:
         """A numpy generator of its own, for problems that need more than the draws above."""
         return np.random.Generator(np.random.Philox(key=self.key))

@@ -55,6 +55,7 @@ class Wrapper(ABC):
             items_of=inner.items_of,
             auto_batch_sizes=inner.auto_batch_sizes,
             replayable=inner.replayable,
+            uses_job_numbers=inner.uses_job_numbers,
             usual_update=inner.usual_update,
             evaluate=inner.evaluate,
             training_loss=inner.training_loss,

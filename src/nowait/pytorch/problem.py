@@ -253,6 +253,11 @@ class TorchProblem:
         """False for an IterableDataset: its items come in an order that is not recorded."""
         return not self._batches.is_stream
 
+    @property
+    def uses_job_numbers(self) -> bool:
+        """True if items are taken in the order of epochs: job n of a worker then takes the items after job n - 1."""
+        return self._batches.sampling == "epochs"
+
     def initial(self) -> Vector:
         """The parameters and buffers of the model as ``build_model`` returns it."""
         if self._initial is not None:

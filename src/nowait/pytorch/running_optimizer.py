@@ -108,9 +108,9 @@ class RunningOptimizer:
 
     def _views(self, vector: Any) -> list[torch.Tensor]:
         """Return a view for each parameter. Those of tensors are not kept, because they would keep their memory."""
-        if isinstance(vector, torch.Tensor):
-            return self._layout.views(vector)
-        return [tensor_of(vector)] if len(self._layout) == 1 else self._cached.of(vector)[1]
+        if isinstance(vector, torch.Tensor) or len(self._layout) == 1:
+            return self._layout.views(vector if isinstance(vector, torch.Tensor) else tensor_of(vector))
+        return self._cached.of(vector)[1]
 
     @property
     def _states(self) -> dict[str, dict[str, Any]]:
