@@ -16,7 +16,7 @@ import nowait as nw
 from nowait.pytorch import TorchOptimizer, TorchProblem
 
 FULL = sys.argv[1:] == ["full"]
-SECONDS = 45 if FULL else float(sys.argv[1]) if len(sys.argv) > 1 else 10
+SECONDS = 40 if FULL else float(sys.argv[1]) if len(sys.argv) > 1 else 10
 LENGTH, WIDTH = 32, 64 if FULL else 32
 SLOW = 5.0  # how many times as long the last worker takes
 
