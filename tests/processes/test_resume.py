@@ -5,7 +5,6 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 import crashing
 import nowait as nw
 from faulty import Faulty, Watched
+from forked_zygotes import TEMPLATES
 from nowait.core.randomness import CounterRandom
 from nowait.engines.keeper import checkpoint_of
 from nowait.engines.workers import failures
@@ -26,7 +26,6 @@ from nowait.recording.journal import Journal
 from nowait.recording.run import read_config
 from nowait.testing import ScriptedWorkers
 
-ROOT = Path(__file__).parents[1]
 CRASHED = {"method": "asynchronous", "steps": 60, "every": 10}
 MARK = "NOWAIT_TEST_RUN"
 """The environment variable by which the processes of a run are known."""
@@ -34,10 +33,9 @@ MARK = "NOWAIT_TEST_RUN"
 
 def crash(folder, **plan):
     """Run the script until it kills itself."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), MARK: str(folder)}
-    command = [sys.executable, str(ROOT / "crashing.py"), json.dumps({"folder": str(folder)} | plan)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert result.returncode == -signal.SIGKILL, result.stderr
+    plan = {"folder": str(folder)} | plan
+    code = f"import sys; sys.path[:] = {sys.path!r}; import crashing; crashing.main({plan!r})"
+    assert TEMPLATES.fork(code, os.environ | {MARK: str(folder)}).wait() == -signal.SIGKILL
 
 
 def checkpoints(folder):
