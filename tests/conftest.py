@@ -24,6 +24,8 @@ def forked_zygotes(request, monkeypatch):
     """Fork the zygotes of this process from one that has imported the library."""
     if sys.platform == "linux" and request.node.get_closest_marker("new_interpreter") is None:
         monkeypatch.setattr(pool, "subprocess", TEMPLATES)
+        imports_torch = "torch" in vars(request.module) or request.module.__name__ == "test_examples"
+        TEMPLATES.with_torch = imports_torch and "torch" in sys.modules
 
 
 @pytest.fixture(autouse=True, scope="session")

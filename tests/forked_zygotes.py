@@ -6,7 +6,6 @@ would execute, with the same environment, folder and standard streams, in a sess
 process. Tests with the mark ``new_interpreter`` start zygotes as users do, as does every test that runs a script.
 """
 
-import contextlib
 import ctypes
 import fcntl
 import importlib
@@ -46,6 +45,8 @@ class Templates:
     DEVNULL = subprocess.DEVNULL
 
     def __init__(self):
+        self.with_torch = False
+        """True if the zygotes of the present test need PyTorch."""
         self._sockets, self._processes = {}, []
 
     def Popen(self, command, *, pass_fds, stdin, start_new_session, env):
@@ -58,7 +59,7 @@ class Templates:
         template = self._sockets.pop(read_at_import, None) or self._start(env)
         adopt_orphans(True)  # the template forks a process that forks the child and ends
         try:
-            request = pickle.dumps((code, env, os.getcwd(), descriptors))
+            request = pickle.dumps((code, env, os.getcwd(), descriptors, self.with_torch))
             socket.send_fds(template, [request], [1, 2, *descriptors])
             process = int.from_bytes(template.recv(8), "little")
             assert process > 0, "the template has ended: see the standard error of the tests"
@@ -113,28 +114,21 @@ def serve(connection):
         request, received, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, 8)
         if not request:
             return
-        code, env, folder, descriptors = pickle.loads(request)
-        import_for(code)
+        code, env, folder, descriptors, with_torch = pickle.loads(request)
+        import_what_zygotes_need(with_torch, with_numba="modules=['nowait." in code)
         process = fork(lambda: execute(code, env, folder, (1, 2, *descriptors), received))  # noqa: B023
         connection.send(process.to_bytes(8, "little"))
         for descriptor in received:
             os.close(descriptor)
 
 
-def import_for(code):
-    """Import what every zygote imports, and what this one needs if its problem is one of the library's."""
-    importlib.import_module("nowait.engines.processes.zygote")
-    if "'nowait.pytorch" in code:
-        with contextlib.suppress(ImportError):
-            importlib.import_module("nowait.pytorch")
-    elif "'nowait." in code:
-        load_numba()
-
-
 @cache
-def load_numba():
-    """Load a compiled function, as zygotes do before they fork workers."""
-    importlib.import_module("nowait.problems").NoisyQuadratic(2).prepare()
+def import_what_zygotes_need(with_torch, with_numba):
+    """Import it here once. ``pytest`` is imported where a problem is defined in a module of tests."""
+    for name in ("pytest", "nowait.engines.processes.zygote", *(["nowait.pytorch"] if with_torch else [])):
+        importlib.import_module(name)
+    if with_numba:
+        importlib.import_module("nowait.problems").NoisyQuadratic(2).prepare()  # as zygotes do before they fork
 
 
 def fork(run):
