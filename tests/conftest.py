@@ -22,7 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job 
 @pytest.fixture(autouse=True)
 def forked_zygotes(request, monkeypatch):
     """Fork the zygotes of this process from one that has imported the library."""
-    if sys.platform == "linux" and request.node.get_closest_marker("new_interpreter") is None:
+    if request.node.get_closest_marker("new_interpreter") is None:
         monkeypatch.setattr(pool, "subprocess", TEMPLATES)
         imports_torch = "torch" in vars(request.module) or request.module.__name__ == "test_examples"
         TEMPLATES.with_torch = imports_torch and "torch" in sys.modules

@@ -54,7 +54,10 @@ class Templates:
         return self.fork(command[2], env, *pass_fds)
 
     def fork(self, code, env, *descriptors):
-        """Return a child process that executes code and has these file descriptors."""
+        """Return a child process that executes code and has these descriptors. On macOS it is a new interpreter."""
+        if sys.platform != "linux":
+            command = [sys.executable, "-c", code]
+            return subprocess.Popen(command, pass_fds=descriptors, stdin=self.DEVNULL, start_new_session=True, env=env)
         read_at_import = tuple(sorted(item for item in env.items() if item[0].startswith(READ_AT_IMPORT)))
         template = self._sockets.pop(read_at_import, None) or self._start(env)
         adopt_orphans(True)  # the template forks a process that forks the child and ends
