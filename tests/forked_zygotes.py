@@ -19,7 +19,7 @@ from functools import cache
 PR_SET_CHILD_SUBREAPER = 36
 MANY_DESCRIPTORS = 1000
 LONGEST_REQUEST = 1 << 20
-READ_AT_IMPORT = ("CUDA", "MKL", "NUMBA", "NUMEXPR", "OMP", "OPENBLAS", "PYTHON", "PYTORCH", "TORCH", "VECLIB")
+READ_AT_IMPORT = ("MKL", "NUMBA", "NUMEXPR", "OMP", "OPENBLAS", "PYTHON", "VECLIB")
 """What the names of environment variables begin with that interpreters and libraries read when they start."""
 
 

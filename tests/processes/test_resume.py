@@ -17,6 +17,7 @@ from faulty import Faulty, Watched
 from forked_zygotes import TEMPLATES
 from nowait.core.randomness import CounterRandom
 from nowait.engines.keeper import checkpoint_of
+from nowait.engines.processes.pool import THREAD_VARIABLES
 from nowait.engines.workers import failures
 from nowait.recording import HistoryRecorder, TraceRecorder
 from nowait.recording.files import sealed, write_json
@@ -35,7 +36,10 @@ def crash(folder, **plan):
     """Run the script until it kills itself."""
     plan = {"folder": str(folder)} | plan
     code = f"import sys; sys.path[:] = {sys.path!r}; import crashing; crashing.main({plan!r})"
-    assert TEMPLATES.fork(code, os.environ | {MARK: str(folder)}).wait() == -signal.SIGKILL
+    threads = dict.fromkeys(
+        THREAD_VARIABLES, "1"
+    )  # as the workers of this process have, so that one template is enough
+    assert TEMPLATES.fork(code, os.environ | threads | {MARK: str(folder)}).wait() == -signal.SIGKILL
 
 
 def checkpoints(folder):
