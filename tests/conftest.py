@@ -2,10 +2,13 @@
 
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import settings
 
+from forked_zygotes import TEMPLATES
+from nowait.engines.processes import pool
 from nowait.engines.simulator import cold
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models of tests come from configs: nothing is downloaded
@@ -14,6 +17,21 @@ settings.register_profile("deterministic", derandomize=True, deadline=None, max_
 settings.load_profile("deterministic")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def forked_zygotes(request, monkeypatch):
+    """Fork the zygotes of this process from one that has imported the library."""
+    if request.node.get_closest_marker("new_interpreter") is None:
+        monkeypatch.setattr(pool, "subprocess", TEMPLATES)
+        imports_torch = "torch" in vars(request.module) or request.module.__name__ == "test_examples"
+        TEMPLATES.with_torch = imports_torch and "torch" in sys.modules
+
+
+@pytest.fixture(autouse=True, scope="session")
+def templates():
+    yield
+    TEMPLATES.close()
 
 
 @pytest.fixture

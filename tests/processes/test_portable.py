@@ -23,6 +23,8 @@ from nowait.engines.processes.spawned import end_with
 from nowait.engines.workers.computation import LONGEST_TEXT
 from nowait.testing import ENGINE_CHECKS
 
+pytestmark = pytest.mark.new_interpreter
+
 CHECKS = (
     "the_trace_replays",
     "callbacks_stop_add_and_remove",

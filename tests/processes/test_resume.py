@@ -5,7 +5,6 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,8 +14,10 @@ import pytest
 import crashing
 import nowait as nw
 from faulty import Faulty, Watched
+from forked_zygotes import TEMPLATES
 from nowait.core.randomness import CounterRandom
 from nowait.engines.keeper import checkpoint_of
+from nowait.engines.processes.pool import THREAD_VARIABLES
 from nowait.engines.workers import failures
 from nowait.recording import HistoryRecorder, TraceRecorder
 from nowait.recording.files import sealed, write_json
@@ -26,7 +27,6 @@ from nowait.recording.journal import Journal
 from nowait.recording.run import read_config
 from nowait.testing import ScriptedWorkers
 
-ROOT = Path(__file__).parents[1]
 CRASHED = {"method": "asynchronous", "steps": 60, "every": 10}
 MARK = "NOWAIT_TEST_RUN"
 """The environment variable by which the processes of a run are known."""
@@ -34,10 +34,12 @@ MARK = "NOWAIT_TEST_RUN"
 
 def crash(folder, **plan):
     """Run the script until it kills itself."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), MARK: str(folder)}
-    command = [sys.executable, str(ROOT / "crashing.py"), json.dumps({"folder": str(folder)} | plan)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert result.returncode == -signal.SIGKILL, result.stderr
+    plan = {"folder": str(folder)} | plan
+    code = f"import sys; sys.path[:] = {sys.path!r}; import crashing; crashing.main({plan!r})"
+    threads = dict.fromkeys(
+        THREAD_VARIABLES, "1"
+    )  # as the workers of this process have, so that one template is enough
+    assert TEMPLATES.fork(code, os.environ | threads | {MARK: str(folder)}).wait() == -signal.SIGKILL
 
 
 def checkpoints(folder):

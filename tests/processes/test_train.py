@@ -10,13 +10,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import nowait as nw
 from faulty import Conducted, Conductor, Faulty, InOrder, Waiting, Watched, train_until
+from forked_zygotes import children
 from nowait.core import sampler
 from nowait.engines.processes import local
 from nowait.engines.processes.platform import portable
@@ -319,18 +319,14 @@ def test_a_second_signal_kills_it():
 
     with pytest.raises(KeyboardInterrupt):
         nw.train(Faulty(), ASYNCHRONOUS, workers=2, steps=10**9, callbacks=[interrupt])
-    assert _children() == []
+    assert children() == []
 
 
 # Nothing is left
 
 
-def _children():
-    pattern = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
-    return Path(pattern).read_text(encoding="ascii").split()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.new_interpreter
 @pytest.mark.parametrize("ending", ["good", "error"])
 def test_nothing_is_left_of_a_run(ending, caplog):
     nw.train(Faulty(), ASYNCHRONOUS, workers=2, steps=10)
@@ -342,11 +338,12 @@ def test_nothing_is_left_of_a_run(ending, caplog):
         with pytest.raises(nw.WorkerFailedError):
             nw.train(Faulty({0: "fail", 1: "fail"}), ASYNCHRONOUS, workers=2, steps=1_000)
     gc.collect()
-    assert _children() == []
+    assert children() == []
     assert len(os.listdir("/proc/self/fd")) == descriptors
     assert sorted(os.listdir("/dev/shm")) == shared
 
 
+@pytest.mark.new_interpreter
 @pytest.mark.parametrize("arguments", [{"folder": "taken"}, {"evaluate_every": 0}, {"problem": "cannot be sent"}])
 def test_a_run_that_does_not_begin_leaves_nothing(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -361,7 +358,7 @@ def test_a_run_that_does_not_begin_leaves_nothing(arguments, tmp_path, monkeypat
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == descriptors
     assert os.listdir(tmp_path) == ["taken"], "a folder is not left for a run that never began"
-    assert _children() == []
+    assert children() == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pidfd_open is Linux's")
@@ -449,7 +446,7 @@ def test_a_problem_that_cannot_be_sent_says_so():
     problem.lock = threading.Lock()
     with pytest.raises(TypeError, match="the problem cannot be sent to worker processes"):
         nw.train(problem, ASYNCHRONOUS, workers=2, steps=10)
-    assert _children() == []
+    assert children() == []
 
 
 class Unloadable(Faulty):

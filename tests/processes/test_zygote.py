@@ -22,6 +22,8 @@ from nowait.engines.processes.spawned import run_worker
 from nowait.engines.workers import failures
 from nowait.testing import CATALOGUE
 
+pytestmark = pytest.mark.new_interpreter
+
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
 
 

@@ -125,16 +125,23 @@ def damages(data, rng):
     yield "zeros", data[:place] + bytes(len(data) - place)
 
 
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory):
+    """The folder of a run that is not finished, and its results from each checkpoint."""
+    folder = tmp_path_factory.mktemp("crashed")
+    unfinished(folder / "run")
+    return folder / "run", results_from_each_checkpoint(folder)
+
+
 @pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_folder_goes_on_to_the_same_result_or_is_refused_in_one_sentence(seed, tmp_path, caplog):
+def test_a_damaged_folder_goes_on_to_the_same_result_or_is_refused_in_one_sentence(seed, crashed, tmp_path, caplog):
     rng = random.Random(seed)
-    unfinished(tmp_path / "run")
-    expected = results_from_each_checkpoint(tmp_path)
-    name = rng.choice([file for file in files_of(tmp_path / "run") if not file.startswith(".")])
-    data = (tmp_path / "run" / name).read_bytes()
+    original, expected = crashed
+    name = rng.choice([file for file in files_of(original) if not file.startswith(".")])
+    data = (original / name).read_bytes()
     for kind, damaged in damages(data, rng):
         shutil.rmtree(tmp_path / "copy", ignore_errors=True)
-        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        shutil.copytree(original, tmp_path / "copy")
         _put(tmp_path / "copy" / name, damaged)
         caplog.clear()
         try:

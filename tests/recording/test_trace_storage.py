@@ -181,11 +181,11 @@ def test_another_word_for_how_much_is_kept_is_refused():
 # Damage
 
 
-def stored(tmp_path, chunk_rows=16):
+def stored(tmp_path, chunk_rows=8):
     recorder = TraceRecorder(range(4), "full", chunk_rows)
     file = FrameFile.open(tmp_path / "trace.rows", create=True)
     recorder.write_to(file)
-    ScriptedWorkers(nw.FedBuff(nw.Constant(0.1), buffer=7), num_workers=4, log=recorder).after(60)
+    ScriptedWorkers(nw.FedBuff(nw.Constant(0.1), buffer=7), num_workers=4, log=recorder).after(30)
     recorder.happened(Resumed(99.0))
     recorder.finish(100.0, 1.5)
     return tmp_path / "trace.rows"

@@ -98,7 +98,7 @@ def race():
 
 
 def plan():
-    return nw.plan(QUADRATIC, seconds_per_gradient=[1.0, 1.0, 4.0], gradients=100, seeds=1, progress=False)
+    return nw.plan(QUADRATIC, seconds_per_gradient=[1.0, 4.0], gradients=100, seeds=1, progress=False)
 
 
 def certify():
