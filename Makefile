@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 export PYTHONDONTWRITEBYTECODE =
 # Empty, whatever the environment says: workers would otherwise compile the sources again each time one starts.
 
-.PHONY: help race test test-shuffled test-portable test-adapters warm-bytecode warm-kernels check wheel format docs bench-simulation bench-engines bench-training golden mutants clean
+.PHONY: help race test test-shuffled test-portable test-adapters warm-bytecode warm-kernels check wheel format docs bench-simulation bench-engines bench-training bench-methods golden mutants clean
 
 help:
 	@echo "make race              compare minibatch SGD with asynchronous SGD (real workers, about two minutes)"
@@ -23,6 +23,7 @@ help:
 	@echo "make docs              build the site from docs/ into site/"
 	@echo "make bench-engines     speed of real workers, local and on Ray, relative to baselines (installs Ray; ten minutes)"
 	@echo "make bench-training    time to an accuracy: DistributedDataParallel and nowait; memory and stalls (ten minutes)"
+	@echo "make bench-methods     every method on three problems and four clusters: the tables of docs/comparison.md (an hour)"
 	@echo "make mutants           make 60 small breaking changes and count how many the tests catch (half an hour)"
 	@echo "make golden            rewrite the golden tables of methods and runs after an intended change"
 	@echo "make bench-simulation  speed of simulations relative to a plain loop (three minutes)"
@@ -79,6 +80,9 @@ bench-engines: $(VENV)/.installed-ray
 bench-training: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/training_costs.py
+
+bench-methods: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/all_methods.py --write docs/comparison.md
 
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python tests/mutants.py

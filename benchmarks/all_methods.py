@@ -3,9 +3,10 @@
 python benchmarks/all_methods.py [--quick] [--write docs/comparison.md] [--folder runs/all_methods]
 
 Prints one table for each problem: the loss above the minimum, as a multiple of that of the best method of the column.
-Every method has 48 trials on one seed: its parameters, with and without momentum if it takes an update, and stepsizes.
-What was chosen then runs on five other seeds; the table has the median of their last losses. Cells are computed on
-all cores; finished ones are kept in the folder, and the same command goes on where it was interrupted.
+Every method has 48 trials, each on three seeds: its parameters, with and without momentum if it takes an update, and
+stepsizes. What was best on the worst of the three seeds then runs on five other seeds; the table has the median of
+their last losses. Cells are computed on all cores; finished ones are kept in the folder, and the same command goes on
+where it was interrupted. It takes about an hour of processor time for each core of two.
 """
 
 import argparse
@@ -28,7 +29,8 @@ from sklearn.datasets import load_breast_cancer, load_digits
 import nowait as nw
 from nowait.core.randomness import CounterRandom
 
-WORKERS, SECONDS, TRIALS, SEEDS = 16, 128.0, 48, (1, 2, 3, 4, 5)
+WORKERS, SECONDS, TRIALS = 16, 128.0, 48
+TUNING_SEEDS, SEEDS = (6, 7, 8), (1, 2, 3, 4, 5)
 RANGE = 5_000.0
 """The largest stepsize of a grid over the smallest one, about."""
 BEGIN, END = "<!-- tables of benchmarks/all_methods.py -->", "<!-- end of the tables -->"
@@ -155,7 +157,7 @@ def trials(entry: Entry, unit: float) -> Iterator[tuple[str, Make, nw.Update | N
 
 
 def cell(problem_name: str, cluster_name: str, method: str) -> dict[str, Any]:
-    """Choose parameters, update and stepsize on seed 0, and return the losses of the other seeds."""
+    """Choose parameters, update and stepsize on some seeds, and return the losses of the other seeds."""
     logging.getLogger("nowait").setLevel(logging.ERROR)  # stepsizes at the end of a grid, runs that diverge
     problem = problems()[problem_name]
     scale = float(np.linalg.norm(problem.full_gradient(problem.initial())))
@@ -163,10 +165,11 @@ def cell(problem_name: str, cluster_name: str, method: str) -> dict[str, Any]:
     options = clusters()[cluster_name] | {"seconds": SECONDS, "evaluate_every": 10**9, "threads": 1, "progress": False}
     best, chosen = math.inf, None
     for name, make, update, sizes in trials(entry, unit):
-        found = nw.sweep(problem, make, stepsizes=sizes, seeds=[0], update=update, **options)
-        place = int(np.argmin(found.final[:, 0]))
-        if found.final[place, 0] < best:
-            best, chosen = float(found.final[place, 0]), (name, make, update, sizes[place])
+        found = nw.sweep(problem, make, stepsizes=sizes, seeds=TUNING_SEEDS, update=update, **options)
+        worst = found.final.max(axis=1)  # a stepsize at the edge of stability is good on some seeds
+        place = int(np.argmin(worst))
+        if worst[place] < best:
+            best, chosen = float(worst[place]), (name, make, update, sizes[place])
     if chosen is None:
         return {"losses": [math.inf] * len(SEEDS)}
     name, make, update, size = chosen

@@ -253,6 +253,16 @@ def test_workers_make_local_steps_where_params_are_and_the_run_replays(device):
     assert run.history.loss[-1] < run.history.loss[0]
 
 
+def test_a_job_ends_when_the_device_has_computed_it(monkeypatch):
+    """The server reads the difference in another process: what is queued for a GPU has to be done before."""
+    waited = []
+    monkeypatch.setattr(TorchMemory, "wait", lambda memory: waited.append(memory.device))
+    problem = LocalSteps(a_problem(kind=OnTensors), 3, 0.01, update=nw.Adam())
+    point = torch.from_numpy(problem.initial())
+    problem.gradient_into(point, sampler(0).sample(0, 0), torch.empty_like(point))
+    assert waited == [torch.device("cpu")]
+
+
 @pytest.mark.parametrize("update", [None, adamw()], ids=["SGD", "AdamW"])
 def test_the_jobs_of_a_process_use_the_same_memory(update):
     problem = LocalSteps(a_problem(kind=OnTensors), 3, 0.01, update=update)

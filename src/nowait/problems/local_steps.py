@@ -12,7 +12,7 @@ import numpy as np
 from nowait.core import Sample, Sgd, Update, checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.layout import checked_layout
-from nowait.core.memory import HOST, namespace_of
+from nowait.core.memory import HOST, memory_of, namespace_of
 from nowait.core.types import Vector
 from nowait.numerics.elementary import integer_power
 from nowait.problems.local_descent import LocalDescent, SgdDescent, UpdateDescent, like
@@ -128,6 +128,7 @@ class LocalSteps(Wrapper):
                     break
                 here[end:] = out[end:]
             descent.write_difference(here[:end], out[:end])
+        memory_of(out).wait()  # another process reads it next
 
     def loading_seconds(self) -> tuple[float, float]:
         """Return how long all steps of the latest job of this process waited for their data."""

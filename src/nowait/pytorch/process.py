@@ -32,8 +32,20 @@ def current_stream(device: torch.device) -> Any:
 
 
 def fork_breaks_cuda() -> bool:
-    """Return True if a process that is forked from this one cannot use CUDA; found out by forking one."""
+    """Return True if a process that is forked from this one cannot use CUDA; found out by forking one.
+
+    The child initialises CUDA. PyTorch does not notice everything that breaks this: a step of an optimiser asks CUDA
+    whether a graph is captured, which initialises the driver in this process.
+    """
     child = os.fork()
     if child == 0:
-        os._exit(int(torch.cuda._is_in_bad_fork()))
+        os._exit(int(not _can_initialise_cuda()))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
+def _can_initialise_cuda() -> bool:
+    try:
+        torch.cuda.init()
+    except Exception:
+        return False
+    return True
