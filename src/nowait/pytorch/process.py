@@ -44,8 +44,10 @@ def fork_breaks_cuda() -> bool:
 
 
 def _can_initialise_cuda() -> bool:
+    """Return False if CUDA cannot be initialised in this process; True if this PyTorch was built without it."""
     try:
-        torch.cuda.init()
+        if torch.backends.cuda.is_built():
+            torch.cuda.init()
     except Exception:
         return False
     return True
