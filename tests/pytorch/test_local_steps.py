@@ -253,6 +253,18 @@ def test_workers_make_local_steps_where_params_are_and_the_run_replays(device):
     assert run.history.loss[-1] < run.history.loss[0]
 
 
+def test_a_replay_computes_where_the_workers_did(monkeypatch):
+    """On a GPU local steps are rounded differently than on the processor."""
+    problem = LocalSteps(a_problem(kind=OnTensors), 3, 0.01, update=nw.Adam())
+    run = nw.train(problem, FULL, workers=1, steps=3)
+    kinds, plain = set(), LocalSteps.gradient_into
+    monkeypatch.setattr(
+        LocalSteps, "gradient_into", lambda self, point, *rest: (kinds.add(type(point)), plain(self, point, *rest))[1]
+    )
+    nw.replay(run.trace, problem, FULL)
+    assert kinds == {torch.Tensor}
+
+
 def test_a_job_ends_when_the_device_has_computed_it(monkeypatch):
     """The server reads the difference in another process: what is queued for a GPU has to be done before."""
     waited = []

@@ -46,8 +46,8 @@ def fork_breaks_cuda() -> bool:
 def _can_initialise_cuda() -> bool:
     """Return False if CUDA cannot be initialised in this process; True if this PyTorch was built without it."""
     try:
-        if torch.backends.cuda.is_built():
-            torch.cuda.init()
+        if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+            torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception:
         return False
     return True

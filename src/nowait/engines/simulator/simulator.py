@@ -23,7 +23,7 @@ from nowait.core import (
 )
 from nowait.core.capabilities import Capabilities
 from nowait.core.ledger import new
-from nowait.core.memory import HostMemory, Memory, to_host
+from nowait.core.memory import HostMemory, Memory, namespace_of, to_host
 from nowait.core.types import Vector
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
@@ -169,10 +169,16 @@ class Simulator:
 
 
 def virtual_worker(parts: Parts, seed: int, losses: TrainingLosses) -> VirtualWorker | CopyingWorker:
-    """Return what computes the gradients of a run, as vectors of the server's memory, and counts their losses."""
-    server = parts.server
-    worker = VirtualWorker(parts.capabilities, seed, like=to_host(server.params), losses=losses)
-    return worker if isinstance(server.memory, HostMemory) else CopyingWorker(worker, server.memory)
+    """Return what computes the gradients of a run, as vectors of the server's memory, and counts their losses.
+
+    A problem that has a memory of its own gets vectors of it, as in real workers: local steps, for instance, are
+    rounded differently on a GPU.
+    """
+    server, capabilities = parts.server, parts.capabilities
+    if isinstance(server.memory, HostMemory) or capabilities.device_memory() is not None:
+        return VirtualWorker(capabilities, seed, like=server.params, losses=losses)
+    worker = VirtualWorker(capabilities, seed, like=to_host(server.params), losses=losses)
+    return CopyingWorker(worker, server.memory)
 
 
 @final
@@ -185,7 +191,7 @@ class VirtualWorker:
         self._training_loss, self._losses = capabilities.training_loss, losses
         self._memories: dict[int, Vector] = {}
         self._samples = sampler(seed)
-        self._out = np.empty_like(like)
+        self._out = namespace_of(like).empty_like(like)
 
     def gradient(self, ticket: Ticket, point: Vector) -> Any:
         """Return the gradient of a ticket, in an array that the next call overwrites."""
