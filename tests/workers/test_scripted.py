@@ -32,7 +32,7 @@ from nowait.testing.scripted import (
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
 ORDER = [2, 0, 1, 1, 2, 2, 0, 2]
 JOINED, LOST = 0, 1
-DEPEND_ON_TIME = ("MindFlayerSGD", "FedAT", "ATA", "RescaledASGD")
+DEPEND_ON_TIME = ("DecoupledDiLoCo, grace", "MindFlayerSGD", "FedAT", "ATA", "RescaledASGD")
 
 
 def events(run, kind):
