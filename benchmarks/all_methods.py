@@ -6,7 +6,7 @@ Prints one table for each problem: the loss above the minimum, as a multiple of 
 Every method has 48 trials, each on three seeds: its parameters, with and without momentum if it takes an update, and
 stepsizes. What was best on the worst of the three seeds then runs on five other seeds; the table has the median of
 their last losses. Cells are computed on all cores; finished ones are kept in the folder, and the same command goes on
-where it was interrupted. It takes about an hour of processor time for each core of two.
+where it was interrupted. It takes 75 minutes of processor time.
 """
 
 import argparse

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import final
 
@@ -95,5 +94,4 @@ class HeLoCo(Update):
 
 def _cosine(unit: Vector, other: Vector) -> float:
     """Return the inner product of two vectors of length 1, from the length of their difference."""
-    squares = memory_of(unit).squared_norm(unit - other)
-    return math.nan if math.isnan(squares) else 1 - squares / 2
+    return 1 - memory_of(unit).squared_norm(unit - other) / 2

@@ -37,6 +37,8 @@ class CycleSGD(Method):
     stepsize: StepsizeOrFloat
     group: int = 1
     groups: list[Group] = field(init=False, repr=False, compare=False)
+    group_of: dict[int, Group] = field(init=False, repr=False, compare=False)
+    """The group of each worker."""
     turn: int = field(init=False, repr=False, compare=False)
     """The group whose turn it is."""
 
@@ -49,12 +51,13 @@ class CycleSGD(Method):
         workers = list(server.workers)
         parts = [workers[first : first + self.group] for first in range(0, len(workers), self.group)]
         self.groups, self.turn = [Group(part, server.sum()) for part in parts], 0
+        self.group_of = {worker: group for group in self.groups for worker in group.workers}
         for number, group in enumerate(self.groups, start=1):
             self._assign(server, group.workers, number)
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Add the gradient to the sum of its group, and step if the turn of that group is complete."""
-        self._group_of(arrival.worker).total.add(arrival)
+        self.group_of[arrival.worker].total.add(arrival)
         self._step_if_complete(server)
 
     def on_join(self, server: Server, worker: int) -> None:
@@ -65,20 +68,17 @@ class CycleSGD(Method):
             self.groups.insert(self.turn, group)
             self.turn = (self.turn + 1) % len(self.groups)
         group.workers.append(worker)
+        self.group_of[worker] = group
         self._assign(server, [worker], len(self.groups))
 
     def on_leave(self, server: Server, worker: int) -> None:
         """Remove the worker. What it has delivered stays in the sum of its group."""
-        group = self._group_of(worker)
-        group.workers.remove(worker)
+        self.group_of.pop(worker).workers.remove(worker)
         self._step_if_complete(server)
 
     def stepsize_divisor(self, num_workers: int) -> float:
         """Return M²/group: how many gradients params may be ahead of a gradient."""
         return num_workers * max(1.0, num_workers / self.group)
-
-    def _group_of(self, worker: int) -> Group:
-        return next(group for group in self.groups if worker in group.workers)
 
     def _assign(self, server: Server, workers: list[int], tickets: int) -> None:
         for worker in workers:
@@ -103,7 +103,8 @@ class CycleSGD(Method):
     def _ready(self, server: Server) -> list[Group]:
         """Return the groups that have delivered, from the one whose turn it is to the first that has not."""
         ready: list[Group] = []
-        for group in self.groups[self.turn :] + self.groups[: self.turn]:
+        for place in range(len(self.groups)):
+            group = self.groups[(self.turn + place) % len(self.groups)]
             if any(server.in_flight.first_of(worker) is not None for worker in group.workers):
                 break
             ready.append(group)

@@ -60,7 +60,8 @@ class DecoupledDiLoCo(Method):
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Hold the result, merge if it is the last one to wait for, and assign its worker a new ticket."""
-        self.total.add(arrival, server.weight_of(arrival.worker) ** 2)
+        weight = server.weight_of(arrival.worker)
+        self.total.add(arrival, weight * weight)
         self.delivered.add(arrival.worker)
         self._merge_if_due(server)
         server.assign(arrival.worker)
