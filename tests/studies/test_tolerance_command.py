@@ -34,8 +34,9 @@ def test_updates_are_parsed_with_their_options():
         ("adamv", "there is no update 'adamv'; did you mean 'adam"),
         ("", "there is no update ''"),
         ("sgd,sgd", "--update has one of them twice"),
+        ("adam:scale=rate", "scale must be one of"),
         ("muon:rest=adam", "muon has no parameter 'rest'; it has beta"),
-        ("sgd:beta=1", "sgd has no parameter 'beta'; it has none"),
+        ("sgd:beta=1", "sgd has no parameter 'beta'; it has scale"),
         ("adam:beta1", "'beta1' is not a parameter: write name=value"),
         ("momentum:beta=2", "beta must be at least 0 and below 1"),
     ],
@@ -43,6 +44,13 @@ def test_updates_are_parsed_with_their_options():
 def test_wrong_updates_are_errors(text, words):
     with pytest.raises(ValueError, match=words):
         parse_updates([text])
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamw", "muon", "heloco"])
+def test_a_delay_rule_can_scale_the_gradients_of_every_update(name):
+    scaled = parse_update(f"{name}:scale=gradient")
+    assert scaled.scales_gradient
+    assert repr(scaled.update) == repr(parse_update(f"{name}:scale=step")) == repr(parse_update(name))
 
 
 def test_adamw_without_pytorch_says_what_to_do(monkeypatch):

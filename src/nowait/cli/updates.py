@@ -9,12 +9,11 @@ from typing import Any
 import nowait as nw
 from nowait.cli.config import meant
 from nowait.cli.methods import option_of, value_of
-from nowait.core import Update
+from nowait.core import Update, checks
+from nowait.rules import SCALES
 
 
-def adamw(
-    beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.01, scale: str = "step"
-) -> Update:
+def adamw(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.01) -> Update:
     """Return AdamW of PyTorch; raise a ValueError if PyTorch is not installed."""
     try:
         import torch
@@ -22,7 +21,7 @@ def adamw(
         raise ValueError("adamw needs PyTorch: pip install nowait[pytorch], or use adam") from None
     from nowait.pytorch import TorchOptimizer
 
-    return TorchOptimizer(torch.optim.AdamW, scale=scale, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
+    return TorchOptimizer(torch.optim.AdamW, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
 
 
 UPDATES: dict[str, Callable[..., Update]] = {
@@ -34,6 +33,7 @@ UPDATES: dict[str, Callable[..., Update]] = {
     "adamw": adamw,
     "muon": nw.Muon,
     "lmo": nw.LMO,
+    "heloco": nw.HeLoCo,
 }
 NOT_ON_THE_COMMAND_LINE = ("rest",)
 
@@ -59,17 +59,22 @@ def parse_updates(texts: Iterable[str]) -> dict[str, Update]:
 
 
 def parse_update(text: str) -> Update:
-    """Return the update of a name with options: ``muon:beta=0.9,exclude=head.weight+letters.weight``."""
+    """Return the update of a name with options: ``muon:beta=0.9,exclude=head.weight+letters.weight``.
+
+    Every update takes ``scale=gradient``: a delay rule then scales the gradient instead of the step.
+    """
     name, _, rest = text.partition(":")
     if name not in UPDATES:
         raise ValueError(f"there is no update {name!r}{meant(name, UPDATES)} (known: {', '.join(UPDATES)})")
     known = inspect.signature(UPDATES[name]).parameters
     options = dict(option_of(item) for item in rest.split(",") if item)
+    scale = checks.one_of(options.pop("scale", "step"), SCALES, "scale")
     for option in options:
         if option not in known or option in NOT_ON_THE_COMMAND_LINE:
-            offered = ", ".join(one for one in known if one not in NOT_ON_THE_COMMAND_LINE) or "none"
+            offered = ", ".join(one for one in (*known, "scale") if one not in NOT_ON_THE_COMMAND_LINE)
             raise ValueError(f"{name} has no parameter {option!r}; it has {offered}")
-    return UPDATES[name](**{option: _fitting(value, known[option].default) for option, value in options.items()})
+    update = UPDATES[name](**{option: _fitting(value, known[option].default) for option, value in options.items()})
+    return nw.ScaleGradient(update) if scale == "gradient" else update
 
 
 def _fitting(text: str, default: Any) -> Any:
