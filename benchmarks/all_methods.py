@@ -10,6 +10,7 @@ where it was interrupted. It takes 75 minutes of processor time.
 """
 
 import argparse
+import hashlib
 import json
 import logging
 import math
@@ -177,11 +178,20 @@ def cell(problem_name: str, cluster_name: str, method: str) -> dict[str, Any]:
     return {"parameters": name, "update": repr(update), "stepsize": size, "losses": final.tolist()}
 
 
+def fingerprint() -> str:
+    """Return a hash of this script and of the library: results of other code are not reused."""
+    files = [Path(__file__), *sorted(Path(nw.__file__).parent.rglob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
 def compute(folder: Path, quick: bool) -> dict[str, Any]:
     """Return all results, and write each to the folder when it is there."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "results.json"
-    results = json.loads(path.read_text()) if path.exists() else {}
+    path, code = folder / "results.json", fingerprint()
+    kept = json.loads(path.read_text()) if path.exists() else {"code": code, "cells": {}}
+    if kept["code"] != code:
+        sys.exit(f"{path} was computed with other code: remove it, or choose another --folder")
+    results = kept["cells"]
     methods = [method for method in entries(1.0) if not quick or method in QUICK]
     work = [(problem, cluster, method) for problem in problems() for cluster in clusters() for method in methods]
     left = [names for names in work if " / ".join(names) not in results]
@@ -190,7 +200,7 @@ def compute(folder: Path, quick: bool) -> dict[str, Any]:
         futures = {pool.submit(cell, *names): " / ".join(names) for names in left}
         for future in as_completed(futures):
             results[futures[future]] = future.result()
-            path.write_text(json.dumps(results, indent=1))
+            path.write_text(json.dumps(kept, indent=1))
             progress.advance(task)
     return results
 

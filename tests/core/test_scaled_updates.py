@@ -57,6 +57,15 @@ def test_a_gradient_that_is_not_finite_is_rejected_even_with_the_stepsize_zero()
     assert (server.steps, server.counts.rejected) == (5, 1)
 
 
+def test_a_factor_whose_square_is_zero_is_no_error():
+    rule = nw.ExponentialDelayAdaptive(0.1, 4.0, 1.0)  # e^-400 at delay 400
+    server = a_server(nw.AsynchronousSGD(rule), num_workers=2, update=nw.ScaleGradient(nw.Momentum(0.9)))
+    for _ in range(400):
+        server.handle(gradient_from(server, 0, 0.0))
+    server.handle(gradient_from(server, 1, 3.0))
+    assert (server.steps, server.diverged) == (401, None)
+
+
 def test_with_fresh_gradients_it_changes_nothing():
     problem = nw.problems.NoisyQuadratic(dimension=4, sigma=0.1)
     runs = [
@@ -115,6 +124,24 @@ def test_every_tensor_is_corrected_by_itself():
     layout = Layout.of({"along": (2,), "against": (2,)})
     found = corrected(nw.HeLoCo(), [5.0, 0.0, 5.0, 0.0], [3.0, 4.0, -3.0, 4.0], layout)
     np.testing.assert_allclose(found, [3.0, 4.0, -2.1, 4.0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_momentum_that_has_faded_away_has_no_direction(dtype):
+    """In float32 it stays at the smallest numbers: to divide by its length would overflow."""
+    update, params, out = nw.HeLoCo(), np.zeros(4, dtype), np.zeros(4, dtype)
+    update.start(params)
+    for place, times in ((0, 1), (None, 1_200), (1, 1)):
+        for _ in range(times):
+            direction = np.zeros(4, dtype)
+            direction[place] = 0.0 if place is None else 1.0
+            update.apply(params, direction, 0.1, out)
+    assert out.tolist() == pytest.approx([0.0, -0.1 * (1 + 0.9 * 0.1), 0.0, 0.0], rel=1e-6)
+
+
+def test_a_tensor_without_entries_is_left_out():
+    layout = Layout.of({"empty": (0, 3), "full": (2,)})
+    np.testing.assert_allclose(corrected(nw.HeLoCo(), [5.0, 0.0], [-3.0, 4.0], layout), [-2.1, 4.0], rtol=1e-12)
 
 
 def test_without_corrections_heloco_is_nesterovs_momentum_of_a_mean():

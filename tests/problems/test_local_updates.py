@@ -120,6 +120,14 @@ def test_the_proximal_term_is_part_of_the_gradient_that_the_update_gets():
     assert np.linalg.norm(near.gradient(np.zeros(8), sample)) < np.linalg.norm(far.gradient(np.zeros(8), sample)) / 3
 
 
+@pytest.mark.parametrize("update", [nw.Adam(), nw.Muon(rest=nw.Adam()), nw.ScaleGradient(nw.Adam())], ids=repr)
+def test_an_update_that_a_run_has_used_is_copied_without_its_state(update):
+    quadratic = nw.problems.NoisyQuadratic(dimension=6)
+    fresh = len(pickle.dumps(LocalSteps(quadratic, 2, 0.1, update=update)))
+    nw.simulate(quadratic, nw.AsynchronousSGD(0.1), nw.speeds.Fixed([1.0]), steps=3, update=update)
+    assert len(pickle.dumps(LocalSteps(quadratic, 2, 0.1, update=update))) == fresh
+
+
 def test_a_problem_is_sent_without_the_state_of_its_update():
     problem = LocalSteps(nw.problems.NoisyQuadratic(dimension=1000), 2, 0.1, update=nw.Adam())
     before = len(pickle.dumps(problem))

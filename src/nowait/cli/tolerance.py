@@ -58,7 +58,7 @@ def run_tolerance(asked: ToleranceSettings) -> nw.Tolerance:
     """Make the runs, print the tables, and write the data and the figure into the folder."""
     with refused_as_options():
         problem, arguments = _checked(asked)
-    make_folder(asked.folder)
+        make_folder(asked.folder)
     write_json(asked.folder / "config.json", asked.resolved)
     console = open_console(stderr=asked.as_json)
     try:
@@ -112,8 +112,15 @@ def _whole_numbers(text: str) -> list[int]:
 def _start(text: str | None, updates: tuple[str, ...]) -> dict[str, float]:
     """Return the first stepsizes of updates: of ``sgd=0.1,adamw=0.001``, where names may be without options."""
     full = {short: name for name, short in short_names(updates).items()}
-    named = (option_of(item) for item in (text or "").split(",") if item)
-    return {full.get(name, name): float(value_of(value)) for name, value in named}
+    named = [_named_size(item.strip()) for item in (text or "").split(",") if item]
+    return {full.get(name, name): size for name, size in named}
+
+
+def _named_size(item: str) -> tuple[str, float]:
+    """Return the name and the stepsize of ``lmo:ball=sign=0.1``: the last equals sign is between them."""
+    option_of(item)  # raises if there is none
+    name, _, size = item.rpartition("=")
+    return name, float(value_of(size))
 
 
 def _tell(found: nw.Tolerance, asked: ToleranceSettings) -> None:

@@ -50,7 +50,7 @@ def parse_updates(texts: Iterable[str]) -> dict[str, Update]:
     for text in texts:
         for number, part in enumerate(text.split(",")):
             if number and "=" in part and ":" not in part.partition("=")[0]:
-                parts[-1] += f",{part}"
+                parts[-1] += f",{part.strip()}"
             else:
                 parts.append(part.strip())
     if len(set(parts)) < len(parts):

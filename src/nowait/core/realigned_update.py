@@ -11,6 +11,9 @@ from nowait.core.memory import memory_of, namespace_of
 from nowait.core.types import Vector, norm
 from nowait.core.updates import Update
 
+SMALLEST = 1e-30
+"""Vectors that are not longer have no direction: in float32, few of their digits are left."""
+
 
 @final
 @dataclass
@@ -49,8 +52,8 @@ class HeLoCo(Update):
 
     @property
     def momentum_factor(self) -> float:
-        """Return β."""
-        return self.beta
+        """Return 0: the momentum is a mean of directions, so steps do not add up to more than 1 + β of them."""
+        return 0.0
 
     def start(self, params: Vector) -> None:
         """Set the momentum to zero. Params are one tensor."""
@@ -73,25 +76,27 @@ class HeLoCo(Update):
     def _correct(self, direction: Vector, momentum: Vector, out: Vector) -> None:
         """Write the corrected direction of one tensor."""
         out[:] = direction
-        length, reference = norm(direction), norm(momentum)
+        length, reference = _length(direction), _length(momentum)
         if length == 0 or reference == 0:
             return
-        cosine = _cosine(direction / length, momentum / reference)
+        unit, along = direction / length, momentum / reference
+        cosine = 1 - memory_of(unit).squared_norm(unit - along) / 2
         if cosine >= self.keep:
             return
         confidence = length / (length + self.momentum_weight * reference)
         add = memory_of(out).add_scaled
         if cosine < 0:
             share = min(self.shrink * -cosine * confidence, self.largest_shrink)
-            add(out, momentum, -share * cosine * length / reference)
+            add(out, along, -share * cosine * length)
             return
         weight = min(self.rotate * (1 - cosine) * confidence, 1.0)
-        out *= (1 - weight) / length
-        add(out, momentum, weight / reference)
-        rotated = norm(out)
-        out *= length / rotated if rotated > 0 else 0.0
+        unit *= 1 - weight
+        add(unit, along, weight)
+        out[:] = unit
+        out *= length / norm(unit)
 
 
-def _cosine(unit: Vector, other: Vector) -> float:
-    """Return the inner product of two vectors of length 1, from the length of their difference."""
-    return 1 - memory_of(unit).squared_norm(unit - other) / 2
+def _length(vector: Vector) -> float:
+    """Return the norm of a tensor, which may have no entries; 0 if it is too short to be divided by."""
+    length = norm(vector) if len(vector) else 0.0
+    return length if length > SMALLEST else 0.0

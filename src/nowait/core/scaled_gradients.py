@@ -21,8 +21,8 @@ from nowait.core.updates import Update
 def scaling(stepper: Stepper, fresh_stepsize: Callable[[], float]) -> Stepper:
     """Return a stepper that makes steps of the stepsize of fresh gradients, along directions that are scaled.
 
-    It returns the squared norm of the direction as it was given. A direction with the stepsize 0 changes nothing,
-    neither params nor the state of the update.
+    It returns the squared norm of the direction as it was given. A direction with the stepsize 0 changes neither the
+    params that are trained nor the state of the update.
     """
 
     def step(params: Vector, direction: Vector, stepsize: float, out: Vector) -> tuple[float, float]:
@@ -33,8 +33,8 @@ def scaling(stepper: Stepper, fresh_stepsize: Callable[[], float]) -> Stepper:
         if factor == 0.0:
             out[:] = params
             return memory_of(direction).squared_norm(direction), 0.0
-        squared_norm, zero = stepper(params, memory_of(direction).scaled(direction, factor, None), fresh, out)
-        return squared_norm / (factor * factor), zero
+        _, zero = stepper(params, memory_of(direction).scaled(direction, factor, None), fresh, out)
+        return memory_of(direction).squared_norm(direction), zero
 
     return step
 
@@ -46,7 +46,8 @@ class ScaleGradient(Update):
 
     By default ``DelayAdaptive`` makes the *step* of a stale gradient shorter, but the whole gradient enters the
     momentum, which later steps follow with their full stepsize. With ``ScaleGradient(Momentum(0.9))`` a gradient that
-    the rule scales by s moves params by s·γ/(1 − β) in total, and one that it gives the stepsize 0 changes nothing.
+    the rule scales by s moves params by s·γ/(1 − β) in total, and one that it gives the stepsize 0 changes neither
+    params nor momentum (statistics of batch normalisation still follow).
     Adam divides by the size of recent gradients: where all delays are equal it undoes the scaling.
 
     >>> import nowait as nw

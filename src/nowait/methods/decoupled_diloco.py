@@ -26,9 +26,9 @@ class DecoupledDiLoCo(Method):
     Douillard et al., "Decoupled DiLoCo for Resilient Distributed Pre-training" (2026), for a problem that is wrapped
     in ``nw.problems.LocalSteps``. No worker waits: one that has delivered gets a ticket at the current params at
     once, and a result that misses a merge is part of the next one. If all live workers have delivered, the merge
-    does not wait longer. Results are weighted by tokens²/steps, as in the paper; if all workers make as many local
-    steps, that is the square of the number of items in their batches. The step is that of ``nw.Nesterov(0.9)`` unless
-    the run is given another update.
+    does not wait longer. A window that has begun ends in a merge, whoever leaves. Results are weighted by the square
+    of the number of items in a batch of their worker: this is the paper's tokens²/steps if all workers make as many
+    local steps. The step is that of ``nw.Nesterov(0.9)`` unless the run is given another update.
 
     The paper merges fragments of the model at different times, and adapts the window; here params are one
     fragment, and the window is fixed.
@@ -80,14 +80,16 @@ class DecoupledDiLoCo(Method):
         return max(1.0, num_workers / self.quorum) / (1 - self.usual_update().momentum_factor)
 
     def _merge_if_due(self, server: Server) -> None:
-        present = len(self.delivered)
-        if self.total.count == 0 or present < min(self.quorum, server.num_workers):
+        present, live = len(self.delivered), server.num_workers
+        if self.total.count == 0 or live == 0:
             return
         if self.deadline is None:
+            if present < min(self.quorum, live):
+                return
             self.deadline = server.now + self.grace_seconds
-            if self.grace_seconds > 0 and present < server.num_workers:
+            if self.grace_seconds > 0 and present < live:
                 server.wake(self.deadline)
-        if server.now < self.deadline and present < server.num_workers:
+        if server.now < self.deadline and present < live:
             return
         server.step(self.total, self.stepsize.fresh(server), 1 / self.total.weight)
         self.total.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from typing import Any, Protocol, final
 
@@ -55,7 +56,7 @@ class UpdateDescent:
     """The steps of an update, which has a copy here that is started anew for every job."""
 
     def __init__(self, update: Update, stepsize: float, layout: Layout) -> None:
-        self._update, self._stepsize, self._layout = copy.deepcopy(update), stepsize, layout
+        self._update, self._stepsize, self._layout = without_run_state(update), stepsize, layout
         self._stepper: Stepper
         self._point: Any = None
         self._next: Any = None
@@ -82,6 +83,15 @@ class UpdateDescent:
         else:
             out[:] = math.nan
         self._point = None
+
+
+def without_run_state(update: Update) -> Update:
+    """Return a copy of an update as it was made, without the moments of a run that it was used for."""
+    if not dataclasses.is_dataclass(update):
+        return copy.deepcopy(update)
+    given = {field.name: getattr(update, field.name) for field in dataclasses.fields(update) if field.init}
+    parts = {name: without_run_state(part) for name, part in given.items() if isinstance(part, Update)}
+    return type(update)(**given | parts)
 
 
 def like(vector: Any, kept: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self, final
@@ -15,7 +14,7 @@ from nowait.core.layout import checked_layout
 from nowait.core.memory import HOST, memory_of, namespace_of
 from nowait.core.types import Vector
 from nowait.numerics.elementary import integer_power
-from nowait.problems.local_descent import LocalDescent, SgdDescent, UpdateDescent, like
+from nowait.problems.local_descent import LocalDescent, SgdDescent, UpdateDescent, like, without_run_state
 from nowait.problems.wrapper import LOCAL_STEPS, Wrapper
 
 
@@ -74,7 +73,7 @@ class LocalSteps(Wrapper):
         if update is not None:
             checks.instance(update, Update, "update", "nw.Adam()")
             update.check(self._trained)
-            self.update = copy.deepcopy(update)  # the server may have been given the same object
+            self.update = without_run_state(update)  # the server may have been given the same object
         self._numbers_steps = update is not None or inner.uses_job_numbers
         self._fill, self._inner_loading_seconds = inner.fill_with_gradient(), inner.loading_seconds
         self._loading_seconds = (0.0, 0.0)

@@ -155,6 +155,10 @@ class TorchOptimizer(Update):
         """Set the state of the optimiser to what ``state`` returned."""
         self._running.restore(state)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the optimiser of a run; ``start`` makes a new one."""
+        return {name: value for name, value in self.__dict__.items() if name != "_running"}
+
     def __repr__(self) -> str:
         settings = dict(self._kind.options)
         if self._groups is not None:

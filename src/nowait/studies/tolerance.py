@@ -30,8 +30,8 @@ from nowait.studies.tolerated import Tolerance, ToleranceRow
 DELAYS = (1, 2, 4, 8, 16, 32)
 FIRST_STEP = 0.01
 """Tuning starts with the stepsize whose first step changes params by this much, in root mean square."""
-TRIAL_SIZE = 1e-6
-"""The stepsize of the run of one step that finds it."""
+TRIAL_SIZES = (1e-6, 1e-3, 1.0)
+"""Stepsizes of runs of one step that find it. A step may be too short to change params in float32."""
 MOST_HALVINGS = 10
 RUNS_OF_RETUNING = 3
 """How many stepsizes are tried at a delay, roughly: for the time left in the progress bar."""
@@ -143,14 +143,21 @@ class _Setup:
         """Return the first stepsize to try: the one given, or from the length of the first step."""
         if name in self.start:
             return self.start[name]
-        method, update = AsynchronousSGD(Constant(TRIAL_SIZE)), self.updates[name]
-        one = Fixed(1.0, workers=1)
-        run = simulate(self.problem, method, one, steps=1, update=update, seed=self.seeds[0], progress=False)
+        for size in TRIAL_SIZES:
+            moved = self._first_move(name, size)
+            if moved > 0:
+                return float(f"{FIRST_STEP / moved:.2g}")
+        raise ValueError(
+            f"{name} does not move from the initial params: give the first stepsize to try in start= (--start)"
+        )
+
+    def _first_move(self, name: str, size: float) -> float:
+        """Return by how much the first step changes params, in root mean square and relative to its stepsize."""
+        method, one = AsynchronousSGD(Constant(size)), Fixed(1.0, workers=1)
+        update, seed = self.updates[name], self.seeds[0]
+        run = simulate(self.problem, method, one, steps=1, update=update, seed=seed, progress=False)
         change = np.asarray(run.params, dtype=np.float64) - np.asarray(initial_params(self.problem), dtype=np.float64)
-        moved = float(np.sqrt(np.mean(change * change))) / TRIAL_SIZE
-        if not moved > 0:
-            raise ValueError(f"{name} does not move from the initial params: give the first stepsize to try in start=")
-        return float(f"{FIRST_STEP / moved:.2g}")
+        return float(np.sqrt(np.mean(change * change))) / size
 
 
 @final

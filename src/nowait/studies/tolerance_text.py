@@ -86,7 +86,7 @@ def _table(found: Tolerance, pattern: str, retuned: bool) -> str:
     detailed = len(others) <= DETAILED
     head = f"{pattern:<{width}}" + (f"{'stepsize':>9}{'loss at 1':>10}" if detailed else "")
     head += "".join(f"{delay:>5}" for delay in others)
-    lines = [f"{head}   keeps {found.keep:.0%} to"]
+    lines = [f"{head}   keeps {found.keep * 100:.4g}% to"]
     for update in found.updates:
         first = found.row(update, pattern, 1)
         if first is None:
@@ -125,7 +125,7 @@ def _tolerates(found: Tolerance, update: str, retuned: bool) -> str:
             known.append(f"{delay}{' or more' if is_last else ''} ({pattern})")
     if not known:
         return "made no progress at delay 1"
-    return f"keeps {found.keep:.0%} of its progress up to delay {', '.join(known)}"
+    return f"keeps {found.keep * 100:.4g}% of its progress up to delay {', '.join(known)}"
 
 
 def _at_this(retuned: bool) -> str:
