@@ -85,6 +85,14 @@ def test_a_run_that_scales_gradients_replays():
     assert np.array_equal(run.params, again.params)
 
 
+def test_the_state_of_another_update_is_refused():
+    heloco, adam = nw.HeLoCo(), nw.Adam()
+    for update in (heloco, adam):
+        update.start(np.zeros(3))
+    with pytest.raises(ValueError, match="the checkpoint was not made with Adam: it has momentum"):
+        adam.restore(heloco.state())
+
+
 def test_it_wraps_updates_only():
     with pytest.raises(TypeError, match="update must be"):
         nw.ScaleGradient(0.9)

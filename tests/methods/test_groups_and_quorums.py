@@ -177,6 +177,11 @@ def test_m_synchronous_with_cancel_restarts_everybody_at_the_new_params():
     assert server.counts.cancelled == 1
 
 
+def test_cancel_is_true_or_false():
+    with pytest.raises(TypeError, match="cancel must be"):
+        nw.MSynchronousSGD(0.1, 2, cancel="no")
+
+
 # Quantile mini-batches
 
 

@@ -225,7 +225,7 @@ def test_retuning_goes_below_stepsizes_that_diverge():
 def test_the_table_fits_80_columns():
     rule = nw.Scheduled(nw.DelayAdaptive(1.0), nw.schedules.linear(1_000))
     options = {"patterns": None, "delays": [1, 2, 4, 8, 16, 32, 64], "retune": True, "trials": 1, "rule": rule}
-    assert max(map(len, repr(studied(steps=5, **options)).splitlines())) <= 80
+    assert max(map(len, repr(studied(steps=64, **options)).splitlines())) <= 80
 
 
 def test_a_saved_study_is_read_again(tmp_path):
@@ -299,6 +299,7 @@ def test_an_interrupt_keeps_the_rows_that_are_complete():
         ({"delays": [0, 2]}, "a delay must be an integer of at least 1, got 0: a fresh gradient has delay 1"),
         ({"delays": [2, 2]}, "delays has one of them twice: 2, 2"),
         ({"delays": [2.5]}, "a delay must be an integer"),
+        ({"delays": [1, 10**20]}, "a delay must be at most the"),
         ({"patterns": ["sometimes"]}, "a pattern must be one of 'constant', 'uniform', 'straggler'"),
         ({"patterns": []}, "patterns must be some of"),
         ({"steps": 0}, "steps must be an integer of at least 1"),
@@ -321,6 +322,8 @@ def test_wrong_arguments_are_errors(options, words):
         ({"updates": [nw.Sgd()]}, "updates must be named"),
         ({"updates": {}}, "updates must be named"),
         ({"updates": {"sgd": nw.Sgd}}, "the update 'sgd' must be an object, got the class Sgd"),
+        ({"updates": {1: nw.Sgd()}}, "the name of an update must be"),
+        ({"start": 5}, "start must be a dictionary of stepsizes by name"),
         ({"delays": "1,2"}, "delays must be a list"),
         ({"patterns": "constant"}, "patterns must be a list of names"),
     ],
@@ -328,6 +331,27 @@ def test_wrong_arguments_are_errors(options, words):
 def test_arguments_of_the_wrong_type_are_errors(options, words):
     with pytest.raises(TypeError, match=words):
         studied(**options)
+
+
+class WithStatistics:
+    """A quadratic whose last entry is a statistic: it moves by 1 in every step, whatever the stepsize is."""
+
+    dimension, num_statistics = 3, 1
+
+    def initial(self):
+        return np.array([1.0, -2.0, 0.0])
+
+    def gradient(self, point, sample):
+        return np.array([point[0], point[1], point[2] + 1.0])
+
+    def loss(self, point):
+        return float(point[0] ** 2 + point[1] ** 2) / 2
+
+
+def test_the_first_stepsize_follows_from_what_is_trained():
+    found = nw.tolerance(WithStatistics(), {"sgd": nw.Sgd()}, steps=30, delays=[1], patterns=["constant"], trials=2)
+    assert found.kept("sgd", "constant", delay=1) == 1.0
+    assert found.rows[0].stepsize > 0.001
 
 
 def test_muon_sees_the_matrix_of_softmax_regression():

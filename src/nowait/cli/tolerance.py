@@ -77,7 +77,7 @@ def _checked(asked: ToleranceSettings) -> tuple[Any, dict[str, Any]]:
     arguments = {
         "updates": updates,
         "steps": asked.steps,
-        "delays": checked_delays(_whole_numbers(asked.delays)),
+        "delays": checked_delays(_whole_numbers(asked.delays), asked.steps),
         "patterns": checked_patterns(asked.pattern or None),
         "rule": _rule(asked.rule, asked.schedule, asked.steps),
         "retune": asked.retune,

@@ -24,6 +24,9 @@ def state_of(part: Any) -> State:
 
 def restore(part: Any, state: State) -> None:
     """Set the fields of a checkpoint; NumPy arrays are copied into the vectors that ``start`` allocated."""
+    missing = [name for name in state if not hasattr(part, name)]
+    if missing:
+        raise ValueError(f"the checkpoint was not made with {type(part).__name__}: it has {', '.join(missing)}")
     for name, value in state.items():
         here = getattr(part, name)
         if hasattr(here, "shape"):

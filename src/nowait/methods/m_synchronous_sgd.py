@@ -28,6 +28,7 @@ class MSynchronousSGD(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.m = checks.at_least(1, self.m, "m", "a step needs at least one gradient")
+        checks.instance(self.cancel, bool, "cancel", "True")
 
     def start(self, server: Server) -> None:
         """Start with an empty round and give every worker a ticket."""

@@ -86,7 +86,7 @@ def tolerance(
         checked_start(start, updates),
         checks.at_least(1, trials, "trials", "a stepsize needs one"),
     )
-    means, under = checked_delays(delays), checked_patterns(patterns)
+    means, under = checked_delays(delays, setup.steps), checked_patterns(patterns)
     keep = checks.fraction(keep, "keep", "noise alone loses a part of the progress")
     start_loss = loss_of(problem, initial_params(problem))
     check_is_finite(start_loss)
@@ -152,11 +152,13 @@ class _Setup:
         )
 
     def _first_move(self, name: str, size: float) -> float:
-        """Return by how much the first step changes params, in root mean square and relative to its stepsize."""
+        """Return by how much the first step changes what is trained, in root mean square, relative to its stepsize."""
         method, one = AsynchronousSGD(Constant(size)), Fixed(1.0, workers=1)
         update, seed = self.updates[name], self.seeds[0]
         run = simulate(self.problem, method, one, steps=1, update=update, seed=seed, progress=False)
-        change = np.asarray(run.params, dtype=np.float64) - np.asarray(initial_params(self.problem), dtype=np.float64)
+        before, after = np.asarray(initial_params(self.problem), np.float64), np.asarray(run.params, np.float64)
+        trained = len(before) - Capabilities.of(self.problem).num_statistics  # those move whatever the stepsize is
+        change = (after - before)[:trained]
         return float(np.sqrt(np.mean(change * change))) / size
 
 
@@ -264,10 +266,10 @@ class _Study:
         return len(self.setup.updates) * (self.setup.trials + later)
 
 
-def checked_delays(delays: Iterable[int]) -> list[int]:
+def checked_delays(delays: Iterable[int], steps: int) -> list[int]:
     """Return the delays in ascending order, with 1 among them, or raise.
 
-    >>> checked_delays([8, 2])
+    >>> checked_delays([8, 2], steps=100)
     [1, 2, 8]
     """
     if isinstance(delays, str) or not isinstance(delays, Iterable):
@@ -275,6 +277,8 @@ def checked_delays(delays: Iterable[int]) -> list[int]:
     checked = [checks.at_least(1, delay, "a delay", "a fresh gradient has delay 1") for delay in delays]
     if not checked:
         raise ValueError("delays is empty: give some, such as 1, 2, 4, 8")
+    if max(checked) > steps:
+        raise ValueError(f"a delay must be at most the {steps} steps of a run, got {max(checked)}")
     if len(set(checked)) < len(checked):
         raise ValueError(f"delays has one of them twice: {', '.join(map(str, checked))}")
     return sorted({1, *checked})
@@ -302,6 +306,7 @@ def checked_updates(updates: Mapping[str, Update], problem: Problem) -> dict[str
     layout = checked_layout(can.layout, len(params) - can.num_statistics)
     has_matrices = any(len(block.shape) >= 2 for block in layout.values())
     for name, update in updates.items():
+        checks.instance(name, str, "the name of an update", '"adam"')
         checks.instance(update, Update, f"the update {name!r}", "nw.Adam()")
         needs_them = isinstance(update, Muon) or (isinstance(update, LMO) and update.ball == "spectral")
         if needs_them and not has_matrices:
@@ -315,6 +320,8 @@ def checked_updates(updates: Mapping[str, Update], problem: Problem) -> dict[str
 
 def checked_start(start: Mapping[str, float] | None, updates: Mapping[str, Update]) -> dict[str, float]:
     """Return the first stepsizes to try, by the names of updates, or raise."""
+    if not isinstance(start, Mapping | None):
+        raise TypeError(f'start must be a dictionary of stepsizes by name, such as {{"sgd": 0.1}}, got {start!r}')
     for name in start or {}:
         if name not in updates:
             raise ValueError(f"start has a stepsize for {name!r}, but the updates are {', '.join(updates)}")
