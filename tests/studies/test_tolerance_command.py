@@ -140,6 +140,13 @@ def test_a_problem_that_is_not_there_ends_it_with_status_2(mine):
     assert "there is no file nothing.py" in result.output
 
 
+def test_a_folder_that_exists_ends_it_with_status_2(mine, tmp_path):
+    result = RUNNER.invoke(app, ["tolerance", mine, "--update", "sgd", "--delays", "1,2", "--folder", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "choose another --folder" in " ".join(result.output.split())
+    assert not list(tmp_path.glob("config.json"))
+
+
 def test_an_error_of_the_users_own_code_is_not_a_wrong_option(mine):
     result = RUNNER.invoke(app, ["tolerance", "tolerant.py:broken"])
     assert isinstance(result.exception, ValueError)

@@ -36,7 +36,7 @@ def refused_as_options() -> Iterator[None]:
     """End the command with status 2 if a value is refused in this block, except by the user's own code."""
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OSError) as error:
         if place_of(error):
             raise
         raise typer.BadParameter(str(error)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -17,6 +17,17 @@ from nowait.pytorch.per_worker import PerWorker
 from nowait.pytorch.prefetch import Prefetch
 from nowait.pytorch.rng import generator_states, same_states, seeded, set_generator_states
 from nowait.pytorch.settings import ComputeSettings
+
+
+def usual_forward(model: torch.nn.Module, batch: Any) -> tuple[Any, Any]:
+    """Return the output of a model and the target, for a batch that is a pair (input, target)."""
+    if isinstance(batch, Mapping | torch.Tensor) or (isinstance(batch, list | tuple) and len(batch) != 2):
+        raise TypeError(
+            f"items must be pairs (input, target), but a batch is a {type(batch).__name__} of {len(batch)}: "
+            f"pass forward=, a function of (model, batch) that returns (output, target)"
+        )
+    inputs, targets = batch
+    return model(inputs), targets
 
 
 @final

@@ -38,7 +38,7 @@ from nowait.pytorch.evaluation import (
     evaluated,
 )
 from nowait.pytorch.flat import DTYPES, ModelLayout, tensor_of
-from nowait.pytorch.gradients import Gradients
+from nowait.pytorch.gradients import Gradients, usual_forward
 from nowait.pytorch.manual import Manual, ManualStep
 from nowait.pytorch.memory import TorchMemory
 from nowait.pytorch.model_checks import (
@@ -62,16 +62,6 @@ from nowait.recording.files import write_file
 from nowait.recording.model_file import MODEL, ModelFile
 
 logger = logging.getLogger("nowait")
-
-
-def _usual_forward(model: torch.nn.Module, batch: Any) -> tuple[Any, Any]:
-    if isinstance(batch, Mapping | torch.Tensor) or (isinstance(batch, list | tuple) and len(batch) != 2):
-        raise TypeError(
-            f"items must be pairs (input, target), but a batch is a {type(batch).__name__} of {len(batch)}: "
-            f"pass forward=, a function of (model, batch) that returns (output, target)"
-        )
-    inputs, targets = batch
-    return model(inputs), targets
 
 
 @final
@@ -141,7 +131,7 @@ class TorchProblem:
         check_function(collate_fn, "collate_fn", "a list of items", optional=True)
         check_function(loss, "loss", "(output, target)", optional=manual is not None)
         check_function(validation_loss, "validation_loss", "(output, target)", optional=True)
-        self._build, self._loss, self._forward = build_model, cast(Any, loss), forward or _usual_forward
+        self._build, self._loss, self._forward = build_model, cast(Any, loss), forward or usual_forward
         self._validation_loss = cast(Any, loss if validation_loss is None else validation_loss)
         self._adapter = adapter
         self._manual = None if manual is None else ManualStep.of(manual, accumulate, loss_scale)
@@ -168,7 +158,7 @@ class TorchProblem:
         )
         self._models: dict[tuple[int, str, str], BoundModel] = {}
         self._write_checks: dict[BoundModel, WriteCheck] = {}
-        usual = UsualEvaluations(forward or _usual_forward, self._validation_loss, self._metrics)
+        usual = UsualEvaluations(forward or usual_forward, self._validation_loss, self._metrics)
         own = self._manual if self._validation_loss is None else None
         self._evaluations: Evaluations = adapter or own or usual
         with self._settings.active(), seeded(self._seed):
