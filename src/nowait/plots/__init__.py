@@ -1,5 +1,17 @@
 """Figures of runs, with matplotlib."""
 
+from nowait.plots.bench_figures import phases, profiles
 from nowait.plots.figures import delays, errors, longest_delay, race, sweep, timeline, tolerance, work_share
 
-__all__ = ["delays", "errors", "longest_delay", "race", "sweep", "timeline", "tolerance", "work_share"]
+__all__ = [
+    "delays",
+    "errors",
+    "longest_delay",
+    "phases",
+    "profiles",
+    "race",
+    "sweep",
+    "timeline",
+    "tolerance",
+    "work_share",
+]
