@@ -91,7 +91,7 @@ from nowait.recording import (
     load,
 )
 from nowait.reports import write_report as report
-from nowait.studies import Race, Tolerance, Tuning, certify, plan, race, tolerance, tune
+from nowait.studies import Race, Tolerance, Tuning, WhatIf, certify, plan, race, tolerance, tune, whatif
 
 if TYPE_CHECKING:
     from nowait import plots
@@ -179,6 +179,7 @@ __all__ = [
     "Tuning",
     "UniformAverage",
     "Update",
+    "WhatIf",
     "WindowRule",
     "WorkerFailedError",
     "__version__",
@@ -203,6 +204,7 @@ __all__ = [
     "train",
     "tune",
     "updates",
+    "whatif",
 ]
 
 

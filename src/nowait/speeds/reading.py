@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nowait.core import checks
 from nowait.recording import Trace, load
+from nowait.recording.run import METRICS
 from nowait.speeds.chrome import times_of_traces
 from nowait.speeds.rows import times_of_table
 from nowait.speeds.tables import is_table, read_table
@@ -28,10 +29,15 @@ def read_record(paths: Paths, names: dict[str, str | None], unit: str | None, ev
         _check_unused(["event="] if event is not None else [], files[0], "is a table")
         return times_of_table(read_table(files[0]), names, unit_seconds)
     _check_unused(given, files[0], "is no table")
-    if len(files) == 1 and (files[0] / "stats.json").is_file():
+    if len(files) == 1 and is_run_folder(files[0]):
         _check_unused(["event="] if event is not None else [], files[0], "is the folder of a run")
         return load(files[0]).trace
     return times_of_traces(_traces(files), event, files[0].name if len(files) == 1 else f"{len(files)} traces")
+
+
+def is_run_folder(path: Path) -> bool:
+    """Return whether a run was written into this folder."""
+    return (path / METRICS).is_file()
 
 
 def _existing(paths: Sequence[str | Path]) -> list[Path]:

@@ -100,7 +100,10 @@ def _column(table: Table, argument: str, name: str | None) -> str | None:
     if name is None or not table.has(name):
         wanted = " or ".join(map(repr, USUAL_NAMES[argument] if name is None else (name,)))
         known = ", ".join(map(repr, table.columns))
-        raise ValueError(f"{table.path} has no column {wanted}: name the column with {argument}=, of these: {known}")
+        raise ValueError(
+            f"{table.path} has no column {wanted}: name the column with {argument}= (--{argument}-column), of "
+            f"these: {known}"
+        )
     return name
 
 

@@ -1,4 +1,4 @@
-"""Studies that take many runs: ``race``, ``plan``, ``tune``, ``tolerance`` and ``certify``."""
+"""Studies that take many runs: ``race``, ``plan``, ``tune``, ``tolerance`` and ``certify``; ``whatif`` takes none."""
 
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.bias import BiasRow
@@ -9,9 +9,12 @@ from nowait.studies.race import Race, race
 from nowait.studies.tolerance import tolerance
 from nowait.studies.tolerated import Tolerance, ToleranceRow
 from nowait.studies.tune import Trial, Tuning, tune
+from nowait.studies.whatif import whatif
+from nowait.studies.whatif_result import Alternative, WhatIf
 
 __all__ = [
     "Advice",
+    "Alternative",
     "BiasRow",
     "Certificate",
     "CertifiedRow",
@@ -22,10 +25,12 @@ __all__ = [
     "ToleranceRow",
     "Trial",
     "Tuning",
+    "WhatIf",
     "certify",
     "longest_delay",
     "plan",
     "race",
     "tolerance",
     "tune",
+    "whatif",
 ]

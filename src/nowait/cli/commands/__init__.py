@@ -2,7 +2,7 @@
 
 from nowait.cli.commands.folders import check, report
 from nowait.cli.commands.network import drain, serve, worker
-from nowait.cli.commands.studies import plan, race, sweep, tolerance, tune
+from nowait.cli.commands.studies import plan, race, sweep, tolerance, tune, whatif
 from nowait.cli.commands.theory import certify, tables
 from nowait.cli.commands.training import replay, resume, simulate, train
 
@@ -21,6 +21,7 @@ COMMANDS = (
     tune,
     tolerance,
     plan,
+    whatif,
     tables,
     certify,
 )
