@@ -154,8 +154,7 @@ class WhatIf:
 
     def __str__(self) -> str:
         heading = f"{self.source}: {self.speedup.workers} workers, {self.steps:,} steps"
-        wrapped = [textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in self.sentences]
-        return "\n".join([textwrap.fill(heading, WIDTH), "", *self._table(), "", *wrapped])
+        return "\n".join([_wrapped(heading), "", *self._table(), "", *map(_wrapped, self.sentences)])
 
     def _table(self) -> list[str]:
         lines = [f"{'the same gradients':<41}{'seconds':>10}{'ends sooner':>13}  {'range (95 %)':>14}"]
@@ -170,6 +169,12 @@ class WhatIf:
         if best.low < WORTH:
             return []
         return [f"Without asynchrony, '{best.name}' would save {_percent(best.saved)} ({_range(best)})."]
+
+
+def _wrapped(line: str) -> str:
+    """Return a sentence in lines of 80 columns; no line begins with a per cent sign."""
+    kept = textwrap.fill(line.replace(" %", "\N{NO-BREAK SPACE}%"), WIDTH, subsequent_indent="  ")
+    return kept.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _percent(share: float) -> str:
