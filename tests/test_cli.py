@@ -185,7 +185,7 @@ def test_the_tables_for_machines():
         (["tables", "--budget", "1"], "the slowest worker (10 s per gradient) computes no gradient"),
         (
             ["plan"],
-            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FILE (a recorded job, or the folder of a",
+            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FILE (a recorded job, or the",
         ),
         (["plan", "--seconds", "1", "--workers", "2"], "give the speeds by one of"),
         (["plan", "--seconds", "1", "--problem", "nowhere.py:make"], "--problem: there is no file nowhere.py"),

@@ -121,14 +121,8 @@ class Recorded(Speeds):
 
     def described(self) -> dict[str, Any]:
         """Return what ``config.json`` says about these speeds: a checksum instead of all times."""
-        times = self.times
-        return {
-            "type": "Recorded",
-            "source": times.source,
-            "workers": self.num_workers,
-            "times": len(times.seconds),
-            "crc32": times.checksum(),
-        }
+        times = {"array": [len(self.times.seconds)], "dtype": "float64", "crc32": self.times.checksum()}
+        return {"type": "Recorded", "source": self.times.source, "workers": self.num_workers, "times": times}
 
     def __repr__(self) -> str:
         return f"Recorded({self.times!r})"
