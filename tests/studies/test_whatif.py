@@ -24,8 +24,8 @@ def by_name(found):
 def test_the_savings_of_a_straggler_are_those_computed_by_hand():
     found = nw.whatif(STRAGGLER)
     ways = by_name(found)
-    assert ways["synchronous, as recorded"].seconds == 20.0
-    assert ways["without the slowest worker (2)"].seconds == pytest.approx(6 / 2 * 1.0)
+    assert ways["synchronous, waiting for all"].seconds == 20.0
+    assert ways["without its slowest worker"].seconds == pytest.approx(6 / 2 * 1.0)
     assert ways["the first 2 of 3, rest cancelled"].seconds == pytest.approx(6 / 2 * 1.0)
     assert found.asynchronous.seconds == pytest.approx(6 / 2.1)
     assert found.asynchronous.saved == pytest.approx(1 - 6 / 2.1 / 20)
@@ -59,8 +59,8 @@ def test_the_times_agree_with_simulations_of_the_methods():
     found = nw.whatif(recorded)
     rest = Recorded.of([recorded.seconds[worker] for worker in (1, 2, 3, 4, 9)])
     methods = {
-        "synchronous, as recorded": (nw.MinibatchSGD(1e-9), recorded),
-        "without the 5 slowest workers": (nw.MinibatchSGD(1e-9), rest),
+        "synchronous, waiting for all": (nw.MinibatchSGD(1e-9), recorded),
+        "without its 5 slowest workers": (nw.MinibatchSGD(1e-9), rest),
         "the first 5 of 10, rest cancelled": (nw.MSynchronousSGD(1e-9, m=5, cancel=True), recorded),
         "asynchronous": (nw.AsynchronousSGD(1e-9), recorded),
     }
@@ -126,7 +126,7 @@ def test_the_command_prints_and_writes_what_waiting_costs(tmp_path, monkeypatch)
     columns = ["--worker-column", "host", "--seconds-column", "ms", "--unit", "ms"]
     result = RUNNER.invoke(app, ["whatif", "job.csv", *columns])
     assert result.exit_code == 0, result.output
-    assert "without the slowest worker (c)" in result.output
+    assert "worker c is the\n  slowest" in result.output
     assert "For a manager: the machines of this job spend 60 % of their time waiting" in result.output
     assert (tmp_path / "runs/whatif-1/whatif.png").read_bytes().startswith(b"\x89PNG")
     stored = json.loads((tmp_path / "runs/whatif-1/whatif.json").read_text())

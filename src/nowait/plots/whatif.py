@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 
 from nowait.plots.figures import COLOURS, MOST_LANES
 
-LONGEST_NAME = 34
-
 
 def whatif(found: Any) -> Figure:
     """Plot the times of the workers, and how long the same gradients take with each alternative, with ranges.
@@ -48,7 +46,7 @@ def _draw_alternatives(axes: Axes, found: Any) -> None:
     errors = np.array([[100 * (one.high - one.saved), 100 * (one.saved - one.low)] for one in ways]).clip(0).T
     colours = [COLOURS[1], *[COLOURS[5]] * (len(ways) - 2), COLOURS[2]]
     axes.barh(places, taken, xerr=errors, color=colours, error_kw={"capsize": 3})
-    axes.set(xlabel="time for the same gradients (% of the recorded job)", xlim=(0, None))
-    axes.set_yticks(places, [one.name[:LONGEST_NAME] for one in ways], fontsize="small")
+    axes.set(xlabel="time for the same gradients (% of synchronous)", xlim=(0, None))
+    axes.set_yticks(places, [one.name for one in ways], fontsize="small")
     axes.invert_yaxis()
     axes.grid(alpha=0.3, axis="x")

@@ -48,7 +48,7 @@ class Steps:
 def whatif(recorded: Recorded, *, resamples: int = 500, seed: int = 0) -> WhatIf:
     """Return how much sooner a recorded synchronous job would compute its gradients without waiting.
 
-    It compares the job as recorded, where every step waits for all workers, with asynchronous SGD, with synchronous
+    It compares synchronous steps, which wait for all workers, with asynchronous SGD, with synchronous
     steps without the slowest workers, and with steps that end when the first m of the n workers have finished, for the
     best m. All of them compute the same number of gradients. Ranges hold 95 % of ``resamples`` jobs made of blocks of
     consecutive steps of the recorded one (a circular block bootstrap).
@@ -63,36 +63,38 @@ def whatif(recorded: Recorded, *, resamples: int = 500, seed: int = 0) -> WhatIf
     """
     checks.instance(recorded, Recorded, "recorded", 'nw.speeds.Recorded.read("trace.parquet")')
     count = checks.at_least(2, resamples, "resamples", "a range needs several")
-    if len(recorded.times) < 2:
+    times = recorded.times
+    if len(times) < 2:
         raise ValueError(
-            f"{recorded.times.source} has times of one worker only, which waits for nobody: give those of all workers "
+            f"{times.source} has times of one worker only, which waits for nobody: give those of all workers "
             "(of a profiler, the traces of all ranks)"
         )
-    steps = steps_of(recorded.times)
-    chosen, labels = _chosen(steps, recorded.times)
-    gradients = np.array([columns for _, columns in chosen])
-    observed = _costs(steps.table, [times for times, _ in chosen], gradients, None)
-    places = _blocks(len(steps.table), count, seed)
-    resampled = _costs(steps.table, [times for times, _ in chosen], gradients, places)
-    saved, ranges = 1 - observed / observed[0], 1 - resampled / resampled[:, :1]
-    low, high = np.percentile(ranges, RANGE, axis=0)
-    total = steps.table.size
-    alternatives = [
-        Alternative(name, float(cost * total), float(saved[i]), float(low[i]), float(high[i]))
-        for i, (name, cost) in enumerate(zip(labels, observed, strict=True))
-    ]
-    slowest = int(recorded.times.means().argmax())
+    steps, means = steps_of(times), times.means()
     return WhatIf(
-        source=recorded.times.source,
+        source=times.source,
         steps=len(steps.table),
-        speedup=speedup(recorded.times.means().tolist()),
-        slowest=recorded.times.name(slowest),
+        speedup=speedup(means.tolist()),
+        slowest=times.name(int(means.argmax())),
         waiting=float(1 - steps.table.mean() / steps.table.max(axis=1).mean()),
-        alternatives=tuple(alternatives),
+        alternatives=_alternatives(steps, _blocks(len(steps.table), count, seed)),
         quantiles=np.quantile(steps.table, QUANTILES, axis=0).T,
-        names=tuple(recorded.times.name(worker) for worker in range(len(recorded.times))),
+        names=tuple(times.name(worker) for worker in range(len(times))),
         notes=_notes(steps),
     )
+
+
+def _alternatives(steps: Steps, places: Integers) -> tuple[Alternative, ...]:
+    """Return all ways with their savings; ``places`` are where the blocks of resampled jobs begin."""
+    ways = _ways(steps)
+    names = [*(name for name, _, _ in ways), "asynchronous"]
+    times, gradients = [times for _, times, _ in ways], np.array([count for _, _, count in ways])
+    observed, resampled = (_costs(steps.table, times, gradients, at) for at in (None, places))
+    saved = 1 - observed / observed[0]
+    low, high = np.percentile(1 - resampled / resampled[:, :1], RANGE, axis=0)
+    columns = zip(
+        names, (observed * steps.table.size).tolist(), saved.tolist(), low.tolist(), high.tolist(), strict=True
+    )
+    return tuple(Alternative(*row) for row in columns)
 
 
 def steps_of(times: WorkerTimes) -> Steps:
@@ -120,23 +122,19 @@ def _by_order(times: WorkerTimes) -> Steps:
     return Steps(np.stack(columns, axis=1), note if counts.min() < longest else "")
 
 
-def _chosen(steps: Steps, times: WorkerTimes) -> tuple[list[tuple[Floats, int]], list[str]]:
-    """Return the ways to go on, each as the time of every step and its number of gradients, and their names.
-
-    The last one, asynchronous SGD, has no steps; ``_costs`` adds it.
-    """
+def _ways(steps: Steps) -> list[tuple[str, Floats, int]]:
+    """Return the ways that have steps: their names, the time of every step, and the gradients of a step."""
     rest, first = steps.without_slowest(), steps.until_first()
     workers = rest.shape[1]
     counts = np.arange(1, workers + 1)
     best_rest = int(np.argmin(rest.mean(axis=0) / counts)) + 1
     best_first = int(np.argmin(first.mean(axis=0) / counts)) + 1
-    slowest = times.name(int(steps.slow_last[-1]))
-    ways = [("synchronous, as recorded", rest, workers), (f"without the slowest worker ({slowest})", rest, workers - 1)]
+    ways = [("synchronous, waiting for all", rest, workers), ("without its slowest worker", rest, workers - 1)]
     if best_rest < workers - 1:
-        ways.append((f"without the {workers - best_rest} slowest workers", rest, best_rest))
+        ways.append((f"without its {workers - best_rest} slowest workers", rest, best_rest))
     cancelled = f"the first {best_first} of {workers}, rest cancelled" if best_first < workers else FIRST_OF_ALL
     ways.append((cancelled, first, best_first))
-    return [(table[:, count - 1], count) for _, table, count in ways], [*(name for name, _, _ in ways), "asynchronous"]
+    return [(name, table[:, count - 1], count) for name, table, count in ways]
 
 
 def _costs(table: Floats, steps: list[Floats], gradients: Integers, places: Integers | None) -> Floats:

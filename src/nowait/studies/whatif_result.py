@@ -51,9 +51,9 @@ class WhatIf:
     slowest: str
     """The worker with the longest mean time."""
     waiting: float
-    """The share of their time that workers wait for others in the recorded job."""
+    """The share of their time that workers would wait for others in synchronous steps."""
     alternatives: tuple[Alternative, ...]
-    """The synchronous job as recorded first, the asynchronous one last."""
+    """The synchronous job first, the asynchronous one last."""
     quantiles: Floats
     """The 5 %, 50 % and 95 % quantiles of the times of each worker: a row for every worker."""
     names: tuple[str, ...]
@@ -63,7 +63,7 @@ class WhatIf:
 
     @property
     def synchronous(self) -> Alternative:
-        """The job as recorded."""
+        """The job with steps that wait for all workers."""
         return self.alternatives[0]
 
     @property
@@ -160,7 +160,7 @@ class WhatIf:
         lines = [f"{'the same gradients':<41}{'seconds':>10}{'ends sooner':>13}  {'range (95 %)':>14}"]
         for one in self.alternatives:
             ends = "" if one is self.synchronous else f"{_percent(one.saved):>13}  {_range(one):>14}"
-            lines.append(f"{textwrap.shorten(one.name, 40, placeholder='…'):<41}{one.seconds:>10.4g}{ends}")
+            lines.append(f"{one.name:<41}{one.seconds:>10.4g}{ends}")
         return lines
 
     def _simpler(self) -> list[str]:
