@@ -205,7 +205,7 @@ def test_what_is_wrong_with_a_question_of_theory_is_told_in_a_line(arguments, me
     assert printed.err.count("\n") == 1
 
 
-COMMANDS = ["race", "simulate", "train", "sweep", "plan", "certify", "tables", "replay", "resume", "report"]
+COMMANDS = ["race", "simulate", "train", "sweep", "plan", "whatif", "certify", "tables", "replay", "resume", "report"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
