@@ -137,6 +137,20 @@ def test_the_traces_of_a_profiler_have_the_steps_of_every_rank(tmp_path):
     assert repr(Recorded.read(files)) == "Recorded(2 traces: 2 workers, 4 times)"
 
 
+def test_traces_of_several_runs_are_not_mixed(tmp_path):
+    for name in ("old.json", "new.json"):
+        written(tmp_path, json.dumps(trace(0, [1_000_000])), name)
+    with pytest.raises(ValueError, match="rank 0 has step 3 twice: pass the traces of one run only"):
+        Recorded.read(tmp_path)
+
+
+def test_several_files_of_one_rank_are_one_worker(tmp_path):
+    later = {"distributedInfo": {"rank": 0}, "traceEvents": [event("ProfilerStep#9", 7_000_000, 3_000_000)]}
+    written(tmp_path, json.dumps(later), "a.json")
+    written(tmp_path, json.dumps(trace(0, [1_000_000])), "b.json")
+    assert lists(Recorded.read(tmp_path)) == [[1.0, 3.0]]
+
+
 def test_time_in_which_a_rank_only_waits_for_others_is_not_its_own(tmp_path):
     waiting = event("gloo:all_reduce", 200_000, 600_000)
     meanwhile = event("aten::mm", 100_000, 200_000, "cpu_op")
@@ -224,3 +238,5 @@ def test_files_that_are_not_there_are_named(tmp_path):
         Recorded.read(tmp_path)
     with pytest.raises(ValueError, match="no file was given"):
         Recorded.read([])
+    with pytest.raises(ValueError, match="a table has the times of all workers: pass one file, got 2"):
+        Recorded.read([written(tmp_path, ROWS), written(tmp_path, ROWS, "other.csv")])

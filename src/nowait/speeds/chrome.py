@@ -163,6 +163,8 @@ def _by_worker(ranks: list[str], steps: list[Step], source: str) -> WorkerTimes:
     order = np.lexsort((starts, workers))
     numbers = [step.number for step in steps]
     known = all(number is not None for number in numbers)
+    if known:
+        _check_no_step_twice(ranks, numbers, source)
     return WorkerTimes(
         seconds=np.array([step.duration for step in steps])[order] * MICROSECOND,
         offsets=offsets_of(np.bincount(workers)),
@@ -170,3 +172,11 @@ def _by_worker(ranks: list[str], steps: list[Step], source: str) -> WorkerTimes:
         steps=np.array(numbers, dtype=np.int64)[order] if known else None,
         names=() if names == [str(place) for place in range(len(names))] else tuple(names),
     )
+
+
+def _check_no_step_twice(ranks: list[str], numbers: list[int | None], source: str) -> None:
+    seen: set[tuple[str, int | None]] = set()
+    for rank, number in zip(ranks, numbers, strict=True):
+        if (rank, number) in seen:
+            raise ValueError(f"{source}: rank {rank} has step {number} twice: pass the traces of one run only")
+        seen.add((rank, number))

@@ -28,6 +28,8 @@ def read_record(paths: Paths, names: dict[str, str | None], unit: str | None, ev
     if len(files) == 1 and is_table(files[0]) and files[0].is_file():
         _check_unused(["event="] if event is not None else [], files[0], "is a table")
         return times_of_table(read_table(files[0]), names, unit_seconds)
+    if len(files) > 1 and any(map(is_table, files)):
+        raise ValueError(f"a table has the times of all workers: pass one file, got {len(files)}")
     _check_unused(given, files[0], "is no table")
     if len(files) == 1 and is_run_folder(files[0]):
         _check_unused(["event="] if event is not None else [], files[0], "is the folder of a run")
