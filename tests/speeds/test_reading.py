@@ -177,9 +177,14 @@ def test_ranks_are_taken_from_names_of_files_or_processes(tmp_path):
     recorded = Recorded.read(tmp_path, event="train")
     assert recorded.times.names == ("3", "12")
     assert recorded.times.steps is None
-    together = [event("train", 0, 2_000_000, pid="b"), event("train", 0, 1_000_000, pid="a")]
-    recorded = Recorded.read(written(tmp_path, json.dumps(together), "merged.json"), event="train")
-    assert (recorded.times.names, lists(recorded)) == (("a", "b"), [[1.0], [2.0]])
+
+
+def test_processes_that_share_a_trace_are_workers(tmp_path):
+    waiting = event("gloo:all_reduce", 500_000, 500_000, pid="b")
+    computing = event("aten::mm", 0, 1_000_000, "cpu_op", pid="a")
+    steps = [event("train", 0, 1_000_000, pid="b"), event("train", 0, 2_000_000, pid="a")]
+    recorded = Recorded.read(written(tmp_path, json.dumps([*steps, waiting, computing]), "merged.json"), event="train")
+    assert (recorded.times.names, lists(recorded)) == (("a", "b"), [[2.0], [0.5]])
 
 
 def test_events_may_be_pairs_of_begin_and_end(tmp_path):

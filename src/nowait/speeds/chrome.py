@@ -52,9 +52,12 @@ def times_of_traces(paths: list[Path], event: str | None, source: str) -> Worker
         found = list(_steps(events, wanted))
         if not found:
             raise ValueError(f"{path} has no events {wanted!r}: {_advice(events, event)}")
-        own = _own_times(events, found, path)
-        steps += own
-        ranks += _ranks(path, content, own)
+        processes = sorted({step.process for step in found})
+        for process in processes:
+            mine = [one for one in events if str(one.get("pid", "")) == process] if len(processes) > 1 else events
+            own = _own_times(mine, [step for step in found if step.process == process], path)
+            steps += own
+            ranks += [_rank(path, content, process if len(processes) > 1 else path.name)] * len(own)
     return _by_worker(ranks, steps, source)
 
 
@@ -69,7 +72,7 @@ def _events(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         content = {"traceEvents": content}
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list):
-        is_spot = isinstance(content, dict) and "gap_seconds" in content.get("metadata", ())
+        is_spot = isinstance(content, dict) and "gap_seconds" in str(content.get("metadata"))
         hint = " (counts of machines are for Faults.from_availability)" if is_spot else ""
         raise ValueError(f"{path} is no trace in Chrome's format: it has no list of traceEvents{hint}")
     return content, list(_complete(event for event in events if isinstance(event, dict)))
@@ -145,16 +148,13 @@ def _length(intervals: Floats, start: float, end: float) -> float:
     return float(np.maximum(0.0, inside[:, 1] - np.maximum(inside[:, 0], before)).sum())
 
 
-def _ranks(path: Path, content: dict[str, Any], steps: list[Step]) -> list[str]:
-    """Return the rank of every step: as the trace says, or the file's name, or, of several processes, their ids."""
+def _rank(path: Path, content: dict[str, Any], otherwise: str) -> str:
+    """Return the rank of a trace: as it says itself, or as the name of its file says, or else ``otherwise``."""
     told = content.get("distributedInfo")
     if isinstance(told, dict) and "rank" in told:
-        return [str(told["rank"])] * len(steps)
+        return str(told["rank"])
     named = re.search(r"rank[-_]?(\d+)", path.name, re.IGNORECASE)
-    if named:
-        return [named[1]] * len(steps)
-    processes = {step.process for step in steps}
-    return [step.process if len(processes) > 1 else path.name for step in steps]
+    return named[1] if named else otherwise
 
 
 def _by_worker(ranks: list[str], steps: list[Step], source: str) -> WorkerTimes:
