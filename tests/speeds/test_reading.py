@@ -213,7 +213,7 @@ def test_the_folder_of_a_run_has_its_compute_times(tmp_path):
         ("a.csv", "worker,seconds\n0,1\n1,\n", {}, "column 'seconds' must be a number, it is empty in row 2"),
         ("a.csv", "worker,seconds\n0,-1\n", {}, "column 'seconds' must be above 0, .* got '-1' in row 1"),
         ("a.csv", "worker,seconds\n0,0\n", {}, "column 'seconds' must be above 0, .* got '0' in row 1"),
-        ("a.csv", "worker,seconds\n,1\n", {}, "a.csv: row 1 does not say which worker it is about"),
+        ("a.csv", "worker,seconds\n0,1\n ,1\n", {}, "a.csv: row 2 does not say which worker it is about"),
         ("a.csv", "worker,seconds\n0,1,2\n", {}, "a.csv: row 1 has 3 values, but there are 2 columns"),
         ("a.csv", "worker,seconds,step\n0,1,1.5\n", {}, "column 'step' must be a whole number, got '1.5' in row 1"),
         ("a.csv", "worker,seconds,step\n0,1,4\n1,1,4\n0,2,4\n", {}, "worker 0 has two times for step 4 "),

@@ -56,8 +56,8 @@ def times_of_rows(
     """Return the times by worker, in the order of their steps, or else of their starts, or else of the rows."""
     names, numbers = numbered(workers)
     if "" in names:
-        row = list(map(str, workers)).index("") + 1
-        raise ValueError(f"{table.path}: row {row} does not say which worker it is about")
+        row = int(np.argmax(numbers == names.index("")))
+        raise ValueError(f"{table.path}: row {row + 1} does not say which worker it is about")
     moments = np.zeros(len(seconds)) if starts is None else starts
     order = np.lexsort((moments if steps is None else steps, numbers))
     if steps is not None:
