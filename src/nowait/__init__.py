@@ -91,7 +91,7 @@ from nowait.recording import (
     load,
 )
 from nowait.reports import write_report as report
-from nowait.studies import Race, Tolerance, Tuning, certify, plan, race, tolerance, tune
+from nowait.studies import Bench, Race, Tolerance, Tuning, WhatIf, bench, certify, plan, race, tolerance, tune, whatif
 
 if TYPE_CHECKING:
     from nowait import plots
@@ -112,6 +112,7 @@ __all__ = [
     "Arrival",
     "AsynchronousSGD",
     "BadWorkerError",
+    "Bench",
     "Callback",
     "ClippedASGD",
     "Constant",
@@ -179,9 +180,11 @@ __all__ = [
     "Tuning",
     "UniformAverage",
     "Update",
+    "WhatIf",
     "WindowRule",
     "WorkerFailedError",
     "__version__",
+    "bench",
     "certify",
     "load",
     "outputs",
@@ -203,6 +206,7 @@ __all__ = [
     "train",
     "tune",
     "updates",
+    "whatif",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from nowait.plots.bench_figures import phases, profiles
 from nowait.plots.figures import delays, errors, longest_delay, race, sweep, timeline, tolerance, work_share
+from nowait.plots.whatif import whatif
 
 __all__ = [
     "delays",
@@ -13,5 +14,6 @@ __all__ = [
     "sweep",
     "timeline",
     "tolerance",
+    "whatif",
     "work_share",
 ]

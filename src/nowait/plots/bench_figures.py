@@ -41,7 +41,9 @@ def profiles(bench: Any) -> Figure:
     for place, method in enumerate(named):
         colour, line = COLOURS[place % len(COLOURS)], LINES[place // len(COLOURS)]
         axes.step(ratios, scores.profile(method, ratios), color=colour, linestyle=line, label=method, where="post")
-    axes.set(xscale="log", xlabel="time to the target / that of the best method", ylabel="share of columns", ylim=(0, 1))
+    axes.set(
+        xscale="log", xlabel="time to the target / that of the best method", ylabel="share of columns", ylim=(0, 1)
+    )
     axes.set_xticks([1, 2, 4, 10], ["1", "2", "4", "10"])
     axes.grid(alpha=0.3)
     axes.legend(fontsize="x-small")
@@ -65,7 +67,9 @@ def phases(bench: Any) -> Figure:
         own = [entry for entry in entries if entry.point.workers == workers]
         _draw_grid(axes, [entry for entry in own if entry.point.job is None], methods)
         _draw_jobs(axes, [entry for entry in own if entry.point.job is not None], methods)
-        axes.set(title=f"{workers} workers", xlabel="spread of speeds, s_max / harmonic mean", xscale="log", yscale="log")
+        axes.set(
+            title=f"{workers} workers", xlabel="spread of speeds, s_max / harmonic mean", xscale="log", yscale="log"
+        )
         axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"], minor=False)
         axes.minorticks_off()
     panels[0].set_ylabel("noise: variance / squared norm of the first gradient")
@@ -97,7 +101,9 @@ def _draw_jobs(axes: Axes, entries: Sequence[Any], methods: list[str]) -> None:
         place = entry.point.noise * 1.3 ** (entry.point.job - 2.5)
         colour = NOBODY if entry.winner is None else COLOURS[methods.index(entry.winner)]
         axes.scatter([entry.heterogeneity], [place], s=46, color=colour, edgecolors="black", linewidths=0.8, zorder=3)
-        axes.annotate(str(entry.point.job), (entry.heterogeneity, place), fontsize=5, ha="center", va="center", zorder=4)
+        axes.annotate(
+            str(entry.point.job), (entry.heterogeneity, place), fontsize=5, ha="center", va="center", zorder=4
+        )
 
 
 def _edges(values: Sequence[float]) -> Floats:

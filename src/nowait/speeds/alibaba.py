@@ -8,11 +8,10 @@ import numpy as np
 
 from nowait.core import checks
 from nowait.speeds.recorded import Recorded
+from nowait.speeds.rows import ALIBABA_LARGEST
 from nowait.speeds.worker_times import WorkerTimes, offsets_of
 
 JOBS = 4
-LARGEST = 1000.0
-"""The published times are normalised: the longest mini-batch of every job takes 1000."""
 
 
 def alibaba(job: int) -> Recorded:
@@ -34,7 +33,7 @@ def alibaba(job: int) -> Recorded:
     logged = times.T > 0
     return Recorded(
         WorkerTimes(
-            seconds=times.T[logged] / LARGEST,
+            seconds=times.T[logged] / ALIBABA_LARGEST,
             offsets=offsets_of(logged.sum(axis=1)),
             source=f"Alibaba job {number}",
             steps=np.broadcast_to(iterations, logged.shape)[logged],

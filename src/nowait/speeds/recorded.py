@@ -12,6 +12,7 @@ from nowait.core.randomness import Stream
 from nowait.core.types import Floats
 from nowait.recording import Trace
 from nowait.speeds.formula import RECORDED, Formula, stream_key
+from nowait.speeds.reading import Paths, read_record
 from nowait.speeds.speeds import WHY_WORKERS, Speeds, Timing, per_worker
 from nowait.speeds.worker_times import WorkerTimes, times_of_trace
 
@@ -21,9 +22,9 @@ class Recorded(Speeds):
     """Every worker repeats its compute times from a recorded job, in their order; the list repeats when it ends.
 
     For what-if questions: another method or stepsize with the same workers. ``trace`` is ``run.trace`` of any engine;
-    ``Recorded.of`` takes lists of times. Cancelled tickets whose results never arrived have no time and are left out.
-    Workers without a recorded time, and workers that join with a higher number than the recorded ones, use the times
-    of the others in turn.
+    ``Recorded.of`` takes lists of times, and ``Recorded.read`` the path of a file. Cancelled tickets whose results
+    never arrived have no time and are left out. Workers without a recorded time, and workers that join with a higher
+    number than the recorded ones, use the times of the others in turn.
 
     >>> import nowait as nw
     >>> problem, speeds = nw.problems.NoisyQuadratic(dimension=3), nw.speeds.Exponential(1.0, workers=4)
@@ -48,6 +49,30 @@ class Recorded(Speeds):
         Recorded(lists of times: 2 workers, 4 times)
         """
         return cls(WorkerTimes.of(seconds, source))
+
+    @classmethod
+    def read(
+        cls,
+        path: Paths,
+        *,
+        worker: str | None = None,
+        seconds: str | None = None,
+        start: str | None = None,
+        step: str | None = None,
+        unit: str | None = None,
+        event: str | None = None,
+    ) -> Self:
+        """Read the times of a job from a file: a table, a trace of a profiler, or the folder of a run.
+
+        Of a CSV or Parquet table, ``worker``, ``seconds``, ``start`` and ``step`` name the columns (the last two may
+        be missing), and ``unit`` is that of the seconds: "s", "ms", "us", "ns" or "min". Times are in the order of
+        the steps, or else of the starts, or else of the rows. Known without names are tables with columns "worker" (or
+        "rank") and "seconds" (or "duration"), and those of Alibaba and ByteDance. Of ``torch.profiler`` pass the
+        traces of all ranks, as a list of files or a folder; ``event`` names the events that are steps, if those are
+        not ``ProfilerStep#N``. A step's time is what the rank did not spend waiting in collective operations.
+        """
+        names = {"worker": worker, "seconds": seconds, "start": start, "step": step}
+        return cls(read_record(path, names, unit, event))
 
     @property
     def seconds(self) -> list[Floats]:
@@ -96,14 +121,8 @@ class Recorded(Speeds):
 
     def described(self) -> dict[str, Any]:
         """Return what ``config.json`` says about these speeds: a checksum instead of all times."""
-        times = self.times
-        return {
-            "type": "Recorded",
-            "source": times.source,
-            "workers": self.num_workers,
-            "times": len(times.seconds),
-            "crc32": times.checksum(),
-        }
+        times = {"array": [len(self.times.seconds)], "dtype": "float64", "crc32": self.times.checksum()}
+        return {"type": "Recorded", "source": self.times.source, "workers": self.num_workers, "times": times}
 
     def __repr__(self) -> str:
         return f"Recorded({self.times!r})"

@@ -1,6 +1,7 @@
-"""Studies that take many runs: ``race``, ``plan``, ``tune``, ``tolerance`` and ``certify``."""
+"""Studies that take many runs: ``race``, ``plan``, ``tune``, ``tolerance`` and ``certify``; ``whatif`` takes none."""
 
 from nowait.studies.advice import Advice, Simulated
+from nowait.studies.bench import Bench, bench
 from nowait.studies.bias import BiasRow
 from nowait.studies.certify import Certificate, CertifiedRow, certify
 from nowait.studies.longest_delay import LongestDelay, longest_delay
@@ -9,9 +10,13 @@ from nowait.studies.race import Race, race
 from nowait.studies.tolerance import tolerance
 from nowait.studies.tolerated import Tolerance, ToleranceRow
 from nowait.studies.tune import Trial, Tuning, tune
+from nowait.studies.whatif import whatif
+from nowait.studies.whatif_result import Alternative, WhatIf
 
 __all__ = [
     "Advice",
+    "Alternative",
+    "Bench",
     "BiasRow",
     "Certificate",
     "CertifiedRow",
@@ -22,10 +27,13 @@ __all__ = [
     "ToleranceRow",
     "Trial",
     "Tuning",
+    "WhatIf",
+    "bench",
     "certify",
     "longest_delay",
     "plan",
     "race",
     "tolerance",
     "tune",
+    "whatif",
 ]

@@ -1,8 +1,9 @@
 """The commands and their options, in the order of ``nowait --help``. What they do is imported when they run."""
 
+from nowait.cli.commands.bench import bench
 from nowait.cli.commands.folders import check, report
 from nowait.cli.commands.network import drain, serve, worker
-from nowait.cli.commands.studies import plan, race, sweep, tolerance, tune
+from nowait.cli.commands.studies import plan, race, sweep, tolerance, tune, whatif
 from nowait.cli.commands.theory import certify, tables
 from nowait.cli.commands.training import replay, resume, simulate, train
 
@@ -21,6 +22,8 @@ COMMANDS = (
     tune,
     tolerance,
     plan,
+    whatif,
+    bench,
     tables,
     certify,
 )

@@ -14,7 +14,9 @@ def bench(  # noqa: PLR0917 (typer makes options of them)
     tier: Annotated[str, typer.Option(help="small, five minutes on two cores, or full, an hour.")] = "small",
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where results go; an interrupted benchmark goes on there.", show_default="runs/bench-<tier>"),
+        typer.Option(
+            help="Where results go; an interrupted benchmark goes on there.", show_default="runs/bench-<tier>"
+        ),
     ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="A method of your own, file.py:Class; may be repeated.")
