@@ -109,10 +109,9 @@ def _draw_jobs(axes: Axes, entries: Sequence[Any], methods: list[str]) -> None:
 def _edges(values: Sequence[float]) -> Floats:
     """Return the edges of cells around these values, in the middle of their logarithms."""
     logs = np.log(np.asarray(values, dtype=np.float64))
-    if len(logs) == 1:
-        return np.exp(np.array([logs[0] - 0.5, logs[0] + 0.5]))
     middles = (logs[1:] + logs[:-1]) / 2
-    edges: Floats = np.exp(np.concatenate([[2 * logs[0] - middles[0]], middles, [2 * logs[-1] - middles[-1]]]))
+    first, last = (middles[0], middles[-1]) if len(middles) else (logs[0] + 0.5, logs[0] - 0.5)
+    edges: Floats = np.exp(np.concatenate([[2 * logs[0] - first], middles, [2 * logs[-1] - last]]))
     return edges
 
 

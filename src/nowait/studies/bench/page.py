@@ -63,18 +63,18 @@ def _introduction(bench: Bench, suite: Suite, command: str, day: date) -> Iterat
         f"<code>{escape(command)}</code></p>"
     )
     yield (
-        f"<p>{len(bench.scores.methods)} methods on {len(bench.scores.columns)} pairs of a problem and a cluster of ten "
-        "workers, in virtual time. Each method is tuned with the same number of trials; its best setting runs with other "
-        "seeds. What counts is the time until the loss reaches the target of the problem.</p>"
+        f"<p>{len(bench.scores.methods)} methods on {len(bench.scores.columns)} pairs of a problem and a cluster of "
+        "ten workers, in virtual time. Each method is tuned with the same number of trials; its best setting runs with "
+        "other seeds. What counts is the time until the loss reaches the target of the problem.</p>"
     )
 
 
 def _standings(standings: list[Standing], columns: int) -> Iterator[str]:
     yield "<h2>Over all problems and clusters</h2>"
     yield (
-        "<p>The score is the area under the performance profile up to 4 times the best time, as in AlgoPerf: 1 would be "
-        f"the best in all {columns} columns. “Best” counts the columns in which the median is within 5 % of the best; "
-        "“reached” those in which the median reached the target.</p>"
+        "<p>The score is the area under the performance profile up to 4 times the best time, as in AlgoPerf: 1 would "
+        f"be the best in all {columns} columns. “Best” counts the columns in which the median is within 5 % of the "
+        "best; “reached” those in which the median reached the target.</p>"
     )
     yield '<div class="scroll"><table><thead><tr>'
     yield "".join(f"<th>{name}</th>" for name in ("method", "score", "mean rank", "best", "reached"))
@@ -180,8 +180,8 @@ def _rules(suite: Suite) -> Iterator[str]:
 def _rule(workload: Workload) -> str:
     return (
         f"{escape(workload.problem.title)}: {workload.tuning.trials} trials on {len(workload.tuning_seeds)} tuning "
-        f"{'seed' if len(workload.tuning_seeds) == 1 else 'seeds'}, {len(workload.seeds)} other seeds for the result, an "
-        f"evaluation every {workload.evaluate_seconds:g} s"
+        f"{'seed' if len(workload.tuning_seeds) == 1 else 'seeds'}, {len(workload.seeds)} other seeds for the result, "
+        f"an evaluation every {workload.evaluate_seconds:g} s"
     )
 
 

@@ -55,8 +55,9 @@ class Bench:
             for standing in self.standings()
         ]
         lines.append(
-            f"{columns} pairs of a problem and a cluster. Score: area under the performance profile up to 4 times the "
-            f"best\ntime (1 is the best everywhere). Best in: within 5 % of the best median. Reached: median reached."
+            f"{columns} pairs of a problem and a cluster. Score: area under the performance profile\n"
+            "up to 4 times the best time (1: the best everywhere). Best in: within 5 % of\n"
+            "the best median. Reached: the median reached the target."
         )
         return "\n".join(lines)
 
