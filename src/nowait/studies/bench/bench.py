@@ -39,13 +39,19 @@ def bench(
     Every result is written to ``folder`` when it is complete: after an interruption the same call computes the rest.
     Ctrl-C and SIGTERM raise ``nw.Interrupted``. ``processes`` None uses all cores.
     """
-    chosen = suite(tier)
-    own = tuple(dict.fromkeys(methods))
-    for text in own:
-        own_contender(text)
-    wanted = _checked_problems(chosen, problems)
+    chosen, own, wanted = checked_request(tier, methods, problems)
     processes = num_cores() if processes is None else checks.at_least(1, processes, "processes", "one has to compute")
     return run_suite(chosen, Path(folder), own=own, problems=wanted, processes=processes, progress=progress)
+
+
+def checked_request(
+    tier: str, methods: Iterable[str], problems: Iterable[str] | None
+) -> tuple[Suite, tuple[str, ...], tuple[str, ...] | None]:
+    """Return the suite, the user's own methods and the problems, or raise before anything is computed."""
+    chosen, own = suite(tier), tuple(dict.fromkeys(methods))
+    for text in own:
+        own_contender(text)
+    return chosen, own, _checked_problems(chosen, problems)
 
 
 def run_suite(

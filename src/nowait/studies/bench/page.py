@@ -48,9 +48,8 @@ def page(bench: Bench, suite: Suite, command: str, day: date) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>nowait benchmark, {escape(suite.name)} suite</title>\n<style>\n{css}</style>\n</head>\n<body>\n"
-        + "\n".join(parts)
-        + f"\n<script>\n{script}</script>\n</body>\n</html>\n"
+        f"<title>nowait benchmark, {escape(suite.name)} suite</title>\n<style>\n{css}</style>\n</head>\n"
+        '<body data-shown="seconds">\n' + "\n".join(parts) + f"\n<script>\n{script}</script>\n</body>\n</html>\n"
     )
 
 
@@ -102,12 +101,14 @@ def _phase_diagram(bench: Bench) -> Iterator[str]:
 def _tables(bench: Bench, suite: Suite) -> Iterator[str]:
     yield "<h2>Time to the target</h2>"
     yield (
-        "<p>The median over the seeds in virtual seconds, or as a multiple of the best median of the column; – is not "
-        "reached. Point at a number for its range and its setting; click a heading to sort.</p>"
+        "<p>The median over the seeds in virtual seconds with its range, as a multiple of the best median of the "
+        "column, or the rank in the column; – is not reached. Point at a number for its setting; click a heading to "
+        "sort.</p>"
     )
     yield (
         '<p><button data-show="seconds" aria-pressed="true">seconds</button>'
-        '<button data-show="ratios" aria-pressed="false">multiples of the best</button></p>'
+        '<button data-show="ratios" aria-pressed="false">multiples of the best</button>'
+        '<button data-show="ranks" aria-pressed="false">ranks</button></p>'
     )
     for workload in suite.workloads:
         own = [entry for entry in bench.entries if entry.problem == workload.problem.name]
@@ -122,19 +123,18 @@ def _table(scores: Scores, suite: Suite) -> Iterator[str]:
     for _, cluster in scores.columns:
         yield f'<th title="{escape(suite.clusters[cluster].title)}">{escape(cluster)}</th>'
     yield "</tr></thead><tbody>"
-    ratios = scores.ratios
-    order = [standing.method for standing in scores.standings()]
-    for method in order:
-        row = ratios[scores.methods.index(method)]
+    ratios, ranks = scores.ratios, scores.ranks
+    for method in (standing.method for standing in scores.standings()):
+        place = scores.methods.index(method)
         cells = (
-            _cell(scores.entries.get((method, column)), float(ratio))
-            for column, ratio in zip(scores.columns, row, strict=True)
+            _cell(scores.entries.get((method, column)), float(ratio), float(rank))
+            for column, ratio, rank in zip(scores.columns, ratios[place], ranks[place], strict=True)
         )
         yield f"<tr><td>{escape(method)}</td>" + "".join(cells) + "</tr>"
     yield "</tbody></table></div>"
 
 
-def _cell(entry: Entry | None, ratio: float) -> str:
+def _cell(entry: Entry | None, ratio: float, rank: float) -> str:
     if entry is None:
         return "<td></td>"
     note = escape(_note(entry))
@@ -144,21 +144,27 @@ def _cell(entry: Entry | None, ratio: float) -> str:
     kind = ' class="best"' if ratio <= 1.05 else ""
     return (
         f'<td{kind} data-value="{entry.median:.6g}" title="{note}" style="background: rgba(var(--good), {shade:.2f})">'
-        f'<span class="seconds">{_seconds(entry.median)}</span><span class="ratio">{ratio:.2f}</span></td>'
+        f'<span class="seconds">{_seconds(entry.median)} <small>{_range(entry)}</small></span>'
+        f'<span class="ratios">{ratio:.2f}</span><span class="ranks">{rank:g}</span></td>'
     )
 
 
+def _range(entry: Entry) -> str:
+    """Return the shortest and the longest time over the seeds."""
+    longest = max(entry.times)
+    return f"{_seconds(min(entry.times))}–{'∞' if longest == math.inf else _seconds(longest)}"
+
+
 def _note(entry: Entry) -> str:
-    times = sorted(entry.times)
-    shown = "not reached by any seed" if times[0] == math.inf else f"{_seconds(times[0])} to {_seconds(times[-1])} s"
+    reached = sum(time < math.inf for time in entry.times)
     return (
-        f"{shown} over {len(times)} seeds; {entry.config['method']}; update: {entry.config['update']}. "
-        f"nowait bench --verify FOLDER --only '{entry.task.key}'"
+        f"reached by {reached} of {len(entry.times)} seeds; {entry.config['method']}; "
+        f"update: {entry.config['update']}. nowait bench --verify FOLDER --only '{entry.task.key}'"
     )
 
 
 def _seconds(value: float) -> str:
-    return "not reached" if value == math.inf else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def _rules(suite: Suite) -> Iterator[str]:

@@ -201,10 +201,10 @@ SUITES = {
                 LEAST_SQUARES,
                 ALL_CLUSTERS,
                 MANY,
-                tuning_seeds=(101, 102),
+                tuning_seeds=(101,),
                 seeds=(1, 2, 3),
-                evaluate_seconds=1.0,
-                cost=5.0,
+                evaluate_seconds=2.0,
+                cost=3.0,
             ),
             *(Workload(problem, ALL_CLUSTERS, MANY, evaluate_seconds=1.0) for problem in (BREAST_CANCER, DIGITS)),
             *(

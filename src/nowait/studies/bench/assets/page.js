@@ -1,5 +1,5 @@
 "use strict";
-// Sorts a table by the column that is clicked, and switches between seconds and multiples of the best time.
+// Sorts a table by the column that is clicked, and switches between seconds, multiples of the best time, and ranks.
 for (const header of document.querySelectorAll("th")) {
   header.addEventListener("click", () => {
     const table = header.closest("table"), body = table.tBodies[0];
@@ -21,7 +21,7 @@ for (const header of document.querySelectorAll("th")) {
 }
 for (const button of document.querySelectorAll("button[data-show]")) {
   button.addEventListener("click", () => {
-    document.body.classList.toggle("ratios", button.dataset.show === "ratios");
+    document.body.dataset.shown = button.dataset.show;
     for (const other of document.querySelectorAll("button[data-show]")) {
       other.setAttribute("aria-pressed", String(other === button));
     }
