@@ -6,9 +6,11 @@ from datetime import date
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import nowait as nw
 from nowait import methods
+from nowait.cli import app
 from nowait.core import Method
 from nowait.studies.bench import folder as folders
 from nowait.studies.bench import suite as suites
@@ -260,6 +262,8 @@ def test_processes_end_when_the_caller_stops(tmp_path):
 
 OWN = """
 from dataclasses import dataclass
+from typer.testing import CliRunner
+
 import nowait as nw
 
 @dataclass
@@ -411,3 +415,48 @@ def test_pytorch_models_are_refused_before_work_starts_where_pytorch_is_missing(
 def test_updates_are_known_by_name():
     for contender in contenders(Scales(1.0, 1.0)).values():
         assert set(contender.updates) <= set(UPDATES)
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def test_the_command_prints_the_standings_and_publishes_what_can_be_verified(tiny, tmp_path):
+    run_suite(tiny, tmp_path / "results")
+
+    result = command("--tier", "tiny", "--folder", tmp_path / "results", "--page", tmp_path / "docs")
+
+    assert result.exit_code == 0, result.output
+    assert all(method in result.output for method in TWO)
+    published = {path.name for path in (tmp_path / "docs").iterdir()}
+    assert published == {"index.html", folders.HEADER, folders.ENTRIES}
+    assert command("--verify", tmp_path / "docs", "--sample", 2).output.startswith("4 runs of 2 entries computed again")
+
+
+def test_the_command_has_status_1_if_a_result_cannot_be_repeated(tiny, tmp_path):
+    run_suite(tiny, tmp_path)
+    kept = BenchFolder.open(tmp_path)
+    entry = next(iter(kept.entries().values()))
+    kept.add(replace(entry, runs=(replace(entry.runs[0], steps=1), *entry.runs[1:])))
+
+    result = command("--verify", tmp_path, "--only", entry.task.key)
+
+    assert result.exit_code == 1
+    assert f"{entry.task.key}, seed 1: the steps differ" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--tier", "huge"), "'small', 'full'"),
+        (("--method", "missing.py:Mine"), "no file missing.py"),
+        (("--problem", "nothing"), "'breast-cancer'"),
+        (("--sample", 3), "for --verify"),
+    ],
+)
+def test_wrong_options_are_refused_before_work_starts(tmp_path, options, words):
+    result = command("--folder", tmp_path / "results", *options)
+
+    assert result.exit_code == 2
+    assert words in result.output
+    assert not (tmp_path / "results").exists()

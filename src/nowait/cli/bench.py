@@ -59,6 +59,8 @@ def run_bench(asked: BenchSettings) -> Bench:
         print_json(found.as_dictionary())
     else:
         print(found)
+    if asked.page is not None:
+        BenchFolder.open(asked.folder).copy_to(asked.page)
     page = write_page(found, chosen, asked.page or asked.folder, _command(asked), datetime.now().astimezone().date())
     console.print(f"Page: {page}", highlight=False)
     return found

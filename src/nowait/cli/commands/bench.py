@@ -28,7 +28,8 @@ def bench(  # noqa: PLR0917 (typer makes options of them)
         int | None, typer.Option(help="How many processes compute.", min=1, show_default="one for each core")
     ] = None,
     page: Annotated[
-        Path | None, typer.Option(help="The folder for the HTML page.", show_default="the folder of the results")
+        Path | None,
+        typer.Option(help="Write the page, and a copy of the results, here.", show_default="the folder of the results"),
     ] = None,
     verify: Annotated[
         Path | None, typer.Option(help="Compute the entries in this folder again and compare them, bit for bit.")

@@ -9,7 +9,7 @@ from typing import Any, Self, final
 import nowait
 from nowait.recording import Trace
 from nowait.recording.checked_lines import CheckedLines
-from nowait.recording.files import read_strictly_sealed, sealed, write_json
+from nowait.recording.files import read_strictly_sealed, replace_file, sealed, write_json
 from nowait.studies.bench.measuring import Entry
 from nowait.studies.bench.phase import PhaseEntry
 from nowait.studies.bench.suite import VERSION, Suite, Task
@@ -80,6 +80,13 @@ class BenchFolder:
         """Return where the trace of a run is, or would be."""
         name = "".join(letter if letter.isalnum() or letter in "-=" else "_" for letter in task.method)
         return self.path / TRACES / task.problem / task.cluster / f"{name}-{seed}.npz"
+
+    def copy_to(self, folder: Path) -> None:
+        """Copy the results, without traces, so that they can be published beside their page and verified."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (HEADER, ENTRIES, PHASES):
+            if (self.path / name).exists():
+                replace_file(folder / name, (self.path / name).read_bytes())
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         rows = []
