@@ -1,4 +1,4 @@
-"""Studies that take many runs: ``race``, ``plan``, ``tune``, ``tolerance`` and ``certify``; ``whatif`` takes none."""
+"""Studies that take many runs: ``race``, ``plan``, ``tune``, ``tolerance``, ``bench``, ``certify``; ``whatif`` takes none."""
 
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.bench import Bench, bench
