@@ -107,7 +107,7 @@ class WhatIf:
             return f"For a manager: {waiting}, which is too little to change anything."
         hours = 100 * (1 - self.asynchronous.saved)
         return (
-            f"For a manager: {waiting}; without it, the work of 100 hours could be done in {hours:.0f}, "
+            f"For a manager: {waiting}; without waiting, the work of 100 hours could be done in {hours:.0f}, "
             "if a trial confirms it."
         )
 
