@@ -91,7 +91,7 @@ from nowait.recording import (
     load,
 )
 from nowait.reports import write_report as report
-from nowait.studies import Race, Tolerance, Tuning, certify, plan, race, tolerance, tune
+from nowait.studies import Race, Reproduction, Tolerance, Tuning, certify, plan, race, reproduce, tolerance, tune
 
 if TYPE_CHECKING:
     from nowait import plots
@@ -155,6 +155,7 @@ __all__ = [
     "RandomIterate",
     "RayCluster",
     "RennalaSGD",
+    "Reproduction",
     "RescaledASGD",
     "RingleaderASGD",
     "RingmasterASGD",
@@ -191,6 +192,7 @@ __all__ = [
     "race",
     "replay",
     "report",
+    "reproduce",
     "resume",
     "rules",
     "schedules",

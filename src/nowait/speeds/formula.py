@@ -10,7 +10,7 @@ import numpy as np
 from nowait.core.randomness import Stream
 from nowait.core.types import Floats
 
-FIXED, EXPONENTIAL, LOG_NORMAL, PARETO = range(4)
+FIXED, EXPONENTIAL, LOG_NORMAL, PARETO, HALF_NORMAL = range(5)
 NO_SECONDS = np.zeros(1)
 LONGEST_BLOCK = 64
 

@@ -1,4 +1,4 @@
-"""Studies that take many runs: ``race``, ``plan``, ``tune``, ``tolerance`` and ``certify``."""
+"""Studies that take many runs: ``race``, ``plan``, ``tune``, ``tolerance``, ``reproduce`` and ``certify``."""
 
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.bias import BiasRow
@@ -6,6 +6,7 @@ from nowait.studies.certify import Certificate, CertifiedRow, certify
 from nowait.studies.longest_delay import LongestDelay, longest_delay
 from nowait.studies.plan import plan
 from nowait.studies.race import Race, race
+from nowait.studies.reproduce import Reproduction, reproduce
 from nowait.studies.tolerance import tolerance
 from nowait.studies.tolerated import Tolerance, ToleranceRow
 from nowait.studies.tune import Trial, Tuning, tune
@@ -17,6 +18,7 @@ __all__ = [
     "CertifiedRow",
     "LongestDelay",
     "Race",
+    "Reproduction",
     "Simulated",
     "Tolerance",
     "ToleranceRow",
@@ -26,6 +28,7 @@ __all__ = [
     "longest_delay",
     "plan",
     "race",
+    "reproduce",
     "tolerance",
     "tune",
 ]
