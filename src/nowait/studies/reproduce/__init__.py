@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nowait.recording import Interrupted
-from nowait.studies.reproduce import asynchronous_sgd, rennala, ringmaster
+from nowait.studies.reproduce import asynchronous_sgd, fedbuff, m_synchronous, rennala, ringleader, ringmaster
 from nowait.studies.reproduce.paper import Paper
 from nowait.studies.reproduce.result import CheckedClaim, Reproduction
 from nowait.studies.reproduce.runs import Runs
 
-PAPERS: dict[str, Paper] = {module.PAPER.name: module.PAPER for module in (asynchronous_sgd, rennala, ringmaster)}
+_MODULES = (asynchronous_sgd, rennala, ringmaster, ringleader, m_synchronous, fedbuff)
+PAPERS: dict[str, Paper] = {module.PAPER.name: module.PAPER for module in _MODULES}
 """The reproductions by name."""
 
 __all__ = ["PAPERS", "CheckedClaim", "Reproduction", "paper_named", "reproduce"]

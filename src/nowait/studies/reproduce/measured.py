@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import final
 
 import numpy as np
 
 from nowait.core.types import Floats
+
+POINTS = 201
+"""Points of a median curve."""
+SMALLEST = 1e-300
 
 
 @final
@@ -44,8 +49,15 @@ class Curve:
 
     @property
     def final(self) -> float:
-        """The last error, median over the seeds."""
-        return median(float(errors[-1]) for errors in self.errors)
+        """The last error of the median curve."""
+        return float(self.middle[1][-1])
+
+    @cached_property
+    def middle(self) -> tuple[Floats, Floats]:
+        """The median curve: x values, and the median over the seeds of the errors there; infinite if most diverged."""
+        grid = np.linspace(0.0, min(float(x[-1]) for x in self.x), POINTS)
+        curves = [_at(grid, x, errors) for x, errors in zip(self.x, self.errors, strict=True)]
+        return grid, np.median(curves, axis=0)
 
     @property
     def label(self) -> str:
@@ -53,8 +65,10 @@ class Curve:
         return ", ".join(part for part in (self.entry, self.variant, f"γ = {self.stepsize:.3g}") if part)
 
     def reached(self, error: float) -> float:
-        """Return when the error is first at most this much, median over the seeds; infinity if it never is."""
-        return median(_first_at_most(x, errors, error) for x, errors in zip(self.x, self.errors, strict=True))
+        """Return where the median curve is first at most this much; infinity if it never is."""
+        grid, errors = self.middle
+        places = np.flatnonzero(errors <= error)
+        return float(grid[places[0]]) if len(places) else math.inf
 
     def roughness(self) -> float:
         """Return the standard deviation of ln(error) around its trend, in the second half of the runs.
@@ -103,9 +117,20 @@ class Measured:
         return len(self._curves)
 
 
-def _first_at_most(x: Floats, errors: Floats, error: float) -> float:
-    reached = np.flatnonzero(errors <= error)
-    return float(x[reached[0]]) if len(reached) else math.inf
+def times(speedup: float) -> str:
+    """Return a ratio of times in words.
+
+    >>> times(2.0), times(0.25)
+    ('2 times sooner', '4 times later')
+    """
+    return f"{speedup:.2g} times sooner" if speedup >= 1 else f"{1 / speedup:.2g} times later"
+
+
+def _at(grid: Floats, x: Floats, errors: Floats) -> Floats:
+    """Return the errors at other x values, interpolated in the logarithm; infinite everywhere if the run diverged."""
+    if not np.isfinite(errors).all():
+        return np.full(len(grid), math.inf)
+    return np.exp(np.interp(grid, x, np.log(np.maximum(errors, SMALLEST))))
 
 
 def _roughness(errors: Floats) -> float:
