@@ -2,7 +2,7 @@
 
 from nowait.cli.commands.folders import check, report
 from nowait.cli.commands.network import drain, serve, worker
-from nowait.cli.commands.studies import plan, race, sweep, tolerance, tune
+from nowait.cli.commands.studies import plan, race, reproduce, sweep, tolerance, tune
 from nowait.cli.commands.theory import certify, tables
 from nowait.cli.commands.training import replay, resume, simulate, train
 
@@ -20,6 +20,7 @@ COMMANDS = (
     sweep,
     tune,
     tolerance,
+    reproduce,
     plan,
     tables,
     certify,

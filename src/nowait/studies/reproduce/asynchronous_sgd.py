@@ -72,7 +72,9 @@ def _constant_is_unstable(measured: Measured) -> Verdict:
     rough = {title: measured.curve(title, CONSTANT).roughness() for title in (EQUAL, SPREAD, WIDE)}
     words = ", ".join(f"{_rough(value)} ({title.partition(', ')[2]})" for title, value in rough.items())
     unstable = [value > SMOOTH for value in rough.values()]
-    return Verdict(f"roughness of ln(error): {words}", AGREES if all(unstable) else PARTLY if any(unstable) else DISAGREES)
+    return Verdict(
+        f"roughness of ln(error): {words}", AGREES if all(unstable) else PARTLY if any(unstable) else DISAGREES
+    )
 
 
 def _adaptive_is_fast_and_stable(measured: Measured) -> Verdict:
@@ -81,8 +83,8 @@ def _adaptive_is_fast_and_stable(measured: Measured) -> Verdict:
     diverges = measured.curve(EQUAL, ADAPTIVE).diverged > 0
     best = measured.curve(TUNED, ADAPTIVE).final / measured.curve(TUNED, CONSTANT).final
     got = (
-        f"half-normal: roughness {_rough(adaptive.roughness())} against {_rough(constant.roughness())}, and a last error "
-        f"{behind:.2g} times that of the constant stepsize; tuned {best:.2g} times; with nearly equal workers it "
+        f"half-normal: roughness {_rough(adaptive.roughness())} against {_rough(constant.roughness())}, and a last "
+        f"error {behind:.2g} times that of the constant stepsize; tuned {best:.2g} times; with nearly equal workers it "
         f"{'diverges too' if diverges else 'is stable'}"
     )
     stable = adaptive.roughness() < min(SMOOTH, constant.roughness())
@@ -115,7 +117,9 @@ PAPER = Paper(
             _asynchronous_is_ahead,
         ),
         Claim("Figure 1, left", "asynchronous SGD with a constant stepsize is quite unstable", _constant_is_unstable),
-        Claim("Figure 1, left", "with delay-adaptive stepsizes it is both fast and stable", _adaptive_is_fast_and_stable),
+        Claim(
+            "Figure 1, left", "with delay-adaptive stepsizes it is both fast and stable", _adaptive_is_fast_and_stable
+        ),
         Claim("Figure 1, right", "a histogram of the delays, from 1 to far beyond M = 40", _delays),
     ),
     differences=(

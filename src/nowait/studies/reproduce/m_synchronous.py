@@ -43,7 +43,9 @@ def _entries(workers: int) -> tuple[Entry, ...]:
         Entry.of(SYNCHRONOUS, MinibatchSGD, *large),
         Entry(FIRST_M, {f"m = {m}": partial(MSynchronousSGD, m=m) for m in sorted(parts)}, large),
         Entry(RENNALA, {f"batch {batch}": partial(RennalaSGD, batch=batch) for batch in sorted(batches)}, large),
-        Entry(RINGMASTER, {f"R = {limit}": partial(RingmasterASGD, max_delay=limit) for limit in sorted(batches)}, small),
+        Entry(
+            RINGMASTER, {f"R = {limit}": partial(RingmasterASGD, max_delay=limit) for limit in sorted(batches)}, small
+        ),
         Entry.of(ASYNCHRONOUS, lambda size: AsynchronousSGD(DelayAdaptive(size)), *small),
     )
 

@@ -65,10 +65,10 @@ class Curve:
         return ", ".join(part for part in (self.entry, self.variant, f"γ = {self.stepsize:.3g}") if part)
 
     def reached(self, error: float) -> float:
-        """Return where the median curve is first at most this much; infinity if it never is."""
+        """Return where the median curve is first at most this much, at the second point at the earliest."""
         grid, errors = self.middle
         places = np.flatnonzero(errors <= error)
-        return float(grid[places[0]]) if len(places) else math.inf
+        return float(grid[max(1, int(places[0]))]) if len(places) else math.inf
 
     def roughness(self) -> float:
         """Return the standard deviation of ln(error) around its trend, in the second half of the runs.
@@ -104,10 +104,13 @@ class Measured:
     def speedup(self, panel: str, fast: str, slow: str) -> float:
         """Return how many times sooner ``fast`` reaches the last error of ``slow``; below 1 if it is the slower one.
 
-        The error is the larger one of the two last errors, so that both reach it.
+        The error is the larger one of the two last errors, so that both reach it. A method that diverged is infinitely
+        slower than one that did not.
         """
         first, second = self.curve(panel, fast), self.curve(panel, slow)
         error = max(first.final, second.final)
+        if math.isinf(error):
+            return _of_diverged(math.isinf(first.final), math.isinf(second.final))
         return second.reached(error) / first.reached(error)
 
     def __iter__(self) -> Iterator[Curve]:
@@ -117,12 +120,21 @@ class Measured:
         return len(self._curves)
 
 
+def _of_diverged(fast: bool, slow: bool) -> float:
+    """Return the speedup if at least one of the two methods diverged."""
+    if fast and slow:
+        return 1.0
+    return 0.0 if fast else math.inf
+
+
 def times(speedup: float) -> str:
     """Return a ratio of times in words.
 
     >>> times(2.0), times(0.25)
     ('2 times sooner', '4 times later')
     """
+    if speedup == 0:
+        return "never: it diverges"
     return f"{speedup:.2g} times sooner" if speedup >= 1 else f"{1 / speedup:.2g} times later"
 
 

@@ -70,6 +70,11 @@ class Verdict:
     agreement: str
 
 
+def not_checked(why: str) -> Callable[[Measured], Verdict]:
+    """Return the check of a claim that cannot be checked here."""
+    return lambda _: Verdict(why, UNCHECKED)
+
+
 @final
 @dataclass(frozen=True)
 class Claim:

@@ -31,9 +31,7 @@ def _title(workers: int) -> str:
 
 
 def _rennala(workers: int) -> Entry:
-    variants = {
-        f"batch {batch}": partial(RennalaSGD, batch=batch) for batch in BATCHES if batch <= workers
-    }
+    variants = {f"batch {batch}": partial(RennalaSGD, batch=batch) for batch in BATCHES if batch <= workers}
     return Entry(RENNALA, variants, (0.5, 1.0, 1.5), fastest=_used_by(workers, max(BATCHES)))
 
 

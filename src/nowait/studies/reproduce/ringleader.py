@@ -50,7 +50,9 @@ def panels(quick: bool) -> list[Panel]:
 def _faster_than(other: str, measured: Measured) -> Verdict:
     speedup = measured.speedup(TITLE, RINGLEADER, other)
     errors = measured.curve(TITLE, RINGLEADER).final / measured.curve(TITLE, other).final
-    return Verdict(f"{times(speedup)}; its last error is {errors:.2g} times theirs", AGREES if speedup > 1 else DISAGREES)
+    return Verdict(
+        f"{times(speedup)}; its last error is {errors:.2g} times theirs", AGREES if speedup > 1 else DISAGREES
+    )
 
 
 def _stepsizes(measured: Measured) -> Verdict:
@@ -82,12 +84,12 @@ PAPER = Paper(
         Claim("introduction", "asynchronous SGD suffers from data that differ by worker", _biased),
     ),
     differences=(
-        "The setting is that of the script tune_and_plot_single_seed.py in github.com/vectozavr/ringmaster-lmo, which has "
-        "code of the same authors: 100 workers, seconds 1 to 100 in random order plus a half-normal part, classes "
-        "by worker from Dirichlet(0.1), stepsizes tuned. We had no access to the text of the experiments.",
-        "They train a small network on Fashion-MNIST for 200,000 seconds or more and show ‖∇F‖². Nothing is downloaded here: "
-        "softmax regression on made-up data, 6,000 seconds, F − F*.",
-        "Their Ringleader code restarts some workers at new params where the paper keeps them at their own; ours follows "
-        "the paper. Their Malenia code may end rounds later than ours, which needs one gradient from every worker.",
+        "The setting is that of tune_and_plot_single_seed.py in github.com/vectozavr/ringmaster-lmo, which has code of "
+        "the same authors: 100 workers, seconds 1 to 100 in random order plus a half-normal part, classes by worker "
+        "from Dirichlet(0.1), stepsizes tuned. We had no access to the text of the experiments.",
+        "They train a small network on Fashion-MNIST for 200,000 seconds or more and show ‖∇F‖². Nothing is downloaded "
+        "here: softmax regression on made-up data, 6,000 seconds, F − F*.",
+        "Their Ringleader code restarts some workers at new params where the paper keeps them at their own; ours "
+        "follows the paper.",
     ),
 )
