@@ -69,8 +69,8 @@ def _asynchronous_is_ahead(measured: Measured) -> Verdict:
 
 
 def _constant_is_unstable(measured: Measured) -> Verdict:
-    rough = {title: measured.curve(title, CONSTANT).roughness() for title in (EQUAL, SPREAD, WIDE)}
-    words = ", ".join(f"{_rough(value)} ({title.partition(', ')[2]})" for title, value in rough.items())
+    rough = {title: measured.curve(title, CONSTANT).roughness() for title in (EQUAL, SPREAD, WIDE, TUNED)}
+    words = "; ".join(f"{title}: {_rough(value)}" for title, value in rough.items())
     unstable = [value > SMOOTH for value in rough.values()]
     return Verdict(
         f"roughness of ln(error): {words}", AGREES if all(unstable) else PARTLY if any(unstable) else DISAGREES
@@ -78,14 +78,13 @@ def _constant_is_unstable(measured: Measured) -> Verdict:
 
 
 def _adaptive_is_fast_and_stable(measured: Measured) -> Verdict:
-    constant, adaptive = (measured.curve(SPREAD, name) for name in (CONSTANT, ADAPTIVE))
+    constant, adaptive = (measured.curve(TUNED, name) for name in (CONSTANT, ADAPTIVE))
     behind = adaptive.final / constant.final
     diverges = measured.curve(EQUAL, ADAPTIVE).diverged > 0
-    best = measured.curve(TUNED, ADAPTIVE).final / measured.curve(TUNED, CONSTANT).final
     got = (
-        f"half-normal: roughness {_rough(adaptive.roughness())} against {_rough(constant.roughness())}, and a last "
-        f"error {behind:.2g} times that of the constant stepsize; tuned {best:.2g} times; with nearly equal workers it "
-        f"{'diverges too' if diverges else 'is stable'}"
+        f"tuned: roughness {_rough(adaptive.roughness())} against {_rough(constant.roughness())} of the constant "
+        f"stepsize, and a last error {behind:.2g} times as large; with the authors' stepsize and nearly equal workers "
+        f"it {'diverges too' if diverges else 'is stable'}"
     )
     stable = adaptive.roughness() < min(SMOOTH, constant.roughness())
     return Verdict(got, AGREES if stable and behind < 1.5 and not diverges else PARTLY if stable else DISAGREES)

@@ -26,7 +26,8 @@ RANDOM, OUTAGES, UNEQUAL = (
     "workers that are away half of the time",
     "worker i needs i seconds",
 )
-LOGARITHM = math.log(100)
+LOGARITHMIC = 2 * math.log(100)
+"""Factors up to this count as logarithmic: 2·ln n. The paper does not state its constant."""
 KINDS: dict[str, tuple[Callable[[int], Speeds], float]] = {
     RANDOM: (lambda workers: Exponential(1.0, workers=workers), 300.0),
     OUTAGES: (lambda workers: UpDown(1.0, up=10.0, down=10.0, workers=workers), 600.0),
@@ -69,15 +70,15 @@ def _near_optimal(title: str, measured: Measured) -> Verdict:
     first, everybody = _behind(measured, title, FIRST_M), _behind(measured, title, SYNCHRONOUS)
     got = (
         f"{title}: m-synchronous SGD needs {first:.2g} times as long as the best asynchronous method, synchronous SGD "
-        f"{everybody:.2g} times (ln n = {LOGARITHM:.2g})"
+        f"{everybody:.2g} times (2·ln n = {LOGARITHMIC:.2g})"
     )
-    return Verdict(got, AGREES if first <= LOGARITHM else DISAGREES)
+    return Verdict(got, AGREES if first <= LOGARITHMICIC else DISAGREES)
 
 
 def _synchronous_is_enough(measured: Measured) -> Verdict:
     behind = {title: _behind(measured, title, SYNCHRONOUS) for title in KINDS}
     got = "; ".join(f"{title}: {value:.2g} times as long" for title, value in behind.items())
-    within = [value <= LOGARITHM for value in behind.values()]
+    within = [value <= LOGARITHMIC for value in behind.values()]
     return Verdict(got, AGREES if all(within) else PARTLY if any(within) else DISAGREES)
 
 
@@ -110,6 +111,7 @@ PAPER = Paper(
         "We know the abstract, not the experiments of the paper: the problem and the compute times are ours.",
         "Optimal is read as: as fast as the best of Rennala SGD, Ringmaster ASGD and delay-adaptive asynchronous SGD, "
         "all tuned. The paper's statement is about guarantees, not about runs.",
+        "A factor of up to 2·ln n, which is 9.2 here, counts as logarithmic; the paper hides its constant.",
         "Outages are random here, while the paper's are chosen by an adversary.",
     ),
 )

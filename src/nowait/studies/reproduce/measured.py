@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
 from typing import final
 
 import numpy as np
@@ -39,8 +38,8 @@ class Curve:
     """F(x) − F* at every evaluation, for every seed; infinite from where the run diverged."""
     steps: int
     """Steps of the first run."""
-    mean_delay: float
     longest_delay: int
+    """Of a gradient that was used, in the first run."""
 
     @property
     def diverged(self) -> int:
@@ -71,11 +70,11 @@ class Curve:
         return float(grid[max(1, int(places[0]))]) if len(places) else math.inf
 
     def roughness(self) -> float:
-        """Return the standard deviation of ln(error) around its trend, in the second half of the runs.
+        """Return the standard deviation of ln(error) around its trend, of the seed where it is largest.
 
-        It is about 0 for a smooth curve, and the median over the seeds. Infinity for a run that diverged.
+        It is about 0 for a smooth curve, and infinite for a run that diverged. The first quarter is left out.
         """
-        return median(_roughness(errors[len(errors) // 2 :]) for errors in self.errors)
+        return max(_roughness(errors[len(errors) // 4 :]) for errors in self.errors)
 
 
 @final
@@ -149,4 +148,6 @@ def _roughness(errors: Floats) -> float:
     if not (np.isfinite(errors).all() and (errors > 0).all()):
         return math.inf
     logs = np.log(errors)
+    if len(logs) < 3:
+        return 0.0
     return float(np.std(np.diff(logs, n=2)) / math.sqrt(6.0))  # noise of variance 1 gives differences of variance 6

@@ -82,7 +82,6 @@ class Reproduction:
 def _plain_curve(curve: Curve) -> dict[str, Any]:
     names = ("panel", "entry", "variant", "stepsize", "tried", "at_the_end", "axis", "steps", "longest_delay")
     plain = {name: getattr(curve, name) for name in names} | {
-        "mean_delay": curve.mean_delay,
         "diverged": curve.diverged,
         "final": curve.final if math.isfinite(curve.final) else None,
         "x": [x.tolist() for x in curve.x],

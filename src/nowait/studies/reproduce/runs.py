@@ -15,7 +15,7 @@ from nowait.api.sweep import sweep
 from nowait.core.types import Floats
 from nowait.engines.progress import Progress
 from nowait.engines.watch import Watch
-from nowait.recording import Interrupted, Run
+from nowait.recording import Interrupted, Run, Trace
 from nowait.speeds import Speeds
 from nowait.studies.quiet import quiet
 from nowait.studies.reproduce.measured import Curve, Measured
@@ -105,8 +105,7 @@ class PanelRuns:
             x=tuple(np.asarray(getattr(run.history, self.panel.axis), np.float64) for run in runs),
             errors=tuple(self._errors(run) for run in runs),
             steps=runs[0].stats.steps,
-            mean_delay=float(runs[0].trace.delay.mean()),
-            longest_delay=int(runs[0].trace.delay.max()),
+            longest_delay=_longest_used(runs[0].trace),
         )
 
     def _errors(self, run: Run) -> Floats:
@@ -155,6 +154,11 @@ class Runs:
             curve = runs.curve(entry)
             self.measured.add(curve)
             self.tell(f"{curve.panel}: {curve.label}: {shown_error(curve)}")
+
+
+def _longest_used(trace: Trace) -> int:
+    """Return the longest delay of a gradient that was used."""
+    return int(trace.delay[trace.step > 0].max(initial=1))
 
 
 def shown_error(curve: Curve) -> str:
