@@ -151,9 +151,10 @@ def reproduction(found: Any) -> Figure:
 
     A line is the median over the seeds, with the range as a band. A method that diverged is named in the legend only.
     """
-    rows = (len(found.panels) + 1) // 2
-    figure = Figure(figsize=(10.4, 3.6 * rows), layout="constrained")
-    places = figure.subplots(rows, 2, squeeze=False).ravel()
+    columns = min(2, len(found.panels))
+    rows = -(-len(found.panels) // columns)
+    figure = Figure(figsize=(5.2 * columns, 3.6 * rows), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, panel in zip(places, found.panels, strict=False):
         curves = [curve for curve in found.curves if curve.panel == panel]
         for curve, style in zip(curves, _styles(len(curves)), strict=True):

@@ -38,12 +38,12 @@ def with_stragglers(clients: int) -> Speeds:
 
 
 def _entries() -> tuple[Entry, ...]:
-    large = (1.0, 2.0, 4.0, 8.0, 16.0)
+    large = (2.0, 4.0, 8.0, 16.0, 32.0)
     return (
         Entry.of(FEDBUFF, partial(FedBuff, buffer=10), 0.3, 1.0, 3.0),
         Entry.of(FEDASYNC, partial(FedBuff, buffer=1), 0.1, 0.3, 1.0),
         Entry.of(FEDAVG, MinibatchSGD, *large),
-        Entry(FEDAVGM, {"": MinibatchSGD}, (0.1, 0.3, 1.0), update=Momentum(0.9)),
+        Entry(FEDAVGM, {"": MinibatchSGD}, (0.3, 1.0, 3.0, 8.0), update=Momentum(0.9)),
     )
 
 
