@@ -59,9 +59,9 @@ def _asynchronous_is_ahead(measured: Measured) -> Verdict:
         for title in (EQUAL, SPREAD, WIDE, TUNED)
     }
     got = (
-        f"tuned, the last error of asynchronous SGD is {ratio[TUNED]:.2g} times smaller; with the authors' stepsizes "
-        f"{ratio[SPREAD]:.2g} times (half-normal) and {ratio[WIDE]:.2g} times (exponential); with nearly equal workers "
-        f"{'it diverges' if ratio[EQUAL] == 0 else f'{ratio[EQUAL]:.2g} times'}"
+        f"tuned, the last error of asynchronous SGD is {ratio[TUNED]:.0f} times smaller; with the authors' stepsizes "
+        f"{ratio[SPREAD]:.0f} times (half-normal) and {ratio[WIDE]:.0f} times (exponential); with nearly equal workers "
+        f"{'it diverges' if ratio[EQUAL] == 0 else f'{ratio[EQUAL]:.0f} times'}"
     )
     if ratio[TUNED] <= 1:
         return Verdict(got, DISAGREES)
@@ -86,8 +86,9 @@ def _adaptive_is_fast_and_stable(measured: Measured) -> Verdict:
         f"stepsize, and a last error {behind:.2g} times as large; with the authors' stepsize and nearly equal workers "
         f"it {'diverges too' if diverges else 'is stable'}"
     )
-    stable = adaptive.roughness() < min(SMOOTH, constant.roughness())
-    return Verdict(got, AGREES if stable and behind < 1.5 and not diverges else PARTLY if stable else DISAGREES)
+    stable = adaptive.roughness() < SMOOTH and not diverges
+    steadier = adaptive.roughness() < constant.roughness() / 2
+    return Verdict(got, AGREES if stable and behind < 1.5 else PARTLY if steadier else DISAGREES)
 
 
 def _delays(measured: Measured) -> Verdict:
