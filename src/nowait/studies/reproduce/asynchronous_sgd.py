@@ -11,7 +11,18 @@ from nowait.methods import AsynchronousSGD, MinibatchSGD
 from nowait.problems import LeastSquares
 from nowait.speeds import Exponential, HalfNormal, LogNormal, Speeds
 from nowait.studies.reproduce.measured import Measured
-from nowait.studies.reproduce.paper import AGREES, DISAGREES, PARTLY, UNCHECKED, Claim, Entry, Panel, Paper, Verdict
+from nowait.studies.reproduce.paper import (
+    AGREES,
+    DISAGREES,
+    PARTLY,
+    UNCHECKED,
+    Claim,
+    Entry,
+    Panel,
+    Paper,
+    Verdict,
+    agreement_of,
+)
 
 WORKERS = 40
 MINIBATCH, CONSTANT, ADAPTIVE = "minibatch SGD", "asynchronous SGD", "asynchronous SGD, delay-adaptive"
@@ -72,9 +83,7 @@ def _constant_is_unstable(measured: Measured) -> Verdict:
     rough = {title: measured.curve(title, CONSTANT).roughness() for title in (EQUAL, SPREAD, WIDE, TUNED)}
     words = "; ".join(f"{title}: {_rough(value)}" for title, value in rough.items())
     unstable = [value > SMOOTH for value in rough.values()]
-    return Verdict(
-        f"roughness of ln(error): {words}", AGREES if all(unstable) else PARTLY if any(unstable) else DISAGREES
-    )
+    return Verdict(f"roughness of ln(error): {words}", agreement_of(unstable))
 
 
 def _adaptive_is_fast_and_stable(measured: Measured) -> Verdict:

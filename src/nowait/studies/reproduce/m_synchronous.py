@@ -11,9 +11,6 @@ from nowait.methods import AsynchronousSGD, MinibatchSGD, MSynchronousSGD, Renna
 from nowait.speeds import Exponential, Fixed, Speeds, UpDown
 from nowait.studies.reproduce.measured import Measured
 from nowait.studies.reproduce.paper import (
-    AGREES,
-    DISAGREES,
-    PARTLY,
     UNCHECKED,
     Claim,
     Entry,
@@ -21,6 +18,7 @@ from nowait.studies.reproduce.paper import (
     Panel,
     Paper,
     Verdict,
+    agreement_of,
 )
 from nowait.studies.reproduce.tridiagonal import TridiagonalQuadratic
 
@@ -89,14 +87,13 @@ def _near_optimal(title: str, measured: Measured) -> Verdict:
         f"{title}: m-synchronous SGD needs {first:.2g} times as long as the best asynchronous method, synchronous SGD "
         f"{everybody:.2g} times (2·ln n = {LOGARITHMIC:.2g})"
     )
-    return Verdict(got, AGREES if first <= LOGARITHMIC else DISAGREES)
+    return Verdict(got, agreement_of([first <= LOGARITHMIC]))
 
 
 def _synchronous_is_enough(measured: Measured) -> Verdict:
     behind = {title: _behind(measured, title, SYNCHRONOUS) for title in KINDS}
     got = "; ".join(f"{title}: {value:.2g} times as long" for title, value in behind.items())
-    within = [value <= LOGARITHMIC for value in behind.values()]
-    return Verdict(got, AGREES if all(within) else PARTLY if any(within) else DISAGREES)
+    return Verdict(got, agreement_of(value <= LOGARITHMIC for value in behind.values()))
 
 
 def _not_universal(measured: Measured) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -68,6 +68,16 @@ class Verdict:
 
     got: str
     agreement: str
+
+
+def agreement_of(holds: Iterable[bool]) -> str:
+    """Return whether a claim agrees, by the cases in which it holds: in all, in some or in none.
+
+    >>> agreement_of([True, False])
+    'partly'
+    """
+    cases = list(holds)
+    return AGREES if all(cases) else PARTLY if any(cases) else DISAGREES
 
 
 def not_checked(why: str) -> Callable[[Measured], Verdict]:

@@ -11,7 +11,7 @@ from nowait.core import DelayAdaptive
 from nowait.methods import AsynchronousSGD, MinibatchSGD, RennalaSGD
 from nowait.speeds import Fixed, Speeds
 from nowait.studies.reproduce.measured import Measured, times
-from nowait.studies.reproduce.paper import AGREES, DISAGREES, PARTLY, Claim, Entry, Panel, Paper, Verdict
+from nowait.studies.reproduce.paper import Claim, Entry, Panel, Paper, Verdict, agreement_of
 from nowait.studies.reproduce.tridiagonal import ProgressQuadratic
 
 RENNALA, ASYNCHRONOUS, MINIBATCH = "Rennala SGD", "asynchronous SGD, delay-adaptive", "minibatch SGD"
@@ -78,15 +78,13 @@ def _is_first(measured: Measured) -> Verdict:
         f"minibatch SGD"
         for title in over[ASYNCHRONOUS]
     )
-    every = [value for by_title in over.values() for value in by_title.values()]
-    return Verdict(got, AGREES if min(every) > 1 else PARTLY if max(every) > 1 else DISAGREES)
+    return Verdict(got, agreement_of(value > 1 for by_title in over.values() for value in by_title.values()))
 
 
 def _gap_grows(measured: Measured) -> Verdict:
     over = {other: list(_speedups(measured, other).values()) for other in (ASYNCHRONOUS, MINIBATCH)}
-    grows = [values == sorted(values) for values in over.values()]
     got = "; ".join(f"over {name}: {', '.join(f'{value:.2g}' for value in values)}" for name, values in over.items())
-    return Verdict(got, AGREES if all(grows) else PARTLY if any(grows) else DISAGREES)
+    return Verdict(got, agreement_of(values == sorted(values) for values in over.values()))
 
 
 PAPER = Paper(

@@ -10,7 +10,7 @@ from nowait.core import DelayAdaptive
 from nowait.methods import AsynchronousSGD, RennalaSGD, RingmasterASGD
 from nowait.speeds import HalfNormal, Speeds
 from nowait.studies.reproduce.measured import Measured, times
-from nowait.studies.reproduce.paper import AGREES, DISAGREES, PARTLY, Claim, Entry, Panel, Paper, Verdict
+from nowait.studies.reproduce.paper import Claim, Entry, Panel, Paper, Verdict, agreement_of
 from nowait.studies.reproduce.tridiagonal import SharedNoiseQuadratic, TridiagonalQuadratic
 
 RINGMASTER, ASYNCHRONOUS, RENNALA = "Ringmaster ASGD", "asynchronous SGD, delay-adaptive", "Rennala SGD"
@@ -73,8 +73,7 @@ def panels(quick: bool) -> list[Panel]:
 def _faster_than(other: str, measured: Measured) -> Verdict:
     speedups = {title: measured.speedup(title, RINGMASTER, other) for title in TITLES}
     got = "; ".join(f"{title}: {times(value)}" for title, value in speedups.items())
-    wins = [value > 1 for value in speedups.values()]
-    return Verdict(got, AGREES if all(wins) else PARTLY if any(wins) else DISAGREES)
+    return Verdict(got, agreement_of(value > 1 for value in speedups.values()))
 
 
 PAPER = Paper(
