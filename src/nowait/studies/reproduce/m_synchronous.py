@@ -108,7 +108,7 @@ PAPER = Paper(
         "2602.03802), claims of the abstract"
     ),
     shows="a quadratic, 100 workers, three kinds of compute times: synchronous, m-synchronous and asynchronous methods",
-    minutes=2.0,
+    minutes=1.5,
     panels=panels,
     claims=(
         Claim(

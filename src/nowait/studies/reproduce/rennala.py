@@ -94,7 +94,7 @@ PAPER = Paper(
         'Computation Model" (NeurIPS 2023), experiments with quadratics'
     ),
     shows="a quadratic, worker i needs √i seconds: Rennala, asynchronous and minibatch SGD with 100 to 10,000 workers",
-    minutes=3.0,
+    minutes=2.0,
     panels=panels,
     claims=(
         Claim("experiments", "Rennala SGD reaches an error sooner than asynchronous and minibatch SGD", _is_first),

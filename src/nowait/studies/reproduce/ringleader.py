@@ -75,7 +75,7 @@ PAPER = Paper(
         'Heterogeneity" (2025, arXiv 2509.22860), experiment with 100 workers'
     ),
     shows="100 workers with different data and speeds: Ringleader, Malenia, the gradient table, asynchronous SGD",
-    minutes=2.5,
+    minutes=1.0,
     panels=panels,
     claims=(
         Claim("experiments", "Ringleader ASGD converges faster than Malenia SGD", partial(_faster_than, MALENIA)),
