@@ -23,7 +23,7 @@ help:
 	@echo "make docs              build the site from docs/ into site/"
 	@echo "make bench-engines     speed of real workers, local and on Ray, relative to baselines (installs Ray; ten minutes)"
 	@echo "make bench-training    time to an accuracy: DistributedDataParallel and nowait; memory and stalls (ten minutes)"
-	@echo "make bench-methods     every method on three problems and four clusters: the tables of docs/comparison.md (40 minutes)"
+	@echo "make bench-methods     all methods on the full suite: the results in docs/bench (an hour)"
 	@echo "make mutants           make 60 small breaking changes and count how many the tests catch (half an hour)"
 	@echo "make golden            rewrite the golden tables of methods and runs after an intended change"
 	@echo "make bench-simulation  speed of simulations relative to a plain loop (three minutes)"
@@ -82,7 +82,7 @@ bench-training: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/training_costs.py
 
 bench-methods: $(VENV)/.installed-dev
-	$(BIN)/python benchmarks/all_methods.py --write docs/comparison.md
+	$(BIN)/nowait bench --tier full --page docs/bench
 
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python tests/mutants.py

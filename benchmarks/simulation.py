@@ -182,6 +182,20 @@ def compare_batches(problem):
     compare("d = 400, batch 256, 40 workers", candidates, unit="gradients per second")
 
 
+def compare_recorded():
+    """Compare the times of a recorded job with random times; the problem is small, so that times are what counts."""
+    problem = nw.problems.LeastSquares.random(samples=1_000, dimension=10, seed=0)
+    job = nw.speeds.alibaba(4)
+    for recorded in (job, job.bootstrapped(1_000)):
+        workers = recorded.num_workers
+        lognormal = nw.speeds.LogNormal(1.0, sigma=1.0, workers=workers)
+        candidates = {
+            name: (STEPS, lambda speeds=speeds: simulate(problem, METHOD, speeds, steps=STEPS))
+            for name, speeds in (("lognormal times", lognormal), ("recorded times", recorded))
+        }
+        compare(f"d = 10, batch 1, {workers:,} workers", candidates)
+
+
 def growth():
     """Print the speed for growing numbers of workers and dimensions."""
     print(f"\n{'workers':>12} {'dimension':>12} {'steps per second':>18}")
@@ -228,6 +242,7 @@ def main():
     compare_ways(problem)
     compare_planned(problem)
     compare_batches(nw.problems.LeastSquares.random(samples=10_000, dimension=400, batch_size=256, seed=42))
+    compare_recorded()
     growth()
 
 

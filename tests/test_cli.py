@@ -185,14 +185,14 @@ def test_the_tables_for_machines():
         (["tables", "--budget", "1"], "the slowest worker (10 s per gradient) computes no gradient"),
         (
             ["plan"],
-            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FOLDER (of a run) and --workers N",
+            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FILE (a recorded job, or the",
         ),
         (["plan", "--seconds", "1", "--workers", "2"], "give the speeds by one of"),
         (["plan", "--seconds", "1", "--problem", "nowhere.py:make"], "--problem: there is no file nowhere.py"),
         (["plan", "--seconds", "1", "--problem", "nowhere:make"], "--problem: there is no module nowhere"),
         (["plan", "--seconds", "1", "--problem", "json:make"], "json has no function make"),
         (["plan", "--seconds", "1", "--problem", "json:dumps"], "called without arguments, but needs some"),
-        (["plan", "--trace", "nowhere"], "nowhere is not a saved run"),
+        (["plan", "--trace", "nowhere"], "nowhere does not exist"),
         (["certify", "--setting", "odd"], "there is no setting 'odd'"),
         (["certify", "--figure", "nowhere/figure.png"], "there is no folder nowhere for the figure"),
     ],
@@ -205,7 +205,7 @@ def test_what_is_wrong_with_a_question_of_theory_is_told_in_a_line(arguments, me
     assert printed.err.count("\n") == 1
 
 
-COMMANDS = ["race", "simulate", "train", "sweep", "plan", "certify", "tables", "replay", "resume", "report"]
+COMMANDS = ["race", "simulate", "train", "sweep", "plan", "whatif", "certify", "tables", "replay", "resume", "report"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -439,7 +439,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["train", "--steps", "3", "--slowdown", "0:3"], "--slowdown must be written like 0=100,3=2"),
         (["train", "--steps", "3", "--method", "odd"], "there is no method 'odd'"),
         (["simulate", "--steps", "3", "--config", "nowhere.toml"], "there is no file nowhere.toml"),
-        (["replay", "nowhere"], "nowhere is not a saved run"),
+        (["replay", "nowhere"], "nowhere does not exist"),
         (["resume", "nowhere"], "nowhere is not the folder of a run: it has no config.json"),
         (["report", "nowhere"], "there is no folder nowhere"),
         (["report", "."], ". is neither a finished run nor a folder of finished runs"),

@@ -28,6 +28,7 @@ MODULES = sorted(
 
 def test_importing_nowait_loads_nothing_heavy():
     heavy = ("numba", "scipy", "matplotlib", "torch", "triton", "ray", "rich", "typer", "safetensors", "jax", "optax")
+    heavy += ("pyarrow",)
     code = f"import sys, nowait; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

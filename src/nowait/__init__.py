@@ -91,7 +91,22 @@ from nowait.recording import (
     load,
 )
 from nowait.reports import write_report as report
-from nowait.studies import Race, Reproduction, Tolerance, Tuning, certify, plan, race, reproduce, tolerance, tune
+from nowait.studies import (
+    Bench,
+    Race,
+    Reproduction,
+    Tolerance,
+    Tuning,
+    WhatIf,
+    bench,
+    certify,
+    plan,
+    race,
+    reproduce,
+    tolerance,
+    tune,
+    whatif,
+)
 
 if TYPE_CHECKING:
     from nowait import plots
@@ -112,6 +127,7 @@ __all__ = [
     "Arrival",
     "AsynchronousSGD",
     "BadWorkerError",
+    "Bench",
     "Callback",
     "ClippedASGD",
     "Constant",
@@ -180,9 +196,11 @@ __all__ = [
     "Tuning",
     "UniformAverage",
     "Update",
+    "WhatIf",
     "WindowRule",
     "WorkerFailedError",
     "__version__",
+    "bench",
     "certify",
     "load",
     "outputs",
@@ -205,6 +223,7 @@ __all__ = [
     "train",
     "tune",
     "updates",
+    "whatif",
 ]
 
 

@@ -112,6 +112,8 @@ def test_every_output_gives_the_reference_results(name, output):
         nw.speeds.UpDown(1.0, up=5.0, down=5.0, workers=3),
         nw.speeds.TimeVarying(lambda worker, time: 1.0 + worker + (time < 5), workers=3),
         nw.speeds.BySample(1.0, lambda sample: 1.0 + sample.index(3), workers=3),
+        nw.speeds.Recorded.of([[1.0, 0.1, 7.0], [0.3], [2.0, 1.0]]),
+        nw.speeds.Communication(nw.speeds.alibaba(4), down=0.1),
     ],
     ids=lambda speeds: type(speeds).__name__,
 )

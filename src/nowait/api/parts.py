@@ -35,6 +35,7 @@ def make_parts(
     budget: Budget,
     *,
     evaluate_every: int | None,
+    evaluate_seconds: float | None = None,
     update: Update | None,
     output: Output | None,
     callbacks: Iterable[Any],
@@ -64,7 +65,8 @@ def make_parts(
         )
     output = checks.instance(LastIterate() if output is None else output, Output, "output", "nw.UniformAverage()")
     warn_of_momentum(update, method, len(workers))
-    evaluations, checked = EvaluationPlan.of(evaluate_every, budget), checked_callbacks(callbacks)
+    evaluations = EvaluationPlan.of(evaluate_every, budget, evaluate_seconds=evaluate_seconds)
+    checked = checked_callbacks(callbacks)
     recorder = TraceRecorder(workers, checked_kept(trace))
     params = initial_params(problem, initial_vector(capabilities, initial))
     layout = checked_layout(capabilities.layout, len(params) - capabilities.num_statistics)

@@ -27,6 +27,7 @@ def simulate(
     target_loss: float | None = None,
     target: Mapping[str, Any] | None = None,
     evaluate_every: int | None = None,
+    evaluate_seconds: float | None = None,
     update: Update | None = None,
     output: Output | None = None,
     callbacks: Iterable[Any] = (),
@@ -42,10 +43,11 @@ def simulate(
 
     The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (virtual), ``target_loss`` and ``target`` comes
     first; ``target={"accuracy": 0.9}`` names metrics, see ``nw.train``. The loss is evaluated before the first step,
-    every ``evaluate_every`` steps and at the end; None spreads about a hundred evaluations over the budget.
-    ``callbacks`` are functions of ``control``, called after every step, or ``nw.Callback`` objects. ``faults`` makes
-    workers leave and join. ``initial`` is a vector; for a ``TorchProblem`` also a state dict, a model or a
-    ``.safetensors`` file. ``progress`` None shows a bar on a terminal.
+    every ``evaluate_every`` steps or ``evaluate_seconds`` virtual seconds, whichever comes first, and at the end; None
+    for both spreads about a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called
+    after every step, or ``nw.Callback`` objects. ``faults`` makes workers leave and join. ``initial`` is a vector; for
+    a ``TorchProblem`` also a state dict, a model or a ``.safetensors`` file. ``progress`` None shows a bar on a
+    terminal.
 
     Ctrl-C and SIGTERM end the run and raise ``nw.Interrupted``, a ``KeyboardInterrupt`` that has the run so far as
     ``run``, so that a loop over many runs ends as well.
@@ -80,6 +82,7 @@ def simulate(
         faults.present_at_start(speeds.num_workers),
         Budget(steps, gradients, seconds, target_loss, target),
         evaluate_every=evaluate_every,
+        evaluate_seconds=evaluate_seconds,
         update=update,
         output=output,
         callbacks=callbacks,

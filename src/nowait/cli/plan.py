@@ -12,8 +12,10 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.problems import load_problem
+from nowait.cli.records import record_of
 from nowait.cli.results import open_console, plain, print_json
 from nowait.cli.tables import numbers
+from nowait.speeds.reading import is_run_folder
 from nowait.studies import Advice, plan
 
 
@@ -23,7 +25,7 @@ class PlanSettings:
     """The options of the command."""
 
     seconds_per_gradient: str | None
-    trace: Path | None
+    trace: str | None
     workers: int | None
     probe: float
     problem: str | None
@@ -41,15 +43,15 @@ def run_plan(asked: PlanSettings) -> Advice:
     given = [name for name in ("seconds_per_gradient", "trace", "workers") if getattr(asked, name) is not None]
     if len(given) != 1:
         raise ValueError(
-            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FOLDER (of a run) and --workers N "
-            "(a probe of this machine)"
+            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FILE (a recorded job, or the "
+            "folder of a run) and --workers N (a probe of this machine)"
         )
     wants_problem = asked.problem is not None or asked.workers is not None
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     advice = plan(
         problem if wants_problem else None,
         seconds_per_gradient=_seconds_per_gradient(asked.seconds_per_gradient),
-        trace=None if asked.trace is None else nw.load(asked.trace).trace,
+        **_recorded(asked.trace),
         workers=asked.workers,
         probe_seconds=asked.probe,
         target_loss=asked.target_loss,
@@ -62,6 +64,15 @@ def run_plan(asked: PlanSettings) -> Advice:
     else:
         _print(open_console(), advice)
     return advice
+
+
+def _recorded(text: str | None) -> dict[str, Any]:
+    """Return the argument of ``nw.plan`` for a recorded job: a trace of ours tells more than the times alone."""
+    if text is None:
+        return {}
+    if is_run_folder(Path(text)):
+        return {"trace": nw.load(text).trace}
+    return {"speeds": record_of([text])}
 
 
 def _seconds_per_gradient(text: str | None) -> list[float] | None:

@@ -17,8 +17,8 @@ from nowait.cli.cluster import mixed_cluster
 from nowait.cli.consent import confirm_cluster, confirm_problem
 from nowait.cli.methods import default_stepsize, parse_method
 from nowait.cli.problems import BUILT_IN_LOSS, COMMAND, load_problem, remembered, unit_of
+from nowait.cli.records import speeds_of
 from nowait.cli.results import open_console, print_json
-from nowait.cli.tables import numbers
 from nowait.core import Method, checks
 from nowait.core.randomness import checked_seed
 from nowait.reports.groups import grouped
@@ -69,8 +69,7 @@ def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw
     if asked.folder.exists():
         raise FileExistsError(f"{asked.folder} exists: choose another --folder")
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
-    seconds = mixed_cluster(asked.workers, straggler, seed=0) if speeds is None else numbers(speeds, "--speeds")
-    model = nw.speeds.LogNormal(list(seconds), sigma=0.2) if speeds is None else nw.speeds.Fixed(list(seconds))
+    model = _mixed(asked.workers, straggler) if speeds is None else speeds_of(speeds, "--speeds")
     method = _method(asked, problem, model.num_workers)
     try:
         run = nw.simulate(
@@ -89,6 +88,10 @@ def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw
         raise
     run.save(asked.folder)
     return _finished(run, asked.folder, asked.as_json)
+
+
+def _mixed(workers: int, straggler: float) -> nw.speeds.Speeds:
+    return nw.speeds.LogNormal(mixed_cluster(workers, straggler, seed=0).tolist(), sigma=0.2)
 
 
 def run_train(

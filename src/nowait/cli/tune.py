@@ -11,9 +11,9 @@ from rich.table import Table
 import nowait as nw
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem
+from nowait.cli.records import speeds_of
 from nowait.cli.results import open_console, print_json
 from nowait.cli.runs import target_of
-from nowait.cli.tables import numbers
 
 
 @final
@@ -88,7 +88,7 @@ def _where(asked: TuneSettings, engine: str | nw.RayCluster) -> dict[str, Any]:
         return {"workers": asked.workers, "engine": engine}
     if asked.workers is not None or engine != "processes":
         raise ValueError("--speeds simulates the workers: omit --workers and --engine")
-    return {"speeds": nw.speeds.Fixed(numbers(asked.speeds, "--speeds"))}
+    return {"speeds": speeds_of(asked.speeds, "--speeds")}
 
 
 def _sentence(found: nw.Tuning) -> str:

@@ -114,8 +114,21 @@ class EvaluationPlan:
     seconds: float = math.inf
 
     @classmethod
-    def of(cls, evaluate_every: int | None, budget: Budget, evaluations: int = EVALUATIONS) -> EvaluationPlan:
-        """Return a plan for every ``evaluate_every`` steps; None spreads about ``evaluations`` over the budget."""
+    def of(
+        cls,
+        evaluate_every: int | None,
+        budget: Budget,
+        evaluations: int = EVALUATIONS,
+        evaluate_seconds: float | None = None,
+    ) -> EvaluationPlan:
+        """Return a plan for every ``evaluate_every`` steps or ``evaluate_seconds``, whichever comes first.
+
+        None for both spreads about ``evaluations`` over the budget.
+        """
+        if evaluate_seconds is not None:
+            seconds = checks.positive(evaluate_seconds, "evaluate_seconds", "it is the time between two evaluations")
+            steps = math.inf if evaluate_every is None else cls.of(evaluate_every, budget).steps
+            return cls(steps=steps, seconds=seconds)
         if evaluate_every is not None:
             why = "it counts the steps between two evaluations; for none in between, give the number of steps"
             return cls(steps=checks.at_least(1, evaluate_every, "evaluate_every", why))

@@ -1,5 +1,6 @@
 """Figures of runs, with matplotlib."""
 
+from nowait.plots.bench_figures import phases, profiles
 from nowait.plots.figures import (
     delays,
     errors,
@@ -11,5 +12,19 @@ from nowait.plots.figures import (
     tolerance,
     work_share,
 )
+from nowait.plots.whatif import whatif
 
-__all__ = ["delays", "errors", "longest_delay", "race", "reproduction", "sweep", "timeline", "tolerance", "work_share"]
+__all__ = [
+    "delays",
+    "errors",
+    "longest_delay",
+    "phases",
+    "profiles",
+    "race",
+    "reproduction",
+    "sweep",
+    "timeline",
+    "tolerance",
+    "whatif",
+    "work_share",
+]

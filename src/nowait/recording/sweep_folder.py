@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from nowait.core.types import Floats, Integers
+from nowait.recording.checked_lines import CheckedLines
 from nowait.recording.files import read_strictly_sealed, sealed, write_json
 from nowait.recording.old_names import ENGINE_WAS, with_current_names
 from nowait.recording.sweep import COLUMNS, Sweep, SweepRun
@@ -30,6 +29,7 @@ class SweepFolder:
 
     def __init__(self, path: Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]) -> None:
         self.path = path
+        self._lines = CheckedLines(path / RUNS)
         self.stepsizes = stepsizes
         self.seeds = seeds
         self.config = config
@@ -75,14 +75,7 @@ class SweepFolder:
 
     def add(self, runs: Mapping[tuple[float, int], SweepRun], engine: str) -> None:
         """Write complete runs, by stepsize and seed."""
-        lines = "".join(_line(size, seed, run, engine) for (size, seed), run in runs.items()).encode()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-        with open(os.open(self.path / RUNS, flags, 0o644), "ab") as file:
-            if file.tell() and not self._ends_a_line():
-                lines = b"\n" + lines
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
+        self._lines.append(_row(size, seed, run, engine) for (size, seed), run in runs.items())
 
     def kept(self) -> tuple[Runs, set[str]]:
         """Return the stored runs, and the engines that computed them; damaged lines are skipped with a warning."""
@@ -109,28 +102,13 @@ class SweepFolder:
         runs: Runs = {}
         engines: set[str] = set()
         damaged: list[int] = []
-        for number, row in self._rows():
+        for number, row in self._lines.rows():
             if row is None:
                 damaged.append(number)
             else:
                 runs[row["stepsize"], row["seed"]] = _run_of(row)
                 engines.add(row["engine"] if "engine" in row else row[ENGINE_WAS])
         return runs, engines, damaged
-
-    def _rows(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
-        """Yield the lines with their numbers, from 1; None for a damaged line."""
-        path = self.path / RUNS
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, _row_of(line)
-
-    def _ends_a_line(self) -> bool:
-        with (self.path / RUNS).open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) == b"\n"
 
     def _write_header(self) -> None:
         header = {"stepsizes": self.stepsizes.tolist(), "seeds": self.seeds.tolist(), "config": self.config}
@@ -144,24 +122,14 @@ def engine_of(engines: set[str]) -> str:
     return "compiled" if engines and engines <= {"compiled", "gpu"} else "reference"
 
 
-def _line(size: float, seed: int, run: SweepRun, engine: str) -> str:
-    row = {"stepsize": size, "seed": seed, "engine": engine, "answer": _number(run.answer)}
-    row |= {name: [_number(value) for value in getattr(run, name).tolist()] for name in COLUMNS}
-    text = json.dumps(row, allow_nan=False)
-    return f"{zlib.crc32(text.encode()):08x} {text}\n"
+def _row(size: float, seed: int, run: SweepRun, engine: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"stepsize": size, "seed": seed, "engine": engine, "answer": _number(run.answer)}
+    return row | {name: [_number(value) for value in getattr(run, name).tolist()] for name in COLUMNS}
 
 
 def _number(value: float | None) -> float | str | None:
     """Return the number, or "inf" if it is not finite, because JSON has no infinity."""
     return value if value is None or math.isfinite(value) else "inf"
-
-
-def _row_of(line: bytes) -> dict[str, Any] | None:
-    checksum, _, text = line.rstrip(b"\n").partition(b" ")
-    if checksum != b"%08x" % zlib.crc32(text):
-        return None
-    row: dict[str, Any] = json.loads(text)
-    return row
 
 
 def _run_of(row: dict[str, Any]) -> SweepRun:

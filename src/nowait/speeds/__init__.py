@@ -1,6 +1,7 @@
 """Speed models: how long workers take in a simulation."""
 
 from nowait.speeds.adversary import Adversary
+from nowait.speeds.alibaba import alibaba
 from nowait.speeds.changing_speeds import TimeVarying, UpDown
 from nowait.speeds.clock import Clock, Finished
 from nowait.speeds.communication import Communication
@@ -26,4 +27,5 @@ __all__ = [
     "TimeVarying",
     "Timing",
     "UpDown",
+    "alibaba",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import final
+from itertools import dropwhile, pairwise
+from typing import Self, final
 
 from nowait.core import checks
 
@@ -32,6 +33,27 @@ class Faults:
             raise TypeError(f"faults are a list of (time, 'leave' or 'join', worker), got {self.changes!r}")
         self.changes = [_checked_change(index, change) for index, change in enumerate(self.changes)]
         self._check_alternation()
+
+    @classmethod
+    def from_availability(cls, counts: Iterable[int], *, every: float) -> Self:
+        """Make faults of the number of machines available at each of equal intervals of ``every`` seconds.
+
+        For traces of spot instances. The run begins with the first count above 0. Machine n is worker n: when there
+        are fewer, those with the highest numbers leave, and they join again when there are more. So simulate with
+        speeds for as many workers as the largest count.
+
+        >>> Faults.from_availability([2, 3, 3, 1], every=300).changes
+        [(300.0, 'join', 2), (900.0, 'leave', 2), (900.0, 'leave', 1)]
+        """
+        seconds = checks.positive(every, "every", "it is the time between two counts, in seconds")
+        available = list(dropwhile(lambda count: count == 0, _checked_counts(counts)))
+        if not available:
+            raise ValueError("no count is above 0: there is never a machine to compute on")
+        changes = []
+        for index, (before, now) in enumerate(pairwise(available), 1):
+            changes += [(index * seconds, "join", worker) for worker in range(before, now)]
+            changes += [(index * seconds, "leave", worker) for worker in reversed(range(now, before))]
+        return cls(changes)
 
     def in_order(self) -> list[tuple[float, str, int]]:
         """Return the changes sorted by time; changes at the same time keep their order."""
@@ -63,6 +85,16 @@ class Faults:
             if last.get(worker) == kind:
                 raise ValueError(f'worker {worker} has two "{kind}" entries in a row (the second at t={time:g})')
             last[worker] = kind
+
+
+def _checked_counts(counts: Iterable[int]) -> list[int]:
+    if isinstance(counts, str) or not isinstance(counts, Iterable):
+        raise TypeError(f"counts must be a list of numbers of machines, got {counts!r}")
+    why = "it is a number of machines"
+    numbers = [checks.at_least(0, count, f"counts[{index}]", why) for index, count in enumerate(counts)]
+    if max(numbers, default=0) > HIGHEST_WORKER:
+        raise ValueError(f"the largest count is {max(numbers)}: take counts of at most {HIGHEST_WORKER:,}")
+    return numbers
 
 
 def _checked_change(index: int, change: object) -> tuple[float, str, int]:

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nowait.core.randomness import Stream
-from nowait.core.types import Floats
+from nowait.core.types import Floats, Integers
 
-FIXED, EXPONENTIAL, LOG_NORMAL, PARETO, HALF_NORMAL = range(5)
+FIXED, EXPONENTIAL, LOG_NORMAL, PARETO, RECORDED, HALF_NORMAL = range(6)
 NO_SECONDS = np.zeros(1)
+NO_OFFSETS = np.zeros(1, np.int64)
 LONGEST_BLOCK = 64
 
 
@@ -22,11 +23,16 @@ class Formula(NamedTuple):
     stream: np.uint64
     """The key of the stream that durations are drawn from."""
     first: Floats
+    """The distribution's first parameter, about as long as a worker takes; for RECORDED the mean of its times."""
     second: Floats = NO_SECONDS
     down: Floats = NO_SECONDS
     """Communication seconds before the worker computes."""
     up: Floats = NO_SECONDS
     """Communication seconds after the worker has computed."""
+    times: Floats = NO_SECONDS
+    """For RECORDED: the times of all workers, one worker after the other."""
+    offsets: Integers = NO_OFFSETS
+    """For RECORDED: where the times of each worker begin, and where the last ones end."""
 
 
 def stream_key(stream: Stream) -> np.uint64:

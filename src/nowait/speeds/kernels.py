@@ -9,7 +9,7 @@ import numpy as np
 from nowait.numerics.compiled import compiled
 from nowait.numerics.elementary_kernels import exp, log, power
 from nowait.numerics.random_kernels import child, normal, ticket_key, unit
-from nowait.speeds.formula import EXPONENTIAL, FIXED, HALF_NORMAL, LOG_NORMAL
+from nowait.speeds.formula import EXPONENTIAL, FIXED, HALF_NORMAL, LOG_NORMAL, RECORDED
 
 FIRST, SECOND = np.int64(0), np.int64(1)
 """Draw numbers, typed: with literals numba would compile further specialisations of the functions called."""
@@ -21,6 +21,10 @@ def seconds_of(formula: Any, worker: int, job: int) -> Any:
     first = formula.first[worker % formula.first.size]
     if formula.kind == FIXED:
         return first
+    if formula.kind == RECORDED:
+        place = worker % (formula.offsets.size - 1)
+        begin = formula.offsets[place]
+        return formula.times[begin + job % (formula.offsets[place + 1] - begin)]
     key = ticket_key(formula.stream, worker, job)
     if formula.kind == EXPONENTIAL:
         return -first * log(unit(child(key, FIRST)))

@@ -1,6 +1,7 @@
-"""Studies that take many runs: ``race``, ``plan``, ``tune``, ``tolerance``, ``reproduce`` and ``certify``."""
+"""Studies that take many runs, such as ``race``, ``tolerance``, ``bench`` and ``reproduce``; ``whatif`` takes none."""
 
 from nowait.studies.advice import Advice, Simulated
+from nowait.studies.bench import Bench, bench
 from nowait.studies.bias import BiasRow
 from nowait.studies.certify import Certificate, CertifiedRow, certify
 from nowait.studies.longest_delay import LongestDelay, longest_delay
@@ -10,9 +11,13 @@ from nowait.studies.reproduce import Reproduction, reproduce
 from nowait.studies.tolerance import tolerance
 from nowait.studies.tolerated import Tolerance, ToleranceRow
 from nowait.studies.tune import Trial, Tuning, tune
+from nowait.studies.whatif import whatif
+from nowait.studies.whatif_result import Alternative, WhatIf
 
 __all__ = [
     "Advice",
+    "Alternative",
+    "Bench",
     "BiasRow",
     "Certificate",
     "CertifiedRow",
@@ -24,6 +29,8 @@ __all__ = [
     "ToleranceRow",
     "Trial",
     "Tuning",
+    "WhatIf",
+    "bench",
     "certify",
     "longest_delay",
     "plan",
@@ -31,4 +38,5 @@ __all__ = [
     "reproduce",
     "tolerance",
     "tune",
+    "whatif",
 ]

@@ -17,6 +17,7 @@ from nowait.methods import AsynchronousSGD
 from nowait.problems import NoisyQuadratic
 from nowait.recording import Interrupted, Trace
 from nowait.speeds import Fixed, Recorded, Speeds
+from nowait.studies.whatif import steps_of
 from nowait.theory.speedup import checked_seconds
 
 STANDING_STILL = AsynchronousSGD(Constant(1e-12))
@@ -54,8 +55,10 @@ class Source:
 
     @classmethod
     def of_speeds(cls, speeds: Speeds, seed: int) -> Self:
-        """Make a source of any speeds, with averages from a short simulation."""
+        """Make a source of any speeds, with averages from a short simulation if they are not recorded times."""
         checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([1.0, 1.0, 10.0])")
+        if isinstance(speeds, Recorded):
+            return cls._of_record(speeds)
         count = GRADIENTS_EACH * speeds.num_workers
         still = NoisyQuadratic(dimension=2)
         run = simulate(still, STANDING_STILL, speeds, gradients=count, seed=seed, progress=False)
@@ -63,6 +66,13 @@ class Source:
         complete, _, _ = completed(run.trace)
         rate = len(run.trace) / run.stats.seconds
         return cls(speeds, mean_seconds(complete), words, rate, _round_seconds(complete))
+
+    @classmethod
+    def _of_record(cls, recorded: Recorded) -> Self:
+        """Make a source of a recorded job, with the averages of all its times."""
+        means = recorded.times.means()[: recorded.num_workers]
+        waiting = float(steps_of(recorded.times).table.max(axis=1).mean())
+        return cls(recorded, means, repr(recorded.times), float((1 / means).sum()), waiting)
 
     @classmethod
     def of_trace(cls, trace: Trace, words: str = "a recorded run") -> Self:

@@ -1,8 +1,10 @@
 """The commands and their options, in the order of ``nowait --help``. What they do is imported when they run."""
 
+from nowait.cli.commands.bench import bench
 from nowait.cli.commands.folders import check, report
 from nowait.cli.commands.network import drain, serve, worker
-from nowait.cli.commands.studies import plan, race, reproduce, sweep, tolerance, tune
+from nowait.cli.commands.reproduce import reproduce
+from nowait.cli.commands.studies import plan, race, sweep, tolerance, tune, whatif
 from nowait.cli.commands.theory import certify, tables
 from nowait.cli.commands.training import replay, resume, simulate, train
 
@@ -22,6 +24,8 @@ COMMANDS = (
     tolerance,
     reproduce,
     plan,
+    whatif,
+    bench,
     tables,
     certify,
 )

@@ -141,7 +141,7 @@ def tune(  # noqa: PLR0917 (typer makes options of them)
     ] = None,
     speeds: Annotated[
         str | None,
-        typer.Option(help="Simulate instead: seconds per gradient of every worker, with commas between them."),
+        typer.Option(help="Simulate instead: seconds per gradient with commas between them, or a recorded job."),
     ] = None,
     engine: Engine = "processes",
     address: Address = None,
@@ -229,38 +229,15 @@ def tolerance(  # noqa: PLR0917 (typer makes options of them)
     run_tolerance(chosen(ToleranceSettings, locals()))
 
 
-def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Of the paper.", show_default="lists them")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A much smaller setting: a few seconds.")] = False,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Where figure and data go, a new folder.", show_default="runs/reproduce-NAME-N"),
-    ] = None,
-    as_json: Json = False,
-    config: Config = None,
-) -> None:
-    """Run a published experiment again, in virtual time, and compare it with what the paper reports.
-
-    Prints the errors of every method and a table of claims: what the paper reports, what we get, and whether they
-    agree. Without a name, lists the papers and about how long each takes. The exit status is 0 also if claims disagree.
-
-    Example: nowait reproduce asynchronous-sgd --quick
-    """
-    from nowait.cli.reproduce import ReproduceSettings, print_papers, run_reproduction
-
-    if name is None:
-        print_papers(as_json=as_json)
-        return
-    folder = free_folder(Path(f"runs/reproduce-{name}")) if folder is None else folder
-    run_reproduction(ReproduceSettings(name, quick, folder, as_json))
-
-
 def plan(  # noqa: PLR0917 (typer makes options of them)
     seconds_per_gradient: Annotated[
         str | None,
         typer.Option("--seconds-per-gradient", "--seconds", help="Of every worker, with commas between them."),
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="The folder of a run, whose compute times are taken.")] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(help="A recorded job: the folder of a run, or what nowait whatif reads, such as alibaba:4."),
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Probe this machine with this many workers.", min=1)] = None,
     probe: Annotated[float, typer.Option(help="Seconds that the probe takes.")] = 3.0,
     problem: Annotated[
@@ -297,3 +274,41 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
     from nowait.cli.plan import PlanSettings, run_plan
 
     run_plan(chosen(PlanSettings, locals()))
+
+
+def whatif(  # noqa: PLR0917 (typer makes options of them)
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="A CSV or Parquet table, the profiler traces of all ranks (or their folder), the folder of a run, "
+            "or alibaba:1 to alibaba:4."
+        ),
+    ],
+    worker_column: Annotated[str | None, typer.Option(help="The column with the worker of each time.")] = None,
+    seconds_column: Annotated[str | None, typer.Option(help="The column with the times.")] = None,
+    start_column: Annotated[str | None, typer.Option(help="The column with their starts, which order them.")] = None,
+    step_column: Annotated[str | None, typer.Option(help="The column with the numbers of the steps.")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="The unit of a table's times: s, ms, us, ns or min.", show_default="s")
+    ] = None,
+    event: Annotated[
+        str | None, typer.Option(help="The events of a trace that are steps.", show_default="ProfilerStep")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the ranges.", min=0)] = 0,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where figure and data go, a new folder.", show_default="runs/whatif-N")
+    ] = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Tell how much sooner a recorded synchronous job would end if nobody waited for its slowest worker.
+
+    Compares the job with asynchronous SGD, without its slowest workers, and with steps that end when the first m of n
+    workers have finished. Nothing is trained or simulated: it counts gradients.
+
+    Example: nowait whatif trace.parquet --worker-column rank --seconds-column step_ms --unit ms
+    """
+    from nowait.cli.whatif import WhatIfSettings, run_whatif
+
+    folder = free_folder(Path("runs/whatif")) if folder is None else folder
+    run_whatif(chosen(WhatIfSettings, locals()))

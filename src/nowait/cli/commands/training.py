@@ -42,7 +42,8 @@ def simulate(  # noqa: PLR0917 (typer makes options of them)
     workers: Annotated[int, typer.Option(help="How many workers; times are lognormal around 1 s.", min=1)] = 8,
     straggler: Annotated[float, typer.Option(help="How many times slower one worker is.", min=1.0)] = 10.0,
     speeds: Annotated[
-        str | None, typer.Option(help="Instead: seconds per gradient of every worker, with commas between them.")
+        str | None,
+        typer.Option(help="Instead: seconds per gradient with commas between them, or a recorded job's file."),
     ] = None,
     steps: Steps = None,
     gradients: Gradients = None,

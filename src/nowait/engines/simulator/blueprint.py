@@ -16,7 +16,7 @@ from nowait.engines.simulator.plan import NotPlannable, Plan
 from nowait.engines.simulator.planner import Planner
 from nowait.engines.simulator.schedule import scheduled_plan, stepsizes_of
 from nowait.speeds import Faults, Speeds
-from nowait.speeds.formula import FIXED, Formula
+from nowait.speeds.formula import FIXED, RECORDED, Formula
 
 METHOD_BEHAVIOUR = ("start", "on_arrival", "on_timer", "on_join", "on_leave", "on_reissue", "pending_stepsize")
 """The methods of ``Method`` that ``Method.schedule`` describes."""
@@ -64,9 +64,10 @@ class Blueprint:
     def arrivals_key(self) -> Hashable:
         """Return a key: blueprints of the same method and stepsize with equal keys have equal plans."""
         formula = self._formula
-        if self._declared is None or formula is None or formula.kind != FIXED:
+        if self._declared is None or formula is None or formula.kind not in (FIXED, RECORDED):
             return self.seed
-        return tuple(array.tobytes() for array in (formula.first, formula.down, formula.up))
+        arrays = (formula.first, formula.down, formula.up, formula.times, formula.offsets)
+        return formula.kind, *(array.tobytes() for array in arrays)
 
     def stop(self) -> None:
         """Stop planning after the current event; later plans are empty until ``allow`` is called."""

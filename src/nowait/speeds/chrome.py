@@ -1,0 +1,182 @@
+"""Traces in Chrome's format, as ``torch.profiler`` writes them: the time of every step of every rank."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from nowait.core.types import Floats
+from nowait.speeds.rows import numbered
+from nowait.speeds.tables import DAMAGED, open_text
+from nowait.speeds.worker_times import WorkerTimes, offsets_of
+
+PROFILER_STEP = "ProfilerStep"
+MICROSECOND = 1e-6
+"""Chrome's unit of time."""
+COMMUNICATION = re.compile(r"nccl|gloo|mpi:|ucc:|c10d::", re.IGNORECASE)
+"""How the names of collective operations begin."""
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+ON_CPU = ("cpu_op",)
+GPU_COPY_OF_A_STEP = "gpu_user_annotation"
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """One step of a rank, in microseconds."""
+
+    number: int | None
+    process: str
+    start: float
+    duration: float
+
+
+def times_of_traces(paths: list[Path], event: str | None, source: str) -> WorkerTimes:
+    """Return the times of the steps in the traces of all ranks; several files of one rank are one worker.
+
+    The time of a step is its duration without the time in which the rank only waited for others: a collective
+    operation was running and no computation. ``event`` is the name of the events that are steps; by default those of
+    ``torch.profiler``.
+    """
+    wanted = PROFILER_STEP if event is None else event
+    ranks: list[str] = []
+    steps: list[Step] = []
+    for path in paths:
+        content, events = _events(path)
+        found = list(_steps(events, wanted))
+        if not found:
+            raise ValueError(f"{path} has no events {wanted!r}: {_advice(events, event)}")
+        processes = sorted({step.process for step in found})
+        for process in processes:
+            mine = [one for one in events if str(one.get("pid", "")) == process] if len(processes) > 1 else events
+            own = _own_times(mine, [step for step in found if step.process == process], path)
+            steps += own
+            ranks += [_rank(path, content, process if len(processes) > 1 else path.name)] * len(own)
+    return _by_worker(ranks, steps, source)
+
+
+def _events(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the whole content of a trace, and its complete events."""
+    try:
+        with open_text(path) as file:
+            content = json.load(file)
+    except (*DAMAGED, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as JSON: {error}") from error
+    if isinstance(content, list):
+        content = {"traceEvents": content}
+    events = content.get("traceEvents") if isinstance(content, dict) else None
+    if not isinstance(events, list):
+        is_spot = isinstance(content, dict) and "gap_seconds" in str(content.get("metadata"))
+        hint = " (counts of machines are for Faults.from_availability)" if is_spot else ""
+        raise ValueError(f"{path} is no trace in Chrome's format: it has no list of traceEvents{hint}")
+    return content, list(_complete(event for event in events if isinstance(event, dict)))
+
+
+def _complete(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the events that have a duration, made of a pair of events (begin, end) where they are recorded so."""
+    begun: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+    for event in events:
+        kind, thread = event.get("ph"), (event.get("pid"), event.get("tid"))
+        if not isinstance(event.get("ts"), int | float):
+            continue
+        if kind == "X" and isinstance(event.get("dur"), int | float):
+            yield event
+        elif kind == "B":
+            begun.setdefault(thread, []).append(event)
+        elif kind == "E" and begun.get(thread):
+            first = begun[thread].pop()
+            yield {**first, "dur": event["ts"] - first["ts"]}
+
+
+def _steps(events: Iterable[dict[str, Any]], wanted: str) -> Iterator[Step]:
+    """Yield the steps of a trace: events whose name is ``wanted``, maybe followed by # and the number of the step."""
+    pattern = re.compile(re.escape(wanted) + r"(?:#(\d+))?")
+    for event in events:
+        match = pattern.fullmatch(str(event.get("name", "")))
+        if match and event.get("cat") != GPU_COPY_OF_A_STEP:
+            number = None if match[1] is None else int(match[1])
+            yield Step(number, str(event.get("pid", "")), float(event["ts"]), float(event["dur"]))
+
+
+def _advice(events: list[dict[str, Any]], event: str | None) -> str:
+    if event is not None:
+        names = list(dict.fromkeys(str(one.get("name", "")).partition("#")[0] for one in events))
+        return f"its events are {', '.join(map(repr, names[:8]))}{' and others' if len(names) > 8 else ''}"
+    return "call profiler.step() after every step of the training loop, or name the events that are steps with event="
+
+
+def _own_times(events: list[dict[str, Any]], steps: list[Step], path: Path) -> list[Step]:
+    """Return the steps without the time in which their rank only waited for others."""
+    by_category = [event for event in events if event.get("cat") in ON_GPU] or [
+        event for event in events if event.get("cat") in ON_CPU
+    ]
+    computing = _intervals(event for event in by_category if not _communicates(event))
+    busy = np.concatenate([computing, _intervals(event for event in events if _communicates(event))])
+    own = []
+    for step in steps:
+        end = step.start + step.duration
+        waiting = _length(busy, step.start, end) - _length(computing, step.start, end)
+        if not step.duration - waiting > 0:
+            raise ValueError(f"{path}: a step at ts {step.start:.0f} of process {step.process} computes nothing")
+        own.append(Step(step.number, step.process, step.start, step.duration - waiting))
+    return own
+
+
+def _communicates(event: dict[str, Any]) -> bool:
+    return COMMUNICATION.match(str(event.get("name", ""))) is not None
+
+
+def _intervals(events: Iterable[dict[str, Any]]) -> Floats:
+    """Return a row (start, end) for every event."""
+    return np.array([(event["ts"], event["ts"] + event["dur"]) for event in events], dtype=np.float64).reshape(-1, 2)
+
+
+def _length(intervals: Floats, start: float, end: float) -> float:
+    """Return how much of the time from start to end is covered by the intervals."""
+    inside = intervals[(intervals[:, 1] > start) & (intervals[:, 0] < end)].clip(start, end)
+    if not len(inside):
+        return 0.0
+    inside = inside[np.argsort(inside[:, 0], kind="stable")]
+    covered = np.maximum.accumulate(inside[:, 1])
+    before = np.concatenate([[start], covered[:-1]])
+    return float(np.maximum(0.0, inside[:, 1] - np.maximum(inside[:, 0], before)).sum())
+
+
+def _rank(path: Path, content: dict[str, Any], otherwise: str) -> str:
+    """Return the rank of a trace: as it says itself, or as the name of its file says, or else ``otherwise``."""
+    told = content.get("distributedInfo")
+    if isinstance(told, dict) and "rank" in told:
+        return str(told["rank"])
+    named = re.search(r"rank[-_]?(\d+)", path.name, re.IGNORECASE)
+    return named[1] if named else otherwise
+
+
+def _by_worker(ranks: list[str], steps: list[Step], source: str) -> WorkerTimes:
+    names, workers = numbered(ranks)
+    starts = np.array([step.start for step in steps])
+    order = np.lexsort((starts, workers))
+    numbers = [step.number for step in steps]
+    known = all(number is not None for number in numbers)
+    if known:
+        _check_no_step_twice(ranks, numbers, source)
+    return WorkerTimes(
+        seconds=np.array([step.duration for step in steps])[order] * MICROSECOND,
+        offsets=offsets_of(np.bincount(workers)),
+        source=source,
+        steps=np.array(numbers, dtype=np.int64)[order] if known else None,
+        names=() if names == [str(place) for place in range(len(names))] else tuple(names),
+    )
+
+
+def _check_no_step_twice(ranks: list[str], numbers: list[int | None], source: str) -> None:
+    seen: set[tuple[str, int | None]] = set()
+    for rank, number in zip(ranks, numbers, strict=True):
+        if (rank, number) in seen:
+            raise ValueError(f"{source}: rank {rank} has step {number} twice: pass the traces of one run only")
+        seen.add((rank, number))

@@ -1,0 +1,113 @@
+"""``nw.bench``: all methods on the same problems and clusters, each tuned with as many trials."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from nowait.core import checks
+from nowait.engines.progress import Progress
+from nowait.engines.simulator.sweep import num_cores
+from nowait.engines.watch import Watch
+from nowait.studies.bench.folder import BenchFolder
+from nowait.studies.bench.jobs import PHASE_COST, Job, compute_in, computed
+from nowait.studies.bench.measuring import Entry
+from nowait.studies.bench.own_methods import own_contender
+from nowait.studies.bench.phase import PhaseEntry
+from nowait.studies.bench.result import Bench
+from nowait.studies.bench.suite import Suite, suite
+
+
+def bench(
+    tier: str = "small",
+    *,
+    folder: str | Path,
+    methods: Iterable[str] = (),
+    problems: Iterable[str] | None = None,
+    processes: int | None = None,
+    progress: bool | None = None,
+) -> Bench:
+    """Compare all methods on the problems and clusters of a frozen suite, in virtual time.
+
+    ``tier`` is small (five minutes on two cores) or full (an hour; needs PyTorch). Every method has the same number of
+    trials for its parameters, update and stepsize, on tuning seeds; its best setting then runs with other seeds. The
+    result is the time until the loss is at or below the problem's target. ``methods`` are further methods,
+    ``file.py:name``; ``problems`` limits the problems.
+
+    Every result is written to ``folder`` when it is complete: after an interruption the same call computes the rest.
+    Ctrl-C and SIGTERM raise ``nw.Interrupted``. ``processes`` None uses all cores.
+    """
+    chosen, own, wanted = checked_request(tier, methods, problems)
+    processes = num_cores() if processes is None else checks.at_least(1, processes, "processes", "one has to compute")
+    return run_suite(chosen, Path(folder), own=own, problems=wanted, processes=processes, progress=progress)
+
+
+def checked_request(
+    tier: str, methods: Iterable[str], problems: Iterable[str] | None
+) -> tuple[Suite, tuple[str, ...], tuple[str, ...] | None]:
+    """Return the suite, the user's own methods and the problems, or raise before anything is computed."""
+    chosen, own = suite(tier), tuple(dict.fromkeys(methods))
+    for text in own:
+        own_contender(text)
+    return chosen, own, _checked_problems(chosen, problems)
+
+
+def run_suite(
+    chosen: Suite,
+    folder: Path,
+    *,
+    own: tuple[str, ...] = (),
+    problems: tuple[str, ...] | None = None,
+    processes: int = 0,
+    progress: bool | None = None,
+) -> Bench:
+    """Compute what is missing in the folder, and return all results. Without processes, this one computes."""
+    kept = BenchFolder.open_or_create(folder, chosen)
+    jobs = missing_jobs(chosen, kept, own, problems)
+    total = sum(job.cost for job in jobs)
+    done = 0.0
+    with Watch() as watch, Progress(f"benchmark, {len(jobs):,} results to compute", progress) as bar:
+        for job, result in _results(chosen, jobs, processes, watch.check):
+            keep = kept.add if isinstance(result, Entry) else kept.add_phase
+            keep(result)  # type: ignore[arg-type]
+            done += job.cost
+            bar.show(done / total)
+    return Bench.load(folder)
+
+
+def missing_jobs(
+    chosen: Suite, kept: BenchFolder, own: tuple[str, ...] = (), problems: tuple[str, ...] | None = None
+) -> list[Job]:
+    """Return the jobs whose results are not in the folder."""
+    tasks = [task for task in chosen.tasks((*chosen.methods, *own)) if problems is None or task.problem in problems]
+    points = chosen.phases.points() if problems is None else []
+    done = kept.entries().keys() | kept.phases().keys()
+    work = [(task, chosen.workload(task.problem).cost) for task in tasks]
+    every: list[tuple[Any, float]] = [*work, *((point, PHASE_COST) for point in points)]
+    return [Job(chosen.name, kept.path, item, cost) for item, cost in every if item.key not in done]
+
+
+def _results(
+    chosen: Suite, jobs: list[Job], processes: int, check: Callable[[], None]
+) -> Iterator[tuple[Job, Entry | PhaseEntry]]:
+    if processes:
+        yield from computed(jobs, min(processes, len(jobs)) or 1, check)
+        return
+    for job in jobs:
+        check()
+        yield job, compute_in(chosen, job)
+
+
+def _checked_problems(chosen: Suite, problems: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Return the problems to compute, or raise if one is not in the suite or needs PyTorch, which is missing."""
+    names = [workload.problem.name for workload in chosen.workloads]
+    wanted = None if problems is None else tuple(checks.one_of(name, names, "the problem") for name in problems)
+    torch_ones = [name for name in (wanted or names) if not chosen.workload(name).problem.same_bits]
+    if torch_ones and importlib.util.find_spec("torch") is None:
+        others = " ".join(f"--problem {name}" for name in names if name not in torch_ones)
+        raise ValueError(
+            f"{' and '.join(torch_ones)} need PyTorch: pip install 'nowait[pytorch]', or leave them out with {others}"
+        )
+    return wanted

@@ -1,0 +1,58 @@
+"""Methods of the user's own in the benchmark: ``my_method.py:Mine``."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from nowait.core import Method, checks
+from nowait.studies.bench.contenders import EITHER, PLAIN, Contender, Make
+
+TRIED = 0.01
+"""The stepsize with which a method is made once, to check it."""
+
+
+@cache
+def own_contender(text: str) -> Contender:
+    """Return the search space of ``file.py:name``.
+
+    The name is a class or function of the stepsize, or a dictionary of such functions, one for each choice of
+    parameters. Momentum is tried as well, unless the method makes its own update.
+    """
+    place, colon, name = text.rpartition(":")
+    if not colon or not place.endswith(".py"):
+        raise ValueError(f"a method of your own is given as file.py:name, got {text!r}")
+    made = getattr(_module(Path(place)), name, None)
+    if made is None:
+        raise ValueError(f"{place} has no {name}")
+    choices = {str(key): value for key, value in made.items()} if isinstance(made, Mapping) else {"": made}
+    methods = [_checked(make, text) for make in choices.values()]
+    own_updates = any(method.makes_its_own_update for method in methods)
+    return Contender(choices, updates=PLAIN if own_updates else EITHER)
+
+
+def _checked(make: Make, text: str) -> Method:
+    if not callable(make):
+        raise TypeError(f"{text} must be a class or a function of the stepsize, or a dictionary of them, got {make!r}")
+    try:
+        method: Any = make(TRIED)
+    except TypeError as error:
+        raise TypeError(f"{text} is called with the stepsize alone, a number: {error}") from None
+    return checks.instance(method, Method, f"what {text} makes", "a subclass of nw.Method")
+
+
+@cache
+def _module(path: Path) -> Any:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"nowait_bench_{path.stem}", path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module

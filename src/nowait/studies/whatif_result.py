@@ -1,0 +1,194 @@
+"""The result of ``nw.whatif``: numbers, a table that fits 80 columns, and sentences."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from nowait.core.types import Floats
+from nowait.recording.files import write_json
+from nowait.theory import Speedup
+
+WIDTH = 80
+WORTH = 0.10
+"""Asynchrony is worth a try if it saves at least this share of the time, at the lower end of the range.
+
+Stale gradients cost some of it: Alibaba's job 1 would compute its gradients 10 % sooner, and in a simulation
+(``nw.plan``) it reaches a loss not any sooner.
+"""
+FIRST_OF_ALL = "the first m of n: best is all of them"
+FIGURE, DATA = "whatif.png", "whatif.json"
+
+
+@final
+@dataclass(frozen=True)
+class Alternative:
+    """One way to compute the gradients of the job."""
+
+    name: str
+    seconds: float
+    """How long the gradients of all recorded steps take."""
+    saved: float
+    """The share of the synchronous job's time that is saved; below 0 if it takes longer."""
+    low: float
+    """The lower end of the range of ``saved``."""
+    high: float
+    """The upper end of the range of ``saved``."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WhatIf:
+    """How much sooner a recorded synchronous job would compute its gradients without waiting."""
+
+    source: str
+    steps: int
+    """How many steps were compared."""
+    speedup: Speedup
+    """The numbers that follow from the mean times of the workers by formula."""
+    slowest: str
+    """The worker with the longest mean time."""
+    waiting: float
+    """The share of their time that workers would wait for others in synchronous steps."""
+    alternatives: tuple[Alternative, ...]
+    """The synchronous job first, the asynchronous one last."""
+    quantiles: Floats
+    """The 5 %, 50 % and 95 % quantiles of the times of each worker: a row for every worker."""
+    names: tuple[str, ...]
+    """What the record calls the workers."""
+    notes: tuple[str, ...] = ()
+    """What to know about the record."""
+
+    @property
+    def synchronous(self) -> Alternative:
+        """The job with steps that wait for all workers."""
+        return self.alternatives[0]
+
+    @property
+    def asynchronous(self) -> Alternative:
+        """The job without any waiting."""
+        return self.alternatives[-1]
+
+    @property
+    def best_synchronous(self) -> Alternative:
+        """The fastest alternative that is not asynchronous."""
+        return min(self.alternatives[:-1], key=lambda one: one.seconds)
+
+    @property
+    def worth_it(self) -> bool:
+        """True if asynchrony saves at least 10 % of the time, at the lower end of the range."""
+        return self.asynchronous.low >= WORTH
+
+    @property
+    def verdict(self) -> str:
+        """Whether asynchrony is worth a try, in one sentence."""
+        saved = f"{_percent(self.asynchronous.saved)} of the time ({_range(self.asynchronous)})"
+        if not self.worth_it:
+            return f"Not worth it: asynchrony would save {saved}, and old gradients can cost as much."
+        return f"Worth a try: asynchrony would save {saved}, or less if old gradients are worth less."
+
+    @property
+    def comparison(self) -> str:
+        """How much sooner the job would end in each way, in one sentence."""
+        left_out, first = self.alternatives[1], self.alternatives[-2]
+        ending = "" if first.name == FIRST_OF_ALL else f", {_sooner(first.saved)} with {first.name.partition(',')[0]}"
+        return (
+            f"This job would end {_sooner(self.asynchronous.saved)} asynchronously, {_sooner(left_out.saved)} with its "
+            f"slowest worker left out{ending}."
+        )
+
+    @property
+    def for_a_manager(self) -> str:
+        """The result in one sentence without technical words."""
+        waiting = f"the machines of this job spend {_percent(self.waiting)} of their time waiting for the slowest one"
+        if not self.worth_it:
+            return f"For a manager: {waiting}, which is too little to change anything."
+        hours = 100 * (1 - self.asynchronous.saved)
+        return (
+            f"For a manager: {waiting}; without it, the work of 100 hours could be done in {hours:.0f}, "
+            "if a trial confirms it."
+        )
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the numbers mean."""
+        gain = self.speedup
+        by_formula = (
+            f"From mean times alone s_max/HM = {gain.speedup:.2f} (Table 2 of the paper); worker {self.slowest} is the "
+            f"slowest. Workers wait {_percent(self.waiting)} of their time."
+        )
+        limit = (
+            f"This counts gradients, and only computing. Without waiting they have a delay of {gain.workers} steps on "
+            f"average, those of worker {self.slowest} of about {gain.max_delay:.0f}. Unless noise is what limits "
+            "progress, a delayed gradient is worth less than a fresh one: the savings are upper limits. nowait plan "
+            "--trace simulates the time to a loss, with --problem on your own problem."
+        )
+        return [self.comparison, self.verdict, *self._simpler(), by_formula, limit, *self.notes, self.for_a_manager]
+
+    def as_dictionary(self) -> dict[str, Any]:
+        """Return the result as text and numbers."""
+        return {
+            "source": self.source,
+            "workers": self.speedup.workers,
+            "steps": self.steps,
+            "worth_it": self.worth_it,
+            "speedup_by_formula": self.speedup.speedup,
+            "max_delay": self.speedup.max_delay,
+            "slowest": self.slowest,
+            "waiting": self.waiting,
+            "alternatives": [vars(one) for one in self.alternatives],
+            "sentences": self.sentences,
+        }
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the numbers as JSON and the figure into a folder, which is made if it does not exist."""
+        from nowait.plots import whatif
+
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        write_json(target / DATA, self.as_dictionary())
+        whatif(self).savefig(target / FIGURE, dpi=150)
+        return target
+
+    def __str__(self) -> str:
+        heading = f"{self.source}: {self.speedup.workers} workers, {self.steps:,} steps"
+        return "\n".join([_wrapped(heading), "", *self._table(), "", *map(_wrapped, self.sentences)])
+
+    def _table(self) -> list[str]:
+        lines = [f"{'the same gradients':<41}{'seconds':>10}{'ends sooner':>13}  {'range (95 %)':>14}"]
+        for one in self.alternatives:
+            ends = "" if one is self.synchronous else f"{_percent(one.saved):>13}  {_range(one):>14}"
+            lines.append(f"{one.name:<41}{one.seconds:>10.4g}{ends}")
+        return lines
+
+    def _simpler(self) -> list[str]:
+        """Return a sentence about a synchronous alternative that saves enough too."""
+        best = self.best_synchronous
+        if best.low < WORTH:
+            return []
+        return [f"Without asynchrony, '{best.name}' would save {_percent(best.saved)} ({_range(best)})."]
+
+
+def _wrapped(line: str) -> str:
+    """Return a sentence in lines of 80 columns; no line begins with a per cent sign."""
+    kept = textwrap.fill(line.replace(" %", "\N{NO-BREAK SPACE}%"), WIDTH, subsequent_indent="  ")
+    return kept.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def _percent(share: float) -> str:
+    return f"{_whole(share)} %"
+
+
+def _range(one: Alternative) -> str:
+    return f"{_whole(one.low)} to {_whole(one.high)} %"
+
+
+def _whole(share: float) -> str:
+    """Return a share in per cent, rounded, with the sign that is used in print."""
+    return str(round(100 * share)).replace("-", "−")
+
+
+def _sooner(share: float) -> str:
+    return f"{_percent(abs(share))} {'sooner' if share >= 0 else 'later'}"

@@ -1,0 +1,171 @@
+"""What waiting costs a recorded job: by hand, against simulations, on the command line."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import nowait as nw
+from nowait.cli import app
+from nowait.speeds import Recorded
+from nowait.studies.sources import Source
+
+RUNNER = CliRunner()
+STRAGGLER = Recorded.of([[1.0, 1.0], [1.0, 1.0], [10.0, 10.0]])
+EQUAL = Recorded.of([[1.0, 1.0, 1.0]] * 4)
+PROBLEM = nw.problems.NoisyQuadratic(dimension=2)
+
+
+def by_name(found):
+    return {one.name: one for one in found.alternatives}
+
+
+def test_the_savings_of_a_straggler_are_those_computed_by_hand():
+    found = nw.whatif(STRAGGLER)
+    ways = by_name(found)
+    assert ways["synchronous, waiting for all"].seconds == 20.0
+    assert ways["without its slowest worker"].seconds == pytest.approx(6 / 2 * 1.0)
+    assert ways["the first 2 of 3, rest cancelled"].seconds == pytest.approx(6 / 2 * 1.0)
+    assert found.asynchronous.seconds == pytest.approx(6 / 2.1)
+    assert found.asynchronous.saved == pytest.approx(1 - 6 / 2.1 / 20)
+    assert found.waiting == pytest.approx(1 - 4 / 10)
+    assert found.speedup.speedup == nw.theory.speedup([1, 1, 10]).speedup
+
+
+def test_it_says_when_asynchrony_is_not_worth_it():
+    found = nw.whatif(EQUAL)
+    assert not found.worth_it
+    assert found.asynchronous.saved == 0.0
+    assert "Not worth it: asynchrony would save 0 % of the time (0 to 0 %)" in str(found)
+    assert "too little to change anything" in found.for_a_manager
+    assert nw.whatif(STRAGGLER).worth_it
+    assert "Worth a try: asynchrony would save 86 % of the time" in str(nw.whatif(STRAGGLER))
+
+
+@pytest.mark.parametrize(
+    ("job", "formula", "worth_it"), [(1, "1.07", False), (2, "1.13", True), (3, "1.07", False), (4, "3.26", True)]
+)
+def test_the_four_jobs_of_alibaba(job, formula, worth_it):
+    found = nw.whatif(nw.speeds.alibaba(job))
+    assert found.worth_it is worth_it
+    assert f"s_max/HM = {formula} " in str(found)
+    assert found.asynchronous.low < found.asynchronous.saved < found.asynchronous.high
+    assert max(map(len, str(found).splitlines())) <= 80
+
+
+def test_the_times_agree_with_simulations_of_the_methods():
+    recorded = nw.speeds.alibaba(4)
+    found = nw.whatif(recorded)
+    rest = Recorded.of([recorded.seconds[worker] for worker in (1, 2, 3, 4, 9)])
+    methods = {
+        "synchronous, waiting for all": (nw.MinibatchSGD(1e-9), recorded),
+        "without its 5 slowest workers": (nw.MinibatchSGD(1e-9), rest),
+        "the first 5 of 10, rest cancelled": (nw.MSynchronousSGD(1e-9, m=5, cancel=True), recorded),
+        "asynchronous": (nw.AsynchronousSGD(1e-9), recorded),
+    }
+    gradients = 10 * found.steps
+    for name, (method, speeds) in methods.items():
+        run = nw.simulate(PROBLEM, method, speeds, gradients=gradients, evaluate_every=10**9, progress=False)
+        assert by_name(found)[name].seconds == pytest.approx(run.stats.seconds, rel=0.03), name
+
+
+def test_only_steps_with_times_of_all_workers_count(tmp_path):
+    path = tmp_path / "job.csv"
+    path.write_text("worker,seconds,step\n0,1,5\n0,2,6\n1,9,6\n1,3,7\n")
+    found = nw.whatif(Recorded.read(path))
+    assert found.synchronous.seconds == 9.0
+    assert "Of 3 steps, 1 have times of all workers" in found.notes[0]
+    assert "Only 1 steps were recorded" in found.notes[1]
+
+
+def test_without_steps_times_are_matched_by_their_order():
+    found = nw.whatif(Recorded.of([[1.0, 2.0, 3.0, 1.0], [2.0, 1.0]]))
+    assert found.synchronous.seconds == 2 + 2 + 3 + 1
+    assert "matched by their order" in found.notes[0]
+
+
+def test_a_range_is_wider_when_slow_phases_are_long():
+    phases = np.where(np.arange(400) % 200 < 100, 1.0, 5.0)
+    shuffled = phases[np.random.default_rng(0).permutation(400)]
+    long, short = (nw.whatif(Recorded.of([times, np.ones(400)])).asynchronous for times in (phases, shuffled))
+    assert long.high - long.low > 2 * (short.high - short.low)
+
+
+def test_ranges_depend_on_the_seed_only():
+    job = nw.speeds.alibaba(1)
+    first, again, other = (nw.whatif(job, seed=seed).asynchronous for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+    assert first.saved == other.saved
+
+
+def test_the_figure_shows_workers_and_alternatives():
+    found = nw.whatif(STRAGGLER)
+    workers, ways = nw.plots.whatif(found).axes
+    assert [text.get_text() for text in workers.get_xticklabels()] == ["0", "1", "2"]
+    assert [bar.get_width() for bar in ways.patches] == pytest.approx(
+        [100 * (1 - one.saved) for one in found.alternatives]
+    )
+    with pytest.raises(TypeError, match=r"whatif draws the result of nw.whatif, got 3"):
+        nw.plots.whatif(3)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="lists of times has times of one worker only, which waits for nobody"):
+        nw.whatif(Recorded.of([[1.0, 2.0]]))
+    with pytest.raises(TypeError, match=r"recorded must be a nowait Recorded such as nw.speeds.Recorded.read"):
+        nw.whatif("trace.parquet")
+    with pytest.raises(ValueError, match="resamples must be an integer of at least 2, got 1"):
+        nw.whatif(STRAGGLER, resamples=1)
+
+
+def test_the_command_prints_and_writes_what_waiting_costs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.csv").write_text("host,ms\na,1\nb,1\nc,10\na,1\nb,1\nc,10\n")
+    columns = ["--worker-column", "host", "--seconds-column", "ms", "--unit", "ms"]
+    result = RUNNER.invoke(app, ["whatif", "job.csv", *columns])
+    assert result.exit_code == 0, result.output
+    assert "worker c is the\n  slowest" in result.output
+    assert "For a manager: the machines of this job spend 60 % of their time waiting" in result.output
+    assert (tmp_path / "runs/whatif-1/whatif.png").read_bytes().startswith(b"\x89PNG")
+    stored = json.loads((tmp_path / "runs/whatif-1/whatif.json").read_text())
+    assert stored["alternatives"][0]["seconds"] == pytest.approx(0.02)
+    result = RUNNER.invoke(app, ["whatif", "alibaba:4", "--json", "--folder", "four"])
+    assert json.loads(result.stdout)["speedup_by_formula"] == pytest.approx(3.26, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing.csv"], "nothing.csv does not exist"),
+        (["alibaba:5"], "job must be at most 4, got 5"),
+        (["alibaba:four"], "are alibaba:1 to alibaba:4, got alibaba:four"),
+        (["alibaba:4", "--unit", "ms"], "omit options that describe a file"),
+        (["alibaba:4", "--folder", "."], ". exists: choose another --folder"),
+    ],
+)
+def test_the_command_refuses_wrong_options_before_it_writes_anything(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    result = RUNNER.invoke(app, ["whatif", *arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert words in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_takes_recorded_jobs_with_their_averages():
+    source = Source.of_speeds(STRAGGLER, seed=0)
+    assert source.seconds.tolist() == [1.0, 1.0, 10.0]
+    assert (source.rate, source.round_seconds) == (2.1, 10.0)
+    assert source.words == "lists of times: 3 workers, 6 times"
+
+
+def test_the_other_commands_take_recorded_jobs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.csv").write_text("worker,seconds\n0,1\n1,1\n2,10\n")
+    planned = RUNNER.invoke(app, ["plan", "--trace", "job.csv", "--gradients", "300", "--seeds", "1", "--json"])
+    assert planned.exit_code == 0, planned.output
+    assert json.loads(planned.stdout)["source"] == "job.csv: 3 workers, 3 times"
+    made = RUNNER.invoke(app, ["simulate", "--speeds", "job.csv", "--steps", "50", "--stepsize", "0.001"])
+    assert made.exit_code == 0, made.output
+    assert set(nw.load("runs/simulate-1").trace.compute_seconds) == {1.0, 10.0}
