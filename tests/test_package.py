@@ -71,7 +71,17 @@ def test_the_fixed_names_of_the_public_api():
         assert callable(getattr(nw, name))
     for name in ("GradientTable", "RingleaderASGD", "RandomAssignment", "Constant", "DelayAdaptive"):
         assert callable(getattr(nw, name))
-    for name in ("Fixed", "Exponential", "LogNormal", "Pareto", "TimeVarying", "UpDown", "Adversary", "BySample"):
+    for name in (
+        "Fixed",
+        "Exponential",
+        "LogNormal",
+        "HalfNormal",
+        "Pareto",
+        "TimeVarying",
+        "UpDown",
+        "Adversary",
+        "BySample",
+    ):
         assert callable(getattr(nw.speeds, name))
     for name in ("LeastSquares", "LogisticRegression", "NoisyQuadratic"):
         assert callable(getattr(nw.problems, name))

@@ -91,7 +91,22 @@ from nowait.recording import (
     load,
 )
 from nowait.reports import write_report as report
-from nowait.studies import Bench, Race, Tolerance, Tuning, WhatIf, bench, certify, plan, race, tolerance, tune, whatif
+from nowait.studies import (
+    Bench,
+    Race,
+    Reproduction,
+    Tolerance,
+    Tuning,
+    WhatIf,
+    bench,
+    certify,
+    plan,
+    race,
+    reproduce,
+    tolerance,
+    tune,
+    whatif,
+)
 
 if TYPE_CHECKING:
     from nowait import plots
@@ -156,6 +171,7 @@ __all__ = [
     "RandomIterate",
     "RayCluster",
     "RennalaSGD",
+    "Reproduction",
     "RescaledASGD",
     "RingleaderASGD",
     "RingmasterASGD",
@@ -194,6 +210,7 @@ __all__ = [
     "race",
     "replay",
     "report",
+    "reproduce",
     "resume",
     "rules",
     "schedules",

@@ -28,6 +28,10 @@ def test_random_durations_have_their_distributions():
     pareto = durations(SPEEDS.Pareto(2.0, shape=1.5, workers=1))
     assert pareto.min() >= 2.0
     assert (pareto > 4.0).mean() == pytest.approx(0.5**1.5, rel=0.05)
+    half_normal = durations(SPEEDS.HalfNormal(2.0, scale=3.0, workers=1))
+    assert half_normal.min() >= 2.0
+    assert half_normal.mean() == pytest.approx(2.0 + 3.0 * math.sqrt(2 / math.pi), rel=0.02)
+    assert (half_normal > 5.0).mean() == pytest.approx(0.317, abs=0.01)
 
 
 def test_durations_are_a_pure_function_of_seed_worker_and_job():

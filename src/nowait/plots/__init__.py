@@ -1,7 +1,17 @@
 """Figures of runs, with matplotlib."""
 
 from nowait.plots.bench_figures import phases, profiles
-from nowait.plots.figures import delays, errors, longest_delay, race, sweep, timeline, tolerance, work_share
+from nowait.plots.figures import (
+    delays,
+    errors,
+    longest_delay,
+    race,
+    reproduction,
+    sweep,
+    timeline,
+    tolerance,
+    work_share,
+)
 from nowait.plots.whatif import whatif
 
 __all__ = [
@@ -11,6 +21,7 @@ __all__ = [
     "phases",
     "profiles",
     "race",
+    "reproduction",
     "sweep",
     "timeline",
     "tolerance",

@@ -146,6 +146,36 @@ def tolerance(study: Any) -> Figure:
     return figure
 
 
+def reproduction(found: Any) -> Figure:
+    """Plot the errors of every method, from the result of ``nw.reproduce``: two panels in a row.
+
+    A line is the median over the seeds, with the range as a band. A method that diverged is named in the legend only.
+    """
+    columns = min(2, len(found.panels))
+    rows = -(-len(found.panels) // columns)
+    figure = Figure(figsize=(5.2 * columns, 3.6 * rows), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, panel in zip(places, found.panels, strict=False):
+        curves = [curve for curve in found.curves if curve.panel == panel]
+        for curve, style in zip(curves, _styles(len(curves)), strict=True):
+            _draw_reproduced(axes, curve, style)
+        axes.set(title=panel, xlabel=LABELS[curves[0].axis], ylabel="F(x) − F*", yscale="log")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="x-small")
+    for axes in places[len(found.panels) :]:
+        axes.set_axis_off()
+    return figure
+
+
+def _draw_reproduced(axes: Axes, curve: Any, style: dict[str, Any]) -> None:
+    if curve.diverged:
+        axes.plot([], [], label=f"{curve.label}: diverged", **style)
+        return
+    grid, low, middle, high = _band(list(zip(curve.x, curve.errors, strict=True)))
+    axes.plot(grid, middle, label=curve.label, **style)
+    axes.fill_between(grid, low, high, color=style["color"], alpha=0.15)
+
+
 def _draw_losses(axes: Axes, rows: Sequence[Any], label: str, colour: str, line: str) -> None:
     """Draw one line of a tolerance study, with its range; rows of which most diverged are crosses at the top."""
     for row in rows:

@@ -13,17 +13,20 @@ class Interrupted(KeyboardInterrupt):
     """Raised when Ctrl-C, or another signal that ends a process, stops the work before it is complete.
 
     It is a ``KeyboardInterrupt``, so a loop around the call ends too. ``signal`` is the name of the signal, ``run`` the
-    partial run of a simulation, ``race`` and ``tolerance`` the partial result of such a study; each is None if there is
-    none.
+    partial run of a simulation, ``race``, ``tolerance`` and ``reproduction`` the partial result of such a study; each
+    is None if there is none.
     """
 
-    def __init__(self, signal: str, *, run: Run | None = None, race: Any = None, tolerance: Any = None) -> None:
+    def __init__(
+        self, signal: str, *, run: Run | None = None, race: Any = None, tolerance: Any = None, reproduction: Any = None
+    ) -> None:
         words = f"{signal} ended the work" if run is None else run.stats.advice or f"{signal} ended the run"
         super().__init__(words)
         self.signal = signal
         self.run = run
         self.race = race
         self.tolerance = tolerance
+        self.reproduction = reproduction
 
     @classmethod
     def of(cls, run: Run) -> Self:

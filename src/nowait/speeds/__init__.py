@@ -6,7 +6,7 @@ from nowait.speeds.changing_speeds import TimeVarying, UpDown
 from nowait.speeds.clock import Clock, Finished
 from nowait.speeds.communication import Communication
 from nowait.speeds.faults import Faults
-from nowait.speeds.random_speeds import BySample, Exponential, Fixed, LogNormal, Pareto
+from nowait.speeds.random_speeds import BySample, Exponential, Fixed, HalfNormal, LogNormal, Pareto
 from nowait.speeds.recorded import Recorded
 from nowait.speeds.speeds import Speeds, Timing
 
@@ -19,6 +19,7 @@ __all__ = [
     "Faults",
     "Finished",
     "Fixed",
+    "HalfNormal",
     "LogNormal",
     "Pareto",
     "Recorded",

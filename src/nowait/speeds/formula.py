@@ -10,7 +10,7 @@ import numpy as np
 from nowait.core.randomness import Stream
 from nowait.core.types import Floats, Integers
 
-FIXED, EXPONENTIAL, LOG_NORMAL, PARETO, RECORDED = range(5)
+FIXED, EXPONENTIAL, LOG_NORMAL, PARETO, RECORDED, HALF_NORMAL = range(6)
 NO_SECONDS = np.zeros(1)
 NO_OFFSETS = np.zeros(1, np.int64)
 LONGEST_BLOCK = 64

@@ -9,7 +9,7 @@ import numpy as np
 from nowait.numerics.compiled import compiled
 from nowait.numerics.elementary_kernels import exp, log, power
 from nowait.numerics.random_kernels import child, normal, ticket_key, unit
-from nowait.speeds.formula import EXPONENTIAL, FIXED, LOG_NORMAL, RECORDED
+from nowait.speeds.formula import EXPONENTIAL, FIXED, HALF_NORMAL, LOG_NORMAL, RECORDED
 
 FIRST, SECOND = np.int64(0), np.int64(1)
 """Draw numbers, typed: with literals numba would compile further specialisations of the functions called."""
@@ -31,6 +31,8 @@ def seconds_of(formula: Any, worker: int, job: int) -> Any:
     second = formula.second[worker % formula.second.size]
     if formula.kind == LOG_NORMAL:
         return first * exp(second * normal(child(key, FIRST), child(key, SECOND)))
+    if formula.kind == HALF_NORMAL:
+        return first + second * abs(normal(child(key, FIRST), child(key, SECOND)))
     return first * power(unit(child(key, FIRST)), -1.0 / second)
 
 

@@ -11,6 +11,7 @@ from nowait.core.randomness import Stream
 from nowait.speeds.formula import (
     EXPONENTIAL,
     FIXED,
+    HALF_NORMAL,
     LOG_NORMAL,
     PARETO,
     Formula,
@@ -105,6 +106,38 @@ class LogNormal(Speeds):
     def formula(self, seed: int) -> Formula:
         """Return the distribution with these medians and sigmas."""
         return Formula(LOG_NORMAL, stream_key(Stream(seed, "speed")), self._medians.array, self._sigma.array)
+
+
+@final
+@dataclass
+class HalfNormal(Speeds):
+    """Durations minimum + scale·|z| with z standard normal: never faster than ``minimum``, sometimes slower.
+
+    Simulations of Ringmaster and Ringleader ASGD use these durations, and those of FedBuff use them without a minimum.
+
+    >>> HalfNormal([1.0, 2.0], scale=0.5).num_workers
+    2
+    """
+
+    minimum: Values
+    scale: Values
+    workers: int | None = None
+    num_workers: int = field(init=False, repr=False)
+    _minimum: PerWorker = field(init=False, repr=False, compare=False)
+    _scale: PerWorker = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.num_workers = count_workers(self.minimum, self.workers, "minimum")
+        self._minimum = per_worker(self.minimum, self.num_workers, "minimum")
+        self._scale = per_worker(self.scale, self.num_workers, "scale", zero_allowed=True)
+
+    def timing(self, seed: int) -> Timing:
+        """Return a function that draws minimum + scale·|z|."""
+        return FormulaTiming(self.formula(seed))
+
+    def formula(self, seed: int) -> Formula:
+        """Return the distribution with these minima and scales."""
+        return Formula(HALF_NORMAL, stream_key(Stream(seed, "speed")), self._minimum.array, self._scale.array)
 
 
 @final

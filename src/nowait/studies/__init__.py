@@ -1,4 +1,4 @@
-"""Studies that take many runs: ``race``, ``plan``, ``tune``, ``tolerance``, ``bench``, ``certify``; ``whatif`` takes none."""
+"""Studies that take many runs, such as ``race``, ``tolerance``, ``bench`` and ``reproduce``; ``whatif`` takes none."""
 
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.bench import Bench, bench
@@ -7,6 +7,7 @@ from nowait.studies.certify import Certificate, CertifiedRow, certify
 from nowait.studies.longest_delay import LongestDelay, longest_delay
 from nowait.studies.plan import plan
 from nowait.studies.race import Race, race
+from nowait.studies.reproduce import Reproduction, reproduce
 from nowait.studies.tolerance import tolerance
 from nowait.studies.tolerated import Tolerance, ToleranceRow
 from nowait.studies.tune import Trial, Tuning, tune
@@ -22,6 +23,7 @@ __all__ = [
     "CertifiedRow",
     "LongestDelay",
     "Race",
+    "Reproduction",
     "Simulated",
     "Tolerance",
     "ToleranceRow",
@@ -33,6 +35,7 @@ __all__ = [
     "longest_delay",
     "plan",
     "race",
+    "reproduce",
     "tolerance",
     "tune",
     "whatif",

@@ -3,6 +3,7 @@
 from nowait.cli.commands.bench import bench
 from nowait.cli.commands.folders import check, report
 from nowait.cli.commands.network import drain, serve, worker
+from nowait.cli.commands.reproduce import reproduce
 from nowait.cli.commands.studies import plan, race, sweep, tolerance, tune, whatif
 from nowait.cli.commands.theory import certify, tables
 from nowait.cli.commands.training import replay, resume, simulate, train
@@ -21,6 +22,7 @@ COMMANDS = (
     sweep,
     tune,
     tolerance,
+    reproduce,
     plan,
     whatif,
     bench,

@@ -1,0 +1,82 @@
+"""``nw.reproduce``: published experiments, run again in virtual time and compared with what the papers report."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+from nowait.recording import Interrupted
+from nowait.studies.reproduce import asynchronous_sgd, fedbuff, m_synchronous, rennala, ringleader, ringmaster
+from nowait.studies.reproduce.paper import Paper
+from nowait.studies.reproduce.result import CheckedClaim, Reproduction
+from nowait.studies.reproduce.runs import Runs
+
+_MODULES = (asynchronous_sgd, rennala, ringmaster, ringleader, m_synchronous, fedbuff)
+PAPERS: dict[str, Paper] = {module.PAPER.name: module.PAPER for module in _MODULES}
+"""The reproductions by name."""
+
+__all__ = ["PAPERS", "CheckedClaim", "Reproduction", "paper_named", "reproduce"]
+
+
+def reproduce(
+    name: str,
+    *,
+    quick: bool = False,
+    folder: str | Path | None = None,
+    tell: Callable[[str], None] | None = None,
+    progress: bool | None = None,
+) -> Reproduction:
+    """Run a published experiment again, in virtual time, and compare it with what the paper reports.
+
+    ``name`` is one of "asynchronous-sgd", "rennala", "ringmaster", "ringleader", "m-synchronous" and "fedbuff"; each
+    takes up to three minutes on two cores. ``quick=True`` takes a few seconds: a much smaller setting, to see that it
+    works. With a ``folder``, the figure and the data are written there. ``tell`` is called with a sentence after every
+    method.
+
+    Ctrl-C and SIGTERM raise ``nw.Interrupted`` with the runs so far as ``reproduction``, which are also saved if there
+    is a ``folder``.
+
+    >>> found = reproduce("rennala", quick=True)
+    >>> len(found.claims), found.panels
+    (2, ['20 workers', '100 workers'])
+    """
+    paper = paper_named(name)
+    runs = Runs(paper.panels(quick), tell or (lambda _: None))
+    signal = runs.make_all(progress)
+    found = Reproduction(
+        paper=paper.name,
+        citation=paper.citation,
+        quick=quick,
+        curves=list(runs.measured),
+        claims=[] if signal else _checked(paper, runs),
+        differences=paper.differences,
+        interrupted=bool(signal),
+    )
+    if folder is not None:
+        found.save(folder)
+    if signal:
+        raise Interrupted(signal, reproduction=found)
+    return found
+
+
+def paper_named(name: str) -> Paper:
+    """Return the paper of this name, or raise ValueError with the nearest name.
+
+    >>> paper_named("ringmster")
+    Traceback (most recent call last):
+    ValueError: there is no reproduction 'ringmster'; did you mean 'ringmaster'? There are ...
+    """
+    if name in PAPERS:
+        return PAPERS[name]
+    near = difflib.get_close_matches(str(name), PAPERS, n=1)
+    meant = f"; did you mean {near[0]!r}?" if near else "."
+    raise ValueError(f"there is no reproduction {name!r}{meant} There are {', '.join(PAPERS)}")
+
+
+def _checked(paper: Paper, runs: Runs) -> list[CheckedClaim]:
+    checked = []
+    for claim in paper.claims:
+        verdict = claim.judge(runs.measured)
+        checked.append(CheckedClaim(claim.source, claim.reported, verdict.got, verdict.agreement))
+    return checked
