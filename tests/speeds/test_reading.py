@@ -58,16 +58,41 @@ def test_steps_order_the_times_and_copies_of_rows_count_once(tmp_path):
     assert recorded.times.steps.tolist() == [2, 12, 2]
 
 
+def test_starts_that_are_no_numbers_are_ignored_unless_they_are_asked_for(tmp_path):
+    path = written(tmp_path, "worker,seconds,start\n0,2,2024-05-02T10:00\n0,1,2024-05-01T10:00\n")
+    assert lists(Recorded.read(path)) == [[2.0, 1.0]]
+    with pytest.raises(ValueError, match="column 'start' must be a number, got '2024-05-02T10:00' in row 1"):
+        Recorded.read(path, start="start")
+
+
+def test_a_start_is_not_needed_where_there_are_steps(tmp_path):
+    path = written(tmp_path, "worker,seconds,start,step\n0,2,5.0,2\n0,1,,1\n")
+    assert lists(Recorded.read(path)) == [[1.0, 2.0]]
+
+
+def test_columns_without_a_name_are_harmless(tmp_path):
+    path = written(tmp_path, "worker,seconds,,\n0,2,,\n")
+    assert lists(Recorded.read(path)) == [[2.0]]
+
+
 def test_workers_with_numbers_are_in_their_order(tmp_path):
     recorded = Recorded.read(written(tmp_path, "worker,seconds\n10,1\n9,2\n"))
     assert recorded.times.names == ("9", "10")
 
 
+ALIBABA = ",worker,gpu,time,batch_time_norm\n0,0,25,11,476\n1,1,25,1,1000\n2,0,25,1,509\n"
+
+
 def test_a_table_of_alibaba_is_known_by_its_columns(tmp_path):
-    text = ",worker,gpu,time,batch_time_norm\n0,0,25,11,476\n1,1,25,1,1000\n2,0,25,1,509\n"
-    recorded = Recorded.read(written(tmp_path, text))
+    recorded = Recorded.read(written(tmp_path, ALIBABA))
     assert lists(recorded) == [[0.509, 0.476], [1.0]]
     assert recorded.times.steps.tolist() == [1, 11, 1]
+
+
+def test_a_table_of_alibaba_with_named_columns_is_read_like_any_other(tmp_path):
+    path = written(tmp_path, ALIBABA)
+    recorded = Recorded.read(path, worker="worker", seconds="batch_time_norm", unit="min")
+    assert lists(recorded) == [[476 * 60.0, 509 * 60.0], [60_000.0]]
 
 
 BYTEDANCE = """dp_rank,stage,rank,step,optype,start_ts,duration
@@ -100,6 +125,10 @@ def test_parquet_is_read_like_csv(tmp_path):
     parquet.write_table(empty_cell, tmp_path / "empty.parquet")
     with pytest.raises(ValueError, match="column 'seconds' must be a number, it is empty in row 2"):
         Recorded.read(tmp_path / "empty.parquet")
+    twice = pyarrow.table([[0, 1], [1.0, 2.0], [3.0, 4.0]], names=["rank", "seconds", "seconds"])
+    parquet.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(ValueError, match=r"twice.parquet has two columns 'seconds'"):
+        Recorded.read(tmp_path / "twice.parquet")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and nothing else")
     with pytest.raises(ValueError, match=r"bad.parquet cannot be read as Parquet: "):
         Recorded.read(tmp_path / "bad.parquet")
@@ -187,6 +216,23 @@ def test_processes_that_share_a_trace_are_workers(tmp_path):
     assert (recorded.times.names, lists(recorded)) == (("a", "b"), [[2.0], [0.5]])
 
 
+def test_processes_that_share_a_trace_with_kernels_are_refused(tmp_path):
+    steps = [event("train", 0, 1_000_000, pid=4711), event("train", 0, 2_000_000, pid=4712)]
+    kernel = event("gemm", 0, 500_000, "kernel", pid=0)
+    path = written(tmp_path, json.dumps([*steps, kernel]), "merged.json")
+    with pytest.raises(ValueError, match=r"kernels of GPUs that do not say which process .*: pass one file per rank"):
+        Recorded.read(path, event="train")
+
+
+def test_kernels_of_a_trace_of_one_process_have_the_number_of_the_gpu_as_pid(tmp_path):
+    waiting = event("ncclDevKernel_AllReduce", 500_000, 500_000, "kernel", pid=0)
+    kernel = event("gemm", 0, 500_000, "kernel", pid=0)
+    launching = event("aten::mm", 0, 900_000, "cpu_op", pid=4711)
+    step = event("train", 0, 1_000_000, pid=4711)
+    path = written(tmp_path, json.dumps([step, waiting, kernel, launching]), "rank0.json")
+    assert lists(Recorded.read(path, event="train")) == [[0.5]]
+
+
 def test_events_may_be_pairs_of_begin_and_end(tmp_path):
     pairs = [("B", "train", 0), ("B", "inner", 1), ("E", "", 2), ("E", "", 3_000_000), ("B", "train", 4_000_000)]
     events = [{"ph": kind, "name": name, "ts": time, "pid": 1, "tid": 1} for kind, name, time in pairs]
@@ -218,6 +264,10 @@ def test_the_folder_of_a_run_has_its_compute_times(tmp_path):
         ("a.csv", "worker,seconds,step\n0,1,1.5\n", {}, "column 'step' must be a whole number, got '1.5' in row 1"),
         ("a.csv", "worker,seconds,step\n0,1,4\n1,1,4\n0,2,4\n", {}, "worker 0 has two times for step 4 "),
         ("a.csv", ROWS, {"unit": "hours"}, "unit must be one of 's', 'ms', 'us', 'ns', 'min', got 'hours'"),
+        ("a.csv", ALIBABA, {"unit": "ms"}, r"unit= \(--unit\) cannot be used: .*a.csv is a table of Alibaba"),
+        ("a.csv", BYTEDANCE, {"unit": "ms"}, r"unit= \(--unit\) cannot be used: .*a.csv is a table of ByteDance"),
+        ("a.csv", "worker,seconds, seconds\n0,1,2\n", {}, "a.csv has two columns 'seconds', and only one .* rename"),
+        ("a.csv", "worker,seconds,start\n0,1,2\n0,1,x\n", {}, "column 'start' must be a number, got 'x' in row 2"),
         ("a.csv", ROWS, {"event": "train"}, "event= cannot be used: .*a.csv is a table"),
         ("a.csv.gz", "not compressed", {}, "a.csv.gz cannot be read as CSV: Not a gzipped file"),
         ("a.yaml", "a: 1", {}, "a.yaml is of no known kind: known are CSV"),

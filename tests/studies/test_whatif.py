@@ -13,7 +13,8 @@ from nowait.studies.sources import Source
 
 RUNNER = CliRunner()
 STRAGGLER = Recorded.of([[1.0, 1.0], [1.0, 1.0], [10.0, 10.0]])
-EQUAL = Recorded.of([[1.0, 1.0, 1.0]] * 4)
+TEN_STEPS = Recorded.of([[1.0] * 10, [1.0] * 10, [10.0] * 10])
+EQUAL = Recorded.of([[1.0] * 10] * 4)
 PROBLEM = nw.problems.NoisyQuadratic(dimension=2)
 
 
@@ -35,12 +36,35 @@ def test_the_savings_of_a_straggler_are_those_computed_by_hand():
 
 def test_it_says_when_asynchrony_is_not_worth_it():
     found = nw.whatif(EQUAL)
-    assert not found.worth_it
+    assert found.worth_it is False
     assert found.asynchronous.saved == 0.0
     assert "Not worth it: asynchrony would save 0 % of the time (0 to 0 %)" in str(found)
     assert "too little to change anything" in found.for_a_manager
-    assert nw.whatif(STRAGGLER).worth_it
-    assert "Worth a try: asynchrony would save 86 % of the time" in str(nw.whatif(STRAGGLER))
+    assert nw.whatif(TEN_STEPS).worth_it
+    assert "Worth a try: asynchrony would save 86 % of the time" in str(nw.whatif(TEN_STEPS))
+
+
+def test_one_long_time_in_a_record_gives_no_verdict():
+    seconds = np.ones((10, 20))
+    seconds[3, 7] = 100.0
+    found = nw.whatif(Recorded.of(seconds.tolist()))
+    assert found.asynchronous.low < 0.1
+    assert found.worth_it is None
+    assert found.as_dictionary()["worth_it"] is None
+    cannot_tell = "but the record is too short, or too irregular, to tell"
+    assert found.verdict.startswith("No verdict: asynchrony would save 82 % of the time (0 to ")
+    assert found.verdict.endswith(f", {cannot_tell}.")
+    assert found.for_a_manager.endswith(f"waiting for the slowest one, {cannot_tell} what a change would save.")
+
+
+@pytest.mark.parametrize(("steps", "worth_it"), [(1, None), (9, None), (10, True)])
+def test_a_record_of_few_steps_gives_no_verdict(steps, worth_it):
+    found = nw.whatif(Recorded.of([[1.0] * steps, [1.0] * steps, [10.0] * steps]))
+    assert found.worth_it is worth_it
+    assert ("Worth a try" in str(found)) is (worth_it is True)
+    assert ("Without asynchrony, 'without" in str(found)) is (worth_it is True)
+    is_short = "a record of fewer than 10 steps is too short to tell"
+    assert (is_short in found.verdict, is_short in found.for_a_manager) == (worth_it is None, worth_it is None)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ def times_of_traces(paths: list[Path], event: str | None, source: str) -> Worker
         if not found:
             raise ValueError(f"{path} has no events {wanted!r}: {_advice(events, event)}")
         processes = sorted({step.process for step in found})
+        if len(processes) > 1:
+            _check_no_kernels(events, path)
         for process in processes:
             mine = [one for one in events if str(one.get("pid", "")) == process] if len(processes) > 1 else events
             own = _own_times(mine, [step for step in found if step.process == process], path)
@@ -109,6 +111,15 @@ def _advice(events: list[dict[str, Any]], event: str | None) -> str:
         names = list(dict.fromkeys(str(one.get("name", "")).partition("#")[0] for one in events))
         return f"its events are {', '.join(map(repr, names[:8]))}{' and others' if len(names) > 8 else ''}"
     return "call profiler.step() after every step of the training loop, or name the events that are steps with event="
+
+
+def _check_no_kernels(events: list[dict[str, Any]], path: Path) -> None:
+    """Raise if there are kernels in a trace of several processes: the pid of a kernel is the number of its GPU."""
+    if any(event.get("cat") in ON_GPU for event in events):
+        raise ValueError(
+            f"{path} has steps of several processes, and kernels of GPUs that do not say which process they belong "
+            "to: pass one file per rank, as torch.profiler exports them"
+        )
 
 
 def _own_times(events: list[dict[str, Any]], steps: list[Step], path: Path) -> list[Step]:

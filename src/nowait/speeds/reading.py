@@ -23,7 +23,7 @@ Paths = str | Path | Sequence[str | Path]
 def read_record(paths: Paths, names: dict[str, str | None], unit: str | None, event: str | None) -> WorkerTimes | Trace:
     """Return the times in a file, or in several files of one job. ``names`` are the columns of a table."""
     files = _existing([paths] if isinstance(paths, str | Path) else list(paths))
-    unit_seconds = UNITS[checks.one_of("s" if unit is None else unit, tuple(UNITS), "unit")]
+    unit_seconds = None if unit is None else UNITS[checks.one_of(unit, tuple(UNITS), "unit")]
     given = [f"{name}=" for name, value in {**names, "unit": unit}.items() if value is not None]
     if len(files) == 1 and is_table(files[0]) and files[0].is_file():
         _check_unused(["event="] if event is not None else [], files[0], "is a table")

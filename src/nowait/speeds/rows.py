@@ -24,22 +24,35 @@ ALIBABA = ("worker", "time", "batch_time_norm")
 ALIBABA_LARGEST = 1000.0
 """The published times are normalised: the longest mini-batch of every job takes 1000."""
 BYTEDANCE = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
+FIXED_UNITS = {
+    ALIBABA: "a table of Alibaba, whose times are normalised",
+    BYTEDANCE: "a table of ByteDance, whose times are in seconds",
+}
+"""What is known of the times in published tables, by the columns that such a table has."""
 COMPUTING = ("forward-compute", "backward-compute")
 
 
-def times_of_table(table: Table, names: Mapping[str, str | None], unit_seconds: float) -> WorkerTimes:
-    """Return the times in a table. ``names`` are those of its columns, None where they are the usual ones."""
-    if not any(names.values()):
-        if table.has(*ALIBABA):
-            return _alibaba(table)
-        if table.has(*BYTEDANCE):
-            return _bytedance(table)
+def times_of_table(table: Table, names: Mapping[str, str | None], unit_seconds: float | None) -> WorkerTimes:
+    """Return the times in a table.
+
+    ``names`` are those of its columns, None where they are the usual ones. ``unit_seconds`` is how many seconds a unit
+    of its times has; None if nothing was said, which means seconds.
+    """
+    published = None if any(names.values()) else next((known for known in FIXED_UNITS if table.has(*known)), None)
+    if published is not None:
+        if unit_seconds is not None:
+            raise ValueError(
+                f"unit= (--unit) cannot be used: {table.path} is {FIXED_UNITS[published]}; to read it as any other "
+                "table, name its columns with worker= and seconds="
+            )
+        return _alibaba(table) if published is ALIBABA else _bytedance(table)
     found = {argument: _column(table, argument, name) for argument, name in names.items()}
-    worker, seconds, start, step = (found[argument] for argument in ("worker", "seconds", "start", "step"))
+    worker, seconds, step = (found[argument] for argument in ("worker", "seconds", "step"))
+    start = found["start"] if names["start"] is not None or _start_is_useful(table, found) else None
     return times_of_rows(
         table,
         table.columns[str(worker)],
-        table.durations(str(seconds)) * unit_seconds,
+        table.durations(str(seconds)) * (1.0 if unit_seconds is None else unit_seconds),
         steps=None if step is None else table.integers(step),
         starts=None if start is None else table.numbers(start),
     )
@@ -105,6 +118,11 @@ def _column(table: Table, argument: str, name: str | None) -> str | None:
             f"these: {known}"
         )
     return name
+
+
+def _start_is_useful(table: Table, found: Mapping[str, str | None]) -> bool:
+    """Return whether starts that nobody asked for order the times: without steps, and as numbers, not as text."""
+    return found["start"] is not None and found["step"] is None and table.has_numbers(found["start"])
 
 
 def _without_copies(

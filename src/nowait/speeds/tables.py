@@ -37,6 +37,10 @@ class Table:
         """Return whether there are columns with all these names."""
         return set(names) <= set(self.columns)
 
+    def has_numbers(self, name: str) -> bool:
+        """Return whether any value of a column is a number."""
+        return any(np.isfinite(_number(value)) for value in self.columns[name])
+
     def numbers(self, name: str) -> Floats:
         """Return a column as finite numbers, or raise an error that names the first row that has none."""
         values = self.columns[name]
@@ -97,17 +101,18 @@ def _read_csv(path: Path) -> Table:
         with open_text(path) as file:
             first = file.readline()
             delimiter = max(DELIMITERS, key=first.count)
-            names = next(csv.reader([first], delimiter=delimiter), [])
+            names = [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
             rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
     except DAMAGED as error:
         raise ValueError(f"{path} cannot be read as CSV: {error}") from error
     if not names:
         raise ValueError(f"{path} is empty: its first line must have the names of its columns")
+    _check_no_name_twice(path, names)
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise ValueError(f"{path}: row {number} has {len(row)} values, but there are {len(names)} columns")
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-    return Table(path, {name.strip(): values for name, values in zip(names, columns, strict=True)})
+    return Table(path, dict(zip(names, columns, strict=True)))
 
 
 def _read_parquet(path: Path) -> Table:
@@ -116,10 +121,18 @@ def _read_parquet(path: Path) -> Table:
     except ImportError as error:
         raise ImportError(f"reading {path} needs pyarrow: pip install 'nowait[parquet]'") from error
     try:
+        _check_no_name_twice(path, parquet.read_schema(path).names)
         content = parquet.read_table(path)
     except (ArrowException, OSError) as error:
         raise ValueError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
     return Table(path, {name: _values(content[name]) for name in content.column_names})
+
+
+def _check_no_name_twice(path: Path, names: Sequence[str]) -> None:
+    """Raise if two columns have the same name. Columns without a name, as spreadsheets append them, are harmless."""
+    twice = next((name for place, name in enumerate(names) if name and name in names[:place]), None)
+    if twice is not None:
+        raise ValueError(f"{path} has two columns {twice!r}, and only one of them can be meant: rename or remove one")
 
 
 def _values(column: Any) -> Sequence[Any]:

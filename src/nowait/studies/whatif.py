@@ -13,13 +13,12 @@ from nowait.core.randomness import Stream, below, children
 from nowait.core.types import Floats, Integers
 from nowait.speeds import Recorded
 from nowait.speeds.worker_times import WorkerTimes
-from nowait.studies.whatif_result import FIRST_OF_ALL, Alternative, WhatIf
+from nowait.studies.whatif_result import FEW_STEPS, FIRST_OF_ALL, Alternative, WhatIf
 from nowait.theory import speedup
 
 RANGE = (2.5, 97.5)
 """The percentiles of the resampled jobs that are shown as a range."""
 QUANTILES = (0.05, 0.5, 0.95)
-FEW_STEPS = 10
 
 
 @final
@@ -51,7 +50,8 @@ def whatif(recorded: Recorded, *, resamples: int = 500, seed: int = 0) -> WhatIf
     It compares synchronous steps, which wait for all workers, with asynchronous SGD, with synchronous
     steps without the slowest workers, and with steps that end when the first m of the n workers have finished, for the
     best m. All of them compute the same number of gradients. Ranges hold 95 % of ``resamples`` jobs made of blocks of
-    consecutive steps of the recorded one (a circular block bootstrap).
+    consecutive steps of the recorded one (a circular block bootstrap). The slowest workers and the best m are chosen
+    once, on the whole record, so the ranges of these two ways are a little narrow.
 
     The numbers count gradients in the long run: a stale gradient may be worth less than a fresh one, so they are upper
     limits. ``nw.plan(problem, speeds=recorded)`` simulates the time to a loss.

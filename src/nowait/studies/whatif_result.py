@@ -16,8 +16,12 @@ WORTH = 0.10
 """Asynchrony is worth a try if it saves at least this share of the time, at the lower end of the range.
 
 Stale gradients cost some of it: Alibaba's job 1 would compute its gradients 10 % sooner, and in a simulation
-(``nw.plan``) it reaches a loss not any sooner.
+(``nw.plan``) it does not reach the loss sooner.
 """
+CLEARLY_WORTH = 0.15
+"""A record with such a saving whose range begins below ``WORTH`` does not tell whether asynchrony is worth a try."""
+FEW_STEPS = 10
+"""A record with fewer steps gets no verdict: its range is too rough."""
 FIRST_OF_ALL = "the first m of n: best is all of them"
 FIGURE, DATA = "whatif.png", "whatif.json"
 
@@ -77,14 +81,23 @@ class WhatIf:
         return min(self.alternatives[:-1], key=lambda one: one.seconds)
 
     @property
-    def worth_it(self) -> bool:
-        """True if asynchrony saves at least 10 % of the time, at the lower end of the range."""
-        return self.asynchronous.low >= WORTH
+    def worth_it(self) -> bool | None:
+        """True if asynchrony saves at least 10 % of the time, at the lower end of the range.
+
+        None if the record is too short, or too irregular, to tell.
+        """
+        if self._is_short:
+            return None
+        if self.asynchronous.low >= WORTH:
+            return True
+        return None if self.asynchronous.saved >= CLEARLY_WORTH else False
 
     @property
     def verdict(self) -> str:
         """Whether asynchrony is worth a try, in one sentence."""
         saved = f"{_percent(self.asynchronous.saved)} of the time ({_range(self.asynchronous)})"
+        if self.worth_it is None:
+            return f"No verdict: asynchrony would save {saved}, but {self._cannot_tell}."
         if not self.worth_it:
             return f"Not worth it: asynchrony would save {saved}, and old gradients can cost as much."
         return f"Worth a try: asynchrony would save {saved}, or less if old gradients are worth less."
@@ -103,6 +116,8 @@ class WhatIf:
     def for_a_manager(self) -> str:
         """The result in one sentence without technical words."""
         waiting = f"the machines of this job spend {_percent(self.waiting)} of their time waiting for the slowest one"
+        if self.worth_it is None:
+            return f"For a manager: {waiting}, but {self._cannot_tell} what a change would save."
         if not self.worth_it:
             return f"For a manager: {waiting}, which is too little to change anything."
         hours = 100 * (1 - self.asynchronous.saved)
@@ -156,6 +171,16 @@ class WhatIf:
         heading = f"{self.source}: {self.speedup.workers} workers, {self.steps:,} steps"
         return "\n".join([_wrapped(heading), "", *self._table(), "", *map(_wrapped, self.sentences)])
 
+    @property
+    def _is_short(self) -> bool:
+        return self.steps < FEW_STEPS
+
+    @property
+    def _cannot_tell(self) -> str:
+        if self._is_short:
+            return f"a record of fewer than {FEW_STEPS} steps is too short to tell"
+        return "the record is too short, or too irregular, to tell"
+
     def _table(self) -> list[str]:
         lines = [f"{'the same gradients':<41}{'seconds':>10}{'ends sooner':>13}  {'range (95 %)':>14}"]
         for one in self.alternatives:
@@ -166,7 +191,7 @@ class WhatIf:
     def _simpler(self) -> list[str]:
         """Return a sentence about a synchronous alternative that saves enough too."""
         best = self.best_synchronous
-        if best.low < WORTH:
+        if self._is_short or best.low < WORTH:
             return []
         return [f"Without asynchrony, '{best.name}' would save {_percent(best.saved)} ({_range(best)})."]
 
