@@ -1,8 +1,8 @@
+import itertools
 import json
 import math
 import multiprocessing
 from dataclasses import replace
-from datetime import date
 
 import numpy as np
 import pytest
@@ -18,18 +18,20 @@ from nowait.studies.bench.bench import missing_jobs, run_suite
 from nowait.studies.bench.clusters import WORKERS, clusters
 from nowait.studies.bench.contenders import UPDATES, Scales, contenders, single
 from nowait.studies.bench.folder import BenchFolder
-from nowait.studies.bench.jobs import Job, computed
-from nowait.studies.bench.measuring import Cell, Entry, Measured
+from nowait.studies.bench.jobs import Job
+from nowait.studies.bench.measuring import Cell
 from nowait.studies.bench.own_methods import own_contender
 from nowait.studies.bench.page import page
 from nowait.studies.bench.phase import phase_entry
 from nowait.studies.bench.phase_grid import PhaseGrid, PhasePoint
+from nowait.studies.bench.pool import computed
 from nowait.studies.bench.problems import BenchProblem, least_squares
+from nowait.studies.bench.records import Entry, Measured, Task
 from nowait.studies.bench.result import Bench
 from nowait.studies.bench.scores import Scores
-from nowait.studies.bench.suite import SUITES, Suite, Task, Workload, suite
+from nowait.studies.bench.suite import SUITES, Suite, Workload, suite
 from nowait.studies.bench.tuning import Score, Tuning
-from nowait.studies.bench.verify import chosen_entries, verify
+from nowait.studies.bench.verify import chosen_results, verify
 
 PROBLEM = BenchProblem(
     name="tiny",
@@ -69,8 +71,8 @@ def point():
 @pytest.mark.parametrize(
     ("name", "digest"),
     [
-        ("small", "a82b71ee250e6bf0"),
-        ("full", "1e216fe5a2363563"),
+        ("small", "e563d4c608486653"),
+        ("full", "1e9f6e7b9389aba4"),
     ],
 )
 def test_a_suite_is_frozen_a_change_needs_a_new_version(name, digest):
@@ -136,8 +138,8 @@ def test_a_trial_is_stopped_when_it_is_worse_than_the_best_so_far():
     Tuning(grid=4, rounds=1).best(single(methods.MinibatchSGD, updates=("usual",)), 1.0, 10, measure)
 
     limits = [limit for _, limit in tried]
-    assert limits[0] == math.inf
-    assert all(limit == 1.0 for limit in limits[1:])
+    best = list(itertools.accumulate((1.0 + abs(math.log(trial.stepsize)) for trial, _ in tried), min))
+    assert limits == [math.inf, *best[:-1]]
 
 
 def test_without_a_trial_that_reaches_the_target_the_lowest_loss_is_best():
@@ -168,15 +170,17 @@ def test_results_are_computed_once_and_an_interrupted_benchmark_goes_on(tiny, tm
     assert {entry.task.key: entry for entry in again.entries} == {entry.task.key: entry for entry in whole.entries}
 
 
-def test_the_result_of_an_entry_is_the_time_of_the_first_loss_at_the_target(tiny):
+def test_the_result_of_an_entry_is_the_time_of_the_first_step_at_the_target(tiny):
     task = Task("tiny", "equal", "MinibatchSGD")
     cell = Cell(tiny, task, tiny.contender(task))
 
     entry = cell.entry()
 
-    run = cell.run(entry.trial, seed=1)
-    assert run.history.loss[-1] <= PROBLEM.target < run.history.loss[-2]
-    assert entry.runs[0].seconds == run.history.time[-1]
+    method, seconds = cell.method_of(entry.trial), entry.runs[0].seconds
+    run = nw.simulate(cell.problem, method, cell.speeds, seconds=seconds, evaluate_every=1, seed=1)
+    coarse = cell.run(entry.trial, seed=1)
+    assert run.history.loss[-1] <= PROBLEM.target < run.history.loss[:-1].min()
+    assert seconds <= coarse.history.time[-1]
     assert [one.seed for one in entry.runs] == [1, 2]
 
 
@@ -217,7 +221,7 @@ def test_results_of_another_version_of_the_suite_are_not_verified(tiny, tmp_path
     run_suite(tiny, tmp_path)
     monkeypatch.setitem(SUITES, "tiny", replace(tiny, methods=TWO[:1], workloads=()))
 
-    with pytest.raises(ValueError, match="version"):
+    with pytest.raises(ValueError, match="another suite tiny"):
         verify(tmp_path)
 
 
@@ -231,10 +235,10 @@ def test_a_folder_with_other_files_is_refused(tiny, tmp_path):
 def test_a_sample_of_entries_is_spread_evenly():
     entries = [an_entry(f"m{place}", 1.0) for place in range(10)]
 
-    assert [entry.method for entry in chosen_entries(entries, 3, "")] == ["m0", "m3", "m6"]
-    assert [entry.method for entry in chosen_entries(entries, None, "/m4")] == ["m4"]
-    with pytest.raises(ValueError, match="no entry"):
-        chosen_entries(entries, None, "nothing")
+    assert [entry.method for entry in chosen_results(entries, 3, "")] == ["m0", "m3", "m6"]
+    assert [entry.method for entry in chosen_results(entries, None, "/m4")] == ["m4"]
+    with pytest.raises(ValueError, match="no result"):
+        chosen_results(entries, None, "nothing")
 
 
 def test_processes_compute_the_same(tmp_path, point):
@@ -385,12 +389,12 @@ def test_recorded_jobs_have_the_published_heterogeneity():
 
 def test_the_page_names_every_method_and_has_all_times(tiny, tmp_path, point):
     found = replace(run_suite(tiny, tmp_path), phases=(point,))
-    text = page(found, tiny, "nowait bench", date(2026, 11, 18))
+    text = page(found, tiny, "nowait bench")
 
     for method in TWO:
         assert f"<td>{method}</td>" in text
     assert text.count("<td") == 2 * 5 + 2 * 3
-    assert "2026-11-18" in text
+    assert found.header["date"] in text
     assert found.header["digest"][:16] in text
     assert 'src="http' not in text
     assert text.count("data:image/png") == 2

@@ -1,12 +1,11 @@
 """The page of the benchmark in a real browser: every control works, and nothing is logged, loaded or clipped."""
 
 import math
-from datetime import date
 
 import pytest
 
-from nowait.studies.bench.measuring import Entry, Measured
 from nowait.studies.bench.page import write_page
+from nowait.studies.bench.records import Entry, Measured
 from nowait.studies.bench.result import Bench
 from nowait.studies.bench.suite import suite
 from reports.browser import PROGRAM, Browser
@@ -33,11 +32,11 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def page(browser, tmp_path):
-    header = {"version": "1", "digest": "0123456789abcdef", "nowait": "0.1.0"}
+    header = {"version": "1", "digest": "0123456789abcdef", "nowait": "0.1.0", "date": "2026-11-18"}
     bench = Bench(header, tuple(an_entry(method, times) for method, times in TIMES.items()), ())
     browser.prefer("light")
     browser.resize(390, 844)
-    browser.open(write_page(bench, suite("small"), tmp_path, "nowait bench", date(2026, 11, 18)))
+    browser.open(write_page(bench, suite("small"), tmp_path, "nowait bench"))
     yield browser
     assert browser.complaints() == []
     assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []

@@ -43,7 +43,7 @@ def simulate(
 
     The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (virtual), ``target_loss`` and ``target`` comes
     first; ``target={"accuracy": 0.9}`` names metrics, see ``nw.train``. The loss is evaluated before the first step,
-    every ``evaluate_every`` steps or ``evaluate_seconds`` virtual seconds, whichever comes first, and at the end; None
+    every ``evaluate_every`` steps, at multiples of ``evaluate_seconds`` (virtual) and at the end; None
     for both spreads about a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called
     after every step, or ``nw.Callback`` objects. ``faults`` makes workers leave and join. ``initial`` is a vector; for
     a ``TorchProblem`` also a state dict, a model or a ``.safetensors`` file. ``progress`` None shows a bar on a

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import final
 
@@ -40,8 +39,7 @@ def run_bench(asked: BenchSettings) -> Bench:
         chosen, _, _ = checked_request(asked.tier, asked.method, asked.problem or None)
         BenchFolder.open_or_create(asked.folder, chosen)
     console.print(
-        f"{chosen.name} suite: {len(chosen.tasks())} entries; results go to {asked.folder}. An interrupted benchmark "
-        f"goes on with the same command.",
+        f"{chosen.name} suite; results go to {asked.folder}. An interrupted benchmark goes on with the same command.",
         highlight=False,
     )
     try:
@@ -61,7 +59,7 @@ def run_bench(asked: BenchSettings) -> Bench:
         print(found)
     if asked.page is not None:
         BenchFolder.open(asked.folder).copy_to(asked.page)
-    page = write_page(found, chosen, asked.page or asked.folder, _command(asked), datetime.now().astimezone().date())
+    page = write_page(found, chosen, asked.page or asked.folder, _command(asked))
     console.print(f"Page: {page}", highlight=False)
     return found
 
@@ -74,15 +72,18 @@ def run_verify(folder: Path, sample: int | None, only: str, as_json: bool) -> bo
         print_json(found)
     else:
         for run in differing[:MOST_LINES]:
-            print(f"{run.key}, seed {run.seed}: {', '.join(run.differing)} differ")
+            print(f"{run.key}{'' if run.seed is None else f', seed {run.seed}'}: {', '.join(run.differing)} differ")
         print(_summary(found, differing))
     return not differing
 
 
 def _summary(found: list[Verified], differing: list[Verified]) -> str:
-    entries, replayed = len({run.key for run in found}), sum(run.replayed for run in found)
-    runs = f"{len(found)} runs of {entries} entries computed again ({replayed} also replayed from their traces)"
-    return f"{runs}: {f'{len(differing)} differ' if differing else 'all have the same bits'}."
+    runs = [run for run in found if run.seed is not None]
+    entries, replayed = len({run.key for run in runs}), sum(run.replayed for run in runs)
+    words = f"{len(runs)} runs of {entries} entries computed again ({replayed} also replayed from their traces)"
+    points = len(found) - len(runs)
+    words += f" and {points} points of the phase diagram" if points else ""
+    return f"{words}: {f'{len(differing)} differ' if differing else 'all have the same bits'}."
 
 
 def _command(asked: BenchSettings) -> str:

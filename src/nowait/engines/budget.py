@@ -112,6 +112,13 @@ class EvaluationPlan:
     steps: float = math.inf
     gradients: float = math.inf
     seconds: float = math.inf
+    at_multiples: bool = False
+    """True for evaluations at multiples of ``seconds``; otherwise they are ``seconds`` after the last one."""
+
+    def described(self) -> dict[str, Any]:
+        """Return the fields for ``config.json``; one that older versions did not have only if it is set."""
+        fields = {"type": "EvaluationPlan", "steps": self.steps, "gradients": self.gradients, "seconds": self.seconds}
+        return fields | ({"at_multiples": True} if self.at_multiples else {})
 
     @classmethod
     def of(
@@ -121,14 +128,14 @@ class EvaluationPlan:
         evaluations: int = EVALUATIONS,
         evaluate_seconds: float | None = None,
     ) -> EvaluationPlan:
-        """Return a plan for every ``evaluate_every`` steps or ``evaluate_seconds``, whichever comes first.
+        """Return a plan for every ``evaluate_every`` steps and all multiples of ``evaluate_seconds``.
 
         None for both spreads about ``evaluations`` over the budget.
         """
         if evaluate_seconds is not None:
             seconds = checks.positive(evaluate_seconds, "evaluate_seconds", "it is the time between two evaluations")
             steps = math.inf if evaluate_every is None else cls.of(evaluate_every, budget).steps
-            return cls(steps=steps, seconds=seconds)
+            return cls(steps=steps, seconds=seconds, at_multiples=True)
         if evaluate_every is not None:
             why = "it counts the steps between two evaluations; for none in between, give the number of steps"
             return cls(steps=checks.at_least(1, evaluate_every, "evaluate_every", why))

@@ -49,7 +49,9 @@ class Due:
         self.evaluation = (
             _next_multiple(server.steps, evaluations.steps),
             _next_multiple(server.counts.gradients, evaluations.gradients),
-            server.now + evaluations.seconds,
+            _next_multiple(server.now, evaluations.seconds)
+            if evaluations.at_multiples
+            else server.now + evaluations.seconds,
         )
         self.end = (budget.steps or math.inf, budget.gradients or math.inf)
         self.unpause()
@@ -72,5 +74,5 @@ class Due:
         return due and not self.paused
 
 
-def _next_multiple(count: int, every: float) -> float:
+def _next_multiple(count: float, every: float) -> float:
     return (count // every + 1) * every if every < math.inf else math.inf

@@ -42,7 +42,7 @@ def profiles(bench: Any) -> Figure:
         colour, line = COLOURS[place % len(COLOURS)], LINES[place // len(COLOURS)]
         axes.step(ratios, scores.profile(method, ratios), color=colour, linestyle=line, label=method, where="post")
     axes.set(
-        xscale="log", xlabel="time to the target / that of the best method", ylabel="share of columns", ylim=(0, 1)
+        xscale="log", xlabel="r: time to the target / that of the best method", ylabel="share of columns", ylim=(0, 1)
     )
     axes.set_xticks([1, 2, 4, 10], ["1", "2", "4", "10"])
     axes.grid(alpha=0.3)

@@ -40,17 +40,19 @@ def bench(  # noqa: PLR0917 (typer makes options of them)
     only: Annotated[str, typer.Option(help="With --verify: entries with this text in their name.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Compare all methods on the same problems and clusters, each tuned with as many trials, in virtual time.
+    """Compare all methods on the same problems and clusters, in virtual time.
 
-    A frozen suite: problems, clusters, seeds, search spaces and budgets never change within a version. Prints the
-    standings and writes an HTML page with times to the target, performance profiles and a phase diagram. With --verify
-    the exit status is 1 if a result has other bits.
+    Each is tuned with the same number of trials. The suite is frozen: problems, clusters, seeds, search spaces and
+    budgets never change within a version. Prints the standings and writes an HTML page with times to the target,
+    performance profiles and a phase diagram. With --verify the exit status is 1 if a result has other bits.
 
     Example: nowait bench --method my_method.py:Mine
     """
     from nowait.cli.bench import BenchSettings, run_bench, run_verify
 
     if verify is not None:
+        if folder or method or problem or processes or page:
+            raise typer.BadParameter("with --verify only --sample, --only and --json are used")
         if not run_verify(verify, sample, only, as_json):
             raise typer.Exit(1)
         return

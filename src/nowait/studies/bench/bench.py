@@ -1,21 +1,20 @@
-"""``nw.bench``: all methods on the same problems and clusters, each tuned with as many trials."""
+"""``nw.bench``: all methods on the same problems and clusters, each tuned with the same number of trials."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from nowait.core import checks
 from nowait.engines.progress import Progress
 from nowait.engines.simulator.sweep import num_cores
 from nowait.engines.watch import Watch
 from nowait.studies.bench.folder import BenchFolder
-from nowait.studies.bench.jobs import PHASE_COST, Job, compute_in, computed
-from nowait.studies.bench.measuring import Entry
-from nowait.studies.bench.own_methods import own_contender
-from nowait.studies.bench.phase import PhaseEntry
+from nowait.studies.bench.jobs import PHASE_COST, Job, compute_in
+from nowait.studies.bench.own_methods import normalised, own_contender, own_source
+from nowait.studies.bench.phase_grid import PhasePoint
+from nowait.studies.bench.records import Entry, PhaseEntry, Task
 from nowait.studies.bench.result import Bench
 from nowait.studies.bench.suite import Suite, suite
 
@@ -48,9 +47,10 @@ def checked_request(
     tier: str, methods: Iterable[str], problems: Iterable[str] | None
 ) -> tuple[Suite, tuple[str, ...], tuple[str, ...] | None]:
     """Return the suite, the user's own methods and the problems, or raise before anything is computed."""
-    chosen, own = suite(tier), tuple(dict.fromkeys(methods))
+    chosen, own = suite(tier), tuple(dict.fromkeys(map(normalised, methods)))
     for text in own:
-        own_contender(text)
+        for workload in chosen.workloads:
+            workload.tuning.grid_of(own_contender(text), 1.0, 1)
     return chosen, own, _checked_problems(chosen, problems)
 
 
@@ -65,34 +65,50 @@ def run_suite(
 ) -> Bench:
     """Compute what is missing in the folder, and return all results. Without processes, this one computes."""
     kept = BenchFolder.open_or_create(folder, chosen)
-    jobs = missing_jobs(chosen, kept, own, problems)
-    total = sum(job.cost for job in jobs)
-    done = 0.0
+    kept.lock()
+    try:
+        _compute(chosen, kept, missing_jobs(chosen, kept, own, problems), processes, progress)
+    finally:
+        kept.unlock()
+    return Bench.load(folder)
+
+
+def _compute(chosen: Suite, kept: BenchFolder, jobs: list[Job], processes: int, progress: bool | None) -> None:
+    total, done = sum(job.cost for job in jobs), 0.0
     with Watch() as watch, Progress(f"benchmark, {len(jobs):,} results to compute", progress) as bar:
         for job, result in _results(chosen, jobs, processes, watch.check):
-            keep = kept.add if isinstance(result, Entry) else kept.add_phase
-            keep(result)  # type: ignore[arg-type]
+            if isinstance(result, Entry):
+                kept.add(result)
+            else:
+                kept.add_phase(result)
             done += job.cost
             bar.show(done / total)
-    return Bench.load(folder)
 
 
 def missing_jobs(
     chosen: Suite, kept: BenchFolder, own: tuple[str, ...] = (), problems: tuple[str, ...] | None = None
 ) -> list[Job]:
-    """Return the jobs whose results are not in the folder."""
+    """Return the jobs whose results are not in the folder, cheap ones first.
+
+    A method of the user's own whose file has changed is computed again.
+    """
     tasks = [task for task in chosen.tasks((*chosen.methods, *own)) if problems is None or task.problem in problems]
     points = chosen.phases.points() if problems is None else []
-    done = kept.entries().keys() | kept.phases().keys()
-    work = [(task, chosen.workload(task.problem).cost) for task in tasks]
-    every: list[tuple[Any, float]] = [*work, *((point, PHASE_COST) for point in points)]
-    return [Job(chosen.name, kept.path, item, cost) for item, cost in every if item.key not in done]
+    sources = {text: own_source(text) for text in own}
+    entries = kept.entries().values()
+    done = kept.phases().keys() | {entry.key for entry in entries if entry.source == sources.get(entry.method, "")}
+    work: list[tuple[Task | PhasePoint, float]] = [(task, chosen.workload(task.problem).cost) for task in tasks]
+    work += [(point, PHASE_COST) for point in points]
+    jobs = [Job(chosen.name, kept.path, item, cost) for item, cost in work if item.key not in done]
+    return sorted(jobs, key=lambda job: job.cost)
 
 
 def _results(
     chosen: Suite, jobs: list[Job], processes: int, check: Callable[[], None]
 ) -> Iterator[tuple[Job, Entry | PhaseEntry]]:
     if processes:
+        from nowait.studies.bench.pool import computed
+
         yield from computed(jobs, min(processes, len(jobs)) or 1, check)
         return
     for job in jobs:

@@ -166,5 +166,14 @@ def _buffers_and_corrections() -> dict[str, Contender]:
     }
 
 
+def space_facts(contender: Contender) -> list[Any]:
+    """Return the search space of a contender as JSON values, for the digest of a suite."""
+    combinations = [
+        [choice, update, repr(contender.choices[choice](1.0)), repr(UPDATES[update])]
+        for choice, update in contender.combinations()
+    ]
+    return [*combinations, contender.center]
+
+
 def _shown(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)

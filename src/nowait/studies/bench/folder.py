@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, final
 
 import nowait
 from nowait.recording import Trace
 from nowait.recording.checked_lines import CheckedLines
+from nowait.recording.errors import DamagedFileError
 from nowait.recording.files import read_strictly_sealed, replace_file, sealed, write_json
-from nowait.studies.bench.measuring import Entry
-from nowait.studies.bench.phase import PhaseEntry
-from nowait.studies.bench.suite import VERSION, Suite, Task
+from nowait.recording.framefile import no_follow
+from nowait.studies.bench.records import Entry, PhaseEntry, Task
+from nowait.studies.bench.suite import VERSION, Suite
 
 logger = logging.getLogger("nowait")
 
-HEADER, ENTRIES, PHASES, TRACES = "bench.json", "entries.jsonl", "phases.jsonl", "traces"
+HEADER, ENTRIES, PHASES, TRACES, LOCK = "bench.json", "entries.jsonl", "phases.jsonl", "traces", "lock"
 
 
 @final
@@ -26,6 +30,7 @@ class BenchFolder:
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path = path
         self.header = header
+        self._lock = -1
 
     @classmethod
     def open_or_create(cls, path: Path, suite: Suite) -> Self:
@@ -42,6 +47,7 @@ class BenchFolder:
         if path.exists() and any(path.iterdir()):
             raise FileExistsError(f"{path} is not empty and has no {HEADER}: choose another folder")
         path.mkdir(parents=True, exist_ok=True)
+        asked["date"] = datetime.now().astimezone().date().isoformat()
         write_json(path / HEADER, sealed(asked))
         return cls(path, asked)
 
@@ -63,12 +69,12 @@ class BenchFolder:
     def entries(self) -> dict[str, Entry]:
         """Return all entries by key; damaged lines are skipped with a warning."""
         found = [Entry.of(row) for row in self._rows(ENTRIES)]
-        return {entry.task.key: entry for entry in found}
+        return {entry.key: entry for entry in found}
 
     def phases(self) -> dict[str, PhaseEntry]:
         """Return all points of the phase diagram by key."""
         found = [PhaseEntry.of(row) for row in self._rows(PHASES)]
-        return {entry.point.key: entry for entry in found}
+        return {entry.key: entry for entry in found}
 
     def save_trace(self, task: Task, seed: int, trace: Trace) -> None:
         """Write the trace of a run."""
@@ -79,7 +85,8 @@ class BenchFolder:
     def trace_path(self, task: Task, seed: int) -> Path:
         """Return where the trace of a run is, or would be."""
         name = "".join(letter if letter.isalnum() or letter in "-=" else "_" for letter in task.method)
-        return self.path / TRACES / task.problem / task.cluster / f"{name}-{seed}.npz"
+        digest = hashlib.sha256(task.method.encode()).hexdigest()[:6]  # of two names, both may become the same
+        return self.path / TRACES / task.problem / task.cluster / f"{name}-{digest}-{seed}.npz"
 
     def copy_to(self, folder: Path) -> None:
         """Copy the results, without traces, so that they can be published beside their page and verified."""
@@ -88,11 +95,35 @@ class BenchFolder:
             if (self.path / name).exists():
                 replace_file(folder / name, (self.path / name).read_bytes())
 
+    def check(self) -> None:
+        """Raise ``DamagedFileError`` if a line is damaged."""
+        for name in (ENTRIES, PHASES):
+            for number, row in CheckedLines(self.path / name).rows():
+                if row is None:
+                    raise DamagedFileError(self.path / name, f"line {number} is damaged")
+
+    def lock(self) -> None:
+        """Lock the folder against other processes, until this one ends."""
+        import fcntl
+
+        self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | no_follow(), 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.unlock()
+            raise ValueError(f"{self.path} is locked: another process is computing this benchmark") from None
+
+    def unlock(self) -> None:
+        """Release the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
     def _rows(self, name: str) -> list[dict[str, Any]]:
         rows = []
         for number, row in CheckedLines(self.path / name).rows():
             if row is None:
-                logger.warning("line %d of %s is damaged: this result is computed again", number, self.path / name)
+                logger.warning("line %d of %s is damaged: this result is missing", number, self.path / name)
             else:
                 rows.append(row)
         return rows

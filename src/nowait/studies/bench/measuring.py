@@ -5,97 +5,32 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any, final
 
 import numpy as np
 
-from nowait.api.simulate import simulate
-from nowait.core import Method
+from nowait.core import Method, Problem
 from nowait.recording import Run, Trace
 from nowait.recording.rows import ARRIVAL_DTYPE
+from nowait.speeds import Speeds
 from nowait.studies.bench.contenders import UPDATES, Contender
-from nowait.studies.bench.suite import Suite, Task, Workload
-from nowait.studies.bench.tuning import Score, Trial
-from nowait.studies.quiet import quiet
+from nowait.studies.bench.records import Entry, Measured, Task, Trial
+from nowait.studies.bench.running import evaluated_seconds, exact_seconds, run_to_target
+from nowait.studies.bench.suite import Suite, Workload
+from nowait.studies.bench.tuning import NOTHING, Score
 
 KeepTrace = Callable[[Task, int, Trace], None]
 """Receives the trace of a run: its task, its seed, the trace."""
 
 
 @final
-@dataclass(frozen=True)
-class Measured:
-    """One run of an entry: what it reached, and digests with which another run is compared bit for bit."""
-
-    seed: int
-    seconds: float | None
-    """The time of the first evaluation at or below the target; None if it was not reached."""
-    loss: float | None
-    """The last loss; None if the run diverged."""
-    steps: int
-    gradients: int
-    trace: str
-    """A hash of the arrivals and the other events."""
-    losses: str
-    """A hash of all evaluations."""
-    params: str
-    """A hash of the last params."""
-
-
-@final
-@dataclass(frozen=True)
-class Entry:
-    """The result of a method on a problem and a cluster: its best setting, and runs with the seeds of the suite."""
-
-    problem: str
-    cluster: str
-    method: str
-    choice: str
-    update: str
-    stepsize: float
-    config: dict[str, Any]
-    """The method and the update in words, for readers; a run is made from the fields above."""
-    tuned: float | None
-    """The longest time to the target over the tuning seeds; None if one did not reach it."""
-    runs: tuple[Measured, ...]
-
-    @property
-    def task(self) -> Task:
-        """The cell that the entry belongs to."""
-        return Task(self.problem, self.cluster, self.method)
-
-    @property
-    def trial(self) -> Trial:
-        """The setting."""
-        return Trial(self.choice, self.update, self.stepsize)
-
-    @property
-    def times(self) -> list[float]:
-        """The time to the target of every run, infinity where it was not reached."""
-        return [math.inf if run.seconds is None else run.seconds for run in self.runs]
-
-    @property
-    def median(self) -> float:
-        """The median time to the target."""
-        return float(np.median(self.times))
-
-    def as_dictionary(self) -> dict[str, Any]:
-        """Return the entry as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Entry:
-        """Return the entry from JSON values."""
-        return cls(**(values | {"runs": tuple(Measured(**run) for run in values["runs"])}))
-
-
-@final
 class Cell:
     """One cell of the tables, ready to run."""
 
-    def __init__(self, suite: Suite, task: Task, contender: Contender) -> None:
+    def __init__(self, suite: Suite, task: Task, contender: Contender, source: str = "") -> None:
         self.task = task
+        self.source = source
+        """A hash of the file of a method of the user's own."""
         self.contender = contender
         self.workload: Workload = suite.workload(task.problem)
         cluster = suite.clusters[task.cluster]
@@ -119,63 +54,60 @@ class Cell:
             stepsize=best.stepsize,
             config={"method": repr(method), "update": "usual" if update is None else repr(update)},
             tuned=None if score.missed else score.worst,
-            runs=tuple(measured(run, bench.target) for run in runs),
+            source=self.source,
+            runs=tuple(self.measured(best, run) for run in runs),
         )
 
     def measure(self, trial: Trial, limit: float) -> Score:
-        """Run a trial with the tuning seeds, at most for the time after which another trial is better."""
-        target, worst = self.workload.problem.target, 0.0
+        """Run a trial with the tuning seeds. It stops at the time at which it cannot win any more."""
+        target, times, losses = self.workload.problem.target, [], []
         for seed in self.workload.tuning_seeds:
             run = self.run(trial, seed, limit, trace="none")
-            found = measured_seconds(run, target)
-            if found is None:
-                loss = math.inf if run.stats.diverged else float(run.history.loss[-1])
-                return Score(missed=True, worst=loss)
-            worst = max(worst, found)
-        return Score(missed=False, worst=worst)
+            found = evaluated_seconds(run, target)
+            if found is None and limit < math.inf:
+                return NOTHING
+            times.append(math.inf if found is None else found)
+            losses.append(math.inf if run.stats.diverged else float(run.history.loss[-1]))
+        missed = max(times) == math.inf
+        return Score(missed, max(losses) if missed else max(times))
 
     def run(self, trial: Trial, seed: int, limit: float = math.inf, trace: str = "full") -> Run:
         """Simulate a trial with a seed until it reaches the target, or the end of its time."""
-        with quiet():
-            return simulate(
-                self.problem,
-                self.method_of(trial),
-                self.speeds,
-                seconds=min(limit, self.workload.problem.seconds),
-                target_loss=self.workload.problem.target,
-                evaluate_seconds=self.workload.evaluate_seconds,
-                update=UPDATES[trial.update],
-                faults=self.faults,
-                seed=seed,
-                trace=trace,
-                progress=False,
-            )
+        bench = self.workload.problem
+        return run_to_target(
+            *self._parts(trial),
+            target_loss=bench.target,
+            seconds=min(limit, bench.seconds),
+            evaluate_seconds=self.workload.evaluate_seconds,
+            trace=trace,
+            **self._options(trial, seed),
+        )
+
+    def measured(self, trial: Trial, run: Run) -> Measured:
+        """Return what a run reached, with its digests."""
+        seed, loss = int(run.config["seed"]), float(run.history.loss[-1])
+        target, options = self.workload.problem.target, self._options(trial, seed)
+        history = np.stack([run.history.time.astype(np.float64), run.history.loss.astype(np.float64)])
+        return Measured(
+            seed=seed,
+            seconds=exact_seconds(run, target, *self._parts(trial), **options),
+            loss=loss if math.isfinite(loss) and not run.stats.diverged else None,
+            steps=run.stats.steps,
+            gradients=run.stats.gradients,
+            trace=trace_digest(run.trace),
+            losses=array_digest(history),
+            params=array_digest(run.last),
+        )
+
+    def _parts(self, trial: Trial) -> tuple[Problem, Method, Speeds]:
+        return self.problem, self.method_of(trial), self.speeds
+
+    def _options(self, trial: Trial, seed: int) -> dict[str, Any]:
+        return {"update": UPDATES[trial.update], "faults": self.faults, "seed": seed}
 
     def method_of(self, trial: Trial) -> Method:
         """Return the method of a trial."""
         return self.contender.choices[trial.choice](trial.stepsize)
-
-
-def measured(run: Run, target: float) -> Measured:
-    """Return what a run reached, with its digests."""
-    loss = float(run.history.loss[-1])
-    history = np.stack([run.history.time.astype(np.float64), run.history.loss.astype(np.float64)])
-    return Measured(
-        seed=int(run.config["seed"]),
-        seconds=measured_seconds(run, target),
-        loss=loss if math.isfinite(loss) and not run.stats.diverged else None,
-        steps=run.stats.steps,
-        gradients=run.stats.gradients,
-        trace=trace_digest(run.trace),
-        losses=array_digest(history),
-        params=array_digest(run.last),
-    )
-
-
-def measured_seconds(run: Run, target: float) -> float | None:
-    """Return the time of the first evaluation at or below the target; None if there is none."""
-    reached = np.flatnonzero(run.history.loss <= target)
-    return float(run.history.time[reached[0]]) if len(reached) else None
 
 
 def trace_digest(trace: Trace) -> str:

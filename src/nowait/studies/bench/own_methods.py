@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Mapping
@@ -23,16 +24,38 @@ def own_contender(text: str) -> Contender:
     The name is a class or function of the stepsize, or a dictionary of such functions, one for each choice of
     parameters. Momentum is tried as well, unless the method makes its own update.
     """
-    place, colon, name = text.rpartition(":")
-    if not colon or not place.endswith(".py"):
-        raise ValueError(f"a method of your own is given as file.py:name, got {text!r}")
-    made = getattr(_module(Path(place)), name, None)
+    path, name = _parts(text)
+    made = getattr(_module(path), name, None)
     if made is None:
-        raise ValueError(f"{place} has no {name}")
+        raise ValueError(f"{path} has no {name}")
     choices = {str(key): value for key, value in made.items()} if isinstance(made, Mapping) else {"": made}
+    if not choices:
+        raise ValueError(f"{text} is an empty dictionary: it needs a function of the stepsize for each choice")
     methods = [_checked(make, text) for make in choices.values()]
     own_updates = any(method.makes_its_own_update for method in methods)
     return Contender(choices, updates=PLAIN if own_updates else EITHER)
+
+
+def own_source(text: str) -> str:
+    """Return a hash of the file of a method: when it changes, the method is computed again."""
+    return hashlib.sha256(_parts(text)[0].read_bytes()).hexdigest()[:16]
+
+
+def normalised(text: str) -> str:
+    """Return the same method for every way to write its path.
+
+    >>> normalised("./methods//mine.py:Mine")
+    'methods/mine.py:Mine'
+    """
+    path, name = _parts(text)
+    return f"{path.as_posix()}:{name}"
+
+
+def _parts(text: str) -> tuple[Path, str]:
+    place, colon, name = text.rpartition(":")
+    if not colon or not place.endswith(".py"):
+        raise ValueError(f"a method of your own is given as file.py:name, got {text!r}")
+    return Path(place), name
 
 
 def _checked(make: Make, text: str) -> Method:
@@ -49,10 +72,14 @@ def _checked(make: Make, text: str) -> Method:
 def _module(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(f"nowait_bench_{path.stem}", path.resolve())
+    name = f"nowait_bench_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ValueError(f"{path}, line {error.lineno}: {error.msg}") from None
     return module

@@ -6,7 +6,6 @@ import base64
 import io
 import math
 from collections.abc import Iterator
-from datetime import date
 from html import escape
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from matplotlib.figure import Figure
 
 from nowait.plots import phases, profiles
 from nowait.recording.files import replace_file
-from nowait.studies.bench.measuring import Entry
+from nowait.studies.bench.records import Entry
 from nowait.studies.bench.result import Bench
 from nowait.studies.bench.scores import Scores, Standing
 from nowait.studies.bench.suite import Suite, Workload
@@ -25,21 +24,21 @@ BEST_SHADE = 0.55
 """The opacity of the colour behind the best time of a column."""
 
 
-def write_page(bench: Bench, suite: Suite, folder: Path, command: str, day: date) -> Path:
+def write_page(bench: Bench, suite: Suite, folder: Path, command: str) -> Path:
     """Write the page of a benchmark to a folder and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / PAGE, page(bench, suite, command, day).encode())
+    replace_file(folder / PAGE, page(bench, suite, command).encode())
     return folder / PAGE
 
 
-def page(bench: Bench, suite: Suite, command: str, day: date) -> str:
+def page(bench: Bench, suite: Suite, command: str) -> str:
     """Return the page as HTML."""
     css, script = (ASSETS / "page.css").read_text(), (ASSETS / "page.js").read_text()
     parts = [
-        *_introduction(bench, suite, command, day),
+        *_introduction(bench, suite, command),
         *_standings(bench.standings(), len(bench.scores.columns)),
         "<h2>Performance profiles</h2>",
-        "<p>In which share of the columns does a method need at most so many times as long as the best one?</p>",
+        "<p>The share of columns in which a method takes at most r times as long as the best one.</p>",
         _image(profiles(bench), "Performance profiles of the methods"),
         *_phase_diagram(bench),
         *_tables(bench, suite),
@@ -53,12 +52,12 @@ def page(bench: Bench, suite: Suite, command: str, day: date) -> str:
     )
 
 
-def _introduction(bench: Bench, suite: Suite, command: str, day: date) -> Iterator[str]:
+def _introduction(bench: Bench, suite: Suite, command: str) -> Iterator[str]:
     header = bench.header
     yield "<h1>Which method, on which cluster, by how much?</h1>"
     yield (
         f'<p class="soft">{escape(suite.name)} suite, version {escape(header["version"])}, digest '
-        f"<code>{escape(header['digest'][:16])}</code>; nowait {escape(header['nowait'])}; {day.isoformat()}; "
+        f"<code>{escape(header['digest'][:16])}</code>; nowait {escape(header['nowait'])}; {escape(header['date'])}; "
         f"<code>{escape(command)}</code></p>"
     )
     yield (
@@ -81,7 +80,7 @@ def _standings(standings: list[Standing], columns: int) -> Iterator[str]:
     for standing in standings:
         yield (
             f"<tr><td>{escape(standing.method)}</td><td>{standing.score:.3f}</td><td>{standing.mean_rank:.1f}</td>"
-            f"<td>{standing.wins}</td><td>{standing.reached}</td></tr>"
+            f"<td>{standing.wins}</td><td>{standing.reached} of {standing.columns}</td></tr>"
         )
     yield "</tbody></table></div>"
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
 from nowait import methods
-from nowait.api.simulate import simulate
 from nowait.core import Constant, DelayAdaptive
 from nowait.problems import NoisyQuadratic
-from nowait.studies.bench.contenders import UPDATES, Contender, single, varied
-from nowait.studies.bench.measuring import measured_seconds
-from nowait.studies.bench.phase_grid import PhasePoint
-from nowait.studies.bench.tuning import Score, Trial, Tuning
-from nowait.studies.quiet import quiet
+from nowait.recording import Run
+from nowait.studies.bench.contenders import UPDATES, Contender, single, space_facts, varied
+from nowait.studies.bench.phase_grid import JITTER, PhasePoint
+from nowait.studies.bench.records import PhaseEntry, Trial
+from nowait.studies.bench.running import evaluated_seconds, exact_seconds, run_to_target
+from nowait.studies.bench.tuning import RANGE, Score, Tuning
 
 TUNING = Tuning(grid=18, rounds=3)
 TUNING_SEEDS, SEEDS = (101, 102), (1, 2, 3)
@@ -27,36 +26,6 @@ TARGET = 0.01
 DIMENSION, MU = 20, 0.1
 UNIT = 3.0
 """The middle of the stepsizes of methods with fresh gradients; L is 1."""
-
-
-@final
-@dataclass(frozen=True)
-class PhaseEntry:
-    """The median time of every method at a point; None if it did not reach the target."""
-
-    point: PhasePoint
-    heterogeneity: float
-    seconds: dict[str, float | None]
-
-    @property
-    def winner(self) -> str | None:
-        """The method with the shortest median time; None if none reached the target."""
-        reached = {name: time for name, time in self.seconds.items() if time is not None}
-        return min(reached, key=lambda name: reached[name]) if reached else None
-
-    def lead(self) -> float:
-        """Return the time of the second method over that of the first; infinity if only one reached the target."""
-        times = sorted(math.inf if time is None else time for time in self.seconds.values())
-        return times[1] / times[0] if len(times) > 1 and times[0] < math.inf else math.inf
-
-    def as_dictionary(self) -> dict[str, Any]:
-        """Return the entry as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> PhaseEntry:
-        """Return the entry from JSON values."""
-        return cls(PhasePoint(**values["point"]), values["heterogeneity"], values["seconds"])
 
 
 def phase_contenders(workers: int) -> dict[str, Contender]:
@@ -86,6 +55,16 @@ def seconds_of(point: PhasePoint) -> float:
     return max(200.0, 4_000.0 / point.workers)
 
 
+def phase_facts() -> dict[str, Any]:
+    """Return everything that decides the phase diagram, but for its points: for the digest of a suite."""
+    contenders = phase_contenders(10)
+    return {
+        "problem": [DIMENSION, MU, TARGET, EVALUATE_SECONDS, seconds_of(PhasePoint(10, 1.0)), JITTER],
+        "tuning": [TUNING.grid, TUNING.rounds, RANGE, UNIT, TUNING_SEEDS, SEEDS],
+        "contenders": {name: space_facts(contender) for name, contender in contenders.items()},
+    }
+
+
 def phase_entry(point: PhasePoint) -> PhaseEntry:
     """Tune every method at a point, and return their median times."""
     found = {name: _median(point, contender) for name, contender in phase_contenders(point.workers).items()}
@@ -93,33 +72,37 @@ def phase_entry(point: PhasePoint) -> PhaseEntry:
 
 
 def _median(point: PhasePoint, contender: Contender) -> float | None:
-    def measure(trial: Trial, limit: float) -> Score:
-        times = [_seconds(point, contender, trial, seed, limit) for seed in TUNING_SEEDS]
-        return Score(missed=max(times) == math.inf, worst=max(times))
-
-    best, _ = TUNING.best(contender, UNIT, point.workers, measure)
-    median = float(np.median([_seconds(point, contender, best, seed) for seed in SEEDS]))
-    return round(median, 4) if median < math.inf else None
-
-
-def _seconds(point: PhasePoint, contender: Contender, trial: Trial, seed: int, limit: float = math.inf) -> float:
     problem, speeds = _parts(point)
     target = TARGET * problem.loss(problem.initial())
-    with quiet():
-        run = simulate(
+
+    def run(trial: Trial, seed: int, limit: float = math.inf) -> Run:
+        return run_to_target(
             problem,
             contender.choices[trial.choice](trial.stepsize),
             speeds,
-            seconds=min(limit, seconds_of(point)),
             target_loss=target,
+            seconds=min(limit, seconds_of(point)),
             evaluate_seconds=EVALUATE_SECONDS,
             update=UPDATES[trial.update],
             seed=seed,
             trace="none",
-            progress=False,
         )
-    found = measured_seconds(run, target)
-    return math.inf if found is None else found
+
+    def measure(trial: Trial, limit: float) -> Score:
+        times = [_or_infinity(evaluated_seconds(run(trial, seed, limit), target)) for seed in TUNING_SEEDS]
+        return Score(missed=max(times) == math.inf, worst=max(times))
+
+    def exact(trial: Trial, seed: int) -> float:
+        method, update = contender.choices[trial.choice](trial.stepsize), UPDATES[trial.update]
+        return _or_infinity(exact_seconds(run(trial, seed), target, problem, method, speeds, update=update, seed=seed))
+
+    best, _ = TUNING.best(contender, UNIT, point.workers, measure)
+    median = float(np.median([exact(best, seed) for seed in SEEDS]))
+    return round(median, 4) if median < math.inf else None
+
+
+def _or_infinity(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
 
 
 @cache

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from nowait.studies.bench.folder import BenchFolder
-from nowait.studies.bench.measuring import Entry
-from nowait.studies.bench.phase import PhaseEntry
+from nowait.studies.bench.records import Entry, PhaseEntry
 from nowait.studies.bench.scores import Scores, Standing
 
 
@@ -51,7 +50,7 @@ class Bench:
         lines = [f"{'method':<30} {'score':>6} {'mean rank':>10} {'best in':>8} {'reached':>8}"]
         lines += [
             f"{_short(standing.method):<30} {standing.score:6.3f} {standing.mean_rank:10.1f} {standing.wins:8} "
-            f"{standing.reached:8}"
+            f"{_reached(standing, columns):>8}"
             for standing in self.standings()
         ]
         lines.append(
@@ -60,6 +59,11 @@ class Bench:
             "the best median. Reached: the median reached the target."
         )
         return "\n".join(lines)
+
+
+def _reached(standing: Standing, columns: int) -> str:
+    missing = standing.columns < columns
+    return f"{standing.reached} of {standing.columns}" if missing else str(standing.reached)
 
 
 def _short(name: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
 from nowait.core.types import Floats
-from nowait.studies.bench.measuring import Entry
+from nowait.studies.bench.records import Entry
 
 Column = tuple[str, str]
 """A problem and a cluster."""
@@ -31,6 +31,8 @@ class Standing:
     """In how many columns its median is within 5 % of the best one."""
     reached: int
     """In how many columns its median reached the target."""
+    columns: int
+    """In how many columns it was measured."""
 
 
 @final
@@ -53,6 +55,8 @@ class Scores:
     @property
     def best(self) -> Floats:
         """The lowest median of every column; infinity if no method reached the target."""
+        if not self.methods:
+            return np.empty(0)
         lowest: Floats = np.min(np.where(np.isnan(self.medians), math.inf, self.medians), axis=0)
         return lowest
 
@@ -67,6 +71,8 @@ class Scores:
     @property
     def ranks(self) -> Floats:
         """Ranks in every column, from 1; methods with equal medians share the mean of their ranks."""
+        if not self.columns:
+            return np.empty((0, 0))
         return np.stack([_ranks(column) for column in self.medians.T], axis=1)
 
     def profile(self, method: str, ratios: Sequence[float] | Floats) -> Floats:
@@ -83,7 +89,7 @@ class Scores:
         return float(areas.mean()) if len(known) else math.nan
 
     def standings(self) -> list[Standing]:
-        """Return all methods, the best score first."""
+        """Return all methods, the best score first; methods that were not measured in all columns come last."""
         ranks, ratios = self.ranks, self.ratios
         found = [
             Standing(
@@ -92,10 +98,11 @@ class Scores:
                 mean_rank=float(np.nanmean(ranks[place])),
                 wins=int(np.sum(ratios[place] <= 1.05)),
                 reached=int(np.sum(np.isfinite(self.medians[place]))),
+                columns=int(np.sum(~np.isnan(self.medians[place]))),
             )
             for place, method in enumerate(self.methods)
         ]
-        return sorted(found, key=lambda standing: (-standing.score, standing.mean_rank, standing.method))
+        return sorted(found, key=lambda one: (-one.columns, -one.score, one.mean_rank, one.method))
 
 
 def _ranks(values: Floats) -> Floats:
@@ -111,11 +118,3 @@ def _ranks(values: Floats) -> Floats:
         equal = int(np.sum(values[known] == values[place]))
         ranks[place] = below + (equal + 1) / 2
     return ranks
-
-
-def by_problem(entries: Mapping[str, Entry]) -> dict[str, list[Entry]]:
-    """Return the entries of every problem."""
-    found: dict[str, list[Entry]] = {}
-    for entry in entries.values():
-        found.setdefault(entry.problem, []).append(entry)
-    return found

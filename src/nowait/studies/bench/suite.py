@@ -9,45 +9,35 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
 import numpy as np
 
 from nowait.core import Problem, checks
-from nowait.speeds import Speeds
+from nowait.recording import describe
 from nowait.studies.bench.clusters import Cluster, clusters
-from nowait.studies.bench.contenders import UPDATES, Contender, Scales, contenders
+from nowait.studies.bench.contenders import Contender, Scales, contenders, space_facts
+from nowait.studies.bench.phase import phase_facts
 from nowait.studies.bench.phase_grid import PhaseGrid
 from nowait.studies.bench.problems import (
+    SIZES,
     BenchProblem,
+    artificial_text,
     breast_cancer,
     convolutional,
+    digit_arrays,
     digits,
     language,
     least_squares,
 )
-from nowait.studies.bench.tuning import Tuning
+from nowait.studies.bench.records import Task
+from nowait.studies.bench.tuning import RANGE, Tuning
 
 VERSION = "1"
 LINEAR_SEEDS, TUNING_SEEDS = (1, 2, 3, 4, 5), (101, 102, 103, 104)
 DURATIONS = 64
 """How many durations of a worker enter the digest of a suite."""
-
-
-@final
-@dataclass(frozen=True)
-class Task:
-    """One cell of the tables: a method on a problem and a cluster."""
-
-    problem: str
-    cluster: str
-    method: str
-
-    @property
-    def key(self) -> str:
-        """The name of the entry."""
-        return f"{self.problem}/{self.cluster}/{self.method}"
 
 
 @final
@@ -94,22 +84,15 @@ class Suite:
         """Return the search space of a method of the suite."""
         return contenders(self.workload(task.problem).problem.scales)[task.method]
 
-    @property
-    def needs_torch(self) -> bool:
-        """True if a problem is a PyTorch model."""
-        return not all(workload.problem.same_bits for workload in self.workloads)
-
     def digest(self) -> str:
         """Return a hash of the whole suite: of problems, their data, clusters, search spaces, budgets and seeds."""
         facts = {
             "name": self.name,
             "version": VERSION,
+            "range": RANGE,
             "workloads": [_workload_facts(workload) for workload in self.workloads],
-            "phases": [self.phases.workers, self.phases.ratios, self.phases.noises],
+            "phases": [asdict(self.phases), phase_facts()],
             "clusters": {name: _cluster_facts(self.clusters[name]) for name in self._used_clusters()},
-            "methods": {
-                workload.problem.name: _space_facts(contenders(workload.problem.scales)) for workload in self.workloads
-            },
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -163,7 +146,7 @@ CONVOLUTIONAL = BenchProblem(
     title="a convolutional network on digits, batches of 16 (PyTorch)",
     make=convolutional,
     target=0.7,
-    seconds=80.0,
+    seconds=70.0,
     unit=1.0,
     scales=Scales(gradient=0.12, distance=10.0),
     same_bits=False,
@@ -173,7 +156,7 @@ LANGUAGE = BenchProblem(
     title="a transformer on an artificial language, batches of 16 (PyTorch)",
     make=language,
     target=1.4,
-    seconds=80.0,
+    seconds=70.0,
     unit=1.5,
     scales=Scales(gradient=0.94, distance=8.0),
     same_bits=False,
@@ -189,7 +172,7 @@ SUITES = {
     "small": Suite(
         "small",
         tuple(
-            Workload(problem, FEW_CLUSTERS, FEW, tuning_seeds=(101, 102), seeds=(1, 2, 3), evaluate_seconds=1.0)
+            Workload(problem, FEW_CLUSTERS, FEW, tuning_seeds=(101, 102), seeds=(1, 2, 3))
             for problem in (SMALL_LEAST_SQUARES, BREAST_CANCER, DIGITS)
         ),
         PhaseGrid(workers=(10,), ratios=(1.0, 4.0, 16.0, 64.0), noises=(0.001, 0.1, 2.0)),
@@ -197,6 +180,7 @@ SUITES = {
     "full": Suite(
         "full",
         (
+            *(Workload(problem, ALL_CLUSTERS, MANY) for problem in (BREAST_CANCER, DIGITS)),
             Workload(
                 LEAST_SQUARES,
                 ALL_CLUSTERS,
@@ -206,7 +190,6 @@ SUITES = {
                 evaluate_seconds=2.0,
                 cost=3.0,
             ),
-            *(Workload(problem, ALL_CLUSTERS, MANY, evaluate_seconds=1.0) for problem in (BREAST_CANCER, DIGITS)),
             *(
                 Workload(
                     problem,
@@ -215,7 +198,7 @@ SUITES = {
                     tuning_seeds=(101,),
                     seeds=(1, 2, 3),
                     evaluate_seconds=1.0,
-                    cost=15.0,
+                    cost=10.0,
                 )
                 for problem in (CONVOLUTIONAL, LANGUAGE)
             ),
@@ -233,7 +216,7 @@ def _workload_facts(workload: Workload) -> dict[str, Any]:
     problem = workload.problem
     return {
         "problem": problem.name,
-        "data": data_digest(problem.make()) if problem.same_bits else problem.title,
+        "data": data_digest(problem.make()) if problem.same_bits else torch_facts(),
         "target": problem.target,
         "seconds": problem.seconds,
         "unit": problem.unit,
@@ -241,6 +224,7 @@ def _workload_facts(workload: Workload) -> dict[str, Any]:
         "tuning": [workload.tuning.grid, workload.tuning.rounds],
         "seeds": [workload.tuning_seeds, workload.seeds],
         "evaluate_seconds": workload.evaluate_seconds,
+        "methods": {name: space_facts(contender) for name, contender in contenders(problem.scales).items()},
     }
 
 
@@ -252,24 +236,16 @@ def data_digest(problem: Problem) -> str:
     return hashlib.sha256(words + b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 
+def torch_facts() -> list[Any]:
+    """Return the sizes and the data of the PyTorch problems; PyTorch itself is not needed for it."""
+    images, labels = digit_arrays()
+    data = images.tobytes() + labels.tobytes() + bytes(artificial_text())
+    return [asdict(SIZES), hashlib.sha256(data).hexdigest()]
+
+
 def _cluster_facts(cluster: Cluster) -> list[Any]:
+    """Return durations of every worker, a checksum of all recorded ones, and who leaves and joins."""
     speeds, faults = cluster.speeds(), cluster.faults()
-    return (
-        [_durations(speeds), [list(change) for change in faults.in_order()]] if faults.changes else [_durations(speeds)]
-    )
-
-
-def _durations(speeds: Speeds) -> list[list[float]]:
     timing = speeds.timing(0)
-    return [[timing(worker, job, 0.0)[0] for job in range(DURATIONS)] for worker in range(speeds.num_workers)]
-
-
-def _space_facts(space: Mapping[str, Contender]) -> dict[str, Any]:
-    return {
-        name: [
-            [choice, update, repr(contender.choices[choice](1.0)), repr(UPDATES[update])]
-            for choice, update in contender.combinations()
-        ]
-        + [contender.center]
-        for name, contender in space.items()
-    }
+    durations = [[timing(worker, job, 0.0)[0] for job in range(DURATIONS)] for worker in range(speeds.num_workers)]
+    return [durations, describe(speeds), [list(change) for change in faults.in_order()]]

@@ -11,14 +11,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from nowait.core import Problem
-from nowait.core.randomness import CounterRandom
 from nowait.pytorch import TorchProblem
-from nowait.studies.bench.problems import digit_arrays
-
-LENGTH, WIDTH, LETTERS = 16, 32, 24
-CHARACTERS, FOLLOWERS = 20_000, 4
-EVALUATED = 256
-"""The loss is that of this many training items, spread over all of them."""
+from nowait.studies.bench.problems import SIZES, artificial_text, digit_arrays
 
 
 @cache
@@ -32,23 +26,8 @@ def convolutional() -> Problem:
 @cache
 def language() -> Problem:
     """Return a small language model: a causal transformer that predicts the next letter from up to 16."""
-    pieces = torch.tensor(artificial_text()).unfold(0, LENGTH + 1, 1)
+    pieces = torch.tensor(artificial_text()).unfold(0, SIZES.length + 1, 1)
     return _problem(Transformer, _cross_entropy, pieces[:, :-1], pieces[:, 1:])
-
-
-def artificial_text(characters: int = CHARACTERS) -> list[int]:
-    """Return letters of an artificial language: each letter has four possible successors.
-
-    Their probabilities are 8/15, 4/15, 2/15 and 1/15: on new text no model has a loss below 1.137 nats per letter.
-    """
-    random = CounterRandom(0, "language")
-    successors = [random.permutation(LETTERS)[:FOLLOWERS] for _ in range(LETTERS)]
-    text = [0]
-    while len(text) < characters:
-        draw = random.integer(15)
-        place = 0 if draw < 8 else 1 if draw < 12 else 2 if draw < 14 else 3
-        text.append(successors[text[-1]][place])
-    return text
 
 
 class Transformer(nn.Module):
@@ -56,12 +35,13 @@ class Transformer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.letters, self.positions = nn.Embedding(LETTERS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        letters, length, width = SIZES.letters, SIZES.length, SIZES.width
+        self.letters, self.positions = nn.Embedding(letters, width), nn.Embedding(length, width)
         self.layer = nn.TransformerEncoderLayer(
-            WIDTH, nhead=2, dim_feedforward=64, dropout=0.0, batch_first=True, norm_first=True
+            width, nhead=SIZES.heads, dim_feedforward=SIZES.hidden, dropout=0.0, batch_first=True, norm_first=True
         )
-        self.head = nn.Linear(WIDTH, LETTERS)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH), persistent=False)
+        self.head = nn.Linear(width, letters)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(length), persistent=False)
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
         """Return the scores of the next letter at every position."""
@@ -71,10 +51,11 @@ class Transformer(nn.Module):
 
 
 def _convolutions() -> nn.Module:
+    first, second = SIZES.channels
     return nn.Sequential(
-        *(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(64, 10)),
+        *(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, first, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(first, second, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(4 * second, 10)),
     )
 
 
@@ -85,11 +66,11 @@ def _cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def _problem(
     build_model: Callable[[], nn.Module], loss: Callable[[Any, Any], torch.Tensor], inputs: Any, targets: Any
 ) -> Problem:
-    every = len(inputs) // EVALUATED
+    every = len(inputs) // SIZES.evaluated
     return TorchProblem(
         build_model,
         loss,
         TensorDataset(inputs, targets),
-        batch_size=16,
+        batch_size=SIZES.batch,
         validation=TensorDataset(inputs[::every], targets[::every]),
     )

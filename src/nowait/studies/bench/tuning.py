@@ -11,17 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from nowait.studies.bench.contenders import Contender
+from nowait.studies.bench.records import Trial
 
 RANGE = 300.0
-"""The largest stepsize of a grid over the smallest one, about."""
-
-
-class Trial(NamedTuple):
-    """One setting of a method."""
-
-    choice: str
-    update: str
-    stepsize: float
+"""The grid covers stepsizes over this factor, around the middle: each of n stepsizes stands for an nth part of it."""
 
 
 class Score(NamedTuple):
@@ -30,17 +23,17 @@ class Score(NamedTuple):
     missed: bool
     """True if a seed did not reach the target."""
     worst: float
-    """The longest time to the target over the seeds; if one missed it, the highest last loss."""
+    """The longest time to the target over the seeds; if one missed it, the highest of the last losses."""
 
     @property
     def limit(self) -> float:
-        """The time after which another trial is worse."""
+        """A trial that is still running at this time cannot win."""
         return math.inf if self.missed else self.worst
 
 
 NOTHING = Score(missed=True, worst=math.inf)
 Measure = Callable[[Trial, float], Score]
-"""Runs a trial; it may stop after the given time, because it is worse than another one then."""
+"""Runs a trial; it may stop at the given time, because it cannot win any more."""
 
 
 @final
@@ -53,19 +46,24 @@ class Tuning:
 
     @property
     def trials(self) -> int:
-        """The most trials of a method."""
+        """The number of trials of a method."""
         return self.grid + 2 * self.rounds
 
     def grid_of(self, contender: Contender, unit: float, num_workers: int) -> tuple[list[Trial], float]:
         """Return the trials of the grid, middle stepsizes first, and the ratio of neighbouring stepsizes."""
         combinations = contender.combinations()
-        count = max(1, self.grid // len(combinations))
+        count = self.grid // len(combinations)
+        if count == 0:
+            raise ValueError(
+                f"a method has at most {self.grid} combinations of choices and updates, one trial each, got "
+                f"{len(combinations)}"
+            )
         ratio = RANGE ** (1 / count)
         trials = []
-        for place in sorted(range(count), key=lambda place: abs(place - count // 2)):
+        for place in sorted((place - (count - 1) / 2 for place in range(count)), key=abs):
             for choice, update in combinations:
                 middle = contender.middle(choice, update, unit, num_workers)
-                trials.append(Trial(choice, update, rounded(middle * ratio ** (place - count // 2))))
+                trials.append(Trial(choice, update, rounded(middle * ratio**place)))
         return trials, ratio
 
     def best(self, contender: Contender, unit: float, num_workers: int, measure: Measure) -> tuple[Trial, Score]:
@@ -74,7 +72,7 @@ class Tuning:
         best, score = trials[0], NOTHING
         for trial in trials:
             best, score = _better(best, score, trial, measure)
-        for _ in range(self.rounds):
+        for _ in range((self.trials - len(trials)) // 2):
             ratio = math.sqrt(ratio)
             middle = best
             for factor in (ratio, 1.0 / ratio):
