@@ -12,13 +12,14 @@ import nowait as nw
 from nowait import methods
 from nowait.cli import app
 from nowait.core import Method
+from nowait.recording.errors import DamagedFileError
 from nowait.studies.bench import folder as folders
 from nowait.studies.bench import suite as suites
 from nowait.studies.bench.bench import missing_jobs, run_suite
 from nowait.studies.bench.clusters import WORKERS, clusters
-from nowait.studies.bench.contenders import UPDATES, Scales, contenders, single
+from nowait.studies.bench.contenders import UPDATES, Contender, Scales, contenders, single
 from nowait.studies.bench.folder import BenchFolder
-from nowait.studies.bench.jobs import Job
+from nowait.studies.bench.jobs import Job, cell_of
 from nowait.studies.bench.measuring import Cell
 from nowait.studies.bench.own_methods import own_contender
 from nowait.studies.bench.page import page
@@ -30,7 +31,7 @@ from nowait.studies.bench.records import Entry, Measured, Task
 from nowait.studies.bench.result import Bench
 from nowait.studies.bench.scores import Scores
 from nowait.studies.bench.suite import SUITES, Suite, Workload, suite
-from nowait.studies.bench.tuning import Score, Tuning
+from nowait.studies.bench.tuning import RANGE, Score, Tuning
 from nowait.studies.bench.verify import chosen_results, verify
 
 PROBLEM = BenchProblem(
@@ -80,12 +81,16 @@ def test_a_suite_is_frozen_a_change_needs_a_new_version(name, digest):
     assert suite(name).digest()[:16] == digest
 
 
+NOT_YET: set[str] = set()
+"""Methods that are newer than the suite: they wait for its next version."""
+
+
 def test_every_method_of_the_library_is_a_contender():
     compared = {name.partition(",")[0] for name in contenders(Scales(1.0, 1.0))}
     kinds = [getattr(methods, name) for name in methods.__all__]
     known = {kind.__name__ for kind in kinds if isinstance(kind, type) and issubclass(kind, Method)}
 
-    assert compared == known - {"Method"}
+    assert compared == known - {"Method"} - NOT_YET
 
 
 @pytest.mark.parametrize("name", [name for name in clusters() if name not in ("spot", "pareto")])
@@ -120,16 +125,36 @@ def bowl(best):
     return measure, tried
 
 
-@pytest.mark.parametrize("choices", [1, 3])
-def test_every_method_has_the_same_number_of_trials_and_finds_the_best_stepsize(choices):
-    contender = single(methods.MinibatchSGD, updates=("usual", "momentum")[: 2 if choices > 1 else 1])
-    measure, tried = bowl(best=2.0)
+@pytest.mark.parametrize("num_choices", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("best_size", [0.1, 2.0, 12.0])
+def test_every_method_has_the_same_number_of_trials_and_finds_the_best_stepsize(num_choices, best_size):
+    contender = Contender(dict.fromkeys(map(str, range(num_choices)), methods.MinibatchSGD), updates=("usual",))
+    measure, tried = bowl(best_size)
 
     best, score = Tuning(grid=12, rounds=3).best(contender, 1.0, 10, measure)
 
     assert len(tried) == Tuning(grid=12, rounds=3).trials == 18
-    assert best.stepsize == pytest.approx(2.0, rel=0.3)
-    assert score.worst < 1.3
+    assert best.stepsize == pytest.approx(best_size, rel=0.5)
+    assert score.worst < 1.5
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_the_grid_lies_evenly_around_the_middle(count):
+    contender = Contender(dict.fromkeys(map(str, range(18 // count)), methods.MinibatchSGD), updates=("usual",))
+
+    trials, ratio = Tuning(grid=18, rounds=0).grid_of(contender, 1.0, 10)
+
+    sizes = sorted({trial.stepsize for trial in trials})
+    assert len(sizes) == count
+    assert sizes[0] * sizes[-1] == pytest.approx(1.0, rel=1e-3)
+    assert ratio**count == pytest.approx(RANGE)
+
+
+def test_more_choices_than_trials_are_refused():
+    contender = Contender(dict.fromkeys(map(str, range(7)), methods.MinibatchSGD))
+
+    with pytest.raises(ValueError, match="at most 12 combinations"):
+        Tuning(grid=12, rounds=1).grid_of(contender, 1.0, 10)
 
 
 def test_a_trial_is_stopped_when_it_is_worse_than_the_best_so_far():
@@ -210,6 +235,53 @@ def test_a_result_that_cannot_be_repeated_is_found(tiny, tmp_path, changed, word
     assert words in only.differing
 
 
+def test_results_of_some_seeds_only_are_found(tiny, tmp_path):
+    run_suite(tiny, tmp_path)
+    kept = BenchFolder.open(tmp_path)
+    entry = next(iter(kept.entries().values()))
+    kept.add(replace(entry, runs=entry.runs[:1]))
+
+    assert [run.differing for run in verify(tmp_path, only=entry.key)] == [("the seeds",)]
+
+
+def test_damaged_results_are_not_verified(tiny, tmp_path):
+    run_suite(tiny, tmp_path)
+    path = tmp_path / folders.ENTRIES
+    path.write_bytes(path.read_bytes().replace(b'"stepsize": ', b'"stepsize": 1', 1))
+
+    with pytest.raises(DamagedFileError, match="line 1 is damaged"):
+        verify(tmp_path)
+
+
+def test_a_damaged_trace_is_found_and_the_others_are_verified(tiny, tmp_path):
+    run_suite(tiny, tmp_path)
+    trace = sorted(tmp_path.rglob("*.npz"))[0]
+    trace.write_bytes(trace.read_bytes()[:100])
+
+    assert sorted(run.differing for run in verify(tmp_path)) == [()] * 7 + [("the stored trace",)]
+
+
+def test_points_of_the_phase_diagram_are_verified(tiny, tmp_path, point):
+    run_suite(tiny, tmp_path)
+    kept = BenchFolder.open(tmp_path)
+    kept.add_phase(point)
+    assert [run.differing for run in verify(tmp_path, only="4 workers")] == [()]
+
+    kept.add_phase(replace(point, seconds=point.seconds | {"MinibatchSGD": 1.0}))
+    assert [run.differing for run in verify(tmp_path, only="4 workers")] == [("the times",)]
+
+
+def test_two_benchmarks_in_one_folder_are_refused(tiny, tmp_path):
+    run_suite(tiny, tmp_path)
+    other = BenchFolder.open(tmp_path)
+    other.lock()
+
+    with pytest.raises(ValueError, match="locked"):
+        run_suite(tiny, tmp_path)
+    other.unlock()
+    run_suite(tiny, tmp_path)
+
+
 def test_a_folder_of_another_suite_is_refused(tiny, tmp_path):
     run_suite(tiny, tmp_path)
 
@@ -281,6 +353,7 @@ several = {"fast": Mine, "slow": lambda size: Mine(size / 10)}
 number = 3
 needs_more = lambda size, batch: Mine(size)
 other = lambda size: size
+nothing = {}
 """
 
 
@@ -293,6 +366,26 @@ def test_a_method_of_ones_own_is_tuned_and_compared(tiny, tmp_path):
     assert len(found.entries) == 6
     assert text in [standing.method for standing in found.standings()]
     assert [run.differing for run in verify(tmp_path / "results", only="own.py")] == [()] * 4
+
+
+def test_a_method_whose_file_changed_is_computed_again(tiny, tmp_path):
+    path, results = tmp_path / "own.py", tmp_path / "results"
+    path.write_text(OWN)
+    run_suite(tiny, results, own=(f"{path}:Mine",))
+    kept = BenchFolder.open(results)
+    assert missing_jobs(tiny, kept, (f"{path}:Mine",)) == []
+
+    path.write_text(OWN + "# changed")
+
+    assert [job.work.method for job in missing_jobs(tiny, kept, (f"{path}:Mine",))] == [f"{path}:Mine"] * 2
+
+
+def test_a_method_that_fails_is_named(tmp_path):
+    (tmp_path / "own.py").write_text(OWN.replace("server.apply", "raise RuntimeError('oh'); server.apply"))
+    task = Task("digits", "equal", f"{tmp_path}/own.py:Mine")
+
+    with pytest.raises(ValueError, match=r"digits/equal/.*own\.py:Mine failed: RuntimeError: oh"):
+        list(computed([Job("small", tmp_path, task, 1.0)], processes=1, check=lambda: None))
 
 
 def test_a_dictionary_is_several_choices_of_parameters(tmp_path):
@@ -314,10 +407,13 @@ def test_a_dictionary_is_several_choices_of_parameters(tmp_path):
         ("own.py:other", "nw.Method"),
         ("other.py:Mine", "no file"),
         ("Mine", "file.py:name"),
+        ("broken.py:Mine", "line 1: invalid syntax"),
+        ("own.py:nothing", "empty dictionary"),
     ],
 )
 def test_wrong_methods_of_ones_own_are_refused(tmp_path, name, words):
     (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "broken.py").write_text("class = 1")
 
     with pytest.raises((ValueError, TypeError), match=words):
         own_contender(f"{tmp_path}/{name}" if ".py" in name else name)
@@ -368,6 +464,17 @@ def test_a_method_that_is_missing_in_a_column_is_judged_by_the_others():
 
     assert scores.score("b") == pytest.approx(2 / 3)
     assert math.isnan(scores.ranks[1, 1])
+    assert [standing.method for standing in scores.standings()] == ["a", "b"]
+
+
+def test_a_method_that_was_not_measured_everywhere_is_listed_last():
+    scores = Scores([an_entry("a", 2.0), an_entry("b", 1.0), an_entry("a", 3.0, cluster="d")])
+
+    assert [(one.method, one.columns) for one in scores.standings()] == [("a", 2), ("b", 1)]
+
+
+def test_a_folder_without_results_can_be_printed():
+    assert "0 pairs" in str(Bench({}, (), ()))
 
 
 def test_a_phase_point_names_the_first_method_and_its_lead(point):
@@ -414,6 +521,18 @@ def test_pytorch_models_are_refused_before_work_starts_where_pytorch_is_missing(
     with pytest.raises(ValueError, match="need PyTorch"):
         nw.bench("full", folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pytorch_computes_with_one_thread_from_the_first_job_on():
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        cell_of(SUITES["full"], Task("convolutional", "equal", "MinibatchSGD"))
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_updates_are_known_by_name():
