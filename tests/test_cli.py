@@ -205,7 +205,21 @@ def test_what_is_wrong_with_a_question_of_theory_is_told_in_a_line(arguments, me
     assert printed.err.count("\n") == 1
 
 
-COMMANDS = ["race", "simulate", "train", "sweep", "plan", "whatif", "certify", "tables", "replay", "resume", "report"]
+COMMANDS = [
+    "race",
+    "simulate",
+    "train",
+    "sweep",
+    "plan",
+    "whatif",
+    "bench",
+    "reproduce",
+    "certify",
+    "tables",
+    "replay",
+    "resume",
+    "report",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -439,7 +453,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["train", "--steps", "3", "--slowdown", "0:3"], "--slowdown must be written like 0=100,3=2"),
         (["train", "--steps", "3", "--method", "odd"], "there is no method 'odd'"),
         (["simulate", "--steps", "3", "--config", "nowhere.toml"], "there is no file nowhere.toml"),
-        (["replay", "nowhere"], "nowhere does not exist"),
+        (["replay", "nowhere"], "nowhere is not a saved run"),
         (["resume", "nowhere"], "nowhere is not the folder of a run: it has no config.json"),
         (["report", "nowhere"], "there is no folder nowhere"),
         (["report", "."], ". is neither a finished run nor a folder of finished runs"),
