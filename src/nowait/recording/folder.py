@@ -13,9 +13,10 @@ from typing import Any, final
 from nowait.recording.checkpoints import Checkpoint, CheckpointFolder, newest_whole
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.files import check_contents, sealed, sync, write_json
-from nowait.recording.framefile import FrameFile, no_follow
+from nowait.recording.framefile import FrameFile
 from nowait.recording.history import HistoryRecorder
 from nowait.recording.journal import whole_length
+from nowait.recording.lock import FileLock
 from nowait.recording.metrics import append_metrics, read_history, write_metrics
 from nowait.recording.recorder import TraceRecorder
 from nowait.recording.run import CONFIG, METRICS, PARAMS, STATS, TRACE, Run, read_stats
@@ -34,7 +35,7 @@ class RunFolder:
     def __init__(self, path: str | Path, keep: int) -> None:
         self.path = Path(path).absolute()
         self._keep = keep
-        self._lock = -1
+        self._lock = FileLock()
         self._trace: FrameFile | None = None
         self._created = self._began = False
         self.checkpoints = CheckpointFolder(self.path / CHECKPOINTS, keep)
@@ -89,27 +90,12 @@ class RunFolder:
 
     def lock(self) -> None:
         """Lock the folder against other processes. The lock is released when this process ends, also by a crash."""
-        import fcntl  # POSIX only, like the engine with real workers
-
-        try:
-            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | no_follow(), 0o644)
-        except OSError as error:
-            raise DamagedFileError(
-                self.path / LOCK, f"it cannot be opened to lock the folder ({error.strerror})"
-            ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise ValueError(
-                f"{self.path} is locked: another process is running this run; wait for it to end, or stop it"
-            ) from None
+        refusal = f"{self.path} is locked: another process is running this run; wait for it to end, or stop it"
+        self._lock.acquire(self.path / LOCK, refusal)
 
     def close(self) -> None:
         """Release the lock."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.release()
 
     def begin(self) -> None:
         """Mark the run as started: from now on ``leave`` keeps its files."""

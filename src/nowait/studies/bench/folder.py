@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, final
@@ -14,7 +13,7 @@ from nowait.recording import Trace
 from nowait.recording.checked_lines import CheckedLines
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.files import read_strictly_sealed, replace_file, sealed, write_json
-from nowait.recording.framefile import no_follow
+from nowait.recording.lock import FileLock
 from nowait.studies.bench.records import Entry, PhaseEntry, Task
 from nowait.studies.bench.suite import VERSION, Suite
 
@@ -30,7 +29,7 @@ class BenchFolder:
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path = path
         self.header = header
-        self._lock = -1
+        self._lock = FileLock()
 
     @classmethod
     def open_or_create(cls, path: Path, suite: Suite) -> Self:
@@ -104,20 +103,11 @@ class BenchFolder:
 
     def lock(self) -> None:
         """Lock the folder against other processes, until this one ends."""
-        import fcntl
-
-        self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | no_follow(), 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.unlock()
-            raise ValueError(f"{self.path} is locked: another process is computing this benchmark") from None
+        self._lock.acquire(self.path / LOCK, f"{self.path} is locked: another process is computing this benchmark")
 
     def unlock(self) -> None:
         """Release the lock."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.release()
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         rows = []
