@@ -5,7 +5,6 @@ They hold for every order of arrivals and all stepsizes, so a run that violates 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -15,7 +14,7 @@ from nowait.core import Constant, DelayAdaptive, ExponentialDelayAdaptive, Probl
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import initial_params
 from nowait.core.types import Floats, Integers, Vector
-from nowait.theory.theorems import sum_share
+from nowait.theory.envelope import least_share
 
 TOLERANCE, SINGLE_TOLERANCE = 1e-9, 1e-4
 """Allowed rounding error, relative to params of size 1; the second is for params in float32."""
@@ -55,10 +54,8 @@ def check_lemmas(
     start = initial_params(problem, initial)
     checks = [check_delays(order, trace), check_lemma_1(order, trace, problem, seed, start, last)]
     rule = as_stepsize(stepsize)
-    if isinstance(rule, Constant | DelayAdaptive):
+    if isinstance(rule, Constant | DelayAdaptive | ExponentialDelayAdaptive):
         checks.append(check_stepsize_sum(order, rule))
-    if isinstance(rule, ExponentialDelayAdaptive):
-        checks.append(check_weight_sum(order, rule))
     return checks
 
 
@@ -117,29 +114,11 @@ def check_delays(order: Order, trace: Any) -> LemmaCheck:
     return LemmaCheck("delay identity", float(wrong + apart), wrong + apart == 0)
 
 
-def check_stepsize_sum(order: Order, rule: Constant | DelayAdaptive) -> LemmaCheck:
-    """Check Σ γ̂_k ≥ γ_max·K·(1 − M/(4·cut)), which holds for all delays (equality for ``Constant``: cut = ∞)."""
-    if isinstance(rule, Constant):
-        largest, cut = rule.gamma, math.inf
-    else:
-        largest, cut = rule.gamma, float(order.M) if rule.cut is None else rule.cut
+def check_stepsize_sum(order: Order, rule: Constant | DelayAdaptive | ExponentialDelayAdaptive) -> LemmaCheck:
+    """Check Σ γ̂_k ≥ s·γ·K with the share s of ``least_share``, which holds for all delays if K ≥ M."""
     total = float(order.of_points(order.final_stepsizes(rule)).sum())
-    missing = largest * order.K * sum_share(order.M, cut) - total
-    return LemmaCheck("sum of the stepsizes", max(0.0, missing), missing <= TOLERANCE * largest * order.K)
-
-
-def check_weight_sum(order: Order, rule: ExponentialDelayAdaptive) -> LemmaCheck:
-    """Check Σ γ̂_k·P̂_k ≥ max{2Kγ_max/21, (γ_max/7)·exp(Kμγ_max/84)}, P̂_k = exp((μ/2)·Σ_{j≤k} γ̂_j), for K ≥ 3M.
-
-    Theorem 3.2 uses it in place of the sum of the stepsizes; μ is computed from the rule that the theorem prescribes.
-    """
-    hats = order.of_points(order.final_stepsizes(rule))
-    mu = order.M * rule.rate / (rule.cut * rule.gamma)
-    logs = mu / 2 * np.cumsum(hats)
-    total = float(np.log(hats @ np.exp(logs - logs[-1])) + logs[-1])
-    least = max(math.log(2 * order.K * rule.gamma / 21), math.log(rule.gamma / 7) + order.K * mu * rule.gamma / 84)
-    missing = least - total if 3 * order.M <= order.K else 0.0
-    return LemmaCheck("sum of the stepsizes", max(0.0, missing), missing <= TOLERANCE)
+    missing = rule.gamma * order.K * least_share(rule, order.M) - total if order.M <= order.K else 0.0
+    return LemmaCheck("sum of the stepsizes", max(0.0, missing), missing <= TOLERANCE * rule.gamma * order.K)
 
 
 def check_lemma_1(order: Order, trace: Any, problem: Any, seed: int, start: Vector, last: Vector | None) -> LemmaCheck:
