@@ -28,7 +28,7 @@ def nonconvex_lipschitz_bound(case: Case, gamma: float) -> Guarantee:
     sigma, Delta = case.need("sigma"), case.need_positive("Delta")
     descent, noise = Delta / (gamma * K), L * sigma**2 * gamma * (1 + M / K) / 2
     drift = (gamma * L * (M - 1) * G) ** 2 / 2
-    alpha = _best_alpha(descent + noise, drift, 1 - L * gamma / 2, 0.0)
+    alpha = best_alpha(descent + noise, drift, 1 - L * gamma / 2, 0.0)
     kept = 1 - alpha / 2 - L * gamma / 2
     return Guarantee(SQUARED_GRADIENT, (descent + _over(drift, alpha)) / kept, noise / kept)
 
@@ -66,7 +66,7 @@ def nonconvex_bound(case: Case, gamma: float, total: float) -> Guarantee:
     sigma, Delta = case.need("sigma"), case.need_positive("Delta")
     noise = L * M * (sigma * gamma) ** 2 / total + L * sigma**2 * gamma
     q, most = (M - 1) * L * gamma / 4, 1 - min(L * gamma, 0.25) / 2
-    alpha = _best_alpha(Delta / total + noise / 2, noise / 8, most, q)
+    alpha = best_alpha(Delta / total + noise / 2, noise / 8, most, q)
     kept = most - alpha / 2 - _over(q, alpha) / 2
     return Guarantee(SQUARED_GRADIENT, Delta / total / kept, (noise / 2 + _over(noise / 8, alpha)) / kept)
 
@@ -92,7 +92,7 @@ def scaled(bound: Guarantee, factor: float) -> Guarantee:
     return replace(bound, optimisation=optimisation, noise=noise, heterogeneity=heterogeneity)
 
 
-def _best_alpha(fixed: float, falling: float, most: float, q: float) -> float:
+def best_alpha(fixed: float, falling: float, most: float, q: float) -> float:
     """Return the α > 0 with the least (A + N/α)/(m − α/2 − q/(2α)): the root of Aα²/2 + Nα = Aq/2 + Nm."""
     return (math.sqrt(falling**2 + fixed * (fixed * q + 2 * falling * most)) - falling) / fixed
 

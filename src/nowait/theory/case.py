@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from nowait.theory.constants import Constants
 from nowait.theory.guarantee import SUBOPTIMALITY, Guarantee, Prescription
+
+T = TypeVar("T")
 
 
 @final
@@ -29,7 +31,7 @@ class Case:
         """Return a constant; raise ValueError if it is missing or 0."""
         return self.constants.need_positive(name, f"the setting {self.setting!r}")
 
-    def solved_by(self, make: Callable[[Case], Prescription]) -> Prescription:
+    def solved_by(self, make: Callable[[Case], T]) -> T:
         """Return ``make(self)``; raise ValueError if the constants overflow or underflow floating point."""
         try:
             return make(self)
