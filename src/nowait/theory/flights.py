@@ -48,8 +48,9 @@ class Flights:
 
     def sums(self, values: Floats) -> Floats:
         """Return, for each gradient, the sum of ``values``, one for each of x_1 … x_K, over the steps of its flight."""
-        before = np.concatenate([[0.0], np.cumsum(values)])
-        return before[self.end] - before[self.point]
+        before: Floats = np.concatenate([[0.0], np.cumsum(values)])
+        inside: Floats = before[self.end] - before[self.point]
+        return inside
 
     @property
     def others_in_flight(self) -> Floats:

@@ -265,4 +265,5 @@ def noise_stepsize(case: Case) -> float:
 def lipschitz_stepsize(case: Case, width: float) -> float:
     """Return Theorem 2's stepsize; ``width`` is M, or τ_max for earlier results."""
     K, L, G, Delta = case.K, case.need_positive("L"), case.need_positive("G"), case.need_positive("Delta")
-    return min(1 / (2 * width * L), noise_stepsize(case), (Delta / ((L * width * G) ** 2 * K)) ** (1 / 3))
+    drift = math.pow(Delta / ((L * width * G) ** 2 * K), 1 / 3)
+    return min(1 / (2 * width * L), noise_stepsize(case), drift)
