@@ -25,7 +25,7 @@ NOBODY = "0.92"
 
 
 def profiles(bench: Any) -> Figure:
-    """Plot performance profiles, from the result of ``nw.bench``: the share of columns within a ratio of the best.
+    """Plot performance profiles, from the result of ``nw.bench``: in which share of columns is a method within a ratio.
 
     The best methods by score are named, and asynchronous and minibatch SGD; the others are grey.
     """
@@ -51,9 +51,9 @@ def profiles(bench: Any) -> Figure:
 
 
 def phases(bench: Any) -> Figure:
-    """Plot the phase diagram, from the result of ``nw.bench``: the fastest method by spread of speeds and noise.
+    """Plot the phase diagram, from the result of ``nw.bench``: who is first, by spread of speeds and noise.
 
-    A panel for each number of workers. Circles are recorded jobs, each with the method that is fastest on that job.
+    A panel for each number of workers. Circles are recorded jobs, each with the method that is first on the job itself.
     Where the lead is below 5 %, the cell is marked with ≈.
     """
     entries = list(getattr(bench, "phases", ()))
