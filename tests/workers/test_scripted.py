@@ -165,7 +165,9 @@ def test_errors_and_exits_of_the_loss_stop_the_run(caplog):
 
     with pytest.raises(nw.WorkerFailedError, match=r"the problem's loss raised(.|\n)*no loss today"):
         train_scripted(NoLoss(), ASYNCHRONOUS, workers=2, steps=100)
-    with pytest.raises(nw.WorkerFailedError, match="the process that computes losses ended with exit code 3 repeatedly"):
+    with pytest.raises(
+        nw.WorkerFailedError, match="the process that computes losses ended with exit code 3 repeatedly"
+    ):
         train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=100, max_failures=2, script=[Die(EVALUATOR, 3)] * 9)
 
 
