@@ -59,7 +59,7 @@ def _trackio(module: Any, run_name: str, settings: Mapping[str, str]) -> loggers
 
 def _mlflow(module: Any, run_name: str, settings: Mapping[str, str]) -> loggers.Logger:
     _check_names("mlflow", settings, ("experiment", "run_name"))
-    return loggers.MLflow(module, **{"run_name": run_name, **settings})
+    return loggers.MLflow(module, experiment=settings.get("experiment"), run_name=settings.get("run_name", run_name))
 
 
 def _tensorboard(module: Any, run_name: str, settings: Mapping[str, str]) -> loggers.Logger:  # noqa: ARG001
@@ -70,7 +70,7 @@ def _tensorboard(module: Any, run_name: str, settings: Mapping[str, str]) -> log
 def _check_names(tracker: str, settings: Mapping[str, str], known: tuple[str, ...]) -> None:
     for name in settings:
         if name not in known:
-            raise ValueError(f"--log {tracker} has no setting {name!r}{meant(name, known)}; it has {', '.join(known)}")
+            raise ValueError(f"--log {tracker} has no setting {name!r}: it has {', '.join(known)}{meant(name, known)}")
 
 
 TRACKERS: dict[str, Callable[[Any, str, Mapping[str, str]], loggers.Logger]] = {

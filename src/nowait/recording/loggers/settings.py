@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +21,9 @@ def checked_settings(function: Any, name: str, settings: Mapping[str, Any]) -> d
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     for setting in settings:
         if setting not in parameters and not takes_all:
-            raise TypeError(f"{name} has no setting {setting!r}: it has {', '.join(parameters)}")
+            near = difflib.get_close_matches(setting, parameters, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(parameters)}"
+            raise TypeError(f"{name} has no setting {setting!r}: {hint}")
     return dict(settings)
 
 
