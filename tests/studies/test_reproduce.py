@@ -223,7 +223,7 @@ def test_the_result_is_printed_saved_and_told(small, tmp_path):
     text = str(found)
     for words in (
         "Nobody, 2026",
-        "Quick run",
+        "Quick form",
         "PARTLY (here)",
         "we get: 1 curve",
         "Differences from the paper:\n  * all",

@@ -49,15 +49,16 @@ def resume(
     """Continue a run of ``nw.train`` from the last complete checkpoint in its folder.
 
     Any of ``steps``, ``gradients``, ``seconds``, ``target_loss`` and ``target`` replaces the whole budget of the run,
-    so that a finished run can continue too, with the state of its update. They are totals: ``steps=2000`` after 1000
-    steps makes 1000 more.
+    so that a finished run goes on too, with the state of its update. They are totals: ``steps=2000`` after 1000 steps
+    makes 1000 more.
 
-    Method, update, output and speeds are rebuilt from ``config.json``; your own classes have to be passed again, and
-    so does the problem, which is compared with the one of the run. A run that a signal ended can be
-    resumed too. It continues on the engine it had, unless ``engine`` names another one; a cluster with an address
-    ``host:port``, and ``nw.Listen``, have to be passed again. No code that the folder names is run. ``server_threads``
-    and ``metrics_port`` are not recorded. Gradients after the checkpoint are computed again, those that were in flight
-    or held by the method are lost, and none is applied twice. The trace continues with a "resumed" event.
+    Method, update, output and speeds are rebuilt from ``config.json``; parts that are not of this library have to be
+    passed again, and so has the problem, which is compared with the one of the run. A run that a signal ended can be
+    resumed too. It continues on the engine it had, unless ``engine`` names another one; a cluster that was joined by
+    ``host:port`` and ``nw.Listen`` have to be named again. No code that the folder names is run. ``server_threads`` and
+    ``metrics_port`` are not recorded.
+    Gradients after the checkpoint are computed again, those that were in flight or held by the method are lost, and
+    none is applied twice. The trace continues with a "resumed" event.
     """
     called = perf_counter()
     require_worker_processes()

@@ -68,16 +68,16 @@ def train(
 
     The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (of wall-clock time), ``target_loss`` and
     ``target`` comes first. Losses and metrics are evaluated on snapshots during the run, one at a time.
-    ``target={"accuracy": 0.9, "perplexity": ("<=", 20)}`` is reached when all metrics of one evaluation reach their
-    values: at least the number, or at most for names that end in "loss", unless a sign is given.
+    ``target={"accuracy": 0.9, "perplexity": ("<=", 20)}`` is reached by an evaluation in which every metric is: at
+    least the number, or at most for names that end in "loss", unless a sign is given.
 
     ``slowdown={0: 100.0}`` makes worker 0 take 100 times as long; ``speeds`` makes workers take at least as long as a
     speed model says. A worker that dies is replaced under its number, unless it dies more than ``max_failures`` times
-    without delivering a gradient in between. A warning names a worker that takes far longer than before;
-    with ``replace_hung=True`` it is also replaced.
+    without delivering a gradient in between. One that takes far longer than before is named in a warning, and
+    replaced with ``replace_hung=True``.
 
     Steps on a million params or more use several threads: by default the cores that the workers leave free, at most 8.
-    ``server_threads`` sets their number. Results do not depend on it.
+    ``server_threads`` sets their number. It changes no result.
 
     With a ``folder`` the run is written to disk while it runs, with a checkpoint every ``checkpoint_every`` steps or
     ``checkpoint_seconds``, of which the last ``keep_checkpoints`` and the best are kept: after a crash ``nw.resume``
@@ -86,8 +86,8 @@ def train(
     keeps less of the trace of a very long run, which then cannot be replayed. The first Ctrl-C, SIGTERM or SIGHUP ends
     the run and returns it; a second one kills it. ``initial`` is a vector; for a ``TorchProblem`` also a state dict, a
     model or a ``.safetensors`` file. ``labels`` are stored in ``config.json``. ``progress`` None shows a live view on a
-    terminal. ``metrics_port=9100`` serves metrics for Prometheus at http://127.0.0.1:9100/metrics;
-    with ``"0.0.0.0:9100"`` other machines can read them too.
+    terminal. ``metrics_port=9100`` shows the numbers of the run to Prometheus, at http://127.0.0.1:9100/metrics;
+    ``"0.0.0.0:9100"`` also to other machines.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)

@@ -97,15 +97,15 @@ class Stats:
 @final
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The result of a run: params, the last iterate, the trace, the losses and the totals."""
+    """The result of a run: the output rule's answer, the last iterate, the event log, the losses and the totals."""
 
     params: Vector
-    """The result of the output rule: ``last`` itself by default, an average of the iterates with an averaging rule."""
+    """The answer of the output rule: ``last`` itself by default, an average of the iterates with an averaging rule."""
     last: Vector
     """x_K, the iterate after the last step, whatever the output rule."""
     trace: Trace
     history: History
-    """Losses of iterates x_k, never of the output rule's result."""
+    """Losses of iterates x_k, never of the output rule's answer."""
     stats: Stats
     config: dict[str, Any] = field(default_factory=dict)
     """What was run, as text and numbers."""
@@ -115,7 +115,7 @@ class Run:
     def model(self, problem: Any = None) -> Any:
         """Return the model with ``params``, in evaluation mode, if the problem is a ``TorchProblem``.
 
-        For a loaded run, pass the problem.
+        A run that was loaded does not know its problem: pass it.
         """
         problem = self.problem if problem is None else problem
         if problem is None:

@@ -51,7 +51,7 @@ def whatif(recorded: Recorded, *, resamples: int = 500, seed: int = 0) -> WhatIf
     steps without the slowest workers, and with steps that end when the first m of the n workers have finished, for the
     best m. All of them compute the same number of gradients. Ranges hold 95 % of ``resamples`` jobs made of blocks of
     consecutive steps of the recorded one (a circular block bootstrap). The slowest workers and the best m are chosen
-    once, on the whole record, so the ranges of these two alternatives are slightly too narrow.
+    once, on the whole record, so the ranges of these two ways are a little narrow.
 
     The numbers count gradients in the long run: a stale gradient may be worth less than a fresh one, so they are upper
     limits. ``nw.plan(problem, speeds=recorded)`` simulates the time to a loss.

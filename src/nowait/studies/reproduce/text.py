@@ -19,7 +19,7 @@ def as_text(found: Reproduction) -> str:
     """Return a table of errors for every panel, the claims, and what differs."""
     blocks = [textwrap.fill(found.citation, WIDTH)]
     if found.quick:
-        blocks.append("Quick run: a much smaller setting, only to see that it works. Its verdicts mean little.")
+        blocks.append("Quick form: a much smaller setting, which shows that it works. Its verdicts say little.")
     blocks += [_table(panel, [curve for curve in found.curves if curve.panel == panel]) for panel in found.panels]
     blocks += [
         "\n".join(
