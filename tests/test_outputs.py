@@ -109,6 +109,23 @@ def test_a_random_iterate_is_chosen_in_proportion_to_its_stepsize():
     assert np.abs(counts - runs * expected / expected.sum()).max() < 4 * deviation
 
 
+def test_a_uniform_iterate_is_each_iterate_equally_often_even_if_gradients_are_dropped():
+    problem = nw.problems.NoisyQuadratic(dimension=2, L=1.0, mu=0.5)
+    method, speeds = nw.RingmasterASGD(0.1, max_delay=1), nw.speeds.Adversary([0, 1, 0, 1, 2, 0], workers=3)
+    iterates = iterates_of(problem, method, speeds, steps=4)
+    runs, counts = 400, np.zeros(4)
+    for seed in range(runs):
+        run = nw.simulate(problem, method, speeds, steps=4, seed=seed, output=nw.UniformIterate(), evaluate_every=4)
+        counts[[np.array_equal(run.params, iterate) for iterate in iterates].index(True)] += 1
+    assert np.abs(counts - runs / 4).max() < 4 * np.sqrt(runs * 0.25 * 0.75)
+
+
+def iterates_of(problem, method, speeds, steps):
+    seen = []
+    nw.simulate(problem, method, speeds, steps=steps, callbacks=[lambda control: seen.append(control.params.copy())])
+    return seen
+
+
 def test_a_worker_that_never_returned_weighs_nothing():
     """Its gradient is at x_0. After one step the output is x_1, whatever gradients are in flight."""
     run = nw.simulate(PROBLEM, METHOD, nw.speeds.Fixed([1.0, 50.0, 60.0]), steps=1, output=nw.StepsizeWeightedAverage())

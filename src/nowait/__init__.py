@@ -39,6 +39,7 @@ from nowait.core import (
     StronglyConvexAverage,
     Threshold,
     UniformAverage,
+    UniformIterate,
     Update,
     WorkerFailedError,
 )
@@ -195,6 +196,7 @@ __all__ = [
     "Trace",
     "Tuning",
     "UniformAverage",
+    "UniformIterate",
     "Update",
     "WhatIf",
     "WindowRule",

@@ -13,6 +13,7 @@ from nowait.core.outputs import (
     StepsizeWeightedAverage,
     StronglyConvexAverage,
     UniformAverage,
+    UniformIterate,
 )
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "StepsizeWeightedAverage",
     "StronglyConvexAverage",
     "UniformAverage",
+    "UniformIterate",
 ]

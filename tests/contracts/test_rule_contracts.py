@@ -68,6 +68,7 @@ OUTPUTS = {
     "ExponentialAverage, short": core.ExponentialAverage(0.6),
     "LastIterate": core.LastIterate(),
     "RandomIterate": core.RandomIterate(),
+    "UniformIterate": core.UniformIterate(),
     "StepsizeWeightedAverage": core.StepsizeWeightedAverage(),
     "StronglyConvexAverage": core.StronglyConvexAverage(0.5),
     "UniformAverage": core.UniformAverage(),

@@ -91,7 +91,14 @@ def test_every_method_gives_the_reference_results(name, faults, caplog):
 
 @pytest.mark.parametrize(
     "output",
-    [nw.UniformAverage, nw.ExponentialAverage, nw.StepsizeWeightedAverage, nw.RandomIterate, "strongly convex"],
+    [
+        nw.UniformAverage,
+        nw.ExponentialAverage,
+        nw.StepsizeWeightedAverage,
+        nw.RandomIterate,
+        nw.UniformIterate,
+        "strongly convex",
+    ],
 )
 @pytest.mark.parametrize("name", ["AsynchronousSGD", "RingmasterASGD", "RandomAssignment", "FedBuff"])
 def test_every_output_gives_the_reference_results(name, output):

@@ -27,6 +27,7 @@ from nowait.core.outputs import (
     StepsizeWeightedAverage,
     StronglyConvexAverage,
     UniformAverage,
+    UniformIterate,
 )
 from nowait.core.problem import Problem
 from nowait.core.randomness import Sample, sampler
@@ -118,6 +119,7 @@ __all__ = [
     "Ticket",
     "TimerFired",
     "UniformAverage",
+    "UniformIterate",
     "Update",
     "Wake",
     "Warmup",

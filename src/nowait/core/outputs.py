@@ -275,6 +275,48 @@ class RandomIterate(Output):
         return self.kept if self.weight else last
 
 
+@final
+@dataclass
+class UniformIterate(Output):
+    """A uniformly random one of x_1 … x_K, whatever the gradients taken there were used for.
+
+    For methods that drop gradients: ``RandomIterate`` weighs each point by the gradients taken at it that were used.
+    Reservoir sampling: x_k replaces the kept one with probability 1/k.
+    """
+
+    kept: Vector = field(init=False, repr=False, compare=False)
+    count: int = field(init=False, repr=False, compare=False)
+    random: CounterRandom = field(init=False, repr=False, compare=False)
+
+    def start(self, params: Vector, random: CounterRandom) -> None:
+        """Reset the sample."""
+        self.kept, self.count, self.random = namespace_of(params).zeros_like(params), 0, random
+
+    def on_iterate(self, params: Vector) -> None:
+        """Replace the kept iterate with probability 1/k."""
+        self.count += 1
+        if self.random.uniform() * self.count < 1:
+            self.kept[:] = params
+
+    def state(self) -> State:
+        """Return the kept iterate, the number of iterates, and the number of random draws."""
+        return {"kept": self.kept, "count": self.count, "draws": self.random.draws}
+
+    def restore(self, state: State) -> None:
+        """Restore what ``state`` returned."""
+        memory_of(self.kept).write(state["kept"], self.kept)
+        self.count, self.random.draws = int(state["count"]), int(state["draws"])
+
+    def shares(self, uses: Uses, random: CounterRandom) -> Floats:
+        """Return weight 1 for the iterate that was kept last."""
+        chosen = np.flatnonzero(random.uniforms(uses.steps) * np.arange(1, uses.steps + 1) < 1)
+        return _only(int(chosen[-1]) + 1 if len(chosen) else uses.steps, uses.steps)
+
+    def result(self, last: Vector) -> Vector:
+        """Return the kept iterate, or the initial params if no step was made."""
+        return self.kept if self.count else last
+
+
 def _only(version: int, steps: int) -> Floats:
     shares = np.zeros(steps + 1)
     shares[version] = 1.0

@@ -25,6 +25,7 @@ from nowait.core import (
     StepsizeWeightedAverage,
     StronglyConvexAverage,
     UniformAverage,
+    UniformIterate,
 )
 from nowait.core.memory import HOST, Memory, to_host
 from nowait.engines.budget import Budget, EvaluationPlan
@@ -136,7 +137,13 @@ def a_bad_gradient_is_as_if_it_never_came(method: Method, memory: Memory = HOST)
 def every_output_can_be_asked_for(method: Method) -> None:
     """Averaging outputs work with a new method object: they need the stepsizes of gradients in flight."""
     fresh = dataclasses.replace(method) if dataclasses.is_dataclass(method) else method
-    for output in (UniformAverage(), StepsizeWeightedAverage(), StronglyConvexAverage(0.5), RandomIterate()):
+    for output in (
+        UniformAverage(),
+        StepsizeWeightedAverage(),
+        StronglyConvexAverage(0.5),
+        RandomIterate(),
+        UniformIterate(),
+    ):
         run = _run(fresh, Budget(steps=40), output=output)
         assert np.isfinite(run.params).all(), f"{type(output).__name__} is not finite"
         assert run.stats.steps == 40

@@ -5,8 +5,15 @@ from nowait.theory.constants import Constants
 from nowait.theory.estimate import Estimate, Uncertain, estimate
 from nowait.theory.guarantee import Guarantee, Prescription
 from nowait.theory.lemmas import LemmaCheck, check_lemmas
+from nowait.theory.limited import prescribe_ringleader, prescribe_ringmaster
 from nowait.theory.rates import Rate
 from nowait.theory.rivals import prescribe_constant, prescribe_minibatch
+from nowait.theory.rounds import (
+    prescribe_m_synchronous,
+    prescribe_malenia,
+    prescribe_quantile,
+    prescribe_rennala,
+)
 from nowait.theory.speedup import Speedup, malenia_time, rennala_time, speedup
 from nowait.theory.tables import Table1Row, Table2Row, table_1, table_2
 from nowait.theory.theorems import prescribe
@@ -32,7 +39,13 @@ __all__ = [
     "malenia_time",
     "prescribe",
     "prescribe_constant",
+    "prescribe_m_synchronous",
+    "prescribe_malenia",
     "prescribe_minibatch",
+    "prescribe_quantile",
+    "prescribe_rennala",
+    "prescribe_ringleader",
+    "prescribe_ringmaster",
     "rennala_time",
     "speedup",
     "stepsize_range",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Any, final
 
 from nowait.core import Output, Stepsize
 from nowait.theory.constants import Constants
@@ -72,7 +72,8 @@ class Prescription:
     """The stepsize, output and number of steps of a theorem, and the guarantee for them.
 
     Use it as ``nw.train(problem, nw.AsynchronousSGD(p.stepsize), output=p.output, steps=p.steps, …)``: the guarantee
-    holds for these steps and this output. (With ``prescribe_minibatch`` the method is ``nw.MinibatchSGD``.)
+    holds for these steps and this output. For the other methods see ``method`` and ``parameters``:
+    ``nw.RennalaSGD(p.stepsize, **p.parameters)``.
     """
 
     theorem: str
@@ -86,11 +87,21 @@ class Prescription:
     guarantee: Guarantee
     notes: tuple[str, ...] = ()
     """Corrections to the paper that were applied, and assumptions."""
+    method: str = "AsynchronousSGD"
+    """The name of the method's class in ``nowait``."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """The arguments of the method, besides the stepsize."""
+
+    @property
+    def call(self) -> str:
+        """The call that makes the method, for messages: ``RennalaSGD(stepsize, batch=4)``."""
+        return f"{self.method}({', '.join(['stepsize', *(f'{k}={v!r}' for k, v in self.parameters.items())])})"
 
     def __str__(self) -> str:
         sharp = self.guarantee.sharpened
         lines = [
             f"{self.theorem} ({self.setting}), {self.workers:,} workers, {self.steps:,} steps, {self.constants}",
+            f"  method     {self.call}",
             f"  stepsize   {self.stepsize}",
             f"  output     {self.output}",
             f"  guarantee  {self.guarantee.terms()}",

@@ -113,7 +113,7 @@ def _one_worker(case: Case) -> Case:
 
 
 def _minibatch(case: Case, gamma: float, output: Any, bound: Guarantee) -> Prescription:
-    return case.prescription("Minibatch SGD", Constant(gamma), output, bound)
+    return replace(case.prescription("Minibatch SGD", Constant(gamma), output, bound), method="MinibatchSGD")
 
 
 def _constant_lipschitz(case: Case, longest: float) -> Prescription:
