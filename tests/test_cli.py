@@ -169,11 +169,34 @@ def test_the_tables_are_printed_with_the_users_numbers():
         assert words in result.output
 
 
+def test_the_tables_rank_all_methods_within_80_columns():
+    arguments = [
+        "tables",
+        "--seconds",
+        "1,1,1,1000",
+        "--setting",
+        "nonconvex",
+        "--accuracy",
+        "1e-5",
+        "--budget",
+        "2000",
+    ]
+    result = RUNNER.invoke(app, arguments, env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    assert "nonconvex: when ‖∇F‖² ≤ 1e-05 is guaranteed" in result.output
+    rows = [line.split("│")[1].strip() for line in result.output.splitlines() if line.count("│") == 5]
+    assert {"Rennala SGD", "Ringleader ASGD", "m-synchronous SGD"} <= set(rows)
+    assert "…" not in result.output
+    assert "times a constant, whose value is not known" in result.output.replace("\n", " ")
+
+
 def test_the_tables_for_machines():
     result = RUNNER.invoke(app, ["tables", "--seconds-per-gradient", "1,3", "--json"])
     found = json.loads(result.output)
     assert [row["updates"] for row in found["table_2"]] == [333, 1333, 1333]
     assert found["table_1"][0]["strongly_convex"] is None, "mu is not known"
+    assert all(row["guarantee"] <= 0.01 for row in found["ranking"])
+    assert found["ranking"][-1]["method"] == "Minibatch SGD"
 
 
 @pytest.mark.parametrize(

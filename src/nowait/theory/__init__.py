@@ -6,6 +6,7 @@ from nowait.theory.estimate import Estimate, Uncertain, estimate
 from nowait.theory.guarantee import Guarantee, Prescription
 from nowait.theory.lemmas import LemmaCheck, check_lemmas
 from nowait.theory.limited import prescribe_ringleader, prescribe_ringmaster
+from nowait.theory.ranking import RankedMethod, ranking
 from nowait.theory.rates import Rate
 from nowait.theory.rivals import prescribe_constant, prescribe_minibatch
 from nowait.theory.rounds import (
@@ -14,7 +15,7 @@ from nowait.theory.rounds import (
     prescribe_quantile,
     prescribe_rennala,
 )
-from nowait.theory.speedup import Speedup, malenia_time, rennala_time, speedup
+from nowait.theory.speedup import Speedup, lower_bound_time, malenia_time, rennala_time, speedup
 from nowait.theory.tables import Table1Row, Table2Row, table_1, table_2
 from nowait.theory.theorems import prescribe
 from nowait.theory.transfer import StepsizeRange, stepsize_range
@@ -26,6 +27,7 @@ __all__ = [
     "Guarantee",
     "LemmaCheck",
     "Prescription",
+    "RankedMethod",
     "Rate",
     "RunCertificate",
     "Speedup",
@@ -36,6 +38,7 @@ __all__ = [
     "certificate",
     "check_lemmas",
     "estimate",
+    "lower_bound_time",
     "malenia_time",
     "prescribe",
     "prescribe_constant",
@@ -46,6 +49,7 @@ __all__ = [
     "prescribe_rennala",
     "prescribe_ringleader",
     "prescribe_ringmaster",
+    "ranking",
     "rennala_time",
     "speedup",
     "stepsize_range",

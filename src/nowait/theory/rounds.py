@@ -55,12 +55,14 @@ def prescribe_m_synchronous(
     *,
     workers: int,
     m: int,
+    cancel: bool = False,
     steps: int | None = None,
     accuracy: float | None = None,
 ) -> Prescription:
     """Return stepsize, output and guarantee of m-synchronous SGD: steps along the mean of the first ``m`` gradients.
 
-    Begunov and Tyurin (2026). The best m depends on the speeds: ``ranking`` finds it.
+    Begunov and Tyurin (2026). The best m depends on the speeds: ``ranking`` finds it. ``cancel`` is an argument of the
+    method; the guarantee is the same with and without it.
 
     >>> c = Constants(L=1.0, sigma=1.0, B=1.0)
     >>> prescribe_m_synchronous("convex", c, workers=8, m=6, steps=1_000).call
@@ -70,10 +72,9 @@ def prescribe_m_synchronous(
     size = checks.at_least(1, m, "m", "a step needs at least one gradient")
     if size > case.M:
         raise ValueError(f"m must be at most the number of workers, {case.M}, got {m}: each sends one gradient a round")
+    parameters = {"m": size} | ({"cancel": True} if cancel else {})
     return prescribed(
-        lambda count: _of_rounds(case, "m-synchronous SGD", size, count, "MSynchronousSGD", {"m": size}),
-        steps,
-        accuracy,
+        lambda count: _of_rounds(case, "m-synchronous SGD", size, count, "MSynchronousSGD", parameters), steps, accuracy
     )
 
 

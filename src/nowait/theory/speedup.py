@@ -176,6 +176,27 @@ def malenia_time(seconds: Iterable[float], constants: Constants, accuracy: float
     return float(checked.max() * first + checked.mean() * noise / len(checked))
 
 
+def lower_bound_time(
+    seconds: Iterable[float], constants: Constants, accuracy: float, setting: str = "nonconvex"
+) -> float:
+    """Return the seconds that every method needs for E‖∇F‖² ≤ ``accuracy`` in the worst case, up to a constant.
+
+    Tyurin and Richtárik (2023): for every method that only uses these workers' stochastic gradients there is an
+    L-smooth F with these constants on which it needs a constant times this time; the constant does not depend on
+    anything, and its value is not known. ``setting`` is "nonconvex" if all workers have the same data, or
+    "heterogeneous". Up to a constant it is the time of Rennala or Malenia SGD (``rennala_time``, ``malenia_time``),
+    which are therefore optimal. A given F may be easier: then a method may be faster than this. So may one with
+    different data whose ζ² is below the accuracy, because the bound is for functions with any ζ.
+
+    >>> lower_bound_time([1.0, 100.0], Constants(L=1.0, sigma=0.0, Delta=1.0), accuracy=0.1)
+    10.0
+    """
+    times = {"nonconvex": rennala_time, "heterogeneous": malenia_time}
+    if setting not in times:
+        raise ValueError(f"the lower bounds are for the settings 'nonconvex' and 'heterogeneous', got {setting!r}")
+    return times[setting](seconds, constants, accuracy)
+
+
 def _terms(constants: Constants, accuracy: float, by: str) -> tuple[float, float]:
     """Return LΔ/ε and σ²LΔ/ε²."""
     constants, accuracy = constants_of(constants), checks.positive(accuracy, "accuracy", "it is the error to reach")

@@ -20,20 +20,27 @@ def tables(  # noqa: PLR0917 (typer makes options of them)
     sigma: Annotated[float | None, typer.Option("--sigma", help="The standard deviation of a gradient.")] = 1.0,
     distance: Annotated[float | None, typer.Option("--B", help="From x_0 to the minimiser.")] = 1.0,
     excess: Annotated[float | None, typer.Option("--Delta", help="F(x_0) − F*.", show_default="L·B²/2")] = None,
+    zeta: Annotated[float | None, typer.Option("--zeta", help="How much the workers' data differ.")] = None,
+    accuracy: Annotated[float, typer.Option(help="The error to reach, for the ranking of all methods.")] = 0.01,
+    setting: Annotated[str, typer.Option(help="The setting of the ranking, such as nonconvex.")] = "convex",
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Print the paper's Tables 1 and 2 with your numbers: rates, updates in a given time, speedups.
+    """Print the paper's Tables 1 and 2 with your numbers, and a ranking of all methods that have a guarantee.
 
-    Example: nowait tables --seconds-per-gradient 1,1,1,10 --budget 1000 --mu 0.01
+    Table 1 has rates, Table 2 the updates in a given time and speedups. The ranking has the time after which each
+    method is guaranteed to reach an accuracy.
+
+    Example: nowait tables --seconds-per-gradient 1,1,1,10 --accuracy 0.001 --setting nonconvex
     """
     import nowait as nw
-    from nowait.cli.tables import numbers, run_tables
+    from nowait.cli.tables import TablesSettings, numbers, run_tables
 
     if excess is None and smoothness is not None and distance is not None:
         excess = smoothness * distance**2 / 2
-    constants = nw.theory.Constants(L=smoothness, mu=mu, sigma=sigma, B=distance, Delta=excess)
-    run_tables(numbers(seconds_per_gradient, "--seconds-per-gradient"), budget, constants, as_json)
+    constants = nw.theory.Constants(L=smoothness, mu=mu, sigma=sigma, B=distance, Delta=excess, zeta=zeta)
+    seconds = numbers(seconds_per_gradient, "--seconds-per-gradient")
+    run_tables(TablesSettings(seconds, budget, constants, accuracy, setting, as_json))
 
 
 def certify(  # noqa: PLR0917 (typer makes options of them)
