@@ -3,7 +3,8 @@
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.bench import Bench, bench
 from nowait.studies.bias import BiasRow
-from nowait.studies.certify import Certificate, CertifiedRow, certify
+from nowait.studies.certified import CertifiedRow
+from nowait.studies.certify import Certificate, certify
 from nowait.studies.longest_delay import LongestDelay, longest_delay
 from nowait.studies.plan import plan
 from nowait.studies.race import Race, race
