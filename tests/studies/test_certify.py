@@ -26,7 +26,7 @@ certify_module = importlib.import_module("nowait.studies.certify")
 
 @pytest.fixture(scope="module")
 def certificate():
-    return nw.certify(steps=300, seeds=4, workers=4, progress=False)
+    return nw.certify(steps=300, seeds=3, workers=4, progress=False)
 
 
 @pytest.fixture(scope="module")
