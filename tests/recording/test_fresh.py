@@ -9,7 +9,7 @@ from nowait.recording.fresh import is_taken
 
 
 def a_run(seed=0):
-    problem = nw.problems.NoisyQuadratic.random(4)
+    problem = nw.problems.NoisyQuadratic(dimension=4)
     return nw.simulate(problem, nw.AsynchronousSGD(nw.Constant(0.01)), nw.speeds.Fixed([1.0, 2.0]), steps=5, seed=seed)
 
 
