@@ -159,6 +159,11 @@ class Run:
         more = {"evaluations": len(self.history), FILES: {PARAMS: contents._asdict()}}
         write_json(folder / STATS, sealed(stats | more))
 
+    def _repr_html_(self) -> str:
+        from nowait.recording.notebook import html_of_run
+
+        return html_of_run(self)
+
     @property
     def _loss_step(self) -> str:
         """The step of the last loss if it is not the last step, because a signal ended the run before an evaluation."""
