@@ -8,7 +8,7 @@ from typing import final
 
 MOST_ROWS = 20
 """Longer tables are cut, with a line that tells how many rows are left out."""
-LONGEST_TEXT = 120
+LONGEST_TEXT = 240
 """Longer text in a cell is cut; the whole text is the cell's tooltip."""
 FONT = "font-family:system-ui,sans-serif;font-size:13px;line-height:1.45"
 CELL = "padding:2px 12px 2px 0;border:0;background:none;vertical-align:middle"
@@ -58,7 +58,7 @@ def _tooltip(cell: str | Markup) -> str:
 
 def sentences(lines: Iterable[str]) -> Markup:
     """Return each sentence as a line of its own; nothing if there is none."""
-    return Markup("".join(f'<div style="max-width:80ch">{escape(line)}</div>' for line in lines if line))
+    return Markup("".join(f'<div style="max-width:80ch;margin:3px 0">{escape(line)}</div>' for line in lines if line))
 
 
 def preformatted(text: str) -> Markup:
