@@ -38,7 +38,7 @@ def report_compiling() -> None:
 
 @cache
 def write_compiling_line() -> None:
-    """Write the line, once in a process: to standard error, or into the notebook, where that would look like an error."""
+    """Write the line, once in a process: to standard error, or, in a notebook, as a normal output of the cell."""
     words = "compiling, once: later runs load the compiled code from disk"
     if in_notebook():
         CellOutput().show(preformatted(words), words)

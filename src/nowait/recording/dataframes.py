@@ -78,7 +78,8 @@ def polars_frame(columns: Columns) -> pl.DataFrame:
             series.append(polars.Series(name, names, dtype=polars.Enum(names)).gather(values.astype(np.uint32)))
         else:
             series.append(polars.Series(name, values))
-    return polars.DataFrame(series)
+    frame: pl.DataFrame = polars.DataFrame(series)
+    return frame
 
 
 def _imported(name: str) -> Any:
