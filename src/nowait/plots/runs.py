@@ -33,7 +33,7 @@ def delays(runs: Runs, *, width: float | None = None, ax: Into = None) -> Figure
     """Plot a histogram of the gradients' delays on logarithmic scales, with M and τ_max marked."""
     checked = checked_runs(runs)
     with new_sheet(1, width, ax) as sheet:
-        _draw_delays(sheet.axes[0], checked)
+        _draw_delays(sheet.axes[0], checked, named=True)
         sheet.legend()
     return sheet.figure
 
@@ -44,7 +44,7 @@ def race(runs: Runs, minimum: float = 0.0, *, width: float | None = None, ax: In
     with new_sheet(3, width, ax) as sheet:
         _draw_errors(sheet.axes[0], checked, "time", minimum)
         _draw_errors(sheet.axes[1], checked, "gradients", minimum)
-        _draw_delays(sheet.axes[2], checked)
+        _draw_delays(sheet.axes[2], checked, named=False)
         sheet.legend()
     return sheet.figure
 
@@ -72,6 +72,8 @@ def _draw_errors(axes: Axes, runs: dict[str, list[Run]], axis: str, minimum: flo
             grid, low, middle, high = band(curves)
             axes.plot(grid, middle, label=label, **style)
             axes.fill_between(grid, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        else:
+            axes.plot([], [], label=label, **style)
     axes.set(xlabel=LABELS[axis], ylabel="loss" if minimum == 0 else "loss − minimum", yscale="log")
     axes.grid(alpha=0.3)
 
@@ -91,14 +93,14 @@ def band(curves: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats, Float
     return grid, np.exp(logs.min(axis=0)), np.exp(np.median(logs, axis=0)), np.exp(logs.max(axis=0))
 
 
-def _draw_delays(axes: Axes, runs: dict[str, list[Run]]) -> None:
+def _draw_delays(axes: Axes, runs: dict[str, list[Run]], *, named: bool) -> None:
+    """Draw a histogram for every name, over all its seeds; if it is not ``named``, another panel has the names."""
     pooled = {name: np.concatenate([run.trace.delay for run in group]) for name, group in runs.items()}
     longest = max((int(delays.max(initial=1)) for delays in pooled.values()), default=1)
     edges = np.unique(np.geomspace(1, longest + 1, 40).round()) - 0.5
     for (name, delays), style in zip(pooled.items(), styles(len(runs)), strict=True):
         counts, _ = np.histogram(delays, edges)
-        label = name if len(runs[name]) == 1 else f"{name}, median of {len(runs[name])}"
-        axes.stairs(counts, edges, label=label, **style)
+        axes.stairs(counts, edges, label=name if named else None, **style)
     workers = max((group[0].trace.num_workers for group in runs.values()), default=1)
     axes.axvline(workers, color="0.4", linestyle=":", linewidth=1, label=f"M = {workers:,}")
     axes.axvline(longest, color="0.4", linestyle="--", linewidth=1, label=f"τ_max = {longest:,}")

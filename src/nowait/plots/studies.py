@@ -104,7 +104,7 @@ def tolerance(study: Any, *, width: float | None = None, ax: Into = None) -> Fig
 def _label_tolerance(axes: Axes, study: Any, pattern: str) -> None:
     losses = [loss for row in study.rows for loss in row.losses if np.isfinite(loss)]
     axes.axhline(study.start_loss, color="0.4", linestyle=":", linewidth=1, label="before the first step")
-    axes.set(xlabel=f"mean delay (steps), {pattern}", ylabel="final loss")
+    axes.set(title=pattern, xlabel="mean delay (steps)", ylabel="final loss")
     axes.set_xscale("log", base=2)
     axes.set_xticks(study.delays, [str(delay) for delay in study.delays])
     if min(losses, default=0.0) > 0 and study.start_loss > 0:
