@@ -75,14 +75,17 @@ def html_of_trace(trace: Trace) -> str:
 
 
 def _slowest_workers(trace: Trace) -> Markup:
-    """Return a table of the workers with the longest mean time per gradient."""
+    """Return a table of the workers with the longest mean time per gradient; first those that delivered none."""
     rows = trace.arrivals
-    workers, place = np.unique(rows["worker"], return_inverse=True)
-    counts = np.bincount(place)
-    seconds, delays = (np.bincount(place, weights=rows[name]) / counts for name in ("compute_seconds", "delay"))
-    order = np.argsort(-seconds, kind="stable")[:SLOWEST]
+    workers = np.union1d(rows["worker"], trace.initial_workers)
+    place = np.searchsorted(workers, rows["worker"])
+    counts = np.bincount(place, minlength=len(workers))
+    sums = (np.bincount(place, weights=rows[name], minlength=len(workers)) for name in ("compute_seconds", "delay"))
+    with np.errstate(invalid="ignore"):
+        seconds, delays = (total / counts for total in sums)  # NaN without a gradient
+    order = np.argsort(-np.where(counts > 0, seconds, np.inf), kind="stable")[:SLOWEST]
     lines = [
-        [f"worker {workers[at]}", shown(counts[at]), shown(float(seconds[at])), shown(float(delays[at]))]
+        [f"worker {workers[at]}", shown(int(counts[at])), shown(float(seconds[at])), shown(float(delays[at]))]
         for at in order.tolist()
     ]
     first = "slowest workers" if len(workers) > len(order) else "slowest first"
