@@ -41,7 +41,7 @@ def profiles(bench: Any, *, width: float | None = None, ax: Into = None) -> Figu
                 axes.step(ratios, scores.profile(method, ratios), color="0.85", linewidth=0.8, where="post")
         for method, style in zip(named, styles(len(named)), strict=True):
             axes.step(ratios, scores.profile(method, ratios), label=method, where="post", **style)
-        axes.set(xscale="log", xlabel="r: time to the target / that of the best method", ylabel="share of columns")
+        axes.set(xscale="log", xlabel="r: time / time of the best method", ylabel="share of columns")
         axes.set_ylim(0, 1)
         axes.set_xticks([1, 2, 4, 10], ["1", "2", "4", "10"])
         axes.grid(alpha=0.3)
@@ -52,8 +52,9 @@ def profiles(bench: Any, *, width: float | None = None, ax: Into = None) -> Figu
 def phases(bench: Any, *, width: float | None = None, ax: Into = None) -> Figure:
     """Plot the phase diagram, from the result of ``nw.bench``: who is first, by spread of speeds and noise.
 
-    A panel for each number of workers. Circles are recorded jobs, each with the method that is first on the job itself.
-    Where the lead is below 5 %, the cell is marked with ≈.
+    A panel for each number of workers. The spread is the longest time per gradient over the harmonic mean (HM) of the
+    times; the noise is the variance of a gradient over the squared norm of the first one. Circles are recorded
+    jobs, each with the method that is first on the job itself. Where the lead is below 5 %, the cell is marked with ≈.
     """
     entries = list(getattr(bench, "phases", ()))
     if not entries:
@@ -65,10 +66,13 @@ def phases(bench: Any, *, width: float | None = None, ax: Into = None) -> Figure
             own = [entry for entry in entries if entry.point.workers == workers]
             _draw_grid(axes, [entry for entry in own if entry.point.job is None], methods)
             _draw_jobs(axes, [entry for entry in own if entry.point.job is not None], methods)
-            axes.set(title=f"{workers} workers", xlabel="spread of speeds, s_max / harmonic mean")
-            axes.set(ylabel="noise: variance / squared\nnorm of the first gradient", xscale="log", yscale="log")
+            axes.set(title=f"{workers} workers", xlabel="spread, s_max / HM")
+            axes.set(ylabel="relative gradient noise", xscale="log", yscale="log")
             axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"], minor=False)
             axes.minorticks_off()
+        lowest, highest = zip(*(axes.get_ylim() for axes in sheet.axes), strict=True)
+        for axes in sheet.axes:
+            axes.set_ylim(min(lowest), max(highest))
         sheet.legend([Patch(color=COLOURS[place], label=method) for place, method in enumerate(methods)])
     return sheet.figure
 
@@ -97,7 +101,7 @@ def _draw_jobs(axes: Axes, entries: Sequence[Any], methods: list[str]) -> None:
         colour = NOBODY if entry.winner is None else COLOURS[methods.index(entry.winner)]
         axes.scatter([entry.heterogeneity], [place], s=90, color=colour, edgecolors="black", linewidths=0.8, zorder=3)
         axes.annotate(
-            str(entry.point.job), (entry.heterogeneity, place), fontsize=7, ha="center", va="center", zorder=4
+            str(entry.point.job), (entry.heterogeneity, place), fontsize=8, ha="center", va="center", zorder=4
         )
 
 

@@ -27,6 +27,8 @@ NARROWEST_PANEL = 2.1
 HEIGHT_OF_WIDTH, LOWEST, HIGHEST = 0.74, 1.9, 3.6
 """The height of a panel: this share of its width, between these limits in inches."""
 INCHES_PER_TICK = 0.6
+CHARACTERS_PER_INCH = 15
+"""Of text with 9 points."""
 DOTS_PER_INCH = 192
 """Of the image in a notebook, which is shown at half its size, so that it is sharp on every screen."""
 
@@ -51,9 +53,10 @@ class PaperFigure(Figure):
 class Sheet:
     """A figure and the axes to draw into."""
 
-    def __init__(self, figure: Figure, axes: list[Axes], *, is_new: bool) -> None:
+    def __init__(self, figure: Figure, axes: list[Axes], columns: int, *, is_new: bool) -> None:
         self.figure = figure
         self.axes = axes
+        self._columns = columns
         self._is_new = is_new
         """False if the axes are the user's: their sizes and texts are not changed."""
 
@@ -86,6 +89,11 @@ class Sheet:
         if self._is_new:
             self.figure.set_size_inches(self.figure.get_size_inches()[0], inches)
 
+    @property
+    def characters_of_a_panel(self) -> int:
+        """How many characters of text fit below a panel."""
+        return max(16, int((self.figure.get_size_inches()[0] / self._columns - 0.7) * CHARACTERS_PER_INCH))
+
     def _add_height(self, inches: float) -> None:
         width, height = self.figure.get_size_inches()
         self.figure.set_size_inches(width, height + inches)
@@ -107,6 +115,8 @@ def new_sheet(panels: int, width: float | None, ax: Into, most_columns: int = 3)
         yield sheet
         for axes in sheet.axes:
             axes.tick_params(labelsize=TEXT_SIZES["xtick.labelsize"])  # ticks are made later, when it is drawn
+            for text in (axes.xaxis.label, axes.title):
+                text.set_text(textwrap.fill(text.get_text(), sheet.characters_of_a_panel))
 
 
 def _blank_sheet(panels: int, inches: float, most_columns: int) -> Sheet:
@@ -119,7 +129,7 @@ def _blank_sheet(panels: int, inches: float, most_columns: int) -> Sheet:
         axes.remove()
     for axes in places[:panels]:
         axes.locator_params(axis="x", nbins=max(3, int(inches / columns / INCHES_PER_TICK)))
-    return Sheet(figure, places[:panels], is_new=True)
+    return Sheet(figure, places[:panels], columns, is_new=True)
 
 
 def _users_sheet(panels: int, width: float | None, ax: Axes | Sequence[Axes]) -> Sheet:
@@ -129,7 +139,7 @@ def _users_sheet(panels: int, width: float | None, ax: Axes | Sequence[Axes]) ->
     if len(axes) != panels or not all(isinstance(one, Axes) for one in axes):
         wanted = "a matplotlib Axes" if panels == 1 else f"a sequence of {panels} matplotlib Axes"
         raise TypeError(f"ax must be {wanted}, because this figure has {panels} panel(s), got {ax!r}")
-    return Sheet(axes[0].figure.figure, axes, is_new=False)
+    return Sheet(axes[0].figure.figure, axes, 1, is_new=False)
 
 
 def _legend_above(figure: Figure, pairs: dict[str, Any]) -> Legend:
@@ -155,4 +165,4 @@ def _legend_above(figure: Figure, pairs: dict[str, Any]) -> Legend:
 
 def _characters(figure: Figure) -> int:
     """Return how many characters of text fit into the width of a figure."""
-    return max(20, int(figure.get_size_inches()[0] * 15))
+    return max(20, int(figure.get_size_inches()[0] * CHARACTERS_PER_INCH))
