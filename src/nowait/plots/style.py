@@ -8,7 +8,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """The colour-blind-safe palette of Okabe and Ito, with grey instead of yellow, which is hard to see on white."""
 LINES = ("-", "--", "-.", ":")
 LABELS = {"time": "time (s)", "gradients": "gradients", "step": "steps"}
-TEXT_SIZES: dict[str, Any] = {
+TEXT_SIZES: dict[Any, Any] = {
     "font.size": 9,
     "axes.labelsize": 9,
     "axes.titlesize": 9,
@@ -20,7 +20,7 @@ TEXT_SIZES: dict[str, Any] = {
     "grid.linewidth": 0.5,
 }
 """Sizes in points, whatever the width of the figure."""
-FONTS_IN_FILES: dict[str, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
+FONTS_IN_FILES: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
 """TrueType fonts in PDF and PostScript, as publishers ask for, and text as text in SVG."""
 
 
