@@ -5,6 +5,7 @@ from nowait.studies.bench import Bench, bench
 from nowait.studies.bias import BiasRow
 from nowait.studies.certified import CertifiedRow
 from nowait.studies.certify import Certificate, certify
+from nowait.studies.exact import WorstCase, worst_case
 from nowait.studies.longest_delay import LongestDelay, longest_delay
 from nowait.studies.plan import plan
 from nowait.studies.race import Race, race
@@ -31,6 +32,7 @@ __all__ = [
     "Trial",
     "Tuning",
     "WhatIf",
+    "WorstCase",
     "bench",
     "certify",
     "longest_delay",
@@ -40,4 +42,5 @@ __all__ = [
     "tolerance",
     "tune",
     "whatif",
+    "worst_case",
 ]

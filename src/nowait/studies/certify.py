@@ -63,6 +63,11 @@ class Certificate:
         sound = not any(row.verdict == VIOLATED or row.lemmas_broken for row in self.rows)
         return sound and all(mutant.is_caught for mutant in self.mutants)
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_certificate
+
+        return html_of_certificate(self)
+
 
 def certify(
     *,
