@@ -120,7 +120,7 @@ class LogisticRegression(LogisticModel):
             share /= 2
         return point, loss
 
-    def _newton_direction(self, point: Floats, gradient: Floats) -> Floats:
+    def _newton_direction(self, point: Floats, gradient: Vector) -> Floats:
         from scipy.special import expit
 
         margins = self.features @ point
@@ -128,7 +128,7 @@ class LogisticRegression(LogisticModel):
         product = self.features.T @ scale_rows(self.features, curvature)
         hessian = np.asarray(product.todense() if hasattr(product, "todense") else product, dtype=np.float64)
         hessian += self.l2 * np.eye(self.dimension)
-        direction: Floats = np.linalg.lstsq(hessian, gradient, rcond=None)[0]
+        direction: Floats = np.linalg.lstsq(hessian, gradient.astype(np.float64), rcond=None)[0]
         return direction
 
 

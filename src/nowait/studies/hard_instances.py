@@ -45,7 +45,8 @@ class Huber:
 
     def full_gradient(self, point: Vector) -> Vector:
         """Return ∇F at a point."""
-        return np.clip(self.L * point, -self.slope, self.slope)
+        clipped: Vector = np.clip(self.L * point, -self.slope, self.slope)
+        return clipped
 
     def gradient_of_worker(self, point: Vector, worker: int) -> Vector:
         """Return ∇F_m at a point."""
