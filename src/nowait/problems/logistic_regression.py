@@ -128,7 +128,7 @@ class LogisticRegression(LogisticModel):
         product = self.features.T @ scale_rows(self.features, curvature)
         hessian = np.asarray(product.todense() if hasattr(product, "todense") else product, dtype=np.float64)
         hessian += self.l2 * np.eye(self.dimension)
-        direction: Floats = np.linalg.lstsq(hessian, gradient.astype(np.float64), rcond=None)[0]
+        direction: Floats = np.linalg.lstsq(hessian, gradient, rcond=None)[0].astype(np.float64)
         return direction
 
 
