@@ -1,0 +1,84 @@
+"""The package as griffe reads it from its sources, without importing it: PyTorch, JAX and Ray are not needed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+ROOT = Path(__file__).parent.parent
+PUBLIC_MODULES = (
+    "nowait",
+    "nowait.problems",
+    "nowait.speeds",
+    "nowait.stepsizes",
+    "nowait.schedules",
+    "nowait.updates",
+    "nowait.outputs",
+    "nowait.rules",
+    "nowait.theory",
+    "nowait.plots",
+    "nowait.testing",
+    "nowait.pytorch",
+    "nowait.optax",
+)
+"""The modules whose ``__all__`` is the public interface."""
+
+
+class Package(griffe.Extension):
+    """Reads the package as Python does, and its docstrings as Markdown. mkdocstrings uses it, too (mkdocs.yml)."""
+
+    def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
+        for thing in own_objects(pkg):
+            if thing.docstring is not None:
+                thing.docstring.value = with_fenced_examples(thing.docstring.value)
+        loader.resolve_aliases(implicit=True, external=False)
+        for path in PUBLIC_MODULES:
+            replace_modules_by_functions(member(pkg, path))
+
+
+def load() -> griffe.Module:
+    """Return the package, with all aliases resolved that lead to its own objects."""
+    extensions = griffe.load_extensions(Package)
+    package = griffe.load("nowait", search_paths=[ROOT / "src"], extensions=extensions, allow_inspection=False)
+    assert isinstance(package, griffe.Module)
+    return package
+
+
+def member(package: griffe.Module, path: str) -> Any:
+    """Return what a dotted path that starts with the package's own name leads to."""
+    _, _, rest = path.partition(".")
+    return package[rest] if rest else package
+
+
+def own_objects(thing: griffe.Object) -> list[griffe.Object]:
+    """Return an object and everything defined in it."""
+    children = [child for child in thing.members.values() if isinstance(child, griffe.Object)]
+    return [thing, *(inner for child in children for inner in own_objects(child))]
+
+
+def replace_modules_by_functions(module: griffe.Module) -> None:
+    """Make ``nowait.train`` the function, as in Python; griffe takes the module ``train`` that the function is in."""
+    for name in map(str, module.exports or ()):
+        function = function_in(module.members[name], name)
+        if function is not None:
+            module.members[name] = griffe.Alias(name, function, parent=module)
+
+
+def function_in(thing: Any, name: str) -> griffe.Function | None:
+    """Return the function of the same name that is in a module, or in a module of that name in it."""
+    found = thing.final_target if thing.is_alias else thing
+    while isinstance(found, griffe.Module) and name in found.members:
+        found = found.members[name]
+    return found if isinstance(found, griffe.Function) and found is not thing else None
+
+
+EXAMPLE = re.compile(r"(?:^>>> .*\n?(?:^(?!>>> )\S.*\n?)*)+", flags=re.MULTILINE)
+"""Lines of a doctest: prompts, and what follows them up to an empty line."""
+
+
+def with_fenced_examples(docstring: str) -> str:
+    """Return a docstring whose doctests are code blocks; to Markdown they would be quotations."""
+    return EXAMPLE.sub(lambda match: f"\n```pycon\n{match[0].rstrip()}\n```\n", docstring)
