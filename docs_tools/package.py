@@ -30,18 +30,24 @@ PUBLIC_MODULES = (
 class Package(griffe.Extension):
     """Reads the package as Python does, and its docstrings as Markdown. mkdocstrings uses it, too (mkdocs.yml)."""
 
+    def on_class_instance(self, *, cls: griffe.Class, **kwargs: Any) -> None:
+        cls.decorators = [as_dataclass(decorator) for decorator in cls.decorators]
+
     def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
         for thing in own_objects(pkg):
             if thing.docstring is not None:
                 thing.docstring.value = with_fenced_examples(thing.docstring.value)
         loader.resolve_aliases(implicit=True, external=False)
+        for thing in own_objects(pkg):
+            if isinstance(thing, griffe.Class):
+                leave_out_overrides(thing)
         for path in PUBLIC_MODULES:
             replace_modules_by_functions(member(pkg, path))
 
 
 def load() -> griffe.Module:
     """Return the package, with all aliases resolved that lead to its own objects."""
-    extensions = griffe.load_extensions(Package)
+    extensions = griffe.load_extensions("dataclasses", Package)
     package = griffe.load("nowait", search_paths=[ROOT / "src"], extensions=extensions, allow_inspection=False)
     assert isinstance(package, griffe.Module)
     return package
@@ -57,6 +63,22 @@ def own_objects(thing: griffe.Object) -> list[griffe.Object]:
     """Return an object and everything defined in it."""
     children = [child for child in thing.members.values() if isinstance(child, griffe.Object)]
     return [thing, *(inner for child in children for inner in own_objects(child))]
+
+
+def leave_out_overrides(thing: griffe.Class) -> None:
+    """Remove the methods that a base class documents: the page of ``nw.Method`` says what ``on_arrival`` is for."""
+    documented = {name for base in thing.mro() for name, inner in base.members.items() if inner.has_docstring}
+    for name, inner in list(thing.members.items()):
+        if name in documented and isinstance(inner, griffe.Function) and not name.startswith("_"):
+            thing.del_member(name)
+
+
+def as_dataclass(decorator: griffe.Decorator) -> griffe.Decorator:
+    """Return the decorator, or ``dataclass`` for ours, which griffe does not know."""
+    if str(decorator.value) != "method_dataclass":
+        return decorator
+    known = griffe.ExprName("dataclasses.dataclass")
+    return griffe.Decorator(known, lineno=decorator.lineno, endlineno=decorator.endlineno)
 
 
 def replace_modules_by_functions(module: griffe.Module) -> None:
