@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from mkdocs.exceptions import PluginError
+
 import names
 import package
 from formulas import with_mathml
-from mkdocs.exceptions import PluginError
 
 PLACE_OF_THE_NAMES = "(The table is made when the site is built: `make docs`.)"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import griffe
+
 from package import PUBLIC_MODULES, ROOT, member
 
 PAGES = ROOT / "docs" / "reference"
