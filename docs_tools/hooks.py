@@ -6,8 +6,8 @@ from typing import Any
 
 from mkdocs.exceptions import PluginError
 
-import names
-import package
+import public_names
+import sources
 from formulas import with_mathml
 
 PLACE_OF_THE_NAMES = "(The table is made when the site is built: `make docs`.)"
@@ -15,7 +15,7 @@ PLACE_OF_THE_NAMES = "(The table is made when the site is built: `make docs`.)"
 
 def on_pre_build(config: Any) -> None:
     """End the build if a public name has no docstring or not exactly one page."""
-    wrong = names.problems(package.load(), names.entries())
+    wrong = public_names.problems(sources.load(), public_names.entries())
     if wrong:
         raise PluginError("the API reference is incomplete:\n" + "\n".join(wrong))
 
@@ -24,7 +24,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Write the table of docs/reference/names.md."""
     if PLACE_OF_THE_NAMES not in markdown:
         return markdown
-    return markdown.replace(PLACE_OF_THE_NAMES, names.table(package.load(), names.entries()))
+    return markdown.replace(PLACE_OF_THE_NAMES, public_names.table(sources.load(), public_names.entries()))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:

@@ -37,7 +37,8 @@ def replay(
     says how. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
     >>> import nowait as nw
-    >>> problem, method = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1), nw.AsynchronousSGD(nw.Constant(0.1))
+    >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
+    >>> method = nw.AsynchronousSGD(nw.Constant(0.1))
     >>> run = nw.simulate(problem, method, nw.speeds.Exponential(1.0, workers=4), steps=100)
     >>> bool((nw.replay(run.trace, problem, method).params == run.params).all())
     True

@@ -61,7 +61,8 @@ def simulate(
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
-    >>> run = nw.simulate(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), nw.speeds.Fixed([1, 1, 10]), steps=210)
+    >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
+    >>> run = nw.simulate(problem, method, nw.speeds.Fixed([1, 1, 10]), steps=210)
     >>> run.stats.seconds
     100.0
     >>> run.stats.work_share.round(2).tolist()

@@ -79,8 +79,9 @@ def sweep(
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
-    >>> result = nw.sweep(problem, nw.AsynchronousSGD(nw.DelayAdaptive(1.0)), nw.speeds.Exponential(1.0, workers=8),
-    ...                   stepsizes=[0.01, 0.1, 1.0, 10.0], seeds=range(3), steps=2_000)
+    >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(1.0))
+    >>> speeds, sizes = nw.speeds.Exponential(1.0, workers=8), [0.01, 0.1, 1.0, 10.0]
+    >>> result = nw.sweep(problem, method, speeds, stepsizes=sizes, seeds=3, steps=2_000)
     >>> result.best, result.diverged.any(axis=1).tolist()
     (1.0, [False, False, False, True])
     """

@@ -91,7 +91,8 @@ def train(
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
-    >>> run = nw.train(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), workers=2, steps=500)
+    >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
+    >>> run = nw.train(problem, method, workers=2, steps=500)
     >>> run.stats.steps, run.stats.engine, bool(run.history.loss[-1] < 0.01)
     (500, 'processes', True)
     """

@@ -370,7 +370,9 @@ class Scheduled(Stepsize):
     ``nw.schedules`` has warm-up, linear and cosine decay, ``nowait.pytorch.lr_schedule`` those of PyTorch; any function
     of the number of the step will do, which is 1 for the first step. No theorem of this library covers it.
 
-    >>> Scheduled(DelayAdaptive(0.1), lambda step: 0.5 if step > 100 else 1.0)(delay=8, num_workers=4, step=101)
+    >>> Scheduled(DelayAdaptive(0.1), lambda step: 0.5 if step > 100 else 1.0)(
+    ...     delay=8, num_workers=4, step=101
+    ... )
     0.025
     """
 

@@ -25,10 +25,16 @@ class Compressed(Wrapper):
     memory e, which is zero when the worker joins; cancelled tickets do not change it.
 
     >>> import nowait as nw
-    >>> problem = nw.problems.Compressed(nw.problems.NoisyQuadratic(dimension=100, sigma=0.1), nw.problems.TopK(5))
-    >>> method, speeds = nw.AsynchronousSGD(nw.Constant(0.02)), nw.speeds.Exponential(1.0, workers=4)
+    >>> problem = nw.problems.Compressed(
+    ...     nw.problems.NoisyQuadratic(dimension=100, sigma=0.1), nw.problems.TopK(5)
+    ... )
+    >>> method = nw.AsynchronousSGD(nw.Constant(0.02))
+    >>> speeds = nw.speeds.Exponential(1.0, workers=4)
     >>> run = nw.simulate(problem, method, speeds, steps=2_000)
-    >>> bool(run.history.loss[-1] < 0.01), run.stats.bytes_up / (run.stats.gradients * 100 * 8)
+    >>> (
+    ...     bool(run.history.loss[-1] < 0.01),
+    ...     run.stats.bytes_up / (run.stats.gradients * 100 * 8),
+    ... )
     (True, 0.075)
     """
 

@@ -100,7 +100,9 @@ def certify(
     checked on every run. ``bias`` shows what happens without Assumption 1. Ctrl-C and SIGTERM raise
     ``nw.Interrupted``, without a partial certificate.
 
-    >>> found = certify(settings=["convex"], patterns=["straggler"], steps=500, seeds=3, progress=False)
+    >>> found = certify(
+    ...     settings=["convex"], patterns=["straggler"], steps=500, seeds=3, progress=False
+    ... )
     >>> [row.verdict for row in found.rows]
     ['holds', 'holds']
     """

@@ -163,7 +163,12 @@ def race(
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
-    >>> found = race(problem, engine="simulate", speeds=nw.speeds.Fixed([1.0, 1.0, 9.0]), gradients=2_000)
+    >>> found = race(
+    ...     problem,
+    ...     engine="simulate",
+    ...     speeds=nw.speeds.Fixed([1.0, 1.0, 9.0]),
+    ...     gradients=2_000,
+    ... )
     >>> [row.method for row in found.rows if row.steps > 1_500]
     ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
     """

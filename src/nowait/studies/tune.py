@@ -160,7 +160,12 @@ def tune(
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
-    >>> found = tune(problem, nw.AsynchronousSGD(nw.DelayAdaptive(1.0)), speeds=nw.speeds.Fixed([1, 1, 9]), steps=300)
+    >>> found = tune(
+    ...     problem,
+    ...     nw.AsynchronousSGD(nw.DelayAdaptive(1.0)),
+    ...     speeds=nw.speeds.Fixed([1, 1, 9]),
+    ...     steps=300,
+    ... )
     >>> len(found.trials), found.method
     (6, AsynchronousSGD(stepsize=DelayAdaptive(gamma=2.0, cut=None)))
     """

@@ -58,7 +58,11 @@ def whatif(recorded: Recorded, *, resamples: int = 500, seed: int = 0) -> WhatIf
 
     >>> import nowait as nw
     >>> found = nw.whatif(nw.speeds.alibaba(4))
-    >>> found.worth_it, round(100 * found.asynchronous.saved), round(found.speedup.speedup, 2)
+    >>> (
+    ...     found.worth_it,
+    ...     round(100 * found.asynchronous.saved),
+    ...     round(found.speedup.speedup, 2),
+    ... )
     (True, 73, 3.26)
     """
     checks.instance(recorded, Recorded, "recorded", 'nw.speeds.Recorded.read("trace.parquet")')

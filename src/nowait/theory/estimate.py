@@ -93,7 +93,10 @@ def estimate(
 
     >>> import nowait as nw
     >>> found = estimate(nw.problems.NoisyQuadratic(dimension=10, L=2.0, mu=0.1, sigma=0.5))
-    >>> bool(abs(found.L - 2.0) < 0.01), bool(abs(found.sigma - 0.5) < 4 * found.sigma.error)
+    >>> (
+    ...     bool(abs(found.L - 2.0) < 0.01),
+    ...     bool(abs(found.sigma - 0.5) < 4 * found.sigma.error),
+    ... )
     (True, True)
     """
     start = initial_params(checked_problem(problem), initial)

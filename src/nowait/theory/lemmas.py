@@ -44,8 +44,14 @@ def check_lemmas(
     out.
 
     >>> import nowait as nw
-    >>> problem, stepsize = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1), nw.DelayAdaptive(0.1)
-    >>> run = nw.simulate(problem, nw.AsynchronousSGD(stepsize), nw.speeds.Pareto(1.0, 1.1, workers=5), steps=100)
+    >>> problem = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1)
+    >>> stepsize = nw.DelayAdaptive(0.1)
+    >>> run = nw.simulate(
+    ...     problem,
+    ...     nw.AsynchronousSGD(stepsize),
+    ...     nw.speeds.Pareto(1.0, 1.1, workers=5),
+    ...     steps=100,
+    ... )
     >>> [(check.lemma, check.holds) for check in check_lemmas(run.trace, stepsize, problem)]
     [('delay identity', True), ('Lemma 1', True), ('sum of the stepsizes', True)]
     """

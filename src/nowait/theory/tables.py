@@ -45,9 +45,12 @@ def table_1(constants: Constants, *, workers: int, steps: int, max_delay: float)
     Minibatch SGD makes K/M steps. The bounds are on F − F*, or on ‖∇F‖² in the non-convex case. The coefficients of the
     exponentials are the same in all rows; the paper leaves them out, and with them a factor M (erratum E35).
 
-    >>> rows = table_1(Constants(L=1.0, sigma=0.0, B=1.0), workers=10, steps=1_000, max_delay=100)
+    >>> rows = table_1(
+    ...     Constants(L=1.0, sigma=0.0, B=1.0), workers=10, steps=1_000, max_delay=100
+    ... )
     >>> [(row.method, row.convex) for row in rows]  # doctest: +NORMALIZE_WHITESPACE
-    [('Minibatch SGD', 0.01), ('Asynchronous SGD, prior work', 0.1), ('Asynchronous SGD, the paper', 0.01)]
+    [('Minibatch SGD', 0.01), ('Asynchronous SGD, prior work', 0.1),
+     ('Asynchronous SGD, the paper', 0.01)]
     """
     constants = constants_of(constants)
     M = checks.at_least(1, workers, "workers", "at least one worker has to compute gradients")
@@ -63,7 +66,10 @@ def table_1(constants: Constants, *, workers: int, steps: int, max_delay: float)
 def table_2(seconds: Iterable[float], *, budget_seconds: float) -> list[Table2Row]:
     """Return Table 2: the updates that workers with these seconds per gradient make in ``budget_seconds``.
 
-    >>> [(row.updates, row.optimisation, row.speedup) for row in table_2([1, 1, 1, 10], budget_seconds=100)]
+    >>> [
+    ...     (row.updates, row.optimisation, row.speedup)
+    ...     for row in table_2([1, 1, 1, 10], budget_seconds=100)
+    ... ]
     [(10, 0.1, 1.0), (310, 0.1, 1.0), (310, 0.012903225806451613, 7.75)]
     """
     gain = speedup(seconds)

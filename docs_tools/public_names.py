@@ -11,7 +11,7 @@ from typing import Any
 
 import griffe
 
-from package import PUBLIC_MODULES, ROOT, member
+from sources import PUBLIC_MODULES, ROOT, member
 
 PAGES = ROOT / "docs" / "reference"
 ENTRY = re.compile(r"^::: (\S+)$", flags=re.MULTILINE)
