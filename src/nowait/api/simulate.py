@@ -43,9 +43,11 @@ def simulate(
 
     The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (virtual), ``target_loss`` and ``target`` comes
     first; ``target={"accuracy": 0.9}`` names metrics, see ``nw.train``. The loss is evaluated before the first step,
-    every ``evaluate_every`` steps, at multiples of ``evaluate_seconds`` (virtual) and at the end; None
-    for both spreads about a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called
-    after every step, or ``nw.Callback`` objects. ``faults`` makes workers leave and join. ``initial`` is a vector; for
+    every ``evaluate_every`` steps, at multiples of ``evaluate_seconds`` (virtual) and at the end; None for both spreads
+    about a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
+    ``nw.Callback`` objects. ``update`` is the step that the server makes, plain SGD by default; ``output`` says which
+    combination of the iterates is ``run.params``, the last one by default. ``seed`` determines samples and random
+    durations: runs with the same seed are equal. ``faults`` makes workers leave and join. ``initial`` is a vector; for
     a ``TorchProblem`` also a state dict, a model or a ``.safetensors`` file. ``progress`` None shows a bar on a
     terminal.
 

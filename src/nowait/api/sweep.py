@@ -69,7 +69,8 @@ def sweep(
     rows and methods that look at no gradients. It has the same arrivals and samples; losses agree with those of the
     CPU up to rounding. What a GPU cannot do is an error that says so.
 
-    ``update``, ``output`` and ``initial`` are those of ``nw.simulate``; with an update or an output rule the runs are
+    ``update``, ``output``, ``initial`` and ``faults`` are those of ``nw.simulate``. ``progress`` None shows a bar on a
+    terminal. With an update or an output rule the runs are
     made one by one. With an output rule, stepsizes are compared by the loss of its answer (``answers``), else by the
     last loss.
 

@@ -85,6 +85,7 @@ class Constant(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
 
     def __post_init__(self) -> None:
         checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
@@ -117,6 +118,7 @@ class DelayAdaptive(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     cut: float | None = None
 
     def __post_init__(self) -> None:
@@ -155,6 +157,7 @@ class ExponentialDelayAdaptive(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     cut: float
     rate: float
 
@@ -185,6 +188,7 @@ class PolynomialDecay(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     power: float = 1.0
 
     def __post_init__(self) -> None:
@@ -210,6 +214,7 @@ class HingeDecay(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     slope: float = 10.0
     patience: float = 4.0
 
@@ -239,6 +244,7 @@ class Threshold(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     concurrency: float | None = None
     beyond: float = 0.0
 
@@ -273,6 +279,7 @@ class CosineGate(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     rate: float = 0.1
     cutoff: float = 16.0
 

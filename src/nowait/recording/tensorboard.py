@@ -12,7 +12,8 @@ from nowait.recording.callbacks import Callback, Control
 class TensorBoard(Callback):
     """Writes loss, metrics, workers, gradients, time, delay and stepsize at every evaluation.
 
-    ``callbacks=[nw.TensorBoard("logs/mine")]``. The delay is the mean of the latest arrivals, at most 2,000.
+    ``callbacks=[nw.TensorBoard("logs/mine")]`` writes to that ``folder``. The delay is the mean of the latest arrivals,
+    at most 2,000.
 
     Needs the package ``tensorboard``; without it the first evaluation raises ``ImportError``.
     """

@@ -38,17 +38,21 @@ class Race:
     """The result of ``nw.race``."""
 
     problem: str
+    """A description of the problem."""
     engine: str
+    """"simulate", "processes" or "ray"."""
     seconds: float
     """The time that every method had, virtual in a simulation."""
     runs: dict[str, list[Run]]
     """One run for every seed, by method."""
     tunings: dict[str, Sweep]
+    """How the stepsize of each method was tuned: a sweep in virtual time, by method."""
     speedup: Speedup
     """The speedup that the workers' speeds predict."""
     minimum: float | None
     """F*; None if it is not known."""
     config: dict[str, Any] = field(default_factory=dict)
+    """What was run, as text and numbers."""
     interrupted: bool = False
     """True if a signal ended the race early."""
     answers: dict[str, list[float]] = field(default_factory=dict)
@@ -151,7 +155,9 @@ def race(
     a probe measures. ``"simulate"`` needs ``speeds``. Every method gets ``seconds``, or the time the workers need for
     this many ``gradients`` (32,000 by default). There is a run for each of the ``seeds``; a number n means 0 to n − 1.
     With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
-    ``tell`` is called with a sentence at every stage.
+    ``probe_seconds`` is how long compute times are measured before a race with real workers. ``labels`` are kept in the
+    configuration of every run. ``tell`` is called with a sentence at every stage; ``progress`` None shows a live view
+    on a terminal.
 
     For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
     others lie beyond its end or around the best one. These runs get half the time of the race, and a seed that is not

@@ -29,8 +29,11 @@ class LemmaCheck:
     """One lemma on one run: the difference of its two sides (0 where an inequality holds), and whether it holds."""
 
     lemma: str
+    """What was checked."""
     deviation: float
+    """The difference of its two sides; 0 where an inequality holds."""
     holds: bool
+    """True if it holds up to rounding."""
 
 
 def check_lemmas(

@@ -28,6 +28,7 @@ class Rate:
     """
 
     case: Case
+    """The constants of one setting."""
 
     @classmethod
     def of(cls, setting: str, constants: Constants) -> Rate:

@@ -23,9 +23,13 @@ class Table1Row:
     """Rates after K gradients, without constants and logarithms; NaN where a constant is unknown or 0."""
 
     method: str
+    """The name of the method."""
     convex: float
+    """The rate for convex F."""
     strongly_convex: float
+    """The rate for strongly convex F."""
     nonconvex: float
+    """The rate for non-convex F."""
 
 
 @final
@@ -34,9 +38,13 @@ class Table2Row:
     """The updates in a given time, the optimisation term after them, and the speedup over minibatch SGD."""
 
     method: str
+    """The name of the method."""
     updates: int
+    """The updates in the given time."""
     optimisation: float
+    """The optimisation term after these updates, up to a constant."""
     speedup: float
+    """How many times as fast as minibatch SGD."""
 
 
 def table_1(constants: Constants, *, workers: int, steps: int, max_delay: float) -> list[Table1Row]:
