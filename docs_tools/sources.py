@@ -41,7 +41,7 @@ class Package(griffe.Extension):
         for thing in own_objects(pkg):
             if isinstance(thing, griffe.Class):
                 leave_out_overrides(thing)
-        for path in PUBLIC_MODULES:
+        for path in (*PUBLIC_MODULES, "nowait.studies"):
             replace_modules_by_functions(member(pkg, path))
 
 
