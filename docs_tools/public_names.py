@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import griffe
 
-from sources import PUBLIC_MODULES, ROOT, member
+from sources import ROOT, member, public_modules, target_of
 
 PAGES = ROOT / "docs" / "reference"
 ENTRY = re.compile(r"^::: (\S+)$", flags=re.MULTILINE)
@@ -46,15 +45,9 @@ def public_names(package: griffe.Module) -> list[PublicName]:
 
 def public_paths(package: griffe.Module) -> list[str]:
     """Return the path of every public module but ``nowait`` itself, and of every name in an ``__all__``."""
-    names = [f"{module}.{name}" for module in PUBLIC_MODULES for name in member(package, module).exports]
-    return [*dict.fromkeys([*names, *PUBLIC_MODULES[1:]])]
-
-
-def target_of(thing: Any) -> griffe.Object:
-    """Return the object that an alias leads to."""
-    found = thing.final_target if thing.is_alias else thing
-    assert isinstance(found, griffe.Object)
-    return found
+    modules = public_modules(package)
+    names = [f"{module}.{name}" for module in ("nowait", *modules) for name in member(package, module).exports]
+    return [*dict.fromkeys([*names, *modules])]
 
 
 def entries(folder: Path = PAGES) -> list[tuple[str, str]]:

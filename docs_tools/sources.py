@@ -9,22 +9,8 @@ from typing import Any
 import griffe
 
 ROOT = Path(__file__).parent.parent
-PUBLIC_MODULES = (
-    "nowait",
-    "nowait.problems",
-    "nowait.speeds",
-    "nowait.stepsizes",
-    "nowait.schedules",
-    "nowait.updates",
-    "nowait.outputs",
-    "nowait.rules",
-    "nowait.theory",
-    "nowait.plots",
-    "nowait.testing",
-    "nowait.pytorch",
-    "nowait.optax",
-)
-"""The modules whose ``__all__`` is the public interface."""
+EXTRA_MODULES = ("nowait.testing", "nowait.pytorch", "nowait.optax")
+"""Public modules that users import by themselves; the others are names in ``nowait``."""
 
 
 class Package(griffe.Extension):
@@ -41,7 +27,7 @@ class Package(griffe.Extension):
         for thing in own_objects(pkg):
             if isinstance(thing, griffe.Class):
                 leave_out_overrides(thing)
-        for path in (*PUBLIC_MODULES, "nowait.studies"):
+        for path in ("nowait", *public_modules(pkg), "nowait.studies"):
             replace_modules_by_functions(member(pkg, path))
 
 
@@ -51,6 +37,20 @@ def load() -> griffe.Module:
     package = griffe.load("nowait", search_paths=[ROOT / "src"], extensions=extensions, allow_inspection=False)
     assert isinstance(package, griffe.Module)
     return package
+
+
+def public_modules(package: griffe.Module) -> list[str]:
+    """Return the paths of the modules, besides ``nowait``, whose ``__all__`` is public."""
+    exported = [str(name) for name in package.exports or ()]
+    own = [f"nowait.{name}" for name in exported if f"nowait.{name}" == target_of(package.members[name]).path]
+    return [*(path for path in own if member(package, path).is_module), *EXTRA_MODULES]
+
+
+def target_of(thing: Any) -> griffe.Object:
+    """Return the object that an alias leads to."""
+    found = thing.final_target if thing.is_alias else thing
+    assert isinstance(found, griffe.Object)
+    return found
 
 
 def member(package: griffe.Module, path: str) -> Any:

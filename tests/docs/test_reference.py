@@ -26,7 +26,7 @@ def test_every_public_name_has_a_docstring_and_one_page(loaded):
 
 def test_every_entry_of_the_reference_is_an_object_with_a_docstring(loaded):
     for page, path in public_names.entries():
-        assert public_names.target_of(sources.member(loaded, path)).has_docstring, f"{path} on {page}"
+        assert sources.target_of(sources.member(loaded, path)).has_docstring, f"{path} on {page}"
 
 
 def test_a_name_without_a_page_and_one_on_two_pages_are_reported(loaded):
@@ -54,7 +54,7 @@ def test_the_public_names_are_those_of_the_modules(loaded):
 
 def test_a_function_is_not_taken_for_the_module_that_it_is_in(loaded):
     for path in ("nowait.train", "nowait.bench", "nowait.theory.estimate", "nowait.plots.whatif"):
-        assert public_names.target_of(sources.member(loaded, path)).is_function
+        assert sources.target_of(sources.member(loaded, path)).is_function
 
 
 def test_the_list_of_names_has_a_row_for_every_name(loaded):
@@ -95,7 +95,7 @@ def test_code_blocks_fit(page):
 
 
 def test_the_examples_in_public_docstrings_fit(loaded):
-    shown = [public_names.target_of(sources.member(loaded, path)) for _, path in public_names.entries()]
+    shown = [sources.target_of(sources.member(loaded, path)) for _, path in public_names.entries()]
     inner = [one for thing in shown for one in [thing, *thing.members.values()] if not one.is_alias and one.docstring]
     blocks = [
         block for one in inner for block in re.findall(r"```pycon\n(.*?)```", one.docstring.value, flags=re.DOTALL)
