@@ -173,6 +173,11 @@ class WhatIf:
         heading = f"{self.source}: {self.speedup.workers} workers, {self.steps:,} steps"
         return "\n".join([_wrapped(heading), "", *self._table(), "", *map(_wrapped, self.sentences)])
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_whatif
+
+        return html_of_whatif(self)
+
     @property
     def _is_short(self) -> bool:
         return self.steps < FEW_STEPS
