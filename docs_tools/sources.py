@@ -102,5 +102,6 @@ EXAMPLE = re.compile(r"(?:^>>> .*\n?(?:^(?!>>> )\S.*\n?)*)+", flags=re.MULTILINE
 
 
 def with_fenced_examples(docstring: str) -> str:
-    """Return a docstring whose doctests are code blocks; to Markdown they would be quotations."""
+    """Return a docstring whose doctests are code blocks without flags; to Markdown they would be quotations."""
+    docstring = re.sub(r" *# doctest: .*", "", docstring)
     return EXAMPLE.sub(lambda match: f"\n```pycon\n{match[0].rstrip()}\n```\n", docstring)

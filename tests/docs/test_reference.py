@@ -66,9 +66,9 @@ def test_the_list_of_names_has_a_row_for_every_name(loaded):
     ) in rows
 
 
-def test_doctests_become_code_blocks():
-    fenced = sources.with_fenced_examples("Text.\n\n>>> 1 + 1\n2\n>>> 3\n3\n\nMore.")
-    assert "```pycon\n>>> 1 + 1\n2\n>>> 3\n3\n```" in fenced
+def test_doctests_become_code_blocks_without_flags():
+    fenced = sources.with_fenced_examples("Text.\n\n\n>>> 3\n3\n\nMore.")
+    assert "```pycon\n\n>>> 3\n3\n```" in fenced
     assert fenced.startswith("Text.")
     assert fenced.endswith("More.")
 
