@@ -161,11 +161,10 @@ def race(
     a probe measures. ``"simulate"`` needs ``speeds``. Every method gets ``seconds``, or the time the workers need for
     this many ``gradients`` (32,000 by default). There is a run for each of the ``seeds``; a number n means 0 to n − 1.
     With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
-    ``probe_seconds`` is how long compute times are measured before a race with real workers. ``labels`` are kept in the
-    configuration of every run. ``tell`` is called with a sentence at every stage; ``progress`` None shows a live view
-    on a terminal.
-    ``log`` is a function that is called with the name of every run
-    and returns its callbacks: ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
+    ``probe_seconds`` is how long compute times are measured before a race with real workers, at least. ``labels`` are
+    kept in the configuration of every run. ``tell`` is called with a sentence at every stage; ``progress`` None shows a
+    live view on a terminal. ``log`` is a function that is called with the name of every run and returns its callbacks:
+    ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
 
     For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
     others lie beyond its end or around the best one. These runs get half the time of the race, and a seed that is not

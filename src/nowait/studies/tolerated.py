@@ -64,7 +64,7 @@ class Tolerance:
     steps: int
     """The steps of every run."""
     rule: str
-    """The stepsize rule: "constant" or "adaptive"."""
+    """The stepsize rule as text, with γ = 1."""
     trials: int
     """The stepsizes tried for every update."""
     seeds: tuple[int, ...]

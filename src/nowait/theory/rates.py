@@ -28,7 +28,7 @@ class Rate:
     """
 
     case: Case
-    """The constants of one setting."""
+    """The setting and its constants."""
 
     @classmethod
     def of(cls, setting: str, constants: Constants) -> Rate:
