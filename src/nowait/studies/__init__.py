@@ -4,7 +4,7 @@ from nowait.studies.advice import Advice, Simulated
 from nowait.studies.bench import Bench, bench
 from nowait.studies.bias import BiasRow
 from nowait.studies.certified import CertifiedRow
-from nowait.studies.certify import Certificate, certify
+from nowait.studies.certify import Certificate, MutantRow, certify
 from nowait.studies.exact import WorstCase, worst_case
 from nowait.studies.longest_delay import LongestDelay, longest_delay
 from nowait.studies.plan import plan
@@ -24,6 +24,7 @@ __all__ = [
     "Certificate",
     "CertifiedRow",
     "LongestDelay",
+    "MutantRow",
     "Race",
     "Reproduction",
     "Simulated",

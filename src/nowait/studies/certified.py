@@ -32,15 +32,21 @@ class CertifiedRow:
     """One theorem on one problem under one delay pattern."""
 
     theorem: str
+    """The number of the theorem in the paper."""
     setting: str
+    """Its setting in ``nw.theory.prescribe``."""
     problem: str
+    """The problem on which it was run."""
     pattern: str
+    """The delay pattern, or the order of arrivals of a hard instance."""
     longest_delay: int
+    """The longest delay in the traces."""
     mean: float
     """The mean error over the seeds."""
     low: float
+    """The lower end of its confidence interval (99 %)."""
     high: float
-    """The ends of its confidence interval (99 %)."""
+    """The upper end of that interval."""
     guarantee: float
     """The bound with the constants of the paper's proofs, for all delays."""
     sharpened: float

@@ -30,6 +30,7 @@ class MutantRow:
     """One planted mistake, and how each row finds it."""
 
     mutant: str
+    """The mistake."""
     found: dict[str, str]
     """By row (theorem, problem and delays): "bound", "checks", "missed", or "–" if it cannot have the mistake."""
 
@@ -49,11 +50,15 @@ class Certificate:
     """What ``nw.certify`` found."""
 
     rows: list[CertifiedRow]
+    """One row for every theorem, problem and delay pattern."""
     bias: list[BiasRow]
     """Without Assumption 1: delays that depend on the data."""
     workers: int
+    """The number of workers, M."""
     steps: int
+    """The steps of every run."""
     seeds: int
+    """The number of runs for each row."""
     mutants: list[MutantRow] = field(default_factory=list)
     """With ``mutants=True``: which rows find which planted mistakes."""
 
@@ -90,7 +95,9 @@ def certify(
     run. ``mutants=True`` also makes the runs with planted mistakes and lists which rows find which. ``bias`` shows what
     happens without Assumption 1. Ctrl-C and SIGTERM raise ``nw.Interrupted``, without a partial certificate.
 
-    >>> found = certify(settings=["convex"], patterns=["straggler"], steps=500, seeds=3, progress=False)
+    >>> found = certify(
+    ...     settings=["convex"], patterns=["straggler"], steps=500, seeds=3, progress=False
+    ... )
     >>> [row.verdict for row in found.rows]
     ['holds', 'holds']
     """
