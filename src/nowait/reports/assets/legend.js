@@ -2,7 +2,8 @@
 // Exposes: legend.
 //
 // legend(box, {items, onchange, idle}) -> {update(items), visible(item), show(title, cells, near), names()}.
-// `items` are {name, place, note}; names are unique. A click hides or shows a series; a double click, Alt+click or the
+// `items` are {name, place, note, good, off}; names are unique; the note of
+// a series that is off the chart stands in place of its value. A click hides or shows a series; a double click, Alt+click or the
 // button "only" shows it alone, and once more shows all. From FILTER_FROM items on there is a box to filter by name.
 // `onchange()` is called when another set of series is visible. `idle` is the title while there is no cursor.
 // `show(title, cells, near)`: cells by name, each {value, range}; `near` is the name of the series to mark.
@@ -60,7 +61,8 @@ function syncRows(state, list, make) {
   const rows = new Map();
   for (const item of state.items) {
     const row = state.rows.get(item.name) ?? make(item);
-    row.note.textContent = item.note ?? "";
+    row.note.textContent = item.off ? "" : item.note ?? "";
+    row.note.className = item.good ? "good" : "";
     rows.set(item.name, row);
   }
   state.rows = rows;

@@ -4,18 +4,22 @@
 // lineChart(box, options) -> {update(changes), zoom(range), state}. The box gets a toolbar, the plot and the legend.
 //   series    [{name, place, x, y, low, high, note, ended, points}]: x ascending; y, low and high may contain null;
 //             low and high are the edges of a band; `place` selects the colour; `ended` is the word shown after the last
-//             point; off: true leaves the series out of the choice of the y axis (it diverged); points: true marks points
+//             point; off: true leaves the series out of the choice of the y axis (it diverged); points: true marks points;
+//             tops [{x, text}] are crosses at the top, for values off the axis; last: the value shown without a cursor;
+//             good: true writes the note in the colour of success
 //   xTitle, yTitle, logX, logY, smoothing (0 to 0.99), height(box) -> pixels
 //   xLabel    (x) => words for the title of the readout
 //   marks     [{x, kind, text}]: vertical lines; kind is join, death, resume, checkpoint or any class name event-…
 //   marksTitle  {kind: words} for the list of marks below the plot
 //   controls  elements to put first in the toolbar; tools: which of "logX", "logY", "smooth" to offer
+//   idle      the title of the legend while there is no cursor
 //   file      the name of downloads; label: a sentence for screen readers; hint(series, state) -> words below the plot
 // `update(changes)` draws again with some options changed; zoom, smoothing and hidden series stay as they are.
 
 const LINE_DEFAULTS = {
   series: [], marks: [], marksTitle: {}, controls: [], tools: ["logX", "logY", "smooth"], logX: false, logY: false,
   smoothing: 0, file: "chart", label: "", xTitle: "", yTitle: "", hint: () => "", height: chartHeight,
+  idle: "last values",
   xLabel: (x) => shown(x, 4),
 };
 const NEAR_PIXELS = 6;
@@ -25,7 +29,7 @@ function lineChart(box, given) {
   const state = { logX: options.logX, logY: options.logY, smoothing: options.smoothing, zoom: null };
   const parts = lineParts(box, options, state, () => draw());
   const surfaceOf = surface(parts.plot);
-  const names = legend(parts.legend, { items: options.series, onchange: () => draw(), idle: "last values" });
+  const names = legend(parts.legend, { items: options.series, onchange: () => draw(), idle: options.idle });
   const zoom = (range) => {
     state.zoom = range && clampRange(range, lineDomain(options.series, state, "x"));
     draw();
@@ -85,7 +89,7 @@ function lineParts(box, options, state, draw) {
 // Domains
 
 function lineDomain(series, { logX, logY, zoom }, axis) {
-  if (axis === "x") return padded(extent(series.flatMap(({ x }) => x), logX), logX, 0);
+  if (axis === "x") return padded(extent(series.flatMap(({ x }) => x), logX), logX, series.some(({ points }) => points) ? 0.03 : 0);
   const steady = series.filter((each) => !each.off);
   const values = (steady.length ? steady : series).flatMap((each) => valuesInside(each, zoom));
   const range = extent(values.map((value) => bounded(value, logY)), logY);
@@ -155,7 +159,7 @@ function lineSpec(box, options, state, series, { zoom, names }) {
   };
 }
 
-function seriesShapes({ x, y }, each) {
+function seriesShapes({ x, y, area }, each) {
   const shapes = [];
   if (each.low) shapes.push(painted(svg("path", { class: "band", d: bandPath(x, y, each) }), "fill", each.place));
   if (each.raw) shapes.push(painted(svg("path", { class: "raw", d: linePath(x, y, each.x, each.raw) }), "stroke", each.place));
@@ -163,8 +167,12 @@ function seriesShapes({ x, y }, each) {
   line.dataset.name = each.name;
   shapes.push(painted(line, "stroke", each.place));
   if (each.points) shapes.push(...pointShapes(x, y, each));
+  if (each.tops) shapes.push(...each.tops.filter((top) => x.draws(top.x)).map((top) => topShape(x(top.x), area.top, each.place)));
   return shapes;
 }
+
+const topShape = (at, top, place) =>
+  painted(svg("path", { class: "cross", d: `M${at - 5} ${top + 3}l10 10m-10 0l10 -10` }), "stroke", place);
 
 function pointShapes(x, y, each) {
   const drawable = each.x.map((at, index) => [at, each.y[index]]).filter(([at, value]) => x.draws(at) && y.draws(value));
@@ -236,7 +244,9 @@ function nearestSeries(series, y, place, pixelY) {
 function cellAt(each, place) {
   const last = each.x.length - 1;
   if (last < 0) return { value: "not evaluated" };
-  if (place > each.x[last]) return each.off ? { value: "diverged" } : { value: shown(each.y[last]), range: each.ended ?? "ended" };
+  if (place > each.x[last]) return each.off ? { value: each.note || "diverged" } : { value: shown(each.y[last]), range: each.ended ?? "ended" };
+  const top = each.tops && each.tops.find((entry) => entry.x === place);
+  if (top) return { value: top.text };
   const at = (values) => shown(between(each.x, values, place));
   return each.low ? { value: at(each.y), range: `${at(each.low)} to ${at(each.high)}` } : { value: at(each.y) };
 }
@@ -244,7 +254,7 @@ function cellAt(each, place) {
 function lastCells(series) {
   return Object.fromEntries(series.map((each) => {
     const last = each.x.length - 1;
-    return [each.name, { value: last < 0 ? "not evaluated" : each.off ? "diverged" : shown(each.y[last]) }];
+    return [each.name, { value: each.last ?? (last < 0 ? "not evaluated" : each.off ? each.note || "diverged" : shown(each.y[last])) }];
   }));
 }
 

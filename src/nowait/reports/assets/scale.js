@@ -71,7 +71,7 @@ function fineTicks(from, to, count) {
 function logLabel(value, wide) {
   const power = Math.round(Math.log10(value));
   const isPower = Math.abs(Math.log10(value) - power) < 1e-9;
-  return wide && isPower && power !== 0 ? `10${superscript(power)}` : shown(value, 3);
+  return isPower && (wide || power < -3 || power > 6) && power !== 0 ? `10${superscript(power)}` : shown(value, 3);
 }
 
 /* Rows from top to bottom, or columns from left to right: the scale of row 0, 1, 2, ... is the middle of its row. */
