@@ -83,7 +83,7 @@ def _load_unfinished(folder: Path) -> Run:
     config, file = read_config(folder), FrameFile.read_only(folder / TRACE)
     ends, trouble = whole_length(file, folder / TRACE)
     if not ends:
-        raise DamagedFileError(folder / TRACE, trouble)
+        raise DamagedFileError(folder / TRACE, trouble.rpartition("is damaged: ")[2])
     journal = Journal(file, folder / TRACE, ends[-1])
     history = _history(folder / METRICS)
     checkpoint, _ = newest_whole(CheckpointFolder(folder / CHECKPOINTS, keep=1), ends, trouble)

@@ -54,13 +54,13 @@ def _size(text: str) -> str:
 def title_of(configs: Iterable[dict[str, Any]], workers: Iterable[int]) -> str:
     """Return a title for runs: what they have in common of problem, method and number of workers."""
     configs, counts = list(configs), set(workers)
-    problems = {str(config["problem"]) for config in configs if config.get("problem")}
+    problems = {problem_in_words(str(config["problem"])) for config in configs if config.get("problem")}
     methods = {_method(config) for config in configs} - {""}
     parts = []
     if len(methods) == 1:
         parts.append(in_words(min(methods)))
     if len(problems) == 1:
-        parts.append(problem_in_words(min(problems)))
+        parts.append(min(problems))
     elif problems:
         parts.append(f"{len(problems)} problems")
     if len(counts) == 1 and (count := min(counts)):

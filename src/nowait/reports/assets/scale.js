@@ -63,6 +63,7 @@ function fineTicks(from, to, count) {
     for (let power = Math.floor(Math.log10(from)); power <= Math.ceil(Math.log10(to)); power += 1)
       for (const multiple of multiples) ticks.push(Number((multiple * 10 ** power).toPrecision(6)));
     const inside = ticks.filter((tick) => tick >= from * 0.999 && tick <= to * 1.001);
+    if (inside.length < 3) return linearTicks(from, to, Math.min(count, 5));
     if (inside.length <= count || multiples.length === 1) return inside;
   }
   return [];
