@@ -4,8 +4,8 @@
 // barChart(box, options) -> {update(changes)}: one bar per name.
 //   names, values, place (colour), xTitle, yTitle, line {value, text} (a horizontal line), describe(index) -> rows
 // histogram(box, options) -> {update(changes)}: counts in bins with common edges, logarithmic axes.
-//   edges; series [{name, place, counts, longest}]: `longest` is marked on the x axis; marks [{x, text}]; xTitle, yTitle,
-//   binName(first, last) -> words
+//   edges; series [{name, place, counts, longest}]: `longest` is marked on the x axis; marks [{x, text}];
+//   xTitle, yTitle, binName(first, last) -> words
 // Both have file, label, controls (elements first in the toolbar), hint.
 
 const BAR_DEFAULTS = {
@@ -47,12 +47,17 @@ function barSpec(parts, options) {
     yTitle: options.yTitle,
     paint: (drawn) => {
       scales.area = drawn.area;
-      drawn.plot.append(...values.map((value, at) => painted(svg("rect", { class: "bar", ...barBox(scales, value, at) }), "fill", options.place)));
+      const bar = (value, at) => svg("rect", { class: "bar", ...barBox(scales, value, at) });
+      drawn.plot.append(...values.map((value, at) => painted(bar(value, at), "fill", options.place)));
       if (line) drawn.over.append(...barLine(drawn, line));
     },
     stops: names.length,
     find: (pixel) => (pixel < scales.area.left || pixel > scales.area.right ? -1 : scales.x.row(pixel)),
-    tell: (at) => ({ title: `worker ${names[at]}`, rows: options.describe(at), draw: [svg("rect", { class: "outline", ...barBox(scales, values[at], at) })] }),
+    tell: (at) => ({
+      title: `worker ${names[at]}`,
+      rows: options.describe(at),
+      draw: [svg("rect", { class: "outline", ...barBox(scales, values[at], at) })],
+    }),
     readout: (told) => showReadout(parts.readout, told),
   };
 }
@@ -64,7 +69,8 @@ function barBox({ x, y, area }, value, at) {
 
 function barLine({ area, y }, { value, text }) {
   const words = { class: "mark", x: area.right - 4, y: y(value) - 7, "text-anchor": "end" };
-  return [svg("line", { class: "fair", x1: area.left, x2: area.right, y1: y(value), y2: y(value) }), svg("text", words, text)];
+  const line = { class: "fair", x1: area.left, x2: area.right, y1: y(value), y2: y(value) };
+  return [svg("line", line), svg("text", words, text)];
 }
 
 // Histogram
@@ -88,7 +94,8 @@ function histogram(box, given) {
     return [heading, ...options.series.flatMap(({ name, counts }) =>
       counts.map((count, bin) => [name, options.edges[bin], options.edges[bin + 1] - 1, count]))];
   };
-  parts.ends.append(...downloadButtons({ file: options.file, picture: () => surfaceOf.picture, rows, names: names.names }));
+  const picture = () => surfaceOf.picture;
+  parts.ends.append(...downloadButtons({ file: options.file, picture, rows, names: names.names }));
   onResize(parts.plot, draw);
   const update = (changes) => {
     Object.assign(options, changes);
@@ -122,10 +129,14 @@ function histogramSpec(box, options, series, names) {
     tell: (bin) => ({
       title: options.binName(edges[bin], edges[bin + 1] - 1),
       cells: Object.fromEntries(series.map((each) => [each.name, countCell(each.counts, bin)])),
-      draw: [svg("rect", { class: "bin", x: scales.x(edges[bin]), width: scales.x(edges[bin + 1]) - scales.x(edges[bin]), y: scales.area.top, height: scales.area.bottom - scales.area.top })],
+      draw: [svg("rect", { class: "bin", ...binBox(scales, edges[bin], edges[bin + 1]) })],
     }),
     readout: (told) => (told ? names.show(told.title, told.cells) : names.show(null, totalCells(options.series))),
   };
+}
+
+function binBox({ x, area }, from, to) {
+  return { x: x(from), width: x(to) - x(from), y: area.top, height: area.bottom - area.top };
 }
 
 function binShapes({ x, y, area }, edges, { place, counts, longest }, alone) {
@@ -138,14 +149,16 @@ function binShapes({ x, y, area }, edges, { place, counts, longest }, alone) {
   path += `L${x(edges.at(-1)).toFixed(1)} ${foot}`;
   const shapes = [painted(svg("path", { class: "line", d: path, "stroke-dasharray": dashes(place) }), "stroke", place)];
   if (alone) shapes.unshift(painted(svg("path", { class: "band", d: path }), "fill", place));
-  if (longest) shapes.push(painted(svg("path", { class: "longest", d: `M${x(longest)} ${area.bottom - 1}l-5 -9h10z` }), "fill", place));
+  const triangle = `M${x(longest)} ${area.bottom - 1}l-5 -9h10z`;
+  if (longest) shapes.push(painted(svg("path", { class: "longest", d: triangle }), "fill", place));
   return shapes;
 }
 
 function binMark({ x, area }, { x: at, text }, row) {
   const [beside, anchor] = x(at) > (area.left + area.right) / 2 ? [-6, "end"] : [6, "start"];
   const words = { class: "mark", x: x(at) + beside, y: area.top + 12 + 18 * row, "text-anchor": anchor };
-  return svg("g", {}, svg("line", { class: "mark", x1: x(at), x2: x(at), y1: area.top, y2: area.bottom }), svg("text", words, text));
+  const line = { class: "mark", x1: x(at), x2: x(at), y1: area.top, y2: area.bottom };
+  return svg("g", {}, svg("line", line), svg("text", words, text));
 }
 
 const total = (counts) => counts.reduce((sum, count) => sum + count, 0);

@@ -3,8 +3,9 @@
 //
 // legend(box, {items, onchange, idle}) -> {update(items), visible(item), show(title, cells, near), names()}.
 // `items` are {name, place, note, good, off}; names are unique; the note of
-// a series that is off the chart stands in place of its value. A click hides or shows a series; a double click, Alt+click or the
-// button "only" shows it alone, and once more shows all. From FILTER_FROM items on there is a box to filter by name.
+// a series that is off the chart stands in place of its value. A click hides or shows a series; a double click,
+// Alt+click or the button "only" shows it alone, and once more shows all. From FILTER_FROM items on there is a box to
+// filter by name.
 // `onchange()` is called when another set of series is visible. `idle` is the title while there is no cursor.
 // `show(title, cells, near)`: cells by name, each {value, range}; `near` is the name of the series to mark.
 
@@ -51,7 +52,8 @@ function legend(box, { items, onchange, idle = "" }) {
 }
 
 function filterBox(onchange) {
-  const input = html("input", { type: "search", class: "filter", placeholder: "filter", "aria-label": "Filter by name" });
+  const input = html("input", { type: "search", class: "filter", placeholder: "filter" });
+  input.setAttribute("aria-label", "Filter by name");
   input.addEventListener("input", () => onchange(input.value));
   return input;
 }

@@ -21,7 +21,8 @@ function errorSeries(axis) {
 }
 
 const EVENT_WORDS = { join: "joins", death: "deaths", resume: "resumes" };
-const eventText = (kind, worker) => ({ join: `worker ${worker} joined`, death: `worker ${worker} was lost`, resume: "resumed" })[kind];
+const EVENT_ENDS = { join: "joined", death: "was lost" };
+const eventText = (kind, worker) => (kind === "resume" ? "resumed" : `worker ${worker} ${EVENT_ENDS[kind]}`);
 
 /* Events of runs are on the axis of time only, and only where one run is meant. */
 const eventMarks = (method) => method.events.map(([x, kind, worker]) => ({ x, kind, text: eventText(kind, worker) }));
@@ -49,7 +50,8 @@ function drawErrors() {
 
 function errorHint(series, state) {
   const notes = [];
-  if (series.some(({ low }) => low)) notes.push("Lines are medians over runs; bands range from the lowest to the highest run.");
+  if (series.some(({ low }) => low))
+    notes.push("Lines are medians over runs; bands range from the lowest to the highest run.");
   if (series.some(({ off }) => off)) notes.push("Diverged runs leave the chart at the top.");
   if (state.logY && series.some(({ y }) => y.some((value) => value !== null && value <= 0)))
     notes.push("Values of 0 or less cannot be drawn on a logarithmic scale.");
@@ -61,7 +63,8 @@ function errorHint(series, state) {
 const choiceHint = (known, count, verb) =>
   count < known ? `${count} of ${whole(known)} workers are ${verb}: the slowest, and some of the others.` : "";
 
-/* The charts of workers show one run: a choice in one of them changes all. At first it is the run with the longest delay. */
+/* The charts of workers show one run: a choice in one of them changes all. At first it is the one with the longest
+   delay. */
 const chosen = { place: 0, updates: [], boxes: [] };
 
 function firstChosen() {
@@ -86,7 +89,8 @@ function timelineOptions(place) {
   const kind = jobs.kind.map((code) => report.outcomes[code]);
   const notes = [choiceHint(known, lanes.length, "shown")];
   if (method.runs > 1) notes.push(`The first of ${method.runs} runs.`);
-  if (bins) notes.push("Where there are too many jobs to draw, the height of a bar is the share of the time the worker computed.");
+  if (bins)
+    notes.push("Where there are too many jobs to draw, the height of a bar is the share of the time spent computing.");
   notes.push("Jobs that did not arrive (cancelled, lost, or running when the run ended) have no bar.");
   return {
     lanes, start, end, exact, detail, bins,
@@ -139,8 +143,8 @@ function drawHeat() {
     drawn.update(heatOptions(place));
   })];
   const drawn = heatmap(byId("heat-chart"), {
-    ...heatOptions(chosen.place), controls, log: true, unit: "steps", xTitle: "time (s)", yTitle: "worker", file: "delays-over-time",
-    value: (number) => whole(number),
+    ...heatOptions(chosen.place), controls, log: true, unit: "steps", xTitle: "time (s)", yTitle: "worker",
+    file: "delays-over-time", value: whole,
   });
 }
 
@@ -149,7 +153,8 @@ function drawHeat() {
 function delayCounts(delays, worker) {
   if (worker === "all") return { counts: delays.counts, longest: delays.longest };
   const row = delays.workers.indexOf(Number(worker));
-  return row < 0 ? { counts: delays.counts.map(() => 0) } : { counts: delays.by_worker[row], longest: delays.longest_by_worker[row] };
+  if (row < 0) return { counts: delays.counts.map(() => 0) };
+  return { counts: delays.by_worker[row], longest: delays.longest_by_worker[row] };
 }
 
 function delayOptions(worker) {
@@ -204,6 +209,7 @@ function shareOptions(place) {
 function drawShares() {
   const controls = [methodChoice((place) => drawn.update(shareOptions(place)))];
   const drawn = barChart(byId("shares-chart"), {
-    ...shareOptions(chosen.place), controls, xTitle: "worker, slowest first", yTitle: "share of the gradients (%)", file: "shares",
+    ...shareOptions(chosen.place), controls, xTitle: "worker, slowest first", yTitle: "share of the gradients (%)",
+    file: "shares",
   });
 }

@@ -26,10 +26,18 @@ function topText(sweep, at) {
   return sweep.diverged[at] === sweep.seeds ? "diverged" : `${sweep.diverged[at]} of ${sweep.seeds} diverged`;
 }
 
+function bestMarks() {
+  const usable = report.sweeps.filter(({ best }) => best !== null);
+  return usable.map(({ best, name }) => ({ x: best, kind: "best", text: `best of ${name}` }));
+}
+
+const SWEEP_HINT =
+  "Crosses at the top are stepsizes that diverged or ended above the initial loss. Points are medians over the seeds.";
+
 function drawStepsizes() {
   lineChart(byId("sweeps-chart"), {
     series: report.sweeps.map(sweepSeries),
-    marks: report.sweeps.filter(({ best }) => best !== null).map(({ best, name }) => ({ x: best, kind: "best", text: `best of ${name}` })),
+    marks: bestMarks(),
     marksTitle: { best: "best stepsize" },
     logX: true,
     logY: true,
@@ -41,7 +49,7 @@ function drawStepsizes() {
     file: "sweep",
     label: "Final loss against stepsize.",
     height: methods.length ? chartHeight : mainHeight,
-    hint: () => "Crosses at the top are stepsizes that diverged or ended above the initial loss. Points are medians over the seeds.",
+    hint: () => SWEEP_HINT,
   });
 }
 
@@ -57,7 +65,8 @@ function drawStepsizeCurves() {
   const state = { sweep: 0, axis: "step" };
   const show = () => {
     drawn.zoom(null);
-    drawn.update({ series: curveSeries(report.sweeps[state.sweep], state.axis), xTitle: AXES[state.axis], xLabel: xWords(state.axis) });
+    const series = curveSeries(report.sweeps[state.sweep], state.axis);
+    drawn.update({ series, xTitle: AXES[state.axis], xLabel: xWords(state.axis) });
   };
   const controls = [choice("x axis", AXIS_NAMES, state.axis, (axis) => {
     state.axis = axis;
