@@ -56,16 +56,16 @@ def title_of(configs: Iterable[dict[str, Any]], workers: Iterable[int]) -> str:
     configs, counts = list(configs), set(workers)
     problems = {problem_in_words(str(config["problem"])) for config in configs if config.get("problem")}
     methods = {_method(config) for config in configs} - {""}
+    method = in_words(min(methods)) if len(methods) == 1 else ""
     parts = []
-    if len(methods) == 1:
-        parts.append(in_words(min(methods)))
     if len(problems) == 1:
         parts.append(min(problems))
     elif problems:
         parts.append(f"{len(problems)} problems")
     if len(counts) == 1 and (count := min(counts)):
         parts.append(f"{count:,} worker{'s' if count > 1 else ''}")
-    return ", ".join(parts) or "nowait report"
+    title = ", ".join(parts)
+    return f"{method}: {title}" if method and title else method or title or "nowait report"
 
 
 def _method(config: dict[str, Any]) -> str:
