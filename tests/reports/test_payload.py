@@ -191,6 +191,13 @@ def test_what_differs_between_runs_is_apart_from_what_does_not(run):
     assert "Exponential" in same
 
 
+def test_the_differences_of_many_runs_have_a_row_per_run():
+    runs = {f"run {place}": [a_run(gradients=20 + place)] for place in range(5)}
+    differs, _ = config_tables(runs, None).split("Common to all runs")
+    assert re.findall(r'<th scope="row">([^<]*)</th>', differs) == list(runs)
+    assert '<td data-label="budget.gradients">24</td>' in differs
+
+
 # The page
 
 
