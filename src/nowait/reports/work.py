@@ -20,7 +20,8 @@ def mean_seconds(runs: Sequence[Run]) -> Floats:
     """Return the mean seconds from start to arrival, by worker number; infinite for a worker without arrivals."""
     worker = np.concatenate([run.trace.worker for run in runs])
     taken = np.concatenate([run.trace.time - run.trace.started for run in runs])
-    known = max((int(run.trace.initial_workers.max(initial=-1)) + 1 for run in runs), default=0)
+    ever = [numbers for run in runs for numbers in (run.trace.initial_workers, run.trace.events["worker"])]
+    known = max((int(numbers.max(initial=-1)) + 1 for numbers in ever), default=0)
     jobs = np.bincount(worker, minlength=known)
     total = np.bincount(worker, weights=taken, minlength=known)
     mean: Floats = np.divide(total, jobs, out=np.full(len(jobs), np.inf), where=jobs > 0)

@@ -18,6 +18,7 @@ const OUTCOME_WORDS = {
   dropped: "dropped: not used",
   late: "late: arrived after its ticket was cancelled",
   rejected: "rejected: not a finite vector of the right size",
+  open: "nothing arrived any more: running at the end, cancelled or lost",
 };
 const TIMELINE_DEFAULTS = {
   lanes: [], start: 0, end: 1, jobs: { lane: [], started: [], time: [], kind: [] }, exact: [], detail: null, bins: null,
@@ -112,13 +113,20 @@ function laneTargets(options, range) {
   let next = 0;
   for (let lane = 0; lane < lanes.length; lane += 1) {
     const exact = isExact(options, lane, range);
+    const mine = [];
     for (; next < jobs.lane.length && jobs.lane[next] === lane; next += 1) {
       const inside = jobs.started[next] <= range[1] && jobs.time[next] >= range[0];
-      if (exact && inside) targets.push({ lane, from: jobs.started[next], to: jobs.time[next], job: next, parts: [[jobs.kind[next], 1]] });
+      const drawn = inside && (exact || jobs.kind[next] === "open");
+      if (drawn) mine.push(jobTarget(jobs, lane, next));
     }
     if (!exact) targets.push(...binTargets(options, lane, range));
+    targets.push(...mine);
   }
   return targets;
+}
+
+function jobTarget(jobs, lane, job) {
+  return { lane, from: jobs.started[job], to: jobs.time[job], job, parts: [[jobs.kind[job], 1]] };
 }
 
 function binTargets({ bins, start, end }, lane, range) {
