@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nowait.html.numbers import shown
 from nowait.recording import Run, Sweep
 from nowait.recording.until import until
-from nowait.reports.numbers import shown
 from nowait.reports.states import is_running
 
 LEAST_PROGRESS = 0.05

@@ -9,12 +9,12 @@ from string import Template
 from typing import Any
 
 from nowait.core import checks
+from nowait.html.numbers import shown
 from nowait.recording import Run, Sweep
 from nowait.recording.files import replace_file
 from nowait.reports.charts import asset, chart_script, chart_style, json_for_page
 from nowait.reports.entries import Entries, Entry, checked_entries
 from nowait.reports.headline import headline as headline_of
-from nowait.reports.numbers import shown
 from nowait.reports.payload import payload
 from nowait.reports.tables import config_tables, environment_table, predictions_table, summary_table
 from nowait.reports.words import title_of

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from nowait.html.numbers import shown
 from nowait.recording import Run
-from nowait.reports.numbers import shown
 from nowait.reports.payload import NamedRuns, summary
 from nowait.reports.states import state_words
 

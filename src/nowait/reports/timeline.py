@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from nowait.core import Resumed, WorkerJoined, WorkerLost
 from nowait.core.types import Floats, Integers
+from nowait.html.numbers import compact, shown
 from nowait.recording import Trace
 from nowait.recording.rows import EVENT_KINDS, OUTCOMES
 from nowait.reports.limits import Limits
-from nowait.reports.numbers import compact, shown
 from nowait.reports.work import choose_workers
 
 Rows = NDArray[np.void]

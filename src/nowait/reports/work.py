@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from nowait.core.types import Floats, Integers
+from nowait.html.numbers import compact
 from nowait.recording import Run
 from nowait.recording.rows import OUTCOMES
-from nowait.reports.numbers import compact
 
 MOST_BINS = 40
 VALID = [code for code, outcome in enumerate(OUTCOMES) if outcome.value in ("applied", "held", "dropped")]
