@@ -22,7 +22,9 @@ def in_words(name: str) -> str:
 def problem_in_words(text: str) -> str:
     """Return the ``repr`` of a problem in words, with its size.
 
-    >>> problem_in_words("LeastSquares(10000 dense rows, dimension 400, batch_size=1, l2=0.0)")
+    >>> problem_in_words(
+    ...     "LeastSquares(10000 dense rows, dimension 400, batch_size=1, l2=0.0)"
+    ... )
     'Least squares, 10,000 × 400'
     >>> problem_in_words("NoisyQuadratic(dimension=4, L=1.0, mu=0.1)")
     'Noisy quadratic, dimension 4'

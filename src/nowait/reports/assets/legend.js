@@ -82,7 +82,7 @@ function legendRow(item, toggle, solo) {
   const only = button("only", () => solo(item.name), { class: "only", "aria-label": `Show only ${item.name}` });
   const value = html("span", { class: "value" });
   const range = html("span", { class: "range" });
-  const element = html("div", { class: "row" }, name, value, only, range);
+  const element = html("div", { class: "row" }, name, html("span", { class: "values" }, value, range), only);
   return { element, name, value, range, note };
 }
 
