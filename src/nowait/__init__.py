@@ -89,6 +89,7 @@ from nowait.recording import (
     Sweep,
     TensorBoard,
     Trace,
+    fresh_folder,
     load,
 )
 from nowait.reports import write_report as report
@@ -113,6 +114,7 @@ if TYPE_CHECKING:
     from nowait import plots
 
     __version__: str
+    """The version of the installed package, such as "0.1.0"."""
 
 __all__ = [
     "ATA",
@@ -204,6 +206,7 @@ __all__ = [
     "__version__",
     "bench",
     "certify",
+    "fresh_folder",
     "load",
     "loggers",
     "outputs",

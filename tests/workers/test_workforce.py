@@ -282,7 +282,9 @@ def test_the_traceback_of_an_error_is_shown_once_and_then_counted():
 def test_the_same_error_before_any_gradient_fails_the_run_soon():
     workforce = begun()
     for worker in (0, 1):
-        assert Fail not in kinds(workforce.handle(Raised(worker, "E at x:1", "text", any_gradient=False), 0.0))
+        warn, *others = workforce.handle(Raised(worker, "E at x:1", "text", any_gradient=False), 0.0)
+        assert warn.message == f"worker {worker} raised E at x:1 before the first gradient, and tries again"
+        assert Fail not in kinds(others)
     [fail] = workforce.handle(Raised(0, "E at x:1", "text", any_gradient=False), 0.0)
     assert fail.message == "worker 0 raised, not for the first time:\ntext"
 

@@ -19,7 +19,7 @@ from nowait.engines.watch import Watch
 from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant, checked_entrants
-from nowait.studies.findings import RaceRow, cut_short, findings, rows_of
+from nowait.studies.findings import RaceRow, cut_short, findings, headline, rows_of
 from nowait.studies.quiet import quiet
 from nowait.studies.race_setup import RaceSetup, check_engine, check_slowdown, connection, seconds_each, unused_seed
 from nowait.studies.sources import Source
@@ -38,17 +38,21 @@ class Race:
     """The result of ``nw.race``."""
 
     problem: str
+    """A description of the problem."""
     engine: str
+    """"simulate", "processes" or "ray"."""
     seconds: float
     """The time that every method had, virtual in a simulation."""
     runs: dict[str, list[Run]]
     """One run for every seed, by method."""
     tunings: dict[str, Sweep]
+    """How the stepsize of each method was tuned: a sweep in virtual time, by method."""
     speedup: Speedup
     """The speedup that the workers' speeds predict."""
     minimum: float | None
     """F*; None if it is not known."""
     config: dict[str, Any] = field(default_factory=dict)
+    """What was run, as text and numbers."""
     interrupted: bool = False
     """True if a signal ended the race early."""
     answers: dict[str, list[float]] = field(default_factory=dict)
@@ -95,6 +99,11 @@ class Race:
             self.report(target / "report.html")
         return target
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_race
+
+        return html_of_race(self)
+
     @classmethod
     def load(cls, folder: str | Path) -> Race:
         """Read a race from its folder; raise if it is damaged."""
@@ -102,20 +111,25 @@ class Race:
 
         return load_race(Path(folder))
 
-    def report(self, path: str | Path) -> Path:
-        """Write the interactive report, one HTML file."""
+    def report(self, path: str | Path, *, minimum: float | None = None) -> Path:
+        """Write the interactive report, one HTML file. ``minimum`` replaces the race's own F*."""
         from nowait.reports import write_report
+        from nowait.reports.words import problem_in_words
 
         predictions = [
             (f"speedup of {row.method}", f"{row.predicted:.3g} x", _measured(row.measured))
             for row in self.rows
             if row.predicted is not None
         ]
+        text, subtitle = headline(self.rows) if self.runs else (None, None)
+        workers = self.config.get("workers", 0)
         return write_report(
-            self.runs,
+            self.runs | {f"{name}, tuning": sweep for name, sweep in self.tunings.items()},
             path,
-            title=f"Race on {self.problem}",
-            minimum=self.shown_from,
+            title=f"Race: {problem_in_words(self.problem)}" + (f", {workers:,} workers" if workers else ""),
+            headline=text,
+            subtitle=subtitle,
+            minimum=self.shown_from if minimum is None else minimum,
             notes=self.findings,
             predictions=predictions,
             config=self.config,
@@ -152,8 +166,10 @@ def race(
     a probe measures. ``"simulate"`` needs ``speeds``. Every method gets ``seconds``, or the time the workers need for
     this many ``gradients`` (32,000 by default). There is a run for each of the ``seeds``; a number n means 0 to n − 1.
     With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
-    ``tell`` is called with a sentence at every stage. ``log`` is a function that is called with the name of every run
-    and returns its callbacks: ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
+    ``probe_seconds`` is how long compute times are measured before a race with real workers, at least. ``labels`` are
+    kept in the configuration of every run. ``tell`` is called with a sentence at every stage; ``progress`` None shows a
+    live view on a terminal. ``log`` is a function that is called with the name of every run and returns its callbacks:
+    ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
 
     For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
     others lie beyond its end or around the best one. These runs get half the time of the race, and a seed that is not
@@ -165,7 +181,12 @@ def race(
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
-    >>> found = race(problem, engine="simulate", speeds=nw.speeds.Fixed([1.0, 1.0, 9.0]), gradients=2_000)
+    >>> found = race(
+    ...     problem,
+    ...     engine="simulate",
+    ...     speeds=nw.speeds.Fixed([1.0, 1.0, 9.0]),
+    ...     gradients=2_000,
+    ... )
     >>> [row.method for row in found.rows if row.steps > 1_500]
     ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
     """

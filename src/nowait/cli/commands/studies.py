@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nowait.cli.exits import DIVERGED
+from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
     Address,
     BatchSize,
@@ -26,7 +27,6 @@ from nowait.cli.options import (
     TargetLoss,
     chosen,
     engine_of,
-    free_folder,
 )
 
 

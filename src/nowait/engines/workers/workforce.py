@@ -331,7 +331,13 @@ class Workforce:
         return [*self._warnings_of(event), Abandon(state), *told]
 
     def _warnings_of(self, event: Raised) -> Iterator[Warn]:
-        """Show the traceback of the first error of a kind, and after that how many there were, more and more rarely."""
+        """Show the traceback of the first error of a kind, and after that how many there were, more and more rarely.
+
+        Before the first gradient there is no traceback: if the problem is broken, the run soon fails with it.
+        """
+        if not event.any_gradient:
+            yield Warn(f"worker {event.worker} raised {event.kind} before the first gradient, and tries again")
+            return
         times = self.failures.times_seen(event.kind)
         if times == 1:
             yield Warn(f"worker {event.worker} raised:\n{event.text}")
