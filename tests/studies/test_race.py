@@ -1,5 +1,6 @@
 """Races: the table, the sentences, and the files."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ import nowait as nw
 from names import plain
 from nowait.studies import tuner as tuners
 from nowait.studies.entrants import ADAPTIVE, CONSTANT, MINIBATCH, the_papers_three
-from nowait.studies.findings import findings, rows_of
+from nowait.studies.findings import findings, lower_bound, rows_of
 from nowait.studies.race import folder_names
 from nowait.studies.race_folder import save_race
 from nowait.studies.race_setup import RaceSetup, unused_seed
@@ -371,3 +372,28 @@ def test_a_damaged_race_is_refused_in_a_sentence(a_race, tmp_path):
 def test_wrong_races_are_refused(options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         nw.race(PROBLEM, **options)
+
+
+def test_a_race_is_compared_with_the_lower_bound_for_all_methods(a_race):
+    found, _ = a_race
+    first, second, _ = found.rows
+    constants = nw.theory.Constants(L=1.0, sigma=0.0, Delta=4.0)
+    times = [1.0, 100.0]
+    accuracy = (
+        second.seconds_to_first / 2
+    )  # of ‖∇F‖², so that the bound, LΔ/ε·(1 s), is a little below the measured time
+    error = 4.0 / accuracy / 2
+    rows = [dataclasses.replace(first, error=error), second]
+    (sentence,) = lower_bound(rows, constants, nw.theory.speedup(times))
+    assert f"at least c·{accuracy:.3g} s for this loss, with a constant c that is not known" in sentence
+    assert sentence.endswith(f"{second.method} took {second.seconds_to_first:.3g} s.")
+    assert (
+        lower_bound([dataclasses.replace(first, error=error / 100), second], constants, nw.theory.speedup(times)) == []
+    )
+    assert lower_bound([dataclasses.replace(first, error=math.nan)], constants, nw.theory.speedup(times)) == []
+    assert lower_bound(rows, nw.theory.Constants(L=1.0), nw.theory.speedup(times)) == []
+
+
+def test_the_estimated_constants_of_the_problem_are_part_of_a_race(a_race):
+    found, _ = a_race
+    assert {"L", "sigma", "Delta"} <= set(found.config["constants"])

@@ -11,7 +11,7 @@ import numpy as np
 
 from nowait.recording import Run
 from nowait.recording.until import until
-from nowait.theory import Speedup
+from nowait.theory import Constants, Speedup, lower_bound_time
 
 
 @final
@@ -127,6 +127,27 @@ def headline(rows: list[RaceRow]) -> tuple[str | None, str | None]:
         f"{best.method} reached the loss with which {first.method} ended after {best.seconds_to_first:.3g} s; "
         f"{first.method} needed {first.seconds_to_first:.3g} s.{predicted}",
     )
+
+
+def lower_bound(rows: list[RaceRow], constants: Constants, gain: Speedup) -> list[str]:
+    """Return a sentence that compares the fastest method with the lower bound for all methods; empty if not possible.
+
+    A loss of e above F* implies ‖∇F‖² ≤ 2Le, and the bound is for the latter. It needs L, σ, Δ and F*. There is no
+    sentence if the method was faster than the bound: the problem is then easier than those the bound is for.
+    """
+    able = [row for row in rows if math.isfinite(row.seconds_to_first) and not row.diverged]
+    known = constants.L and constants.Delta and constants.sigma is not None
+    if not able or not known or constants.L is None or not rows[0].error > 0:
+        return []
+    least = lower_bound_time(gain.seconds.tolist(), constants, 2 * constants.L * rows[0].error)
+    best = min(able, key=lambda row: row.seconds_to_first)
+    if best.seconds_to_first < least:
+        return []
+    return [
+        f"On the hardest smooth function with the constants estimated for this problem, every method needs at least "
+        f"c·{least:.3g} s for this loss, with a constant c that is not known (Tyurin and Richtárik 2023). "
+        f"{best.method} took {best.seconds_to_first:.3g} s."
+    ]
 
 
 def _no_baseline(first: RaceRow) -> str:

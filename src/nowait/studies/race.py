@@ -19,13 +19,13 @@ from nowait.engines.watch import Watch
 from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant, checked_entrants
-from nowait.studies.findings import RaceRow, cut_short, findings, headline, rows_of
+from nowait.studies.findings import RaceRow, cut_short, findings, headline, lower_bound, rows_of
 from nowait.studies.quiet import quiet
 from nowait.studies.race_setup import RaceSetup, check_engine, check_slowdown, connection, seconds_each, unused_seed
 from nowait.studies.sources import Source
 from nowait.studies.tuner import Make, Tuner, best_of, makes_steps
 from nowait.studies.units import known_minimum
-from nowait.theory import Speedup
+from nowait.theory import Constants, Speedup
 
 TUNING_SHARE = 0.5
 """The share of the race's time that runs for tuning stepsizes get."""
@@ -68,6 +68,7 @@ class Race:
         """The result in sentences, and how the stepsizes were tuned."""
         warning = ["Interrupted: not every method had its time.", *cut_short(self.runs)] if self.interrupted else []
         found = findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else []
+        found += lower_bound(self.rows, Constants(**self.config.get("constants", {})), self.speedup)
         return warning + found + ([self.tuned_on] if self.tunings else [])
 
     @property
@@ -294,6 +295,7 @@ class _RaceRuns:
             "output": describe(setup.output),
             "stepsizes": self.sizes,
             "tuning": _tuning_config(self.tuner),
+            "constants": {} if self.tuner.constants is None else self.tuner.constants.known(),
         }
 
     def _add(self, name: str, run: Run) -> None:

@@ -70,9 +70,11 @@ class RaceSetup:
 
     def tuner(self, seconds: float, seed: int, sizes: int, progress: bool | None) -> Tuner:
         """Return the tuner for these workers."""
-        unit = stepsize_unit(self.problem, estimate(self.problem, seed=seed), GRADIENTS)
-        speeds = self.source.speeds
-        return Tuner(self.problem, speeds, unit, seconds, (seed,), sizes, self.update, self.output, progress)
+        found = estimate(self.problem, seed=seed)
+        unit, speeds = stepsize_unit(self.problem, found, GRADIENTS), self.source.speeds
+        return Tuner(
+            self.problem, speeds, unit, seconds, (seed,), sizes, self.update, self.output, progress, found.constants
+        )
 
     def run(
         self,

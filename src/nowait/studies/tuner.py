@@ -14,6 +14,7 @@ from nowait.core import Method, Output, Update
 from nowait.core.types import Floats
 from nowait.recording import Sweep
 from nowait.speeds import Faults, Speeds
+from nowait.theory import Constants
 
 Make = Callable[[float], Method]
 ALONE = 0.5
@@ -41,6 +42,8 @@ class Tuner:
     update: Update | None = None
     output: Output | None = None
     progress: bool | None = False
+    constants: Constants | None = None
+    """The estimated constants that ``unit`` was computed from, if they are known."""
 
     def tune(self, make: Make, workers: Iterable[int] | None = None) -> Sweep:
         """Return the losses for ``sizes`` stepsizes: a grid first, then more beyond its ends or around the best.

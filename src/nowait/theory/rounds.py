@@ -124,7 +124,9 @@ def prescribe_quantile(
     batch, ``RennalaSGD(stepsize, batch, cancel=False)``.
 
     >>> c = Constants(L=1.0, sigma=1.0, Delta=1.0)
-    >>> p = prescribe_quantile("nonconvex", c, workers=8, quantile=0.9, delay=10, gradients=10_000)
+    >>> p = prescribe_quantile(
+    ...     "nonconvex", c, workers=8, quantile=0.9, delay=10, gradients=10_000
+    ... )
     >>> p.call, p.steps
     ('RennalaSGD(stepsize, batch=10, cancel=False)', 473)
     """
