@@ -25,6 +25,7 @@ from nowait.theory.case import Case
 from nowait.theory.constants import Constants
 from nowait.theory.flights import Flights
 from nowait.theory.guarantee import SQUARED_GRADIENT, SUBOPTIMALITY, Guarantee
+from nowait.theory.latex import certificate_text
 from nowait.theory.theorems import known_case
 
 RULES: tuple[type[Stepsize], ...] = (Constant, DelayAdaptive, ExponentialDelayAdaptive)
@@ -84,6 +85,25 @@ class RunCertificate:
     def is_for_the_answer(self) -> bool:
         """True if the guarantee is for ``run.params``: the run had the output rule of the theorem."""
         return self.output == self.given_output
+
+    def latex(self) -> str:
+        """Return a paragraph in LaTeX, for a paper: the run, its delays and stepsizes, and the guarantee for them."""
+        return certificate_text(self)
+
+    def prediction_row(self, name: str) -> tuple[str, str, str]:
+        """Return a row for ``nw.report(…, predictions=[…])``: the error of the run ``name``, guarantee and measurement.
+
+        >>> c = Constants(L=1.0)
+        >>> found = RunCertificate(
+        ...     "convex", c, 4, 10, Guarantee("E F(x̃) − F*", 0.5), "", "", (), 1.0, 0.1, 4, 0.25
+        ... )
+        >>> found.prediction_row("ASGD")
+        ('ASGD: E F(x̃) − F*', '≤ 0.5', '0.25')
+        """
+        promised = f"≤ {float(self.guarantee):.4g}" if self.holds else "no guarantee: a condition is violated"
+        vacuous = " (vacuous)" if self.holds and self.guarantee.is_vacuous else ""
+        measured = "not known" if self.measured is None else f"{self.measured:.4g}"
+        return f"{name}: {self.guarantee.measure}", promised + vacuous, measured
 
     def __str__(self) -> str:
         lines = [

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from nowait.core import Output, Stepsize
 from nowait.theory.constants import Constants
+from nowait.theory.latex import guarantee_formula, prescription_text
 
 SUBOPTIMALITY = "E F(x̃) − F*"
 SQUARED_GRADIENT = "E ‖∇F(x̃)‖²"
@@ -61,6 +62,14 @@ class Guarantee:
             f"noise {self.noise:.4g}, heterogeneity {self.heterogeneity:.4g}{vacuous}"
         )
 
+    def latex(self) -> str:
+        r"""Return the inequality as LaTeX, for a formula: the bound and its terms as numbers.
+
+        >>> print(Guarantee("E F(x̃) − F*", optimisation=0.5).latex())
+        \mathbb{E}\, F(\tilde x) - F^* \le 0.5
+        """
+        return guarantee_formula(self)
+
     def __post_init__(self) -> None:
         terms = (self.optimisation, self.noise, self.heterogeneity)
         if not all(term >= 0 for term in terms):
@@ -104,6 +113,13 @@ class Prescription:
     def call(self) -> str:
         """The call that makes the method, for messages: ``RennalaSGD(stepsize, batch=4)``."""
         return f"{self.method}({', '.join(['stepsize', *(f'{k}={v!r}' for k, v in self.parameters.items())])})"
+
+    def latex(self) -> str:
+        """Return a paragraph in LaTeX, for a paper: constants, stepsize, output and guarantee, with the numbers.
+
+        It needs the package amsmath; the bounds are those of ``guarantee`` and, if there is one, its ``sharpened``.
+        """
+        return prescription_text(self)
 
     def __str__(self) -> str:
         sharp = self.guarantee.sharpened
