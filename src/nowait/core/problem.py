@@ -113,18 +113,20 @@ def evaluation(problem: Any, capabilities: Capabilities) -> Callable[[Vector], E
 
 
 def _evaluated(problem: Any, evaluate: Callable[[Vector], Mapping[str, Any]], point: Vector) -> Evaluation:
-    found = evaluate(point)
+    values = checked_metrics(evaluate(point), "the problem's evaluate(params)")
+    loss = values.pop("loss", None)
+    return Evaluation(loss_of(problem, point) if loss is None else loss, values)
+
+
+def checked_metrics(found: Any, by: str) -> dict[str, float]:
+    """Return metrics by name as floats; raise if ``by`` has returned something else, or a name that is taken."""
     if not isinstance(found, Mapping):
-        raise TypeError(f"the problem's evaluate(params) must return numbers by name, got {type(found).__name__}")
-    values = {
-        name: _real_number(value, f"the problem's evaluate(params) must return for {name!r} a")
-        for name, value in found.items()
-    }
+        raise TypeError(f"{by} must return numbers by name, got {type(found).__name__}")
+    values = {name: _real_number(value, f"{by} must return for {name!r} a") for name, value in found.items()}
     wrong = [name for name in values if not isinstance(name, str) or name in RESERVED_METRICS]
     if wrong:
         raise ValueError(f"a metric cannot be called {wrong[0]!r}: that is another column of metrics.jsonl")
-    loss = values.pop("loss", None)
-    return Evaluation(loss_of(problem, point) if loss is None else loss, values)
+    return values
 
 
 def check_initial_loss(problem: Any, params: Vector) -> None:

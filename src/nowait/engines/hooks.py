@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nowait.core import Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
 from nowait.core.ledger import Counts
 from nowait.core.memory import to_host
+from nowait.core.problem import checked_metrics
 from nowait.core.types import Vector
 from nowait.recording import Callback, Control, History, Run
 from nowait.recording.worker_stats import WorkerStats
@@ -58,6 +59,7 @@ class Hooks:
         self._on_end = _overridden(callbacks, "on_end")
         self._on_step = _overridden(callbacks, "on_step")
         self._on_evaluate = _overridden(callbacks, "on_evaluate")
+        self._extra_metrics = _overridden(callbacks, "extra_metrics")
         self._on_checkpoint = _overridden(callbacks, "on_checkpoint")
         self._on_worker_join = _overridden(callbacks, "on_worker_join")
         self._on_worker_lost = _overridden(callbacks, "on_worker_lost")
@@ -120,6 +122,15 @@ class Hooks:
             hook(control)
             if is_finished() and not was_finished:
                 self._ended_by = hook
+
+    def extra_metrics(self, control: Control, step: int) -> dict[str, float]:
+        """Return the metrics that callbacks add to an evaluation."""
+        found: dict[str, float] = {}
+        for hook in self._extra_metrics:
+            found |= checked_metrics(hook(control, step), "a callback's extra_metrics")
+        if "loss" in found:
+            raise ValueError("a callback's extra_metrics cannot replace the loss: choose another name than 'loss'")
+        return found
 
     def checkpointed(self, control: Control, paths: list[Path]) -> None:
         """Call the hooks for checkpoints that were written."""

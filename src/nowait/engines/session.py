@@ -305,7 +305,8 @@ class Session:
         """Record the evaluation of a snapshot; end the run if it reached its target or diverged."""
         server, training_loss = self.server, self.training_losses.take()
         of_workers = {} if training_loss is None else {TRAINING_LOSS: training_loss}
-        self.loss, self.metrics = loss, {**(metrics or {}), **of_workers}
+        extra = self._hooks.extra_metrics(SessionControl(self), snapshot.step)
+        self.loss, self.metrics = loss, {**(metrics or {}), **of_workers, **extra}
         self._history.add(snapshot.step, snapshot.gradients, snapshot.time, loss, self.metrics)
         if self._keeper is not None:
             self._keeper.folder.evaluated(snapshot.step, snapshot.gradients, snapshot.time, loss, self.metrics)

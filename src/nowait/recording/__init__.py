@@ -6,6 +6,7 @@ from nowait.recording.early_stopping import EarlyStopping
 from nowait.recording.fresh import fresh_folder
 from nowait.recording.history import History, HistoryRecorder
 from nowait.recording.interrupted import Interrupted
+from nowait.recording.live_guarantee import LiveGuarantee
 from nowait.recording.loggers import TensorBoard
 from nowait.recording.phases import Phases
 from nowait.recording.recorder import TraceRecorder
@@ -23,6 +24,7 @@ __all__ = [
     "History",
     "HistoryRecorder",
     "Interrupted",
+    "LiveGuarantee",
     "Phases",
     "Placement",
     "Run",

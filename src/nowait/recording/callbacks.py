@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, final
 
@@ -131,6 +131,13 @@ class Callback:
         At the end of a run the last params are evaluated as well. A callback whose ``on_evaluate`` has called ``stop``
         is not called for them.
         """
+
+    def extra_metrics(self, control: Control, step: int) -> Mapping[str, float]:
+        """Return further metrics of the evaluation of x_k, k = ``step``, by name. Called before it is recorded.
+
+        They become part of ``control.metrics``, ``run.history.metrics``, ``metrics.jsonl`` and all live views.
+        """
+        return {}
 
     def on_checkpoint(self, control: Control, path: Path) -> None:
         """Called after a checkpoint was written to the folder ``path``."""

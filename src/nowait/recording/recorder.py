@@ -125,7 +125,7 @@ class TraceRecorder(RowBuffer):
 
     def recent(self, column: str, count: int) -> NDArray[Any]:
         """Return a column of the latest rows: at most ``count``, and at most those in the buffer."""
-        return self._buffered(self._buffer_first)[column][-count:].copy()
+        return self._buffered(max(self._buffer_first, self._rows - count))[column].copy()
 
     def tally(self) -> Tally:
         """Return the totals over all rows, including those that are not kept."""
