@@ -82,6 +82,20 @@ def test_the_bound_of_ringmaster_holds_for_delays_that_are_as_long_as_allowed(se
         assert mean <= float(p.guarantee)
 
 
+def test_a_huber_function_nearly_attains_the_bound_of_ringmaster():
+    """It is linear until the end: its slope is B/(γK), so that K steps lead to the minimum."""
+    R, K = 6, 2_000
+    p = prescribe_ringmaster("convex", Constants(L=1.0, sigma=0.0, B=1.0), workers=R, max_delay=R, steps=K)
+    slope = 1.0 / (p.stepsize.gamma * K)
+    points, losses = [1.0], []
+    for step in range(K):
+        points.append(points[-1] - p.stepsize.gamma * np.clip(points[max(0, step - R + 1)], -slope, slope))
+        size = abs(points[-1])
+        losses.append(size**2 / 2 if size <= slope else slope * (size - slope / 2))
+    average = np.mean(points[1:])
+    assert 0.95 * float(p.guarantee) < slope * (average - slope / 2) <= np.mean(losses) <= float(p.guarantee)
+
+
 def test_the_formulas_of_ringmaster():
     p = prescribe_ringmaster("nonconvex", ALL, workers=8, max_delay=5, steps=10_000)
     gamma = min((math.sqrt(1 + 8 * 16) - 1) / (4 * 16 * 2.0), math.sqrt(2 * 0.7 / (10_000 * 2.0 * 0.25)))
