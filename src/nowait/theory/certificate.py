@@ -91,15 +91,7 @@ class RunCertificate:
         return certificate_text(self)
 
     def prediction_row(self, name: str) -> tuple[str, str, str]:
-        """Return a row for ``nw.report(…, predictions=[…])``: the error of the run ``name``, guarantee and measurement.
-
-        >>> c = Constants(L=1.0)
-        >>> found = RunCertificate(
-        ...     "convex", c, 4, 10, Guarantee("E F(x̃) − F*", 0.5), "", "", (), 1.0, 0.1, 4, 0.25
-        ... )
-        >>> found.prediction_row("ASGD")
-        ('ASGD: E F(x̃) − F*', '≤ 0.5', '0.25')
-        """
+        """Return a row for ``nw.report(…, predictions=[…])``: what is guaranteed and measured for the run ``name``."""
         promised = f"≤ {float(self.guarantee):.4g}" if self.holds else "no guarantee: a condition is violated"
         vacuous = " (vacuous)" if self.holds and self.guarantee.is_vacuous else ""
         measured = "not known" if self.measured is None else f"{self.measured:.4g}"
