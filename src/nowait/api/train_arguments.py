@@ -116,6 +116,12 @@ def checked_metrics_address(port: Any) -> tuple[str, int] | None:
     return str(host), number
 
 
+def check_slowdown(slowdown: Any, workers: Any, speeds: Speeds | None, cluster: Elsewhere | None) -> None:
+    """Raise if a ``slowdown`` argument is malformed, or names a worker that will not exist."""
+    number = checked_workers(workers, speeds, cluster)
+    check_slowed_workers(checked_slowdown(slowdown), number[1] if isinstance(number, tuple) else number)
+
+
 def check_slowed_workers(slowdown: Mapping[int, float], most: int | None) -> None:
     """Raise if ``slowdown`` names a worker that will not exist. ``most`` None: their number is not known yet."""
     unknown = [] if most is None else sorted(worker for worker in slowdown if worker >= most)

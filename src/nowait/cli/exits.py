@@ -1,4 +1,4 @@
-"""Exit statuses: 0 success, 1 a user error printed in one line, 2 wrong options, and the others below."""
+"""Exit statuses: 0 success, 1 an error found during the work, printed in one line, and the others below."""
 
 from __future__ import annotations
 
@@ -12,9 +12,18 @@ from pathlib import Path
 import typer
 
 import nowait
+from nowait.recording.errors import DamagedFileError
 
-DIVERGED, KILLED = 3, 128
-"""A signal gives 128 plus its number, as in shells: 130 for Ctrl-C, 143 for SIGTERM."""
+WRONG_OPTIONS, DIVERGED, KILLED = 2, 3, 128
+"""Wrong options are refused before any work starts. A signal gives 128 plus its number, as in shells: 130 for Ctrl-C, 143 for SIGTERM."""
+
+
+class WrongOptionError(typer.BadParameter):
+    """The value of an option or argument is refused; the message is a whole sentence."""
+
+    def format_message(self) -> str:
+        """Return the sentence alone: it names the option."""
+        return str(self.message)
 
 
 def end(run: nowait.Run) -> None:
@@ -33,13 +42,16 @@ def status_of(error: KeyboardInterrupt) -> int:
 
 @contextmanager
 def refused_as_options() -> Iterator[None]:
-    """End the command with status 2 if a value is refused in this block, except by the user's own code."""
+    """End the command with status 2 if a value is refused in this block, except by the user's own code.
+
+    A damaged file is not a wrong option, and passes.
+    """
     try:
         yield
     except (ValueError, TypeError, OSError) as error:
-        if place_of(error):
+        if place_of(error) or isinstance(error, DamagedFileError):
             raise
-        raise typer.BadParameter(str(error)) from error
+        raise WrongOptionError(str(error)) from error
 
 
 def place_of(error: BaseException) -> str:

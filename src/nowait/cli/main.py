@@ -11,6 +11,9 @@ from typer.core import TyperGroup
 import nowait
 from nowait.cli.commands import COMMANDS
 from nowait.cli.exits import place_of, status_of
+from nowait.cli.listings import epilog_of
+from nowait.cli.usage import reported_in_a_line
+from nowait.core import checks
 from nowait.engines.watch import Watch
 
 
@@ -21,15 +24,26 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
-            with Watch():
+            with reported_in_a_line(ctx), Watch():
                 return super().invoke(ctx)
         except KeyboardInterrupt as error:
             words = str(error) or "interrupted"
             typer.echo(f"nowait: {words}", err=True)
             raise typer.Exit(status_of(error)) from error
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options before the command."""
+        with reported_in_a_line(ctx):
+            return super().parse_args(ctx, args)
 
-app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; for a wrong name, suggest the nearest one."""
+        if not ctx.resilient_parsing and args[0] not in self.commands:
+            ctx.fail(f"there is no command {args[0]!r}{checks.did_you_mean(args[0], self.commands)}")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -41,7 +55,7 @@ def nowait_command(version: Annotated[bool, typer.Option("--version", help="Prin
 
 
 for command in COMMANDS:
-    app.command()(command)
+    app.command(epilog=epilog_of(command))(command)
 
 
 def main() -> None:

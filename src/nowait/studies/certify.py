@@ -185,7 +185,8 @@ def _chosen(names: Iterable[str] | None, known: dict[str, Any], what: str) -> li
     chosen = list(names)
     for name in chosen:
         if name not in known:
-            raise ValueError(f"there is no {what} {name!r}: choose among {', '.join(known)}")
+            nearest = checks.did_you_mean(name, known)
+            raise ValueError(f"there is no {what} {name!r}: choose among {', '.join(known)}{nearest}")
     if not chosen:
         raise ValueError(f"{what}s is empty: choose among {', '.join(known)}")
     return chosen

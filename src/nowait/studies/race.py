@@ -21,7 +21,7 @@ from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant, checked_entrants
 from nowait.studies.findings import RaceRow, cut_short, findings, rows_of
 from nowait.studies.quiet import quiet
-from nowait.studies.race_setup import RaceSetup, check_engine, check_slowdown, connection, seconds_each, unused_seed
+from nowait.studies.race_setup import RaceSetup, check_engine, check_slowed, connection, seconds_each, unused_seed
 from nowait.studies.sources import Source
 from nowait.studies.tuner import Make, Tuner, best_of, makes_steps
 from nowait.studies.units import known_minimum
@@ -168,7 +168,7 @@ def race(
     ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
     """
     name = check_engine(engine, speeds)
-    check_slowdown(name, slowdown, workers, speeds)
+    check_slowed(name, slowdown, workers, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
     check_rules(update, output)
     tuning_sizes = checks.at_least(1, tuning_sizes, "tuning_sizes", "a method needs a stepsize")

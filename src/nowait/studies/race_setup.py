@@ -12,7 +12,7 @@ import numpy as np
 
 from nowait.api.simulate import simulate
 from nowait.api.train import train
-from nowait.api.train_arguments import check_slowed_workers
+from nowait.api.train_arguments import check_slowdown
 from nowait.core import Output, Problem, Update, checks
 from nowait.engines.cluster import RayCluster, connected, import_ray
 from nowait.engines.elsewhere import checked_engine
@@ -105,7 +105,8 @@ def check_engine(engine: str | RayCluster, speeds: Speeds | None) -> str:
     """Return the name of an engine, or raise if it is unknown or needs speeds."""
     name = "ray" if isinstance(engine, RayCluster) else engine
     if name not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+        nearest = checks.did_you_mean(engine, ENGINES)
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}{nearest}")
     if name == "ray":
         import_ray()
     if name == "simulate" and speeds is None:
@@ -135,13 +136,12 @@ def unused_seed(seeds: list[int]) -> int:
     return max(seeds) + 1 if max(seeds) < LARGEST_SEED else next(seed for seed in count() if seed not in seeds)
 
 
-def check_slowdown(
+def check_slowed(
     engine: str, slowdown: Mapping[int, float] | None, workers: int | None, speeds: Speeds | None
 ) -> None:
     """Raise if ``slowdown`` would have no effect."""
-    if not slowdown:
+    if slowdown is None:
         return
     if engine == "simulate":
         raise ValueError("slowdown= is for real workers: in a simulated race, give slow workers by speeds=")
-    known = workers if workers is not None else None if speeds is None else speeds.num_workers
-    check_slowed_workers(slowdown, known)
+    check_slowdown(slowdown, workers, speeds, checked_engine(engine))

@@ -1,0 +1,116 @@
+"""Lists methods, stepsize rules and updates: for ``nowait methods`` and at the end of ``--help``."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from nowait.cli.methods import RULES, known_methods, parameters
+from nowait.cli.names import short_name
+from nowait.cli.updates import UPDATES, update_parameters
+
+INDENT = "    "
+TAKE_METHODS = ("race", "simulate", "train", "serve", "sweep", "tune")
+TAKE_UPDATES = ("tolerance",)
+
+
+class Listed(NamedTuple):
+    """A method, stepsize rule or update."""
+
+    name: str
+    kind: Callable[..., Any]
+    parameters: dict[str, Any]
+    """Defaults by name; ``MISSING`` for required ones."""
+
+    @property
+    def signature(self) -> str:
+        """The name with its parameters, as it is written after ``--method``; required ones have no value."""
+        texts = [name if default is dataclasses.MISSING else f"{name}={_text(default)}" for name, default in self._all]
+        return self.name + (":" + ",".join(texts) if texts else "")
+
+    @property
+    def explanation(self) -> str:
+        """The docstring."""
+        return (inspect.getdoc(self.kind) or "").replace("``", "")
+
+    @property
+    def _all(self) -> list[tuple[str, Any]]:
+        return list(self.parameters.items())
+
+
+def methods() -> list[Listed]:
+    """Return all methods."""
+    return [Listed(name, kind, parameters(kind)) for name, kind in known_methods().items()]
+
+
+def rules() -> list[Listed]:
+    """Return the stepsize rules."""
+    return [Listed(name, kind, {}) for name, kind in RULES.items()]
+
+
+def updates() -> list[Listed]:
+    """Return all updates."""
+    return [Listed(name, make, update_parameters(make)) for name, make in UPDATES.items()]
+
+
+def listed(name: str) -> Listed:
+    """Return the method, stepsize rule or update of this name, or raise."""
+    found = {one.name: one for one in (*updates(), *rules(), *methods())}
+    return found[short_name(name, {one.name: one.kind for one in found.values()}, "method, stepsize rule or update")]
+
+
+def overview(width: int) -> str:
+    """Return all methods, stepsize rules and updates with a line about each."""
+    return "\n".join(_overview_lines(width))
+
+
+def details(one: Listed, width: int) -> str:
+    """Return everything about one method, stepsize rule or update."""
+    head = f"{one.signature} ({one.kind.__name__})"
+    required = [name for name, default in one.parameters.items() if default is dataclasses.MISSING]
+    words = f"\nRequired: {', '.join(required)}." if required else ""
+    paragraphs = one.explanation.split("\n\n")
+    return f"{head}{words}\n\n" + "\n\n".join(_wrapped(paragraph, width) for paragraph in paragraphs)
+
+
+def epilog_of(command: Callable[..., None]) -> str | None:
+    """Return the end of a command's help: the methods or updates that it takes, with their parameters."""
+    if command.__name__ in TAKE_METHODS:
+        signatures = "; ".join(one.signature for one in methods())
+        return f"Methods and their parameters: {signatures}. The command nowait methods explains them."
+    if command.__name__ in TAKE_UPDATES:
+        signatures = "; ".join(one.signature for one in updates())
+        return f"Updates and their parameters: {signatures}. The command nowait methods explains them."
+    return None
+
+
+def _overview_lines(width: int) -> Iterator[str]:
+    sections = {
+        "Methods (--method)": methods(),
+        "Stepsize rules (stepsize= of a method, --rule of tolerance)": rules(),
+        "Updates (--update of tolerance)": updates(),
+    }
+    for title, entries in sections.items():
+        yield f"{title}:"
+        for one in entries:
+            yield f"  {one.signature}"
+            yield textwrap.fill(one.explanation.splitlines()[0], width, initial_indent=INDENT, subsequent_indent=INDENT)
+        yield ""
+    yield textwrap.fill("A parameter without a value is required. Names of classes are accepted as well, in any case: "
+                        "RingmasterASGD:max_delay=80. For more: nowait methods NAME", width)
+
+
+def _wrapped(paragraph: str, width: int) -> str:
+    return paragraph if paragraph.startswith(">>>") else textwrap.fill(" ".join(paragraph.split()), width)
+
+
+def _text(value: Any) -> str:
+    """Return a default as it is written on the command line; three dots for one that cannot be written there."""
+    if isinstance(value, bool | None):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else "…"
