@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 import nowait as nw
+from nowait.cli.exits import refused_as_options
 from nowait.cli.results import open_console, print_json
 from nowait.studies import Certificate, CertifiedRow, certify, longest_delay
+from nowait.studies.certify import check_request
 
 FIGURES = (".png", ".pdf", ".svg")
 
@@ -34,8 +36,9 @@ class CertifySettings:
 
 def run_certify(asked: CertifySettings) -> bool:
     """Certify and print. Return True if everything holds."""
-    if asked.figure is not None:
+    with refused_as_options():
         _check_figure(asked.figure)
+        check_request(asked.settings, asked.patterns, asked.workers, asked.steps)
     found = certify(
         settings=asked.settings,
         patterns=asked.patterns,
@@ -55,12 +58,10 @@ def run_certify(asked: CertifySettings) -> bool:
     return found.holds
 
 
-def _check_figure(path: Path) -> None:
-    """Raise before the work starts if the figure cannot be written."""
-    if path.suffix not in FIGURES:
+def _check_figure(path: Path | None) -> None:
+    """Raise before the work starts if figures cannot be written in this format."""
+    if path is not None and path.suffix not in FIGURES:
         raise ValueError(f"--figure must end in {', '.join(FIGURES)}, got {path}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} for the figure")
 
 
 def _as_dictionary(found: Certificate) -> dict[str, object]:

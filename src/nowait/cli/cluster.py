@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,15 @@ def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
     return seconds
 
 
+def check_new_folder(folder: Path) -> None:
+    """Raise if the folder exists."""
+    if os.path.lexists(folder):
+        raise FileExistsError(f"{folder} exists: choose another --folder")
+
+
 def make_folder(folder: Path) -> None:
     """Create the folder before the work starts, so that no result is lost."""
-    if folder.exists():
-        raise FileExistsError(f"{folder} exists: choose another --folder")
+    check_new_folder(folder)
     try:
         folder.mkdir(parents=True)
     except OSError as error:

@@ -13,6 +13,7 @@ from nowait.cli.names import short_name
 from nowait.cli.updates import UPDATES, update_parameters
 
 INDENT = "    "
+WIDEST = 100
 TAKE_METHODS = ("race", "simulate", "train", "serve", "sweep", "tune")
 TAKE_UPDATES = ("tolerance",)
 
@@ -28,17 +29,16 @@ class Listed(NamedTuple):
     @property
     def signature(self) -> str:
         """The name with its parameters, as it is written after ``--method``; required ones have no value."""
-        texts = [name if default is dataclasses.MISSING else f"{name}={_text(default)}" for name, default in self._all]
+        texts = [
+            name if default is dataclasses.MISSING else f"{name}={_text(default)}"
+            for name, default in self.parameters.items()
+        ]
         return self.name + (":" + ",".join(texts) if texts else "")
 
     @property
     def explanation(self) -> str:
         """The docstring."""
         return (inspect.getdoc(self.kind) or "").replace("``", "")
-
-    @property
-    def _all(self) -> list[tuple[str, Any]]:
-        return list(self.parameters.items())
 
 
 def methods() -> list[Listed]:
@@ -76,6 +76,17 @@ def details(one: Listed, width: int) -> str:
     return f"{head}{words}\n\n" + "\n\n".join(_wrapped(paragraph, width) for paragraph in paragraphs)
 
 
+def print_listing(one: Listed | None, *, as_json: bool) -> None:
+    """Print everything about one of them, or a line about each."""
+    from nowait.cli.results import open_console, print_json
+
+    if as_json:
+        print_json([_as_dictionary(each) for each in ((*methods(), *rules(), *updates()) if one is None else (one,))])
+        return
+    width = min(open_console().width, WIDEST)
+    print(overview(width) if one is None else details(one, width))
+
+
 def epilog_of(command: Callable[..., None]) -> str | None:
     """Return the end of a command's help: the methods or updates that it takes, with their parameters."""
     if command.__name__ in TAKE_METHODS:
@@ -101,6 +112,13 @@ def _overview_lines(width: int) -> Iterator[str]:
         yield ""
     yield textwrap.fill("A parameter without a value is required. Names of classes are accepted as well, in any case: "
                         "RingmasterASGD:max_delay=80. For more: nowait methods NAME", width)
+
+
+def _as_dictionary(one: Listed) -> dict[str, Any]:
+    texts = {
+        name: None if default is dataclasses.MISSING else _text(default) for name, default in one.parameters.items()
+    }
+    return {"name": one.name, "class": one.kind.__name__, "parameters": texts, "explanation": one.explanation}
 
 
 def _wrapped(paragraph: str, width: int) -> str:

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 import nowait as nw
+from nowait.cli.exits import refused_as_options
 from nowait.cli.problems import load_problem
 from nowait.cli.records import record_of
 from nowait.cli.results import open_console, plain, print_json
-from nowait.cli.tables import numbers
+from nowait.cli.texts import numbers
 from nowait.speeds.reading import is_run_folder
 from nowait.studies import Advice, plan
 
@@ -40,19 +41,11 @@ class PlanSettings:
 
 def run_plan(asked: PlanSettings) -> Advice:
     """Plan and print."""
-    given = [name for name in ("seconds_per_gradient", "trace", "workers") if getattr(asked, name) is not None]
-    if len(given) != 1:
-        raise ValueError(
-            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FILE (a recorded job, or the "
-            "folder of a run) and --workers N (a probe of this machine)"
-        )
-    wants_problem = asked.problem is not None or asked.workers is not None
-    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+    with refused_as_options():
+        problem, speeds = _problem(asked), _speeds(asked)
     advice = plan(
-        problem if wants_problem else None,
-        seconds_per_gradient=_seconds_per_gradient(asked.seconds_per_gradient),
-        **_recorded(asked.trace),
-        workers=asked.workers,
+        problem,
+        **speeds,
         probe_seconds=asked.probe,
         target_loss=asked.target_loss,
         gradients=asked.gradients,
@@ -66,17 +59,34 @@ def run_plan(asked: PlanSettings) -> Advice:
     return advice
 
 
-def _recorded(text: str | None) -> dict[str, Any]:
+def _problem(asked: PlanSettings) -> Any:
+    """Return the problem; None for the one of ``nw.plan``."""
+    given = [name for name in ("seconds_per_gradient", "trace", "workers") if getattr(asked, name) is not None]
+    if len(given) != 1:
+        raise ValueError(
+            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FILE (a recorded job, or the "
+            "folder of a run) and --workers N (a probe of this machine)"
+        )
+    wants_problem = asked.problem is not None or asked.workers is not None
+    return load_problem(asked.problem, asked.loss, asked.batch_size) if wants_problem else None
+
+
+def _speeds(asked: PlanSettings) -> dict[str, Any]:
+    """Return the argument of ``nw.plan`` that gives the speeds."""
+    if asked.workers is not None:
+        return {"workers": asked.workers}
+    if asked.seconds_per_gradient is not None:
+        seconds = numbers(asked.seconds_per_gradient, "--seconds-per-gradient")
+        nw.theory.speedup(seconds)  # raises if one of them is refused
+        return {"seconds_per_gradient": seconds}
+    return _recorded(str(asked.trace))
+
+
+def _recorded(text: str) -> dict[str, Any]:
     """Return the argument of ``nw.plan`` for a recorded job: a trace of ours tells more than the times alone."""
-    if text is None:
-        return {}
     if is_run_folder(Path(text)):
         return {"trace": nw.load(text).trace}
     return {"speeds": record_of([text])}
-
-
-def _seconds_per_gradient(text: str | None) -> list[float] | None:
-    return None if text is None else numbers(text, "--seconds-per-gradient")
 
 
 def as_dictionary(advice: Advice) -> dict[str, Any]:

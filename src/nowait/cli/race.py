@@ -14,7 +14,8 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
-from nowait.cli.methods import parse_method
+from nowait.cli.exits import refused_as_options
+from nowait.cli.methods import parse_methods
 from nowait.cli.problems import COMMAND, load_problem, remembered
 from nowait.cli.results import open_console, print_json
 from nowait.core import Method
@@ -61,16 +62,13 @@ class RaceSettings:
 
 def run_race(asked: RaceSettings) -> Race:
     """Load the problem, race, and print the table; figures and report are written to the folder."""
-    if len(set(asked.methods)) < len(asked.methods):
-        raise ValueError(f"--method has one of them twice: {', '.join(asked.methods)}")
-    methods: Mapping[str, Callable[[float], Method]] = the_papers_three() | {
-        text: parse_method(text) for text in asked.methods
-    }
-    checked_entrants(methods)
-    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
-    speeds, slowdown, imitation = _workers(asked)
-    check_engine(asked.engine, speeds)
-    make_folder(asked.folder)
+    with refused_as_options():
+        methods: Mapping[str, Callable[[float], Method]] = the_papers_three() | parse_methods(asked.methods)
+        checked_entrants(methods)
+        speeds, slowdown, imitation = _workers(asked)
+        check_engine(asked.engine, speeds)
+        problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+        make_folder(asked.folder)
     console = open_console(stderr=asked.as_json)
     console.print(f"{problem!r}. {imitation}", highlight=False)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nowait.cli.results import open_console
-from nowait.cli.tables import numbers
+from nowait.cli.texts import numbers
 from nowait.speeds import Fixed, Recorded, Speeds, alibaba
 
 ALIBABA = "alibaba:"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from rich.table import Table
 
 import nowait as nw
-from nowait.cli.cluster import make_folder, mixed_cluster
+from nowait.cli.cluster import check_new_folder, make_folder, mixed_cluster
+from nowait.cli.exits import refused_as_options
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.results import open_console, print_json
+from nowait.cli.texts import numbers
+from nowait.core import Method
 from nowait.core.types import Floats
 from nowait.engines.simulator.gpu.device import checked_name, find_device
 from nowait.recording.files import write_json
@@ -41,15 +45,19 @@ class SweepSettings:
 
 def run_sweep(settings: SweepSettings) -> nw.Sweep:
     """Load the problem, make the runs, and print the table and the figure."""
-    _check_device(settings.device)
-    make = parse_method(settings.method)
-    problem = load_problem(settings.problem, settings.loss, settings.batch_size)
+    with refused_as_options():
+        _check_device(settings.device)
+        make = parse_method(settings.method)
+        given = _given_stepsizes(settings.stepsizes, make)
+        continued = (settings.folder / HEADER).is_file()
+        if not continued:
+            check_new_folder(settings.folder)
+        problem = load_problem(settings.problem, settings.loss, settings.batch_size)
+        if not continued:
+            make_folder(settings.folder)
     medians = mixed_cluster(settings.workers, settings.straggler, seed=0)
     speeds = nw.speeds.LogNormal(medians.tolist(), sigma=0.2)
-    stepsizes = _stepsizes(settings.stepsizes, problem)
-    make(float(stepsizes[0]))
-    if not (settings.folder / HEADER).is_file():  # otherwise the sweep in it is continued
-        make_folder(settings.folder)
+    stepsizes = np.geomspace(1e-3, 1.0, 9) * unit_of(problem) if given is None else given
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in vars(settings).items()}
     write_json(settings.folder / "config.json", asked | {"stepsizes": stepsizes.tolist()})
     console = open_console(stderr=settings.as_json)
@@ -95,16 +103,15 @@ def _check_device(name: str) -> None:
         raise ValueError(str(error)) from None
 
 
-def _stepsizes(text: str | None, problem: Any) -> Floats:
-    """Return the stepsizes given, or a grid below 1/L."""
+def _given_stepsizes(text: str | None, make: Callable[[float], Method]) -> Floats | None:
+    """Return the stepsizes given; None for a grid below 1/L."""
     if text is None:
-        return np.asarray(np.geomspace(1e-3, 1.0, 9) * unit_of(problem))
-    try:
-        sizes = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--stepsizes must be numbers with commas between them, got {text!r}") from None
+        return None
+    sizes = numbers(text, "--stepsizes")
     if len(set(sizes)) < len(sizes):
         raise ValueError(f"--stepsizes has one of them twice: {text}")
+    for size in sizes:
+        make(size)  # raises if it is refused
     return np.array(sizes)
 
 

@@ -11,14 +11,6 @@ import nowait as nw
 from nowait.cli.results import open_console, print_json
 
 
-def numbers(text: str, option: str) -> list[float]:
-    """Return the numbers of a comma-separated text."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{option} must be numbers with commas between them, got {text!r}") from None
-
-
 def run_tables(seconds: Sequence[float], budget_seconds: float, constants: nw.theory.Constants, as_json: bool) -> None:
     """Compute and print both tables."""
     gain = nw.theory.speedup(seconds)

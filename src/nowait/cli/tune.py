@@ -9,11 +9,12 @@ from typing import Any, final
 from rich.table import Table
 
 import nowait as nw
+from nowait.cli.exits import refused_as_options
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem
 from nowait.cli.records import speeds_of
 from nowait.cli.results import open_console, print_json
-from nowait.cli.runs import target_of
+from nowait.cli.texts import target_of
 
 
 @final
@@ -42,10 +43,12 @@ class TuneSettings:
 
 def run_tune(asked: TuneSettings, engine: str | nw.RayCluster) -> nw.Tuning:
     """Make the trials and print them."""
-    where = _where(asked, engine)
-    if asked.steps is None and asked.gradients is None and asked.seconds is None:
-        raise ValueError("say when a trial ends: --steps, --gradients or --seconds")
-    make, problem = parse_method(asked.method), load_problem(asked.problem, asked.loss, asked.batch_size)
+    with refused_as_options():
+        if asked.steps is None and asked.gradients is None and asked.seconds is None:
+            raise ValueError("say when a trial ends: --steps, --gradients or --seconds")
+        make = parse_method(asked.method)
+        where = _where(asked, engine)
+        problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     console = open_console(stderr=asked.as_json)
     found = nw.tune(
         problem,

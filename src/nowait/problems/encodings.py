@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core import checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
 from nowait.numerics.compiled import encoding_kernels as kernels

@@ -108,12 +108,7 @@ def certify(
     workers = checks.at_least(2, workers, "workers", "delays need several")
     seed_list = checked_seeds(seeds, first=seed)
     checks.at_least(2, len(seed_list), "the number of seeds", "a confidence interval needs two")
-    cases = []
-    for setting in _chosen(settings, PROBLEMS, "setting"):
-        for make in PROBLEMS[setting]:
-            problem = make().split(workers, by="label") if setting == "heterogeneous" else make()
-            constants = problem.constants()
-            cases.append((make.__name__, problem, prescribe(setting, constants, workers=workers, steps=steps)))
+    cases = _cases(settings, workers, steps)
     rows = []
     with Watch() as watch, Progress("certifying", progress) as bar:
         for name, problem, prescription in cases:
@@ -123,6 +118,23 @@ def certify(
                 bar.show(len(rows) / (len(cases) * len(under) + 1))
         bias = data_dependent_delays(seed_list[0], STEPS_OF_BIAS * steps)
     return Certificate(rows, bias, workers, steps, len(seed_list))
+
+
+def check_request(settings: Iterable[str] | None, patterns: Iterable[str] | None, workers: int, steps: int) -> None:
+    """Raise if ``certify`` would refuse these arguments."""
+    _chosen(patterns, PATTERNS, "pattern")
+    _cases(settings, workers, steps)
+
+
+def _cases(settings: Iterable[str] | None, workers: int, steps: int) -> list[tuple[str, Any, Prescription]]:
+    """Return the name, the problem and the prescription of every case."""
+    cases = []
+    for setting in _chosen(settings, PROBLEMS, "setting"):
+        for make in PROBLEMS[setting]:
+            problem = make().split(workers, by="label") if setting == "heterogeneous" else make()
+            constants = problem.constants()
+            cases.append((make.__name__, problem, prescribe(setting, constants, workers=workers, steps=steps)))
+    return cases
 
 
 def _row(name: str, problem: Any, prescription: Prescription, pattern: str, seeds: list[int]) -> CertifiedRow:

@@ -2,6 +2,7 @@
 
 from nowait.cli.commands.bench import bench
 from nowait.cli.commands.folders import check, report
+from nowait.cli.commands.methods import methods
 from nowait.cli.commands.network import drain, serve, worker
 from nowait.cli.commands.reproduce import reproduce
 from nowait.cli.commands.studies import plan, race, sweep, tolerance, tune, whatif
@@ -26,6 +27,7 @@ COMMANDS = (
     plan,
     whatif,
     bench,
+    methods,
     tables,
     certify,
 )

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from nowait.cli.options import Json
+from nowait.cli import completion, values
+from nowait.cli.options import Json, RunFolder
 
 
 def check(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run, finished or not.")],
+    folder: RunFolder,
     as_json: Json = False,
 ) -> None:
     """Compare every file of a run with its checksums, and say what can be done with the folder.
@@ -27,9 +28,18 @@ def check(
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that contain them.")],
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
-    minimum: Annotated[float, typer.Option(help="F*, which is subtracted from losses.")] = 0.0,
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Folders of runs, or folders that contain them.",
+            callback=values.existing_folder,
+            autocompletion=completion.run_folders,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write.", callback=values.new_file)] = Path("report.html"),
+    minimum: Annotated[
+        float, typer.Option(help="F*, which is subtracted from losses.", callback=values.finite)
+    ] = 0.0,
 ) -> None:
     """Write one interactive HTML file about any runs.
 

@@ -24,8 +24,7 @@ def methods(
     Example: nowait methods ringmaster
     """
     from nowait.cli.exits import refused_as_options
-    from nowait.cli.listings import listed
-    from nowait.cli.results import print_listing
+    from nowait.cli.listings import listed, print_listing
 
     with refused_as_options():
         chosen = None if name is None else listed(name)
