@@ -16,7 +16,7 @@ from nowait.cli import app, main
 from nowait.cli.cluster import mixed_cluster
 from nowait.cli.methods import default_stepsize, known_methods, parse_method
 from nowait.cli.problems import load_problem, unit_of
-from nowait.cli.runs import target_of
+from nowait.cli.texts import target_of
 
 
 @pytest.fixture(autouse=True)
@@ -89,14 +89,14 @@ def run_main(monkeypatch, capsys, *arguments):
 
 def test_a_folder_that_exists_is_refused_before_the_race(tmp_path, monkeypatch, capsys):
     code, printed = run_main(monkeypatch, capsys, "race", "--folder", str(tmp_path))
-    assert code == 1
-    assert printed.err == f"nowait: {tmp_path} exists: choose another --folder\n"
+    assert code == 2
+    assert printed.err == f"nowait: {tmp_path} exists: choose another --folder\nTry: nowait race --help\n"
     assert printed.out == ""
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_the_race(monkeypatch, capsys):
     code, printed = run_main(monkeypatch, capsys, "race", "--folder", "/proc/nowhere/race")
-    assert code == 1
+    assert code == 2
     assert printed.err.startswith("nowait: cannot make the folder /proc/nowhere/race")
     assert printed.out == ""
 
@@ -143,7 +143,7 @@ def test_the_sweep_takes_any_method_and_data_of_ones_own(tmp_path, monkeypatch):
         (["--method", "ringmaster:depth=3"], "ringmaster has no parameter 'depth'; it has max_delay, cancel_stale"),
         (["--method", "ringmaster:max_delay"], "'max_delay' is not a parameter: write name=value"),
         (["--method", "ringmaster:max_delay=x"], "'x' is neither a number nor true or false"),
-        (["--method", "asynchronous:stepsize=odd"], "stepsize must be one of adaptive, constant, got 'odd'"),
+        (["--method", "asynchronous:stepsize=odd"], "there is no stepsize rule 'odd': choose one of adaptive, const"),
         (["--stepsizes", "a,b"], "--stepsizes must be numbers with commas between them, got 'a,b'"),
         (["--stepsizes", "0"], "stepsize must be a finite number above 0"),
         (["--stepsizes", "0.1,0.1"], "--stepsizes has one of them twice: 0.1,0.1"),
@@ -157,7 +157,7 @@ def test_the_sweep_takes_any_method_and_data_of_ones_own(tmp_path, monkeypatch):
 def test_what_is_wrong_with_a_sweep_is_told_in_a_line(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, printed = run_main(monkeypatch, capsys, "sweep", *options)
-    assert code == 1
+    assert code == 2
     assert message in printed.err
     assert list(tmp_path.iterdir()) == []
 
@@ -200,9 +200,10 @@ def test_the_tables_for_machines():
 )
 def test_what_is_wrong_with_a_question_of_theory_is_told_in_a_line(arguments, message, monkeypatch, capsys):
     code, printed = run_main(monkeypatch, capsys, *arguments)
-    assert code == 1
+    assert code == 2
     assert message in printed.err
-    assert printed.err.count("\n") == 1
+    assert printed.err.endswith(f"\nTry: nowait {arguments[0]} --help\n")
+    assert printed.err.count("\n") == 2
 
 
 COMMANDS = [
@@ -441,7 +442,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(text)
     code, printed = run_main(monkeypatch, capsys, "simulate", "--config", "mine.toml")
-    assert code == 1
+    assert code == 2
     assert message in printed.err
 
 
@@ -453,10 +454,9 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["train", "--steps", "3", "--slowdown", "0:3"], "--slowdown must be written like 0=100,3=2"),
         (["train", "--steps", "3", "--method", "odd"], "there is no method 'odd'"),
         (["simulate", "--steps", "3", "--config", "nowhere.toml"], "there is no file nowhere.toml"),
-        (["replay", "nowhere"], "nowhere is not a saved run"),
-        (["resume", "nowhere"], "nowhere is not the folder of a run: it has no config.json"),
+        (["replay", "nowhere"], "there is no folder nowhere"),
+        (["resume", "nowhere"], "there is no folder nowhere"),
         (["report", "nowhere"], "there is no folder nowhere"),
-        (["report", "."], ". is neither a finished run nor a folder of finished runs"),
         (["race", "--address", "auto"], "--address is for --engine ray, not for --engine processes"),
         (
             ["train", "--steps", "3", "--workers", "2", "--most-workers", "4", "--stepsize", "0.1"],
@@ -476,7 +476,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
 def test_what_is_wrong_with_a_run_is_told_in_a_line(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, printed = run_main(monkeypatch, capsys, *arguments)
-    assert code == 1
+    assert code == 2
     assert message in printed.err
 
 

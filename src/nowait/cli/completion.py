@@ -63,7 +63,7 @@ def delay_patterns(incomplete: str) -> list[str]:
 
 def tolerance_patterns(incomplete: str) -> list[str]:
     """Complete a delay pattern of ``nowait tolerance``."""
-    from nowait.studies.tolerance import PATTERNS
+    from nowait.studies.tolerance_patterns import PATTERNS
 
     return _beginning(incomplete, PATTERNS)
 

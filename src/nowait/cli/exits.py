@@ -15,7 +15,8 @@ import nowait
 from nowait.recording.errors import DamagedFileError
 
 WRONG_OPTIONS, DIVERGED, KILLED = 2, 3, 128
-"""Wrong options are refused before any work starts. A signal gives 128 plus its number, as in shells: 130 for Ctrl-C, 143 for SIGTERM."""
+"""Wrong options are refused before any work starts. A signal gives 128 plus its number, as in shells: 130 for Ctrl-C,
+143 for SIGTERM."""
 
 
 class WrongOptionError(typer.BadParameter):

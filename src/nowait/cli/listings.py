@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ class Listed(NamedTuple):
     @property
     def explanation(self) -> str:
         """The docstring."""
-        return (inspect.getdoc(self.kind) or "").replace("``", "")
+        return (inspect.getdoc(self.kind) or "").replace("``", "`")
 
 
 def methods() -> list[Listed]:
@@ -107,11 +108,14 @@ def _overview_lines(width: int) -> Iterator[str]:
     for title, entries in sections.items():
         yield f"{title}:"
         for one in entries:
-            yield f"  {one.signature}"
+            yield _signature(one, width)
             yield textwrap.fill(one.explanation.splitlines()[0], width, initial_indent=INDENT, subsequent_indent=INDENT)
         yield ""
-    yield textwrap.fill("A parameter without a value is required. Names of classes are accepted as well, in any case: "
-                        "RingmasterASGD:max_delay=80. For more: nowait methods NAME", width)
+    yield textwrap.fill(
+        "A parameter without a value is required. Names of classes are accepted as well, in any case: "
+        "RingmasterASGD:max_delay=80. For more: nowait methods NAME",
+        width,
+    )
 
 
 def _as_dictionary(one: Listed) -> dict[str, Any]:
@@ -119,6 +123,16 @@ def _as_dictionary(one: Listed) -> dict[str, Any]:
         name: None if default is dataclasses.MISSING else _text(default) for name, default in one.parameters.items()
     }
     return {"name": one.name, "class": one.kind.__name__, "parameters": texts, "explanation": one.explanation}
+
+
+def _signature(one: Listed, width: int) -> str:
+    """Return the signature, indented; a long one goes on in the next line after a comma."""
+    lines = [""]
+    for piece in re.split(r"(?<=,)", one.signature):
+        if len(lines[-1]) + len(piece) > width - len(INDENT):
+            lines.append("")
+        lines[-1] += piece
+    return "  " + f"\n{INDENT}  ".join(lines)
 
 
 def _wrapped(paragraph: str, width: int) -> str:

@@ -48,7 +48,7 @@ def parse_method(text: str) -> Callable[[float], Method]:
     if missing:
         raise ValueError(f"{name} needs {', '.join(missing)}: write {name}:{missing[0]}=...")
     kind(stepsize=rule(1.0), **values)  # raises if a value is refused
-    return lambda size: kind(stepsize=rule(size), **values)  # type: ignore[no-any-return]
+    return lambda size: kind(stepsize=rule(size), **values)
 
 
 def parse_methods(texts: Iterable[str], option: str = "--method") -> dict[str, Callable[[float], Method]]:

@@ -20,7 +20,7 @@ def short_name(text: str, known: Mapping[str, Any], what: str) -> str:
     if _plain(text) in by_name:
         return by_name[_plain(text)]
     own_names = [kind.__name__ for kind in known.values()]
-    nearest = checks.did_you_mean(text, [*known, *own_names])
+    nearest = checks.did_you_mean(text, [*own_names, *known])
     raise ValueError(f"there is no {what} {text!r}{nearest or ': choose one of ' + ', '.join(known)}")
 
 

@@ -64,9 +64,9 @@ def free_folder(folder: Path) -> Path:
 DEVICES = ("cpu", "cuda")
 
 
-def _number(help: str, **more: Any) -> Any:
+def _number(words: str, **more: Any) -> Any:
     """Return an option for a finite number above 0."""
-    return typer.Option(help=help, callback=values.above_zero, **more)
+    return typer.Option(help=words, callback=values.above_zero, **more)
 
 
 Problem = Annotated[
@@ -120,9 +120,7 @@ Seconds = Annotated[float | None, _number("End after this many seconds.")]
 TargetLoss = Annotated[float | None, typer.Option(help="End at this loss.", callback=values.finite)]
 Target = Annotated[
     str | None,
-    typer.Option(
-        help="End when metrics reach values, such as accuracy=0.9 or perplexity<=20.", callback=values.target
-    ),
+    typer.Option(help="End when metrics reach values, such as accuracy=0.9 or perplexity<=20.", callback=values.target),
 ]
 EvaluateEvery = Annotated[
     int | None, typer.Option(help="Steps between evaluations.", min=1, show_default="about 100 evaluations")
@@ -163,13 +161,9 @@ Seed = Annotated[int, typer.Option(help="The seed of samples and speeds.", min=0
 FirstSeed = Annotated[int, typer.Option(help="The first seed.", min=0, callback=values.seed)]
 Folder = Annotated[
     Path | None,
-    typer.Option(
-        help="Where the run goes, a new folder.", show_default="runs/<command>-N", callback=values.new_folder
-    ),
+    typer.Option(help="Where the run goes, a new folder.", show_default="runs/<command>-N", callback=values.new_folder),
 ]
 RunFolder = Annotated[
     Path,
-    typer.Argument(
-        help="The folder of a run.", callback=values.existing_folder, autocompletion=completion.run_folders
-    ),
+    typer.Argument(help="The folder of a run.", callback=values.existing_folder, autocompletion=completion.run_folders),
 ]

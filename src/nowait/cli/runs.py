@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
@@ -13,15 +12,22 @@ import numpy as np
 
 import nowait as nw
 from nowait.api.recorded import LOCAL_ADDRESSES, cluster_of, entry, part, read_config
-from nowait.cli.cluster import mixed_cluster
+from nowait.api.train_arguments import check_slowdown
+from nowait.cli.cluster import check_new_folder, mixed_cluster
 from nowait.cli.consent import confirm_cluster, confirm_problem
-from nowait.cli.methods import default_stepsize, parse_method
+from nowait.cli.exits import refused_as_options
+from nowait.cli.methods import check_has_default_stepsize, default_stepsize, parse_method
 from nowait.cli.problems import BUILT_IN_LOSS, COMMAND, load_problem, remembered, unit_of
 from nowait.cli.records import speeds_of
 from nowait.cli.results import open_console, print_json
+from nowait.cli.texts import slowdown_of, target_of
 from nowait.core import Method, checks
 from nowait.core.randomness import checked_seed
+from nowait.engines.cluster import import_ray
+from nowait.engines.elsewhere import checked_engine
 from nowait.reports.groups import grouped
+
+Make = Callable[[float], Method]
 
 
 @final
@@ -65,12 +71,12 @@ class RunSettings:
 
 def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw.Run:
     """Make a run in virtual time."""
-    budget = asked.budget
-    if asked.folder.exists():
-        raise FileExistsError(f"{asked.folder} exists: choose another --folder")
-    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
-    model = _mixed(asked.workers, straggler) if speeds is None else speeds_of(speeds, "--speeds")
-    method = _method(asked, problem, model.num_workers)
+    with refused_as_options():
+        budget, make = asked.budget, _checked_method(asked)
+        check_new_folder(asked.folder)
+        model = _mixed(asked.workers, straggler) if speeds is None else speeds_of(speeds, "--speeds")
+        problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+    method = _method(make, asked.stepsize, problem, model.num_workers)
     try:
         run = nw.simulate(
             problem,
@@ -101,9 +107,15 @@ def run_train(
     kept: Mapping[str, Any],
 ) -> nw.Run:
     """Make a run with real workers; ``where`` and ``kept`` are arguments of ``nw.train``."""
-    budget, slower = asked.budget, _slowdown(slowdown)
-    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
-    method = _method(asked, problem, asked.workers)
+    with refused_as_options():
+        budget, make, slower = asked.budget, _checked_method(asked), slowdown_of(slowdown)
+        cluster = checked_engine(where["engine"])
+        check_slowdown(slower, where["workers"], None, cluster)
+        check_new_folder(asked.folder)
+        if isinstance(cluster, nw.RayCluster):
+            import_ray()
+        problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+    method = _method(make, asked.stepsize, problem, asked.workers)
     run = nw.train(
         problem,
         method,
@@ -161,8 +173,6 @@ def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
 
 def run_report(folders: list[Path], target: Path, minimum: float) -> Path:
     """Write one report of all the runs in these folders; runs that differ only in their seed form a group."""
-    if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder: give --out a file")
     inside = [one for folder in folders for one in _runs_inside(folder)]
     runs = grouped((one.name, nw.load(one)) for one in dict.fromkeys(inside))
     path = nw.report(runs, target, minimum=minimum)
@@ -181,38 +191,21 @@ def _runs_inside(folder: Path) -> list[Path]:
     return inside
 
 
-def _method(asked: RunSettings, problem: Any, workers: int) -> Method:
+def _checked_method(asked: RunSettings) -> Make:
+    """Return a function of the stepsize that makes the method; raise if it needs a stepsize that is not given."""
     make = parse_method(asked.method)
-    if asked.stepsize is not None:
-        return make(asked.stepsize)
+    if asked.stepsize is None:
+        check_has_default_stepsize(make(1.0))
+    return make
+
+
+def _method(make: Make, stepsize: float | None, problem: Any, workers: int) -> Method:
+    """Return the method with the stepsize given, or with half of 1/L over the method's divisor."""
+    if stepsize is not None:
+        return make(stepsize)
     size, text = default_stepsize(make(1.0), unit_of(problem), workers)
     open_console(stderr=True).print(f"No --stepsize given: using {size:.3g}, half of {text}.", highlight=False)
     return make(size)
-
-
-def _slowdown(text: str | None) -> Mapping[int, float] | None:
-    """Parse ``0=100,3=2``: worker 0 a hundred times slower, worker 3 twice."""
-    if text is None:
-        return None
-    try:
-        return {int(worker): float(factor) for worker, factor in (item.split("=") for item in text.split(","))}
-    except ValueError:
-        raise ValueError(f"--slowdown must be written like 0=100,3=2 (worker=factor), got {text!r}") from None
-
-
-def target_of(text: str | None) -> dict[str, Any] | None:
-    """Parse ``accuracy=0.9,perplexity<=20``; without a direction it is that of ``nw.train``."""
-    if text is None:
-        return None
-    target: dict[str, Any] = {}
-    for item in text.split(","):
-        found = re.fullmatch(r"\s*([^<>=]+?)\s*(<=|>=|=)\s*([^<>=]+)", item)
-        try:
-            name, sign, value = found.groups()  # type: ignore[union-attr]
-            target[name] = float(value) if sign == "=" else (sign, float(value))
-        except (AttributeError, ValueError):
-            raise ValueError(f"--target must be written like accuracy=0.9,perplexity<=20, got {text!r}") from None
-    return target
 
 
 def _problem_of(folder: Path, config: dict[str, Any], named: Named) -> Any:

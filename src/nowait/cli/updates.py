@@ -13,7 +13,7 @@ from nowait.rules import SCALES
 
 
 def adamw(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.01) -> Update:
-    """Return AdamW of PyTorch; raise a ValueError if PyTorch is not installed."""
+    """AdamW of PyTorch, which must be installed."""
     try:
         import torch
     except ImportError:

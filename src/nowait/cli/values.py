@@ -61,19 +61,19 @@ def _method(value: str | Iterable[str], option: str) -> None:
     parse_methods([value] if isinstance(value, str) else list(value), option)
 
 
-def _updates(value: Iterable[str], option: str) -> None:
+def _updates(value: Iterable[str], _: str) -> None:
     from nowait.cli.updates import parse_updates
 
     parse_updates(value)
 
 
-def _target(value: str, option: str) -> None:
+def _target(value: str, _: str) -> None:
     from nowait.cli.texts import target_of
 
     target_of(value)
 
 
-def _slowdown(value: str, option: str) -> None:
+def _slowdown(value: str, _: str) -> None:
     from nowait.cli.texts import slowdown_of
 
     slowdown_of(value)
@@ -94,7 +94,7 @@ def _new_folder(value: Path, option: str) -> None:
         raise ValueError(f"{value} exists: choose another {option}")
 
 
-def _existing_folder(value: Path | list[Path], option: str) -> None:
+def _existing_folder(value: Path | list[Path], _: str) -> None:
     for folder in value if isinstance(value, list) else [value]:
         if not folder.exists():
             raise ValueError(f"there is no folder {folder}")

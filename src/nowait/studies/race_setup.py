@@ -136,9 +136,7 @@ def unused_seed(seeds: list[int]) -> int:
     return max(seeds) + 1 if max(seeds) < LARGEST_SEED else next(seed for seed in count() if seed not in seeds)
 
 
-def check_slowed(
-    engine: str, slowdown: Mapping[int, float] | None, workers: int | None, speeds: Speeds | None
-) -> None:
+def check_slowed(engine: str, slowdown: Mapping[int, float] | None, workers: int | None, speeds: Speeds | None) -> None:
     """Raise if ``slowdown`` would have no effect."""
     if slowdown is None:
         return

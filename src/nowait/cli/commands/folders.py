@@ -37,9 +37,7 @@ def report(
         ),
     ],
     out: Annotated[Path, typer.Option(help="The file to write.", callback=values.new_file)] = Path("report.html"),
-    minimum: Annotated[
-        float, typer.Option(help="F*, which is subtracted from losses.", callback=values.finite)
-    ] = 0.0,
+    minimum: Annotated[float, typer.Option(help="F*, which is subtracted from losses.", callback=values.finite)] = 0.0,
 ) -> None:
     """Write one interactive HTML file about any runs.
 

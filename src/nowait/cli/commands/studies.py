@@ -136,9 +136,7 @@ def sweep(  # noqa: PLR0917 (typer makes options of them)
     batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 1,
     device: Annotated[
         str,
-        typer.Option(
-            help="Where runs are executed: cpu, cuda or cuda:1.", autocompletion=completion.names(*DEVICES)
-        ),
+        typer.Option(help="Where runs are executed: cpu, cuda or cuda:1.", autocompletion=completion.names(*DEVICES)),
     ] = "cpu",
     folder: Annotated[
         Path | None, typer.Option(help="Where the figure goes, a new folder.", show_default="runs/sweep-N")
@@ -164,9 +162,7 @@ def tune(  # noqa: PLR0917 (typer makes options of them)
     method: Method = "asynchronous",
     stepsize: Annotated[
         float | None,
-        typer.Option(
-            help="The first γ to try.", show_default="half of 1/(ML), or of 1/L", callback=values.above_zero
-        ),
+        typer.Option(help="The first γ to try.", show_default="half of 1/(ML), or of 1/L", callback=values.above_zero),
     ] = None,
     trials: Annotated[int, typer.Option(help="How many stepsizes to try.", min=1)] = 6,
     workers: Annotated[
@@ -307,9 +303,7 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Probe this machine with this many workers.", min=1)] = None,
-    probe: Annotated[
-        float, typer.Option(help="Seconds that the probe takes.", callback=values.above_zero)
-    ] = 3.0,
+    probe: Annotated[float, typer.Option(help="Seconds that the probe takes.", callback=values.above_zero)] = 3.0,
     problem: Annotated[
         str | None,
         typer.Option(
