@@ -194,7 +194,7 @@ def test_the_tables_for_machines():
         (["plan", "--seconds", "1", "--problem", "json:dumps"], "called without arguments, but needs some"),
         (["plan", "--trace", "nowhere"], "nowhere does not exist"),
         (["certify", "--setting", "odd"], "there is no setting 'odd'"),
-        (["certify", "--figure", "nowhere/figure.png"], "there is no folder nowhere for the figure"),
+        (["certify", "--figure", "nowhere/figure.png"], "there is no folder nowhere for --figure"),
     ],
     ids=str,
 )

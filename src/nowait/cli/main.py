@@ -12,7 +12,7 @@ import nowait
 from nowait.cli.commands import COMMANDS
 from nowait.cli.exits import place_of, status_of
 from nowait.cli.listings import epilog_of
-from nowait.cli.usage import reported_in_a_line
+from nowait.cli.usage import printable, reported_in_a_line
 from nowait.core import checks
 from nowait.engines.watch import Watch
 
@@ -63,16 +63,11 @@ def main() -> None:
     try:
         app()
     except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
-        typer.echo(f"nowait: {place_of(error)}{_printable(str(error))}", err=True)
+        typer.echo(f"nowait: {place_of(error)}{printable(str(error))}", err=True)
         sys.exit(1)
     except Exception as error:
         place = place_of(error)
         if not place:
             raise
-        typer.echo(f"nowait: {place}{type(error).__name__}: {_printable(str(error))}", err=True)
+        typer.echo(f"nowait: {place}{type(error).__name__}: {printable(str(error))}", err=True)
         sys.exit(1)
-
-
-def _printable(text: str) -> str:
-    """Return the text with control characters escaped: an error may quote an untrusted file."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)

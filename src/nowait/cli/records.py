@@ -28,7 +28,7 @@ def record_of(files: Sequence[str], options: Mapping[str, str | None] | None = N
 
 def speeds_of(text: str, option: str) -> Speeds:
     """Return the speeds that an option gives: seconds per gradient with commas between them, or a recorded job."""
-    if text.startswith(ALIBABA) or Path(text).exists():
+    if text.startswith(ALIBABA) or (text and Path(text).exists()):
         return record_of([text])
     return Fixed(numbers(text, option))
 

@@ -24,7 +24,7 @@ def reported_in_a_line(context: Any) -> Iterator[None]:
     except (typer.Exit, _click.NoArgsIsHelpError):
         raise
     except _click.UsageError as error:
-        typer.echo(f"nowait: {message_of(error)}", err=True)
+        typer.echo(f"nowait: {printable(message_of(error))}", err=True)
         typer.echo(f"Try: {_command(error, context)} --help", err=True)
         raise typer.Exit(WRONG_OPTIONS) from error
 
@@ -32,7 +32,8 @@ def reported_in_a_line(context: Any) -> Iterator[None]:
 def message_of(error: Any) -> str:
     """Return the message, with the nearest name if an option does not exist."""
     if isinstance(error, _click.NoSuchOption):
-        known = [name for item in error.ctx.command.params for name in (*item.opts, *item.secondary_opts)]
+        params = error.ctx.command.get_params(error.ctx)  # --help is among them
+        known = [name for item in params for name in (*item.opts, *item.secondary_opts)]
         return f"there is no option {error.option_name}{checks.did_you_mean(error.option_name, known)}"
     text: str = error.format_message()
     return text
@@ -40,6 +41,11 @@ def message_of(error: Any) -> str:
 
 def _command(error: Any, context: Any) -> str:
     """Return the command whose options are wrong."""
-    if error.ctx is not None:
-        return str(error.ctx.command_path)
-    return " ".join(filter(None, (context.command_path, context.invoked_subcommand)))
+    own = error.ctx is not None and error.ctx.parent is not None
+    name = error.ctx.info_name if own else context.invoked_subcommand
+    return f"nowait {name}" if name else "nowait"
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters escaped: an error may quote an untrusted file."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)
