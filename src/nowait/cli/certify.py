@@ -12,11 +12,16 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.exits import refused_as_options
+from nowait.cli.layout import number_table
 from nowait.cli.results import open_console, print_json
 from nowait.studies import Certificate, CertifiedRow, certify, longest_delay
 from nowait.studies.certify import check_request
 
 FIGURES = (".png", ".pdf", ".svg")
+BIAS = (
+    "Without Assumption 1: F(x) = E ½(x − ξ)², ξ = ±1, and samples of +1 take a hundred times longer. The minimiser "
+    "is 0. Rules that give old gradients less weight give samples of +1 less weight."
+)
 
 
 @final
@@ -70,8 +75,9 @@ def _as_dictionary(found: Certificate) -> dict[str, object]:
 
 
 def _print(console: Console, found: Certificate) -> None:
-    console.print(_table(found))
+    console.print(_table(found), highlight=False, markup=False)
     console.print(_lemmas(found), highlight=False, markup=False)
+    console.print(BIAS, highlight=False, markup=False)
     console.print(_bias_table(found))
     verdict = "Everything holds." if found.holds else "VIOLATED: see the rows above."
     undecided = sum(row.verdict == "open" for row in found.rows)
@@ -80,35 +86,39 @@ def _print(console: Console, found: Certificate) -> None:
     console.print(verdict, style="bold" if found.holds else "bold red", highlight=False, markup=False)
 
 
-def _table(found: Certificate) -> Table:
-    table = Table(
-        title=f"Theorems and measurements: {found.workers} workers, {found.steps:,} steps, {found.seeds} seeds"
-    )
-    headings = ("theorem", "problem", "delays", "longest", "error (99 % interval)", "guarantee", "sharper", "ratio", "")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("theorem", "problem", "delays", "") else "right")
-    for number, row in enumerate(found.rows):
-        last = number + 1 == len(found.rows) or _group(found.rows[number + 1]) != _group(row)
-        table.add_row(*_cells(row), end_section=last)
-    return table
+def _table(found: Certificate) -> str:
+    """Return a line for every row, under the theorem and the problem that it is about. All lines fit 80 columns."""
+    lines = [f"Theorems and measurements: {found.workers} workers, {found.steps:,} steps, {found.seeds} seeds"]
+    lines.append("Error is the mean over the seeds, with half of its 99 % interval. Sharper is a")
+    lines.append("smaller bound for the same runs, and ratio the error divided by the guarantee.")
+    group = ""
+    for row in found.rows:
+        if group != f"{row.theorem}, {row.problem}":
+            group = f"{row.theorem}, {row.problem}"
+            lines += ["", group, _line(HEADINGS)]
+        lines.append(_line(_cells(row)))
+        if row.lemmas_broken:
+            lines.append(f"    broken: {', '.join(row.lemmas_broken)}")
+    return "\n".join(lines)
 
 
-def _group(row: CertifiedRow) -> tuple[str, str]:
-    return row.theorem, row.problem
+HEADINGS = ("delays", "longest", "error", "guarantee", "sharper", "ratio", "")
+
+
+def _line(cells: Sequence[str]) -> str:
+    delays, longest, error, guarantee, sharper, ratio, verdict = cells
+    return f"  {delays:<12} {longest:>7}  {error:>17} {guarantee:>9} {sharper:>9} {ratio:>8}  {verdict}".rstrip()
 
 
 def _cells(row: CertifiedRow) -> list[str]:
-    verdict = row.verdict if not row.lemmas_broken else f"{row.verdict}, broken: {', '.join(row.lemmas_broken)}"
     return [
-        row.theorem.removeprefix("Theorem "),
-        row.problem,
         row.pattern,
         f"{row.longest_delay:,}",
-        f"{row.mean:.2e} ({row.low:.1e} to {row.high:.1e})",
+        f"{row.mean:.2e} ± {row.high - row.mean:.0e}",
         f"{row.guarantee:.2e}",
         f"{row.sharpened:.2e}",
         f"{row.ratio:.1e}",
-        verdict,
+        row.verdict,
     ]
 
 
@@ -121,12 +131,7 @@ def _lemmas(found: Certificate) -> str:
 
 
 def _bias_table(found: Certificate) -> Table:
-    table = Table(
-        title="Without Assumption 1: F(x) = E ½(x − ξ)², ξ = ±1, and samples of +1 take a hundred times longer",
-        caption="The minimiser is 0. Rules that give old gradients less weight give samples of +1 less weight.",
-    )
-    table.add_column("asynchronous SGD")
-    table.add_column("x on average", justify="right")
+    table = number_table("", ["asynchronous SGD"], ["x on average"])
     for row in found.bias:
         table.add_row(row.method, f"{row.mean:+.3f}")
     return table

@@ -12,6 +12,7 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.exits import refused_as_options
+from nowait.cli.layout import number_table
 from nowait.cli.problems import load_problem
 from nowait.cli.records import record_of
 from nowait.cli.results import open_console, plain, print_json
@@ -119,23 +120,21 @@ def _print(console: Console, advice: Advice) -> None:
 
 
 def _table(advice: Advice) -> Table:
-    table = Table(title=f"Simulated with tuned stepsizes, to a loss of {advice.target_loss:.4g}")
-    for heading in ("method", "stepsize", "seconds", "gradients", "sooner than minibatch"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    title = f"Simulated with tuned stepsizes, to a loss of {advice.target_loss:.4g}"
+    table = number_table(title, ["method"], ["stepsize", "seconds", "gradients", "sooner than\nminibatch"])
     for one in advice.simulated:
         if math.isinf(one.seconds):
             table.add_row(one.method, "–", f"over {advice.budget_seconds:.4g}", "–", "–")
             continue
         gain = advice.minibatch.seconds / one.seconds
-        shown = f"{gain:.3g} x" if math.isfinite(gain) else "minibatch did not reach it"
+        shown = f"{gain:.3g} x" if math.isfinite(gain) else "minibatch\ndid not reach it"
         table.add_row(one.method, f"{one.stepsize:.3g}", f"{one.seconds:.4g}", f"{one.gradients:,.0f}", shown)
     return table
 
 
 def _predictions(advice: Advice) -> Table:
-    table = Table(title="Predicted by the rates of the paper's Table 1 (convex), up to a common constant")
-    table.add_column("method")
-    table.add_column("sooner than minibatch", justify="right")
+    title = "Predicted by the rates of the paper's Table 1 (convex), up to a common constant"
+    table = number_table(title, ["method"], ["sooner than minibatch"])
     first = next(iter(advice.predicted.values()))
     for name, seconds in advice.predicted.items():
         table.add_row(name, f"{first / seconds:.3g} x")

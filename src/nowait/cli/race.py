@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
@@ -15,6 +15,7 @@ from rich.table import Table
 import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
 from nowait.cli.exits import refused_as_options
+from nowait.cli.layout import side_by_side
 from nowait.cli.methods import parse_methods
 from nowait.cli.problems import COMMAND, load_problem, remembered
 from nowait.cli.results import open_console, print_json
@@ -138,7 +139,8 @@ def _probe_seconds(asked: RaceSettings) -> float:
 
 def _print(console: Console, found: Race, folder: Path) -> None:
     if found.runs:
-        console.print(_table(found))
+        for table in _tables(found, console.width):
+            console.print(table)
     for sentence in found.findings:
         console.print(f"• {sentence}", highlight=False, markup=False)
     if not found.runs:
@@ -147,17 +149,12 @@ def _print(console: Console, found: Race, folder: Path) -> None:
     console.print(f"Report: {folder / 'report.html'}; figures and runs are beside it.", highlight=False, markup=False)
 
 
-def _table(found: Race) -> Table:
-    """Return a table with a column for every method: three of them fit into 80 characters."""
+def _tables(found: Race, width: int) -> Iterator[Table]:
+    """Return tables with a column for every method: three of them fit into 80 characters."""
     virtual = "virtual " if found.engine == "simulate" else ""
-    table = Table(title=f"The same {found.seconds:.4g} {virtual}seconds for every method")
-    table.add_column("")
-    rows = found.rows
-    for row in rows:
-        table.add_column(row.method, justify="right")
-    for name, shown in CELLS.items():
-        table.add_row(name, *(shown(row) for row in rows))
-    return table
+    title = f"The same {found.seconds:.4g} {virtual}seconds for every method"
+    cells = {name: [shown(row) for row in found.rows] for name, shown in CELLS.items()}
+    return side_by_side(title, [row.method for row in found.rows], cells, width)
 
 
 def _delays(row: RaceRow) -> str:

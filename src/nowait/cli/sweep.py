@@ -13,6 +13,7 @@ from rich.table import Table
 import nowait as nw
 from nowait.cli.cluster import check_new_folder, make_folder, mixed_cluster
 from nowait.cli.exits import refused_as_options
+from nowait.cli.layout import number_table
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.results import open_console, print_json
@@ -116,9 +117,8 @@ def _given_stepsizes(text: str | None, make: Callable[[float], Method]) -> Float
 
 
 def _table(sweep: nw.Sweep) -> Table:
-    table = Table(title="Final loss over the seeds")
-    for heading in ("stepsize", "median", "lowest", "highest", "diverged", ""):
-        table.add_column(heading, justify="right" if heading else "left")
+    headings = ["stepsize", "median", "lowest", "highest", "diverged", ""]
+    table = number_table("Final loss over the seeds", [], headings)
     some_best = not sweep.diverged.any(axis=1).all()
     for place, size in enumerate(sweep.stepsizes):
         final, diverged = sweep.final[place], int(sweep.diverged[place].sum())

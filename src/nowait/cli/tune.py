@@ -10,6 +10,7 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.exits import refused_as_options
+from nowait.cli.layout import WIDEST_NAME, broken, number_table
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem
 from nowait.cli.records import speeds_of
@@ -101,9 +102,15 @@ def _sentence(found: nw.Tuning) -> str:
 
 
 def _table(found: nw.Tuning) -> Table:
-    table = Table(title="Trials, the largest stepsize first")
-    for heading in ("stepsize", found.monitor.name, "seconds to the target", "steps", "mean delay", ""):
-        table.add_column(heading, justify="right" if heading else "left")
+    headings = [
+        "stepsize",
+        broken(found.monitor.name, WIDEST_NAME),
+        "seconds to\nthe target",
+        "steps",
+        "mean\ndelay",
+        "",
+    ]
+    table = number_table("Trials, the largest stepsize first", [], headings)
     for trial in sorted(found.trials, key=lambda one: -one.stepsize):
         best = "best" if trial is found.best and not found.diverged else ""
         table.add_row(
