@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 import nowait
-from nowait.recording.errors import DamagedFileError
+from nowait.recording.errors import DamagedFileError, NotARunError
 
 WRONG_OPTIONS, DIVERGED, KILLED = 2, 3, 128
 """Wrong options are refused before any work starts. A signal gives 128 plus its number, as in shells: 130 for Ctrl-C,
@@ -45,14 +45,20 @@ def status_of(error: KeyboardInterrupt) -> int:
 def refused_as_options() -> Iterator[None]:
     """End the command with status 2 if a value is refused in this block, except by the user's own code.
 
-    A damaged file is not a wrong option, and passes.
+    A damaged run is not a wrong option: its error passes.
     """
     try:
         yield
     except (ValueError, TypeError, OSError) as error:
-        if place_of(error) or isinstance(error, DamagedFileError):
+        if place_of(error) or isinstance(error, DamagedFileError | NotARunError):
             raise
         raise WrongOptionError(str(error)) from error
+
+
+def advice_on(error: BaseException) -> str:
+    """Return what to do about a damaged run; empty for other errors."""
+    is_damage = isinstance(error, DamagedFileError | NotARunError)
+    return "; nowait check FOLDER says which files are whole and what can be done with them" if is_damage else ""
 
 
 def place_of(error: BaseException) -> str:

@@ -167,3 +167,11 @@ RunFolder = Annotated[
     Path,
     typer.Argument(help="The folder of a run.", callback=values.existing_folder, autocompletion=completion.run_folders),
 ]
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Write the run to tensorboard, wandb, mlflow or trackio, such as wandb:project=mine; may be repeated.",
+        show_default="no",
+        autocompletion=completion.names("tensorboard", "wandb", "mlflow", "trackio"),
+    ),
+]

@@ -21,6 +21,7 @@ from nowait.cli.options import (
     Json,
     KeepBest,
     KeyFile,
+    Log,
     Loss,
     Method,
     MetricsPort,
@@ -80,6 +81,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
         ),
     ] = None,
     metrics_port: MetricsPort = None,
+    log: Log = None,
     seed: Seed = 0,
     folder: Folder = None,
     as_json: Json = False,
@@ -91,6 +93,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
 
     Example: nowait serve mine.py:problem --key-file key --listen 0.0.0.0:7070 --steps 10000 --stepsize 0.05
     """
+    from nowait.cli.loggers import loggers_of
     from nowait.cli.runs import RunSettings, run_train
     from nowait.cli.worker import show_messages
     from nowait.engines.listen.options import DEFAULT_WORKERS
@@ -105,6 +108,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
         "checkpoint_seconds": checkpoint_seconds,
         "keep_best": keep_best,
         "metrics_port": port_of(metrics_port),
+        "callbacks": loggers_of(log, folder),
     }
     show_messages()
     end(run_train(asked, {"engine": engine, "workers": (workers, most)}, slowdown, kept))

@@ -22,6 +22,7 @@ from nowait.cli.options import (
     Gradients,
     Json,
     KeepBest,
+    Log,
     Loss,
     Method,
     MetricsPort,
@@ -63,6 +64,7 @@ def simulate(  # noqa: PLR0917 (typer makes options of them)
     target_loss: TargetLoss = None,
     target: Target = None,
     evaluate_every: EvaluateEvery = None,
+    log: Log = None,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
     seed: Seed = 0,
@@ -74,11 +76,12 @@ def simulate(  # noqa: PLR0917 (typer makes options of them)
 
     Example: nowait simulate --speeds 1,1,1,10 --method ringmaster:max_delay=8 --stepsize 0.1 --steps 2000
     """
+    from nowait.cli.loggers import loggers_of
     from nowait.cli.runs import RunSettings, run_simulate
 
     folder = free_folder(Path("runs/simulate")) if folder is None else folder
     asked = chosen(RunSettings, locals())
-    end(run_simulate(asked, speeds, straggler))
+    end(run_simulate(asked, speeds, straggler, loggers_of(log, folder)))
 
 
 def train(  # noqa: PLR0917 (typer makes options of them)
@@ -105,6 +108,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     checkpoint_seconds: CheckpointSeconds = None,
     keep_best: KeepBest = None,
     metrics_port: MetricsPort = None,
+    log: Log = None,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
     seed: Seed = 0,
@@ -116,6 +120,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
 
     Example: nowait train mine.py:problem --workers 8 --steps 10000 --stepsize 0.05 --checkpoint-every 1000
     """
+    from nowait.cli.loggers import loggers_of
     from nowait.cli.runs import RunSettings, run_train
 
     folder = free_folder(Path("runs/train")) if folder is None else folder
@@ -126,6 +131,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
         "checkpoint_seconds": checkpoint_seconds,
         "keep_best": keep_best,
         "metrics_port": port_of(metrics_port),
+        "callbacks": loggers_of(log, folder),
     }
     end(run_train(asked, where, slowdown, kept))
 
@@ -172,6 +178,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
         ),
     ] = None,
     metrics_port: MetricsPort = None,
+    log: Log = None,
     as_json: Json = False,
 ) -> None:
     """Continue a run from its last checkpoint, after a crash or Ctrl-C, or beyond its end with a new budget.
@@ -180,6 +187,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
 
     Example: nowait resume runs/train-1 --steps 20000
     """
+    from nowait.cli.loggers import loggers_of
     from nowait.cli.runs import Named, run_resume
 
     where: Any = None if engine is None and address is None else engine_of(engine or "ray", address)
@@ -194,6 +202,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
         "target_loss": target_loss,
         "target": target_of(target),
         "metrics_port": port_of(metrics_port),
+        "callbacks": loggers_of(log, folder),
     }
     end(run_resume(folder, Named(problem, loss, batch_size), where, budget, as_json))
 

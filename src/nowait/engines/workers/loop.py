@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import final
 
 from nowait.core.memory import to_host
@@ -21,7 +22,7 @@ SECONDS_BETWEEN_LOOKS = 0.25
 """How often the loop checks for workers that hang and redraws the live view."""
 SECONDS_BETWEEN_SNAPSHOTS = 1.0
 """How often the numbers that ``metrics_port`` shows are renewed."""
-SECONDS_BETWEEN_WRITES = 5.0
+SECONDS_BETWEEN_WRITES = 1.0
 """How often the trace in the folder of a run is brought up to date, for those who read it during the run."""
 SECONDS_BETWEEN_LOOKS_AT_START = 0.05
 """How often it checks for signals while the problem is loaded."""
@@ -86,6 +87,7 @@ class Loop:
 
     def run(self) -> None:
         """Run until the budget, a callback or a signal ends it."""
+        self._session.begin()
         self._clock.start()
         self._dispatcher.execute(self._workforce.begin(self._server.workers))
         self._dispatcher.obey(self._session.start())
@@ -112,6 +114,10 @@ class Loop:
         self._session.save()  # first, because a second signal may come while processes end
         self._end_processes()
         return self._session.result(self._seconds, self._transport.engine)
+
+    def calling_on_end(self) -> contextlib.AbstractContextManager[None]:
+        """Call the ``on_end`` hooks if an exception leaves the block."""
+        return self._session.calling_on_end()
 
     def interrupt(self, signal: str) -> None:
         """End the run after the next events."""
