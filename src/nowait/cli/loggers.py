@@ -33,9 +33,8 @@ def race_loggers(texts: list[str] | None, folder: Path) -> Callable[[str], list[
 def _logger_of(text: str, run_name: str) -> loggers.Logger:
     name, _, rest = text.partition(":")
     if name not in TRACKERS:
-        raise ValueError(
-            f"--log: there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}{checks.did_you_mean(name, TRACKERS)}"
-        )
+        nearest = checks.did_you_mean(name, TRACKERS)
+        raise ValueError(f"--log: there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}{nearest}")
     settings = parameters_of(rest)
     return TRACKERS[name](_imported(name), run_name, settings)
 

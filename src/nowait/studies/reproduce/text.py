@@ -55,8 +55,8 @@ def _table(panel: str, curves: list[Curve]) -> str:
         return "\n".join([panel, *("  ".join(_padded(row, widths)).rstrip() for row in rows)])
     lines = []
     for entry, setting, *numbers in rows:
-        lines += [f"{entry}, {setting}" if entry else f"method, {setting}"]
-        lines += ["    " + "  ".join(text.rjust(width) for text, width in zip(numbers, widths[2:], strict=True))]
+        lines.append(textwrap.fill(f"{entry or 'method'}, {setting}", WIDTH, subsequent_indent="  "))
+        lines.append("    " + "  ".join(text.rjust(width) for text, width in zip(numbers, widths[2:], strict=True)))
     return "\n".join([panel, *lines])
 
 
