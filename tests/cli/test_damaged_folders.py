@@ -144,3 +144,33 @@ def test_an_empty_folder_is_not_a_run(command, tmp_path, monkeypatch, run):
     assert code == 1
     assert "nothing is " in printed.err
     assert len([line for line in printed.err.splitlines() if line.startswith("nowait: ")]) == 1
+
+
+STUDIES = {
+    "sweep.json": ["sweep", "--stepsizes", "0.1,0.2", "--seeds", "1", "--gradients", "9", "--workers", "2"],
+    "bench.json": ["bench"],
+}
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "a list"])
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_damaged_study_is_not_continued(name, damage, tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nowait.cli.sweep.load_problem", lambda *_: PROBLEM)
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / name).write_text('{"suite": "small", "checksum": "0"}')
+    DAMAGES[damage](tmp_path / "study" / name)
+    code, printed = run(*STUDIES[name], "--folder", "study")
+    assert code == 1
+    assert f"study/{name} is damaged" in printed.err
+    assert printed.err.rstrip().endswith("remove the folder, or choose another one with --folder")
+
+
+def test_a_folder_in_place_of_a_file_is_named(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nowait.cli.sweep.load_problem", lambda *_: PROBLEM)
+    (tmp_path / "study" / "config.json").mkdir(parents=True)
+    (tmp_path / "study" / "sweep.json").write_text("{}")
+    code, printed = run(*STUDIES["sweep.json"], "--folder", "study")
+    assert code == 1
+    assert printed.err == "nowait: study/config.json: Is a directory\n"

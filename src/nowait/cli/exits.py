@@ -18,6 +18,9 @@ WRONG_OPTIONS, DIVERGED, KILLED = 2, 3, 128
 """Wrong options are refused before any work starts. A signal gives 128 plus its number, as in shells: 130 for Ctrl-C,
 143 for SIGTERM."""
 
+STUDY_FILES = ("sweep.json", "runs.jsonl", "bench.json", "entries.jsonl", "phases.jsonl")
+"""Files of sweeps and benchmarks, which ``nowait check`` does not know."""
+
 
 class WrongOptionError(typer.BadParameter):
     """The value of an option or argument is refused; the message is a whole sentence."""
@@ -52,11 +55,20 @@ def refused_as_options() -> Iterator[None]:
     except (ValueError, TypeError, OSError) as error:
         if place_of(error) or isinstance(error, DamagedFileError | NotARunError):
             raise
-        raise WrongOptionError(str(error)) from error
+        raise WrongOptionError(sentence_of(error)) from error
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return the message of an error; for one of the system, the file and what is wrong with it."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename2 or error.filename}: {error.strerror}"
+    return str(error)
 
 
 def advice_on(error: BaseException) -> str:
-    """Return what to do about a damaged run; empty for other errors."""
+    """Return what to do about a damaged run or study; empty for other errors."""
+    if isinstance(error, DamagedFileError) and Path(error.name).name in STUDY_FILES:
+        return "; remove the folder, or choose another one with --folder"
     is_damage = isinstance(error, DamagedFileError | NotARunError)
     return "; nowait check FOLDER says which files are whole and what can be done with them" if is_damage else ""
 

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 import nowait
 from nowait.cli.commands import COMMANDS
-from nowait.cli.exits import advice_on, place_of, status_of
+from nowait.cli.exits import advice_on, place_of, sentence_of, status_of
 from nowait.cli.listings import epilog_of
 from nowait.cli.usage import printable, reported_in_a_line
 from nowait.core import checks
@@ -63,7 +63,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
-        typer.echo(f"nowait: {place_of(error)}{printable(str(error))}{advice_on(error)}", err=True)
+        typer.echo(f"nowait: {place_of(error)}{printable(sentence_of(error))}{advice_on(error)}", err=True)
         sys.exit(1)
     except Exception as error:
         place = place_of(error)

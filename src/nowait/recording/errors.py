@@ -16,4 +16,5 @@ class DamagedFileError(ValueError):
 
     def __init__(self, name: Any, why: str, whole: int = 0) -> None:
         super().__init__(f"{name} is damaged: {why}")
+        self.name = str(name)
         self.whole = whole
