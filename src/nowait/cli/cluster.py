@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from nowait.core.types import Floats
 from nowait.numerics.elementary import exp
+from nowait.recording.fresh import is_taken
 
 
 def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
@@ -19,8 +19,8 @@ def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
 
 
 def check_new_folder(folder: Path) -> None:
-    """Raise if the folder exists."""
-    if os.path.lexists(folder):
+    """Raise if something is in the folder, or it is not a folder."""
+    if is_taken(folder):
         raise FileExistsError(f"{folder} exists: choose another --folder")
 
 
@@ -28,6 +28,6 @@ def make_folder(folder: Path) -> None:
     """Create the folder before the work starts, so that no result is lost."""
     check_new_folder(folder)
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"cannot make the folder {folder} ({error.strerror}): choose another --folder") from error

@@ -12,6 +12,7 @@ import nowait
 from nowait.cli.commands import COMMANDS
 from nowait.cli.exits import advice_on, place_of, sentence_of, status_of
 from nowait.cli.listings import epilog_of
+from nowait.cli.new_folders import empty_folders_removed
 from nowait.cli.usage import printable, reported_in_a_line
 from nowait.core import checks
 from nowait.engines.watch import Watch
@@ -24,7 +25,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
-            with reported_in_a_line(ctx), Watch():
+            with reported_in_a_line(ctx), Watch(), empty_folders_removed():
                 return super().invoke(ctx)
         except KeyboardInterrupt as error:
             words = str(error) or "interrupted"

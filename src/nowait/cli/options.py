@@ -55,12 +55,6 @@ def listening(
     return Listen(port=port, host=host, key_file=key_file, encrypt=encrypt, wire=wire, points_wire=points_wire)
 
 
-def free_folder(folder: Path) -> Path:
-    """Return the first numbered variant of a folder name that does not exist."""
-    candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(1, 1_000_000))
-    return next(candidate for candidate in candidates if not candidate.exists())
-
-
 DEVICES = ("cpu", "cuda")
 
 

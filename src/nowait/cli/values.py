@@ -90,8 +90,16 @@ def _metrics_port(value: str, option: str) -> None:
 
 
 def _new_folder(value: Path, option: str) -> None:
-    if value.exists() or value.is_symlink():
+    from nowait.recording.fresh import is_taken
+
+    if is_taken(value):
         raise ValueError(f"{value} exists: choose another {option}")
+
+
+def _paper(value: str, _: str) -> None:
+    from nowait.studies.reproduce import paper_named
+
+    paper_named(value)
 
 
 def _existing_folder(value: Path | list[Path], _: str) -> None:
@@ -117,6 +125,7 @@ updates = refusing(_updates)
 target = refusing(_target)
 slowdown = refusing(_slowdown)
 metrics_port = refusing(_metrics_port)
+paper = refusing(_paper)
 new_folder = refusing(_new_folder)
 existing_folder = refusing(_existing_folder)
 new_file = refusing(_new_file)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,10 @@ from nowait.recording.worker_stats import (
     stats_of_workers,
     workers_body,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
 
 FORMAT = 1
 """The format number of an npz file."""
@@ -202,6 +206,23 @@ class Trace:
         totals.add(np.empty(0, ARRIVAL_DTYPE), events)
         totals.set_loading(self.loading)
         return stats_of_workers(totals, valid, self.placements, self.seconds)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a pandas data frame with one row per arrival; ``outcome`` is categorical."""
+        from nowait.recording.dataframes import pandas_frame, trace_columns
+
+        return pandas_frame(trace_columns(self))
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return a polars data frame with one row per arrival; ``outcome`` is categorical."""
+        from nowait.recording.dataframes import polars_frame, trace_columns
+
+        return polars_frame(trace_columns(self))
+
+    def _repr_html_(self) -> str:
+        from nowait.recording.notebook import html_of_trace
+
+        return html_of_trace(self)
 
     def save(self, path: str | Path) -> None:
         """Write a compressed npz file, atomically."""

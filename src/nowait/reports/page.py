@@ -11,9 +11,9 @@ from string import Template
 from typing import Any
 
 from nowait.core import checks
+from nowait.html.numbers import shown
 from nowait.recording import Run
 from nowait.recording.files import replace_file
-from nowait.reports.numbers import shown
 from nowait.reports.payload import checked_runs, payload
 from nowait.reports.tables import config_tables, predictions_table, summary_table
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from nowait.reports.numbers import shown
+from nowait.html.numbers import shown
 from nowait.reports.payload import NamedRuns, summary
 
 LONGEST_LIST = 8

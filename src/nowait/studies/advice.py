@@ -115,6 +115,11 @@ class Advice:
     def __str__(self) -> str:
         return "\n".join([f"From {self.source}; simulated on {self.problem}.", *self.sentences])
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_advice
+
+        return html_of_advice(self)
+
     def _by_formula(self) -> str:
         gain = self.speedup
         waiting = max(self.round_seconds, float(gain.seconds.max()))

@@ -81,6 +81,11 @@ class Certificate:
         """True if no guarantee is violated and no lemma failed."""
         return not any(row.verdict == VIOLATED or row.lemmas_broken for row in self.rows)
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_certificate
+
+        return html_of_certificate(self)
+
 
 def certify(
     *,

@@ -95,6 +95,11 @@ class Race:
             self.report(target / "report.html")
         return target
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_race
+
+        return html_of_race(self)
+
     @classmethod
     def load(cls, folder: str | Path) -> Race:
         """Read a race from its folder; raise if it is damaged."""

@@ -125,6 +125,11 @@ class Tolerance:
             for place in range(len(self.seeds))
         ]
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_tolerance
+
+        return html_of_tolerance(self)
+
     def save(self, folder: str | Path) -> Path:
         """Write tolerance.json, tolerance.csv and tolerance.png into a folder; ``Tolerance.load`` reads it."""
         from nowait.plots import tolerance as draw  # needs matplotlib

@@ -119,6 +119,11 @@ class Tuning:
             f"make more trials, or start there"
         )
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_tuning
+
+        return html_of_tuning(self)
+
     def __repr__(self) -> str:
         found = "every trial diverged" if self.diverged else f"stepsize {self.stepsize:.4g}"
         return f"Tuning({found} after {len(self.trials)} trials, {self.monitor.name} {self.best.value:.4g})"

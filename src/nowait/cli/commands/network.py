@@ -9,6 +9,7 @@ import typer
 
 from nowait.cli import completion, values
 from nowait.cli.exits import end, refused_as_options
+from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
     BatchSize,
     CheckpointEvery,
@@ -34,7 +35,6 @@ from nowait.cli.options import (
     Target,
     TargetLoss,
     chosen,
-    free_folder,
     host_and_port,
     listening,
 )

@@ -8,13 +8,19 @@ from typing import Annotated
 import typer
 
 from nowait.cli import completion, values
-from nowait.cli.options import Config, Json, free_folder
+from nowait.cli.new_folders import free_folder
+from nowait.cli.options import Config, Json
 
 
 def reproduce(
     name: Annotated[
         str | None,
-        typer.Argument(help="Of the paper.", show_default="lists them", autocompletion=completion.paper_names),
+        typer.Argument(
+            help="Of the paper.",
+            show_default="lists them",
+            callback=values.paper,
+            autocompletion=completion.paper_names,
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A much smaller setting: a few seconds.")] = False,
     folder: Annotated[

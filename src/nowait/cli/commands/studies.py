@@ -9,6 +9,7 @@ import typer
 
 from nowait.cli import completion, values
 from nowait.cli.exits import DIVERGED
+from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
     DEVICES,
     Address,
@@ -30,7 +31,6 @@ from nowait.cli.options import (
     TargetLoss,
     chosen,
     engine_of,
-    free_folder,
 )
 from nowait.studies.race_setup import ENGINES
 

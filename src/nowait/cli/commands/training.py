@@ -9,6 +9,7 @@ import typer
 
 from nowait.cli import completion, values
 from nowait.cli.exits import WrongOptionError, end
+from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
     Address,
     BatchSize,
@@ -39,7 +40,6 @@ from nowait.cli.options import (
     TargetLoss,
     chosen,
     engine_of,
-    free_folder,
     listening,
 )
 from nowait.cli.texts import port_of, target_of

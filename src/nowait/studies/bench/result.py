@@ -45,6 +45,11 @@ class Bench:
             "phases": [entry.as_dictionary() for entry in self.phases],
         }
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_bench
+
+        return html_of_bench(self)
+
     def __str__(self) -> str:
         columns = len(self.scores.columns)
         lines = [f"{'method':<30} {'score':>6} {'mean rank':>10} {'best in':>8} {'reached':>8}"]

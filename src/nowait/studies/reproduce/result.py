@@ -75,6 +75,11 @@ class Reproduction:
         }
         return plain
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_reproduction
+
+        return html_of_reproduction(self)
+
     def __str__(self) -> str:
         return as_text(self)
 
