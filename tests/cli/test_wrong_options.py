@@ -36,6 +36,7 @@ def no_work(monkeypatch, tmp_path):
     for name in ("bench.bench", "certify.certify", "tables.run_tables", "worker.run_worker", "worker.run_drain"):
         monkeypatch.setattr(f"nowait.cli.{name}", start)
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a file").touch()
     (tmp_path / "file.txt").write_text("a text\n")
     key = tmp_path / "key"
     key.write_text("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n")
