@@ -125,6 +125,8 @@ def train(  # noqa: PLR0917 (typer makes options of them)
 
     folder = free_folder(Path("runs/train")) if folder is None else folder
     asked = chosen(RunSettings, locals())
+    if most_workers is not None and engine != "ray":
+        raise WrongOptionError(f"--most-workers is for --engine ray, not for --engine {engine}")
     where = {"engine": engine_of(engine, address), "workers": (workers, most_workers) if most_workers else workers}
     kept = {
         "checkpoint_every": checkpoint_every,
