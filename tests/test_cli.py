@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import nowait as nw
 from nowait.cli import app, main
 from nowait.cli.cluster import mixed_cluster
+from nowait.cli.commands import COMMANDS
 from nowait.cli.methods import default_stepsize, known_methods, parse_method
 from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.texts import target_of
@@ -207,24 +208,7 @@ def test_what_is_wrong_with_a_question_of_theory_is_told_in_a_line(arguments, me
     assert printed.err.count("\n") == 2
 
 
-COMMANDS = [
-    "race",
-    "simulate",
-    "train",
-    "sweep",
-    "plan",
-    "whatif",
-    "bench",
-    "reproduce",
-    "certify",
-    "tables",
-    "replay",
-    "resume",
-    "report",
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS])
 def test_every_command_has_an_example(command):
     assert f"Example: nowait {command}" in RUNNER.invoke(app, [command, "--help"]).output
 

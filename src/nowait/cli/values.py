@@ -21,6 +21,7 @@ def refusing(check: Check) -> Callable[[Any, Any, Any], Any]:
     """Return a callback for Typer: a value for which ``check`` raises ends the command with status 2."""
 
     def callback(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+        """Return the value to use, or end the command."""
         if value is None or context.resilient_parsing:
             return value
         with refused_as_options():
