@@ -103,6 +103,15 @@ def test_a_damaged_file_is_named_in_one_sentence(name, damage, command, folder, 
     assert not printed.out
 
 
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "report"])
+@pytest.mark.parametrize("damage", ["missing", "a folder"])
+def test_missing_losses_are_named_in_one_sentence(damage, command, folder, run):
+    DAMAGES[damage](folder / "metrics.jsonl")
+    code, printed = run(*COMMANDS[command])
+    assert code == 1
+    assert printed.err == f"nowait: run is not a saved run: it has no metrics.jsonl; {ADVICE}\n"
+
+
 @pytest.mark.parametrize("damage", [*DAMAGES, "other types"])
 @pytest.mark.parametrize("command", ["resume", "replay"])
 def test_a_damaged_configuration_stops_resume_and_replay(command, damage, folder, run):

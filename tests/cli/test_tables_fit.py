@@ -9,7 +9,7 @@ from rich.console import Console
 
 import nowait as nw
 from nowait.cli import certify, plan, race, sweep, tables, tune
-from nowait.cli.layout import broken, side_by_side
+from nowait.cli.layout import broken, number_table, side_by_side
 from nowait.cli.listings import details, listed, methods, overview, rules, updates
 from nowait.studies.bench.result import Bench
 from nowait.studies.bench.scores import Standing
@@ -59,6 +59,14 @@ def test_a_race_of_many_methods_with_long_names(count):
 def test_the_race_of_three_methods_is_one_table():
     names = ["Minibatch SGD", "Asynchronous SGD, constant", "Asynchronous SGD, delay-adaptive"]
     assert len(list(side_by_side("", names, {"loss": ["0.1234"] * 3}, WIDTH))) == 1
+
+
+def test_the_name_gives_way_to_numbers():
+    table = number_table("", ["method"], ["a", "b", "c", "d"])
+    table.add_row("Asynchronous SGD", *["1,234,567,890"] * 4)
+    text = printed(table)
+    assert_fits(text)
+    assert text.count("1,234,567,890") == 4
 
 
 def test_names_are_broken_after_commas_and_colons():
