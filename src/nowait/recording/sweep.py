@@ -42,7 +42,9 @@ class Sweep:
     """
 
     stepsizes: Floats
+    """The stepsizes, in the order given."""
     seeds: Integers
+    """The seeds, in the order given."""
     curves: Floats
     """The loss at every evaluation, x_0 first: [stepsize, seed, evaluation]."""
     step: Floats

@@ -74,12 +74,15 @@ class Trace:
     source: NDArray[np.void] | Journal
     """The rows in memory, or the journal that reads them from disk."""
     events: NDArray[np.void]
+    """Joins, losses, timers and resumes."""
     initial_workers: Integers
+    """The numbers of the workers at the start."""
     seconds: float
     """The time at which the run ended."""
     last_norm: float
     """The norm of the last params, with which a replay compares its own."""
     kept: str = "full"
+    """"full", "sampled" or "none": which arrivals the trace has."""
     num_arrivals: int = -1
     """The number of arrivals of the run, including those that are not kept."""
     placements: tuple[Placement, ...] = ()

@@ -86,7 +86,12 @@ def plan(
     If gradients are slow, the defaults are smaller. The results hold for this problem: pass your own. Ctrl-C and
     SIGTERM raise ``nw.Interrupted``.
 
-    >>> advice = plan(seconds_per_gradient=[1.0, 2.0, 4.0, 30.0], gradients=3_000, seeds=1, progress=False)
+    >>> advice = plan(
+    ...     seconds_per_gradient=[1.0, 2.0, 4.0, 30.0],
+    ...     gradients=3_000,
+    ...     seeds=1,
+    ...     progress=False,
+    ... )
     >>> advice.asynchrony_pays, round(advice.speedup.speedup, 2)
     (True, 13.38)
     """

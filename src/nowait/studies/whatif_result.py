@@ -32,6 +32,7 @@ class Alternative:
     """One way to compute the gradients of the job."""
 
     name: str
+    """What it does, in words."""
     seconds: float
     """How long the gradients of all recorded steps take."""
     saved: float
@@ -48,6 +49,7 @@ class WhatIf:
     """How much sooner a recorded synchronous job would compute its gradients without waiting."""
 
     source: str
+    """Where the record comes from."""
     steps: int
     """How many steps were compared."""
     speedup: Speedup

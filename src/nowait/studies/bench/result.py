@@ -19,7 +19,9 @@ class Bench:
     header: dict[str, Any]
     """The suite, its version and digest, and the version of nowait."""
     entries: tuple[Entry, ...]
+    """The result of every method on every problem and cluster."""
     phases: tuple[PhaseEntry, ...]
+    """The results of the phase diagram."""
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

@@ -37,7 +37,9 @@ class Reproduction:
     paper: str
     """The name of the reproduction, such as "rennala"."""
     citation: str
+    """Authors, title and year of the paper."""
     quick: bool
+    """True if the setting was the small one."""
     curves: list[Curve]
     """The runs, by panel and method."""
     claims: list[CheckedClaim]
@@ -45,6 +47,7 @@ class Reproduction:
     differences: tuple[str, ...]
     """What differs from the published setting."""
     interrupted: bool = False
+    """True if a signal ended it early."""
 
     @property
     def panels(self) -> list[str]:
