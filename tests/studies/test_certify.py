@@ -137,4 +137,5 @@ def test_wrong_options_are_refused(options, message):
 
 def test_a_figure_of_an_unknown_kind_is_refused_before_the_work(tmp_path):
     result = RUNNER.invoke(app, ["certify", "--figure", str(tmp_path / "figure.xyz")])
-    assert "--figure must end in .png, .pdf, .svg" in str(result.exception)
+    assert result.exit_code == 2
+    assert "--figure must end in .png, .pdf, .svg" in result.stderr
