@@ -219,7 +219,7 @@ WRONG = [
     ("tables", ["--mu", "2"], "mu must not exceed L"),
     ("plan", ["--seconds", "1"], "give the speeds by one of"),
     ("whatif", ["--unit", "sec"], "--unit must be one of s, ms, us, ns, min, got 'sec'"),
-    ("bench", ["--tier", "smal"], "--tier must be one of small, full, got 'smal'; did you mean 'small'?"),
+    ("bench", ["--tier", "smal"], "the suite must be one of 'small', 'full', got 'smal'; did you mean 'small'?"),
     ("bench", ["--problem", "least-sqares"], "the problem must be one of"),
     ("bench", ["--method", "nothing.py:Mine"], "there is no file nothing.py"),
     ("bench", ["--method", "Mine"], "a method of your own is given as file.py:name"),

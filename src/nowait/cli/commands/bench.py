@@ -17,7 +17,6 @@ def bench(  # noqa: PLR0917 (typer makes options of them)
         str,
         typer.Option(
             help="small, five minutes on two cores, or full, an hour.",
-            callback=values.one_of("small", "full"),
             autocompletion=completion.names("small", "full"),
         ),
     ] = "small",
