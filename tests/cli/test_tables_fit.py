@@ -14,7 +14,7 @@ from nowait.cli.listings import details, listed, methods, overview, rules, updat
 from nowait.studies.bench.result import Bench
 from nowait.studies.bench.scores import Standing
 from nowait.studies.bias import BiasRow
-from nowait.studies.certify import Certificate, CertifiedRow
+from nowait.studies import Certificate, CertifiedRow
 from nowait.studies.findings import RaceRow
 from nowait.studies.reproduce import PAPERS
 from nowait.studies.reproduce.text import _table as panel_table
@@ -77,7 +77,19 @@ def test_names_are_broken_after_commas_and_colons():
 def test_certify():
     rows = [
         CertifiedRow(
-            "Theorem 3.2", "strongly-convex", problem, "time-varying", 123_456, 1e-10, 0.0, 2e-10, 1e5, 1e4, broken
+            "Theorem 3.2",
+            "strongly-convex",
+            problem,
+            "slow, then alone",
+            longest_delay=123_456,
+            mean=1e-10,
+            low=0.0,
+            high=2e-10,
+            guarantee=1e5,
+            sharpened=1e4,
+            given_delays=1e3,
+            start=1e6,
+            lemmas_broken=broken,
         )
         for problem in ("nonconvex logistic", "quadratic")
         for broken in ((), ("Lemma 1", "delay identity"))
