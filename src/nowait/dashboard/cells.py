@@ -1,0 +1,61 @@
+"""Sorts arrivals into cells of worker x time: how many there were, how stale, and how long the worker was busy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nowait.core.types import Floats, Integers
+
+
+class Cells(NamedTuple):
+    """Arrays with one row per lane (a worker) and one column per interval of time."""
+
+    arrivals: Integers
+    delay_sum: Floats
+    delay_max: Integers
+    busy: Floats
+    """Seconds of the column that are between the start of a job and its arrival."""
+
+
+def began(rows: NDArray[np.void]) -> Floats:
+    """Return when each job began, between 0 and its arrival. A host may have reported NaN."""
+    started: Floats = np.fmin(np.fmax(rows["started"], 0.0), rows["time"])
+    return started
+
+
+def cells_of(rows: NDArray[np.void], lane: Integers, shape: tuple[int, int], start: float, width: float) -> Cells:
+    """Return the cells of these rows. Columns begin at ``start``; rows outside of all columns are only busy inside.
+
+    ``lane`` is the lane of each row. A job that lasts longer than a column makes its worker busy in all of them.
+    """
+    size = shape[0] * shape[1]
+    column = np.floor((rows["time"] - start) / width)
+    inside = (column >= 0) & (column < shape[1])
+    place = lane[inside] * shape[1] + column[inside].astype(np.int64)
+    delay = rows["delay"][inside]
+    delay_max = np.zeros(size, np.int64)
+    np.maximum.at(delay_max, place, delay)
+    return Cells(
+        np.bincount(place, minlength=size).reshape(shape),
+        np.bincount(place, weights=delay, minlength=size).reshape(shape),
+        delay_max.reshape(shape),
+        width * _shares((began(rows) - start) / width, (rows["time"] - start) / width, lane, shape),
+    )
+
+
+def _shares(begin: Floats, end: Floats, lane: Integers, shape: tuple[int, int]) -> Floats:
+    """Return which share of each cell is covered by intervals, whose ends are given in columns."""
+    lanes, columns = shape
+    begin, end = np.clip(begin, 0, columns), np.clip(end, 0, columns)
+    first = np.minimum(begin.astype(np.int64), columns - 1)
+    last = np.minimum(end.astype(np.int64), columns - 1)
+    row, size = lane * (columns + 1), lanes * (columns + 1)
+    # the parts of the first and the last column, and a 1 in all between them; right also if they are the same column
+    parts = np.bincount(row + first, weights=first + 1 - begin, minlength=size)
+    parts += np.bincount(row + last, weights=end - last, minlength=size)
+    edges = np.bincount(row + first + 1, minlength=size) - np.bincount(row + last, minlength=size)
+    covered: Floats = parts.reshape(lanes, -1) + np.cumsum(edges.reshape(lanes, -1), axis=1)
+    return covered[:, :columns]
