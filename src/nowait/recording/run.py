@@ -168,9 +168,8 @@ class Run:
         return f"Run({stats.steps} steps, {stats.gradients} gradients, {stats.seconds:.6g} s{loss}{diverged})"
 
 
-def load(folder: str | Path) -> Run:
-    """Read a run that ``Run.save`` or ``nw.train`` wrote. No pickle is loaded; damaged files are refused."""
-    source = Path(folder)
+def load_finished(source: Path) -> Run:
+    """Read the folder of a run whose results are written."""
     trace = OLD_TRACE if not (source / TRACE).is_file() and (source / OLD_TRACE).is_file() else TRACE
     missing = [name for name in (PARAMS, trace, METRICS, STATS, CONFIG) if not (source / name).is_file()]
     if missing:

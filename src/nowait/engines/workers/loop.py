@@ -21,7 +21,7 @@ SECONDS_BETWEEN_LOOKS = 0.25
 """How often the loop checks for workers that hang and redraws the live view."""
 SECONDS_BETWEEN_SNAPSHOTS = 1.0
 """How often the numbers that ``metrics_port`` shows are renewed."""
-SECONDS_BETWEEN_WRITES = 5.0
+SECONDS_BETWEEN_WRITES = 1.0
 """How often the trace in the folder of a run is brought up to date, for those who read it during the run."""
 SECONDS_BETWEEN_LOOKS_AT_START = 0.05
 """How often it checks for signals while the problem is loaded."""
