@@ -7,7 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core import Outcome
 from nowait.core.types import Floats, Integers
+from nowait.recording.rows import OUTCOMES
+
+IS_USED = np.array([outcome in (Outcome.APPLIED, Outcome.HELD) for outcome in OUTCOMES])
+"""Whether the gradient is part of a step, by the code of the outcome."""
 
 
 class Cells(NamedTuple):
@@ -18,6 +23,8 @@ class Cells(NamedTuple):
     delay_max: Integers
     busy: Floats
     """Seconds of the column that are between the start of a job and its arrival."""
+    unused: Floats
+    """Of these, the seconds of jobs whose gradients were not used: dropped, late or rejected."""
 
 
 def began(rows: NDArray[np.void]) -> Floats:
@@ -38,11 +45,14 @@ def cells_of(rows: NDArray[np.void], lane: Integers, shape: tuple[int, int], sta
     delay = rows["delay"][inside]
     delay_max = np.zeros(size, np.int64)
     np.maximum.at(delay_max, place, delay)
+    begin, end = (began(rows) - start) / width, (rows["time"] - start) / width
+    unused = ~IS_USED[rows["outcome"]]
     return Cells(
         np.bincount(place, minlength=size).reshape(shape),
         np.bincount(place, weights=delay, minlength=size).reshape(shape),
         delay_max.reshape(shape),
-        width * _shares((began(rows) - start) / width, (rows["time"] - start) / width, lane, shape),
+        width * _shares(begin, end, lane, shape),
+        width * _shares(begin[unused], end[unused], lane[unused], shape) if unused.any() else np.zeros(shape),
     )
 
 

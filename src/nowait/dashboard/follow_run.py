@@ -36,6 +36,8 @@ class FollowedRun:
         """When the trace or the metrics were written last, by the wall clock; 0 if they do not exist."""
         self.present = 0.0
         """The time of the run up to which it is known what happened."""
+        self.refreshed = float("-inf")
+        """When the files were read last, by the wall clock."""
         self.restarts = 0
         self._begin()
 
@@ -47,6 +49,7 @@ class FollowedRun:
 
     def refresh(self, wall: float) -> None:
         """Read what is new; ``wall`` is the time by the wall clock."""
+        self.refreshed = wall
         self.state = folder_state(self.folder)
         if not self._read_trace():
             self.restarts += 1
@@ -54,7 +57,7 @@ class FollowedRun:
             self._read_trace()
         self._read_metrics()
         self._read_small_files()
-        self.written = max(_modified(self.folder / TRACE), _modified(self.folder / METRICS))
+        self.written = max(modified(self.folder / TRACE), modified(self.folder / METRICS))
         self.present = self._present(wall)
 
     @property
@@ -97,7 +100,7 @@ class FollowedRun:
 
     def _read_small_files(self) -> None:
         self.checkpoints = _checkpoints(self.folder / CHECKPOINTS)
-        signature = _modified(self.folder / CONFIG), _modified(self.folder / STATS)
+        signature = modified(self.folder / CONFIG), modified(self.folder / STATS)
         if signature != self._config_signature:
             self._config_signature = signature
             self.config, self.stats = _read_json(self.folder / CONFIG), _read_json(self.folder / STATS)
@@ -108,7 +111,8 @@ class FollowedRun:
         return self.summary.time + (max(0.0, wall - self.written - SECONDS_BEHIND) if is_silent else 0.0)
 
 
-def _modified(path: Path) -> float:
+def modified(path: Path) -> float:
+    """Return when a file was written, by the wall clock; 0 if it does not exist."""
     try:
         return path.stat().st_mtime
     except OSError:

@@ -28,6 +28,10 @@ class Grid:
         self._cells = _empty(0, most_columns)
         self._steps: Integers = np.zeros(most_columns, np.int64)
         """The highest step known in each column; 0 in columns without one."""
+        self.version = 0
+        """Counts changes."""
+        self._changed: Integers = np.zeros(most_columns, np.int64)
+        """The version in which each column changed last."""
 
     @property
     def num_workers(self) -> int:
@@ -59,12 +63,20 @@ class Grid:
             mine = getattr(self._cells, name)[:, used]
             np.maximum(mine, table, out=mine) if name == "delay_max" else np.add(mine, table, out=mine)
         self.made_steps(rows["time"], rows["step"])
+        self._changed[used] = self.version
+
+    def first_changed(self, since: int) -> int:
+        """Return the first column that has changed since a version; the number of columns if none has."""
+        changed = np.flatnonzero(self._changed[: self.num_columns] > since)
+        return int(changed[0]) if len(changed) else self.num_columns
 
     def made_steps(self, times: Floats, steps: Integers) -> None:
         """Note how many steps had been made at these times."""
         self.reach(float(times.max(initial=0.0)))
         columns = np.minimum((times / self.width).astype(np.int64), self._most - 1)
         np.maximum.at(self._steps, columns, steps)
+        self.version += 1
+        self._changed[columns] = self.version
 
     def reach(self, time: float) -> None:
         """Extend the columns up to a time; if they are too many, double their width until they are not."""
@@ -83,6 +95,8 @@ class Grid:
         self.width *= factor
         self.num_columns = -(-self.num_columns // factor)
         self.doublings += 1
+        self.version += 1
+        self._changed[:] = self.version
 
     def _grow(self, workers: int) -> None:
         more = workers - self.num_workers
@@ -93,7 +107,8 @@ class Grid:
 
 def _empty(workers: int, columns: int) -> Cells:
     shape = (workers, columns)
-    return Cells(np.zeros(shape, np.int32), np.zeros(shape), np.zeros(shape, np.int32), np.zeros(shape, np.float32))
+    whole, short = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    return Cells(whole, np.zeros(shape), whole.copy(), short, short.copy())
 
 
 def _merged(table: NDArray[np.generic], factor: int, add: np.ufunc) -> NDArray[np.generic]:

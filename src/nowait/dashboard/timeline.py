@@ -48,7 +48,9 @@ def stretch_of_grid(grid: Grid, lanes: Sequence[int], start: float = 0.0, end: f
     """Return the columns of a grid that are between two times, in its own width."""
     first = min(int(max(0.0, start) / grid.width), max(0, grid.num_columns - 1))
     last = min(grid.num_columns, int(np.ceil(min(end, grid.num_columns * grid.width) / grid.width)))
-    return Stretch(first * grid.width, grid.width, Cells(*(_of_lanes(table, lanes)[:, first:last] for table in grid.cells)))
+    return Stretch(
+        first * grid.width, grid.width, Cells(*(_of_lanes(table, lanes)[:, first:last] for table in grid.cells))
+    )
 
 
 def _of_lanes(table: Floats | Integers, lanes: Sequence[int]) -> Floats:

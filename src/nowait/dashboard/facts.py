@@ -1,0 +1,56 @@
+"""What a run is, in a few words, from its ``config.json``. The entries may be anything: the file may be damaged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST = 80
+"""Characters of a name."""
+
+
+def facts_of(config: Mapping[str, Any]) -> list[str]:
+    """Return the method, the problem, the workers and the seed, as far as they are known."""
+    facts = [_with_stepsize(config.get("method")), _kind(config.get("problem"))]
+    workers, seed = config.get("workers"), config.get("seed")
+    if isinstance(workers, int):
+        facts.append(f"{workers:,} worker{'s' * (workers != 1)}")
+    if isinstance(seed, int):
+        facts.append(f"seed {seed}")
+    return [fact[:LONGEST] for fact in facts if fact]
+
+
+def minimum_of(config: Mapping[str, Any]) -> float | None:
+    """Return F* if the configuration or its labels have it as ``minimum``; None if they do not."""
+    labels = config.get("labels")
+    for values in (config, labels if isinstance(labels, Mapping) else {}):
+        value = values.get("minimum")
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    return None
+
+
+def goal_of(config: Mapping[str, Any]) -> dict[str, float]:
+    """Return the limits of the budget that a progress bar can show: steps, gradients and seconds."""
+    budget = config.get("budget")
+    values = budget if isinstance(budget, Mapping) else {}
+    known = {name: values.get(name) for name in ("steps", "gradients", "seconds")}
+    return {name: float(value) for name, value in known.items() if isinstance(value, int | float) and value > 0}
+
+
+def _kind(value: Any) -> str:
+    """Return the name of a class from its description or its ``repr``."""
+    if isinstance(value, Mapping):
+        value = value.get("type")
+    return value.partition("(")[0] if isinstance(value, str) else ""
+
+
+def _with_stepsize(method: Any) -> str:
+    name = _kind(method)
+    stepsize = method.get("stepsize") if isinstance(method, Mapping) else None
+    rule = _kind(stepsize)
+    gamma = stepsize.get("gamma", stepsize.get("value")) if isinstance(stepsize, Mapping) else stepsize
+    size = f"{gamma:.4g}" if isinstance(gamma, int | float) and not isinstance(gamma, bool) else ""
+    described = " ".join(part for part in (rule, size) if part)
+    return f"{name}, {described}" if name and described else name
