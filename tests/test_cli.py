@@ -88,6 +88,7 @@ def run_main(monkeypatch, capsys, *arguments):
 
 
 def test_a_folder_that_exists_is_refused_before_the_race(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine").touch()
     code, printed = run_main(monkeypatch, capsys, "race", "--folder", str(tmp_path))
     assert code == 1
     assert printed.err == f"nowait: {tmp_path} exists: choose another --folder\n"

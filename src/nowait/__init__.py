@@ -88,6 +88,7 @@ from nowait.recording import (
     Sweep,
     TensorBoard,
     Trace,
+    fresh_folder,
     load,
 )
 from nowait.reports import write_report as report
@@ -202,6 +203,7 @@ __all__ = [
     "__version__",
     "bench",
     "certify",
+    "fresh_folder",
     "load",
     "outputs",
     "plan",

@@ -56,12 +56,6 @@ def port_of(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdigit() else text
 
 
-def free_folder(folder: Path) -> Path:
-    """Return the first numbered variant of a folder name that does not exist."""
-    candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(1, 1_000_000))
-    return next(candidate for candidate in candidates if not candidate.exists())
-
-
 Problem = Annotated[
     str | None,
     typer.Option(help="A LIBSVM file, module:function or file.py:function.", show_default="the paper's least squares"),

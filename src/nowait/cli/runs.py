@@ -21,6 +21,7 @@ from nowait.cli.records import speeds_of
 from nowait.cli.results import open_console, print_json
 from nowait.core import Method, checks
 from nowait.core.randomness import checked_seed
+from nowait.recording.fresh import is_taken
 from nowait.reports.groups import grouped
 
 
@@ -66,7 +67,7 @@ class RunSettings:
 def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw.Run:
     """Make a run in virtual time."""
     budget = asked.budget
-    if asked.folder.exists():
+    if is_taken(asked.folder):
         raise FileExistsError(f"{asked.folder} exists: choose another --folder")
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     model = _mixed(asked.workers, straggler) if speeds is None else speeds_of(speeds, "--speeds")

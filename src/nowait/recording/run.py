@@ -26,6 +26,7 @@ from nowait.recording.files import (
     tensor_pieces,
     write_json,
 )
+from nowait.recording.fresh import is_taken
 from nowait.recording.history import History
 from nowait.recording.metrics import read_history, write_metrics
 from nowait.recording.old_names import ENGINE_WAS, with_current_names
@@ -130,10 +131,13 @@ class Run:
         return self.__dict__ | {"problem": None}
 
     def save(self, folder: str | Path) -> Path:
-        """Write everything into a new folder, completely or not at all."""
+        """Write everything into a new or empty folder, completely or not at all."""
         target = Path(folder)
-        if os.path.lexists(target):
-            raise FileExistsError(f"{target} exists: nothing is overwritten; choose another folder or remove it")
+        if is_taken(target):
+            raise FileExistsError(
+                f"{target} exists, and nothing is overwritten: choose another folder, such as "
+                f"nw.fresh_folder({str(folder)!r})"
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nowait.cli.exits import end
+from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
     BatchSize,
     Config,
@@ -27,7 +28,6 @@ from nowait.cli.options import (
     Target,
     TargetLoss,
     chosen,
-    free_folder,
     host_and_port,
     listening,
     port_of,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nowait.cli.exits import DIVERGED
+from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
     Address,
     BatchSize,
@@ -25,7 +26,6 @@ from nowait.cli.options import (
     TargetLoss,
     chosen,
     engine_of,
-    free_folder,
 )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nowait.cli.exits import end
+from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
     Address,
     BatchSize,
@@ -29,7 +30,6 @@ from nowait.cli.options import (
     TargetLoss,
     chosen,
     engine_of,
-    free_folder,
     listening,
     port_of,
 )
