@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,12 @@ IS_USED = np.array([outcome in (Outcome.APPLIED, Outcome.HELD) for outcome in OU
 class Cells(NamedTuple):
     """Arrays with one row per lane (a worker) and one column per interval of time."""
 
-    arrivals: Integers
-    delay_sum: Floats
-    delay_max: Integers
-    busy: Floats
+    arrivals: NDArray[Any]
+    delay_sum: NDArray[Any]
+    delay_max: NDArray[Any]
+    busy: NDArray[Any]
     """Seconds of the column that are between the start of a job and its arrival."""
-    unused: Floats
+    unused: NDArray[Any]
     """Of these, the seconds of jobs whose gradients were not used: dropped, late or rejected."""
 
 
@@ -64,7 +64,7 @@ def _shares(begin: Floats, end: Floats, lane: Integers, shape: tuple[int, int]) 
     last = np.minimum(end.astype(np.int64), columns - 1)
     row, size = lane * (columns + 1), lanes * (columns + 1)
     # the parts of the first and the last column, and a 1 in all between them; right also if they are the same column
-    parts = np.bincount(row + first, weights=first + 1 - begin, minlength=size)
+    parts: Floats = np.bincount(row + first, weights=first + 1 - begin, minlength=size).astype(np.float64)
     parts += np.bincount(row + last, weights=end - last, minlength=size)
     edges = np.bincount(row + first + 1, minlength=size) - np.bincount(row + last, minlength=size)
     covered: Floats = parts.reshape(lanes, -1) + np.cumsum(edges.reshape(lanes, -1), axis=1)

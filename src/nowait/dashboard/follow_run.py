@@ -45,7 +45,7 @@ class FollowedRun:
         self.summary = RunSummary()
         self.trace = TraceFollower(self.folder / TRACE)
         self._metrics = MetricsFollower(self.folder / METRICS)
-        self._config_signature: tuple[float, int] | None = None
+        self._config_signature: tuple[float, float] | None = None
 
     def refresh(self, wall: float) -> None:
         """Read what is new; ``wall`` is the time by the wall clock."""
@@ -106,9 +106,12 @@ class FollowedRun:
             self.config, self.stats = _read_json(self.folder / CONFIG), _read_json(self.folder / STATS)
 
     def _present(self, wall: float) -> float:
-        """Return the latest time in the files; later if the run is running and has not written for a while."""
+        """Return the time of the latest arrival; later if the run is running and has not written for a while."""
         is_silent = self.state is FolderState.RUNNING and self.written > 0
-        return self.summary.time + (max(0.0, wall - self.written - SECONDS_BEHIND) if is_silent else 0.0)
+        trace = self.summary.trace
+        return (0.0 if trace is None else trace.arrived) + (
+            max(0.0, wall - self.written - SECONDS_BEHIND) if is_silent else 0.0
+        )
 
 
 def modified(path: Path) -> float:

@@ -8,7 +8,7 @@ MOST_ENTRIES = 4_096
 
 
 class Entry(NamedTuple):
-    """Consecutive frames: their bytes in the file, their rows, and the time from the first start to the last arrival."""
+    """Consecutive frames: their bytes and rows, and the time from the first start to the last arrival."""
 
     offset: int
     end: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +111,7 @@ def _empty(workers: int, columns: int) -> Cells:
     return Cells(whole, np.zeros(shape), whole.copy(), short, short.copy())
 
 
-def _merged(table: NDArray[np.generic], factor: int, add: np.ufunc) -> NDArray[np.generic]:
+def _merged(table: NDArray[Any], factor: int, add: np.ufunc) -> NDArray[Any]:
     """Return a table in which every ``factor`` columns are one, followed by empty columns."""
     merged = np.zeros_like(table)
     columns = table.shape[1]

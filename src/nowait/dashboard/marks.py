@@ -16,13 +16,13 @@ MOST_MARKS = 200
 
 
 class Mark(NamedTuple):
-    """Something happened to a worker, or to ``count`` of them from ``time`` on."""
+    """Something happened to a worker, or to several ``workers`` from ``time`` on."""
 
     time: float
     kind: str
     worker: int
     """The first of them; -1 if it concerns no single worker."""
-    count: int = 1
+    workers: int = 1
 
 
 @final
@@ -51,5 +51,5 @@ def merged(marks: Iterable[Mark]) -> list[Mark]:
         if before is None:
             single[mark.kind] = mark
         else:
-            kept.append(before._replace(count=before.count + mark.count))
+            kept.append(before._replace(workers=before.workers + mark.workers))
     return sorted([*kept, *single.values()])

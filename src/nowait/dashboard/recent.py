@@ -11,7 +11,7 @@ from nowait.core.types import Floats, Integers
 from nowait.dashboard.cells import began
 from nowait.recording.rows import IS_VALID, OUTCOME_CODES, OUTCOMES
 
-KEPT_WEIGHT = 0.8
+KEPT_WEIGHT = 0.9
 """The weight of all earlier jobs in the mean, after one more job."""
 HELD = next(OUTCOME_CODES[outcome] for outcome in OUTCOMES if outcome.value == "held")
 

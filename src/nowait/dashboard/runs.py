@@ -104,8 +104,7 @@ class RunTable:
         """Return these runs with what is new in their files. Runs that nobody has asked for lately are forgotten."""
         wanted = [name for name in dict.fromkeys(shown) if name in self.listed][:MOST_SHOWN]
         for name in wanted:  # the dictionary is in the order of the latest requests
-            self._followed[name] = self._followed.pop(name, None) or FollowedRun(self.listed[name].folder)
-            run = self._followed[name]
+            self._followed[name] = run = self._followed.pop(name, FollowedRun(self.listed[name].folder))
             if run.has_more or wall - run.refreshed >= SECONDS_BETWEEN_REFRESHES:
                 run.refresh(wall)
         for name in list(self._followed)[:-MOST_FOLLOWED]:

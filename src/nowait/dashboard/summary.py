@@ -33,6 +33,8 @@ class TraceSummary:
         self.steps = 0
         self.time = 0.0
         """The latest time in the trace."""
+        self.arrived = 0.0
+        """The time of the latest arrival."""
         self.ended = False
         """True once the trace has its last frame."""
         self._waiting: NDArray[np.void] = NO_ROWS
@@ -46,7 +48,8 @@ class TraceSummary:
         self.grid.add(rows)
         self.recent.add(rows)
         self.steps = max(self.steps, int(rows["step"].max(initial=0)))
-        self.time = max(self.time, float(rows["time"].max(initial=0.0)))
+        self.arrived = max(self.arrived, float(rows["time"].max(initial=0.0)))
+        self.time = max(self.time, self.arrived)
 
     def add_events(self, events: NDArray[np.void]) -> None:
         """Add the events before, between and after the rows that were added last."""

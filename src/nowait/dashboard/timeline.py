@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core.types import Floats, Integers
+from nowait.core.types import Integers
 from nowait.dashboard.cells import Cells, began, cells_of
 from nowait.dashboard.grid import MOST_COLUMNS, Grid
 
@@ -53,7 +53,7 @@ def stretch_of_grid(grid: Grid, lanes: Sequence[int], start: float = 0.0, end: f
     )
 
 
-def _of_lanes(table: Floats | Integers, lanes: Sequence[int]) -> Floats:
+def _of_lanes(table: NDArray[Any], lanes: Sequence[int]) -> NDArray[Any]:
     """Return the rows of these workers; zeros for workers that have not delivered yet."""
     chosen = np.zeros((len(lanes), table.shape[1]), table.dtype)
     known = [place for place, worker in enumerate(lanes) if worker < len(table)]

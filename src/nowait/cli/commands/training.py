@@ -95,6 +95,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
         str | None, typer.Option(help="Keep the params with the best loss, or metric of this name.")
     ] = None,
     metrics_port: MetricsPort = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the run on a local web page while it runs.")] = False,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
     seed: Seed = 0,
@@ -116,6 +117,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
         "checkpoint_seconds": checkpoint_seconds,
         "keep_best": keep_best,
         "metrics_port": port_of(metrics_port),
+        "watch": watch,
     }
     end(run_train(asked, where, slowdown, kept))
 
