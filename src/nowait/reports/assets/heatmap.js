@@ -5,11 +5,12 @@
 //   rows      names, first at the top; values[row]: numbers of equal columns from `start` to `end`, null where there is none
 //   log       colours on a logarithmic scale; unit: words after a value; value(number) -> text in the readout
 //   xTitle, yTitle, xLabel(from, to), file, label, controls (elements first in the toolbar), hint (words)
+//   onzoom(range)  handles zooming instead of the heatmap, so that a live page can fetch the values of this range
 
 const HEAT_LEVELS = 9;
 const HEAT_DEFAULTS = {
   rows: [], values: [], start: 0, end: 1, log: false, unit: "", xTitle: "", yTitle: "", file: "heatmap", label: "",
-  controls: [], hint: "", value: (number) => shown(number), xLabel: (from, to) => `${shown(from, 4)} to ${shown(to, 4)} s`,
+  controls: [], hint: "", onzoom: null, value: (number) => shown(number), xLabel: (from, to) => `${shown(from, 4)} to ${shown(to, 4)} s`,
 };
 
 function heatmap(box, given) {
@@ -18,6 +19,7 @@ function heatmap(box, given) {
   const parts = stripParts(box, options);
   const surfaceOf = surface(parts.plot);
   const zoom = (range) => {
+    if (options.onzoom) return options.onzoom(range);
     state.zoom = range && clampRange(range, [options.start, options.end]);
     draw();
   };

@@ -9,6 +9,7 @@
 //   exact     per lane: true if `jobs` contains all its jobs; the others are drawn from `bins`,
 //   detail    except inside this range [from, to], in which `jobs` has the jobs of all lanes; null: there is none
 //   bins      {columns, parts: {kind: [percent of the time of each column, per lane]}}
+//   fine      like bins, with more columns for a part {from, to, columns, parts} of the run; null: there is none
 //   kinds     {kind: words}; marks: as for lineChart; file, label, controls, hint, xTitle
 //   onzoom(range)  called after a zoom, so that a live page can fetch the jobs of this range
 
@@ -20,7 +21,7 @@ const OUTCOME_WORDS = {
   rejected: "rejected: not a finite vector of the right size",
 };
 const TIMELINE_DEFAULTS = {
-  lanes: [], start: 0, end: 1, jobs: { lane: [], started: [], time: [], kind: [] }, exact: [], detail: null, bins: null,
+  lanes: [], start: 0, end: 1, jobs: { lane: [], started: [], time: [], kind: [] }, exact: [], detail: null, bins: null, fine: null,
   kinds: OUTCOME_WORDS, marks: [], describe: () => [], file: "timeline", label: "", controls: [], hint: "",
   xTitle: "time (s)", onzoom: () => {},
 };
@@ -116,16 +117,24 @@ function laneTargets(options, range) {
   return targets;
 }
 
-function binTargets({ bins, start, end }, lane, range) {
-  const width = (end - start) / bins.columns;
+function binTargets(options, lane, range) {
+  const { from: start, to: end, columns, parts: shares } = binsFor(options, range);
+  const width = (end - start) / columns;
   const targets = [];
-  for (let column = 0; column < bins.columns; column += 1) {
+  for (let column = 0; column < columns; column += 1) {
     const [from, to] = [start + column * width, start + (column + 1) * width];
     if (to < range[0] || from > range[1]) continue;
-    const parts = Object.entries(bins.parts).map(([kind, rows]) => [kind, rows[lane][column] / 100]).filter(([, part]) => part > 0);
+    const parts = Object.entries(shares).map(([kind, rows]) => [kind, rows[lane][column] / 100]).filter(([, part]) => part > 0);
     if (parts.length) targets.push({ lane, from, to, job: null, parts });
   }
   return targets;
+}
+
+/* The finer columns if they contain the whole range. */
+function binsFor({ bins, fine, start, end }, range) {
+  const slack = 1e-9 * (end - start);
+  const isInside = fine && range[0] >= fine.from - slack && range[1] <= fine.to + slack;
+  return isInside ? fine : { from: start, to: end, ...bins };
 }
 
 /* The last target that contains the place; bars narrower than the slack still can be hit. */

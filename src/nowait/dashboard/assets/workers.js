@@ -1,0 +1,82 @@
+// The table of workers: who is slow now, slowest first.
+// Exposes: workersTable.
+
+const FIRST_ROWS = 10;
+const STATE_WORDS = { computing: "computing", waiting: "waiting for a step", starting: "nothing delivered yet", left: "left" };
+const COLUMNS = ["worker", "now", "s/gradient", "share", "delay", "time goes to"];
+
+function workersTable(box, verdict) {
+  const state = { all: false };
+  const body = html("tbody");
+  const head = html("thead", {}, html("tr", {}, ...COLUMNS.map((name) => html("th", { scope: "col" }, name))));
+  const more = toggleButton("", false, (pressed) => ((state.all = pressed), redraw()), { class: "more" });
+  const key = html("div", { class: "key phases" });
+  box.replaceChildren(html("div", { class: "scroll" }, html("table", { class: "workers cards" }, head, body)), key, more);
+  const redraw = () => {
+    const run = store.shown.get(store.focus);
+    if (!run) return;
+    verdict.replaceChildren(...verdictOf(run));
+    verdict.dataset.slow = String(Boolean(run.straggler));
+    const rows = state.all ? run.workers.rows : run.workers.rows.slice(0, FIRST_ROWS);
+    body.replaceChildren(...rows.map((row) => workerRow(run, row)));
+    key.replaceChildren(...phaseKey(run.workers.phases, run.workers.rows));
+    more.hidden = run.workers.total <= FIRST_ROWS;
+    more.textContent = state.all ? `The ${FIRST_ROWS} slowest` : `Show ${whole(run.workers.rows.length)} of ${whole(run.workers.total)} workers`;
+  };
+  return { redraw };
+}
+
+function verdictOf(run) {
+  if (!run.workers.total) return [`${run.name} has no workers yet.`];
+  if (!run.straggler) return [`${run.name}: no worker is much slower than the others.`];
+  const { worker, times } = run.straggler;
+  const row = run.workers.rows.find((each) => each.worker === worker);
+  const where = row && row.node ? ` on ${row.node}` : "";
+  const words = row ? `: ${duration(row.pace)} per gradient, ${row.state === "starting" ? "and none has arrived" : `usually ${duration(run.workers.median)}`}` : "";
+  return [html("strong", {}, `Worker ${worker}${where} is ${timesWords(times)} than the others`), words, "."];
+}
+
+function workerRow(run, row) {
+  const slow = run.straggler && run.straggler.worker === row.worker;
+  const cell = (label, ...children) => html("td", { "data-label": label }, ...children);
+  const element = html("tr", { "data-worker": row.worker, class: slow ? "straggler" : "" },
+    html("th", { scope: "row" }, `${row.worker}`, slow ? html("span", { class: "badge" }, "slowest") : "", row.node ? html("small", { class: "muted" }, row.node) : ""),
+    cell("now", html("span", {}, STATE_WORDS[row.state], html("small", { class: "muted" }, sinceWords(run, row)))),
+    cell("s/gradient", paceBar(run, row)),
+    cell("share", `${shown(100 * row.share, 2)} %`),
+    cell("delay", row.gradients ? whole(row.delay) : "–"),
+    cell("time goes to", phaseBar(run.workers.phases, row.phases)));
+  return element;
+}
+
+function sinceWords(run, row) {
+  if (row.state === "left") return "";
+  return row.state === "starting" ? ` for ${duration(row.since)}` : run.state === "running" ? ` delivered ${duration(row.since)} ago` : "";
+}
+
+/* The pace as a number, and as a bar on a logarithmic scale from the fastest to the slowest worker. */
+function paceBar(run, row) {
+  const paces = run.workers.rows.map(({ pace }) => pace).filter((pace) => pace > 0);
+  const [low, high] = [Math.min(...paces), Math.max(...paces)];
+  const part = high > low && row.pace > 0 ? 0.06 + 0.94 * (Math.log(row.pace / low) / Math.log(high / low)) : row.pace > 0 ? 0.06 : 0;
+  const bar = svg("svg", { class: "pace", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { width: 100 * part, height: 10, rx: 1 }));
+  return html("span", { class: "bars" }, html("b", {}, row.pace > 0 ? shown(row.pace, 3) : "–"), bar);
+}
+
+function phaseBar(phases, shares) {
+  let left = 0;
+  const bars = phases.map((phase, place) => {
+    const rect = svg("rect", { class: `phase-${phase}`, x: left, width: 100 * shares[place], height: 10 });
+    left += 100 * shares[place];
+    return rect;
+  });
+  const most = shares.indexOf(Math.max(...shares));
+  const words = shares[most] > 0 ? `${phases[most]} ${shown(100 * shares[most], 2)} %` : "";
+  return html("span", { class: "bars", title: phases.map((phase, place) => `${phase} ${shown(100 * shares[place], 2)} %`).join(", ") },
+    html("span", {}, words), svg("svg", { class: "phases", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, ...bars));
+}
+
+function phaseKey(phases, rows) {
+  return phases.filter((_, place) => rows.some(({ phases: shares }) => shares[place] >= 0.005)).map((phase) =>
+    html("span", {}, svg("svg", { width: 12, height: 12, "aria-hidden": "true" }, svg("rect", { class: `phase-${phase}`, width: 12, height: 12, rx: 2 })), phase));
+}
