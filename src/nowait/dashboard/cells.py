@@ -25,6 +25,8 @@ class Cells(NamedTuple):
     """Seconds of the column that are between the start of a job and its arrival."""
     unused: NDArray[Any]
     """Of these, the seconds of jobs whose gradients were not used: dropped, late or rejected."""
+    stale: NDArray[Any]
+    """Busy seconds times the delay of the gradient: divided by ``busy``, how stale the worker's params were."""
 
 
 def began(rows: NDArray[np.void]) -> Floats:
@@ -46,26 +48,28 @@ def cells_of(rows: NDArray[np.void], lane: Integers, shape: tuple[int, int], sta
     delay_max = np.zeros(size, np.int64)
     np.maximum.at(delay_max, place, delay)
     begin, end = (began(rows) - start) / width, (rows["time"] - start) / width
-    unused = ~IS_USED[rows["outcome"]]
+    unused, one = ~IS_USED[rows["outcome"]], np.ones(len(rows))
     return Cells(
         np.bincount(place, minlength=size).reshape(shape),
         np.bincount(place, weights=delay, minlength=size).reshape(shape),
         delay_max.reshape(shape),
-        width * _shares(begin, end, lane, shape),
-        width * _shares(begin[unused], end[unused], lane[unused], shape) if unused.any() else np.zeros(shape),
+        width * _shares(begin, end, one, lane, shape),
+        width * _shares(begin, end, one * unused, lane, shape) if unused.any() else np.zeros(shape),
+        width * _shares(begin, end, rows["delay"].astype(np.float64), lane, shape),
     )
 
 
-def _shares(begin: Floats, end: Floats, lane: Integers, shape: tuple[int, int]) -> Floats:
-    """Return which share of each cell is covered by intervals, whose ends are given in columns."""
+def _shares(begin: Floats, end: Floats, weight: Floats, lane: Integers, shape: tuple[int, int]) -> Floats:
+    """Return which share of each cell is covered by weighted intervals, whose ends are given in columns."""
     lanes, columns = shape
     begin, end = np.clip(begin, 0, columns), np.clip(end, 0, columns)
     first = np.minimum(begin.astype(np.int64), columns - 1)
     last = np.minimum(end.astype(np.int64), columns - 1)
     row, size = lane * (columns + 1), lanes * (columns + 1)
-    # the parts of the first and the last column, and a 1 in all between them; right also if they are the same column
-    parts: Floats = np.bincount(row + first, weights=first + 1 - begin, minlength=size).astype(np.float64)
-    parts += np.bincount(row + last, weights=end - last, minlength=size)
-    edges = np.bincount(row + first + 1, minlength=size) - np.bincount(row + last, minlength=size)
+    # the parts of the first and the last column, and 1 in all between them; right also if they are the same column
+    parts = np.bincount(row + first, weights=weight * (first + 1 - begin), minlength=size).astype(np.float64)
+    parts += np.bincount(row + last, weights=weight * (end - last), minlength=size)
+    edges = np.bincount(row + first + 1, weights=weight, minlength=size)
+    edges -= np.bincount(row + last, weights=weight, minlength=size)
     covered: Floats = parts.reshape(lanes, -1) + np.cumsum(edges.reshape(lanes, -1), axis=1)
-    return covered[:, :columns]
+    return np.maximum(0.0, covered[:, :columns])  # sums of weights may be a rounding error below 0

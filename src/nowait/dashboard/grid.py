@@ -108,7 +108,7 @@ class Grid:
 def _empty(workers: int, columns: int) -> Cells:
     shape = (workers, columns)
     whole, short = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
-    return Cells(whole, np.zeros(shape), whole.copy(), short, short.copy())
+    return Cells(whole, np.zeros(shape), whole.copy(), short, short.copy(), short.copy())
 
 
 def _merged(table: NDArray[Any], factor: int, add: np.ufunc) -> NDArray[Any]:

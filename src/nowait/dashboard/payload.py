@@ -32,6 +32,8 @@ from nowait.reports.numbers import compact
 MOST_WORKERS = 60
 """Workers in the table: of more, the slowest."""
 MOST_METRICS = 40
+LEAST_BUSY = 1e-4
+"""A cell is shown if its worker was busy for this share of the busiest cell."""
 
 
 class Cursor(NamedTuple):
@@ -159,9 +161,10 @@ def _percents(seconds: Floats, width: float) -> list[list[int]]:
 
 
 def _mean_delays(cells: Cells) -> Floats:
-    mean: Floats = np.divide(
-        cells.delay_sum, cells.arrivals, out=np.full(cells.arrivals.shape, np.nan), where=cells.arrivals > 0
-    )
+    """Return the mean delay while a worker was busy: of the gradients that it was computing, by their duration."""
+    mean: Floats = np.full(cells.busy.shape, np.nan)
+    np.divide(cells.delay_sum, cells.arrivals, out=mean, where=cells.arrivals > 0)  # if jobs take no time
+    np.divide(cells.stale, cells.busy, out=mean, where=cells.busy > LEAST_BUSY * cells.busy.max(initial=0.0))
     return mean
 
 

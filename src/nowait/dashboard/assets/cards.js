@@ -1,5 +1,5 @@
 // One card for every run that is shown, and the list of all runs.
-// Exposes: showCards, showList, duration, stepsPerSecond.
+// Exposes: showCards, showList, duration, timesWords, endedColumns.
 
 const cards = new Map();
 
@@ -11,13 +11,16 @@ function duration(seconds) {
   return hours ? `${hours} h ${minutes} min` : `${minutes} min ${Math.floor(seconds % 60)} s`;
 }
 
+/* Columns of the grid that have ended: what happened in them is known. */
+const endedColumns = ({ grid, present }) => (grid ? Math.min(grid.columns, Math.floor(present / grid.width)) : 0);
+
 /* Over the latest columns that have ended, about a twentieth of the run. */
-function stepsPerSecond({ grid, time }) {
-  if (!grid || grid.columns < 1 || !(time > 0)) return null;
-  const last = grid.columns - 1;
-  const first = Math.max(0, last - Math.max(2, Math.round(grid.columns / 20)));
-  const before = first > 0 ? grid.steps[first - 1] : 0;
-  return (grid.steps[last] - before) / Math.max(1e-12, time - first * grid.width);
+function stepsPerSecond(run) {
+  const last = endedColumns(run);
+  if (last < 1) return null;
+  const first = Math.max(0, last - Math.max(2, Math.round(last / 20)));
+  const before = first > 0 ? run.grid.steps[first - 1] : 0;
+  return (run.grid.steps[last - 1] - before) / ((last - first) * run.grid.width);
 }
 
 function showCards(box, onfocus) {

@@ -95,9 +95,8 @@ function speedChart(box) {
   return { redraw };
 }
 
-/* The last column of a run that goes on is left out: it has not ended. */
 function speedSeries(run, value) {
-  const columns = run.grid ? Math.max(0, run.grid.columns - 1) : 0;
+  const columns = endedColumns(run);
   const numbers = Array.from({ length: columns }, (_, column) => column);
   return { ...seriesBase(run), x: numbers.map((column) => (column + 0.5) * run.grid.width), y: numbers.map((column) => SPEEDS[value][1](run.grid, column)) };
 }

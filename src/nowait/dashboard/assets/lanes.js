@@ -1,7 +1,7 @@
 // The timeline and the delays of the run in focus, lane by lane; the jobs of a zoomed interval come from the server.
 // Exposes: lanesOf.
 
-const LANE_KINDS = { applied: "used in a step", dropped: "not used: dropped, late or rejected", flight: "has not arrived yet" };
+const LANE_KINDS = { applied: "used in a step", dropped: "not used: dropped, late or rejected", flight: "has not arrived" };
 const FEW_ARRIVALS = 3000;
 const FETCH_AFTER_MS = 120;
 const VIEWS = [["whole", "whole run"], ["60", "last 60 s"], ["10", "last 10 s"]];
@@ -118,12 +118,11 @@ const timesShort = (times) => (times === null ? "slowest" : `${shown(times, 2)} 
 function lanesHint(run) {
   const some = run.lanes.length < run.workers.total ? `${run.lanes.length} of ${whole(run.workers.total)} workers: the slowest, and some of the others. ` : "";
   const kept = run.kept === "full" ? "" : `The trace of this run is "${run.kept}": jobs that were not kept are missing here. `;
-  return `${some}${kept}Drag to zoom; the strip below shows the whole run.`;
+  return `${some}${kept}Drag to zoom; the strip under the lanes shows the whole run.`;
 }
 
-/* Jobs that have not arrived: from the latest delivery of a worker to now. */
+/* Jobs that have not arrived: from the latest delivery of a worker to now, or to the end of the run. */
 function flights(run) {
-  if (run.state !== "running") return new Map();
   const busy = run.workers.rows.filter(({ state }) => state === "computing" || state === "starting");
   return new Map(busy.map(({ worker, since }) => [worker, [Math.max(0, run.present - since), Math.max(run.present, run.time)]]));
 }
@@ -146,7 +145,7 @@ function jobColumns(run, order, jobs) {
 
 function describeJob({ jobs }, job) {
   const rows = [["started", `${shown(jobs.started[job], 5)} s`]];
-  if (jobs.kind[job] === "flight") return [...rows, ["so far", duration(jobs.time[job] - jobs.started[job])]];
+  if (jobs.kind[job] === "flight") return [...rows, ["has taken", duration(jobs.time[job] - jobs.started[job])]];
   rows.push(["took", duration(jobs.time[job] - jobs.started[job])], ["delay", `${whole(jobs.delay[job])}`]);
   rows.push([jobs.kind[job] === "applied" ? "used in" : "not used", jobs.step[job] ? `step ${whole(jobs.step[job])}` : jobs.kind[job] === "applied" ? "a later step" : ""]);
   return rows;
@@ -154,11 +153,12 @@ function describeJob({ jobs }, job) {
 
 function binParts(run, order, tables, start, width) {
   const flying = flights(run);
-  return {
+  const parts = {
     applied: order.map(({ lane }) => tables.used[lane] ?? []),
     dropped: order.map(({ lane }) => tables.unused[lane] ?? []),
     flight: order.map(({ lane, worker }) => flightBins(flying.get(worker), tables, lane, start, width)),
   };
+  return Object.fromEntries(Object.entries(parts).filter(([, rows]) => rows.some((row) => row.some((part) => part > 0))));
 }
 
 function flightBins(flying, { used, unused }, lane, start, width) {

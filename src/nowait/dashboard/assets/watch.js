@@ -56,6 +56,7 @@ function showAll(charts, refresh) {
     refresh();
   });
   showProblems();
+  showFocus();
   document.title = titleOf();
   if (!none) for (const chart of charts) chart.redraw();
 }
@@ -64,6 +65,13 @@ function showProblems() {
   const found = [...store.shown.values()].flatMap((run) => run.problems.map((words) => `${run.name}: ${words}.`));
   byId("problems").hidden = !found.length;
   byId("problems").textContent = found.join(" ");
+}
+
+/* With several runs, the headings say whose workers they are about. */
+function showFocus() {
+  const run = store.shown.get(store.focus);
+  for (const box of document.querySelectorAll(".focus")) box.textContent = run && store.shown.size > 1 ? run.name : "";
+  byId("workers-title").firstChild.textContent = run && run.state !== "running" ? "Who was slow" : "Who is slow now";
 }
 
 function titleOf() {

@@ -31,7 +31,7 @@ function verdictOf(run) {
   if (!run.straggler) return [`${run.name}: no worker is much slower than the others.`];
   const { worker, times } = run.straggler;
   const row = run.workers.rows.find((each) => each.worker === worker);
-  const where = row && row.node ? ` on ${row.node}` : "";
+  const where = row && several(run) ? ` on ${row.node}` : "";
   const words = row ? `: ${duration(row.pace)} per gradient, ${row.state === "starting" ? "and none has arrived" : `usually ${duration(run.workers.median)}`}` : "";
   return [html("strong", {}, `Worker ${worker}${where} is ${timesWords(times)} than the others`), words, "."];
 }
@@ -40,8 +40,8 @@ function workerRow(run, row) {
   const slow = run.straggler && run.straggler.worker === row.worker;
   const cell = (label, ...children) => html("td", { "data-label": label }, ...children);
   const element = html("tr", { "data-worker": row.worker, class: slow ? "straggler" : "" },
-    html("th", { scope: "row" }, `${row.worker}`, slow ? html("span", { class: "badge" }, "slowest") : "", row.node ? html("small", { class: "muted" }, row.node) : ""),
-    cell("now", html("span", {}, STATE_WORDS[row.state], html("small", { class: "muted" }, sinceWords(run, row)))),
+    html("th", { scope: "row" }, `${row.worker}`, slow ? html("span", { class: "badge" }, "slowest") : "", several(run) ? html("small", { class: "muted" }, row.node) : ""),
+    cell("now", html("span", {}, ...nowWords(run, row))),
     cell("s/gradient", paceBar(run, row)),
     cell("share", `${shown(100 * row.share, 2)} %`),
     cell("delay", row.gradients ? whole(row.delay) : "–"),
@@ -49,9 +49,16 @@ function workerRow(run, row) {
   return element;
 }
 
-function sinceWords(run, row) {
-  if (row.state === "left") return "";
-  return row.state === "starting" ? ` for ${duration(row.since)}` : run.state === "running" ? ` delivered ${duration(row.since)} ago` : "";
+/* Names of machines are shown if there are several. */
+const several = ({ workers }) => new Set(workers.rows.map(({ node }) => node)).size > 1;
+
+/* What a worker does, and since when; of a run that has ended, when the worker delivered last. */
+function nowWords(run, row) {
+  const small = (words) => html("small", { class: "muted" }, words);
+  if (row.state === "left") return ["left"];
+  if (row.state === "starting") return [STATE_WORDS.starting, small(`for ${duration(row.since)}`)];
+  if (run.state !== "running") return ["last gradient", small(`at ${duration(Math.max(0, run.present - row.since))}`)];
+  return [STATE_WORDS[row.state], small(`delivered ${duration(row.since)} ago`)];
 }
 
 /* The pace as a number, and as a bar on a logarithmic scale from the fastest to the slowest worker. */
