@@ -30,8 +30,8 @@ class Cells(NamedTuple):
 
 
 def began(rows: NDArray[np.void]) -> Floats:
-    """Return when each job began, between 0 and its arrival. A host may have reported NaN."""
-    started: Floats = np.fmin(np.fmax(rows["started"], 0.0), rows["time"])
+    """Return when each job began, between 0 and its arrival; the latter if a host reported no number."""
+    started: Floats = np.maximum(0.0, np.fmin(rows["started"], rows["time"]))
     return started
 
 

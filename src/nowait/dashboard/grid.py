@@ -114,12 +114,6 @@ def _empty(workers: int, columns: int) -> Cells:
 def _merged(table: NDArray[Any], factor: int, add: np.ufunc) -> NDArray[Any]:
     """Return a table in which every ``factor`` columns are one, followed by empty columns."""
     merged = np.zeros_like(table)
-    columns = table.shape[1]
-    if factor < 2 * columns:
-        padded = np.zeros((table.shape[0], -(-columns // factor) * factor), table.dtype)
-        padded[:, :columns] = table
-        sums = add.reduce(padded.reshape(table.shape[0], -1, factor), axis=2)
-        merged[:, : sums.shape[1]] = sums
-        return merged
-    merged[:, 0] = add.reduce(table, axis=1)
+    starts = np.arange(0, table.shape[1], factor)
+    merged[:, : len(starts)] = add.reduceat(table, starts, axis=1)
     return merged

@@ -188,6 +188,7 @@ def _worker(row: WorkerRow) -> dict[str, Any]:
         "recent": _number(row.recent),
         "mean": _number(stats.seconds_per_gradient) if stats.gradients else None,
         "since": _number(stats.in_flight),
+        "job": _number(row.job_seconds),
         "share": round(stats.share, 5),
         "gradients": stats.gradients,
         "delay": row.delay,

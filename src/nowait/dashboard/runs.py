@@ -107,9 +107,10 @@ class RunTable:
             self._followed[name] = run = self._followed.pop(name, FollowedRun(self.listed[name].folder))
             if run.has_more or wall - run.refreshed >= SECONDS_BETWEEN_REFRESHES:
                 run.refresh(wall)
+        followed = {name: self._followed[name] for name in wanted}
         for name in list(self._followed)[:-MOST_FOLLOWED]:
             del self._followed[name]
-        return {name: self._followed[name] for name in wanted}
+        return followed
 
     def _name(self, run: Path) -> str:
         """Return the path of a run from the watched folder on, or the name of its folder if it is watched itself."""

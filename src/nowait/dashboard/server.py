@@ -53,7 +53,7 @@ class WatchHandler(QuietHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        query = dict(parse_qsl(parts.query))
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
         access, cookie = self.server.access, self.server.cookie
         token = query.pop("token", None)
         answer = access.check(self.headers.get("Host"), token, self.headers.get("Cookie"), cookie)

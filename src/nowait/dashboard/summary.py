@@ -35,6 +35,8 @@ class TraceSummary:
         """The latest time in the trace."""
         self.arrived = 0.0
         """The time of the latest arrival."""
+        self._stepped = 0.0
+        """The time of the latest step."""
         self.ended = False
         """True once the trace has its last frame."""
         self._waiting: NDArray[np.void] = NO_ROWS
@@ -47,9 +49,9 @@ class TraceSummary:
         self.arrivals += covered
         self.grid.add(rows)
         self.recent.add(rows)
-        self.steps = max(self.steps, int(rows["step"].max(initial=0)))
         self.arrived = max(self.arrived, float(rows["time"].max(initial=0.0)))
         self.time = max(self.time, self.arrived)
+        self._made_steps(int(rows["step"].max(initial=0)))
 
     def add_events(self, events: NDArray[np.void]) -> None:
         """Add the events before, between and after the rows that were added last."""
@@ -59,7 +61,7 @@ class TraceSummary:
 
     def add_steps(self, steps: NDArray[np.void]) -> None:
         """Add the first steps of held gradients, whose rows were added before."""
-        self.steps = max(self.steps, int(steps["step"].max(initial=0)))
+        self._made_steps(int(steps["step"].max(initial=0)))
         self.grid.made_steps(np.array([self.time]), np.array([self.steps]))
         self.recent.used_in_steps(steps["row"])
 
@@ -72,6 +74,10 @@ class TraceSummary:
         """Note that the run ended."""
         self.ended = True
         self.time = max(self.time, seconds)
+
+    def _made_steps(self, steps: int) -> None:
+        if steps > self.steps:
+            self.steps, self._stepped = steps, self.arrived
 
     def _settle(self, events: NDArray[np.void]) -> None:
         """Count the rows that were added last, with the events among them: a trace has these after the rows."""
@@ -87,7 +93,7 @@ class TraceSummary:
         phases.add(self._waiting, NO_EVENTS)
         valid: Integers = self.recent.valid
         stats = stats_of_workers(phases, valid, self._placements.values(), end)
-        return worker_rows(stats, self.recent, phases.present)
+        return worker_rows(stats, self.recent, phases.present, max(0.0, end - self._stepped))
 
 
 @final

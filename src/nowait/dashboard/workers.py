@@ -36,12 +36,13 @@ class WorkerRow:
     """Seconds per gradient of its latest jobs; NaN without an arrival."""
     delay: int
     """The delay of its latest gradient; 0 without one."""
+    job_seconds: float = 0.0
+    """Seconds that it has worked on the job that it computes; 0 if it waits or has left."""
 
     @property
     def pace(self) -> float:
         """Seconds per gradient now: of its latest jobs, or of the job that it computes if that takes longer already."""
-        known = self.recent if math.isfinite(self.recent) else 0.0
-        return known if self.state in ("waiting", "left") else max(known, self.stats.in_flight)
+        return max(self.recent if math.isfinite(self.recent) else 0.0, self.job_seconds)
 
 
 class Straggler(NamedTuple):
@@ -52,8 +53,10 @@ class Straggler(NamedTuple):
     """How many times as long as the median worker it takes for a gradient."""
 
 
-def worker_rows(stats: Sequence[WorkerStats], recent: Recent, present: NDArray[np.bool_]) -> list[WorkerRow]:
-    """Return all workers, the slowest first and those that have left last."""
+def worker_rows(
+    stats: Sequence[WorkerStats], recent: Recent, present: NDArray[np.bool_], since_step: float
+) -> list[WorkerRow]:
+    """Return all workers, the slowest first and those that have left last. The latest step was ``since_step`` ago."""
     held = recent.is_held
     rows = []
     for one in stats:
@@ -61,7 +64,8 @@ def worker_rows(stats: Sequence[WorkerStats], recent: Recent, present: NDArray[n
         is_held = known and bool(held[one.worker])
         state = _state(one, bool(present[one.worker]), is_held)
         seconds = float(recent.seconds[one.worker]) if known else math.nan
-        rows.append(WorkerRow(one, state, seconds, int(recent.delay[one.worker]) if known else 0))
+        delay = int(recent.delay[one.worker]) if known else 0
+        rows.append(WorkerRow(one, state, seconds, delay, _job_seconds(one, state, since_step)))
     return sorted(rows, key=lambda row: (row.state == "left", -row.pace, row.stats.worker))
 
 
@@ -71,6 +75,13 @@ def _state(stats: WorkerStats, is_present: bool, is_held: bool) -> str:
     if not stats.gradients:
         return "starting"
     return "waiting" if is_held and stats.share_of("waiting") > WAITS else "computing"
+
+
+def _job_seconds(stats: WorkerStats, state: str, since_step: float) -> float:
+    """Return how long a worker has computed its job. One that waits for steps began at the latest of them."""
+    if state in ("waiting", "left"):
+        return 0.0
+    return min(stats.in_flight, since_step) if stats.share_of("waiting") > WAITS else stats.in_flight
 
 
 def straggler_of(rows: Sequence[WorkerRow]) -> Straggler | None:

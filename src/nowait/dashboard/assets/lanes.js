@@ -123,8 +123,8 @@ function lanesHint(run) {
 
 /* Jobs that have not arrived: from the latest delivery of a worker to now, or to the end of the run. */
 function flights(run) {
-  const busy = run.workers.rows.filter(({ state }) => state === "computing" || state === "starting");
-  return new Map(busy.map(({ worker, since }) => [worker, [Math.max(0, run.present - since), Math.max(run.present, run.time)]]));
+  const busy = run.workers.rows.filter(({ job }) => job > 0);
+  return new Map(busy.map(({ worker, job }) => [worker, [Math.max(0, run.present - job), Math.max(run.present, run.time)]]));
 }
 
 function jobColumns(run, order, jobs) {
