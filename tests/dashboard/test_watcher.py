@@ -34,24 +34,22 @@ def closed_at_the_end():
     shared.close_shared()
 
 
-def test_a_training_can_be_watched_and_its_page_stays_until_it_is_closed(tmp_path, capsys, closed_at_the_end):
-    for name in ("a", "b"):
-        run = nw.train(PROBLEM, METHOD, workers=2, steps=50, folder=tmp_path / name, watch=True, progress=False)
+def test_a_training_can_be_watched_and_its_page_stays_until_it_is_closed(
+    tmp_path, monkeypatch, capsys, closed_at_the_end
+):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("mine", None):
+        run = nw.train(PROBLEM, METHOD, workers=1, steps=50, folder=folder, watch=True, progress=False)
+    assert [path.as_posix() for path in Path("runs").iterdir()] == ["runs/train-1"]  # without a folder, a new one
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Watch this run at http://127.")]
     assert len(lines) == 2
     assert lines[0] == lines[1]  # one page for all runs of the process
     found = update_of(lines[0].removeprefix("Watch this run at "))
-    assert [(run["name"], run["state"]) for run in found["runs"]] == [("a", "finished"), ("b", "finished")]
+    assert [(run["name"], run["state"]) for run in found["runs"]] == [("mine", "finished"), ("train-1", "finished")]
     assert {run["steps"] for run in found["shown"].values()} == {run.stats.steps}
     shared.close_shared()
     with pytest.raises(OSError, match="refused"):
         update_of(lines[0].removeprefix("Watch this run at "))
-
-
-def test_without_a_folder_a_watched_training_gets_a_new_one(tmp_path, monkeypatch, closed_at_the_end):
-    monkeypatch.chdir(tmp_path)
-    nw.train(PROBLEM, METHOD, workers=1, steps=5, watch=True, progress=False)
-    assert [path.as_posix() for path in Path("runs").iterdir()] == ["runs/train-1"]
 
 
 @pytest.mark.new_interpreter

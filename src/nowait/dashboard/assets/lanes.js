@@ -84,7 +84,7 @@ const lastSeconds = (run, seconds) => (run ? [Math.max(0, run.time - seconds), r
 
 /* The interval whose jobs are needed; null if the columns of the whole run are all that is shown. */
 function wantedRange({ view, range, run }) {
-  if (!run || !run.grid) return null;
+  if (!run || !run.grid || !(run.time > 0)) return null;
   if (view === "own") return range;
   if (view !== "whole") return lastSeconds(run, Number(view));
   return run.arrivals <= FEW_ARRIVALS && run.kept === "full" ? [0, run.time] : null;
