@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from nowait import outputs, problems, rules, schedules, speeds, stepsizes, theory, updates
+from nowait import loggers, outputs, problems, rules, schedules, speeds, stepsizes, theory, updates
 from nowait.api import replay, resume, simulate, sweep, train
 from nowait.core import (
     LMO,
@@ -207,6 +207,7 @@ __all__ = [
     "certify",
     "fresh_folder",
     "load",
+    "loggers",
     "outputs",
     "plan",
     "plots",
