@@ -261,7 +261,7 @@ def test_a_simulated_run_is_saved_replayed_and_reported(tmp_path, monkeypatch):
     again = RUNNER.invoke(app, ["replay", "runs/simulate-1"])
     assert "200 arrivals replayed: the same params, bit for bit." in again.output
     assert RUNNER.invoke(app, ["report", "runs", "--out", "all.html"]).exit_code == 0
-    assert "AsynchronousSGD" in (tmp_path / "all.html").read_text()
+    assert "Asynchronous SGD" in (tmp_path / "all.html").read_text()
 
 
 def test_a_report_takes_runs_together_by_what_was_run(tmp_path, monkeypatch):
@@ -277,8 +277,8 @@ def test_a_report_takes_runs_together_by_what_was_run(tmp_path, monkeypatch):
     assert RUNNER.invoke(app, ["report", "runs", "runs/x-0", "--out", "all.html"]).exit_code == 0
     data = re.search(r'id="data">(.*?)</script>', (tmp_path / "all.html").read_text(), re.DOTALL)[1]
     assert [(method["name"], method["runs"]) for method in json.loads(data)["methods"]] == [
-        ("AsynchronousSGD", 3),
-        ("MinibatchSGD", 1),
+        ("Asynchronous SGD", 3),
+        ("Minibatch SGD", 1),
     ]
 
 
@@ -457,7 +457,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["replay", "nowhere"], "nowhere is not a saved run"),
         (["resume", "nowhere"], "nowhere is not the folder of a run: it has no config.json"),
         (["report", "nowhere"], "there is no folder nowhere"),
-        (["report", "."], ". is neither a finished run nor a folder of finished runs"),
+        (["report", "."], ". contains no run, sweep or race"),
         (["race", "--address", "auto"], "--address is for --engine ray, not for --engine processes"),
         (
             ["train", "--steps", "3", "--workers", "2", "--most-workers", "4", "--stepsize", "0.1"],

@@ -1,4 +1,4 @@
-"""Single runs from the command line: simulate, train, resume, replay, report."""
+"""Single runs from the command line: simulate, train, resume, replay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from nowait.cli.results import open_console, print_json
 from nowait.core import Method, checks
 from nowait.core.randomness import checked_seed
 from nowait.recording.fresh import is_taken
-from nowait.reports.groups import grouped
 
 
 @final
@@ -161,28 +160,6 @@ def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
     if not same:
         raise ValueError(f"the replay of {folder} ended at other params: was it made on another kind of machine?")
     return replayed
-
-
-def run_report(folders: list[Path], target: Path, minimum: float) -> Path:
-    """Write one report of all the runs in these folders; runs that differ only in their seed form a group."""
-    if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder: give --out a file")
-    inside = [one for folder in folders for one in _runs_inside(folder)]
-    runs = grouped((one.name, nw.load(one)) for one in dict.fromkeys(inside))
-    path = nw.report(runs, target, minimum=minimum)
-    open_console().print(f"Report: {path}", highlight=False)
-    return path
-
-
-def _runs_inside(folder: Path) -> list[Path]:
-    if (folder / "stats.json").is_file():
-        return [folder]
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}")
-    inside = sorted(path.parent for path in (*folder.glob("*/stats.json"), *folder.glob("*/*/stats.json")))
-    if not inside:
-        raise FileNotFoundError(f"{folder} is neither a finished run nor a folder of finished runs")
-    return inside
 
 
 def _method(asked: RunSettings, problem: Any, workers: int) -> Method:

@@ -82,7 +82,8 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
         console.print(_table(sweep))
     figure = settings.folder / "sweep.png"
     nw.plots.sweep(sweep).savefig(figure, dpi=150)
-    console.print(f"Figure: {figure}", highlight=False, markup=False)
+    report = nw.report(sweep, settings.folder / "report.html")
+    console.print(f"Report: {report}; figure: {figure}", highlight=False, markup=False)
     return sweep
 
 

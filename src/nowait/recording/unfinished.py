@@ -23,6 +23,9 @@ from nowait.recording.rows import IS_VALID, OUTCOME_CODES, OUTCOMES
 from nowait.recording.run import CONFIG, METRICS, OLD_TRACE, STATS, TRACE, Run, Stats, load_finished, read_config
 from nowait.recording.trace import Trace
 
+STILL_RUNNING, WAS_KILLED = "the run is still running", "the run was killed"
+"""How ``stats.advice`` of a run that has not finished begins."""
+
 
 class FolderState(StrEnum):
     """Whether a folder has a run, and whether that run has finished."""
@@ -80,7 +83,7 @@ def _load_unfinished(folder: Path) -> Run:
     config, file = read_config(folder), FrameFile.read_only(folder / TRACE)
     ends, trouble = whole_length(file, folder / TRACE)
     if not ends:
-        raise DamagedFileError(folder / TRACE, trouble)
+        raise DamagedFileError(folder / TRACE, trouble.rpartition("is damaged: ")[2])
     journal = Journal(file, folder / TRACE, ends[-1])
     history = _history(folder / METRICS)
     checkpoint, _ = newest_whole(CheckpointFolder(folder / CHECKPOINTS, keep=1), ends, trouble)
@@ -153,8 +156,8 @@ def _engine(config: dict[str, Any]) -> str:
 
 def _advice(state: FolderState, steps: int) -> str:
     if state is FolderState.RUNNING:
-        return f"the run is still running: these are its records up to step {steps}"
-    return f"the run was killed after step {steps} or later: nw.resume continues it from its newest checkpoint"
+        return f"{STILL_RUNNING}: these are its records up to step {steps}"
+    return f"{WAS_KILLED} after step {steps} or later: nw.resume continues it from its newest checkpoint"
 
 
 def _was_interrupted(path: Path) -> bool:

@@ -17,6 +17,7 @@ SCRIPTS = (
     "heatmap.js",
     "brush.js",
     "timeline.js",
+    "bars.js",
 )
 
 

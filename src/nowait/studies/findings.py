@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from nowait.recording import Run
-from nowait.studies.target import until
+from nowait.recording.until import until
 from nowait.theory import Speedup
 
 
@@ -112,6 +112,21 @@ def findings(rows: list[RaceRow], runs: Mapping[str, list[Run]], gain: Speedup, 
         f"{best.steps:,.0f}."
     )
     return [steps, _who_was_first(first, best, gain), _per_gradient(runs, first, best), *diverged]
+
+
+def headline(rows: list[RaceRow]) -> tuple[str | None, str | None]:
+    """Return the speedup of the fastest method in a few words and in a sentence; None if there is none to tell."""
+    first = rows[0]
+    fast = [row for row in rows[1:] if row.measured is not None and not (row.diverged or row.worse_than_start)]
+    if not fast or first.diverged or first.worse_than_start or first.steps == 0:
+        return None, None
+    best = max(fast, key=lambda row: row.measured or 0.0)
+    predicted = "" if best.predicted is None else f" The workers' speeds predict {best.predicted:.3g} ×."
+    return (
+        f"{best.measured:.3g} × as fast as {first.method}",
+        f"{best.method} reached the loss with which {first.method} ended after {best.seconds_to_first:.3g} s; "
+        f"{first.method} needed {first.seconds_to_first:.3g} s.{predicted}",
+    )
 
 
 def _no_baseline(first: RaceRow) -> str:

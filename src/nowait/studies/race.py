@@ -19,7 +19,7 @@ from nowait.engines.watch import Watch
 from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant, checked_entrants
-from nowait.studies.findings import RaceRow, cut_short, findings, rows_of
+from nowait.studies.findings import RaceRow, cut_short, findings, headline, rows_of
 from nowait.studies.quiet import quiet
 from nowait.studies.race_setup import RaceSetup, check_engine, check_slowdown, connection, seconds_each, unused_seed
 from nowait.studies.sources import Source
@@ -102,20 +102,25 @@ class Race:
 
         return load_race(Path(folder))
 
-    def report(self, path: str | Path) -> Path:
-        """Write the interactive report, one HTML file."""
+    def report(self, path: str | Path, *, minimum: float | None = None) -> Path:
+        """Write the interactive report, one HTML file. ``minimum`` replaces the race's own F*."""
         from nowait.reports import write_report
+        from nowait.reports.words import problem_in_words
 
         predictions = [
             (f"speedup of {row.method}", f"{row.predicted:.3g} x", _measured(row.measured))
             for row in self.rows
             if row.predicted is not None
         ]
+        text, subtitle = headline(self.rows) if self.runs else (None, None)
+        workers = self.config.get("workers", 0)
         return write_report(
-            self.runs,
+            self.runs | {f"{name}, tuning": sweep for name, sweep in self.tunings.items()},
             path,
-            title=f"Race on {self.problem}",
-            minimum=self.shown_from,
+            title=f"Race: {problem_in_words(self.problem)}" + (f", {workers:,} workers" if workers else ""),
+            headline=text,
+            subtitle=subtitle,
+            minimum=self.shown_from if minimum is None else minimum,
             notes=self.findings,
             predictions=predictions,
             config=self.config,

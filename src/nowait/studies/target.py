@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from nowait.core.types import Floats
 from nowait.recording import Sweep
+from nowait.recording.until import until
 from nowait.studies.advice import Simulated
 from nowait.studies.candidates import Candidate
 from nowait.studies.tuner import Tuner
@@ -58,25 +58,6 @@ def first_at(tuned: Sweep, target: float) -> tuple[int, float]:
     times = [float(_until(tuned, place, tuned.time[place], target).mean()) for place in range(len(tuned.stepsizes))]
     place = int(np.argmin(times))
     return place, times[place]
-
-
-def until(counts: Any, losses: Floats, steps: Any, target: float) -> float:
-    """Return the count (of seconds or gradients) at which a curve reaches the target; ∞ if it does not.
-
-    Between evaluations that are several steps apart, log-losses are interpolated linearly.
-    """
-    known = ~np.isnan(losses)
-    counts, losses, steps = counts[known], losses[known], steps[known]
-    below = np.flatnonzero(losses <= target)
-    if not len(below):
-        return math.inf
-    place = int(below[0])
-    between = place > 0 and steps[place] - steps[place - 1] > 1
-    if not (between and np.isfinite(losses[place - 1]) and losses[place] > 0):
-        return float(counts[place])
-    whole = math.log(losses[place - 1] / losses[place])
-    share = math.log(losses[place - 1] / target) / whole if whole > 0 else 1.0
-    return float(counts[place - 1] + share * (counts[place] - counts[place - 1]))
 
 
 def _until(tuned: Sweep, place: int, counts: Floats, target: float) -> Floats:

@@ -53,14 +53,21 @@ def watch(
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that contain them.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of runs, races and sweeps, or folders that contain them.")
+    ],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
-    minimum: Annotated[float, typer.Option(help="F*, which is subtracted from losses.")] = 0.0,
+    minimum: Annotated[
+        float | None,
+        typer.Option(help="F*, which is subtracted from losses.", show_default="that of a race, otherwise 0"),
+    ] = None,
 ) -> None:
-    """Write one interactive HTML file about any runs.
+    """Write one interactive HTML file about any runs, also those that are running or were killed.
+
+    Folders that cannot be read are skipped, and the reason is printed.
 
     Example: nowait report runs/train-1 runs/simulate-1 --out report.html
     """
-    from nowait.cli.runs import run_report
+    from nowait.cli.report import run_report
 
     run_report(folders, out, minimum)

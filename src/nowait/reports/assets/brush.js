@@ -1,13 +1,15 @@
 // A strip that shows a whole run in small, with a window that can be dragged, resized and moved by keys.
 // Exposes: brush.
 //
-// brush(box, {height, onchange}) -> {draw({domain, range, paint})}. `domain` is all of x, `range` the window or null for
-// all; paint(drawn) appends the picture to drawn.plot, with drawn.x, drawn.area and drawn.width. `onchange(range)`.
+// brush(box, {height, onchange}) -> {draw({domain, range, paint, left})}. `domain` is all of x, `range` the window or
+// null for all, `left` the margin; paint(drawn) appends the picture to drawn.plot, with drawn.x, drawn.area and
+// drawn.width. `onchange(range)` is called while the window is dragged.
 
 const HANDLE_PIXELS = 8;
+const BRUSH_LABEL = "Part of the run that is shown. Arrow keys move it, plus and minus resize it.";
 
 function brush(box, { height, onchange }) {
-  const picture = svg("svg", { role: "slider", tabindex: "0", "aria-label": "Part of the run that is shown. Arrow keys move it, plus and minus resize it." });
+  const picture = svg("svg", { role: "slider", tabindex: "0", "aria-label": BRUSH_LABEL });
   const state = { drag: null };
   box.classList.add("brush");
   box.replaceChildren(picture);
@@ -17,7 +19,9 @@ function brush(box, { height, onchange }) {
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const drawn = { area, width, height, plot: svg("g"), x: linear(domain, [area.left, area.right]) };
     Object.assign(state, { domain, range, drawn });
-    picture.replaceChildren(svg("rect", { class: "frame", x: area.left, width: area.right - area.left, y: area.top, height: area.bottom - area.top }), drawn.plot, ...brushWindow(drawn, range ?? domain));
+    const whole = { x: area.left, width: area.right - area.left, y: area.top, height: area.bottom - area.top };
+    const outline = svg("rect", { class: "frame", ...whole });
+    picture.replaceChildren(outline, drawn.plot, ...brushWindow(drawn, range ?? domain));
     picture.setAttribute("aria-valuetext", range ? `${shown(range[0])} to ${shown(range[1])}` : "the whole run");
     paint(drawn);
   };
@@ -35,11 +39,14 @@ function brush(box, { height, onchange }) {
 function brushWindow({ x, area }, range) {
   const [left, right] = range.map(x);
   const tall = { y: area.top, height: area.bottom - area.top };
-  const handle = (at) => svg("rect", { class: "handle", x: at - 3, width: 6, rx: 2, y: area.top + 8, height: Math.max(4, tall.height - 16) });
+  const middle = { width: 6, rx: 2, y: area.top + 8, height: Math.max(4, tall.height - 16) };
+  const handle = (at) => svg("rect", { class: "handle", x: at - 3, ...middle });
   return [
     svg("rect", { class: "outside", x: area.left, width: Math.max(0, left - area.left), ...tall }),
     svg("rect", { class: "outside", x: right, width: Math.max(0, area.right - right), ...tall }),
-    svg("rect", { class: "window", x: left, width: Math.max(1, right - left), ...tall }), handle(left), handle(right),
+    svg("rect", { class: "window", x: left, width: Math.max(1, right - left), ...tall }),
+    handle(left),
+    handle(right),
   ];
 }
 
@@ -60,7 +67,7 @@ function brushPointer(picture, state, onchange) {
   for (const kind of ["pointerup", "pointercancel"]) picture.addEventListener(kind, () => (state.drag = null));
 }
 
-/* A drag that starts at an edge moves this edge; inside the window it moves the window; elsewhere it makes a new one. */
+/* A drag from an edge moves this edge; from inside the window it moves the window; elsewhere it makes a new one. */
 function brushDrag({ drawn, range, domain }, pixel, value) {
   const [from, to] = range ?? domain;
   if (Math.abs(pixel - drawn.x(from)) <= HANDLE_PIXELS) return { fixed: to };

@@ -52,7 +52,7 @@ function toolbar(controls, ends = []) {
   return html("div", { class: "toolbar" }, ...controls, html("div", { class: "ends" }, ...ends));
 }
 
-/* Sorts a table by the column whose heading is clicked. Cells have their value in data-value, else their text counts. */
+/* Sorts a table by the column whose heading is clicked: by the data-value of its cells, or by their text. */
 function sortableTable(table) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {

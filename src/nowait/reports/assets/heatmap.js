@@ -32,7 +32,8 @@ function heatmap(box, given) {
       surfaceOf.draw(heatSpec(options, state, range, zoom, (told) => showReadout(parts.readout, told)));
   };
   parts.reset.addEventListener("click", () => zoom(null));
-  parts.ends.append(...downloadButtons({ file: options.file, picture: () => surfaceOf.picture, rows: () => heatRows(options) }));
+  const [picture, rows] = [() => surfaceOf.picture, () => heatRows(options)];
+  parts.ends.append(...downloadButtons({ file: options.file, picture, rows }));
   onResize(parts.plot, draw);
   draw();
   const update = (changes) => {
@@ -54,9 +55,11 @@ function stripParts(box, { controls }) {
   return parts;
 }
 
+const READOUT_HINT = "Point at the chart, or use the arrow keys, to read values.";
+
 /* told: {title, rows: [[name, value], ...]}; null shows how to get it. */
 function showReadout(box, told) {
-  if (!told) return box.replaceChildren(html("span", { class: "muted" }, "Point at the chart, or use the arrow keys, to read values."));
+  if (!told) return box.replaceChildren(html("span", { class: "muted" }, READOUT_HINT));
   const pairs = told.rows.map(([name, value]) => html("span", { class: "pair" }, `${name} `, html("b", {}, value)));
   box.replaceChildren(html("strong", {}, told.title), ...pairs);
 }
@@ -75,7 +78,6 @@ function heatSpec(options, state, range, zoom, readout) {
   const columns = Math.max(1, ...values.map((row) => row.length));
   const width = (end - start) / columns;
   const scales = {};
-  const cell = (stop) => [Math.floor(stop / columns), stop % columns];
   return {
     height: rows.length * size + 70,
     label: `${options.label} ${KEYS}`,
@@ -93,16 +95,21 @@ function heatSpec(options, state, range, zoom, readout) {
       const column = Math.floor((scales.x.invert(x) - start) / width);
       return column < 0 || column >= columns ? -1 : scales.y.row(y) * columns + column;
     },
-    tell: (stop) => {
-      const [row, column] = cell(stop);
-      const [from, to] = [start + column * width, start + (column + 1) * width];
-      const box = { x: scales.x(from), width: Math.max(1, scales.x(to) - scales.x(from)), y: scales.y(row) - size / 2, height: size };
-      const value = values[row][column];
-      const words = value === null || value === undefined ? "none" : `${options.value(value)} ${options.unit}`.trim();
-      return { title: `${options.yTitle} ${rows[row]}`, rows: [["time", options.xLabel(from, to)], ["", words]], draw: [svg("rect", { class: "outline", ...box })] };
-    },
+    tell: (stop) => heatTold(options, scales, Math.floor(stop / columns), stop % columns, { width, size }),
     readout,
     zoom,
+  };
+}
+
+function heatTold(options, { x, y }, row, column, { width, size }) {
+  const [from, to] = [options.start + column * width, options.start + (column + 1) * width];
+  const box = { x: x(from), width: Math.max(1, x(to) - x(from)), y: y(row) - size / 2, height: size };
+  const value = options.values[row][column] ?? null;
+  const words = value === null ? "none" : `${options.value(value)} ${options.unit}`.trim();
+  return {
+    title: `${options.yTitle} ${options.rows[row]}`,
+    rows: [["time", options.xLabel(from, to)], ["", words]],
+    draw: [svg("rect", { class: "outline", ...box })],
   };
 }
 
@@ -118,7 +125,7 @@ function heatShapes({ x, y }, { values, start, log }, range, width, size) {
       if (levels[from] >= 0) {
         const [left, right] = [x(start + from * width), x(start + to * width)];
         const top = y(line) - size / 2;
-        paths[levels[from]] += `M${left.toFixed(1)} ${top.toFixed(1)}H${right.toFixed(1)}V${(top + size - gap).toFixed(1)}H${left.toFixed(1)}Z`;
+        paths[levels[from]] += rectanglePath(left, top, right, top + size - gap);
       }
       from = to;
     }
@@ -127,7 +134,8 @@ function heatShapes({ x, y }, { values, start, log }, range, width, size) {
 }
 
 function heatKey(options, [low, high]) {
-  const cells = Array.from({ length: HEAT_LEVELS }, (_, level) => svg("rect", { class: `heat heat-${level}`, x: level * 16, width: 16, height: 12 }));
+  const cell = (level) => svg("rect", { class: `heat heat-${level}`, x: level * 16, width: 16, height: 12 });
+  const cells = Array.from({ length: HEAT_LEVELS }, (_, level) => cell(level));
   const bar = svg("svg", { width: HEAT_LEVELS * 16, height: 12, "aria-hidden": "true" }, ...cells);
   return [html("span", {}, options.value(low)), bar, html("span", {}, `${options.value(high)} ${options.unit}`.trim())];
 }
@@ -136,7 +144,8 @@ function heatRows({ rows, values, start, end, xTitle, yTitle, unit }) {
   const lines = [[yTitle || "row", `${xTitle} from`, `${xTitle} to`, unit || "value"]];
   values.forEach((row, line) => {
     const width = (end - start) / row.length;
-    row.forEach((value, column) => lines.push([rows[line], start + column * width, start + (column + 1) * width, value]));
+    row.forEach((value, column) =>
+      lines.push([rows[line], start + column * width, start + (column + 1) * width, value]));
   });
   return lines;
 }

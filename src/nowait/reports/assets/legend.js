@@ -2,8 +2,10 @@
 // Exposes: legend.
 //
 // legend(box, {items, onchange, idle}) -> {update(items), visible(item), show(title, cells, near), names()}.
-// `items` are {name, place, note}; names are unique. A click hides or shows a series; a double click, Alt+click or the
-// button "only" shows it alone, and once more shows all. From FILTER_FROM items on there is a box to filter by name.
+// `items` are {name, place, note, good, off}; names are unique; the note of
+// a series that is off the chart stands in place of its value. A click hides or shows a series; a double click,
+// Alt+click or the button "only" shows it alone, and once more shows all. From FILTER_FROM items on there is a box to
+// filter by name.
 // `onchange()` is called when another set of series is visible. `idle` is the title while there is no cursor.
 // `show(title, cells, near)`: cells by name, each {value, range}; `near` is the name of the series to mark.
 
@@ -50,7 +52,8 @@ function legend(box, { items, onchange, idle = "" }) {
 }
 
 function filterBox(onchange) {
-  const input = html("input", { type: "search", class: "filter", placeholder: "filter", "aria-label": "Filter by name" });
+  const input = html("input", { type: "search", class: "filter", placeholder: "filter" });
+  input.setAttribute("aria-label", "Filter by name");
   input.addEventListener("input", () => onchange(input.value));
   return input;
 }
@@ -60,7 +63,8 @@ function syncRows(state, list, make) {
   const rows = new Map();
   for (const item of state.items) {
     const row = state.rows.get(item.name) ?? make(item);
-    row.note.textContent = item.note ?? "";
+    row.note.textContent = item.off ? "" : item.note ?? "";
+    row.note.className = item.good ? "good" : "";
     rows.set(item.name, row);
   }
   state.rows = rows;
@@ -78,7 +82,7 @@ function legendRow(item, toggle, solo) {
   const only = button("only", () => solo(item.name), { class: "only", "aria-label": `Show only ${item.name}` });
   const value = html("span", { class: "value" });
   const range = html("span", { class: "range" });
-  const element = html("div", { class: "row" }, name, only, html("span", { class: "values" }, value, range));
+  const element = html("div", { class: "row" }, name, html("span", { class: "values" }, value, range), only);
   return { element, name, value, range, note };
 }
 

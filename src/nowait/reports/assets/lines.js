@@ -3,19 +3,24 @@
 //
 // lineChart(box, options) -> {update(changes), zoom(range), state}. The box gets a toolbar, the plot and the legend.
 //   series    [{name, place, x, y, low, high, note, ended, points}]: x ascending; y, low and high may contain null;
-//             low and high are the edges of a band; `place` selects the colour; `ended` is the word shown after the last
-//             point; off: true leaves the series out of the choice of the y axis (it diverged); points: true marks points
+//             low and high are the edges of a band; `place` selects the colour; `ended` is the word shown after the
+//             last point; off: true leaves the series out of the choice of the y axis (it diverged); points: true
+//             marks points;
+//             tops [{x, text}] are crosses at the top, for values off the axis; last: the value shown without a cursor;
+//             good: true writes the note in the colour of success
 //   xTitle, yTitle, logX, logY, smoothing (0 to 0.99), height(box) -> pixels
 //   xLabel    (x) => words for the title of the readout
 //   marks     [{x, kind, text}]: vertical lines; kind is join, death, resume, checkpoint or any class name event-…
 //   marksTitle  {kind: words} for the list of marks below the plot
 //   controls  elements to put first in the toolbar; tools: which of "logX", "logY", "smooth" to offer
+//   idle      the title of the legend while there is no cursor
 //   file      the name of downloads; label: a sentence for screen readers; hint(series, state) -> words below the plot
 // `update(changes)` draws again with some options changed; zoom, smoothing and hidden series stay as they are.
 
 const LINE_DEFAULTS = {
   series: [], marks: [], marksTitle: {}, controls: [], tools: ["logX", "logY", "smooth"], logX: false, logY: false,
   smoothing: 0, file: "chart", label: "", xTitle: "", yTitle: "", hint: () => "", height: chartHeight,
+  idle: "last values",
   xLabel: (x) => shown(x, 4),
 };
 const NEAR_PIXELS = 6;
@@ -25,7 +30,7 @@ function lineChart(box, given) {
   const state = { logX: options.logX, logY: options.logY, smoothing: options.smoothing, zoom: null };
   const parts = lineParts(box, options, state, () => draw());
   const surfaceOf = surface(parts.plot);
-  const names = legend(parts.legend, { items: options.series, onchange: () => draw(), idle: "last values" });
+  const names = legend(parts.legend, { items: options.series, onchange: () => draw(), idle: options.idle });
   const zoom = (range) => {
     state.zoom = range && clampRange(range, lineDomain(options.series, state, "x"));
     draw();
@@ -77,7 +82,9 @@ function lineParts(box, options, state, draw) {
   parts.hint = html("p", { class: "hint" });
   box.classList.add("line-chart");
   box.replaceChildren(
-    bar, html("div", { class: "beside" }, html("div", { class: "main" }, parts.plot, parts.marks), parts.legend), parts.hint,
+    bar,
+    html("div", { class: "beside" }, html("div", { class: "main" }, parts.plot, parts.marks), parts.legend),
+    parts.hint,
   );
   return parts;
 }
@@ -85,7 +92,8 @@ function lineParts(box, options, state, draw) {
 // Domains
 
 function lineDomain(series, { logX, logY, zoom }, axis) {
-  if (axis === "x") return padded(extent(series.flatMap(({ x }) => x), logX), logX, 0);
+  const room = series.some(({ points }) => points) ? 0.03 : 0;
+  if (axis === "x") return padded(extent(series.flatMap(({ x }) => x), logX), logX, room);
   const steady = series.filter((each) => !each.off);
   const values = (steady.length ? steady : series).flatMap((each) => valuesInside(each, zoom));
   const range = extent(values.map((value) => bounded(value, logY)), logY);
@@ -106,7 +114,8 @@ function padded(range, log, part) {
   if (!range) return log ? [0.1, 1] : [0, 1];
   const [low, high] = range;
   if (log) return low === high ? [low / 2, high * 2] : [low / (high / low) ** part, high * (high / low) ** part];
-  if (low === high) return part ? [low - (Math.abs(low) || 1) * 0.1, high + (Math.abs(high) || 1) * 0.1] : [low, low + 1];
+  const around = (Math.abs(low) || 1) * 0.1;
+  if (low === high) return part ? [low - around, high + around] : [low, low + 1];
   return [low === 0 ? 0 : low - part * (high - low), high + part * (high - low)];
 }
 
@@ -150,26 +159,39 @@ function lineSpec(box, options, state, series, { zoom, names }) {
     stops: places.length,
     find: (pixel) => nearest(places, scales.x.invert(Math.min(scales.area.right, Math.max(scales.area.left, pixel)))),
     tell: (stop, pixelY) => lineTold(options, series, scales, places[stop], pixelY),
-    readout: (told) => (told ? names.show(told.title, told.cells, told.near) : names.show(null, lastCells(options.series))),
+    readout: (told) => {
+      if (told) names.show(told.title, told.cells, told.near);
+      else names.show(null, lastCells(options.series));
+    },
     zoom,
   };
 }
 
-function seriesShapes({ x, y }, each) {
+function seriesShapes({ x, y, area }, each) {
   const shapes = [];
-  if (each.low) shapes.push(painted(svg("path", { class: "band", d: bandPath(x, y, each) }), "fill", each.place));
-  if (each.raw) shapes.push(painted(svg("path", { class: "raw", d: linePath(x, y, each.x, each.raw) }), "stroke", each.place));
-  const line = svg("path", { class: "line", d: linePath(x, y, each.x, each.y), "stroke-dasharray": dashes(each.place) });
-  line.dataset.name = each.name;
-  shapes.push(painted(line, "stroke", each.place));
+  const { place } = each;
+  if (each.low) shapes.push(painted(svg("path", { class: "band", d: bandPath(x, y, each) }), "fill", place));
+  const raw = each.raw ? linePath(x, y, each.x, each.raw) : "";
+  if (raw) shapes.push(painted(svg("path", { class: "raw", d: raw }), "stroke", place));
+  const path = linePath(x, y, each.x, each.y);
+  const line = svg("path", { class: "line", "data-name": each.name, d: path, "stroke-dasharray": dashes(place) });
+  shapes.push(painted(line, "stroke", place));
   if (each.points) shapes.push(...pointShapes(x, y, each));
+  for (const top of each.tops ?? []) if (x.draws(top.x)) shapes.push(topShape(x(top.x), area.top, place));
   return shapes;
 }
 
+const topShape = (at, top, place) =>
+  painted(svg("path", { class: "cross", d: `M${at - 5} ${top + 3}l10 10m-10 0l10 -10` }), "stroke", place);
+
 function pointShapes(x, y, each) {
-  const drawable = each.x.map((at, index) => [at, each.y[index]]).filter(([at, value]) => x.draws(at) && y.draws(value));
-  return drawable.map(([at, value]) =>
-    painted(svg("circle", { class: "point", cx: x(at).toFixed(1), cy: y(value).toFixed(1), r: 3.5 }), "fill", each.place));
+  const pairs = each.x.map((at, index) => [at, each.y[index]]);
+  const drawable = pairs.filter(([at, value]) => x.draws(at) && y.draws(value));
+  return drawable.map(([at, value]) => circle("point", x(at), y(value), each.place));
+}
+
+function circle(kind, cx, cy, place) {
+  return painted(svg("circle", { class: kind, cx: cx.toFixed(1), cy: cy.toFixed(1), r: 3.5 }), "fill", place);
 }
 
 function painted(shape, property, place) {
@@ -220,7 +242,7 @@ function lineTold(options, series, { x, y, area }, place, pixelY) {
 function cursorDot(each, y, place, at) {
   const last = each.x.length - 1;
   const value = last < 0 || place > each.x[last] ? null : between(each.x, each.y, place);
-  return y.draws(value) ? [painted(svg("circle", { class: "dot", cx: at, cy: y(value), r: 3.5 }), "fill", each.place)] : [];
+  return y.draws(value) ? [circle("dot", at, y(value), each.place)] : [];
 }
 
 function nearestSeries(series, y, place, pixelY) {
@@ -236,16 +258,20 @@ function nearestSeries(series, y, place, pixelY) {
 function cellAt(each, place) {
   const last = each.x.length - 1;
   if (last < 0) return { value: "not evaluated" };
-  if (place > each.x[last]) return each.off ? { value: "diverged" } : { value: shown(each.y[last]), range: each.ended ?? "ended" };
+  if (place > each.x[last]) return { value: lastValue(each), range: each.off ? "" : each.ended ?? "ended" };
+  const top = each.tops && each.tops.find((entry) => entry.x === place);
+  if (top) return { value: top.text };
   const at = (values) => shown(between(each.x, values, place));
   return each.low ? { value: at(each.y), range: `${at(each.low)} to ${at(each.high)}` } : { value: at(each.y) };
 }
 
+function lastValue(each) {
+  if (!each.x.length) return "not evaluated";
+  return each.off ? each.note || "diverged" : shown(each.y.at(-1));
+}
+
 function lastCells(series) {
-  return Object.fromEntries(series.map((each) => {
-    const last = each.x.length - 1;
-    return [each.name, { value: last < 0 ? "not evaluated" : each.off ? "diverged" : shown(each.y[last]) }];
-  }));
+  return Object.fromEntries(series.map((each) => [each.name, { value: each.last ?? lastValue(each) }]));
 }
 
 function lineRows({ xTitle, yTitle }, series) {

@@ -63,6 +63,7 @@ function fineTicks(from, to, count) {
     for (let power = Math.floor(Math.log10(from)); power <= Math.ceil(Math.log10(to)); power += 1)
       for (const multiple of multiples) ticks.push(Number((multiple * 10 ** power).toPrecision(6)));
     const inside = ticks.filter((tick) => tick >= from * 0.999 && tick <= to * 1.001);
+    if (inside.length < 3) return linearTicks(from, to, Math.min(count, 5));
     if (inside.length <= count || multiples.length === 1) return inside;
   }
   return [];
@@ -71,7 +72,7 @@ function fineTicks(from, to, count) {
 function logLabel(value, wide) {
   const power = Math.round(Math.log10(value));
   const isPower = Math.abs(Math.log10(value) - power) < 1e-9;
-  return wide && isPower && power !== 0 ? `10${superscript(power)}` : shown(value, 3);
+  return isPower && (wide || power < -3 || power > 6) && power !== 0 ? `10${superscript(power)}` : shown(value, 3);
 }
 
 /* Rows from top to bottom, or columns from left to right: the scale of row 0, 1, 2, ... is the middle of its row. */

@@ -105,7 +105,8 @@ function selection(drawn, dragged) {
   if (!drawn || !dragged || Math.abs(dragged.to - dragged.from) < DRAG_PIXELS) return [];
   const { area } = drawn;
   const [left, right] = [Math.min(dragged.from, dragged.to), Math.max(dragged.from, dragged.to)];
-  return [svg("rect", { class: "selection", x: left, width: right - left, y: area.top, height: area.bottom - area.top })];
+  const box = { x: left, width: right - left, y: area.top, height: area.bottom - area.top };
+  return [svg("rect", { class: "selection", ...box })];
 }
 
 function followPointer(picture, state, show) {
@@ -162,7 +163,7 @@ function followKeys(picture, state, show) {
   });
 }
 
-/* Plus and minus zoom about the middle of the plot, Shift with an arrow key moves it. True if the key was one of them. */
+/* Plus and minus zoom about the middle of the plot, Shift with an arrow key moves it. True for these keys. */
 function zoomKey(event, { drawn, spec }) {
   const parts = { "+": [0.25, 0.75], "=": [0.25, 0.75], "-": [-0.5, 1.5] };
   if (event.shiftKey) Object.assign(parts, { ArrowRight: [0.25, 1.25], ArrowLeft: [-0.25, 0.75] });

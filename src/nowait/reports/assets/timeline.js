@@ -48,10 +48,12 @@ function timeline(box, given) {
     if (!options.lanes.length || options.end <= options.start) return;
     const left = laneMargin(options.lanes);
     surfaceOf.draw(timelineSpec(options, state, left, zoom, (told) => showReadout(parts.readout, told)));
-    strip.draw({ domain: [options.start, options.end], range: state.zoom, left, paint: (drawn) => paintMini(drawn, options, state) });
+    const paint = (drawn) => paintMini(drawn, options, state);
+    strip.draw({ domain: [options.start, options.end], range: state.zoom, left, paint });
   };
   parts.reset.addEventListener("click", () => zoom(null));
-  parts.ends.append(...downloadButtons({ file: options.file, picture: () => surfaceOf.picture, rows: () => timelineRows(options) }));
+  const [picture, rows] = [() => surfaceOf.picture, () => timelineRows(options)];
+  parts.ends.append(...downloadButtons({ file: options.file, picture, rows }));
   onResize(parts.plot, draw);
   draw();
   const update = (changes) => {
@@ -90,7 +92,10 @@ function timelineSpec(options, state, left, zoom, readout) {
       drawn.over.append(...pinnedLine(drawn, lanes, size));
     },
     stops: targets.length,
-    find: (x, y) => findTarget(targets, scales.y.row(y), scales.x.invert(x), scales.x.invert(x + 2) - scales.x.invert(x)),
+    find: (pixel, y) => {
+      const place = scales.x.invert(pixel);
+      return findTarget(targets, scales.y.row(y), place, scales.x.invert(pixel + 2) - place);
+    },
     tell: (stop) => timelineTold(options, targets[stop], scales, size),
     readout,
     zoom,
@@ -153,7 +158,8 @@ function timelineTold(options, target, { x, y, area }, size) {
   const draw = [svg("rect", { class: "outline", rx: 1.5, ...shape })];
   if (target.job !== null) return { title: worker, rows: options.describe(target.job), draw };
   const rows = target.parts.map(([kind, part]) => [kind, `${shown(100 * part, 2)} %`]);
-  return { title: worker, rows: [["from", `${shown(target.from, 4)} s`], ["to", `${shown(target.to, 4)} s`], ...rows], draw };
+  const span = [["from", `${shown(target.from, 4)} s`], ["to", `${shown(target.to, 4)} s`]];
+  return { title: worker, rows: [...span, ...rows], draw };
 }
 
 // Shapes: one path per kind
@@ -167,11 +173,16 @@ function targetShapes({ x, y, area }, targets, height, { patterns: set }) {
     let bottom = y(lane) + height / 2;
     for (const [kind, part] of parts) {
       const top = bottom - part * height;
-      paths[kind] = `${paths[kind] ?? ""}M${left.toFixed(1)} ${top.toFixed(1)}H${edge.toFixed(1)}V${bottom.toFixed(1)}H${left.toFixed(1)}Z`;
+      paths[kind] = (paths[kind] ?? "") + rectanglePath(left, top, edge, bottom);
       bottom = top;
     }
   }
   return Object.entries(paths).map(([kind, d]) => kindShape("path", kind, set, { class: "job", "data-kind": kind, d }));
+}
+
+function rectanglePath(left, top, right, bottom) {
+  const [x0, y0, x1, y1] = [left, top, right, bottom].map((pixel) => pixel.toFixed(1));
+  return `M${x0} ${y0}H${x1}V${y1}H${x0}Z`;
 }
 
 function kindShape(tag, kind, set, attributes) {
@@ -213,7 +224,8 @@ function kindKey(options, state) {
 
 function timelineRows({ lanes, jobs, bins, start, end, exact }) {
   const rows = [["worker", "from", "to", "outcome", "percent of the time"]];
-  jobs.lane.forEach((lane, index) => rows.push([lanes[lane].name, jobs.started[index], jobs.time[index], jobs.kind[index], 100]));
+  jobs.lane.forEach((lane, index) =>
+    rows.push([lanes[lane].name, jobs.started[index], jobs.time[index], jobs.kind[index], 100]));
   if (!bins) return rows;
   const width = (end - start) / bins.columns;
   for (const [kind, table] of Object.entries(bins.parts))
