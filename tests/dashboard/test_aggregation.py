@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nowait as nw
-from dashboard.written import events_of, jobs_of_workers, rows_of
+from dashboard.written import CONFIG, events_of, jobs_of_workers, rows_of
 from nowait.dashboard.cells import cells_of
 from nowait.dashboard.curve import Curve, Point
 from nowait.dashboard.facts import facts_of, goal_of, minimum_of
@@ -255,6 +255,15 @@ def test_the_columns_of_a_grid_can_be_cut_and_workers_without_arrivals_are_empty
 
 
 # The configuration
+
+
+def test_a_run_is_described_in_words():
+    assert facts_of(CONFIG) == [
+        "Asynchronous SGD, delay adaptive 0.05",
+        "Noisy quadratic, dimension 10",
+        "3 workers",
+        "seed 7",
+    ]
 
 
 def test_facts_of_a_configuration_that_is_not_one_are_left_out():

@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from nowait.reports.words import in_words, problem_in_words
+
 LONGEST = 80
 """Characters of a name."""
 
 
 def facts_of(config: Mapping[str, Any]) -> list[str]:
     """Return the method, the problem, the workers and the seed, as far as they are known."""
-    facts = [_with_stepsize(config.get("method")), _kind(config.get("problem"))]
+    problem = config.get("problem")
+    facts = [_method(config.get("method")), problem_in_words(problem) if isinstance(problem, str) else ""]
     workers, seed = config.get("workers"), config.get("seed")
     if isinstance(workers, int):
         facts.append(f"{workers:,} worker{'s' * (workers != 1)}")
@@ -40,17 +43,15 @@ def goal_of(config: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _kind(value: Any) -> str:
-    """Return the name of a class from its description or its ``repr``."""
-    if isinstance(value, Mapping):
-        value = value.get("type")
-    return value.partition("(")[0] if isinstance(value, str) else ""
+    """Return the name of a class in words, from its description."""
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    return in_words(kind) if isinstance(kind, str) and kind else ""
 
 
-def _with_stepsize(method: Any) -> str:
-    name = _kind(method)
-    stepsize = method.get("stepsize") if isinstance(method, Mapping) else None
-    rule = _kind(stepsize)
+def _method(method: Any) -> str:
+    """Return the method with its stepsize."""
+    name, stepsize = _kind(method), method.get("stepsize") if isinstance(method, Mapping) else None
     gamma = stepsize.get("gamma", stepsize.get("value")) if isinstance(stepsize, Mapping) else stepsize
     size = f"{gamma:.4g}" if isinstance(gamma, int | float) and not isinstance(gamma, bool) else ""
-    described = " ".join(part for part in (rule, size) if part)
+    described = " ".join(part for part in (_kind(stepsize).lower(), size) if part)
     return f"{name}, {described}" if name and described else name

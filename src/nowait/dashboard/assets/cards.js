@@ -34,13 +34,13 @@ function showCards(box, onfocus) {
 }
 
 function newCard(run, onfocus) {
-  const part = (name, tag = "span") => html(tag, { class: name });
-  const parts = { name: part("name"), state: part("state"), facts: part("facts"), numbers: part("numbers"), slow: part("slow"), bar: part("bar") };
-  parts.done = part("done");
-  parts.bar.append(parts.done);
-  const element = html("button", { type: "button", class: "card", "data-run": run.id }, swatch(run.place), parts.name, parts.state, parts.facts, parts.numbers, parts.slow, parts.bar);
-  element.addEventListener("click", () => onfocus(run.id));
-  return { element, ...parts };
+  const names = ["name", "state", "facts", "numbers", "slow", "bar"];
+  const parts = Object.fromEntries(names.map((name) => [name, html("span", { class: name })]));
+  const done = html("span", { class: "done" });
+  parts.bar.append(done);
+  const element = button("", () => onfocus(run.id), { class: "card", "data-run": run.id });
+  element.append(swatch(run.place), ...Object.values(parts));
+  return { element, done, ...parts };
 }
 
 function fillCard(card, run) {
@@ -54,7 +54,8 @@ function fillCard(card, run) {
     ["step", whole(run.steps)], ["loss", run.loss === null ? "–" : shown(run.loss)], ["time", duration(run.time)],
     ["steps/s", rate === null ? "–" : shown(rate)], ["workers", whole(run.live_workers)],
   ];
-  card.numbers.replaceChildren(...numbers.map(([name, value]) => html("span", {}, html("small", {}, name), html("b", {}, value))));
+  const pair = ([name, value]) => html("span", {}, html("small", {}, name), html("b", {}, value));
+  card.numbers.replaceChildren(...numbers.map(pair));
   card.slow.textContent = slowWords(run);
   card.slow.dataset.slow = String(Boolean(run.straggler));
   const part = progress(run);
@@ -66,14 +67,15 @@ const timesWords = (times) => (times === null ? "far slower" : `${shown(times, 2
 
 function slowWords(run) {
   if (run.read < 1) return `reading the trace, ${Math.floor(100 * run.read)} %`;
-  const updated = run.state === "running" ? `updated ${duration(run.age) || "not yet"} ago` : `ended ${duration(run.age)} ago`;
+  const updated = `${run.state === "running" ? "updated" : "ended"} ${duration(run.age)} ago`;
   if (!run.straggler) return run.live_workers > 1 ? `no straggler · ${updated}` : updated;
   return `worker ${run.straggler.worker} is ${timesWords(run.straggler.times)} · ${updated}`;
 }
 
 /* Which part of the budget is used: of steps, gradients and seconds, the one that ends the run first. */
 function progress({ goal, steps, arrivals, time, state }) {
-  const parts = [[goal.steps, steps], [goal.gradients, arrivals], [goal.seconds, time]].filter(([limit]) => limit).map(([limit, now]) => now / limit);
+  const limits = [[goal.steps, steps], [goal.gradients, arrivals], [goal.seconds, time]].filter(([limit]) => limit);
+  const parts = limits.map(([limit, now]) => now / limit);
   return parts.length ? Math.min(1, state === "finished" ? 1 : Math.max(...parts)) : null;
 }
 
@@ -82,7 +84,8 @@ function progress({ goal, steps, arrivals, time, state }) {
 function showList(list, onchoose) {
   const more = store.runs.length > store.shown.size || store.chosen !== null;
   list.hidden = !more || store.runs.length < 2;
-  list.querySelector("summary").textContent = `${store.shown.size} of ${store.runs.length} runs are shown: choose others`;
+  const counts = `${store.shown.size} of ${store.runs.length} runs`;
+  list.querySelector("summary").textContent = `${counts} are shown: choose others`;
   const words = byId("find").value.toLowerCase().split(/\s+/).filter(Boolean);
   const box = byId("choices");
   const wanted = store.runs.filter(({ name }) => words.every((word) => name.toLowerCase().includes(word)));

@@ -1,7 +1,9 @@
 // The timeline and the delays of the run in focus, lane by lane; the jobs of a zoomed interval come from the server.
 // Exposes: lanesOf.
 
-const LANE_KINDS = { applied: "used in a step", dropped: "not used: dropped, late or rejected", flight: "has not arrived" };
+const LANE_KINDS = {
+  applied: "used in a step", dropped: "not used: dropped, late or rejected", flight: "has not arrived",
+};
 const FEW_ARRIVALS = 3000;
 const FETCH_AFTER_MS = 120;
 const VIEWS = [["whole", "whole run"], ["60", "last 60 s"], ["10", "last 10 s"]];
@@ -16,11 +18,12 @@ function lanesOf(timelineBox, delaysBox) {
     redraw();
   };
   const lanes = timeline(timelineBox, {
-    controls: [views], file: "timeline", label: "What each worker did, from the start of the run to now.", kinds: LANE_KINDS,
-    describe: (job) => describeJob(state, job), onzoom: (range) => userZoom(range),
+    controls: [views], file: "timeline", label: "What each worker did, from the start of the run to now.",
+    kinds: LANE_KINDS, describe: (job) => describeJob(state, job), onzoom: (range) => userZoom(range),
   });
   const delays = heatmap(delaysBox, {
-    file: "delays", log: true, xTitle: "time (s)", yTitle: "worker", unit: "steps", label: "Mean delay of the gradients of each worker over time.",
+    file: "delays", log: true, xTitle: "time (s)", yTitle: "worker", unit: "steps",
+    label: "Mean delay of the gradients of each worker over time.",
     onzoom: (range) => lanes.zoom(range),
   });
   const pressView = (view) => [...views.children].forEach((each) => press(each, each.dataset.value === view));
@@ -93,7 +96,8 @@ function wantedRange({ view, range, run }) {
 /* The straggler first, the others by number. */
 function laneOrder(run) {
   const first = run.straggler ? run.straggler.worker : -1;
-  return run.lanes.map((worker, lane) => ({ worker, lane, pinned: worker === first })).sort((a, b) => b.pinned - a.pinned || a.worker - b.worker);
+  const lanes = run.lanes.map((worker, lane) => ({ worker, lane, pinned: worker === first }));
+  return lanes.sort((a, b) => b.pinned - a.pinned || a.worker - b.worker);
 }
 
 const isCurrent = (detail, run) => detail && detail.lanes.join() === run.lanes.join();
@@ -104,39 +108,47 @@ function timelineOptions(state, run, order) {
   const end = run.grid.columns * run.grid.width;
   const jobs = jobColumns(run, order, known && known.jobs);
   state.jobs = jobs;
+  const note = ({ pinned }) => (pinned ? timesShort(run.straggler.times) : "");
   return {
-    lanes: order.map(({ worker, pinned }) => ({ name: worker, pinned, note: pinned ? timesShort(run.straggler.times) : "" })),
-    start: 0, end, jobs, exact: [], detail: known && known.jobs ? [known.from, known.to >= run.time ? end : known.to] : null,
+    lanes: order.map((each) => ({ name: each.worker, pinned: each.pinned, note: note(each) })),
+    start: 0, end, jobs, exact: [], detail: known?.jobs ? [known.from, known.to >= run.time ? end : known.to] : null,
     bins: { columns: run.grid.columns, parts: binParts(run, order, run.grid, 0, run.grid.width) },
-    fine: known && !known.jobs && known.used ? { from: known.start, to: known.start + known.width * known.used[0].length, columns: known.used[0].length, parts: binParts(run, order, known, known.start, known.width) } : null,
-    marks: marksOf(run), hint: lanesHint(run),
+    fine: known && !known.jobs && known.used?.length ? fineBins(run, order, known) : null,
+    marks: marksOf(run), hint: `${lanesHint(run)}Drag to zoom; the strip under the lanes shows the whole run.`,
   };
+}
+
+function fineBins(run, order, { start, width, ...tables }) {
+  const columns = tables.used[0].length;
+  return { from: start, to: start + width * columns, columns, parts: binParts(run, order, tables, start, width) };
 }
 
 const timesShort = (times) => (times === null ? "slowest" : `${shown(times, 2)} ×`);
 
 function lanesHint(run) {
-  const some = run.lanes.length < run.workers.total ? `${run.lanes.length} of ${whole(run.workers.total)} workers: the slowest, and some of the others. ` : "";
-  const kept = run.kept === "full" ? "" : `The trace of this run is "${run.kept}": jobs that were not kept are missing here. `;
-  return `${some}${kept}Drag to zoom; the strip under the lanes shows the whole run.`;
+  const { lanes, workers, kept } = run;
+  const some = `${lanes.length} of ${whole(workers.total)} workers: the slowest, and some of the others. `;
+  const missing = `The trace of this run is "${kept}": jobs that were not kept are missing here. `;
+  return `${lanes.length < workers.total ? some : ""}${kept === "full" ? "" : missing}`;
 }
 
 /* Jobs that have not arrived: from the latest delivery of a worker to now, or to the end of the run. */
 function flights(run) {
   const busy = run.workers.rows.filter(({ job }) => job > 0);
-  return new Map(busy.map(({ worker, job }) => [worker, [Math.max(0, run.present - job), Math.max(run.present, run.time)]]));
+  const end = Math.max(run.present, run.time);
+  return new Map(busy.map(({ worker, job }) => [worker, [Math.max(0, run.present - job), end]]));
 }
 
 function jobColumns(run, order, jobs) {
   const lane = new Map(order.map((each, place) => [each.lane, place]));
   const list = (jobs ? jobs.lane : []).map((each, index) => ({
-    lane: lane.get(each), started: jobs.started[index], time: jobs.time[index], kind: jobs.used[index] ? "applied" : "dropped",
-    delay: jobs.delay[index], step: jobs.step[index], computing: jobs.computing[index],
+    lane: lane.get(each), started: jobs.started[index], time: jobs.time[index], delay: jobs.delay[index],
+    kind: jobs.used[index] ? "applied" : "dropped", step: jobs.step[index], computing: jobs.computing[index],
   }));
   const flying = flights(run);
   order.forEach(({ worker }, place) => {
     const [started, time] = flying.get(worker) ?? [0, 0];
-    if (time > started) list.push({ lane: place, started, time, kind: "flight", delay: null, step: 0, computing: null });
+    if (time > started) list.push({ lane: place, started, time, kind: "flight" });
   });
   list.sort((a, b) => a.lane - b.lane || a.time - b.time);
   const names = ["lane", "started", "time", "kind", "delay", "step", "computing"];
@@ -144,11 +156,13 @@ function jobColumns(run, order, jobs) {
 }
 
 function describeJob({ jobs }, job) {
-  const rows = [["started", `${shown(jobs.started[job], 5)} s`]];
-  if (jobs.kind[job] === "flight") return [...rows, ["has taken", duration(jobs.time[job] - jobs.started[job])]];
-  rows.push(["took", duration(jobs.time[job] - jobs.started[job])], ["delay", `${whole(jobs.delay[job])}`]);
-  rows.push([jobs.kind[job] === "applied" ? "used in" : "not used", jobs.step[job] ? `step ${whole(jobs.step[job])}` : jobs.kind[job] === "applied" ? "a later step" : ""]);
-  return rows;
+  const { kind, step, delay, computing } = Object.fromEntries(Object.keys(jobs).map((name) => [name, jobs[name][job]]));
+  const taken = duration(jobs.time[job] - jobs.started[job]);
+  const started = ["started", `${shown(jobs.started[job], 5)} s`];
+  if (kind === "flight") return [started, ["has taken", taken]];
+  const used = ["used in", step ? `step ${whole(step)}` : "a later step"];
+  const use = kind === "applied" ? used : ["its gradient was", "not used"];
+  return [started, ["took", taken], ["computing", duration(computing)], ["delay", whole(delay)], use];
 }
 
 function binParts(run, order, tables, start, width) {
@@ -158,7 +172,8 @@ function binParts(run, order, tables, start, width) {
     dropped: order.map(({ lane }) => tables.unused[lane] ?? []),
     flight: order.map(({ lane, worker }) => flightBins(flying.get(worker), tables, lane, start, width)),
   };
-  return Object.fromEntries(Object.entries(parts).filter(([, rows]) => rows.some((row) => row.some((part) => part > 0))));
+  const isPresent = ([, rows]) => rows.some((row) => row.some((part) => part > 0));
+  return Object.fromEntries(Object.entries(parts).filter(isPresent));
 }
 
 function flightBins(flying, { used, unused }, lane, start, width) {
@@ -175,8 +190,7 @@ function delayOptions(state, run, order) {
   const table = known ? known.delays : run.grid.delays;
   const [start, width] = known ? [known.start, known.width] : [0, run.grid.width];
   const values = order.map(({ lane }) => table[lane] ?? []);
-  return {
-    rows: order.map(({ worker }) => worker), values, start, end: start + width * Math.max(1, ...values.map((row) => row.length)),
-    hint: `${lanesHint(run).replace(/Drag.*/, "")}Delay: steps made between the start of a gradient's point and its own step; 1 is fresh.`,
-  };
+  const end = start + width * Math.max(1, ...values.map((row) => row.length));
+  const hint = `${lanesHint(run)}The mean delay of the gradients that a worker computed; 1 means that it is fresh.`;
+  return { rows: order.map(({ worker }) => worker), values, start, end, hint };
 }

@@ -12,7 +12,9 @@ const POINT_COLUMNS = ["step", "gradients", "time", "loss"];
 const GRID_COLUMNS = ["steps", "arrivals", "delay", "longest"];
 const GRID_TABLES = ["used", "unused", "delays"];
 
-const store = { runs: [], watched: [], shown: new Map(), focus: null, chosen: null, places: new Map(), paused: false, timer: null };
+const store = {
+  runs: [], watched: [], shown: new Map(), focus: null, chosen: null, places: new Map(), paused: false, timer: null,
+};
 
 /* What the page has of a run, as the server reads it. */
 const cursor = (run) => `${run.id}.${run.epoch}.${run.points.step.length}.${run.grid ? run.grid.version : -1}`;
@@ -28,12 +30,15 @@ function merge(known, given) {
   return run;
 }
 
+/* A column of which the values from number `first` on are new. */
+const extended = (known, first, added) => [...(known ?? []).slice(0, first), ...added];
+
 function mergedPoints(known, given) {
   const points = { metrics: {} };
-  for (const name of POINT_COLUMNS) points[name] = [...(known ? known[name].slice(0, given.first) : []), ...given[name]];
+  for (const name of POINT_COLUMNS) points[name] = extended(known?.[name], given.first, given[name]);
   const added = given.step.length;
-  for (const name of new Set([...Object.keys(known ? known.metrics : {}), ...Object.keys(given.metrics)])) {
-    const before = known && known.metrics[name] ? known.metrics[name].slice(0, given.first) : [];
+  for (const name of new Set([...Object.keys(known?.metrics ?? {}), ...Object.keys(given.metrics)])) {
+    const before = (known?.metrics[name] ?? []).slice(0, given.first);
     while (before.length < points.step.length - added) before.push(null);
     points.metrics[name] = [...before, ...(given.metrics[name] ?? Array(added).fill(null))];
   }
@@ -43,9 +48,9 @@ function mergedPoints(known, given) {
 function mergedGrid(known, given) {
   if (!given) return null;
   const grid = { version: given.version, columns: given.columns, width: given.width };
-  for (const name of GRID_COLUMNS) grid[name] = [...(known ? known[name].slice(0, given.first) : []), ...given[name]];
+  for (const name of GRID_COLUMNS) grid[name] = extended(known?.[name], given.first, given[name]);
   for (const name of GRID_TABLES)
-    grid[name] = given[name].map((row, lane) => [...(known && known[name][lane] ? known[name][lane].slice(0, given.first) : []), ...row]);
+    grid[name] = given[name].map((row, lane) => extended(known?.[name][lane], given.first, row));
   return grid;
 }
 
@@ -58,7 +63,7 @@ function accept(update) {
     if (!(id in update.shown) || (store.chosen && !store.chosen.has(id))) continue;
     if (!store.places.has(id)) store.places.set(id, store.places.size);
     const run = merge(store.shown.get(id), update.shown[id]);
-    shown.set(id, Object.assign(run, { id, name, age, folder, place: store.places.get(id), received: performance.now() }));
+    shown.set(id, Object.assign(run, { id, name, age, folder, place: store.places.get(id) }));
   }
   store.shown = shown;
   if (!shown.has(store.focus)) store.focus = firstFocus([...shown.values()]);
@@ -105,7 +110,8 @@ function updatePath() {
 /* Until the user has chosen, runs that begin while the page is open are shown as well. */
 function newRuns() {
   const room = Math.max(0, (store.mostShown ?? 0) - store.shown.size);
-  return store.runs.filter(({ id, state }) => state === "running" && !store.shown.has(id)).slice(0, room).map(({ id }) => id);
+  const begun = store.runs.filter(({ id, state }) => state === "running" && !store.shown.has(id));
+  return begun.slice(0, room).map(({ id }) => id);
 }
 
 /* Asks for what is new, then calls show(); again after a second. Stops while nobody looks at the page. */

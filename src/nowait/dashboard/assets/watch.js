@@ -1,13 +1,16 @@
 // The page: draws everything after each update, and says whether the server answers.
 
 const CONNECTION_WORDS = {
-  live: "live", paused: "paused", hidden: "paused", gone: "server gone", refused: "not allowed", failed: "server error", connecting: "connecting",
+  live: "live", paused: "paused", gone: "server gone", refused: "not allowed", failed: "server error",
 };
 
 function startPage() {
   history.replaceState(null, "", location.pathname);  // the token is in a cookie now, and need not be on the screen
   themeButton(byId("theme"));
-  const charts = [progressChart(byId("curves")), workersTable(byId("workers"), byId("verdict")), lanesOf(byId("timeline"), byId("delays")), speedChart(byId("speed"))];
+  const charts = [
+    progressChart(byId("curves")), workersTable(byId("workers"), byId("verdict")),
+    lanesOf(byId("timeline"), byId("delays")), speedChart(byId("speed")),
+  ];
   const show = () => showAll(charts, refresh);
   const refresh = () => poll(show, tell);
   byId("pause").addEventListener("click", () => {
@@ -35,7 +38,7 @@ function goneWords(state, error) {
   if (state === "failed") return `The server cannot answer (${error.message}). Trying again.`;
   const folders = store.watched.map((folder) => (/^[\w./-]+$/.test(folder) ? folder : `'${folder}'`)).join(" ");
   const again = folders ? `Start it again with: nowait watch ${folders}` : "Start it again with: nowait watch";
-  if (state === "refused") return `The server was started again, with another token. Open the address that it printed.`;
+  if (state === "refused") return "The server was started again, with another token. Open the address that it printed.";
   return `The server has ended. What you see is the last it sent. ${again}`;
 }
 
@@ -46,7 +49,8 @@ function showAll(charts, refresh) {
   };
   const none = store.shown.size === 0;
   byId("empty").hidden = !none;
-  byId("empty").textContent = store.runs.length ? "Choose a run." : `There is no run yet in ${store.watched.join(", ")}. It appears here when it starts.`;
+  const waiting = `There is no run yet in ${store.watched.join(", ")}. It appears here when it starts.`;
+  byId("empty").textContent = store.runs.length ? "Choose a run." : waiting;
   byId("content").hidden = none;
   showCards(byId("runs"), focus);
   showList(byId("list"), (id, shown) => {

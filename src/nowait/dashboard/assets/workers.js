@@ -2,16 +2,20 @@
 // Exposes: workersTable.
 
 const FIRST_ROWS = 10;
-const STATE_WORDS = { computing: "computing", waiting: "waiting for a step", starting: "nothing delivered yet", left: "left" };
+const STATE_WORDS = { computing: "computing", waiting: "waiting for a step", starting: "nothing delivered yet" };
 const COLUMNS = ["worker", "now", "s/gradient", "share", "delay", "time goes to"];
 
 function workersTable(box, verdict) {
   const state = { all: false };
   const body = html("tbody");
   const head = html("thead", {}, html("tr", {}, ...COLUMNS.map((name) => html("th", { scope: "col" }, name))));
-  const more = toggleButton("", false, (pressed) => ((state.all = pressed), redraw()), { class: "more" });
+  const more = toggleButton("", false, (pressed) => {
+    state.all = pressed;
+    redraw();
+  }, { class: "more" });
   const key = html("div", { class: "key phases" });
-  box.replaceChildren(html("div", { class: "scroll" }, html("table", { class: "workers cards" }, head, body)), key, more);
+  const table = html("table", { class: "workers cards" }, head, body);
+  box.replaceChildren(html("div", { class: "scroll" }, table), key, more);
   const redraw = () => {
     const run = store.shown.get(store.focus);
     if (!run) return;
@@ -21,7 +25,8 @@ function workersTable(box, verdict) {
     body.replaceChildren(...rows.map((row) => workerRow(run, row)));
     key.replaceChildren(...phaseKey(run.workers.phases, run.workers.rows));
     more.hidden = run.workers.total <= FIRST_ROWS;
-    more.textContent = state.all ? `The ${FIRST_ROWS} slowest` : `Show ${whole(run.workers.rows.length)} of ${whole(run.workers.total)} workers`;
+    const all = `Show ${whole(run.workers.rows.length)} of ${whole(run.workers.total)} workers`;
+    more.textContent = state.all ? `Show the ${FIRST_ROWS} slowest` : all;
   };
   return { redraw };
 }
@@ -32,21 +37,23 @@ function verdictOf(run) {
   const { worker, times } = run.straggler;
   const row = run.workers.rows.find((each) => each.worker === worker);
   const where = row && several(run) ? ` on ${row.node}` : "";
-  const words = row ? `: ${duration(row.pace)} per gradient, ${row.state === "starting" ? "and none has arrived" : `usually ${duration(run.workers.median)}`}` : "";
+  const usual = row?.state === "starting" ? "and none has arrived" : `usually ${duration(run.workers.median)}`;
+  const words = row ? `: ${duration(row.pace)} per gradient, ${usual}` : "";
   return [html("strong", {}, `Worker ${worker}${where} is ${timesWords(times)} than the others`), words, "."];
 }
 
 function workerRow(run, row) {
   const slow = run.straggler && run.straggler.worker === row.worker;
   const cell = (label, ...children) => html("td", { "data-label": label }, ...children);
-  const element = html("tr", { "data-worker": row.worker, class: slow ? "straggler" : "" },
-    html("th", { scope: "row" }, `${row.worker}`, slow ? html("span", { class: "badge" }, "slowest") : "", several(run) ? html("small", { class: "muted" }, row.node) : ""),
+  const badge = slow ? [html("span", { class: "badge" }, "slowest")] : [];
+  const node = several(run) ? [html("small", { class: "muted" }, row.node)] : [];
+  return html("tr", { "data-worker": row.worker, class: slow ? "straggler" : "" },
+    html("th", { scope: "row" }, String(row.worker), ...badge, ...node),
     cell("now", html("span", {}, ...nowWords(run, row))),
     cell("s/gradient", paceBar(run, row)),
     cell("share", `${shown(100 * row.share, 2)} %`),
     cell("delay", row.gradients ? whole(row.delay) : "–"),
     cell("time goes to", phaseBar(run.workers.phases, row.phases)));
-  return element;
 }
 
 /* Names of machines are shown if there are several. */
@@ -65,9 +72,14 @@ function nowWords(run, row) {
 function paceBar(run, row) {
   const paces = run.workers.rows.map(({ pace }) => pace).filter((pace) => pace > 0);
   const [low, high] = [Math.min(...paces), Math.max(...paces)];
-  const part = high > low && row.pace > 0 ? 0.06 + 0.94 * (Math.log(row.pace / low) / Math.log(high / low)) : row.pace > 0 ? 0.06 : 0;
-  const bar = svg("svg", { class: "pace", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { width: 100 * part, height: 10, rx: 1 }));
+  const above = high > low && row.pace > 0 ? Math.log(row.pace / low) / Math.log(high / low) : 0;
+  const bar = thinBar("pace", [svg("rect", { width: row.pace > 0 ? 6 + 94 * above : 0, height: 10, rx: 1 })]);
   return html("span", { class: "bars" }, html("b", {}, row.pace > 0 ? shown(row.pace, 3) : "–"), bar);
+}
+
+function thinBar(kind, shapes) {
+  const size = { viewBox: "0 0 100 10", preserveAspectRatio: "none" };
+  return svg("svg", { class: kind, ...size, "aria-hidden": "true" }, ...shapes);
 }
 
 function phaseBar(phases, shares) {
@@ -79,11 +91,14 @@ function phaseBar(phases, shares) {
   });
   const most = shares.indexOf(Math.max(...shares));
   const words = shares[most] > 0 ? `${phases[most]} ${shown(100 * shares[most], 2)} %` : "";
-  return html("span", { class: "bars", title: phases.map((phase, place) => `${phase} ${shown(100 * shares[place], 2)} %`).join(", ") },
-    html("span", {}, words), svg("svg", { class: "phases", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, ...bars));
+  const title = phases.map((phase, place) => `${phase} ${shown(100 * shares[place], 2)} %`).join(", ");
+  return html("span", { class: "bars", title }, html("span", {}, words), thinBar("phases", bars));
 }
 
 function phaseKey(phases, rows) {
-  return phases.filter((_, place) => rows.some(({ phases: shares }) => shares[place] >= 0.005)).map((phase) =>
-    html("span", {}, svg("svg", { width: 12, height: 12, "aria-hidden": "true" }, svg("rect", { class: `phase-${phase}`, width: 12, height: 12, rx: 2 })), phase));
+  const present = phases.filter((_, place) => rows.some(({ phases: shares }) => shares[place] >= 0.005));
+  return present.map((phase) => {
+    const sample = svg("rect", { class: `phase-${phase}`, width: 12, height: 12, rx: 2 });
+    return html("span", {}, svg("svg", { width: 12, height: 12, "aria-hidden": "true" }, sample), phase);
+  });
 }
