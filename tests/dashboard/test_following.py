@@ -281,6 +281,12 @@ def test_a_run_folder_itself_can_be_watched(tmp_path):
     assert names(RunTable([tmp_path / "mine"]), 0.0) == ["mine"]
 
 
+def test_runs_with_the_same_name_are_told_apart(tmp_path):
+    for parent in ("x", "y"):
+        WrittenRun(tmp_path / parent / "a").close()
+    assert names(RunTable([tmp_path / "x", tmp_path / "y"]), 0.0) == [str(tmp_path / one / "a") for one in "xy"]
+
+
 def test_of_too_many_runs_the_newest_are_listed_and_few_are_kept_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "MOST_RUNS", 3)
     monkeypatch.setattr(runs, "MOST_FOLLOWED", 2)

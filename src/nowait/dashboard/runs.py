@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ class Listed:
     """A run that was found."""
 
     folder: Path
-    name: str
+    name: str = ""
     state: FolderState = FolderState.NOT_A_RUN
     written: float = 0.0
     """When its newest file was written, by the wall clock."""
@@ -94,11 +95,12 @@ class RunTable:
             return
         self._searched = wall
         found = dict.fromkeys(run for folder in self.folders for run in runs_in(folder))
-        known = {run: self.listed.get(id_of(run)) or Listed(run, self._name(run)) for run in found}
-        for listed in known.values():
+        known = [self.listed.get(id_of(run)) or Listed(run) for run in found]
+        for listed in known:
             listed.look()
-        newest = sorted(known.values(), key=lambda one: one.written, reverse=True)[:MOST_RUNS]
-        self.listed = {id_of(one.folder): one for one in sorted(newest, key=lambda one: list(found).index(one.folder))}
+        newest = {one.folder for one in sorted(known, key=lambda one: one.written, reverse=True)[:MOST_RUNS]}
+        self.listed = {id_of(one.folder): one for one in known if one.folder in newest}
+        self._name_runs()
 
     def followed(self, shown: Iterable[str], wall: float) -> dict[str, FollowedRun]:
         """Return these runs with what is new in their files. Runs that nobody has asked for lately are forgotten."""
@@ -112,7 +114,13 @@ class RunTable:
             del self._followed[name]
         return followed
 
+    def _name_runs(self) -> None:
+        """Name runs by their path from the watched folder on; by their whole path where that is not unique."""
+        names = {run.folder: self._name(run.folder) for run in self.listed.values()}
+        counts = Counter(names.values())
+        for run in self.listed.values():
+            run.name = names[run.folder] if counts[names[run.folder]] == 1 else str(run.folder)
+
     def _name(self, run: Path) -> str:
-        """Return the path of a run from the watched folder on, or the name of its folder if it is watched itself."""
         inside = [folder for folder in self.folders if folder in run.parents]
         return str(run.relative_to(inside[0])) if inside else run.name

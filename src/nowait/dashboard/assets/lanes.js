@@ -83,11 +83,14 @@ function lanesOf(timelineBox, delaysBox) {
   return { redraw: update };
 }
 
-const lastSeconds = (run, seconds) => (run ? [Math.max(0, run.time - seconds), run.time] : null);
+/* Up to when the trace is known: evaluations of a run that goes on may be ahead of it. */
+const knownEnd = ({ state, present, time }) => (state === "running" ? present : time);
+
+const lastSeconds = (run, seconds) => (run ? [Math.max(0, knownEnd(run) - seconds), knownEnd(run)] : null);
 
 /* The interval whose jobs are needed; null if the columns of the whole run are all that is shown. */
 function wantedRange({ view, range, run }) {
-  if (!run || !run.grid || !(run.time > 0)) return null;
+  if (!run || !run.grid || !(knownEnd(run) > 0)) return null;
   if (view === "own") return range;
   if (view !== "whole") return lastSeconds(run, Number(view));
   return run.arrivals <= FEW_ARRIVALS && run.kept === "full" ? [0, run.time] : null;
@@ -135,7 +138,7 @@ function lanesHint(run) {
 /* Jobs that have not arrived: from the latest delivery of a worker to now, or to the end of the run. */
 function flights(run) {
   const busy = run.workers.rows.filter(({ job }) => job > 0);
-  const end = Math.max(run.present, run.time);
+  const end = knownEnd(run);
   return new Map(busy.map(({ worker, job }) => [worker, [Math.max(0, run.present - job), end]]));
 }
 

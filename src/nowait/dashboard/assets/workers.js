@@ -23,6 +23,7 @@ function workersTable(box, verdict) {
     verdict.dataset.slow = String(Boolean(run.straggler));
     const rows = state.all ? run.workers.rows : run.workers.rows.slice(0, FIRST_ROWS);
     body.replaceChildren(...rows.map((row) => workerRow(run, row)));
+    head.rows[0].cells[1].textContent = run.state === "running" ? "now" : "last gradient";
     key.replaceChildren(...phaseKey(run.workers.phases, run.workers.rows));
     more.hidden = run.workers.total <= FIRST_ROWS;
     const all = `Show ${whole(run.workers.rows.length)} of ${whole(run.workers.total)} workers`;
@@ -49,7 +50,7 @@ function workerRow(run, row) {
   const node = several(run) ? [html("small", { class: "muted" }, row.node)] : [];
   return html("tr", { "data-worker": row.worker, class: slow ? "straggler" : "" },
     html("th", { scope: "row" }, String(row.worker), ...badge, ...node),
-    cell("now", html("span", {}, ...nowWords(run, row))),
+    cell(run.state === "running" ? "now" : "last gradient", html("span", {}, ...nowWords(run, row))),
     cell("s/gradient", paceBar(run, row)),
     cell("share", `${shown(100 * row.share, 2)} %`),
     cell("delay", row.gradients ? whole(row.delay) : "–"),
@@ -64,7 +65,7 @@ function nowWords(run, row) {
   const small = (words) => html("small", { class: "muted" }, words);
   if (row.state === "left") return ["left"];
   if (row.state === "starting") return [STATE_WORDS.starting, small(`for ${duration(row.since)}`)];
-  if (run.state !== "running") return ["last gradient", small(`at ${duration(Math.max(0, run.present - row.since))}`)];
+  if (run.state !== "running") return [`at ${duration(Math.max(0, run.present - row.since))}`];
   return [STATE_WORDS[row.state], small(`delivered ${duration(row.since)} ago`)];
 }
 
