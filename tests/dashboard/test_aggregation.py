@@ -67,7 +67,8 @@ def test_columns_double_in_width_and_nothing_is_lost():
         sums = padded.reshape(3, -1, factor).sum(axis=2)
         assert getattr(coarse.cells, name) == pytest.approx(sums, rel=1e-5), name
     assert coarse.steps[-1] == fine.steps[-1] == len(rows)
-    assert coarse.cells.delay_max.max() == rows["delay"].max()
+    longest = np.pad(fine.cells.delay_max, ((0, 0), (0, coarse.num_columns * factor - fine.num_columns)))
+    assert coarse.cells.delay_max.tolist() == longest.reshape(3, -1, factor).max(axis=2).tolist()
 
 
 def test_a_grid_says_which_columns_have_changed_since_a_version():
@@ -145,6 +146,27 @@ def test_workers_that_wait_for_a_step_or_have_left_are_not_slow():
     assert rows[-1].stats.worker == 1
 
 
+def test_workers_of_a_synchronous_method_wait_for_its_straggler():
+    """Worker 1 takes 10 times as long, and both held gradients are used in a step when it delivers."""
+    rows = rows_of(
+        *(
+            job
+            for step in range(5)
+            for job in ((0, 10.0 * step, 10.0 * step + 1, 1), (1, 10.0 * step, 10.0 * step + 10, 1))
+        )
+    )
+    rows["outcome"], rows["version"] = HELD, np.arange(10) // 2
+    rows["step"], rows["job"] = np.arange(10) // 2 + 1, np.arange(10) // 2
+    rows = np.append(rows, rows_of((0, 50.0, 51.0, 1)))
+    rows["outcome"][-1], rows["step"][-1], rows["version"][-1], rows["job"][-1] = HELD, 0, 5, 5
+    summary = TraceSummary([0, 1])
+    summary.add_rows(rows, len(rows))
+    slow, waiting = summary.workers(60.0)
+    assert (slow.stats.worker, slow.state, slow.job_seconds) == (1, "computing", 10.0)
+    assert (waiting.state, waiting.job_seconds, waiting.stats.in_flight) == ("waiting", 0.0, 9.0)
+    assert straggler_of([slow, waiting]).worker == 1
+
+
 def test_recent_jobs_count_most():
     recent = Recent()
     recent.add(jobs_of_workers([1.0], until=50.0))
@@ -217,6 +239,17 @@ def test_a_trace_in_pieces_gives_the_phases_of_the_whole(run, size):
         assert found[number].phases.unfinished == pytest.approx(one.phases.unfinished)
 
 
+def test_events_that_are_written_after_later_rows_still_count():
+    rows = jobs_of_workers([1.0, 1.0], until=20.0)
+    rows = rows[(rows["worker"] == 0) | (rows["time"] <= 3.0)]
+    summary = TraceSummary([0, 1])
+    summary.add_rows(rows[:10], 10)
+    summary.add_rows(rows[10:], len(rows) - 10)
+    summary.add_events(events_of((6, LOST, 1, 3.5)))
+    assert {row.stats.worker: row.state for row in summary.workers(20.0)} == {0: "computing", 1: "left"}
+    assert summary.workers(20.0)[0].stats.gradients == 20
+
+
 def test_asking_for_the_workers_changes_nothing(run):
     summary = TraceSummary(run.trace.initial_workers.tolist())
     summary.add_rows(run.trace.arrivals, len(run.trace))
@@ -237,6 +270,15 @@ def test_an_index_finds_the_frames_of_an_interval_also_after_merging():
     assert found[0].offset <= 60
     assert found[-1].end >= 80
     assert all(one.end == two.offset for one, two in zip(index.entries, index.entries[1:], strict=False))
+
+
+def test_a_merged_entry_reaches_back_to_the_start_of_its_longest_job():
+    index = FrameIndex(most=2)
+    index.add(Entry(0, 10, 0, 1, 5.0, 6.0))
+    index.add(Entry(10, 20, 1, 1, 1.0, 7.0))
+    index.add(Entry(20, 30, 2, 1, 7.0, 8.0))
+    assert index.entries[0] == Entry(0, 20, 0, 2, 1.0, 7.0)
+    assert index.between(2.0, 3.0) == [index.entries[0]]
 
 
 def test_a_long_job_is_found_in_an_interval_in_which_nothing_arrives():

@@ -128,6 +128,11 @@ def test_metrics_are_read_line_by_line(written):
         file.write(b'{"step": 2, "gra')
     assert [(point.step, point.loss, point.metrics) for point in follower.read()] == [(1, 2.0, {"accuracy": 0.5})]
     assert follower.read() == []
+    with (written.folder / "metrics.jsonl").open("ab") as file:
+        file.write(b"\n")
+    written.evaluate(3, 1.5, 1.0)
+    assert [point.step for point in follower.read()] == [3]
+    assert follower.damaged_lines == 1
 
 
 def test_a_damaged_line_is_left_out_and_counted(written):
@@ -200,9 +205,11 @@ def test_a_resumed_run_begins_again_with_another_epoch(written):
     run.refresh(0.0)
     before = run.epoch
     written.file.truncate(position.length)
+    written.writer._frames, written.arrivals = position.frames, 50
+    written.write(ROWS[51:])
     run.refresh(0.0)
     assert run.epoch != before
-    assert run.summary.trace.arrivals == 50
+    assert run.summary.trace.arrivals == len(ROWS) - 1
 
 
 def test_only_what_is_new_is_sent(written):
