@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from nowait import plots
 
     __version__: str
+    """The version of the installed package, such as "0.1.0"."""
 
 __all__ = [
     "ATA",

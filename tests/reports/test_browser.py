@@ -297,7 +297,7 @@ def test_the_timeline_shows_the_whole_run_with_the_straggler_first(page):
     page.choose("#timeline-chart select", "2")
     assert texts(page, "#timeline-chart .chart text[text-anchor=end]")[0].startswith("3 · ")
     kinds = "[...document.querySelectorAll('#timeline-chart .chart path.job')].map((job) => job.dataset.kind).sort()"
-    assert page.ask(kinds) == ["applied", "dropped"]
+    assert page.ask(kinds) == ["applied", "dropped", "open"]
     assert "dropped" in text(page, "#timeline-chart .key")
     assert float(x_ticks(page, "timeline")[-1]) == 150
 

@@ -32,7 +32,7 @@ def test_the_headline_is_the_speedup_over_the_synchronous_method():
     runs = {"slow": [a_run(SYNCHRONOUS, [8, 4, 2])], "fast": [a_run(ASYNCHRONOUS, [8, 2, 1])]}
     found = headline(runs, {})
     assert found.text == "2 × as fast as slow"
-    assert found.detail == "fast reached the loss with which slow ended (2) after 1 s; slow needed 2 s."
+    assert found.detail == "Fast reached the loss with which slow ended (2) after 1 s; slow needed 2 s."
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,14 @@ def test_the_headline_is_the_speedup_over_the_synchronous_method():
         {"a": [a_run(ASYNCHRONOUS, [8, 4])], "b": [a_run(ASYNCHRONOUS, [8, 2])]},
         {"a": [a_run(SYNCHRONOUS, [8, 4])], "b": [a_run(ASYNCHRONOUS, [8, 2], engine="processes")]},
         {"a": [a_run(SYNCHRONOUS, [8, 4])], "b": [a_run(ASYNCHRONOUS, [8, 2], advice=STILL_RUNNING)]},
+        {"a": [a_run(SYNCHRONOUS, [8, 7.99])], "b": [a_run(ASYNCHRONOUS, [8, 2])]},
     ],
-    ids=["no synchronous method", "virtual and real time", "still running"],
+    ids=["no synchronous method", "virtual and real time", "still running", "a baseline that hardly moved"],
 )
 def test_runs_that_cannot_be_compared_in_time_get_the_lowest_loss(runs):
     found = headline(runs, {})
     assert found.text == "Lowest loss: 2"
-    assert found.detail.startswith("b, after")
+    assert found.detail.startswith("B, after")
 
 
 def test_one_run_gets_its_loss_and_diverged_runs_a_word():
@@ -66,7 +67,7 @@ def test_a_sweep_gets_its_best_stepsize():
 
 def test_a_title_says_in_words_what_the_runs_have_in_common():
     first, second = a_run(ASYNCHRONOUS, [1]), a_run(SYNCHRONOUS, [1])
-    assert title_of([first.config], [2]) == "Asynchronous SGD, Noisy quadratic, dimension 4, 2 workers"
+    assert title_of([first.config], [2]) == "Asynchronous SGD: Noisy quadratic, dimension 4, 2 workers"
     assert title_of([first.config, second.config], [2, 3]) == "Noisy quadratic, dimension 4"
     assert title_of([{}], [0]) == "nowait report"
 

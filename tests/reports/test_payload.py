@@ -9,11 +9,11 @@ import pytest
 
 import nowait as nw
 from nowait.recording import History
-from nowait.recording.rows import OUTCOMES
 from nowait.reports import write_report
 from nowait.reports.curves import curves, thin
 from nowait.reports.payload import payload, summary
 from nowait.reports.tables import config_tables, flat
+from nowait.reports.timeline import KINDS
 from nowait.reports.work import choose_workers, delay_edges
 
 PROBLEM = nw.problems.NoisyQuadratic(dimension=4, sigma=0.1)
@@ -107,7 +107,7 @@ def test_a_run_without_evaluations_or_arrivals_is_reported_too(run, tmp_path):
     ]
     assert method["curves"]["time"] == {"x": [], "middle": []}
     assert sum(method["delays"]["counts"]) == 0
-    assert method["timeline"]["jobs"]["lane"] == []
+    assert {KINDS[kind] for kind in method["timeline"]["jobs"]["kind"]} == {"open"}
 
 
 # Delays, shares, timeline
@@ -158,8 +158,8 @@ def test_dropped_work_is_named_as_such():
     run = a_run(nw.RingmasterASGD(nw.Constant(0.1), max_delay=6))
     [method] = payload({"Ringmaster": [run]}, {}, minimum=0.0)["methods"]
     jobs = method["timeline"]["jobs"]
-    kinds = [OUTCOMES[code] for code in jobs["kind"]]
-    assert all((step == 0) == (kind == "dropped") for step, kind in zip(jobs["step"], kinds, strict=True))
+    kinds = [KINDS[code] for code in jobs["kind"]]
+    assert all((step > 0) == (kind == "applied") for step, kind in zip(jobs["step"], kinds, strict=True))
     assert kinds.count("dropped") == run.stats.dropped
     assert summary([run], 0.0)["dropped"] == run.stats.dropped > 0
 
@@ -189,6 +189,13 @@ def test_what_differs_between_runs_is_apart_from_what_does_not(run):
     assert "AsynchronousSGD" in differs
     assert ">0, 1</td>" in differs
     assert "Exponential" in same
+
+
+def test_the_differences_of_many_runs_have_a_row_per_run():
+    runs = {f"run {place}": [a_run(gradients=20 + place)] for place in range(5)}
+    differs, _ = config_tables(runs, None).split("Common to all runs")
+    assert re.findall(r'<th scope="row">([^<]*)</th>', differs) == list(runs)
+    assert '<td data-label="budget.gradients">24</td>' in differs
 
 
 # The page

@@ -7,7 +7,7 @@ import pytest
 
 import nowait as nw
 from nowait.reports.limits import Limits
-from nowait.reports.timeline import busy_seconds, events, timeline
+from nowait.reports.timeline import KINDS, busy_seconds, events, timeline
 from nowait.reports.work import mean_seconds
 
 PROBLEM = nw.problems.NoisyQuadratic(dimension=4, sigma=0.1)
@@ -35,7 +35,7 @@ def test_a_worker_that_delivered_nothing_is_the_first_lane(run):
 
 def test_few_jobs_are_all_kept(run):
     made = timeline(run.trace, mean_seconds([run]), LIMITS)
-    assert len(made["jobs"]["lane"]) == len(run.trace)
+    assert sum(KINDS[kind] != "open" for kind in made["jobs"]["kind"]) == len(run.trace)
     assert (made["bins"], made["detail"], made["exact"]) == (None, None, [True] * 4)
     assert made["end"] == run.trace.seconds
 
@@ -43,8 +43,9 @@ def test_few_jobs_are_all_kept(run):
 def test_of_many_jobs_the_stragglers_are_all_kept_and_columns_cover_the_whole_run(run):
     made = timeline(run.trace, mean_seconds([run]), FEW)
     assert made["exact"] == [True, False, False, False]
-    assert made["jobs"]["lane"].count(0) == np.sum(run.trace.worker == 2)
-    assert len(made["jobs"]["lane"]) <= 100 + 4
+    lanes = np.array(made["jobs"]["lane"])[np.array(made["jobs"]["kind"]) < KINDS.index("open")]
+    assert np.sum(lanes == 0) == np.sum(run.trace.worker == 2)
+    assert len(lanes) <= 100 + 4
     assert {name: np.shape(rows) for name, rows in made["bins"]["parts"].items()} == {
         "applied": (4, 50),
         "dropped": (4, 50),
@@ -92,3 +93,23 @@ def test_a_thousand_workers_and_twenty_runs_make_a_small_file(tmp_path):
     run = nw.simulate(PROBLEM, nw.AsynchronousSGD(nw.Constant(1e-3)), speeds, gradients=20_000, progress=False)
     assert nw.report({"one": run}, tmp_path / "one.html").stat().st_size < 400_000
     assert nw.report({f"run {place}": run for place in range(20)}, tmp_path / "all.html").stat().st_size < 1_200_000
+
+
+def open_jobs(run):
+    made = timeline(run.trace, mean_seconds([run]), LIMITS)
+    jobs = [made["jobs"][name] for name in ("lane", "kind", "started", "time")]
+    return {made["lanes"][lane]["name"]: span for lane, kind, *span in zip(*jobs, strict=True) if KINDS[kind] == "open"}
+
+
+def test_a_straggler_that_was_computing_when_the_run_ended_has_an_open_bar():
+    speeds = nw.speeds.Fixed([1.0, 1.0, 40.0, 1e6])
+    run = nw.simulate(PROBLEM, nw.AsynchronousSGD(nw.Constant(0.1)), speeds, seconds=100.5, progress=False)
+    assert open_jobs(run) == {2: [80, 100.5], 3: [0, 100.5]}
+
+
+def test_a_worker_that_was_lost_has_no_open_bar_and_one_that_joined_has_it_from_then():
+    speeds = nw.speeds.Fixed([1.0, 50.0, 50.0])
+    faults = nw.speeds.Faults([(5.0, "leave", 1), (7.0, "join", 2)])
+    method = nw.AsynchronousSGD(nw.Constant(0.1))
+    run = nw.simulate(PROBLEM, method, speeds, seconds=40.5, faults=faults, progress=False)
+    assert open_jobs(run) == {2: [7, 40.5]}

@@ -1,8 +1,7 @@
-"""The live view of a run on a terminal: steps per second, loss, delays, and what each worker does."""
+"""The live view of a run, on a terminal or in a notebook: steps per second, loss, delays, and what each worker does."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 
 from nowait.core import Server
 from nowait.engines.budget import Budget
-from nowait.engines.progress import is_on_terminal
+from nowait.engines.screens import Screen, is_watched, open_screen
 from nowait.recording import TraceRecorder
 from nowait.recording.phases import PHASES
 from nowait.recording.worker_stats import WorkerStats
@@ -43,33 +42,26 @@ class WorkerView:
 
 @final
 class LiveView:
-    """A context manager that shows the view if ``shown``; None shows it if standard error is a terminal."""
+    """A context manager that shows the view if ``shown``; None shows it on a terminal and in a notebook."""
 
     def __init__(self, title: str, budget: Budget, recorder: TraceRecorder, shown: bool | None) -> None:
         self._title = title
         self._budget = budget
         self._recorder = recorder
-        self.shown = is_on_terminal() if shown is None else shown
-        self._live: Any = None
+        self.shown = is_watched() if shown is None else shown
+        self._screen: Screen | None = None
         self._last = (0.0, 0)
 
     def __enter__(self) -> Self:
         if self.shown:
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(
-                console=Console(stderr=True, markup=False, emoji=False), auto_refresh=False, transient=True
-            )
-            self._live.start()
+            self._screen = open_screen()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            with contextlib.suppress(OSError):  # the terminal was closed
-                self._live.stop()
+        if self._screen is not None:
+            self._screen.close()
 
     def update(
         self,
@@ -79,10 +71,10 @@ class LiveView:
         metrics: Mapping[str, float] | None = None,
     ) -> None:
         """Redraw the view. If the terminal was closed, stop drawing; the run continues."""
-        if self._live is None:
+        if self._screen is None:
             return
         try:
-            self._live.update(self._drawn(server, loss, list(workers), metrics), refresh=True)
+            self._screen.show(self._drawn(server, loss, list(workers), metrics))
         except OSError:
             self.shown = False
 

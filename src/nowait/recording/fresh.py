@@ -13,7 +13,9 @@ def fresh_folder(base: str | Path) -> Path:
     Use it where the same code runs several times, such as a notebook cell: every run gets a folder of its own. Two
     processes that call it at the same time get different folders.
 
-    >>> run = nw.train(problem, method, workers=4, steps=1000, folder=nw.fresh_folder("runs/mine"))  # doctest: +SKIP
+    >>> run = nw.train(
+    ...     problem, method, workers=4, steps=1000, folder=nw.fresh_folder("runs/mine")
+    ... )  # doctest: +SKIP
     """
     first = Path(base)
     if not first.name or first.name == "..":

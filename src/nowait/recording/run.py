@@ -49,19 +49,29 @@ class Stats:
     """The totals of a run. ``seconds`` is virtual in a simulation; ``wall_seconds`` is how long the call took."""
 
     steps: int
+    """Steps that the server made."""
     gradients: int
+    """Valid gradients that arrived: applied, held or dropped."""
     dropped: int
+    """Valid gradients that the method did not use."""
     rejected: int
+    """Gradients that were not finite, or of a wrong size or type; not counted in ``gradients``."""
     late: int
+    """Gradients whose ticket had been cancelled; not counted in ``gradients``."""
     lost: int
+    """Tickets lost with workers that left or died."""
     cancelled: int
+    """Tickets that the method cancelled."""
     seconds: float
+    """How long the run took; virtual in a simulation."""
     wall_seconds: float
+    """How long the call took."""
     work_share: Floats
     """Each worker's share of the valid gradients, by worker number."""
     engine: str
     """What computed the run: "compiled" or "reference" (the two simulators), "processes", "ray" or "replay"."""
     diverged: bool
+    """True if params, gradients or the loss were not finite, or the loss grew by a factor of 10²⁰."""
     advice: str = ""
     """What to do if the run did not go well; else empty."""
     interrupted: bool = False
@@ -105,9 +115,11 @@ class Run:
     last: Vector
     """x_K, the iterate after the last step, whatever the output rule."""
     trace: Trace
+    """Every arrival and other event, in order."""
     history: History
     """Losses of iterates x_k, never of the output rule's answer."""
     stats: Stats
+    """The totals: steps, gradients, seconds and each worker's share."""
     config: dict[str, Any] = field(default_factory=dict)
     """What was run, as text and numbers."""
     problem: Any = field(default=None, repr=False)
@@ -158,6 +170,11 @@ class Run:
         stats = asdict(self.stats) | {"work_share": self.stats.work_share.tolist()}
         more = {"evaluations": len(self.history), FILES: {PARAMS: contents._asdict()}}
         write_json(folder / STATS, sealed(stats | more))
+
+    def _repr_html_(self) -> str:
+        from nowait.recording.notebook import html_of_run
+
+        return html_of_run(self)
 
     @property
     def _loss_step(self) -> str:

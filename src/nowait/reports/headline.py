@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nowait.html.numbers import shown
 from nowait.recording import Run, Sweep
 from nowait.recording.until import until
-from nowait.reports.numbers import shown
 from nowait.reports.states import is_running
 
+LEAST_PROGRESS = 0.05
+"""A baseline that made less than this share of the best method's progress is no measure of speed."""
 SIMULATED = ("compiled", "reference", "replay")
 
 
@@ -32,7 +34,8 @@ def headline(runs: Mapping[str, Sequence[Run]], sweeps: Mapping[str, Sweep]) -> 
     steady = {name: entry for name, entry in evaluated.items() if math.isfinite(_final(entry))}
     if not steady:
         return Headline("Every run diverged", "Try smaller stepsizes.")
-    return (_speedup(steady) if _are_comparable(evaluated) else None) or _lowest(steady, len(evaluated))
+    found = (_speedup(steady) if _are_comparable(evaluated) else None) or _lowest(steady, len(evaluated))
+    return found._replace(detail=found.detail[:1].upper() + found.detail[1:])
 
 
 def _speedup(runs: Mapping[str, Sequence[Run]]) -> Headline | None:
@@ -45,7 +48,8 @@ def _speedup(runs: Mapping[str, Sequence[Run]]) -> Headline | None:
     needed = _seconds_to(runs[baseline], target)
     times = {name: _seconds_to(entry, target) for name, entry in runs.items() if name != baseline}
     best = min(times, key=lambda name: times[name])
-    if not 0 < times[best] < needed < math.inf:
+    made, most = _progress(runs[baseline]), max(_progress(runs[name]) for name in runs)
+    if not 0 < times[best] < needed < math.inf or made < LEAST_PROGRESS * most:
         return None
     detail = (
         f"{best} reached the loss with which {baseline} ended ({shown(target)}) after {shown(times[best])} s; "
@@ -92,6 +96,11 @@ def _are_comparable(runs: Mapping[str, Sequence[Run]]) -> bool:
 def _is_synchronous(run: Run) -> bool:
     """Return True if every gradient was fresh and steps used several of them, as with minibatch SGD."""
     return 0 < run.stats.steps < run.stats.gradients and int(run.trace.delay.max(initial=1)) == 1
+
+
+def _progress(runs: Sequence[Run]) -> float:
+    """Return by how much the loss fell, the median over runs."""
+    return float(np.median([run.history.loss[0] for run in runs])) - _final(runs)
 
 
 def _final(runs: Sequence[Run]) -> float:

@@ -9,12 +9,12 @@ from string import Template
 from typing import Any
 
 from nowait.core import checks
+from nowait.html.numbers import shown
 from nowait.recording import Run, Sweep
 from nowait.recording.files import replace_file
 from nowait.reports.charts import asset, chart_script, chart_style, json_for_page
 from nowait.reports.entries import Entries, Entry, checked_entries
 from nowait.reports.headline import headline as headline_of
-from nowait.reports.numbers import shown
 from nowait.reports.payload import payload
 from nowait.reports.tables import config_tables, environment_table, predictions_table, summary_table
 from nowait.reports.words import title_of
@@ -36,12 +36,19 @@ def write_report(
 ) -> Path:
     """Write one HTML file with curves, delays, timelines and tables of named runs; return its path.
 
-    A name with several runs (seeds) is drawn as their median, with a band from the lowest to the highest. Sweeps are
-    drawn as loss against stepsize. A run, a list of runs or a sweep without names is named by what was run. ``title``,
-    ``headline`` and ``subtitle`` are made from the runs if they are None. ``minimum`` is F*, which is subtracted from
-    losses. ``notes`` are sentences on the result, ``predictions`` are rows (what, predicted, measured). ``config`` is
-    shown as a table; with None each run's own configuration is shown. The file is self-contained: it loads nothing
-    over the network.
+    <<<<<<< HEAD
+        A name with several runs (seeds) is drawn as their median, with a band from the lowest to the highest. Sweeps are
+        drawn as loss against stepsize. A run, a list of runs or a sweep without names is named by what was run. ``title``,
+        ``headline`` and ``subtitle`` are made from the runs if they are None. ``minimum`` is F*, which is subtracted from
+        losses. ``notes`` are sentences on the result, ``predictions`` are rows (what, predicted, measured). ``config`` is
+        shown as a table; with None each run's own configuration is shown. The file is self-contained: it loads nothing
+        over the network.
+    =======
+        ``title`` is the heading of the page. A name with several runs (seeds) is drawn as their median, with a band from
+        the lowest to the highest. ``minimum`` is F*, which is subtracted from losses. ``notes`` are sentences at the top,
+        ``predictions`` are rows (what, predicted, measured). ``config`` is shown as a table; with None each run's own
+        configuration is shown. The file is self-contained: it loads nothing over the network.
+    >>>>>>> main
     """
     entries = checked_entries(runs)
     minimum = checks.finite(minimum, "minimum", "errors are losses minus it")

@@ -9,13 +9,12 @@ import numpy as np
 
 from nowait.core.types import Integers
 from nowait.recording import Run, Sweep
-from nowait.recording.rows import OUTCOMES
 from nowait.reports import work
 from nowait.reports.curves import curves, errors
 from nowait.reports.limits import Limits
 from nowait.reports.states import state_words
 from nowait.reports.sweeps import sweep_payload
-from nowait.reports.timeline import events, timeline
+from nowait.reports.timeline import KINDS, events, timeline
 
 NamedRuns = Mapping[str, list[Run]]
 
@@ -27,7 +26,7 @@ def payload(runs: NamedRuns, sweeps: Mapping[str, Sweep], minimum: float) -> dic
     return {
         "minimum": minimum,
         "edges": edges.tolist(),
-        "outcomes": [outcome.value for outcome in OUTCOMES],
+        "outcomes": KINDS,
         "methods": [_method(name, entry, minimum, edges, limits) for name, entry in runs.items()],
         "sweeps": [sweep_payload(name, sweep, minimum) for name, sweep in sweeps.items()],
     }

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from nowait.core.types import Floats
+from nowait.html.numbers import compact
 from nowait.recording import Sweep
 from nowait.reports.curves import AXES, thin
-from nowait.reports.numbers import compact
 from nowait.reports.words import in_words
 
 MOST_STEPSIZES = 60

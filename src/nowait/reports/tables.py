@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from nowait.html.numbers import shown
 from nowait.recording import Run
-from nowait.reports.numbers import shown
 from nowait.reports.payload import NamedRuns, summary
 from nowait.reports.states import state_words
 
+MOST_COLUMNS = 4
 LONGEST_TEXT = 160
 LONGEST_LIST = 8
 """Longer lists of numbers are shown as a range."""
@@ -65,18 +66,33 @@ def config_tables(runs: NamedRuns, config: Mapping[str, Any] | None) -> str:
     shared = [[key, values[key][0]] for key in keys if key not in differing and values[key][0] != NONE]
     parts = []
     if differing:
-        rows = [[key, *values[key]] for key in differing]
-        parts += ["<h3>Differences</h3>", table(["entry", *columns], rows, kind="cards")]
+        parts += ["<h3>Differences</h3>", _differences({key: values[key] for key in differing}, list(columns))]
     if shared:
         heading = "<h3>Common to all runs</h3>" if differing else ""
         parts += [heading, table(["entry", "value"], shared, kind="")]
     return "\n".join(parts)
 
 
+def _differences(values: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
+    """Return a column per run if there are few, otherwise a row per run."""
+    if len(names) <= MOST_COLUMNS:
+        return table(["entry", *names], [[key, *row] for key, row in values.items()], kind="cards")
+    rows = [[name, *(row[place] for row in values.values())] for place, name in enumerate(names)]
+    return table(["run", *values], rows, kind="cards sortable")
+
+
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Flatten nested dictionaries, with dotted keys; a ``type`` entry becomes the value of its dictionary's key.
 
-    >>> flat({"method": {"type": "MinibatchSGD", "stepsize": {"type": "Constant", "gamma": 0.5}}, "seed": 1})
+    >>> flat(
+    ...     {
+    ...         "method": {
+    ...             "type": "MinibatchSGD",
+    ...             "stepsize": {"type": "Constant", "gamma": 0.5},
+    ...         },
+    ...         "seed": 1,
+    ...     }
+    ... )
     {'method': 'MinibatchSGD', 'method.stepsize': 'Constant', 'method.stepsize.gamma': '0.5', 'seed': '1'}
     """
     entries: dict[str, str] = {}

@@ -12,14 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core import Resumed, WorkerJoined, WorkerLost
 from nowait.core.types import Floats, Integers
+from nowait.html.numbers import compact, shown
 from nowait.recording import Trace
-from nowait.recording.rows import OUTCOMES
+from nowait.recording.rows import EVENT_KINDS, OUTCOMES
 from nowait.reports.limits import Limits
-from nowait.reports.numbers import compact, shown
 from nowait.reports.work import choose_workers
 
 Rows = NDArray[np.void]
+KINDS = (*(outcome.value for outcome in OUTCOMES), "open")
+"""What a bar can be: an outcome, or open: the time since a worker's last arrival until the end of the run."""
+LEAST_OPEN = 0.02
+"""Open bars shorter than this share of the run are left out: such workers have just delivered."""
+EVENTS = {EVENT_KINDS.index(WorkerJoined): "join", EVENT_KINDS.index(WorkerLost): "death"}
+EVENTS |= {EVENT_KINDS.index(Resumed): "resume"}
 PINNED = 3
 """The most lanes that are marked as stragglers."""
 SLOW = 2.0
@@ -43,7 +50,7 @@ def timeline(trace: Trace, seconds: Floats, limits: Limits) -> dict[str, Any]:
         "end": end,
         "exact": exact.tolist(),
         "detail": detail,
-        "jobs": _jobs(rows[kept], lane_of[kept]),
+        "jobs": _jobs(*_with_open_jobs(rows[kept], lane_of[kept], _last_arrivals(trace, rows, workers), end)),
         "num_workers": len(seconds),
         "bins": None if exact.all() else _bins(rows, lane_of, len(workers), (start, end), limits.columns),
     }
@@ -84,6 +91,28 @@ def _kept_jobs(
     until = float(rows["time"][first])
     kept = exact[lane_of] | (rows["started"] <= until)  # every worker has one job at a time
     return exact, kept, [float(rows["started"].min()), until]
+
+
+def _last_arrivals(trace: Trace, rows: Rows, workers: Integers) -> Floats:
+    """Return when each lane's last gradient arrived, or when its worker joined; NaN if the worker is lost."""
+    last = np.full(
+        int(max([*workers, *trace.events["worker"], -1])) + 1, float(trace.arrivals["started"].min(initial=0.0))
+    )
+    np.maximum.at(last, rows["worker"], rows["time"])
+    for _, kind, worker, time in trace.events.tolist():
+        if EVENTS.get(kind) == "death":
+            last[worker] = np.nan
+        elif EVENTS.get(kind) == "join":
+            last[worker] = np.fmax(last[worker], time)
+    return last[workers]
+
+
+def _with_open_jobs(rows: Rows, lane_of: Integers, since: Floats, end: float) -> tuple[Rows, Integers]:
+    """Add a bar from its last arrival to the end of the run for each lane from which nothing came for long."""
+    lanes = np.flatnonzero(end - since > LEAST_OPEN * end)
+    added = np.zeros(len(lanes), rows.dtype)
+    added["started"], added["time"], added["outcome"] = since[lanes], end, KINDS.index("open")
+    return np.concatenate([rows, added]), np.concatenate([lane_of, lanes])
 
 
 def _jobs(rows: Rows, lane_of: Integers) -> dict[str, list[Any]]:
@@ -144,11 +173,10 @@ def _delays(
 
 def events(traces: Sequence[Trace], most: int = 300) -> list[list[Any]]:
     """Return joins, deaths and resumes of the first trace as [time, kind, worker], at most ``most``."""
-    kinds = {0: "join", 1: "death", 3: "resume"}
-    found = traces[0].events[np.isin(traces[0].events["kind"], list(kinds))]
+    found = traces[0].events[np.isin(traces[0].events["kind"], list(EVENTS))]
     found = found[np.linspace(0, len(found) - 1, min(most, len(found))).round().astype(np.int64)]
     times = compact(found["time"].tolist())
     return [
-        [time, kinds[kind], worker]
+        [time, EVENTS[kind], worker]
         for time, kind, worker in zip(times, found["kind"].tolist(), found["worker"].tolist(), strict=True)
     ]

@@ -22,7 +22,9 @@ def in_words(name: str) -> str:
 def problem_in_words(text: str) -> str:
     """Return the ``repr`` of a problem in words, with its size.
 
-    >>> problem_in_words("LeastSquares(10000 dense rows, dimension 400, batch_size=1, l2=0.0)")
+    >>> problem_in_words(
+    ...     "LeastSquares(10000 dense rows, dimension 400, batch_size=1, l2=0.0)"
+    ... )
     'Least squares, 10,000 × 400'
     >>> problem_in_words("NoisyQuadratic(dimension=4, L=1.0, mu=0.1)")
     'Noisy quadratic, dimension 4'
@@ -56,16 +58,16 @@ def title_of(configs: Iterable[dict[str, Any]], workers: Iterable[int]) -> str:
     configs, counts = list(configs), set(workers)
     problems = {problem_in_words(str(config["problem"])) for config in configs if config.get("problem")}
     methods = {_method(config) for config in configs} - {""}
+    method = in_words(min(methods)) if len(methods) == 1 else ""
     parts = []
-    if len(methods) == 1:
-        parts.append(in_words(min(methods)))
     if len(problems) == 1:
         parts.append(min(problems))
     elif problems:
         parts.append(f"{len(problems)} problems")
     if len(counts) == 1 and (count := min(counts)):
         parts.append(f"{count:,} worker{'s' if count > 1 else ''}")
-    return ", ".join(parts) or "nowait report"
+    title = ", ".join(parts)
+    return f"{method}: {title}" if method and title else method or title or "nowait report"
 
 
 def _method(config: dict[str, Any]) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from nowait.core.types import Floats, Integers
+from nowait.html.numbers import compact
 from nowait.recording import Run
 from nowait.recording.rows import OUTCOMES
-from nowait.reports.numbers import compact
 
 MOST_BINS = 40
 VALID = [code for code, outcome in enumerate(OUTCOMES) if outcome.value in ("applied", "held", "dropped")]
@@ -20,7 +20,8 @@ def mean_seconds(runs: Sequence[Run]) -> Floats:
     """Return the mean seconds from start to arrival, by worker number; infinite for a worker without arrivals."""
     worker = np.concatenate([run.trace.worker for run in runs])
     taken = np.concatenate([run.trace.time - run.trace.started for run in runs])
-    known = max((int(run.trace.initial_workers.max(initial=-1)) + 1 for run in runs), default=0)
+    ever = [numbers for run in runs for numbers in (run.trace.initial_workers, run.trace.events["worker"])]
+    known = max((int(numbers.max(initial=-1)) + 1 for numbers in ever), default=0)
     jobs = np.bincount(worker, minlength=known)
     total = np.bincount(worker, weights=taken, minlength=known)
     mean: Floats = np.divide(total, jobs, out=np.full(len(jobs), np.inf), where=jobs > 0)

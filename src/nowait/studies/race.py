@@ -38,17 +38,21 @@ class Race:
     """The result of ``nw.race``."""
 
     problem: str
+    """A description of the problem."""
     engine: str
+    """"simulate", "processes" or "ray"."""
     seconds: float
     """The time that every method had, virtual in a simulation."""
     runs: dict[str, list[Run]]
     """One run for every seed, by method."""
     tunings: dict[str, Sweep]
+    """How the stepsize of each method was tuned: a sweep in virtual time, by method."""
     speedup: Speedup
     """The speedup that the workers' speeds predict."""
     minimum: float | None
     """F*; None if it is not known."""
     config: dict[str, Any] = field(default_factory=dict)
+    """What was run, as text and numbers."""
     interrupted: bool = False
     """True if a signal ended the race early."""
     answers: dict[str, list[float]] = field(default_factory=dict)
@@ -94,6 +98,11 @@ class Race:
                 figure.savefig(target / f"race.{ending}", dpi=150)
             self.report(target / "report.html")
         return target
+
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_race
+
+        return html_of_race(self)
 
     @classmethod
     def load(cls, folder: str | Path) -> Race:
@@ -157,8 +166,10 @@ def race(
     a probe measures. ``"simulate"`` needs ``speeds``. Every method gets ``seconds``, or the time the workers need for
     this many ``gradients`` (32,000 by default). There is a run for each of the ``seeds``; a number n means 0 to n − 1.
     With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
-    ``tell`` is called with a sentence at every stage. ``log`` is a function that is called with the name of every run
-    and returns its callbacks: ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
+    ``probe_seconds`` is how long compute times are measured before a race with real workers, at least. ``labels`` are
+    kept in the configuration of every run. ``tell`` is called with a sentence at every stage; ``progress`` None shows a
+    live view on a terminal. ``log`` is a function that is called with the name of every run and returns its callbacks:
+    ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
 
     For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
     others lie beyond its end or around the best one. These runs get half the time of the race, and a seed that is not
@@ -170,7 +181,12 @@ def race(
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
-    >>> found = race(problem, engine="simulate", speeds=nw.speeds.Fixed([1.0, 1.0, 9.0]), gradients=2_000)
+    >>> found = race(
+    ...     problem,
+    ...     engine="simulate",
+    ...     speeds=nw.speeds.Fixed([1.0, 1.0, 9.0]),
+    ...     gradients=2_000,
+    ... )
     >>> [row.method for row in found.rows if row.steps > 1_500]
     ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
     """

@@ -165,10 +165,10 @@ const total = (counts) => counts.reduce((sum, count) => sum + count, 0);
 
 function countCell(counts, bin) {
   const all = total(counts);
-  return { value: whole(counts[bin]), range: all ? `${shown((100 * counts[bin]) / all)} %` : "" };
+  return { value: whole(counts[bin]), range: all ? `${shown((100 * counts[bin]) / all)} %` : "none" };
 }
 
 function totalCells(series) {
   return Object.fromEntries(series.map(({ name, counts, longest }) =>
-    [name, { value: whole(total(counts)), range: longest ? `longest ${whole(longest)}` : "" }]));
+    [name, { value: whole(total(counts)), range: longest ? `longest ${whole(longest)}` : "none" }]));
 }

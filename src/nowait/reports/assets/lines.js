@@ -258,7 +258,7 @@ function nearestSeries(series, y, place, pixelY) {
 function cellAt(each, place) {
   const last = each.x.length - 1;
   if (last < 0) return { value: "not evaluated" };
-  if (place > each.x[last]) return { value: lastValue(each), range: each.off ? "" : each.ended ?? "ended" };
+  if (place > each.x[last]) return each.off ? lastCell(each) : { ...lastCell(each), value: endedValue(each) };
   const top = each.tops && each.tops.find((entry) => entry.x === place);
   if (top) return { value: top.text };
   const at = (values) => shown(between(each.x, values, place));
@@ -270,8 +270,16 @@ function lastValue(each) {
   return each.off ? each.note || "diverged" : shown(each.y.at(-1));
 }
 
+const endedValue = (each) => `${lastValue(each)} (${each.ended ?? "ended"})`;
+
+/* A series with a band always has a range, so that rows keep their height. */
+function lastCell(each) {
+  const band = each.low && each.low.length ? `${shown(each.low.at(-1))} to ${shown(each.high.at(-1))}` : "";
+  return { value: each.last ?? lastValue(each), range: each.last || each.off ? "" : band };
+}
+
 function lastCells(series) {
-  return Object.fromEntries(series.map((each) => [each.name, { value: each.last ?? lastValue(each) }]));
+  return Object.fromEntries(series.map((each) => [each.name, lastCell(each)]));
 }
 
 function lineRows({ xTitle, yTitle }, series) {

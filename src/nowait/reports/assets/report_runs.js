@@ -91,7 +91,7 @@ function timelineOptions(place) {
   if (method.runs > 1) notes.push(`The first of ${method.runs} runs.`);
   if (bins)
     notes.push("Where there are too many jobs to draw, the height of a bar is the share of the time spent computing.");
-  notes.push("Jobs that did not arrive (cancelled, lost, or running when the run ended) have no bar.");
+  notes.push("Jobs that were cancelled or lost during the run have no bar.");
   return {
     lanes, start, end, exact, detail, bins,
     jobs: { ...jobs, kind },
@@ -116,13 +116,15 @@ function drawTimeline() {
 }
 
 function jobRows(jobs, kind, index) {
+  const started = `${shown(jobs.started[index], 4)} s`;
+  if (kind[index] === "open") return [["no gradient after", started], ["the run ended at", `${shown(jobs.time[index], 4)} s`]];
   return [
     ["job", whole(jobs.job[index])],
     ["outcome", kind[index]],
     ["version", whole(jobs.version[index])],
     ["delay", whole(jobs.delay[index])],
     ["step", jobs.step[index] ? whole(jobs.step[index]) : "none"],
-    ["started", `${shown(jobs.started[index], 4)} s`],
+    ["started", started],
     ["arrived", `${shown(jobs.time[index], 4)} s`],
     ["computed", `${shown(jobs.compute_seconds[index], 4)} s`],
   ];

@@ -19,6 +19,7 @@ const OUTCOME_WORDS = {
   dropped: "dropped: not used",
   late: "late: arrived after its ticket was cancelled",
   rejected: "rejected: not a finite vector of the right size",
+  open: "nothing arrived any more: running at the end, cancelled or lost",
 };
 const TIMELINE_DEFAULTS = {
   lanes: [], start: 0, end: 1, jobs: { lane: [], started: [], time: [], kind: [] }, exact: [], detail: null, bins: null, fine: null,
@@ -104,6 +105,10 @@ function timelineSpec(options, state, left, zoom, readout) {
 
 // Targets: what is drawn, ordered by lane and time. {lane, from, to, job, parts: [[kind, part of the height], ...]}
 
+function jobTarget(jobs, lane, job) {
+  return { lane, from: jobs.started[job], to: jobs.time[job], job, parts: [[jobs.kind[job], 1]] };
+}
+
 const isExact = ({ exact, detail, bins }, lane, range) =>
   !bins || exact[lane] || (detail !== null && range[0] >= detail[0] && range[1] <= detail[1]);
 
@@ -113,11 +118,14 @@ function laneTargets(options, range) {
   let next = 0;
   for (let lane = 0; lane < lanes.length; lane += 1) {
     const exact = isExact(options, lane, range);
+    const mine = [];
     for (; next < jobs.lane.length && jobs.lane[next] === lane; next += 1) {
       const inside = jobs.started[next] <= range[1] && jobs.time[next] >= range[0];
-      if (exact && inside) targets.push({ lane, from: jobs.started[next], to: jobs.time[next], job: next, parts: [[jobs.kind[next], 1]] });
+      const drawn = inside && (exact || jobs.kind[next] === "open");
+      if (drawn) mine.push(jobTarget(jobs, lane, next));
     }
     if (!exact) targets.push(...binTargets(options, lane, range));
+    targets.push(...mine);
   }
   return targets;
 }
