@@ -36,19 +36,12 @@ def write_report(
 ) -> Path:
     """Write one HTML file with curves, delays, timelines and tables of named runs; return its path.
 
-    <<<<<<< HEAD
-        A name with several runs (seeds) is drawn as their median, with a band from the lowest to the highest. Sweeps are
-        drawn as loss against stepsize. A run, a list of runs or a sweep without names is named by what was run. ``title``,
-        ``headline`` and ``subtitle`` are made from the runs if they are None. ``minimum`` is F*, which is subtracted from
-        losses. ``notes`` are sentences on the result, ``predictions`` are rows (what, predicted, measured). ``config`` is
-        shown as a table; with None each run's own configuration is shown. The file is self-contained: it loads nothing
-        over the network.
-    =======
-        ``title`` is the heading of the page. A name with several runs (seeds) is drawn as their median, with a band from
-        the lowest to the highest. ``minimum`` is F*, which is subtracted from losses. ``notes`` are sentences at the top,
-        ``predictions`` are rows (what, predicted, measured). ``config`` is shown as a table; with None each run's own
-        configuration is shown. The file is self-contained: it loads nothing over the network.
-    >>>>>>> main
+    A name with several runs (seeds) is drawn as their median, with a band from the lowest to the highest. Sweeps are
+    drawn as loss against stepsize. A run, a list of runs or a sweep without names is named by what was run. ``title``
+    (the heading of the page), ``headline`` and ``subtitle`` are made from the runs if they are None. ``minimum`` is F*,
+    which is subtracted from losses. ``notes`` are sentences on the result, ``predictions`` are rows (what, predicted,
+    measured). ``config`` is shown as a table; with None each run's own configuration is shown. The file is
+    self-contained: it loads nothing over the network.
     """
     entries = checked_entries(runs)
     minimum = checks.finite(minimum, "minimum", "errors are losses minus it")
