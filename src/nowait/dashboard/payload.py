@@ -25,9 +25,9 @@ from nowait.dashboard.timeline import (
     stretch_of_jobs,
 )
 from nowait.dashboard.workers import WorkerRow, straggler_of
+from nowait.html.numbers import compact
 from nowait.recording.phases import PHASES
 from nowait.recording.unfinished import FolderState
-from nowait.reports.numbers import compact
 
 MOST_WORKERS = 60
 """Workers in the table: of more, the slowest."""
