@@ -124,6 +124,9 @@ class Everything(Bare):
     def full_gradient(self, point):
         return point - 1.0
 
+    def gradient_of_worker(self, point, worker):
+        return point - 1.0
+
     def losses_at(self, points):
         return [self.loss(point) for point in points]
 
@@ -157,6 +160,7 @@ WITHHELD = {
     "num_statistics": "some wrappers refuse statistics",
     "statistics_momentum": "some wrappers refuse statistics",
     "full_gradient": "it is not the mean of what workers send",
+    "gradient_of_worker": "it is not the mean of what a worker sends",
     "compiled_data": "compiled code would compute gradients of the wrapped problem",
 }
 """The capabilities that wrappers do not pass on, and why. All others they have if the wrapped problem has them."""
@@ -201,6 +205,7 @@ def test_a_problem_without_optional_members_gets_the_defaults():
         "minimum",
         "constants",
         "full_gradient",
+        "gradient_of_worker",
         "losses_at",
         "compiled_data",
     ]

@@ -159,3 +159,18 @@ def test_a_loss_that_is_no_number_is_told():
 
     with pytest.raises(ValueError, match="NoLoss has a loss of nan near x_0"):
         estimate(NoLoss())
+
+
+def test_g_is_the_root_of_the_second_moment():
+    problem = nw.problems.NoisyQuadratic(dimension=10, L=1.0, mu=1.0, sigma=0.5, distance=2.0)
+    found = estimate(problem, descent=0)
+    exact = float(np.sqrt(np.sum(problem.full_gradient(problem.initial()) ** 2) + 0.25))
+    assert pytest.approx(exact, abs=4 * found.G.error) == found.G
+    assert 0 < found.G.error < 0.05
+
+
+def test_zeta_is_exact_where_the_gradients_of_workers_are():
+    problem = nw.problems.NoisyQuadratic(dimension=4, sigma=3.0).split(4, by="sorted", zeta=0.7)
+    found = estimate(problem, workers=4)
+    assert float(found.zeta) == pytest.approx(0.7)
+    assert found.zeta.error == 0

@@ -149,6 +149,8 @@ class Capabilities:
     """``constants()`` returns the ``nowait.theory.Constants`` of the objective."""
     full_gradient: Callable[[Vector], Vector] | None
     """``full_gradient(point)`` is the gradient of ``loss``; the gradients of workers are unbiased estimates of it."""
+    gradient_of_worker: Callable[[Vector, int], Vector] | None
+    """``gradient_of_worker(point, worker)`` is what the gradients of a worker are unbiased estimates of, exactly."""
     losses_at: Callable[[Any], Any] | None
     """``losses_at(points)`` is the loss of every row of a matrix, in one pass over the data."""
     compiled_data: Callable[[], Any] | None
@@ -206,6 +208,7 @@ class Capabilities:
             minimum=_method(problem, "minimum"),
             constants=_method(problem, "constants"),
             full_gradient=_method(problem, "full_gradient"),
+            gradient_of_worker=_method(problem, "gradient_of_worker"),
             losses_at=_method(problem, "losses_at"),
             compiled_data=_compiled_data(problem),
         )

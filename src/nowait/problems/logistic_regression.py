@@ -9,13 +9,22 @@ from typing import Any, Self, final
 import numpy as np
 
 from nowait.core import checks
-from nowait.core.types import Vector
+from nowait.core.types import Floats, Vector
 from nowait.numerics.compiled import kernels
 from nowait.problems.libsvm import read_libsvm
 from nowait.problems.linear_model import LinearModel
 from nowait.problems.matrix import full_kernels
+from nowait.problems.rows import scale_rows
 from nowait.theory import Constants
 
+MOST_NEWTON = 2_000
+"""Up to this many features the minimum is computed by Newton's method."""
+MOST_STEPS, SHORTEST = 200, 1e-10
+"""Newton steps at most, and the smallest share of one that is tried."""
+SMALL, LONG, TINY = 1e-9, 1e-3, 1e-6
+"""A step longer than 1e-3 of its point, where the gradient is below 1e-9 of the first: there is no minimum.
+
+Below 1e-15 of the first gradient, Newton's method ends."""
 STEEPEST = 3 * 3**0.5 / 8
 """The largest derivative of t²/(1 + t²), at t = 1/√3."""
 
@@ -76,24 +85,52 @@ class LogisticRegression(LogisticModel):
         return replace(bare, L=(bare.L or 0.0) + self.l2, mu=self.l2, G=bare.G if self.l2 == 0 else None)
 
     def _solve(self) -> Vector:
-        """L-BFGS, then Newton steps while they lower the loss, for full precision where the Hessian is regular."""
-        found = self.descend()
-        for _ in range(5):
-            better = found - self._newton_direction(found)
-            if not self.loss(better) < self.loss(found):
-                break
-            found = better
+        """Newton's method, or L-BFGS if there are many features; warn if the loss has no minimiser."""
+        found, runs_away = (self.descend(), False) if self.dimension > MOST_NEWTON else self._newton()
+        if self.l2 == 0 and (runs_away or bool((self.targets * (self.features @ found) > 0).all())):
+            self.warn_of_no_minimiser()
         solution: Vector = found.astype(self.targets.dtype)
         return solution
 
-    def _newton_direction(self, point: Vector) -> Vector:
+    def _newton(self) -> tuple[Floats, bool]:
+        """Return where Newton's method ends, started at zero, and True if it moved on with a vanishing gradient.
+
+        Near a minimum, steps become short as soon as the gradient is small. Along a direction without a minimum the
+        loss decreases like exp(−t), and every step is about as long as the one before.
+        """
+        found, runs_away = np.zeros(self.dimension), False
+        loss, gradient = self.loss(found), self.full_gradient(found)
+        small = SMALL * float(np.linalg.norm(gradient))
+        for _ in range(MOST_STEPS):
+            step = self._newton_direction(found, gradient)
+            if np.linalg.norm(gradient) <= small and np.linalg.norm(step) > LONG * np.linalg.norm(found):
+                runs_away = True
+            better, lower = self._along(found, step, loss)
+            if not lower < loss or np.linalg.norm(gradient) <= TINY * small:
+                break
+            found, loss, gradient = better, lower, self.full_gradient(better)
+        return found, runs_away
+
+    def _along(self, point: Floats, step: Floats, loss: float) -> tuple[Floats, float]:
+        """Return a point with a lower loss along a step, and its loss; the step is halved as long as needed."""
+        share = 1.0
+        while share > SHORTEST:
+            ahead = point - share * step
+            lower = self.loss(ahead)
+            if lower < loss:
+                return ahead, lower
+            share /= 2
+        return point, loss
+
+    def _newton_direction(self, point: Floats, gradient: Vector) -> Floats:
         from scipy.special import expit
 
         margins = self.features @ point
         curvature = expit(margins) * expit(-margins) * self.shards.weights
-        features = self.features if isinstance(self.features, np.ndarray) else self.features.toarray()
-        hessian = features.T @ (features * curvature[:, None]) + self.l2 * np.eye(self.dimension)
-        direction: Vector = np.linalg.lstsq(hessian, self.full_gradient(point), rcond=None)[0]
+        product = self.features.T @ scale_rows(self.features, curvature)
+        hessian = np.asarray(product.todense() if hasattr(product, "todense") else product, dtype=np.float64)
+        hessian += self.l2 * np.eye(self.dimension)
+        direction: Floats = np.linalg.lstsq(hessian, gradient, rcond=None)[0].astype(np.float64)
         return direction
 
 

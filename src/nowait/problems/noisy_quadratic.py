@@ -73,6 +73,11 @@ class NoisyQuadratic:
         """Return ∇F at a point."""
         return self.eigenvalues * (point - self.solution)
 
+    def gradient_of_worker(self, point: Vector, worker: int) -> Vector:
+        """Return ∇F_m at a point."""
+        own = self.full_gradient(point)
+        return own + self.shifts[worker % self.workers] if self.zeta else own
+
     def gradient(self, point: Vector, sample: Sample) -> Vector:
         """Return ∇F_m plus noise."""
         out = np.empty_like(point)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
@@ -15,6 +16,8 @@ from nowait.numerics.compiled import kernels
 from nowait.problems.matrix import squared_norms_of
 from nowait.problems.shards import Shards
 from nowait.theory import Constants
+
+logger = logging.getLogger("nowait")
 
 
 class RowModel(ABC):
@@ -63,6 +66,12 @@ class RowModel(ABC):
     def full_gradient(self, point: Vector) -> Vector:
         """Return ∇F at a point."""
 
+    def gradient_of_worker(self, point: Vector, worker: int) -> Vector:
+        """Return the gradient of the mean loss of a worker's rows."""
+        own = copy.copy(self)
+        own.shards = self.shards.only(worker)
+        return own.full_gradient(point)
+
     def gradient(self, point: Vector, sample: Sample) -> Vector:
         """Return the gradient of a random batch."""
         point = np.ascontiguousarray(point, dtype=self.targets.dtype)
@@ -107,6 +116,14 @@ class RowModel(ABC):
         found: Floats = minimize(self.loss, start, jac=self.full_gradient, method="L-BFGS-B", options=options).x
         return found
 
+    def warn_of_no_minimiser(self) -> None:
+        """Log a warning: rows that can be separated have no minimiser without a regulariser."""
+        logger.warning(
+            "%r has no minimiser: all or some of its rows can be separated, so the loss decreases for ever along a "
+            "direction. B and F* are those of a point far out; add l2= for a minimum that exists",
+            self,
+        )
+
     def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
         """Return the problem with separate rows for each worker.
 
@@ -133,7 +150,7 @@ class RowModel(ABC):
 
     def hessian_bound(self) -> tuple[float, float]:
         """Return the largest and smallest eigenvalue of Σ w_i·a_i·a_iᵀ, where w_i are the weights of the rows in F."""
-        weighted = self.features.T @ _scale_rows(self.features, self.shards.weights)
+        weighted = self.features.T @ scale_rows(self.features, self.shards.weights)
         gram: Floats = np.asarray(weighted.todense() if hasattr(weighted, "todense") else weighted)
         eigenvalues = np.linalg.eigvalsh(gram.astype(np.float64))
         return float(eigenvalues[-1]), max(0.0, float(eigenvalues[0]))
@@ -176,7 +193,8 @@ class RowModel(ABC):
         return f"l2={self.l2}"
 
 
-def _scale_rows(features: Any, weights: Floats) -> Any:
+def scale_rows(features: Any, weights: Floats) -> Any:
+    """Return a dense or sparse matrix with its rows multiplied by weights."""
     if isinstance(features, np.ndarray):
         return features * weights[:, None]
     return features.multiply(weights[:, None]).tocsr()

@@ -66,6 +66,13 @@ class Shards:
             return float(kernels().sum_of(values)) / len(values)
         return float(kernels().inner(values, self.weights))
 
+    def only(self, shard: int) -> Shards:
+        """Return a single shard with the rows of this one; all other rows have the weight 0."""
+        rows = self.rows_of(shard)
+        weights = np.zeros(len(self.weights))
+        weights[rows] = 1.0 / len(rows)
+        return Shards(None, np.array([0, len(weights)]), weights)
+
     def rows_of(self, shard: int) -> Integers:
         """Return the rows of one shard."""
         begin, end = self._bounds(shard)

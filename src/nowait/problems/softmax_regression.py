@@ -99,6 +99,8 @@ class SoftmaxRegression(RowModel):
 
     def _solve(self) -> Vector:
         solution: Vector = self.descend().astype(self.targets.dtype)
+        if self.l2 == 0 and self.accuracy(solution) == 1.0:
+            self.warn_of_no_minimiser()
         return solution
 
     def _matrix(self, point: Vector) -> NDArray[Any]:

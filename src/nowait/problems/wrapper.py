@@ -71,6 +71,7 @@ class Wrapper(ABC):
             minimum=inner.minimum,
             constants=None if inner.constants is None else self.constants,
             full_gradient=None,  # it is not the mean of what workers send
+            gradient_of_worker=None,
             losses_at=inner.losses_at,
             compiled_data=None,  # compiled simulations would use the gradients of the wrapped problem
         )

@@ -1,5 +1,6 @@
 """The paper's theory as code: stepsizes, guarantees, speedups, estimates of constants, and checks of the lemmas."""
 
+from nowait.theory.certificate import Condition, RunCertificate, certificate
 from nowait.theory.constants import Constants
 from nowait.theory.estimate import Estimate, Uncertain, estimate
 from nowait.theory.guarantee import Guarantee, Prescription
@@ -12,17 +13,20 @@ from nowait.theory.theorems import prescribe
 from nowait.theory.transfer import StepsizeRange, stepsize_range
 
 __all__ = [
+    "Condition",
     "Constants",
     "Estimate",
     "Guarantee",
     "LemmaCheck",
     "Prescription",
     "Rate",
+    "RunCertificate",
     "Speedup",
     "StepsizeRange",
     "Table1Row",
     "Table2Row",
     "Uncertain",
+    "certificate",
     "check_lemmas",
     "estimate",
     "malenia_time",

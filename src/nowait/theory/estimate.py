@@ -23,6 +23,9 @@ FEW = 4
 """Where a mean is enough, only 1/FEW of the samples are used."""
 
 
+SECOND_MOMENT = "the root of E‖∇f‖² at each point: enough if delays do not depend on the samples"
+
+
 class Uncertain(float):
     """A number with its standard error and a note on how it was estimated."""
 
@@ -94,10 +97,10 @@ def estimate(
     It runs ``descent`` steps of gradient descent from x_0, with the problem's ``full_gradient``, or with the mean of a
     quarter of ``samples`` gradients if there is none. At a few points of the path it estimates L, by ``iterations`` of
     the power method on Hessian-vector products from gradient differences (with the same samples at both ends), sigma²
-    and G by sampling, and, if ``workers`` is above 1, zeta from the differences between the workers' gradients. B and
-    Delta are measured from x_0 to the lowest point of the path, or to the problem's own ``minimum()``. ``initial`` is
-    x_0 if it is not that of the problem; ``seed`` determines the samples. ``lowest`` is F* if you know it (or a lower
-    bound, such as 0).
+    and G² ≥ E‖∇f‖² by sampling, and, if ``workers`` is above 1, zeta from the differences between workers' gradients
+    (exact ones, if the problem has ``gradient_of_worker``). B and Delta are measured from x_0 to the lowest point of
+    the path, or to the problem's own ``minimum()``. ``initial`` is x_0 if it is not that of the
+    problem; ``seed`` determines the samples. ``lowest`` is F* if you know it (or a lower bound, such as 0).
 
     >>> import nowait as nw
     >>> found = estimate(nw.problems.NoisyQuadratic(dimension=10, L=2.0, mu=0.1, sigma=0.5))
@@ -141,6 +144,7 @@ class _Survey:
         self._few = [sample for mine in self._samples for sample in mine[: -(-samples // FEW)]]
         self._random = CounterRandom(seed, "estimate directions")
         self._full = capabilities.full_gradient
+        self._of_worker = capabilities.gradient_of_worker
         self._name, self._start, self._problem = type(problem).__name__, start, problem
         self._trained = start.size - capabilities.num_statistics
 
@@ -212,20 +216,24 @@ class _Survey:
         return Uncertain(value, math.hypot(change, error), "the power method on gradient differences")
 
     def spread(self, point: Vector) -> tuple[Uncertain, Uncertain, Uncertain]:
-        """Return sigma (the largest over workers), the longest gradient, and the distance between workers' means."""
+        """Return sigma and G (the largest over workers), and zeta, at a point."""
         sigmas, lengths, means = [], [], []
         for samples in self._samples:
             rows = self.gradients(point, samples)
             squares = ((rows - rows.mean(axis=0)) ** 2).sum(axis=1) * len(rows) / (len(rows) - 1)
-            sigmas.append(_root(float(squares.mean()), _standard_error(squares)))
-            lengths.append(float(np.linalg.norm(rows, axis=1).max()))
+            sigmas.append(_root(squares, "sampled at each point"))
+            lengths.append(_root((rows**2).sum(axis=1), SECOND_MOMENT))
             means.append(rows.mean(axis=0))
-        count, mean = len(self._samples[0]), np.mean(means, axis=0)
-        longest = Uncertain(max(lengths), 0.0, f"the longest of {count} gradients at each point: a lower bound")
-        chance = max(sigmas) / math.sqrt(count)
-        apart = math.sqrt(max(0.0, float(((np.array(means) - mean) ** 2).sum(axis=1).max()) - chance**2))
-        how = "the distance between workers' mean gradients, minus its sampling error"
-        return max(sigmas), longest, Uncertain(apart, chance, how)
+        if self._of_worker is not None:
+            return max(sigmas), max(lengths), self._exact_distance(point)
+        return max(sigmas), max(lengths), _distance(means, float(max(sigmas)) / math.sqrt(len(self._samples[0])))
+
+    def _exact_distance(self, point: Vector) -> Uncertain:
+        """Return the largest ‖∇F_m − ∇F‖ from the workers' exact gradients."""
+        assert self._of_worker is not None
+        exact = self._finite([self._of_worker(point, worker) for worker in range(len(self._samples))])
+        apart = float(np.linalg.norm(exact - exact.mean(axis=0), axis=1).max())
+        return Uncertain(apart, 0.0, "the distance between workers' exact gradients at each point")
 
     def _finite(self, gradients: Any) -> Floats:
         if not np.isfinite(gradients).all():
@@ -236,9 +244,17 @@ class _Survey:
         return np.asarray(gradients, dtype=np.float64)
 
 
-def _root(variance: float, error: float) -> Uncertain:
-    sigma = math.sqrt(variance)
-    return Uncertain(sigma, error / (2 * sigma) if sigma else 0.0, "sampled at each point")
+def _distance(means: list[Floats], chance: float) -> Uncertain:
+    """Return the largest distance of a worker's mean gradient from the mean of all, without its sampling error."""
+    gaps = np.array(means) - np.mean(means, axis=0)
+    apart = math.sqrt(max(0.0, float((gaps**2).sum(axis=1).max()) - chance**2))
+    return Uncertain(apart, chance, "the distance between workers' mean gradients, minus its sampling error")
+
+
+def _root(squares: Floats, how: str) -> Uncertain:
+    """Return the root of a mean, with the error of sampling it."""
+    root = math.sqrt(float(squares.mean()))
+    return Uncertain(root, _standard_error(squares) / (2 * root) if root else 0.0, how)
 
 
 def _standard_error(values: Floats) -> float:

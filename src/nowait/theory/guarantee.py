@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from nowait.core import Output, Stepsize
@@ -30,10 +31,35 @@ class Guarantee:
     heterogeneity: float = 0.0
     """The error that remains because the workers' data differ, however many steps are made."""
     sharpened: Guarantee | None = field(default=None, repr=False)
-    """The same bound with better constants, where they are known."""
+    """A bound of the same error with better constants, where one is known: nowait's own, see docs/proofs.md."""
+    start: float = field(default=math.inf, repr=False)
+    """What the constants say about the error of x_0; infinite if they say nothing."""
 
     def __float__(self) -> float:
-        return self.optimisation + self.noise + self.heterogeneity
+        return float(self.optimisation + self.noise + self.heterogeneity)
+
+    @property
+    def best(self) -> Guarantee:
+        """The sharpened bound, or this one if there is none."""
+        return self if self.sharpened is None else self.sharpened
+
+    @property
+    def is_vacuous(self) -> bool:
+        """True if the bound is not below the error at the start: it then says nothing about the run."""
+        return float(self) >= self.start
+
+    def with_start(self, start: float) -> Guarantee:
+        """Return the guarantee, and its sharpened one, with the error at the start."""
+        sharpened = None if self.sharpened is None else self.sharpened.with_start(start)
+        return replace(self, start=start, sharpened=sharpened)
+
+    def terms(self) -> str:
+        """Return the bound and its terms as text, and whether it is vacuous."""
+        vacuous = f"; vacuous, since the error at the start is at most {self.start:.4g}" if self.is_vacuous else ""
+        return (
+            f"{self.measure} ≤ {float(self):.4g}: optimisation {self.optimisation:.4g}, "
+            f"noise {self.noise:.4g}, heterogeneity {self.heterogeneity:.4g}{vacuous}"
+        )
 
     def __post_init__(self) -> None:
         terms = (self.optimisation, self.noise, self.heterogeneity)
@@ -70,17 +96,12 @@ class Prescription:
     """Corrections to the paper that were applied, and assumptions."""
 
     def __str__(self) -> str:
-        bound, sharp = self.guarantee, self.guarantee.sharpened
+        sharp = self.guarantee.sharpened
         lines = [
             f"{self.theorem} ({self.setting}), {self.workers:,} workers, {self.steps:,} steps, {self.constants}",
             f"  stepsize   {self.stepsize}",
             f"  output     {self.output}",
-            f"  guarantee  {bound.measure} ≤ {float(bound):.4g}: optimisation {bound.optimisation:.4g}, "
-            f"noise {bound.noise:.4g}, heterogeneity {bound.heterogeneity:.4g}",
+            f"  guarantee  {self.guarantee.terms()}",
+            *([] if sharp is None else [f"  sharpened  {sharp.terms()}"]),
         ]
-        if sharp is not None:
-            lines.append(
-                f"  sharpened  {sharp.measure} ≤ {float(sharp):.4g}: optimisation {sharp.optimisation:.4g}, "
-                f"noise {sharp.noise:.4g}, heterogeneity {sharp.heterogeneity:.4g}"
-            )
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])

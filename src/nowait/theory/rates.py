@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import final
 
 from nowait.core import checks
+from nowait.theory.case import Case
 from nowait.theory.constants import Constants
-from nowait.theory.theorems import Case, known_case
+from nowait.theory.theorems import known_case
 
 LARGEST_LOG = 600.0
 """Above e^600 steps, the number of steps is reported as infinite."""

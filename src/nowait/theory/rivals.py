@@ -7,22 +7,24 @@ short proofs, outlined in the docstrings, so that the guarantees can be computed
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from nowait.core import Constant, RandomIterate, StronglyConvexAverage, UniformAverage, checks
+from nowait.theory.bounds import (
+    convex_bound,
+    convex_lipschitz_bound,
+    heterogeneous_bound,
+    inverse_of_growth,
+    nonconvex_bound,
+    nonconvex_lipschitz_bound,
+    scaled,
+    strongly_convex_bound,
+)
+from nowait.theory.case import Case
 from nowait.theory.constants import Constants
 from nowait.theory.guarantee import SQUARED_GRADIENT, SUBOPTIMALITY, Guarantee, Prescription
-from nowait.theory.theorems import (
-    Case,
-    checked_case,
-    convex_bound,
-    heterogeneous_bound,
-    known_case,
-    lipschitz_bound,
-    log_term,
-    noise_stepsize,
-    nonconvex_bound,
-)
+from nowait.theory.theorems import checked_case, known_case, lipschitz_stepsize, log_term, noise_stepsize
 
 
 def prescribe_minibatch(setting: str, constants: Constants, *, workers: int, steps: int) -> Prescription:
@@ -32,16 +34,16 @@ def prescribe_minibatch(setting: str, constants: Constants, *, workers: int, ste
     differences between the workers' data do not matter. The textbook proofs, for outputs made from x_1 … x_R (x_1 has
     one step's noise more than x_0), give:
 
-    * convex, γ ≤ 1/(2L): B²/(γR) + 2γσ²/M;
-    * strongly convex, γ ≤ 1/(2L), weights exp(μγt): (B²/γ)·exp(−μγR) + 2γσ²/M;
-    * non-convex, γ ≤ 1/L: 2Δ/(γR) + 2Lγσ²/M;
+    * convex, γ ≤ 1/(2L): (B² + γ²v)/(2γR) + γv/2 with v = σ²/M;
+    * strongly convex, γ ≤ 1/(2L), weights exp(μγt): [(B² + γ²v)·μ/(exp(μγR) − 1) + γv]/(2(1 − Lγ));
+    * non-convex, γ ≤ 1/L: [Δ/(γR) + Lγv(1 + 1/R)/2]/(1 − Lγ/2);
     * convex, G-Lipschitz: (B² + γ²G²)/(2γR) + γG²/2.
 
     >>> p = prescribe_minibatch(
     ...     "convex", Constants(L=1.0, sigma=0.0, B=1.0), workers=8, steps=100
     ... )
     >>> float(p.guarantee)
-    0.02
+    0.01
     """
     case = known_case(setting, constants, workers, steps)
     own = {
@@ -78,18 +80,14 @@ def prescribe_constant(
 
 
 def _minibatch_lipschitz(case: Case) -> Prescription:
-    R, G, B = case.K, case.need_positive("G"), case.need_positive("B")
-    gamma = B / (G * math.sqrt(R))
-    bound = Guarantee(SUBOPTIMALITY, (B**2 + (gamma * G) ** 2) / (2 * gamma * R) + gamma * G**2 / 2)
-    return _minibatch(case, gamma, UniformAverage(), bound)
+    gamma = case.need_positive("B") / (case.need_positive("G") * math.sqrt(case.K))
+    return _minibatch(case, gamma, UniformAverage(), convex_lipschitz_bound(_one_worker(case), gamma))
 
 
 def _minibatch_convex(case: Case) -> Prescription:
     R, L, B, sigma = case.K, case.need_positive("L"), case.need_positive("B"), case.need("sigma")
-    variance = sigma**2 / case.M
-    gamma = min(1 / (2 * L), B / math.sqrt(2 * R * variance) if sigma else math.inf)
-    bound = Guarantee(SUBOPTIMALITY, B**2 / (gamma * R), 2 * gamma * variance)
-    return _minibatch(case, gamma, UniformAverage(), bound)
+    gamma = min(1 / (2 * L), B * math.sqrt(case.M / (2 * R)) / sigma if sigma else math.inf)
+    return _minibatch(case, gamma, UniformAverage(), convex_bound(_one_worker(case), gamma, R * gamma))
 
 
 def _minibatch_strongly_convex(case: Case) -> Prescription:
@@ -99,16 +97,24 @@ def _minibatch_strongly_convex(case: Case) -> Prescription:
     gamma = 1 / (2 * L)
     if sigma:
         gamma = min(gamma, log_term(mu * R * B / math.sqrt(variance)) / (mu * R))
-    bound = Guarantee(SUBOPTIMALITY, B**2 / gamma * math.exp(-mu * gamma * R), 2 * gamma * variance)
-    return _minibatch(case, gamma, StronglyConvexAverage(mu), bound)
+    decay = mu * inverse_of_growth(mu * gamma * R)
+    bound = Guarantee(SUBOPTIMALITY, B**2 * decay, variance * gamma * (gamma * decay + 1))
+    return _minibatch(case, gamma, StronglyConvexAverage(mu), scaled(bound, 1 / (2 * (1 - L * gamma))))
 
 
 def _minibatch_nonconvex(case: Case) -> Prescription:
     R, L, Delta, sigma = case.K, case.need_positive("L"), case.need_positive("Delta"), case.need("sigma")
     variance = sigma**2 / case.M
     gamma = min(1 / L, math.sqrt(Delta / (L * R * variance)) if sigma else math.inf)
-    bound = Guarantee(SQUARED_GRADIENT, 2 * Delta / (gamma * R), 2 * L * gamma * variance)
-    return _minibatch(case, gamma, RandomIterate(), bound)
+    bound = Guarantee(SQUARED_GRADIENT, Delta / (gamma * R), L * gamma * variance * (1 + 1 / R) / 2)
+    return _minibatch(case, gamma, RandomIterate(), scaled(bound, 1 / (1 - L * gamma / 2)))
+
+
+def _one_worker(case: Case) -> Case:
+    """Return the case of SGD with the mean of M gradients: one worker, whose gradients have the variance σ²/M."""
+    sigma = case.constants.sigma
+    less = None if sigma is None else sigma / math.sqrt(case.M)
+    return replace(case, M=1, constants=replace(case.constants, sigma=less))
 
 
 def _minibatch(case: Case, gamma: float, output: Any, bound: Guarantee) -> Prescription:
@@ -116,40 +122,32 @@ def _minibatch(case: Case, gamma: float, output: Any, bound: Guarantee) -> Presc
 
 
 def _constant_lipschitz(case: Case, longest: float) -> Prescription:
-    """Return Theorems 1 and 2 with τ_max in place of M."""
-    K, G = case.K, case.need_positive("G")
+    """Return Theorems 1 and 2 with τ_max in place of M in the stepsize."""
     if case.setting == "convex-lipschitz":
-        B = case.need_positive("B")
-        bound = Guarantee(SUBOPTIMALITY, 3 * G * B * math.sqrt(longest / K))
-        return _constant(case, B / (G * math.sqrt(K * longest)), UniformAverage(), bound)
-    gamma, bound = lipschitz_bound(case, longest)
-    return _constant(case, gamma, RandomIterate(), bound)
+        gamma = case.need_positive("B") / (case.need_positive("G") * math.sqrt(case.K * longest))
+        return _constant(case, gamma, UniformAverage(), convex_lipschitz_bound(case, gamma))
+    gamma = lipschitz_stepsize(case, longest)
+    return _constant(case, gamma, RandomIterate(), nonconvex_lipschitz_bound(case, gamma))
 
 
 def _constant_smooth(case: Case, longest: float) -> Prescription:
-    """Return Theorems 3 and 4 with a stepsize that is small enough for every delay."""
-    if case.setting == "strongly-convex":
-        return _constant_strongly_convex(case, longest)
+    """Return Theorems 3 and 4 with a stepsize that is small enough for every delay; the stepsizes add up to K·γ."""
     K, L, sigma = case.K, case.need_positive("L"), case.need("sigma")
+    if case.setting == "strongly-convex":
+        gamma = 1 / (8 * longest * L)
+        if sigma:
+            mu, B = case.need_positive("mu"), case.need_positive("B")
+            gamma = min(gamma, 2 * log_term(mu * K * B / sigma) / (mu * K))
+        output = StronglyConvexAverage(case.need_positive("mu") / 2)
+        return _constant(case, gamma, output, strongly_convex_bound(case, gamma, K * gamma))
     if case.setting == "convex":
         gamma = min(1 / (4 * longest * L), case.need_positive("B") / (sigma * math.sqrt(K)) if sigma else math.inf)
-        return _constant(case, gamma, UniformAverage(), convex_bound(case, gamma, share=1.0))
+        return _constant(case, gamma, UniformAverage(), convex_bound(case, gamma, K * gamma))
     if case.setting == "nonconvex":
         gamma = min(1 / (4 * longest * L), noise_stepsize(case))
-        return _constant(case, gamma, RandomIterate(), nonconvex_bound(case, gamma, share=1.0))
+        return _constant(case, gamma, RandomIterate(), nonconvex_bound(case, gamma, K * gamma))
     gamma = min(1 / (8 * longest * L), noise_stepsize(case))
-    return _constant(case, gamma, RandomIterate(), heterogeneous_bound(case, gamma, share=1.0))
-
-
-def _constant_strongly_convex(case: Case, longest: float) -> Prescription:
-    """Return the variant of Theorem 3.2 in which all weights are known: Σ γP̂ ≥ γ·exp(Kμγ/2)."""
-    K, L, mu = case.K, case.need_positive("L"), case.need_positive("mu")
-    B, sigma = case.need_positive("B"), case.need("sigma")
-    gamma = 1 / (8 * longest * L)
-    if sigma:
-        gamma = min(gamma, 2 * log_term(mu * K * B / sigma) / (mu * K))
-    bound = Guarantee(SUBOPTIMALITY, 2.75 * B**2 / gamma * math.exp(-K * mu * gamma / 2), 30 * sigma**2 * gamma)
-    return _constant(case, gamma, StronglyConvexAverage(mu / 2), bound)
+    return _constant(case, gamma, RandomIterate(), heterogeneous_bound(case, gamma, K * gamma))
 
 
 def _constant(case: Case, gamma: float, output: Any, bound: Guarantee) -> Prescription:

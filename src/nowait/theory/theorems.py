@@ -2,9 +2,8 @@
 
 Mishchenko, Bach, Even and Woodworth, "Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays" (NeurIPS 2022).
 Every delay-adaptive stepsize is γ_max·min(1, cut/τ(k)). Printed bounds have the constants of the paper's proofs; the
-sharpened ones keep the proofs' last lines and use the actual γ_max and the *sum lemma*: for all delays,
-Σ γ̂_k ≥ γ_max·K·(1 − M/(4·cut)), because min(1, c/t) ≥ 1 − t/(4c) and Σ τ̂_k ≤ K·M. Errata (E1, E20, …) are numbered as
-in docs/theory.md.
+sharpened ones are nowait's own, for the same stepsizes (``bounds`` and ``envelope``; proofs in docs/proofs.md). Errata
+(E1, E20, …) are numbered as in docs/theory.md.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from nowait.core import (
     Constant,
@@ -25,21 +23,40 @@ from nowait.core import (
     UniformAverage,
     checks,
 )
+from nowait.theory.bounds import (
+    convex_bound,
+    convex_lipschitz_bound,
+    heterogeneous_bound,
+    nonconvex_bound,
+    nonconvex_lipschitz_bound,
+    scaled,
+    strongly_convex_bound,
+)
+from nowait.theory.case import Case
 from nowait.theory.constants import Constants, constants_of
+from nowait.theory.envelope import least_share
 from nowait.theory.guarantee import SQUARED_GRADIENT, SUBOPTIMALITY, Guarantee, Prescription
 
 PRINTED_LOG_FACTOR = 504.0
 ASSUMPTION_1 = "delays must not depend on the samples (Assumption 1): inputs of different lengths violate it"
+SECOND_MOMENT = "if delays do not depend on the samples, G² ≥ E‖∇f(x; ξ)‖² for every x is enough"
 
 
 def prescribe(
-    setting: str, constants: Constants, *, workers: int, steps: int, log_factor: float | None = None
+    setting: str,
+    constants: Constants,
+    *,
+    workers: int,
+    steps: int,
+    log_factor: float | None = None,
+    doubled: bool = False,
 ) -> Prescription:
     """Return the stepsize, the output and the guarantee of a theorem, for M = ``workers`` and K = ``steps``.
 
     ``setting``: "convex-lipschitz" (Theorem 1), "nonconvex-lipschitz" (2), "convex" (3.1), "strongly-convex" (3.2),
     "nonconvex" (3.3) or "heterogeneous" (4). ``constants`` are ``problem.constants()``, ``nw.theory.estimate(problem)``
-    or your own. ``log_factor`` replaces the 504 in the third stepsize of Theorem 3.2; 84 is enough.
+    or your own. ``log_factor`` replaces the 504 in the third stepsize of Theorem 3.2; 2.4 is enough. ``doubled``
+    doubles the stepsizes of Theorem 3.1 ("convex"), which nowait's sharper bound allows.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, L=1.0, mu=0.0, sigma=1.0)
@@ -57,44 +74,16 @@ def prescribe(
     True
     """
     case = checked_case(setting, constants, workers, steps)
+    if doubled:
+        if setting != "convex":
+            raise ValueError(f"doubled applies to the setting 'convex' only (Theorem 3.1), got {setting!r}")
+        return case.solved_by(lambda same: convex(same, 2.0))
     if log_factor is None:
         return case.solved_by(THEOREMS[setting])
     if setting != "strongly-convex":
         raise ValueError(f"log_factor applies to the setting 'strongly-convex' only (Theorem 3.2), got {setting!r}")
     factor = checks.positive(log_factor, "log_factor", "it multiplies the stepsize")
     return case.solved_by(lambda same: strongly_convex(same, factor))
-
-
-@final
-@dataclass(frozen=True)
-class Case:
-    """A setting with checked constants, M and K."""
-
-    setting: str
-    constants: Constants
-    M: int
-    K: int
-
-    def need(self, name: str) -> float:
-        """Return a constant; raise ValueError if it is missing, with a hint on how to get it."""
-        return self.constants.need(name, f"the setting {self.setting!r}")
-
-    def need_positive(self, name: str) -> float:
-        """Return a constant; raise ValueError if it is missing or 0."""
-        return self.constants.need_positive(name, f"the setting {self.setting!r}")
-
-    def solved_by(self, make: Callable[[Case], Prescription]) -> Prescription:
-        """Return ``make(self)``; raise ValueError if the constants overflow or underflow floating point."""
-        try:
-            return make(self)
-        except ArithmeticError as error:
-            raise ValueError(f"{self.constants} with K={self.K:.3g} exceeds floating-point range: {error}") from None
-
-    def prescription(self, theorem: str, stepsize: Any, output: Any, guarantee: Guarantee, *notes: str) -> Prescription:
-        """Return a ``Prescription`` for this case."""
-        return Prescription(
-            theorem, self.setting, self.constants, self.M, self.K, stepsize, output, guarantee, tuple(notes)
-        )
 
 
 def checked_case(setting: str, constants: Any, workers: int, steps: int) -> Case:
@@ -127,50 +116,53 @@ def known_case(setting: str, constants: Any, workers: int, steps: int) -> Case:
 
 
 def convex_lipschitz(case: Case) -> Prescription:
-    """Theorem 1: convex and G-Lipschitz, not necessarily smooth. A constant stepsize; Assumption 1 is not needed."""
+    """Theorem 1: convex and G-Lipschitz, not necessarily smooth. A constant stepsize; Assumption 1 is not needed.
+
+    Printed: 3GB·√(M/K). Sharpened: (3/2 + M/(2K) − 1/(2M))·GB·√(M/K).
+    """
     M, K, G, B = case.M, case.K, case.need_positive("G"), case.need_positive("B")
-    rate = G * B * math.sqrt(M / K)
-    sharpened = Guarantee(SUBOPTIMALITY, rate * (3 - 1 / (2 * M)))
-    guarantee = Guarantee(SUBOPTIMALITY, 3 * rate, sharpened=sharpened)
-    return case.prescription("Theorem 1", Constant(B / (G * math.sqrt(K * M))), UniformAverage(), guarantee)
+    gamma = B / (G * math.sqrt(K * M))
+    guarantee = Guarantee(SUBOPTIMALITY, 3 * G * B * math.sqrt(M / K), sharpened=convex_lipschitz_bound(case, gamma))
+    return case.prescription("Theorem 1", Constant(gamma), UniformAverage(), guarantee, SECOND_MOMENT)
 
 
 def nonconvex_lipschitz(case: Case) -> Prescription:
     """Theorem 2: L-smooth and G-Lipschitz. A constant stepsize; Assumption 1 is not needed.
 
-    Printed without constants. Its proof ends with 4Δ/(γK) + 4γLσ² + 2γ²L²M²G², the sharpened bound; with γ inserted
-    that is at most 8MLΔ/K + 8·√(LΔσ²/K) + 6·(MLΔG/K)^⅔.
+    Printed without constants. Its proof ends with 4Δ/(γK) + 4γLσ² + 2γ²L²M²G²; with γ inserted that is at most
+    8MLΔ/K + 8·√(LΔσ²/K) + 6·(MLΔG/K)^⅔.
     """
     M, K, L, G = case.M, case.K, case.need_positive("L"), case.need_positive("G")
     sigma, Delta = case.need("sigma"), case.need_positive("Delta")
-    gamma, sharpened = lipschitz_bound(case, M)
+    gamma = lipschitz_stepsize(case, M)
     guarantee = Guarantee(
         SQUARED_GRADIENT,
         8 * M * L * Delta / K + 6 * (M * L * Delta * G / K) ** (2 / 3),
         8 * math.sqrt(L * Delta * sigma**2 / K),
-        sharpened=sharpened,
+        sharpened=nonconvex_lipschitz_bound(case, gamma),
     )
-    return case.prescription("Theorem 2", Constant(gamma), RandomIterate(), guarantee)
+    return case.prescription("Theorem 2", Constant(gamma), RandomIterate(), guarantee, SECOND_MOMENT)
 
 
-def convex(case: Case) -> Prescription:
+def convex(case: Case, scale: float = 1.0) -> Prescription:
     """Theorem 3.1: convex and L-smooth.
 
-    Printed: 180·MLB²/K + 15·σB/√K. The proof's (2/Σγ̂)·(B²/16 + ‖x̂_1 − x*‖² + σ²Σγ̂²), with ‖x̂_1 − x*‖² ≤
-    B² + Mσ²γ_max² in expectation (erratum E17) and the sum lemma, is the sharpened bound.
+    Printed: 180·MLB²/K + 15·σB/√K. Sharpened: (B² + Mσ²γ²)/(2S) + σ²γ/2, which holds for stepsizes up to ``scale`` = 2
+    times those of the paper.
     """
     M, K, L, B, sigma = case.M, case.K, case.need_positive("L"), case.need_positive("B"), case.need("sigma")
-    gamma = min(1 / (4 * M * L), B / (sigma * math.sqrt(K)) if sigma else math.inf)
-    cut = 1 / (4 * L * gamma)
-    sharpened = convex_bound(case, gamma, sum_share(M, cut))
+    gamma = min(scale / (4 * M * L), B / (sigma * math.sqrt(K)) if sigma else math.inf)
+    rule = DelayAdaptive(gamma, cut=scale / (4 * L * gamma))
+    sharpened = convex_bound(case, gamma, K * gamma * least_share(rule, M))
     guarantee = Guarantee(SUBOPTIMALITY, 180 * M * L * B**2 / K, 15 * sigma * B / math.sqrt(K), sharpened=sharpened)
     return case.prescription(
         "Theorem 3.1",
-        DelayAdaptive(gamma, cut=cut),
+        rule,
         StepsizeWeightedAverage(),
-        guarantee,
+        guarantee if scale == 1.0 else sharpened,
         "B² bounds ‖x_0 − x*‖², which the statement prints as B (E1)",
         ASSUMPTION_1,
+        *([] if scale == 1.0 else ["the stepsizes are twice those of the paper; the guarantee is nowait's own"]),
     )
 
 
@@ -178,8 +170,8 @@ def strongly_convex(case: Case, log_factor: float = PRINTED_LOG_FACTOR) -> Presc
     """Theorem 3.2: mu-strongly convex and L-smooth, K ≥ 3M.
 
     The weights of the average grow with exp(+(mu/2)·Σγ̂): the paper prints a minus sign (E20), and its step from x_k
-    to x̂_k loses half of mu (E22). Printed: (35B²/γ_max)·exp(−Kμγ_max/504) + 252σ²γ_max. Sharpened:
-    (19.2B²/γ_max)·exp(−Kμγ_max/84) + 30σ²γ_max, times exp(Mμγ_max), because ``StronglyConvexAverage`` uses the
+    to x̂_k loses half of mu (E22). Printed: (35B²/γ_max)·exp(−Kμγ_max/504) + 252σ²γ_max. The sharpened bound has
+    e^(μS/2) − 1 in the denominator. It is multiplied by exp(Mμγ_max), because ``StronglyConvexAverage`` uses the
     stepsizes applied so far in place of the γ̂, some of which are not known yet; the two sums differ by at most M·γ_max.
     """
     M, K, L, mu = case.M, case.K, case.need_positive("L"), case.need_positive("mu")
@@ -187,12 +179,9 @@ def strongly_convex(case: Case, log_factor: float = PRINTED_LOG_FACTOR) -> Presc
     gamma = 1 / (8 * M * L)
     if sigma:
         gamma = min(gamma, log_factor * log_term(mu * K * B / sigma) / (mu * K))
-    worse = math.exp(M * mu * gamma)
-    sharpened = Guarantee(
-        SUBOPTIMALITY,
-        worse * 19.2 * B**2 / gamma * math.exp(-K * mu * gamma / 84),
-        worse * 30 * sigma**2 * gamma,
-    )
+    rule = ExponentialDelayAdaptive(gamma, cut=1 / (4 * L * gamma), rate=mu / (4 * M * L))
+    bound = strongly_convex_bound(case, gamma, K * gamma * least_share(rule, M))
+    sharpened = scaled(bound, math.exp(M * mu * gamma))
     guarantee = Guarantee(
         SUBOPTIMALITY,
         35 * B**2 / gamma * math.exp(-K * mu * gamma / 504),
@@ -201,7 +190,7 @@ def strongly_convex(case: Case, log_factor: float = PRINTED_LOG_FACTOR) -> Presc
     )
     return case.prescription(
         "Theorem 3.2",
-        ExponentialDelayAdaptive(gamma, cut=1 / (4 * L * gamma), rate=mu / (4 * M * L)),
+        rule,
         StronglyConvexAverage(mu / 2),
         guarantee,
         "the average's weights grow, exp(+…), where the paper prints exp(−…) (E20), with mu/2 in place of mu (E22)",
@@ -212,35 +201,34 @@ def strongly_convex(case: Case, log_factor: float = PRINTED_LOG_FACTOR) -> Presc
 def nonconvex(case: Case) -> Prescription:
     """Theorem 3.3: L-smooth.
 
-    Printed: 162·MLΔ/K + 105·√(LΔσ²/K). The proof's (9Δ + 6MLσ²γ_max²)/Σγ̂ + 6Lσ²γ_max, with the noise of the M
-    initial gradients (E28) and the sum lemma, which repairs E27, is the sharpened bound.
+    Printed: 162·MLΔ/K + 105·√(LΔσ²/K). Its proof has two gaps (E27, E28), which the sharpened bound does not have.
     """
     M, K, L = case.M, case.K, case.need_positive("L")
     sigma, Delta = case.need("sigma"), case.need_positive("Delta")
     gamma = min(1 / (2 * M * L), noise_stepsize(case))
-    cut = 1 / (4 * L * gamma)
-    sharpened = nonconvex_bound(case, gamma, sum_share(M, cut))
+    rule = DelayAdaptive(gamma, cut=1 / (4 * L * gamma))
+    sharpened = nonconvex_bound(case, gamma, K * gamma * least_share(rule, M))
     guarantee = Guarantee(
         SQUARED_GRADIENT,
         162 * M * L * Delta / K,
         105 * math.sqrt(L * Delta * sigma**2 / K),
         sharpened=sharpened,
     )
-    return case.prescription("Theorem 3.3", DelayAdaptive(gamma, cut=cut), RandomIterate(), guarantee, ASSUMPTION_1)
+    return case.prescription("Theorem 3.3", rule, RandomIterate(), guarantee, ASSUMPTION_1)
 
 
 def heterogeneous(case: Case) -> Prescription:
     """Theorem 4: L-smooth, every worker with data of its own, ‖∇F_m − ∇F‖ ≤ zeta.
 
-    The paper prints the stepsize 1/(4ML), but the proof needs 1/(8ML) (E31), and gives no constants. With the proof's
-    last line corrected (E32, E33), (33.25Δ + 12MLσ²γ² + 40LM²γ²ζ²)/Σγ̂ + 12Lσ²γ + 21ζ², the bound is at most
-    356·MLΔ/K + 73·√(LΔσ²/K) + 28ζ².
+    The paper gives no constants, and its proof needs γ ≤ 1/(8ML) where 1/(4ML) is printed (E31). With that stepsize and
+    the proof's last line corrected (E32, E33), its bound is at most 356·MLΔ/K + 73·√(LΔσ²/K) + 28ζ². The sharpened
+    bound holds for the printed 1/(4ML), which is used here, and is below that one: the theorem is true as printed.
     """
     M, K, L = case.M, case.K, case.need_positive("L")
     sigma, Delta, zeta = case.need("sigma"), case.need_positive("Delta"), case.need("zeta")
-    gamma = min(1 / (8 * M * L), noise_stepsize(case))
-    cut = 1 / (8 * L * gamma)
-    sharpened = heterogeneous_bound(case, gamma, sum_share(M, cut))
+    gamma = min(1 / (4 * M * L), noise_stepsize(case))
+    rule = DelayAdaptive(gamma, cut=1 / (8 * L * gamma))
+    sharpened = heterogeneous_bound(case, gamma, K * gamma * least_share(rule, M))
     guarantee = Guarantee(
         SQUARED_GRADIENT,
         356 * M * L * Delta / K,
@@ -250,10 +238,10 @@ def heterogeneous(case: Case) -> Prescription:
     )
     return case.prescription(
         "Theorem 4",
-        DelayAdaptive(gamma, cut=cut),
+        rule,
         RandomIterate(),
         guarantee,
-        "the largest stepsize is 1/(8ML), where the paper prints 1/(4ML) (E31); the paper gives no constants",
+        "the paper gives no constants, and its proof does not cover its stepsize 1/(4ML) (E31); sharpened does",
         ASSUMPTION_1,
     )
 
@@ -268,49 +256,6 @@ THEOREMS: dict[str, Callable[[Case], Prescription]] = {
 }
 
 
-# The last lines of the proofs. The stepsizes γ̂_k add up to at least ``share`` times K·γ.
-
-
-def lipschitz_bound(case: Case, width: float) -> tuple[float, Guarantee]:
-    """Return Theorem 2's stepsize and 4Δ/(γK) + 4γLσ² + 2γ²L²w²G²; w is M, or τ_max for earlier results."""
-    K, L, G = case.K, case.need_positive("L"), case.need_positive("G")
-    sigma, Delta = case.need("sigma"), case.need_positive("Delta")
-    gamma = min(1 / (2 * width * L), noise_stepsize(case), (Delta / ((L * width * G) ** 2 * K)) ** (1 / 3))
-    optimisation = 4 * Delta / (gamma * K) + 2 * (gamma * L * width * G) ** 2
-    return gamma, Guarantee(SQUARED_GRADIENT, optimisation, 4 * gamma * L * sigma**2)
-
-
-def convex_bound(case: Case, gamma: float, share: float) -> Guarantee:
-    """Return (2.125·B² + 2Mσ²γ²)/Σγ̂ + 2γσ²."""
-    B, sigma, total = case.need_positive("B"), case.need("sigma"), case.K * gamma * share
-    noise = 2 * case.M * (sigma * gamma) ** 2 / total + 2 * gamma * sigma**2
-    return Guarantee(SUBOPTIMALITY, 2.125 * B**2 / total, noise)
-
-
-def nonconvex_bound(case: Case, gamma: float, share: float) -> Guarantee:
-    """Return (9Δ + 6MLσ²γ²)/Σγ̂ + 6Lσ²γ."""
-    L, sigma, total = case.need_positive("L"), case.need("sigma"), case.K * gamma * share
-    noise = 6 * case.M * L * (sigma * gamma) ** 2 / total + 6 * L * sigma**2 * gamma
-    return Guarantee(SQUARED_GRADIENT, 9 * case.need_positive("Delta") / total, noise)
-
-
-def heterogeneous_bound(case: Case, gamma: float, share: float) -> Guarantee:
-    """Return (33.25Δ + 12MLσ²γ² + 40LM²γ²ζ²)/Σγ̂ + 12Lσ²γ + 21ζ²."""
-    L, sigma, zeta = case.need_positive("L"), case.need("sigma"), case.need("zeta")
-    total = case.K * gamma * share
-    return Guarantee(
-        SQUARED_GRADIENT,
-        33.25 * case.need_positive("Delta") / total,
-        12 * case.M * L * (sigma * gamma) ** 2 / total + 12 * L * sigma**2 * gamma,
-        40 * L * (case.M * gamma * zeta) ** 2 / total + 21 * zeta**2,
-    )
-
-
-def sum_share(M: int, cut: float) -> float:
-    """Return the share of K·γ_max that the stepsizes γ̂_k add up to at least, for all delays (the sum lemma)."""
-    return 1 - M / (4 * cut)
-
-
 def log_term(ratio: float) -> float:
     """Return ln(e + ratio²) without overflow."""
     return math.log(math.e + ratio**2) if ratio < 1e100 else 2 * math.log(ratio)
@@ -320,3 +265,10 @@ def noise_stepsize(case: Case) -> float:
     """Return √(Δ/(K·L·σ²)), above which noise dominates a smooth non-convex problem; ∞ without noise."""
     sigma = case.need("sigma")
     return math.sqrt(case.need_positive("Delta") / (case.K * case.need_positive("L"))) / sigma if sigma else math.inf
+
+
+def lipschitz_stepsize(case: Case, width: float) -> float:
+    """Return Theorem 2's stepsize; ``width`` is M, or τ_max for earlier results."""
+    K, L, G, Delta = case.K, case.need_positive("L"), case.need_positive("G"), case.need_positive("Delta")
+    drift = math.pow(Delta / ((L * width * G) ** 2 * K), 1 / 3)
+    return min(1 / (2 * width * L), noise_stepsize(case), drift)
