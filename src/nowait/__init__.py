@@ -42,6 +42,7 @@ from nowait.core import (
     Update,
     WorkerFailedError,
 )
+from nowait.dashboard import Watcher, watch
 from nowait.engines.cluster import RayCluster
 from nowait.engines.listen import Listen
 from nowait.methods import (
@@ -198,6 +199,7 @@ __all__ = [
     "Tuning",
     "UniformAverage",
     "Update",
+    "Watcher",
     "WhatIf",
     "WindowRule",
     "WorkerFailedError",
@@ -227,6 +229,7 @@ __all__ = [
     "train",
     "tune",
     "updates",
+    "watch",
     "whatif",
 ]
 

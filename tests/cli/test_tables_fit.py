@@ -11,10 +11,10 @@ import nowait as nw
 from nowait.cli import certify, plan, race, sweep, tables, tune
 from nowait.cli.layout import broken, number_table, side_by_side
 from nowait.cli.listings import details, listed, methods, overview, rules, updates
+from nowait.studies import Certificate, CertifiedRow
 from nowait.studies.bench.result import Bench
 from nowait.studies.bench.scores import Standing
 from nowait.studies.bias import BiasRow
-from nowait.studies import Certificate, CertifiedRow
 from nowait.studies.findings import RaceRow
 from nowait.studies.reproduce import PAPERS
 from nowait.studies.reproduce.text import _table as panel_table

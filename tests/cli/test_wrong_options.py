@@ -31,6 +31,7 @@ def no_work(monkeypatch, tmp_path):
         (nw, "simulate"),
         (nw, "whatif"),
         (nw, "reproduce"),
+        (nw, "watch"),
     ):
         monkeypatch.setattr(module, name, start)
     for name in ("bench.bench", "certify.certify", "tables.run_tables", "worker.run_worker", "worker.run_drain"):

@@ -20,11 +20,13 @@ from nowait.api.training import Training, connected_plan, run_training
 from nowait.api.training_plan import TrainingPlan, wires_of
 from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
+from nowait.dashboard.shared import watch_in_background
 from nowait.engines.budget import Budget
 from nowait.engines.elsewhere import Elsewhere, checked_engine
 from nowait.engines.processes.platform import require_worker_processes
 from nowait.recording import Run
 from nowait.recording.best import checked_keep_best
+from nowait.recording.fresh import fresh_folder
 from nowait.speeds import Speeds
 
 
@@ -59,6 +61,7 @@ def train(
     labels: Mapping[str, Any] | None = None,
     progress: bool | None = None,
     metrics_port: int | str | tuple[str, int] | None = None,
+    watch: bool = False,
 ) -> Run:
     """Train with real worker processes: on this machine, by default one for each core, or on a Ray cluster.
 
@@ -92,7 +95,9 @@ def train(
     the run and returns it; a second one kills it. ``initial`` is a vector; for a ``TorchProblem`` also a state dict, a
     model or a ``.safetensors`` file. ``labels`` are stored in ``config.json``. ``progress`` None shows a live view on a
     terminal. ``metrics_port=9100`` shows the numbers of the run to Prometheus, at http://127.0.0.1:9100/metrics;
-    ``"0.0.0.0:9100"`` also to other machines.
+    ``"0.0.0.0:9100"`` also to other machines. ``watch=True`` opens a page on which you see the run while it runs, and
+    prints its address; ``nw.watch`` does that for any run. Without a ``folder`` the run is then written to a new one,
+    ``runs/train-N``. The page stays until the process ends, and shows all runs of the process that are watched.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
@@ -123,10 +128,14 @@ def train(
         **wires_of(cluster),
     )
     check_slowed_workers(plan.slowdown, plan.most)
+    if watch and folder is None:
+        folder = fresh_folder("runs/train")
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
         raise ValueError("checkpoints are written to a folder: give folder= as well")
     if folder is None and keep_best is not None:
         raise ValueError("keep_best writes best.safetensors to the folder of the run: give folder= as well")
+    if watch and folder is not None:
+        watch_in_background(Path(folder))
     with connected_plan(plan) as ready:
         check_slowed_workers(ready.slowdown, ready.most)
         return run_training(

@@ -27,6 +27,36 @@ def check(
         raise typer.Exit(1)
 
 
+def watch(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Folders of runs, or folders that contain them.",
+            show_default="runs",
+            autocompletion=completion.run_folders,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines open the page.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any free one.", min=0, max=65_535)] = 0,
+    token: Annotated[
+        str | None,
+        typer.Option(help="The token in the address.", envvar="NOWAIT_WATCH_TOKEN", show_default="a random one"),
+    ] = None,
+    browser: Annotated[
+        bool | None, typer.Option("--browser/--no-browser", help="Open a browser.", show_default="if there is a screen")
+    ] = None,
+) -> None:
+    """Show runs on a local web page while they run: curves, who is slow, delays and a timeline.
+
+    The page also shows runs that have finished or were killed. New runs in the folders appear on it. Ctrl-C ends it.
+
+    Example: nowait watch runs
+    """
+    from nowait.cli.watch import run_watch
+
+    run_watch(folders or [Path("runs")], host, port, token, browser)
+
+
 def report(
     folders: Annotated[
         list[Path],

@@ -108,6 +108,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     checkpoint_seconds: CheckpointSeconds = None,
     keep_best: KeepBest = None,
     metrics_port: MetricsPort = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the run on a local web page while it runs.")] = False,
     log: Log = None,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
@@ -133,6 +134,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
         "checkpoint_seconds": checkpoint_seconds,
         "keep_best": keep_best,
         "metrics_port": port_of(metrics_port),
+        "watch": watch,
         "callbacks": loggers_of(log, folder),
     }
     end(run_train(asked, where, slowdown, kept))
