@@ -59,7 +59,7 @@ def test_methods_are_completed(command, completed):
         ("nowait tolerance --schedule c", ["constant", "cosine"]),
         ("nowait tolerance --pattern u", ["uniform"]),
         ("nowait certify --setting het", ["heterogeneous"]),
-        ("nowait certify --pattern p", ["pareto"]),
+        ("nowait certify --pattern h", ["hard"]),
         ("nowait reproduce ringm", ["ringmaster"]),
         ("nowait bench --tier f", ["full"]),
         ("nowait bench --problem dig", ["digits"]),

@@ -100,7 +100,6 @@ def test_a_damaged_file_is_named_in_one_sentence(name, damage, command, folder, 
     assert not printed.out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name not in ("missing", "a folder")])
 @pytest.mark.parametrize("name", FILES)
 def test_a_report_names_the_damaged_file_of_a_run_that_it_skips(name, damage, folder, run):
@@ -112,6 +111,7 @@ def test_a_report_names_the_damaged_file_of_a_run_that_it_skips(name, damage, fo
     assert printed.err == "nowait: none of these folders can be read: run\n"
 
 
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("damage", ["missing", "a folder"])
 def test_missing_losses_are_named_in_one_sentence(damage, command, folder, run):
     DAMAGES[damage](folder / "metrics.jsonl")

@@ -56,9 +56,10 @@ def setting_names(incomplete: str) -> list[str]:
 
 def delay_patterns(incomplete: str) -> list[str]:
     """Complete a delay pattern of ``nowait certify``."""
+    from nowait.studies.certify import HARD
     from nowait.studies.patterns import PATTERNS
 
-    return _beginning(incomplete, PATTERNS)
+    return _beginning(incomplete, (HARD, *PATTERNS))
 
 
 def tolerance_patterns(incomplete: str) -> list[str]:

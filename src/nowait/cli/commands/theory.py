@@ -55,7 +55,7 @@ def certify(  # noqa: PLR0917 (typer makes options of them)
         list[str] | None,
         typer.Option(
             help="A delay pattern; may be repeated.",
-            show_default="all five",
+            show_default="all six",
             autocompletion=completion.delay_patterns,
         ),
     ] = None,
