@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from nowait.api.batch_sizes import MOST_SECONDS, Measurement, check_measurable, choose_batch_sizes
 from nowait.api.parts import make_parts, warn_of_split
+from nowait.api.train_arguments import TOGETHER
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Sgd, Update
 from nowait.core.capabilities import Capabilities
@@ -196,6 +197,7 @@ def _run(plan: TrainingPlan, parts: Parts, points: Slots, zygote: Zygote | None,
         max_failures=plan.max_failures,
         log=log,
         most_workers=plan.most or 0,
+        together=plan.start == TOGETHER,
     )
     if zygote is not None:
         return run_processes(parts, points, options, plan.seed, progress, zygote)

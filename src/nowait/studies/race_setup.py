@@ -12,7 +12,7 @@ import numpy as np
 
 from nowait.api.simulate import simulate
 from nowait.api.train import train
-from nowait.api.train_arguments import check_slowed_workers
+from nowait.api.train_arguments import TOGETHER, check_slowed_workers
 from nowait.core import Output, Problem, Update, checks
 from nowait.engines.cluster import RayCluster, connected, import_ray
 from nowait.engines.elsewhere import checked_engine
@@ -91,6 +91,7 @@ class RaceSetup:
                 "engine": self.engine,
                 "speeds": self.speeds,
                 "slowdown": self.slowdown,
+                "start": TOGETHER,
             }
             return train(self.problem, method, **where, **shared)
         try:

@@ -10,6 +10,7 @@ import numpy as np
 
 from nowait.api.simulate import simulate
 from nowait.api.train import train
+from nowait.api.train_arguments import TOGETHER
 from nowait.core import Constant, Problem, checks
 from nowait.core.types import Floats
 from nowait.engines.cluster import RayCluster
@@ -116,6 +117,7 @@ class Source:
                 slowdown=slowdown,
                 speeds=speeds,
                 seed=seed,
+                start=TOGETHER,
                 progress=False,
             )
             if run.stats.interrupted:

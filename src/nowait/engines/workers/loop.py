@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import final
 
 from nowait.core.memory import to_host
@@ -10,12 +11,15 @@ from nowait.engines.session import Parts
 from nowait.engines.workers.actions import Began, Look, Requested, Tick, WorkforceEvent
 from nowait.engines.workers.clock import RunClock, WallClock
 from nowait.engines.workers.dispatch import Dispatcher
+from nowait.engines.workers.failures import FIRST_DEADLINE
 from nowait.engines.workers.records import FINGERPRINTER
 from nowait.engines.workers.snapshots import Snapshots
 from nowait.engines.workers.transport import HOME, Channel, Reports, Transport
 from nowait.engines.workers.workforce import Workforce
 from nowait.numerics.compiled import warm_up
 from nowait.recording import Run
+
+logger = logging.getLogger("nowait")
 
 SECONDS_BETWEEN_LOOKS = 0.25
 """How often the loop checks for workers that hang and redraws the live view."""
@@ -40,13 +44,14 @@ class Loop:
         clock: WallClock,
         *,
         imitating: bool = False,
+        together: bool = False,
     ) -> None:
         self._parts, self._transport, self._workforce, self._view = parts, transport, workforce, view
         self._server = parts.server
         parts.recorder.follow_workers()
-        self._wait = clock.wait
+        self._wait, self._monotonic = clock.wait, clock.monotonic
         self._clock = RunClock(clock, 0.0 if parts.checkpoint is None else parts.checkpoint.state.time)
-        self._dispatcher = Dispatcher(parts, transport, workforce, self._clock, imitating=imitating)
+        self._dispatcher = Dispatcher(parts, transport, workforce, self._clock, imitating=imitating, together=together)
         self._session = self._dispatcher.session
         self._fingerprinter: Channel | None = None
         self._interrupted = ""
@@ -86,10 +91,16 @@ class Loop:
 
     def run(self) -> None:
         """Run until the budget, a callback or a signal ends it."""
-        self._clock.start()
+        together = self._dispatcher.line.holding
+        if together:
+            self._clock.hold()
+        else:
+            self._clock.start()
         self._dispatcher.execute(self._workforce.begin(self._server.workers))
         self._dispatcher.obey(self._session.start())
         self._handle(Began())
+        if together:
+            self._start_together()
         while not self._session.finished:
             self._wait_and_handle()
             if self._workforce.has_requests and not self._session.finished:
@@ -99,6 +110,29 @@ class Loop:
                 self._session.interrupt(self._interrupted)
         self._seconds = self._clock.read()
         self._finish_evaluation()
+
+    def _start_together(self) -> None:
+        """Wait until every worker is ready, at most ``FIRST_DEADLINE`` seconds; then start the clock and the workers.
+
+        A worker that dies meanwhile is replaced and waited for once; one that dies again joins after the start.
+        """
+        dispatcher, deadline = self._dispatcher, self._monotonic() + FIRST_DEADLINE
+        while not (dispatcher.is_ready or self._session.finished or self._interrupted):
+            if self._monotonic() > deadline:
+                logger.warning(
+                    "the run starts without workers %s, which were not ready after %.0f s",
+                    dispatcher.line.missing,
+                    FIRST_DEADLINE,
+                )
+                break
+            self._receive(SECONDS_BETWEEN_LOOKS_AT_START)
+            self._handle(Requested() if self._workforce.has_requests else Tick())
+            self._tick_transport(len(self._workforce.vacant), len(self._workforce.workers))
+        if self._session.finished or self._interrupted:
+            return
+        began = self._clock.began
+        self._clock.start()
+        dispatcher.release_workers(self._clock.began - began)
 
     def _finish_evaluation(self) -> None:
         """Wait for the loss that is being computed, so that none is lost at the end of a run."""

@@ -34,6 +34,8 @@ class WorkerOptions:
     """If this is more than the run starts with, the others join when there is room."""
     idle_seconds: float = math.inf
     """A place that has had no workers for this long is dismissed."""
+    together: bool = False
+    """True if the clock starts, and the first tickets are sent, when every worker is ready."""
 
 
 def make_workforce(parts: Parts, options: WorkerOptions) -> Workforce:
@@ -64,7 +66,10 @@ def run_with_workers(
     """Run to the end of the budget with the workers of a transport, once there is room for ``minimum`` of them."""
     view = LiveView(str(parts.config.get("method", {}).get("type", "")), parts.budget, parts.recorder, progress)
     imitating = bool(options.slowdown) or options.speeds is not None
-    loop = Loop(parts, transport, make_workforce(parts, options), view, clock or SystemClock(), imitating=imitating)
+    workforce = make_workforce(parts, options)
+    loop = Loop(
+        parts, transport, workforce, view, clock or SystemClock(), imitating=imitating, together=options.together
+    )
     try:
         with Interruption(loop.interrupt, hangup=True), np.errstate(over="ignore", invalid="ignore"):
             loop.open(minimum)
