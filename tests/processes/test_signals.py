@@ -92,7 +92,7 @@ def test_a_live_view_whose_terminal_was_closed_is_not_drawn_any_more():
     server = ScriptedWorkers(METHOD, num_workers=1, log=recorder).server
     view = LiveView("AsynchronousSGD", Budget(steps=4), recorder, shown=True)
     view._live = ClosedTerminal()
-    view.update(server, None, [])
+    view.update(server, None, [], now=0.0)
     assert not view.shown
     view.__exit__(None, None, None)
 

@@ -7,6 +7,7 @@ from typing import final
 
 from nowait.core.memory import to_host
 from nowait.engines.live import LiveView
+from nowait.engines.progress import spinner
 from nowait.engines.session import Parts
 from nowait.engines.workers.actions import Began, Look, Requested, Tick, WorkforceEvent
 from nowait.engines.workers.clock import RunClock, WallClock
@@ -89,8 +90,8 @@ class Loop:
         if not self._interrupted and fingerprinting.must_be_killed():
             self._transport.kill(serial, HOME)
 
-    def run(self) -> None:
-        """Run until the budget, a callback or a signal ends it."""
+    def begin(self) -> None:
+        """Start the processes, the server and the clock; with ``together``, the clock when every worker is ready."""
         together = self._dispatcher.line.holding
         if together:
             self._clock.hold()
@@ -101,6 +102,9 @@ class Loop:
         self._handle(Began())
         if together:
             self._start_together()
+
+    def run(self) -> None:
+        """Run until the budget, a callback or a signal ends it."""
         while not self._session.finished:
             self._wait_and_handle()
             if self._workforce.has_requests and not self._session.finished:
@@ -116,6 +120,15 @@ class Loop:
 
         A worker that dies meanwhile is replaced and waited for once; one that dies again joins after the start.
         """
+        with spinner(f"{self._view.title}: waiting until all workers are ready", self._view.shown):
+            self._wait_until_ready()
+        if self._session.finished or self._interrupted:
+            return
+        began = self._clock.began
+        self._clock.start()
+        self._dispatcher.release_workers(self._clock.began - began)
+
+    def _wait_until_ready(self) -> None:
         dispatcher, deadline = self._dispatcher, self._monotonic() + FIRST_DEADLINE
         while not (dispatcher.is_ready or self._session.finished or self._interrupted):
             if self._monotonic() > deadline:
@@ -124,15 +137,10 @@ class Loop:
                     dispatcher.line.missing,
                     FIRST_DEADLINE,
                 )
-                break
+                return
             self._receive(SECONDS_BETWEEN_LOOKS_AT_START)
             self._handle(Requested() if self._workforce.has_requests else Tick())
             self._tick_transport(len(self._workforce.vacant), len(self._workforce.workers))
-        if self._session.finished or self._interrupted:
-            return
-        began = self._clock.began
-        self._clock.start()
-        dispatcher.release_workers(self._clock.began - began)
 
     def _finish_evaluation(self) -> None:
         """Wait for the loss that is being computed, so that none is lost at the end of a run."""
@@ -205,7 +213,8 @@ class Loop:
             self._tick_transport(len(workforce.vacant), len(workforce.workers))
         if self._view.shown:
             views = workforce.views(self._clock.now, self._server.jobs_of, self._session.by_worker(self._clock.now))
-            self._view.update(self._server, self._session.loss, views, self._session.shown_metrics)
+            session, now = self._session, self._clock.now
+            self._view.update(self._server, session.loss, views, session.shown_metrics, now=now)
         self._tell_others()
 
     def _tell_others(self) -> None:

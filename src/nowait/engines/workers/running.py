@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 
 from nowait.engines.live import LiveView
+from nowait.engines.progress import spinner
 from nowait.engines.session import Parts
 from nowait.engines.signals import Interruption
 from nowait.engines.workers.clock import SystemClock, WallClock
@@ -72,7 +73,9 @@ def run_with_workers(
     )
     try:
         with Interruption(loop.interrupt, hangup=True), np.errstate(over="ignore", invalid="ignore"):
-            loop.open(minimum)
+            with spinner(f"{view.title}: starting the workers", view.shown):
+                loop.open(minimum)
+            loop.begin()
             with view:
                 loop.run()
                 return loop.result()
