@@ -85,6 +85,14 @@ class LiveView:
             with contextlib.suppress(OSError):  # the terminal was closed
                 self._live.stop()
 
+    def say(self, line: str) -> None:
+        """Show one line instead of the view."""
+        if self._live is not None:
+            from rich.text import Text
+
+            with contextlib.suppress(OSError):  # the terminal was closed
+                self._live.update(Text(line), refresh=True)
+
     def update(
         self,
         server: Server,

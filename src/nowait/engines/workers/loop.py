@@ -18,7 +18,7 @@ from nowait.engines.workers.snapshots import Snapshots
 from nowait.engines.workers.transport import HOME, Channel, Reports, Transport
 from nowait.engines.workers.workforce import Workforce
 from nowait.numerics.compiled import warm_up
-from nowait.recording import Run
+from nowait.recording import Interrupted, Run
 
 logger = logging.getLogger("nowait")
 
@@ -78,7 +78,7 @@ class Loop:
         if self._dispatcher.fingerprinting.is_wanted and not self._interrupted:
             self._compute_fingerprint()
         if self._interrupted:
-            raise KeyboardInterrupt(f"{self._interrupted} came before the run had begun")
+            raise Interrupted(self._interrupted, f"{self._interrupted} came before the run had begun")
 
     def _compute_fingerprint(self) -> None:
         fingerprinting, serial = self._dispatcher.fingerprinting, self._workforce.next_serial()
@@ -153,6 +153,8 @@ class Loop:
         """Save the run, end all processes, whose memory the last evaluation may need, and return the finished run."""
         self._session.save()  # first, because a second signal may come while processes end
         self._end_processes()
+        if self._session.interrupted:
+            self._view.say(f"{self._view.title}: computing the last loss; press Ctrl-C again to skip it")
         return self._session.result(self._seconds, self._transport.engine)
 
     def interrupt(self, signal: str) -> None:
