@@ -11,7 +11,7 @@ from nowait.cli.cluster import make_folder
 from nowait.cli.exits import kept_study, on_interrupt, refused_as_options
 from nowait.cli.results import open_console, print_json
 from nowait.studies.reproduce import PAPERS, paper_named
-from nowait.studies.reproduce.result import FIGURE
+from nowait.studies.reproduce.result import FIGURE, SUMMARY
 from nowait.studies.reproduce.text import list_of
 
 
@@ -41,7 +41,7 @@ def run_reproduction(asked: ReproduceSettings) -> nw.Reproduction:
         paper_named(asked.name)
         make_folder(asked.folder)
     console = open_console(stderr=asked.as_json)
-    with on_interrupt(lambda: kept_study(asked.folder)):
+    with on_interrupt(lambda: kept_study(asked.folder, SUMMARY)):
         try:
             found = nw.reproduce(
                 asked.name,

@@ -67,6 +67,11 @@ class LiveView:
         self._live: Any = None
         self._last = (0.0, 0)
 
+    def prepare(self) -> None:
+        """Import what drawing needs, before the clock of the run starts."""
+        if self.shown:
+            from rich import live, table, text  # noqa: F401
+
     def __enter__(self) -> Self:
         if self.shown:
             from rich.console import Console

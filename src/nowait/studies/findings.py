@@ -63,13 +63,20 @@ def rows_of(
 
 
 def cut_short(runs: Mapping[str, list[Run]]) -> list[str]:
-    """Return a sentence for each run that a signal ended: which step its last loss belongs to."""
-    ended = [(name, run) for name, mine in runs.items() for run in mine if run.stats.interrupted and len(run.history)]
+    """Return a sentence for each run that a signal ended: its last loss, and the step of it if that is another one."""
     return [
-        f"{name} was stopped after {run.stats.steps:,} steps; its last loss was evaluated at step "
-        f"{int(run.history.step[-1]):,}."
-        for name, run in ended
+        f"{name} was stopped after {run.stats.steps:,} steps{_last_loss(run)}."
+        for name, mine in runs.items()
+        for run in mine
+        if run.stats.interrupted
     ]
+
+
+def _last_loss(run: Run) -> str:
+    if not len(run.history):
+        return ""
+    step = int(run.history.step[-1])
+    return f", at a loss of {run.history.loss[-1]:.4g}" + ("" if step == run.stats.steps else f" at step {step:,}")
 
 
 def _row(name: str, runs: list[Run], first: list[Run], minimum: float | None, gain: Speedup) -> RaceRow:

@@ -121,7 +121,8 @@ class Source:
                 progress=False,
             )
             if run.stats.interrupted:
-                raise Interrupted.of(run)
+                signal = Interrupted.of(run).signal
+                raise Interrupted(signal, f"{signal} ended the probe of the workers' speeds")
             counts = np.bincount(run.trace.worker, minlength=run.trace.num_workers)
             if counts.min() >= ENOUGH_EACH:
                 break

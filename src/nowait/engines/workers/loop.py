@@ -102,6 +102,7 @@ class Loop:
         self._handle(Began())
         if together:
             self._start_together()
+        self._next_look = self._clock.now + SECONDS_BETWEEN_LOOKS
 
     def run(self) -> None:
         """Run until the budget, a callback or a signal ends it."""

@@ -75,6 +75,7 @@ def run_with_workers(
         with Interruption(loop.interrupt, hangup=True), np.errstate(over="ignore", invalid="ignore"):
             with spinner(f"{view.title}: starting the workers", view.shown):
                 loop.open(minimum)
+                view.prepare()
             loop.begin()
             with view:
                 loop.run()
