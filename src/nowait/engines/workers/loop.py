@@ -59,6 +59,8 @@ class Loop:
         self._ended = False
         """True once all processes were ended."""
         self._seconds = self._next_look = self._next_snapshot = 0.0
+        self._draw_from = 0.0
+        """When the live view is drawn first: not at the start, when all workers need the server."""
         self._next_write = SECONDS_BETWEEN_WRITES
         self._snapshots: Snapshots | None = None
         if parts.keeper is not None:
@@ -102,7 +104,7 @@ class Loop:
         self._handle(Began())
         if together:
             self._start_together()
-        self._next_look = self._clock.now + SECONDS_BETWEEN_LOOKS
+        self._draw_from = self._clock.now + SECONDS_BETWEEN_LOOKS
 
     def run(self) -> None:
         """Run until the budget, a callback or a signal ends it."""
@@ -214,7 +216,7 @@ class Loop:
         if not self._session.finished:
             self._handle(Look())
             self._tick_transport(len(workforce.vacant), len(workforce.workers))
-        if self._view.shown:
+        if self._view.shown and self._clock.now >= self._draw_from:
             views = workforce.views(self._clock.now, self._server.jobs_of, self._session.by_worker(self._clock.now))
             session, now = self._session, self._clock.now
             self._view.update(self._server, session.loss, views, session.shown_metrics, now=now)
