@@ -88,6 +88,7 @@ def run_main(monkeypatch, capsys, *arguments):
 
 
 def test_a_folder_that_exists_is_refused_before_the_race(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine").touch()
     code, printed = run_main(monkeypatch, capsys, "race", "--folder", str(tmp_path))
     assert code == 1
     assert printed.err == f"nowait: {tmp_path} exists: choose another --folder\n"
@@ -460,7 +461,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["race", "--address", "auto"], "--address is for --engine ray, not for --engine processes"),
         (
             ["train", "--steps", "3", "--workers", "2", "--most-workers", "4", "--stepsize", "0.1"],
-            "a fewest and a most are for engine='ray'",
+            "a minimum and a maximum are for engine='ray'",
         ),
         (["race", "--engine", "odd"], "engine must be one of processes, simulate, ray, got 'odd'"),
         (["race", "--native", "--engine", "simulate"], "--native means real delays"),

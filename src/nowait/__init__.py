@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from nowait import outputs, problems, rules, schedules, speeds, stepsizes, theory, updates
+from nowait import loggers, outputs, problems, rules, schedules, speeds, stepsizes, theory, updates
 from nowait.api import replay, resume, simulate, sweep, train
 from nowait.core import (
     LMO,
@@ -88,6 +88,7 @@ from nowait.recording import (
     Sweep,
     TensorBoard,
     Trace,
+    fresh_folder,
     load,
 )
 from nowait.reports import write_report as report
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
     from nowait import plots
 
     __version__: str
+    """The version of the installed package, such as "0.1.0"."""
 
 __all__ = [
     "ATA",
@@ -202,7 +204,9 @@ __all__ = [
     "__version__",
     "bench",
     "certify",
+    "fresh_folder",
     "load",
+    "loggers",
     "outputs",
     "plan",
     "plots",

@@ -14,7 +14,8 @@ import nowait as nw
 from faulty import Faulty
 from nowait.engines.budget import Budget
 from nowait.engines.live import LiveView, WorkerView, others_line, stragglers_first
-from nowait.engines.progress import is_on_terminal, titled
+from nowait.engines.progress import titled
+from nowait.engines.screens import is_on_terminal
 from nowait.recording import TraceRecorder
 from nowait.recording.phases import Phases
 from nowait.recording.worker_stats import WorkerStats

@@ -10,6 +10,7 @@ import nowait as nw
 from faulty import Faulty
 from nowait.engines.budget import Budget
 from nowait.engines.live import LiveView
+from nowait.engines.screens import TerminalScreen
 from nowait.engines.signals import Interruption
 from nowait.engines.workers.loop import Loop
 from nowait.recording import TraceRecorder
@@ -92,7 +93,9 @@ def test_a_live_view_whose_terminal_was_closed_is_not_drawn_any_more():
     recorder = TraceRecorder([0])
     server = ScriptedWorkers(METHOD, num_workers=1, log=recorder).server
     view = LiveView("AsynchronousSGD", Budget(steps=4), recorder, shown=True)
-    view._live = ClosedTerminal()
+    view._screen = screen = TerminalScreen()
+    screen._live.stop()
+    screen._live = ClosedTerminal()
     view.update(server, None, [], now=0.0)
     assert not view.shown
     view.__exit__(None, None, None)

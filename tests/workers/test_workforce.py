@@ -125,7 +125,7 @@ def test_pauses_grow_until_the_worker_is_given_up_and_a_gradient_resets_them():
     for now in (3.0, 4.0):
         actions = workforce.handle(Died(serial_of(workforce, 1), 3), now)
         workforce.handle(Tick(), now + 0.9)
-    assert "again and again: it is not replaced any more" in actions[0].message
+    assert "repeatedly: it is no longer replaced" in actions[0].message
     assert workforce.workers == [0]
     assert workforce.wanted_workers() == [0]
 
@@ -224,7 +224,7 @@ def test_a_home_that_is_lost_again_and_again_fails_the_run_unless_a_worker_deliv
         if repetition < 4:
             workforce.delivered(0, HOME)
     actions = workforce.handle(Gone(HOME, "killed"), 9.0)
-    assert Fail("the process that starts workers ended again and again, at last because killed") in actions
+    assert Fail("the process that starts workers ended repeatedly, last because killed") in actions
 
 
 # The evaluator
@@ -248,7 +248,7 @@ def test_an_evaluator_that_keeps_dying_fails_the_run_and_an_answer_resets_the_co
         assert workforce.take_answer(ask.number)
     workforce.handle(Died(serial_of(workforce, EVALUATOR), 3), 1.0)
     [fail] = workforce.handle(Died(serial_of(workforce, EVALUATOR), 3), 1.0)
-    assert fail.message.startswith("the process that computes losses ended with exit code 3 again and again")
+    assert fail.message.startswith("the process that computes losses ended with exit code 3 repeatedly")
 
 
 # Errors and hangs
@@ -282,7 +282,9 @@ def test_the_traceback_of_an_error_is_shown_once_and_then_counted():
 def test_the_same_error_before_any_gradient_fails_the_run_soon():
     workforce = begun()
     for worker in (0, 1):
-        assert Fail not in kinds(workforce.handle(Raised(worker, "E at x:1", "text", any_gradient=False), 0.0))
+        warn, *others = workforce.handle(Raised(worker, "E at x:1", "text", any_gradient=False), 0.0)
+        assert warn.message == f"worker {worker} raised E at x:1 before the first gradient, and tries again"
+        assert Fail not in kinds(others)
     [fail] = workforce.handle(Raised(0, "E at x:1", "text", any_gradient=False), 0.0)
     assert fail.message == "worker 0 raised, not for the first time:\ntext"
 

@@ -43,17 +43,19 @@ def simulate(
 
     The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (virtual), ``target_loss`` and ``target`` comes
     first; ``target={"accuracy": 0.9}`` names metrics, see ``nw.train``. The loss is evaluated before the first step,
-    every ``evaluate_every`` steps, at multiples of ``evaluate_seconds`` (virtual) and at the end; None
-    for both spreads about a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called
-    after every step, or ``nw.Callback`` objects. ``faults`` makes workers leave and join. ``initial`` is a vector; for
+    every ``evaluate_every`` steps, at multiples of ``evaluate_seconds`` (virtual) and at the end; None for both spreads
+    about a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
+    ``nw.Callback`` objects. ``update`` is the step that the server makes, plain SGD by default; ``output`` says which
+    combination of the iterates is ``run.params``, the last one by default. ``seed`` determines samples and random
+    durations: runs with the same seed are equal. ``faults`` makes workers leave and join. ``initial`` is a vector; for
     a ``TorchProblem`` also a state dict, a model or a ``.safetensors`` file. ``progress`` None shows a bar on a
     terminal.
 
     Ctrl-C and SIGTERM end the run and raise ``nw.Interrupted``, a ``KeyboardInterrupt`` that has the run so far as
     ``run``, so that a loop over many runs ends as well.
 
-    Linear models and ``NoisyQuadratic`` with plain SGD and a method that does not look at gradients run compiled, which
-    changes nothing but the speed (and, by rounding, averages of iterates); ``run.stats.engine`` is then "compiled".
+    Linear models and ``NoisyQuadratic`` with plain SGD and a method that does not read gradients run compiled. This
+    changes only the speed (and the rounding of averages of iterates); ``run.stats.engine`` is then "compiled".
     (While the cache of compiled code is empty, short runs are not compiled if that gives the same bits.)
     ``engine="reference"`` prevents it. ``labels`` are kept in ``run.config``. ``trace="sampled"`` keeps all of a
     worker's first 1,024 arrivals in the trace and then one in 64, ``trace="none"`` keeps none: for very long runs,
@@ -61,7 +63,8 @@ def simulate(
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
-    >>> run = nw.simulate(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), nw.speeds.Fixed([1, 1, 10]), steps=210)
+    >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
+    >>> run = nw.simulate(problem, method, nw.speeds.Fixed([1, 1, 10]), steps=210)
     >>> run.stats.seconds
     100.0
     >>> run.stats.work_share.round(2).tolist()

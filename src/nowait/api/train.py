@@ -73,6 +73,11 @@ def train(
     ``target={"accuracy": 0.9, "perplexity": ("<=", 20)}`` is reached by an evaluation in which every metric is: at
     least the number, or at most for names that end in "loss", unless a sign is given.
 
+    ``update`` is the step that the server makes, plain SGD by default; ``output`` says which combination of the
+    iterates is ``run.params``, the last one by default. ``evaluate_every`` is a number of steps; None spreads
+    about a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
+    ``nw.Callback`` objects. ``seed`` determines the samples of every worker.
+
     ``slowdown={0: 100.0}`` makes worker 0 take 100 times as long; ``speeds`` makes workers take at least as long as a
     speed model says. With ``start="together"`` the clock starts, and workers get their first tickets, when all of them
     have loaded the problem; by default each starts as soon as it is ready.
@@ -96,7 +101,8 @@ def train(
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
-    >>> run = nw.train(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), workers=2, steps=500)
+    >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
+    >>> run = nw.train(problem, method, workers=2, steps=500)
     >>> run.stats.steps, run.stats.engine, bool(run.history.loss[-1] < 0.01)
     (500, 'processes', True)
     """

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 import nowait
 from nowait.cli.commands import COMMANDS
 from nowait.cli.exits import end_early, place_of, status_of, words_of
+from nowait.cli.new_folders import empty_folders_removed
 from nowait.engines.signals import first_signals
 from nowait.engines.watch import Watch
 
@@ -22,7 +23,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
-            with Watch():
+            with Watch(), empty_folders_removed():
                 return super().invoke(ctx)
         except KeyboardInterrupt as error:
             typer.echo(words_of(error), err=True)

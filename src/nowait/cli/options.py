@@ -56,12 +56,6 @@ def port_of(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdigit() else text
 
 
-def free_folder(folder: Path) -> Path:
-    """Return the first numbered variant of a folder name that does not exist."""
-    candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(1, 1_000_000))
-    return next(candidate for candidate in candidates if not candidate.exists())
-
-
 Problem = Annotated[
     str | None,
     typer.Option(help="A LIBSVM file, module:function or file.py:function.", show_default="the paper's least squares"),
@@ -106,6 +100,13 @@ Encrypt = Annotated[
 MetricsPort = Annotated[
     str | None,
     typer.Option(help="Show the run to Prometheus at this port of this machine, or at host:port.", show_default="no"),
+]
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Write the run to tensorboard, wandb, mlflow or trackio, such as wandb:project=mine; may be repeated.",
+        show_default="no",
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="The seed of samples and speeds.", min=0)]
 Folder = Annotated[Path | None, typer.Option(help="Where the run goes, a new folder.", show_default="runs/<command>-N")]

@@ -67,7 +67,7 @@ class RaceSettings:
         return values | {"problem": remembered(self.problem), "engine": describe(self.engine)}
 
 
-def run_race(asked: RaceSettings) -> Race:
+def run_race(asked: RaceSettings, log: Callable[[str], list[nw.loggers.Logger]] | None = None) -> Race:
     """Load the problem, race, and print the table; figures and report are written to the folder."""
     if len(set(asked.methods)) < len(asked.methods):
         raise ValueError(f"--method has one of them twice: {', '.join(asked.methods)}")
@@ -83,7 +83,7 @@ def run_race(asked: RaceSettings) -> Race:
     console = open_console(stderr=asked.as_json)
     console.print(f"{problem!r}. {imitation}", highlight=False)
     with on_interrupt(lambda: kept_study(asked.folder)):
-        found = _race(problem, methods, asked, (speeds, slowdown), console)
+        found = _race(problem, methods, asked, (speeds, slowdown), console, log)
     _tell(console, found, asked)
     return found
 
@@ -94,6 +94,7 @@ def _race(
     asked: RaceSettings,
     slowed: tuple[Any, dict[int, float] | None],
     console: Console,
+    log: Callable[[str], list[nw.loggers.Logger]] | None,
 ) -> Race:
     """Race; if a signal ends it, print what was found so far."""
     speeds, slowdown = slowed
@@ -111,6 +112,7 @@ def _race(
             tuning_sizes=QUICK_SIZES if asked.quick else USUAL_SIZES,
             folder=asked.folder,
             labels={COMMAND: asked.resolved},
+            log=log,
             tell=lambda words: console.print(words, highlight=False, markup=False),
         )
     except nw.Interrupted as error:

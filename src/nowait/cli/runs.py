@@ -21,6 +21,7 @@ from nowait.cli.records import speeds_of
 from nowait.cli.results import open_console, print_json
 from nowait.core import Method, checks
 from nowait.core.randomness import checked_seed
+from nowait.recording.fresh import is_taken
 from nowait.reports.groups import grouped
 
 
@@ -63,10 +64,12 @@ class RunSettings:
         return {COMMAND: values | more | {"problem": remembered(self.problem), "stepsize": size}}
 
 
-def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw.Run:
+def run_simulate(
+    asked: RunSettings, speeds: str | None, straggler: float, callbacks: list[nw.loggers.Logger]
+) -> nw.Run:
     """Make a run in virtual time."""
     budget = asked.budget
-    if asked.folder.exists():
+    if is_taken(asked.folder):
         raise FileExistsError(f"{asked.folder} exists: choose another --folder")
     problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     model = _mixed(asked.workers, straggler) if speeds is None else speeds_of(speeds, "--speeds")
@@ -80,6 +83,7 @@ def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw
                 **budget,
                 evaluate_every=asked.evaluate_every,
                 seed=asked.seed,
+                callbacks=callbacks,
                 labels=asked.labels(method, workers=model.num_workers, speeds=speeds, straggler=straggler),
             )
         except nw.Interrupted as error:

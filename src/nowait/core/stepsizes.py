@@ -85,6 +85,7 @@ class Constant(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
 
     def __post_init__(self) -> None:
         checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
@@ -110,13 +111,14 @@ class DelayAdaptive(Stepsize):
     """γ·min(1, cut/τ): gradients older than ``cut`` steps make smaller steps. ``cut`` is M unless given.
 
     Mishchenko, Bach, Even and Woodworth (2022), equations of Theorem 3 in the form γ_max·min(1, cut/τ(k)).
-    M is the live number of workers, so the rule follows joins and leaves.
+    M is the live number of workers, so the rule adapts when workers join and leave.
 
     >>> DelayAdaptive(0.1)(delay=8, num_workers=4, step=1)
     0.05
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     cut: float | None = None
 
     def __post_init__(self) -> None:
@@ -155,6 +157,7 @@ class ExponentialDelayAdaptive(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     cut: float
     rate: float
 
@@ -185,6 +188,7 @@ class PolynomialDecay(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     power: float = 1.0
 
     def __post_init__(self) -> None:
@@ -210,6 +214,7 @@ class HingeDecay(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     slope: float = 10.0
     patience: float = 4.0
 
@@ -239,6 +244,7 @@ class Threshold(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     concurrency: float | None = None
     beyond: float = 0.0
 
@@ -266,13 +272,14 @@ class Threshold(Stepsize):
 class CosineGate(Stepsize):
     """γ·exp(−rate·δ)·(1 + cos(π·δ/cutoff))/2 while δ = τ − 1 is below ``cutoff``, then 0.
 
-    An exponential decay with a gate that closes smoothly, after Shah and Sun, "Cosine-Gated Adam-Decay: Drop-In
+    An exponential decay times a smooth cutoff, after Shah and Sun, "Cosine-Gated Adam-Decay: Drop-In
     Staleness-Aware Outer Optimization for Decoupled DiLoCo" (2026): use it with an update that scales the gradient,
     ``nw.ScaleGradient(nw.Adam())``, on which a gradient past the cutoff then has no effect. Their abstract has the
     product of the two factors; that the gate is half a cosine wave is our reading, and the defaults are ours.
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     rate: float = 0.1
     cutoff: float = 16.0
 
@@ -367,10 +374,12 @@ class Cosine(Stepsize):
 class Scheduled(Stepsize):
     """Another rule, multiplied by a schedule: a function of the step that returns a factor of at least 0.
 
-    ``nw.schedules`` has warm-up, linear and cosine decay, ``nowait.pytorch.lr_schedule`` those of PyTorch; any function
-    of the number of the step will do, which is 1 for the first step. No theorem of this library covers it.
+    ``nw.schedules`` has warm-up, linear and cosine decay, ``nowait.pytorch.lr_schedule`` those of PyTorch; or use any
+    function of the step number, which is 1 for the first step. No theorem of this library covers schedules.
 
-    >>> Scheduled(DelayAdaptive(0.1), lambda step: 0.5 if step > 100 else 1.0)(delay=8, num_workers=4, step=101)
+    >>> Scheduled(DelayAdaptive(0.1), lambda step: 0.5 if step > 100 else 1.0)(
+    ...     delay=8, num_workers=4, step=101
+    ... )
     0.025
     """
 

@@ -1,4 +1,4 @@
-"""The live view of a run on a terminal: steps per second, loss, delays, and what each worker does."""
+"""The live view of a run, on a terminal or in a notebook: steps per second, loss, delays, and what each worker does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from nowait.core import Server
 from nowait.engines.budget import Budget
-from nowait.engines.progress import is_on_terminal, title_or
+from nowait.engines.progress import title_or
+from nowait.engines.screens import Screen, is_watched, open_screen
 from nowait.recording import TraceRecorder
 from nowait.recording.phases import PHASES
 from nowait.recording.worker_stats import WorkerStats
@@ -57,14 +58,14 @@ class WorkerView:
 
 @final
 class LiveView:
-    """A context manager that shows the view if ``shown``; None shows it if standard error is a terminal."""
+    """A context manager that shows the view if ``shown``; None shows it on a terminal and in a notebook."""
 
     def __init__(self, title: str, budget: Budget, recorder: TraceRecorder, shown: bool | None) -> None:
         self.title = title_or(title)
         self._budget = budget
         self._recorder = recorder
-        self.shown = is_on_terminal() if shown is None else shown
-        self._live: Any = None
+        self.shown = is_watched() if shown is None else shown
+        self._screen: Screen | None = None
         self._last = (0.0, 0)
 
     def prepare(self) -> None:
@@ -74,29 +75,22 @@ class LiveView:
 
     def __enter__(self) -> Self:
         if self.shown:
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(
-                console=Console(stderr=True, markup=False, emoji=False), auto_refresh=False, transient=True
-            )
-            self._live.start()
+            self._screen = open_screen()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            with contextlib.suppress(OSError):  # the terminal was closed
-                self._live.stop()
+        if self._screen is not None:
+            self._screen.close()
 
     def say(self, line: str) -> None:
         """Show one line instead of the view."""
-        if self._live is not None:
+        if self._screen is not None:
             from rich.text import Text
 
             with contextlib.suppress(OSError):  # the terminal was closed
-                self._live.update(Text(line), refresh=True)
+                self._screen.show(Text(line))
 
     def update(
         self,
@@ -108,10 +102,10 @@ class LiveView:
         now: float,
     ) -> None:
         """Redraw the view, ``now`` seconds after the start. If the terminal was closed, stop drawing."""
-        if self._live is None:
+        if self._screen is None:
             return
         try:
-            self._live.update(self._drawn(server, loss, list(workers), metrics, now=now), refresh=True)
+            self._screen.show(self._drawn(server, loss, list(workers), metrics, now=now))
         except OSError:
             self.shown = False
 

@@ -29,13 +29,14 @@ class Encoded(Wrapper):
     ``Compressed``: it sends c, the rounded g + e, and keeps e ← g + e − c. Statistics, such as those of batch
     normalisation, are not rounded.
 
-    A run on a cluster with ``wire=`` and ``points_wire=`` trains this problem. By itself it shows in a simulation what
-    they would change.
+    A run on a cluster with ``wire=`` and ``points_wire=`` trains this problem. Use it in a simulation to see the effect
+    of these settings.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=100, sigma=0.1)
     >>> encoded = nw.problems.Encoded(problem, gradients="int8", points="float16")
-    >>> method, speeds = nw.AsynchronousSGD(nw.Constant(0.02)), nw.speeds.Exponential(1.0, workers=4)
+    >>> method = nw.AsynchronousSGD(nw.Constant(0.02))
+    >>> speeds = nw.speeds.Exponential(1.0, workers=4)
     >>> run = nw.simulate(encoded, method, speeds, steps=2_000)
     >>> bool(run.history.loss[-1] < 0.01), run.stats.bytes_up // run.stats.gradients
     (True, 112)

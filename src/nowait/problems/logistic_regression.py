@@ -49,6 +49,8 @@ class LogisticModel(LinearModel):
 class LogisticRegression(LogisticModel):
     """F(x) = mean of ln(1 + exp(−b_i·a_i·x)) + l2/2·‖x‖², dense or sparse.
 
+    ``features`` is a matrix, dense or sparse, with a row a_i for every sample; ``labels`` are the b_i. A gradient uses
+    ``batch_size`` random rows.
     Labels are two different values; the larger one counts as +1.
 
     >>> problem = LogisticRegression([[1.0, 0.0], [0.0, 2.0]], [0, 1], l2=0.1)
@@ -98,6 +100,9 @@ class LogisticRegression(LogisticModel):
 @final
 class NonconvexLogisticRegression(LogisticModel):
     """F(x) = mean of ln(1 + exp(−b_i·a_i·x)) + strength·Σ x_j²/(1 + x_j²), dense or sparse.
+
+    ``features`` is a matrix, dense or sparse, with a row a_i for every sample; ``labels`` are the b_i. A gradient uses
+    ``batch_size`` random rows.
 
     The regulariser is bounded and makes F non-convex: a common test problem for non-convex theorems. Labels are as in
     ``LogisticRegression``. ``minimum`` returns the stationary point that L-BFGS finds from zero, which need not be the

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import final
 
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.framefile import no_follow
+
+ATTEMPTS, SECONDS_BETWEEN_ATTEMPTS = 5, 0.02
+"""``folder_state`` holds a shared lock for an instant, which must not keep a run from starting."""
 
 
 @final
@@ -25,11 +29,15 @@ class FileLock:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | no_follow(), 0o644)
         except OSError as error:
             raise DamagedFileError(path, f"it cannot be opened to lock the folder ({error.strerror})") from None
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise ValueError(refusal) from None
+        for _ in range(ATTEMPTS):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(SECONDS_BETWEEN_ATTEMPTS)
+            else:
+                return
+        self.release()
+        raise ValueError(refusal)
 
     def release(self) -> None:
         """Release the lock, if it is held."""

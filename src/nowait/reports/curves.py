@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from nowait.core.types import Floats, Integers
+from nowait.html.numbers import compact
 from nowait.recording import Run
-from nowait.reports.numbers import compact
 
 AXES = ("time", "gradients", "step")
 MOST_POINTS = 1_000

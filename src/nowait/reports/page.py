@@ -11,9 +11,9 @@ from string import Template
 from typing import Any
 
 from nowait.core import checks
+from nowait.html.numbers import shown
 from nowait.recording import Run
 from nowait.recording.files import replace_file
-from nowait.reports.numbers import shown
 from nowait.reports.payload import checked_runs, payload
 from nowait.reports.tables import config_tables, predictions_table, summary_table
 
@@ -30,10 +30,10 @@ def write_report(
 ) -> Path:
     """Write one HTML file with curves, delays, timelines and tables of named runs; return its path.
 
-    A name with several runs (seeds) is drawn as their median, with a band from the lowest to the highest. ``minimum``
-    is F*, which is subtracted from losses. ``notes`` are sentences at the top, ``predictions`` are rows (what,
-    predicted, measured). ``config`` is shown as a table; with None each run's own configuration is shown. The file is
-    self-contained: it loads nothing over the network.
+    ``title`` is the heading of the page. A name with several runs (seeds) is drawn as their median, with a band from
+    the lowest to the highest. ``minimum`` is F*, which is subtracted from losses. ``notes`` are sentences at the top,
+    ``predictions`` are rows (what, predicted, measured). ``config`` is shown as a table; with None each run's own
+    configuration is shown. The file is self-contained: it loads nothing over the network.
     """
     named = checked_runs(runs)
     minimum = checks.finite(minimum, "minimum", "errors are losses minus it")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from nowait.reports.numbers import shown
+from nowait.html.numbers import shown
 from nowait.reports.payload import NamedRuns, summary
 
 LONGEST_LIST = 8
@@ -57,7 +57,15 @@ def config_tables(runs: NamedRuns, config: Mapping[str, Any] | None) -> str:
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Flatten nested dictionaries, with dotted keys; a ``type`` entry becomes the value of its dictionary's key.
 
-    >>> flat({"method": {"type": "MinibatchSGD", "stepsize": {"type": "Constant", "gamma": 0.5}}, "seed": 1})
+    >>> flat(
+    ...     {
+    ...         "method": {
+    ...             "type": "MinibatchSGD",
+    ...             "stepsize": {"type": "Constant", "gamma": 0.5},
+    ...         },
+    ...         "seed": 1,
+    ...     }
+    ... )
     {'method': 'MinibatchSGD', 'method.stepsize': 'Constant', 'method.stepsize.gamma': '0.5', 'seed': '1'}
     """
     entries: dict[str, str] = {}

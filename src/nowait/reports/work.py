@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core.types import Floats, Integers
+from nowait.html.numbers import compact
 from nowait.recording import Run, Trace
 from nowait.recording.rows import OUTCOMES
-from nowait.reports.numbers import compact
 
 MOST_LANES = 40
 MOST_WORKERS = 100

@@ -18,10 +18,13 @@ class Simulated:
     """The simulated time of a method with a tuned stepsize to the target."""
 
     method: str
+    """The name of the method."""
     workers: tuple[int, ...]
+    """The workers that take part."""
     kind: str
     """"synchronous", "rounds" or "asynchronous"."""
     stepsize: float
+    """The tuned γ."""
     seconds: float
     """Virtual seconds to the target (mean over the seeds); infinite if it was not reached."""
     gradients: float
@@ -45,10 +48,13 @@ class Advice:
     source: str
     """Where the speeds come from."""
     problem: str
+    """A description of the problem."""
     speedup: Speedup
     """The numbers that follow from the speeds by formula."""
     target_loss: float
+    """The loss at which times are compared."""
     budget_seconds: float
+    """The virtual seconds that every method had."""
     simulated: list[Simulated]
     """The methods in the order in which they reach the target."""
     predicted: dict[str, float]
@@ -114,6 +120,11 @@ class Advice:
 
     def __str__(self) -> str:
         return "\n".join([f"From {self.source}; simulated on {self.problem}.", *self.sentences])
+
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_advice
+
+        return html_of_advice(self)
 
     def _by_formula(self) -> str:
         gain = self.speedup

@@ -34,17 +34,25 @@ class CertifiedRow:
     """One theorem on one problem under one delay pattern."""
 
     theorem: str
+    """The number of the theorem in the paper."""
     setting: str
+    """Its setting in ``nw.theory.prescribe``."""
     problem: str
+    """The problem on which it was run."""
     pattern: str
+    """The delay pattern."""
     longest_delay: int
+    """The longest delay in the traces."""
     mean: float
     """The mean error over the seeds."""
     low: float
+    """The lower end of its confidence interval (99 %)."""
     high: float
-    """The ends of its confidence interval (99 %)."""
+    """The upper end of that interval."""
     guarantee: float
+    """The bound with the printed constants."""
     sharpened: float
+    """The bound with better constants, where they are known."""
     lemmas_broken: tuple[str, ...]
     """Lemmas that failed on some run; there should be none."""
 
@@ -70,16 +78,25 @@ class Certificate:
     """What ``nw.certify`` found."""
 
     rows: list[CertifiedRow]
+    """One row for every theorem, problem and delay pattern."""
     bias: list[BiasRow]
     """Without Assumption 1: delays that depend on the data."""
     workers: int
+    """The number of workers, M."""
     steps: int
+    """The steps of every run."""
     seeds: int
+    """The number of runs for each row."""
 
     @property
     def holds(self) -> bool:
         """True if no guarantee is violated and no lemma failed."""
         return not any(row.verdict == VIOLATED or row.lemmas_broken for row in self.rows)
+
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_certificate
+
+        return html_of_certificate(self)
 
 
 def certify(
@@ -96,11 +113,13 @@ def certify(
 
     ``settings`` are those of ``nw.theory.prescribe``, ``patterns`` equal, straggler, pareto, time-varying and
     adversarial; None is all. Every row is a mean over runs of ``steps`` steps, one for each of the ``seeds``: a number
-    n means the n seeds from ``seed`` on. Lemma 1, the delay identity and the lemma on the sum of the stepsizes are
-    checked on every run. ``bias`` shows what happens without Assumption 1. Ctrl-C and SIGTERM raise
+    n means the n seeds from ``seed`` on. ``workers`` is M. Lemma 1, the delay identity and the lemma on the sum of the
+    stepsizes are checked on every run. ``bias`` shows what happens without Assumption 1. Ctrl-C and SIGTERM raise
     ``nw.Interrupted``, without a partial certificate.
 
-    >>> found = certify(settings=["convex"], patterns=["straggler"], steps=500, seeds=3, progress=False)
+    >>> found = certify(
+    ...     settings=["convex"], patterns=["straggler"], steps=500, seeds=3, progress=False
+    ... )
     >>> [row.verdict for row in found.rows]
     ['holds', 'holds']
     """

@@ -75,7 +75,7 @@ def plan(
     progress: bool | None = None,
     **renamed: Any,
 ) -> Advice:
-    """Return what asynchrony would gain, which method is fastest, and which workers to leave out.
+    """Predict the gain from asynchrony, the fastest method, and which workers to leave out.
 
     The speeds come from one of: ``seconds_per_gradient`` of every worker, any ``speeds``, the ``trace`` of a run, or a
     probe of ``probe_seconds`` with ``workers`` processes on this machine (``slowdown`` as in ``nw.train``). The numbers
@@ -86,7 +86,12 @@ def plan(
     If gradients are slow, the defaults are smaller. The results hold for this problem: pass your own. Ctrl-C and
     SIGTERM raise ``nw.Interrupted``.
 
-    >>> advice = plan(seconds_per_gradient=[1.0, 2.0, 4.0, 30.0], gradients=3_000, seeds=1, progress=False)
+    >>> advice = plan(
+    ...     seconds_per_gradient=[1.0, 2.0, 4.0, 30.0],
+    ...     gradients=3_000,
+    ...     seeds=1,
+    ...     progress=False,
+    ... )
     >>> advice.asynchrony_pays, round(advice.speedup.speedup, 2)
     (True, 13.38)
     """

@@ -47,17 +47,21 @@ class Race:
     """The result of ``nw.race``."""
 
     problem: str
+    """A description of the problem."""
     engine: str
+    """"simulate", "processes" or "ray"."""
     seconds: float
     """The time that every method had, virtual in a simulation."""
     runs: dict[str, list[Run]]
     """One run for every seed, by method."""
     tunings: dict[str, Sweep]
+    """How the stepsize of each method was tuned: a sweep in virtual time, by method."""
     speedup: Speedup
     """The speedup that the workers' speeds predict."""
     minimum: float | None
     """F*; None if it is not known."""
     config: dict[str, Any] = field(default_factory=dict)
+    """What was run, as text and numbers."""
     interrupted: bool = False
     """True if a signal ended the race early."""
     answers: dict[str, list[float]] = field(default_factory=dict)
@@ -104,6 +108,11 @@ class Race:
             self.report(target / "report.html")
         return target
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_race
+
+        return html_of_race(self)
+
     @classmethod
     def load(cls, folder: str | Path) -> Race:
         """Read a race from its folder; raise if it is damaged."""
@@ -148,6 +157,7 @@ def race(
     output: Output | None = None,
     folder: str | Path | None = None,
     labels: Mapping[str, Any] | None = None,
+    log: Callable[[str], Iterable[Any]] | None = None,
     tell: Callable[[str], None] | None = None,
     progress: bool | None = None,
 ) -> Race:
@@ -160,7 +170,10 @@ def race(
     a probe measures. ``"simulate"`` needs ``speeds``. Every method gets ``seconds``, or the time the workers need for
     this many ``gradients`` (32,000 by default). There is a run for each of the ``seeds``; a number n means 0 to n − 1.
     With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
-    ``tell`` is called with a sentence at every stage.
+    ``probe_seconds`` is how long compute times are measured before a race with real workers, at least. ``labels`` are
+    kept in the configuration of every run. ``tell`` is called with a sentence at every stage; ``progress`` None shows a
+    live view on a terminal. ``log`` is a function that is called with the name of every run and returns its callbacks:
+    ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
 
     For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
     others lie beyond its end or around the best one. These runs get half the time of the race, and a seed that is not
@@ -172,7 +185,12 @@ def race(
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
-    >>> found = race(problem, engine="simulate", speeds=nw.speeds.Fixed([1.0, 1.0, 9.0]), gradients=2_000)
+    >>> found = race(
+    ...     problem,
+    ...     engine="simulate",
+    ...     speeds=nw.speeds.Fixed([1.0, 1.0, 9.0]),
+    ...     gradients=2_000,
+    ... )
     >>> [row.method for row in found.rows if row.steps > 1_500]
     ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
     """
@@ -206,7 +224,7 @@ def race(
             tuner = setup.tuner(limit * TUNING_SHARE, unused_seed(seed_list), tuning_sizes)
         if any(entrant.tuned for entrant in entrants):
             say(_tuned_on(_tuning_config(tuner)))
-        runs = _RaceRuns(setup, limit, tuner, seed_list, say, progress)
+        runs = _RaceRuns(setup, limit, tuner, seed_list, say, progress, _callbacks(log, names))
         keep = None if folder is None else (lambda name, seed, run: run.save(Path(folder) / names[name, seed]))
         with quiet():
             signal = runs.run_all(entrants, keep, watch)
@@ -230,6 +248,8 @@ class _RaceRuns:
     seeds: list[int]
     say: Callable[[str], None]
     progress: bool | None
+    callbacks: Callable[[str, int], Iterable[Any]]
+    """Returns the callbacks of a run, by the name of its method and its seed."""
     runs: dict[str, list[Run]] = field(default_factory=dict)
     tunings: dict[str, Sweep] = field(default_factory=dict)
     sizes: dict[str, float] = field(default_factory=dict)
@@ -243,8 +263,9 @@ class _RaceRuns:
                 size = self._tuned(entrant, title) if entrant.tuned else 1.0
                 watch.check()
                 for seed in self.seeds:
+                    callbacks = self.callbacks(entrant.name, seed)
                     with titled(title + _which_seed(self.seeds, seed)):
-                        run = self.setup.run(entrant, size, self.seconds, seed, self.progress)
+                        run = self.setup.run(entrant, size, self.seconds, seed, self.progress, callbacks)
                     self._add(entrant.name, run)
                     if keep is not None:
                         keep(entrant.name, seed, run)
@@ -310,6 +331,13 @@ def _which_seed(seeds: list[int], seed: int) -> str:
     (', seed 2 of 3', '')
     """
     return f", seed {seeds.index(seed) + 1} of {len(seeds)}" if len(seeds) > 1 else ""
+
+
+def _callbacks(
+    log: Callable[[str], Iterable[Any]] | None, names: Mapping[tuple[str, int], str]
+) -> Callable[[str, int], Iterable[Any]]:
+    """Return a function of a method's name and a seed that returns the callbacks of the run."""
+    return lambda method, seed: () if log is None else log(names[method, seed])
 
 
 def _tuned_words(name: str, tuning: Sweep) -> str:

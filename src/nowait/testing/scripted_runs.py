@@ -71,7 +71,13 @@ def train_scripted(
     >>> import nowait as nw
     >>> from nowait.testing.scripted import Die
     >>> problem = nw.problems.NoisyQuadratic(dimension=5, sigma=0.1)
-    >>> run = train_scripted(problem, nw.AsynchronousSGD(nw.Constant(0.1)), workers=2, steps=9, script=[Die(worker=1)])
+    >>> run = train_scripted(
+    ...     problem,
+    ...     nw.AsynchronousSGD(nw.Constant(0.1)),
+    ...     workers=2,
+    ...     steps=9,
+    ...     script=[Die(worker=1)],
+    ... )
     >>> run.stats.steps, run.stats.lost
     (9, 1)
     """

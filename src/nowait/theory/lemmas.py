@@ -29,8 +29,11 @@ class LemmaCheck:
     """One lemma on one run: the difference of its two sides (0 where an inequality holds), and whether it holds."""
 
     lemma: str
+    """What was checked."""
     deviation: float
+    """The difference of its two sides; 0 where an inequality holds."""
     holds: bool
+    """True if it holds up to rounding."""
 
 
 def check_lemmas(
@@ -44,8 +47,14 @@ def check_lemmas(
     out.
 
     >>> import nowait as nw
-    >>> problem, stepsize = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1), nw.DelayAdaptive(0.1)
-    >>> run = nw.simulate(problem, nw.AsynchronousSGD(stepsize), nw.speeds.Pareto(1.0, 1.1, workers=5), steps=100)
+    >>> problem = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1)
+    >>> stepsize = nw.DelayAdaptive(0.1)
+    >>> run = nw.simulate(
+    ...     problem,
+    ...     nw.AsynchronousSGD(stepsize),
+    ...     nw.speeds.Pareto(1.0, 1.1, workers=5),
+    ...     steps=100,
+    ... )
     >>> [(check.lemma, check.holds) for check in check_lemmas(run.trace, stepsize, problem)]
     [('delay identity', True), ('Lemma 1', True), ('sum of the stepsizes', True)]
     """

@@ -28,6 +28,7 @@ class Rate:
     """
 
     case: Case
+    """The setting and its constants."""
 
     @classmethod
     def of(cls, setting: str, constants: Constants) -> Rate:

@@ -46,8 +46,13 @@ def prescribe(
     >>> p = prescribe("convex", problem.constants(), workers=4, steps=10_000)
     >>> p.stepsize
     DelayAdaptive(gamma=0.01, cut=25.0)
-    >>> run = nw.simulate(problem, nw.AsynchronousSGD(p.stepsize), nw.speeds.Fixed([1, 1, 1, 100]),
-    ...                   steps=p.steps, output=p.output)
+    >>> run = nw.simulate(
+    ...     problem,
+    ...     nw.AsynchronousSGD(p.stepsize),
+    ...     nw.speeds.Fixed([1, 1, 1, 100]),
+    ...     steps=p.steps,
+    ...     output=p.output,
+    ... )
     >>> problem.loss(run.params) < float(p.guarantee)
     True
     """

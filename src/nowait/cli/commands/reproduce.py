@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from nowait.cli.options import Config, Json, free_folder
+from nowait.cli.new_folders import free_folder
+from nowait.cli.options import Config, Json
 
 
 def reproduce(

@@ -25,7 +25,12 @@ class Adoption:
     >>> processes.adopt(worker=0, serial=21), processes.adopt(worker=5, serial=22)
     (True, False)
     >>> processes.started(22)
-    >>> processes.serial_here(21), processes.died(11), processes.died(12), processes.died(22)
+    >>> (
+    ...     processes.serial_here(21),
+    ...     processes.died(11),
+    ...     processes.died(12),
+    ...     processes.died(22),
+    ... )
     (11, 21, None, 22)
     """
 

@@ -25,7 +25,7 @@ from nowait.core.capabilities import Capabilities
 from nowait.core.ledger import new
 from nowait.core.memory import HostMemory, Memory, namespace_of, to_host
 from nowait.core.types import Vector
-from nowait.engines.progress import Progress
+from nowait.engines.progress import Progress, title_or
 from nowait.engines.session import Parts, Session
 from nowait.engines.signals import Interruption
 from nowait.engines.simulator.alarms import Alarm, Alarms, why_nothing_happens
@@ -43,12 +43,14 @@ def simulate(
     """
     simulator = Simulator(parts, clock, faults, seed)
     quiet = np.errstate(over="ignore", invalid="ignore")
-    with quiet, Interruption(simulator.session.interrupt), Progress("simulating", progress) as bar:
-        simulator.run(bar)
-    seconds = simulator.session.server.now if simulator.seconds is None else simulator.seconds
-    run = simulator.session.result(seconds, "reference")
+    session = simulator.session
+    with session.calling_on_end():
+        with quiet, Interruption(session.interrupt), Progress(title_or("simulating"), progress) as bar:
+            simulator.run(bar)
+        seconds = session.server.now if simulator.seconds is None else simulator.seconds
+        run = session.result(seconds, "reference")
     run = replace(run, stats=replace(run.stats, not_compiled=not_compiled))
-    if simulator.session.interrupted:
+    if session.interrupted:
         raise Interrupted.of(run)
     return run
 
@@ -74,6 +76,7 @@ class Simulator:
     def run(self, bar: Progress) -> None:
         """Handle events until the run is finished."""
         session, server = self.session, self._server
+        session.begin()
         commands, running = session.start(), server.in_flight.running
         while True:
             for command in commands:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import final
 
@@ -26,7 +27,7 @@ SECONDS_BETWEEN_LOOKS = 0.25
 """How often the loop checks for workers that hang and redraws the live view."""
 SECONDS_BETWEEN_SNAPSHOTS = 1.0
 """How often the numbers that ``metrics_port`` shows are renewed."""
-SECONDS_BETWEEN_WRITES = 5.0
+SECONDS_BETWEEN_WRITES = 1.0
 """How often the trace in the folder of a run is brought up to date, for those who read it during the run."""
 SECONDS_BETWEEN_LOOKS_AT_START = 0.05
 """How often it checks for signals while the problem is loaded."""
@@ -94,6 +95,7 @@ class Loop:
 
     def begin(self) -> None:
         """Start the processes, the server and the clock; with ``together``, the clock when every worker is ready."""
+        self._session.begin()
         together = self._dispatcher.line.holding
         if together:
             self._clock.hold()
@@ -159,6 +161,10 @@ class Loop:
         if self._session.interrupted:
             self._view.say(f"{self._view.title}: computing the last loss; press Ctrl-C again to skip it")
         return self._session.result(self._seconds, self._transport.engine)
+
+    def calling_on_end(self) -> contextlib.AbstractContextManager[None]:
+        """Call the ``on_end`` hooks if an exception leaves the block."""
+        return self._session.calling_on_end()
 
     def interrupt(self, signal: str) -> None:
         """End the run after the next events."""

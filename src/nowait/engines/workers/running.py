@@ -76,9 +76,10 @@ def run_with_workers(
             with spinner(f"{view.title}: starting the workers", view.shown):
                 loop.open(minimum)
                 view.prepare()
-            loop.begin()
-            with view:
-                loop.run()
-                return loop.result()
+            with loop.calling_on_end():
+                loop.begin()
+                with view:
+                    loop.run()
+                    return loop.result()
     finally:
         loop.close()

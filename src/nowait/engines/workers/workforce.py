@@ -285,7 +285,7 @@ class Workforce:
             self.agenda.replace(state.worker, now + pause)
             warning = Warn(f"worker {state.worker} {cause}: it is replaced")
             return [warning, *self._leave(state, now), *self._replace_due(now)]
-        warning = Warn(f"worker {state.worker} {cause} again and again: it is not replaced any more")
+        warning = Warn(f"worker {state.worker} {cause} repeatedly: it is no longer replaced")
         actions = [warning, *self._leave(state, now)]
         if not self.finished and self._nobody_left():
             message = f"no worker is left: worker {state.worker}, the last one, {cause}"
@@ -295,7 +295,7 @@ class Workforce:
     def _replace_evaluator(self, state: WorkerState, cause: str, *, give_up: bool) -> list[Action]:
         if give_up:
             return [
-                Fail(f"the process that computes losses {cause} again and again: look at the problem's loss"),
+                Fail(f"the process that computes losses {cause} repeatedly: look at the problem's loss"),
             ]
         del self.states[EVALUATOR]
         warning = Warn(f"the process that computes losses {cause}: it is replaced")
@@ -332,7 +332,7 @@ class Workforce:
             yield Release(evaluator)
         pause = self.failures.died(ZYGOTE)
         if pause is None:
-            yield Fail(f"the process that starts workers ended again and again, at last because {cause}")
+            yield Fail(f"the process that starts workers ended repeatedly, last because {cause}")
         else:
             self.agenda.reopening = now + pause
 
@@ -345,7 +345,13 @@ class Workforce:
         return [*self._warnings_of(event), Abandon(state), *told]
 
     def _warnings_of(self, event: Raised) -> Iterator[Warn]:
-        """Show the traceback of the first error of a kind, and after that how many there were, more and more rarely."""
+        """Show the traceback of the first error of a kind, and after that how many there were, more and more rarely.
+
+        Before the first gradient there is no traceback: if the problem is broken, the run soon fails with it.
+        """
+        if not event.any_gradient:
+            yield Warn(f"worker {event.worker} raised {event.kind} before the first gradient, and tries again")
+            return
         times = self.failures.times_seen(event.kind)
         if times == 1:
             yield Warn(f"worker {event.worker} raised:\n{event.text}")

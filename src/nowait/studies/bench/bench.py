@@ -28,7 +28,7 @@ def bench(
     processes: int | None = None,
     progress: bool | None = None,
 ) -> Bench:
-    """Compare all methods on the problems and clusters of a frozen suite, in virtual time.
+    """Compare all methods on the problems and clusters of a fixed suite, in virtual time.
 
     ``tier`` is small (five minutes on two cores) or full (an hour; needs PyTorch). Every method has the same number of
     trials for its parameters, update and stepsize, on tuning seeds; its best setting then runs with other seeds. The
@@ -36,7 +36,8 @@ def bench(
     ``file.py:name``; ``problems`` limits the problems.
 
     Every result is written to ``folder`` when it is complete: after an interruption the same call computes the rest.
-    Ctrl-C and SIGTERM raise ``nw.Interrupted``. ``processes`` None uses all cores.
+    Ctrl-C and SIGTERM raise ``nw.Interrupted``. ``processes`` None uses all cores; ``progress`` None shows a bar on a
+    terminal.
     """
     chosen, own, wanted = checked_request(tier, methods, problems)
     processes = num_cores() if processes is None else checks.at_least(1, processes, "processes", "one has to compute")

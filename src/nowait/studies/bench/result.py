@@ -19,7 +19,9 @@ class Bench:
     header: dict[str, Any]
     """The suite, its version and digest, and the version of nowait."""
     entries: tuple[Entry, ...]
+    """The result of every method on every problem and cluster."""
     phases: tuple[PhaseEntry, ...]
+    """The results of the phase diagram."""
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -44,6 +46,11 @@ class Bench:
             "entries": [entry.as_dictionary() for entry in self.entries],
             "phases": [entry.as_dictionary() for entry in self.phases],
         }
+
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_bench
+
+        return html_of_bench(self)
 
     def __str__(self) -> str:
         columns = len(self.scores.columns)

@@ -27,12 +27,12 @@ def reproduce(
     tell: Callable[[str], None] | None = None,
     progress: bool | None = None,
 ) -> Reproduction:
-    """Run a published experiment again, in virtual time, and compare it with what the paper reports.
+    """Repeat a published experiment in virtual time, and compare the result with what the paper reports.
 
     ``name`` is one of "asynchronous-sgd", "rennala", "ringmaster", "ringleader", "m-synchronous" and "fedbuff"; each
     takes up to three minutes on two cores. ``quick=True`` takes a few seconds: a much smaller setting, to see that it
     works. With a ``folder``, the figure and the data are written there. ``tell`` is called with a sentence after every
-    method.
+    method; ``progress`` None shows a bar on a terminal.
 
     Ctrl-C and SIGTERM raise ``nw.Interrupted`` with the runs so far as ``reproduction``, which are also saved if there
     is a ``folder``.
