@@ -80,7 +80,7 @@ def test_a_run_that_a_signal_ended_says_how_to_continue_it(tmp_path, monkeypatch
             if control.steps == 20:
                 signal.raise_signal(signal.SIGINT)
 
-        return train(*arguments, **options, callbacks=[press])
+        return train(*arguments, **options | {"callbacks": [press]})
 
     monkeypatch.setattr(nw, "train", interrupted)
     folder = tmp_path / "run"
