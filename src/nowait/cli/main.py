@@ -10,8 +10,9 @@ from typer.core import TyperGroup
 
 import nowait
 from nowait.cli.commands import COMMANDS
-from nowait.cli.exits import place_of, status_of
+from nowait.cli.exits import end_early, place_of, status_of, words_of
 from nowait.cli.new_folders import empty_folders_removed
+from nowait.engines.signals import first_signals
 from nowait.engines.watch import Watch
 
 
@@ -25,8 +26,7 @@ class Commands(TyperGroup):
             with Watch(), empty_folders_removed():
                 return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            words = str(error) or "interrupted"
-            typer.echo(f"nowait: {words}", err=True)
+            typer.echo(words_of(error), err=True)
             raise typer.Exit(status_of(error)) from error
 
 
@@ -48,7 +48,8 @@ for command in COMMANDS:
 def main() -> None:
     """Run the command line; user errors are printed in one line and end with status 1."""
     try:
-        app()
+        with first_signals(end_early):
+            app()
     except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
         typer.echo(f"nowait: {place_of(error)}{_printable(str(error))}", err=True)
         sys.exit(1)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
+from nowait.cli.exits import on_interrupt
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.results import open_console, print_json
@@ -60,7 +61,8 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
         highlight=False,
         markup=False,
     )
-    try:
+    words = f"The complete runs are kept: the same command with --folder {settings.folder} makes the others."
+    with on_interrupt(lambda: words):
         sweep = nw.sweep(
             problem,
             make,
@@ -71,10 +73,6 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
             device=settings.device,
             folder=settings.folder,
         )
-    except nw.Interrupted:
-        words = f"The complete runs are kept: the same command with --folder {settings.folder} makes the others."
-        console.print(words, highlight=False, markup=False)
-        raise
     if settings.as_json:
         best = None if sweep.diverged.any(axis=1).all() else sweep.best
         print_json({"stepsizes": sweep.stepsizes, "final": sweep.final, "diverged": sweep.diverged, "best": best})
