@@ -221,7 +221,8 @@ def race(
                 )
         if source.silent:
             say(f"Note: {source.words}.")
-        setup = RaceSetup(problem, engine, speeds, slowdown, source, dict(labels or {}), update, output)
+        known = ({} if lowest is None else {"minimum": lowest}) | dict(labels or {})
+        setup = RaceSetup(problem, engine, speeds, slowdown, source, known, update, output)
         warn_of_split(problem, setup.workers)
         limit = seconds_each(seconds, gradients, setup)
         say(setup.words(limit))
