@@ -189,8 +189,11 @@ def test_an_interrupted_race_has_what_was_run():
     assert race.interrupted
     assert list(race.runs) == ["first"]
     assert race.findings[0] == "Interrupted: not every method had its time."
-    steps, last = race.runs["first"][0].stats.steps, int(race.runs["first"][0].history.step[-1])
-    assert race.findings[1] == f"first was stopped after {steps} steps; its last loss was evaluated at step {last}."
+    (run,) = race.runs["first"]
+    assert run.history.step[-1] == run.stats.steps
+    assert (
+        race.findings[1] == f"first was stopped after {run.stats.steps} steps, at a loss of {run.history.loss[-1]:.4g}."
+    )
 
 
 def a_run_that_sigterm_ended():
@@ -212,7 +215,7 @@ def test_a_race_of_real_workers_stops_when_one_of_its_runs_was_interrupted(monke
 @pytest.mark.parametrize("study", [nw.race, nw.plan])
 def test_a_probe_that_was_interrupted_ends_the_study(study, monkeypatch):
     monkeypatch.setattr("nowait.studies.sources.train", lambda *_, **__: a_run_that_sigterm_ended())
-    with pytest.raises(nw.Interrupted, match="SIGTERM ended the run after 30 steps"):
+    with pytest.raises(nw.Interrupted, match="SIGTERM ended the probe"):
         study(QUADRATIC, workers=2, probe_seconds=0.1)
 
 

@@ -14,6 +14,7 @@ from nowait.api.train_arguments import (
     checked_server_threads,
     checked_slowdown,
     checked_speeds,
+    checked_start,
     checked_workers,
 )
 from nowait.api.training import Training, connected_plan, run_training
@@ -49,6 +50,7 @@ def train(
     seed: int = 0,
     slowdown: Mapping[int, float] | None = None,
     speeds: Speeds | None = None,
+    start: str = "immediately",
     replace_hung: bool = False,
     max_failures: int = 5,
     folder: str | Path | None = None,
@@ -80,9 +82,12 @@ def train(
     ``nw.Callback`` objects. ``seed`` determines the samples of every worker.
 
     ``slowdown={0: 100.0}`` makes worker 0 take 100 times as long; ``speeds`` makes workers take at least as long as a
-    speed model says. A worker that dies is replaced under its number, unless it dies more than ``max_failures`` times
-    without delivering a gradient in between. One that takes far longer than before is named in a warning, and
-    replaced with ``replace_hung=True``.
+    speed model says. With ``start="together"`` the clock starts, and workers get their first tickets, when all of them
+    have loaded the problem; by default each starts as soon as it is ready.
+
+    A worker that dies is replaced under its number, unless it dies more than ``max_failures`` times without delivering
+    a gradient in between. One that takes far longer than before is named in a warning, and replaced with
+    ``replace_hung=True``.
 
     Steps on a million params or more use several threads: by default the cores that the workers leave free, at most 8.
     ``server_threads`` sets their number. It changes no result.
@@ -118,6 +123,7 @@ def train(
         seed=checked_seed(seed),
         slowdown=checked_slowdown(slowdown),
         speeds=checked_speeds(speeds),
+        start=checked_start(start),
         replace_hung=bool(replace_hung),
         max_failures=checks.at_least(0, max_failures, "max_failures", "it counts deaths without a gradient"),
         checkpoint_every=checkpoint_every,

@@ -12,6 +12,7 @@ from nowait.engines.elsewhere import Elsewhere
 from nowait.engines.listen.options import DEFAULT_WORKERS, Listen
 from nowait.speeds import Adversary, Speeds
 
+IMMEDIATELY, TOGETHER = "immediately", "together"
 LAST_PORT = 65_535
 MOST_WORKERS = 2**22
 """The largest number of process ids that Linux allows."""
@@ -92,6 +93,16 @@ def checked_slowdown(slowdown: Mapping[int, float] | None) -> dict[int, float]:
         if checked[number] < 1:
             raise ValueError(f"slowdown[{number}] must be at least 1, got {factor!r}: no worker can be made faster")
     return checked
+
+
+def checked_start(start: Any) -> str:
+    """Return when workers start: "immediately", each as soon as it is ready, or "together"."""
+    if start not in (IMMEDIATELY, TOGETHER):
+        raise ValueError(
+            f'start must be "{IMMEDIATELY}", so that each worker starts when it is ready, or "{TOGETHER}", so that all '
+            f"wait for the last one, got {start!r}"
+        )
+    return str(start)
 
 
 def checked_server_threads(threads: Any) -> int | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,6 +37,49 @@ def end(run: nowait.Run) -> None:
         raise nowait.Interrupted.of(run)
     if run.stats.diverged:
         raise typer.Exit(DIVERGED)
+
+
+@contextmanager
+def on_interrupt(kept: Callable[[], str]) -> Iterator[None]:
+    """If a signal ends this block, let the command say what is kept and how to go on; an empty text says nothing."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        words = kept()
+        if words:
+            error.add_note(words)
+        raise
+
+
+def kept_run(folder: Path) -> str:
+    """Return how to continue the run in a folder; empty if there is none."""
+    if not (folder / "config.json").is_file():
+        return ""
+    return f"The run is kept in {folder}; continue with: nowait resume {shlex.quote(str(folder))}"
+
+
+def kept_study(folder: Path, *own: str) -> str:
+    """Return what the folder of a study keeps. One with nothing but the command's ``own`` files is removed."""
+    if not folder.is_dir():
+        return ""
+    if all(path.name in own for path in folder.iterdir()):
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+        return ""
+    return f"What was complete is in {folder}. It cannot be continued: run the command again for the rest."
+
+
+def words_of(error: KeyboardInterrupt) -> str:
+    """Return what a command says that a signal ended: what was interrupted, and what is kept."""
+    notes: list[str] = getattr(error, "__notes__", [])
+    return "\n".join([f"nowait: {str(error) or 'interrupted'}", *(notes or ["Nothing was saved."])])
+
+
+def end_early(name: str) -> None:
+    """End this process because of a signal that came before the command began."""
+    typer.echo(f"nowait: {name} ended the command before it began", err=True)
+    sys.exit(KILLED + int(signal.Signals[name]))
 
 
 def status_of(error: KeyboardInterrupt) -> int:

@@ -10,11 +10,12 @@ from typer.core import TyperGroup
 
 import nowait
 from nowait.cli.commands import COMMANDS
-from nowait.cli.exits import advice_on, place_of, sentence_of, status_of
+from nowait.cli.exits import advice_on, end_early, place_of, sentence_of, status_of, words_of
 from nowait.cli.listings import epilog_of
 from nowait.cli.new_folders import empty_folders_removed
 from nowait.cli.usage import printable, reported_in_a_line
 from nowait.core import checks
+from nowait.engines.signals import first_signals
 from nowait.engines.watch import Watch
 
 
@@ -28,8 +29,7 @@ class Commands(TyperGroup):
             with reported_in_a_line(ctx), Watch(), empty_folders_removed():
                 return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            words = str(error) or "interrupted"
-            typer.echo(f"nowait: {words}", err=True)
+            typer.echo(words_of(error), err=True)
             raise typer.Exit(status_of(error)) from error
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -62,7 +62,8 @@ for command in COMMANDS:
 def main() -> None:
     """Run the command line; user errors are printed in one line and end with status 1."""
     try:
-        app()
+        with first_signals(end_early):
+            app()
     except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
         typer.echo(f"nowait: {place_of(error)}{printable(sentence_of(error))}{advice_on(error)}", err=True)
         sys.exit(1)

@@ -14,22 +14,24 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
-from nowait.cli.exits import refused_as_options
+from nowait.cli.exits import kept_study, on_interrupt, refused_as_options
 from nowait.cli.layout import side_by_side
 from nowait.cli.methods import parse_methods
 from nowait.cli.problems import COMMAND, load_problem, remembered
 from nowait.cli.results import open_console, print_json
 from nowait.core import Method
+from nowait.engines.progress import spinner
 from nowait.recording import describe
 from nowait.studies import Race, race
 from nowait.studies.entrants import checked_entrants, the_papers_three
 from nowait.studies.findings import RaceRow
 from nowait.studies.race_setup import check_engine
 
-GRADIENTS_PER_SECOND = 2_000
+GRADIENTS_PER_SECOND, QUICK_GRADIENTS_PER_SECOND = 2_000, 3_000
 """Slowed workers compute about this many gradients per second in total, so that the machine is not overloaded."""
 USUAL_STRAGGLER = 10.0
-GRADIENTS, QUICK_GRADIENTS = 32_000, 2_000
+GRADIENTS, QUICK_GRADIENTS = 32_000, 7_500
+"""The straggler delivers about 20 of the quick ones: with fewer steps of minibatch SGD, a speedup says little."""
 USUAL_SIZES, QUICK_SIZES = 7, 4
 """Stepsizes tried for every method."""
 
@@ -55,6 +57,11 @@ class RaceSettings:
     as_json: bool
 
     @property
+    def seconds_per_gradient(self) -> float:
+        """How long a typical worker takes that is slowed."""
+        return self.workers / (QUICK_GRADIENTS_PER_SECOND if self.quick else GRADIENTS_PER_SECOND)
+
+    @property
     def resolved(self) -> dict[str, Any]:
         """The options as every run stores them."""
         values = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
@@ -68,12 +75,29 @@ def run_race(asked: RaceSettings, log: Callable[[str], list[nw.loggers.Logger]] 
         checked_entrants(methods)
         speeds, slowdown, imitation = _workers(asked)
         check_engine(asked.engine, speeds)
-        problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+        with spinner("Race: loading the problem"):
+            problem = load_problem(asked.problem, asked.loss, asked.batch_size)
         make_folder(asked.folder)
     console = open_console(stderr=asked.as_json)
     console.print(f"{problem!r}. {imitation}", highlight=False)
+    with on_interrupt(lambda: kept_study(asked.folder)):
+        found = _race(problem, methods, asked, (speeds, slowdown), console, log)
+    _tell(console, found, asked)
+    return found
+
+
+def _race(
+    problem: Any,
+    methods: Mapping[str, Callable[[float], Method]],
+    asked: RaceSettings,
+    slowed: tuple[Any, dict[int, float] | None],
+    console: Console,
+    log: Callable[[str], list[nw.loggers.Logger]] | None,
+) -> Race:
+    """Race; if a signal ends it, print what was found so far."""
+    speeds, slowdown = slowed
     try:
-        found = race(
+        return race(
             problem,
             methods,
             engine=asked.engine,
@@ -90,14 +114,12 @@ def run_race(asked: RaceSettings, log: Callable[[str], list[nw.loggers.Logger]] 
             tell=lambda words: console.print(words, highlight=False, markup=False),
         )
     except nw.Interrupted as error:
-        if error.race is not None:
+        if error.race is not None and error.race.runs:
             _tell(console, error.race, asked)
         raise
     finally:
         with contextlib.suppress(OSError):
             asked.folder.rmdir()  # fails, as it should, if anything was written
-    _tell(console, found, asked)
-    return found
 
 
 def _tell(console: Console, found: Race, asked: RaceSettings) -> None:
@@ -118,7 +140,7 @@ def _workers(asked: RaceSettings) -> tuple[Any, dict[int, float] | None, str]:
         words = "" if slowdown is None else f", but worker {slowest} is slowed {asked.straggler:g} x"
         return None, slowdown, f"Workers run at the speed of this machine{words}."
     straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
-    unit = 1.0 if asked.engine == "simulate" else asked.workers / GRADIENTS_PER_SECOND
+    unit = 1.0 if asked.engine == "simulate" else asked.seconds_per_gradient
     medians = unit * mixed_cluster(asked.workers, straggler, asked.seed)
     real = "" if asked.engine == "simulate" else ", in addition to the delays of this machine"
     words = (
@@ -134,19 +156,14 @@ def _probe_seconds(asked: RaceSettings) -> float:
     if asked.native:
         return 1.0 if asked.quick else 2.0
     straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
-    unit = asked.workers / GRADIENTS_PER_SECOND
-    return max(0.8 if asked.quick else 2.0, 3 * straggler * unit)
+    return max(0.8 if asked.quick else 2.0, 3 * straggler * asked.seconds_per_gradient)
 
 
 def _print(console: Console, found: Race, folder: Path) -> None:
-    if found.runs:
-        for table in _tables(found, console.width):
-            console.print(table)
+    for table in _tables(found, console.width):
+        console.print(table)
     for sentence in found.findings:
         console.print(f"• {sentence}", highlight=False, markup=False)
-    if not found.runs:
-        console.print(f"No method ran; the tuning runs are in {folder}.", highlight=False, markup=False)
-        return
     console.print(f"Report: {folder / 'report.html'}; figures and runs are beside it.", highlight=False, markup=False)
 
 

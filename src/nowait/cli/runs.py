@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from nowait.api.recorded import LOCAL_ADDRESSES, cluster_of, entry, part, read_c
 from nowait.api.train_arguments import check_slowdown
 from nowait.cli.cluster import check_new_folder, mixed_cluster
 from nowait.cli.consent import confirm_cluster, confirm_problem
-from nowait.cli.exits import refused_as_options
+from nowait.cli.exits import kept_run, on_interrupt, refused_as_options
 from nowait.cli.methods import check_has_default_stepsize, default_stepsize, parse_method
 from nowait.cli.problems import BUILT_IN_LOSS, COMMAND, load_problem, remembered, unit_of
 from nowait.cli.records import speeds_of
@@ -78,24 +77,31 @@ def run_simulate(
         model = _mixed(asked.workers, straggler) if speeds is None else speeds_of(speeds, "--speeds")
         problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     method = _method(make, asked.stepsize, problem, model.num_workers)
-    try:
-        run = nw.simulate(
-            problem,
-            method,
-            model,
-            **budget,
-            evaluate_every=asked.evaluate_every,
-            seed=asked.seed,
-            callbacks=callbacks,
-            labels=asked.labels(method, workers=model.num_workers, speeds=speeds, straggler=straggler),
-        )
-    except nw.Interrupted as error:
-        if error.run is not None:
-            error.run.save(asked.folder)
-            _finished(error.run, asked.folder, asked.as_json)
-        raise
-    run.save(asked.folder)
-    return _finished(run, asked.folder, asked.as_json)
+    with on_interrupt(lambda: _kept_simulation(asked.folder)):
+        try:
+            run = nw.simulate(
+                problem,
+                method,
+                model,
+                **budget,
+                evaluate_every=asked.evaluate_every,
+                seed=asked.seed,
+                callbacks=callbacks,
+                labels=asked.labels(method, workers=model.num_workers, speeds=speeds, straggler=straggler),
+            )
+        except nw.Interrupted as error:
+            if error.run is not None:
+                error.run.save(asked.folder)
+                _finished(error.run, asked.folder, asked.as_json)
+            raise
+        run.save(asked.folder)
+        return _finished(run, asked.folder, asked.as_json)
+
+
+def _kept_simulation(folder: Path) -> str:
+    if not (folder / "stats.json").is_file():
+        return ""
+    return f"The run so far is in {folder}. A simulation cannot be continued: start it again."
 
 
 def _mixed(workers: int, straggler: float) -> nw.speeds.Speeds:
@@ -118,19 +124,20 @@ def run_train(
             import_ray()
         problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     method = _method(make, asked.stepsize, problem, asked.workers)
-    run = nw.train(
-        problem,
-        method,
-        **where,
-        **budget,
-        evaluate_every=asked.evaluate_every,
-        seed=asked.seed,
-        slowdown=slower,
-        folder=asked.folder,
-        **kept,
-        labels=asked.labels(method, slowdown=slowdown),
-    )
-    return _finished(run, asked.folder, asked.as_json)
+    with on_interrupt(lambda: kept_run(asked.folder)):
+        run = nw.train(
+            problem,
+            method,
+            **where,
+            **budget,
+            evaluate_every=asked.evaluate_every,
+            seed=asked.seed,
+            slowdown=slower,
+            folder=asked.folder,
+            **kept,
+            labels=asked.labels(method, slowdown=slowdown),
+        )
+        return _finished(run, asked.folder, asked.as_json)
 
 
 @final
@@ -147,9 +154,11 @@ def run_resume(
     folder: Path, named: Named, engine: str | nw.RayCluster | nw.Listen | None, budget: dict[str, Any], as_json: bool
 ) -> nw.Run:
     """Continue a run of ``nowait train``, or of ``nw.train`` if the problem is named."""
-    config = read_config(folder)
-    engine = _cluster_of(folder, config) if engine is None else engine
-    return _finished(nw.resume(folder, _problem_of(folder, config, named), engine=engine, **budget), folder, as_json)
+    with on_interrupt(lambda: kept_run(folder)):
+        config = read_config(folder)
+        engine = _cluster_of(folder, config) if engine is None else engine
+        run = nw.resume(folder, _problem_of(folder, config, named), engine=engine, **budget)
+        return _finished(run, folder, as_json)
 
 
 def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
@@ -226,10 +235,18 @@ def _cluster_of(folder: Path, config: dict[str, Any]) -> nw.RayCluster | None:
 
 
 def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
+    """Print a run; raise ``nw.Interrupted`` if a signal ended it."""
     if as_json:
         history = {"loss": run.history.loss, "step": run.history.step, "metrics": run.history.metrics}
         print_json({"folder": str(folder), "stats": asdict(run.stats)} | history)
-        return run
+    else:
+        _print_run(run, folder)
+    if run.stats.interrupted:
+        raise nw.Interrupted.of(run)
+    return run
+
+
+def _print_run(run: nw.Run, folder: Path) -> None:
     console = open_console()
     console.print(f"{run}; {run.stats.steps_per_second:,.4g} steps/s, {run.stats.engine}", highlight=False)
     if len(run.trace):
@@ -239,9 +256,6 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
         )
     if run.stats.diagnosis:
         console.print(run.stats.diagnosis, highlight=False)
-    if run.stats.advice:
+    if run.stats.advice and not run.stats.interrupted:  # else it is the last line of the command
         console.print(run.stats.advice, style="yellow", highlight=False)
-    resumable = run.stats.interrupted and run.stats.engine in ("processes", "ray", "listen")
-    ending = f"; continue with: nowait resume {shlex.quote(str(folder))}" if resumable else ""
-    console.print(f"Run: {folder}{ending}", highlight=False)
-    return run
+    console.print(f"Run: {folder}", highlight=False)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.cluster import check_new_folder, make_folder, mixed_cluster
-from nowait.cli.exits import refused_as_options
+from nowait.cli.exits import on_interrupt, refused_as_options
 from nowait.cli.layout import number_table
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem, unit_of
@@ -69,7 +69,8 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
         highlight=False,
         markup=False,
     )
-    try:
+    words = f"The complete runs are kept: the same command with --folder {settings.folder} makes the others."
+    with on_interrupt(lambda: words):
         sweep = nw.sweep(
             problem,
             make,
@@ -80,10 +81,6 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
             device=settings.device,
             folder=settings.folder,
         )
-    except nw.Interrupted:
-        words = f"The complete runs are kept: the same command with --folder {settings.folder} makes the others."
-        console.print(words, highlight=False, markup=False)
-        raise
     if settings.as_json:
         best = None if sweep.diverged.any(axis=1).all() else sweep.best
         print_json({"stepsizes": sweep.stepsizes, "final": sweep.final, "diverged": sweep.diverged, "best": best})

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import nowait as nw
 from nowait.cli.cluster import make_folder
-from nowait.cli.exits import refused_as_options
+from nowait.cli.exits import kept_study, on_interrupt, refused_as_options
 from nowait.cli.methods import RULES
 from nowait.cli.names import choice, option_of, short_name, value_of
 from nowait.cli.problems import load_problem, remembered
@@ -62,13 +62,14 @@ def run_tolerance(asked: ToleranceSettings) -> nw.Tolerance:
         make_folder(asked.folder)
     write_json(asked.folder / "config.json", asked.resolved)
     console = open_console(stderr=asked.as_json)
-    try:
-        found = nw.tolerance(problem, **arguments, tell=lambda words: console.print(words, highlight=False))
-    except nw.Interrupted as error:
-        if error.tolerance is not None and error.tolerance.rows:
-            _tell(error.tolerance, asked)
-        raise
-    _tell(found, asked)
+    with on_interrupt(lambda: kept_study(asked.folder, "config.json")):
+        try:
+            found = nw.tolerance(problem, **arguments, tell=lambda words: console.print(words, highlight=False))
+        except nw.Interrupted as error:
+            if error.tolerance is not None and error.tolerance.rows:
+                _tell(error.tolerance, asked)
+            raise
+        _tell(found, asked)
     return found
 
 

@@ -69,7 +69,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
         typer.Option(
             help="Every method gets the time in which asynchronous SGD computes this many gradients.",
             min=100,
-            show_default="32,000; 2,000 if quick",
+            show_default="32,000; 7,500 if quick",
         ),
     ] = None,
     problem: Problem = None,
@@ -86,7 +86,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer gradients and stepsizes: about 20 seconds on an idle machine.")
+        bool, typer.Option("--quick", help="Fewer gradients and stepsizes: about 15 seconds on an idle machine.")
     ] = False,
     log: Log = None,
     as_json: Json = False,
