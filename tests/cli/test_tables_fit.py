@@ -95,6 +95,7 @@ def test_certify():
         for broken in ((), ("Lemma 1", "delay identity"))
     ]
     found = Certificate(rows, [BiasRow("delay-adaptive stepsize", -0.235)], 8, 2_000, 16)
+    assert_fits(certify._table(found))
     text = printed(certify._table(found), certify._bias_table(found))
     assert_fits(text)
     assert text.count("1.00e-10 ± 1e-10") == 4

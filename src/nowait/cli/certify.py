@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -89,9 +90,7 @@ def _print(console: Console, found: Certificate) -> None:
 def _table(found: Certificate) -> str:
     """Return a line for every row, under the theorem and the problem that it is about. All lines fit 80 columns."""
     lines = [f"Theorems and measurements: {found.workers} workers, {found.steps:,} steps, {found.seeds} seeds"]
-    lines.append("Error is the mean over the seeds, with half of its 99 % interval. Bounds: that of")
-    lines.append("the paper, and nowait's for the delays of these runs; ratio is the second bound")
-    lines.append("divided by the error.")
+    lines += textwrap.wrap(COLUMNS, 79)
     group = ""
     for row in found.rows:
         if group != f"{row.theorem}, {row.problem}":
@@ -103,6 +102,10 @@ def _table(found: Certificate) -> str:
     return "\n".join(lines)
 
 
+COLUMNS = (
+    "Error is the mean over the seeds, with half of its 99 % interval. The bounds are the paper's, and nowait's for the "
+    "delays of these runs. Ratio is nowait's bound divided by the error."
+)
 HEADINGS = ("delays", "longest", "error", "paper's", "nowait's", "ratio", "")
 
 
