@@ -103,8 +103,8 @@ def _table(found: Certificate) -> str:
 
 
 COLUMNS = (
-    "Error is the mean over the seeds, with half of its 99 % interval. The bounds are the paper's, and nowait's for the "
-    "delays of these runs. Ratio is nowait's bound divided by the error."
+    "Error is the mean over the seeds, with half of its 99 % interval. The bounds are the paper's, and nowait's for "
+    "the delays of these runs. Ratio is nowait's bound divided by the error."
 )
 HEADINGS = ("delays", "longest", "error", "paper's", "nowait's", "ratio", "")
 
