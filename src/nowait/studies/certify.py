@@ -14,7 +14,7 @@ from nowait.studies.assumptions import PROBLEMS
 from nowait.studies.bias import BiasRow, data_dependent_delays
 from nowait.studies.certified import VIOLATED, CertifiedRow, Trial
 from nowait.studies.hard_instances import hard_instances
-from nowait.studies.mutants import BOUND, CHECKS, MUTANTS, Mutant, caught_by
+from nowait.studies.mutants import BOUND, CHECKS, MUTANTS, NONE, Mutant, caught_by
 from nowait.studies.patterns import PATTERNS
 from nowait.theory import prescribe
 
@@ -36,8 +36,9 @@ class MutantRow:
 
     @property
     def is_caught(self) -> bool:
-        """True if a row finds the mistake."""
-        return any(how in (BOUND, CHECKS) for how in self.found.values())
+        """True if a row finds the mistake, or if no row can have it."""
+        kinds = set(self.found.values()) - {NONE}
+        return not kinds or bool(kinds & {BOUND, CHECKS})
 
     def count(self, how: str) -> int:
         """Return the number of rows that find the mistake in this way."""
