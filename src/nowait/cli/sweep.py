@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 import nowait as nw
@@ -47,17 +48,8 @@ class SweepSettings:
 def run_sweep(settings: SweepSettings) -> nw.Sweep:
     """Load the problem, make the runs, and print the table and the figure."""
     with refused_as_options():
-        _check_device(settings.device)
-        make = parse_method(settings.method)
-        given = _given_stepsizes(settings.stepsizes, make)
-        continued = (settings.folder / HEADER).is_file()
-        if not continued:
-            check_new_folder(settings.folder)
-        problem = load_problem(settings.problem, settings.loss, settings.batch_size)
-        if not continued:
-            make_folder(settings.folder)
+        make, problem, given = _checked(settings)
     medians = mixed_cluster(settings.workers, settings.straggler, seed=0)
-    speeds = nw.speeds.LogNormal(medians.tolist(), sigma=0.2)
     stepsizes = np.geomspace(1e-3, 1.0, 9) * unit_of(problem) if given is None else given
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in vars(settings).items()}
     write_json(settings.folder / "config.json", asked | {"stepsizes": stepsizes.tolist()})
@@ -74,13 +66,33 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
         sweep = nw.sweep(
             problem,
             make,
-            speeds,
+            nw.speeds.LogNormal(medians.tolist(), sigma=0.2),
             stepsizes=stepsizes,
             seeds=range(settings.seeds),
             gradients=settings.gradients,
             device=settings.device,
             folder=settings.folder,
         )
+    _tell(console, sweep, settings)
+    return sweep
+
+
+def _checked(settings: SweepSettings) -> tuple[Callable[[float], Method], Any, Floats | None]:
+    """Check all options and create the folder. Return the method, the problem, and the stepsizes given."""
+    _check_device(settings.device)
+    make = parse_method(settings.method)
+    given = _given_stepsizes(settings.stepsizes, make)
+    continued = (settings.folder / HEADER).is_file()
+    if not continued:
+        check_new_folder(settings.folder)
+    problem = load_problem(settings.problem, settings.loss, settings.batch_size)
+    if not continued:
+        make_folder(settings.folder)
+    return make, problem, given
+
+
+def _tell(console: Console, sweep: nw.Sweep, settings: SweepSettings) -> None:
+    """Print the result, and write the figure and the report."""
     if settings.as_json:
         best = None if sweep.diverged.any(axis=1).all() else sweep.best
         print_json({"stepsizes": sweep.stepsizes, "final": sweep.final, "diverged": sweep.diverged, "best": best})
@@ -90,7 +102,6 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     nw.plots.sweep(sweep).savefig(figure, dpi=150)
     report = nw.report(sweep, settings.folder / "report.html")
     console.print(f"Report: {report}; figure: {figure}", highlight=False, markup=False)
-    return sweep
 
 
 def _check_device(name: str) -> None:
