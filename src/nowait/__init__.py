@@ -43,6 +43,7 @@ from nowait.core import (
     Update,
     WorkerFailedError,
 )
+from nowait.dashboard import Watcher, watch
 from nowait.engines.cluster import RayCluster
 from nowait.engines.listen import Listen
 from nowait.methods import (
@@ -202,6 +203,7 @@ __all__ = [
     "UniformAverage",
     "UniformIterate",
     "Update",
+    "Watcher",
     "WhatIf",
     "WindowRule",
     "WorkerFailedError",
@@ -231,6 +233,7 @@ __all__ = [
     "train",
     "tune",
     "updates",
+    "watch",
     "whatif",
 ]
 

@@ -43,8 +43,12 @@ class Browser:
 
     def open(self, path):
         """Load a file and wait until it is loaded."""
+        self.open_url(path.resolve().as_uri())
+
+    def open_url(self, url):
+        """Load an address and wait until it is loaded."""
         self.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=url)
         if not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._until(lambda got: got.get("method") == "Page.loadEventFired")
 

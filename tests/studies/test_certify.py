@@ -196,4 +196,14 @@ def test_wrong_options_are_refused(options, message):
 
 def test_a_figure_of_an_unknown_kind_is_refused_before_the_work(tmp_path):
     result = RUNNER.invoke(app, ["certify", "--figure", str(tmp_path / "figure.xyz")])
-    assert "--figure must end in .png, .pdf, .svg" in str(result.exception)
+    assert result.exit_code == 2
+    assert "--figure must end in .png, .pdf, .svg" in result.stderr
+
+
+def test_the_command_counts_which_rows_find_planted_mistakes():
+    options = ["--setting", "convex", "--pattern", "hard", "--steps", "200", "--seeds", "2", "--mutants"]
+    result = RUNNER.invoke(app, ["certify", *options], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    assert "Planted mistakes: how many rows find them" in result.output
+    assert "stepsizes × 1e-9" in result.output
+    assert max(map(len, result.output.splitlines())) <= 80

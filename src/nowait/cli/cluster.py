@@ -18,10 +18,15 @@ def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
     return seconds
 
 
-def make_folder(folder: Path) -> None:
-    """Create the folder before the work starts, so that no result is lost."""
+def check_new_folder(folder: Path) -> None:
+    """Raise if something is in the folder, or it is not a folder."""
     if is_taken(folder):
         raise FileExistsError(f"{folder} exists: choose another --folder")
+
+
+def make_folder(folder: Path) -> None:
+    """Create the folder before the work starts, so that no result is lost."""
+    check_new_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A progress bar, shown on a terminal and in a notebook after a second of work.
+"""A progress bar, shown on a terminal and in a notebook after a second of work, and a spinner for other waits.
 
 While it is open, a line also tells, once in a process, that kernels are being compiled: numba does that at their first
 use on a machine and caches the result on disk.
@@ -7,8 +7,11 @@ use on a machine and caches the result on disk.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
+from threading import Lock
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self, final
@@ -19,6 +22,31 @@ from nowait.html import preformatted
 
 EVENTS_BETWEEN_UPDATES = 256
 SECONDS_BEFORE_SHOWING = 1.0
+
+_title: ContextVar[str] = ContextVar("title", default="")
+
+
+@contextmanager
+def titled(title: str) -> Iterator[None]:
+    """Let the runs that are made inside show this title in their progress bars and live views."""
+    before = _title.set(title)
+    try:
+        yield
+    finally:
+        _title.reset(before)
+
+
+def title_or(label: str) -> str:
+    """Return the title of ``titled``, or this label outside of it."""
+    return _title.get() or label
+
+
+@contextmanager
+def spinner(label: str, shown: bool | None = None) -> Iterator[None]:
+    """Show a spinner while something takes time; None shows it on a terminal and in a notebook."""
+    with Progress(label, shown) as bar:
+        bar.open()
+        yield
 
 
 @cache
@@ -57,6 +85,7 @@ class Progress:
         self._events = 0
         self._began = 0.0
         self._bar: Bar | None = None
+        self._opening = Lock()
 
     def __enter__(self) -> Self:
         self._began = monotonic()
@@ -67,6 +96,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.shown = False
         if self._bar is not None:
             self._bar.close()
 
@@ -77,11 +107,19 @@ class Progress:
             self.show(share_done())
 
     def show(self, share: float | None) -> None:
-        """Show the finished fraction of the work; None if it is not known."""
+        """Show the finished fraction of the work; None if it is not known. Any thread may call this."""
+        if not self.shown or (self._bar is None and monotonic() - self._began < SECONDS_BEFORE_SHOWING):
+            return
+        self._opened().show(share)
+
+    def open(self) -> None:
+        """Show the bar now, if it is to be shown at all. Until ``show`` is called, it is a spinner."""
         if not self.shown:
             return
-        if self._bar is None:
-            if monotonic() - self._began < SECONDS_BEFORE_SHOWING:
-                return
-            self._bar = open_bar(self._label)
-        self._bar.show(share)
+        self._opened().show(None)
+
+    def _opened(self) -> Bar:
+        with self._opening:  # threads of a sweep may come here together
+            if self._bar is None:
+                self._bar = open_bar(self._label)
+            return self._bar

@@ -96,22 +96,26 @@ class NotebookScreen:
 
 @final
 class TerminalBar:
-    """The bar of rich, with the time that is left."""
+    """The bar of rich, with a spinner and the time so far."""
 
     def __init__(self, label: str) -> None:
-        from rich.progress import Progress
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        self._bar = Progress(console=_console(), transient=True)
-        self._task = self._bar.add_task(label, total=1.0)
+        text = (SpinnerColumn(), TextColumn("{task.description}"))
+        columns = (*text, BarColumn(bar_width=24), TextColumn("{task.fields[share]}"), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=_console(), transient=True)
+        self._task = self._bar.add_task(label, total=None, share="")
         self._bar.start()
 
     def show(self, share: float | None) -> None:
         """Show the share."""
-        self._bar.update(self._task, completed=share or 0.0, total=None if share is None else 1.0)
+        words = "" if share is None else f"{share:.0%}"
+        self._bar.update(self._task, completed=share or 0.0, total=None if share is None else 1.0, share=words)
 
     def close(self) -> None:
-        """Remove the bar."""
-        self._bar.stop()
+        """Remove the bar, unless the terminal was closed."""
+        with contextlib.suppress(OSError):
+            self._bar.stop()
 
 
 @final

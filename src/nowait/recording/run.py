@@ -15,7 +15,7 @@ import numpy as np
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Floats, Vector
 from nowait.recording.diagnosis import diagnosis, table_of_workers
-from nowait.recording.errors import DamagedFileError
+from nowait.recording.errors import DamagedFileError, NotARunError
 from nowait.recording.files import (
     Contents,
     read_sealed,
@@ -194,7 +194,7 @@ def load_finished(source: Path) -> Run:
     trace = OLD_TRACE if not (source / TRACE).is_file() and (source / OLD_TRACE).is_file() else TRACE
     missing = [name for name in (PARAMS, trace, METRICS, STATS, CONFIG) if not (source / name).is_file()]
     if missing:
-        raise FileNotFoundError(f"{source} is not a saved run: it has no {', no '.join(missing)}")
+        raise NotARunError(f"{source} is not a saved run: it has no {', no '.join(missing)}")
     is_new = trace == TRACE
     stats, contents, evaluations = read_stats(source / STATS, strict=is_new)
     vectors = read_tensors(source / PARAMS, contents)

@@ -12,7 +12,7 @@ import numpy as np
 from nowait.core import Outcome
 from nowait.core.types import Vector
 from nowait.recording.checkpoints import CheckpointFolder, newest_whole
-from nowait.recording.errors import DamagedFileError
+from nowait.recording.errors import DamagedFileError, NotARunError
 from nowait.recording.files import read_json
 from nowait.recording.folder import CHECKPOINTS, LOCK
 from nowait.recording.framefile import FrameFile, no_follow
@@ -67,7 +67,7 @@ def load(folder: str | Path, *, unfinished: bool = False) -> Run:
         return load_finished(source)
     if not unfinished:
         state = folder_state(source)
-        raise FileNotFoundError(
+        raise NotARunError(
             f"{source} is a run that has not finished ({state}): it has no {STATS}. "
             f"nw.load(folder, unfinished=True) reads what there is so far"
         )

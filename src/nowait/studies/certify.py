@@ -14,7 +14,7 @@ from nowait.studies.assumptions import PROBLEMS
 from nowait.studies.bias import BiasRow, data_dependent_delays
 from nowait.studies.certified import VIOLATED, CertifiedRow, Trial
 from nowait.studies.hard_instances import hard_instances
-from nowait.studies.mutants import BOUND, CHECKS, MUTANTS, Mutant, caught_by
+from nowait.studies.mutants import BOUND, CHECKS, MUTANTS, NONE, Mutant, caught_by
 from nowait.studies.patterns import PATTERNS
 from nowait.theory import prescribe
 
@@ -36,8 +36,9 @@ class MutantRow:
 
     @property
     def is_caught(self) -> bool:
-        """True if a row finds the mistake."""
-        return any(how in (BOUND, CHECKS) for how in self.found.values())
+        """True if a row finds the mistake, or if no row can have it."""
+        kinds = set(self.found.values()) - {NONE}
+        return not kinds or bool(kinds & {BOUND, CHECKS})
 
     def count(self, how: str) -> int:
         """Return the number of rows that find the mistake in this way."""
@@ -101,13 +102,11 @@ def certify(
     >>> [row.verdict for row in found.rows]
     ['holds', 'holds']
     """
-    under = _chosen(patterns, {HARD: None} | PATTERNS, "pattern")
+    under = _chosen_patterns(patterns)
     workers = checks.at_least(2, workers, "workers", "delays need several")
     seed_list = checked_seeds(seeds, first=seed)
     checks.at_least(2, len(seed_list), "the number of seeds", "a confidence interval needs two")
-    trials = [
-        trial for setting in _chosen(settings, PROBLEMS, "setting") for trial in _trials(setting, under, workers, steps)
-    ]
+    trials = _all_trials(settings, under, workers, steps)
     mistakes = MUTANTS if mutants else ()
     rows: list[CertifiedRow] = []
     with Watch() as watch, Progress("certifying", progress) as bar:
@@ -125,6 +124,21 @@ def certify(
 
 
 HARD = "hard"
+
+
+def check_request(settings: Iterable[str] | None, patterns: Iterable[str] | None, workers: int, steps: int) -> None:
+    """Raise if ``certify`` would refuse these arguments."""
+    _all_trials(settings, _chosen_patterns(patterns), workers, steps)
+
+
+def _chosen_patterns(patterns: Iterable[str] | None) -> list[str]:
+    return _chosen(patterns, {HARD: None} | PATTERNS, "pattern")
+
+
+def _all_trials(settings: Iterable[str] | None, patterns: list[str], workers: int, steps: int) -> list[Trial]:
+    """Return the rows of all settings."""
+    chosen = _chosen(settings, PROBLEMS, "setting")
+    return [trial for setting in chosen for trial in _trials(setting, patterns, workers, steps)]
 
 
 def _trials(setting: str, patterns: list[str], workers: int, steps: int) -> list[Trial]:
@@ -159,7 +173,8 @@ def _chosen(names: Iterable[str] | None, known: dict[str, Any], what: str) -> li
     chosen = list(names)
     for name in chosen:
         if name not in known:
-            raise ValueError(f"there is no {what} {name!r}: choose among {', '.join(known)}")
+            nearest = checks.did_you_mean(name, known)
+            raise ValueError(f"there is no {what} {name!r}: choose among {', '.join(known)}{nearest}")
     if not chosen:
         raise ValueError(f"{what}s is empty: choose among {', '.join(known)}")
     return chosen

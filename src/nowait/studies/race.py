@@ -15,13 +15,22 @@ from nowait.api.sweep import check_rules, checked_seeds
 from nowait.core import LastIterate, Method, Output, Problem, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.engines.cluster import RayCluster
+from nowait.engines.progress import spinner, titled
 from nowait.engines.watch import Watch
 from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant, checked_entrants
 from nowait.studies.findings import RaceRow, cut_short, findings, headline, lower_bound, rows_of
 from nowait.studies.quiet import quiet
-from nowait.studies.race_setup import RaceSetup, check_engine, check_slowdown, connection, seconds_each, unused_seed
+from nowait.studies.race_setup import (
+    RaceSetup,
+    check_engine,
+    check_slowed,
+    connection,
+    importing_once,
+    seconds_each,
+    unused_seed,
+)
 from nowait.studies.sources import Source
 from nowait.studies.tuner import Make, Tuner, best_of, makes_steps
 from nowait.studies.units import known_minimum
@@ -192,27 +201,34 @@ def race(
     ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
     """
     name = check_engine(engine, speeds)
-    check_slowdown(name, slowdown, workers, speeds)
+    check_slowed(name, slowdown, workers, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
     check_rules(update, output)
     tuning_sizes = checks.at_least(1, tuning_sizes, "tuning_sizes", "a method needs a stepsize")
     names = folder_names([entrant.name for entrant in entrants], seed_list)
-    check_initial_loss(checked_problem(problem), initial_params(problem))
-    lowest = known_minimum(problem)
     say = tell or (lambda _: None)
-    with Watch() as watch, connection(engine, workers):
+    checked_problem(problem)
+    with Watch() as watch, connection(engine, workers), importing_once(problem, engine, workers, speeds):
+        with spinner("Race: evaluating the problem", progress):
+            check_initial_loss(problem, initial_params(problem))
+            lowest = known_minimum(problem)
         if name == "simulate" and speeds is not None:
             source = Source.of_speeds(speeds, seed=0)
         else:
-            say(f"Probing the workers' speeds for {probe_seconds:.3g} s, longer if somebody needs it.")
-            source = Source.of_probe(problem, workers, probe_seconds, slowdown=slowdown, speeds=speeds, engine=engine)
+            say(f"Probing the workers' speeds for {probe_seconds:.3g} s, longer if a worker needs it.")
+            with spinner("Race: probing the workers' speeds", progress):
+                source = Source.of_probe(
+                    problem, workers, probe_seconds, slowdown=slowdown, speeds=speeds, engine=engine
+                )
         if source.silent:
             say(f"Note: {source.words}.")
-        setup = RaceSetup(problem, engine, speeds, slowdown, source, dict(labels or {}), update, output)
+        known = ({} if lowest is None else {"minimum": lowest}) | dict(labels or {})
+        setup = RaceSetup(problem, engine, speeds, slowdown, source, known, update, output)
         warn_of_split(problem, setup.workers)
         limit = seconds_each(seconds, gradients, setup)
         say(setup.words(limit))
-        tuner = setup.tuner(limit * TUNING_SHARE, unused_seed(seed_list), tuning_sizes, progress)
+        with spinner("Race: estimating the problem's constants", progress):
+            tuner = setup.tuner(limit * TUNING_SHARE, unused_seed(seed_list), tuning_sizes)
         if any(entrant.tuned for entrant in entrants):
             say(_tuned_on(_tuning_config(tuner)))
         runs = _RaceRuns(setup, limit, tuner, seed_list, say, progress, _callbacks(log, names))
@@ -221,7 +237,8 @@ def race(
             signal = runs.run_all(entrants, keep, watch)
         found = runs.found(name, lowest, interrupted=bool(signal))
         if folder is not None:
-            found.save(folder)
+            with spinner("Race: writing figures and report", progress):
+                found.save(folder)
         if signal:
             raise Interrupted(signal, race=found)
     return found
@@ -248,12 +265,14 @@ class _RaceRuns:
     def run_all(self, entrants: list[Entrant], keep: Callable[[str, int, Run], Any] | None, watch: Watch) -> str:
         """Run all methods. Return the name of the signal that ended the race early, or an empty string."""
         try:
-            for entrant in entrants:
-                size = self._tuned(entrant) if entrant.tuned else 1.0
+            for place, entrant in enumerate(entrants, start=1):
+                title = f"Race, {place} of {len(entrants)}: {entrant.name}"
+                size = self._tuned(entrant, title) if entrant.tuned else 1.0
                 watch.check()
                 for seed in self.seeds:
                     callbacks = self.callbacks(entrant.name, seed)
-                    run = self.setup.run(entrant, size, self.seconds, seed, self.progress, callbacks)
+                    with titled(title + _which_seed(self.seeds, seed)):
+                        run = self.setup.run(entrant, size, self.seconds, seed, self.progress, callbacks)
                     self._add(entrant.name, run)
                     if keep is not None:
                         keep(entrant.name, seed, run)
@@ -305,11 +324,21 @@ class _RaceRuns:
             loss = math.inf if run.stats.diverged else loss_of(self.setup.problem, run.params)
             self.answers.setdefault(name, []).append(loss)
 
-    def _tuned(self, entrant: Entrant) -> float:
-        tuning = self.tuner.tune(entrant.make)
+    def _tuned(self, entrant: Entrant, title: str) -> float:
+        with spinner(f"{title}, tuning its stepsize", self.progress):
+            tuning = self.tuner.tune(entrant.make)
         self.tunings[entrant.name], self.sizes[entrant.name] = tuning, best_of(tuning)
         self.say(_tuned_words(entrant.name, tuning))
         return self.sizes[entrant.name]
+
+
+def _which_seed(seeds: list[int], seed: int) -> str:
+    """Return which of several seeds a run has; empty if there is only one.
+
+    >>> _which_seed([3, 4, 5], 4), _which_seed([3], 3)
+    (', seed 2 of 3', '')
+    """
+    return f", seed {seeds.index(seed) + 1} of {len(seeds)}" if len(seeds) > 1 else ""
 
 
 def _callbacks(

@@ -14,10 +14,12 @@ import numpy as np
 from nowait.api.simulate import simulate
 from nowait.api.sweep import maker
 from nowait.api.train import train
+from nowait.api.train_arguments import check_slowdown
 from nowait.core import Method, Problem, Stepsize, Update, checks
 from nowait.core.problem import Evaluation, check_initial_loss, checked_problem, initial_params
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster
+from nowait.engines.elsewhere import checked_engine
 from nowait.engines.progress import Progress
 from nowait.engines.watch import Watch
 from nowait.recording import History, Interrupted, Run
@@ -294,7 +296,8 @@ def _checked_engine(
         engine = "processes" if speeds is None else "simulate"
     name = "ray" if isinstance(engine, RayCluster) else engine
     if name not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+        nearest = checks.did_you_mean(engine, ENGINES)
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}{nearest}")
     if name == "simulate" and speeds is None:
         raise ValueError("simulated trials need speeds=, such as nw.speeds.LogNormal([1.0, 1.0, 10.0], sigma=0.2)")
     if name == "simulate" and (workers is not None or slowdown):
@@ -302,6 +305,8 @@ def _checked_engine(
             "workers= and slowdown= are for real workers, but speeds= makes simulations; for real workers with these "
             'speeds, give engine="processes" as well'
         )
+    if name != "simulate":
+        check_slowdown(slowdown, workers, speeds, checked_engine(engine))
     return name
 
 

@@ -13,7 +13,7 @@ from typing import final
 
 from nowait.engines.workers.records import REPORT, ReportKind
 
-LEAVING = int(ReportKind.LEAVING)
+LEAVING, READY = int(ReportKind.LEAVING), int(ReportKind.READY)
 
 
 @final
@@ -92,6 +92,8 @@ class Adoption:
             ticket, *_, worker, kind = record
             if kind == LEAVING:
                 is_wanted = ticket in self._serials  # it has the serial number here in place of a ticket
+            elif kind == READY:
+                is_wanted = True  # it is about no order
             elif is_wanted := ticket >= self.uncertain.get(worker, -math.inf):
                 self.uncertain.pop(worker, None)
             if is_wanted:

@@ -56,7 +56,7 @@ class Bench:
         columns = len(self.scores.columns)
         lines = [f"{'method':<30} {'score':>6} {'mean rank':>10} {'best in':>8} {'reached':>8}"]
         lines += [
-            f"{_short(standing.method):<30} {standing.score:6.3f} {standing.mean_rank:10.1f} {standing.wins:8} "
+            f"{_padded(standing.method)} {standing.score:6.3f} {standing.mean_rank:10.1f} {standing.wins:8} "
             f"{_reached(standing, columns):>8}"
             for standing in self.standings()
         ]
@@ -73,5 +73,6 @@ def _reached(standing: Standing, columns: int) -> str:
     return f"{standing.reached} of {standing.columns}" if missing else str(standing.reached)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 30 else "…" + name[-29:]
+def _padded(name: str) -> str:
+    """Return the name with spaces to 30 characters; a longer one is in a line of its own."""
+    return f"{name:<30}" if len(name) <= 30 else f"{name}\n{'':<30}"
