@@ -63,7 +63,7 @@ def test_the_least_share_is_the_lowest_mixture_of_delay_1_and_a_longer_one(worke
     weight = (workers - 1) / np.maximum(longer - 1, 1e-300) if workers > 1 else np.zeros(len(longer))
     first = float(rule(1.0, workers, 1)) / rule.gamma
     mixtures = first - weight * (first - rule(longer, workers, 1) / rule.gamma)
-    assert least_share(rule, workers) <= mixtures.min() * (1 + 1e-9)
+    assert least_share(rule, workers) <= mixtures.min() * (1 + 1e-9) + 1e-12  # it is a difference of larger numbers
     assert least_share(rule, workers) >= mixtures.min() * 0.98 - 1e-9  # the mixtures are of some delays only
 
 
