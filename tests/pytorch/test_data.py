@@ -250,7 +250,7 @@ def test_engines_whose_workers_come_by_themselves_do_not_measure_them():
 def test_workers_are_measured_without_their_first_gradient(interrupted):
     def measure(measurement):
         measurement.seconds = {0: [9.0, 0.2, 0.1, 0.4], 1: [0.6], 2: []}
-        return SimpleNamespace(stats=SimpleNamespace(interrupted=interrupted))
+        return SimpleNamespace(stats=SimpleNamespace(interrupted=interrupted, advice="SIGINT ended the run"))
 
     sizes = AutoSizes(16)
     if interrupted:

@@ -81,7 +81,7 @@ def _tuning(found: Tolerance, retuned: bool) -> str:
 
 def _table(found: Tolerance, pattern: str, retuned: bool) -> str:
     names, details = found.labels, ""
-    width = max(WIDEST_NAME, *(len(name) for name in names.values() if len(name) <= LONGEST_NAME))
+    width = max([WIDEST_NAME, *(len(name) for name in names.values() if len(name) <= LONGEST_NAME)])
     others = [delay for delay in found.delays if delay > 1]
     detailed = len(others) <= DETAILED
     head = f"{pattern:<{width}}" + (f"{'stepsize':>9}{'loss at 1':>10}" if detailed else "")

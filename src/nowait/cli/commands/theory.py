@@ -25,7 +25,9 @@ def tables(  # noqa: PLR0917 (typer makes options of them)
     distance: Annotated[float | None, typer.Option("--B", help="From x_0 to the minimiser.")] = 1.0,
     excess: Annotated[float | None, typer.Option("--Delta", help="F(x_0) − F*.", show_default="L·B²/2")] = None,
     zeta: Annotated[float | None, typer.Option("--zeta", help="How much the workers' data differ.")] = None,
-    accuracy: Annotated[float, typer.Option(help="The error to reach, for the ranking of all methods.")] = 0.01,
+    accuracy: Annotated[
+        float, typer.Option(help="The error to reach, for the ranking of all methods.", callback=values.above_zero)
+    ] = 0.01,
     setting: Annotated[str, typer.Option(help="The setting of the ranking, such as nonconvex.")] = "convex",
     as_json: Json = False,
     config: Config = None,
