@@ -46,9 +46,6 @@ class Found:
 
     def _add_run(self, folder: Path) -> None:
         run = nw.load(folder, unfinished=True)
-        if not len(run.trace) and not len(run.history):
-            self.skipped.append((folder, "nothing has been recorded yet"))
-            return
         state = folder_state(folder)
         if state is FolderState.RUNNING:
             self.notes.append(f"{folder} is still running: the report has its records up to step {run.stats.steps:,}.")

@@ -30,12 +30,17 @@ def headline(runs: Mapping[str, Sequence[Run]], sweeps: Mapping[str, Sweep]) -> 
     evaluated = {name: [run for run in entry if len(run.history)] for name, entry in runs.items()}
     evaluated = {name: entry for name, entry in evaluated.items() if entry}
     if not evaluated:
-        return _of_sweeps(sweeps) if sweeps else Headline("No loss was evaluated", "")
+        return _of_sweeps(sweeps) if sweeps else _without_losses(runs)
     steady = {name: entry for name, entry in evaluated.items() if math.isfinite(_final(entry))}
     if not steady:
         return Headline("Every run diverged", "Try smaller stepsizes.")
     found = (_speedup(steady) if _are_comparable(evaluated) else None) or _lowest(steady, len(evaluated))
     return found._replace(detail=found.detail[:1].upper() + found.detail[1:])
+
+
+def _without_losses(runs: Mapping[str, Sequence[Run]]) -> Headline:
+    running = any(is_running(run) for entry in runs.values() for run in entry)
+    return Headline("No loss was evaluated yet" if running else "No loss was evaluated", "")
 
 
 def _speedup(runs: Mapping[str, Sequence[Run]]) -> Headline | None:
