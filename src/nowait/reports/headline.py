@@ -12,6 +12,7 @@ from nowait.html.numbers import shown
 from nowait.recording import Run, Sweep
 from nowait.recording.until import until
 from nowait.reports.states import is_running
+from nowait.reports.sweeps import num_above_start
 
 LEAST_PROGRESS = 0.05
 """A baseline that made less than this share of the best method's progress is no measure of speed."""
@@ -79,11 +80,18 @@ def _of_sweeps(sweeps: Mapping[str, Sweep]) -> Headline:
         return Headline("Every stepsize diverged", next(iter(sweeps.values())).advice)
     best = min(usable, key=lambda name: _best_loss(usable[name]))
     sweep = usable[best]
-    diverged = int(sweep.diverged.any(axis=1).sum())
     of = f"{best}: the " if len(sweeps) > 1 else "The "
     detail = f"{of}median final loss over {len(sweep.seeds)} seeds is {shown(_best_loss(sweep))}."
-    detail += f" {diverged} of {len(sweep.stepsizes)} stepsizes diverged." if diverged else ""
+    detail += _bad_stepsizes(sweep)
     return Headline(f"Best stepsize: {shown(sweep.best)}", detail + (f" Note: {sweep.advice}." if sweep.advice else ""))
+
+
+def _bad_stepsizes(sweep: Sweep) -> str:
+    """Return how many stepsizes are crosses in the chart, and why; empty if none is."""
+    diverged, above = int(sweep.diverged.any(axis=1).sum()), num_above_start(sweep)
+    counts = [(diverged, "diverged"), (above, "ended above the initial loss")]
+    parts = [f"{count} {words}" for count, words in counts if count]
+    return f" Of {len(sweep.stepsizes)} stepsizes, {' and '.join(parts)}." if parts else ""
 
 
 def _best_loss(sweep: Sweep) -> float:
