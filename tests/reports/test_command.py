@@ -131,6 +131,15 @@ def test_a_folder_that_cannot_be_read_is_skipped_with_its_reason(folders, report
     assert len(data_of(text)["methods"]) == 1
 
 
+def test_a_run_whose_params_are_damaged_is_reported_with_a_note(folders, report, tmp_path):
+    folder = shutil.copytree(folders / "single" / "first", tmp_path / "damaged")
+    (folder / "params.safetensors").write_bytes(b"x")
+    result, text = report(folder)
+    assert result.exit_code == 0, result.output
+    assert f"{folder / 'params.safetensors'} is damaged: it has 1 bytes" in text
+    assert len(data_of(text)["methods"][0]["curves"]["time"]["x"]) > 2
+
+
 def test_only_damaged_folders_are_an_error(folders, report, tmp_path):
     shutil.copytree(folders / "single" / "first", tmp_path / "damaged")
     (tmp_path / "damaged" / "stats.json").write_text("{")
