@@ -119,4 +119,4 @@ def test_a_run_that_did_not_end_as_planned_is_marked(stats, words):
 def test_a_run_far_above_its_initial_loss_does_not_set_the_axis():
     far, near = a_run(ASYNCHRONOUS, [2, 1e12]), a_run(ASYNCHRONOUS, [2, 3])
     assert (left_the_axis(far), left_the_axis(near)) == (True, False)
-    assert state_words([far, near]) == "1 of 2: ended far above the initial loss"
+    assert state_words([far, near]) == "1 of 2: above the initial loss"

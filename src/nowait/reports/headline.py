@@ -81,7 +81,8 @@ def _of_sweeps(sweeps: Mapping[str, Sweep]) -> Headline:
     best = min(usable, key=lambda name: _best_loss(usable[name]))
     sweep = usable[best]
     of = f"{best}: the " if len(sweeps) > 1 else "The "
-    detail = f"{of}median final loss over {len(sweep.seeds)} seeds is {shown(_best_loss(sweep))}."
+    over = f"median final loss over {len(sweep.seeds)} seeds" if len(sweep.seeds) > 1 else "final loss"
+    detail = f"{of}{over} is {shown(_best_loss(sweep))}."
     detail += _bad_stepsizes(sweep)
     return Headline(f"Best stepsize: {shown(sweep.best)}", detail + (f" Note: {sweep.advice}." if sweep.advice else ""))
 

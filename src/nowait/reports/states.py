@@ -38,7 +38,7 @@ def _words(run: Run) -> str:
         return f"was killed at step {run.stats.steps:,}"
     if run.stats.interrupted:
         return f"stopped at step {run.stats.steps:,}"
-    return "ended far above the initial loss" if _has_grown(run) else ""
+    return "above the initial loss" if _has_grown(run) else ""
 
 
 def _has_grown(run: Run) -> bool:
