@@ -110,6 +110,18 @@ def test_a_running_run_is_reported_and_said_to_be_so(folders, report, tmp_path):
     assert data_of(text)["methods"][0]["note"] == "still running, step 40"
 
 
+def test_a_run_that_was_killed_before_its_first_evaluation_is_reported(folders, report, tmp_path):
+    folder = unfinished(tmp_path / "early", folders / "single" / "first")
+    (folder / "metrics.jsonl").unlink()
+    result, text = report(folder)
+    assert result.exit_code == 0, result.output
+    assert "No loss was evaluated" in text
+    assert data_of(text)["methods"][0]["curves"]["time"] == {"x": [], "middle": []}
+    run = nw.load(folder, unfinished=True)
+    assert (len(run.history), run.stats.steps) == (0, 40)
+    assert "loss" not in repr(run)
+
+
 def test_a_folder_that_cannot_be_read_is_skipped_with_its_reason(folders, report, tmp_path):
     shutil.copytree(folders / "single", tmp_path / "runs")
     (tmp_path / "runs" / "first" / "stats.json").write_text("{")
@@ -117,6 +129,15 @@ def test_a_folder_that_cannot_be_read_is_skipped_with_its_reason(folders, report
     assert result.exit_code == 0, result.output
     assert f"Skipped {tmp_path}/runs/first: " in result.output.replace("\n", "")
     assert len(data_of(text)["methods"]) == 1
+
+
+def test_a_run_whose_params_are_damaged_is_reported_with_a_note(folders, report, tmp_path):
+    folder = shutil.copytree(folders / "single" / "first", tmp_path / "damaged")
+    (folder / "params.safetensors").write_bytes(b"x")
+    result, text = report(folder)
+    assert result.exit_code == 0, result.output
+    assert f"{folder / 'params.safetensors'} is damaged: it has 1 bytes" in text
+    assert len(data_of(text)["methods"][0]["curves"]["time"]["x"]) > 2
 
 
 def test_only_damaged_folders_are_an_error(folders, report, tmp_path):

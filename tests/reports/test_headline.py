@@ -9,7 +9,7 @@ import nowait as nw
 from nowait.recording import History
 from nowait.recording.unfinished import STILL_RUNNING, WAS_KILLED
 from nowait.reports.headline import headline
-from nowait.reports.states import state_words
+from nowait.reports.states import left_the_axis, state_words
 from nowait.reports.words import in_words, problem_in_words, title_of
 
 PROBLEM = nw.problems.NoisyQuadratic(dimension=4, sigma=0.1)
@@ -62,7 +62,16 @@ def test_a_sweep_gets_its_best_stepsize():
     sweep = nw.sweep(PROBLEM, make, SPEEDS, stepsizes=[0.01, 0.1, 1e6], seeds=2, gradients=60, progress=False)
     found = headline({}, {"mine": sweep})
     assert found.text == "Best stepsize: 0.1"
-    assert "1 of 3 stepsizes diverged" in found.detail
+    assert "Of 3 stepsizes, 1 diverged." in found.detail
+
+
+def test_the_crosses_of_a_sweep_are_counted_by_their_reason():
+    make = lambda size: nw.AsynchronousSGD(nw.Constant(size))  # noqa: E731
+    sweep = nw.sweep(PROBLEM, make, SPEEDS, stepsizes=[0.01, 0.1, 1e6], seeds=1, gradients=60, progress=False)
+    curves = sweep.curves.copy()
+    curves[0, :, -1] = 1.1 * curves[0, :, 0]
+    found = headline({}, {"mine": dataclasses.replace(sweep, curves=curves)})
+    assert "Of 3 stepsizes, 1 diverged and 1 ended above the initial loss." in found.detail
 
 
 def test_a_title_says_in_words_what_the_runs_have_in_common():
@@ -105,3 +114,9 @@ def test_a_run_that_did_not_end_as_planned_is_marked(stats, words):
     run = a_run(ASYNCHRONOUS, [2, 1], **stats)
     assert state_words([run]) == words
     assert state_words([run, a_run(ASYNCHRONOUS, [2, 1])]) == (f"1 of 2: {words}" if words else "")
+
+
+def test_a_run_far_above_its_initial_loss_does_not_set_the_axis():
+    far, near = a_run(ASYNCHRONOUS, [2, 1e12]), a_run(ASYNCHRONOUS, [2, 3])
+    assert (left_the_axis(far), left_the_axis(near)) == (True, False)
+    assert state_words([far, near]) == "1 of 2: above the initial loss"

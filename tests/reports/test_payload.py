@@ -198,6 +198,30 @@ def test_the_differences_of_many_runs_have_a_row_per_run():
     assert '<td data-label="budget.gradients">24</td>' in differs
 
 
+def test_entries_that_only_the_program_needs_are_not_shown(run):
+    command = {"as_json": False, "stepsize": 0.1, "loss": "least-squares"}
+    more = {"labels": {"command": command, "name": "mine"}, "fingerprint": {"gradient_norm": 0.5}}
+    table = config_tables({"one": [dataclasses.replace(run, config=run.config | more)]}, None)
+    assert "as_json" not in table
+    assert "gradient_norm" not in table
+    assert '<th scope="row">command.loss</th><td data-label="value">least-squares</td>' in table
+    assert '<th scope="row">labels.name</th><td data-label="value">mine</td>' in table
+
+
+def test_the_report_of_a_sweep_shows_what_was_swept_and_where_the_report_was_made(tmp_path):
+    make = nw.AsynchronousSGD(nw.Constant(0.1))
+    sweep = nw.sweep(PROBLEM, make, SPEEDS, stepsizes=[0.01, 0.1, 0.2], seeds=2, gradients=60, progress=False)
+    text = write_report(sweep, tmp_path / "a.html").read_text(encoding="utf-8")
+    config = text.partition('id="config"')[2].partition("</section>")[0]
+    assert '<th scope="row">stepsizes</th><td data-label="value">0.01, 0.1, 0.2</td>' in config
+    assert '<th scope="row">evaluations</th><td data-label="value">every 3 gradients</td>' in config
+    assert "EvaluationPlan" not in config
+    assert "gamma" not in config
+    where = text.partition('id="environment"')[2].partition("</section>")[0]
+    assert "Where this report was made" in where
+    assert '<th scope="row">numpy</th>' in where
+
+
 # The page
 
 

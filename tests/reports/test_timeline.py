@@ -113,3 +113,12 @@ def test_a_worker_that_was_lost_has_no_open_bar_and_one_that_joined_has_it_from_
     method = nw.AsynchronousSGD(nw.Constant(0.1))
     run = nw.simulate(PROBLEM, method, speeds, seconds=40.5, faults=faults, progress=False)
     assert open_jobs(run) == {2: [7, 40.5]}
+
+
+def test_a_worker_that_was_replaced_has_an_open_bar_only_after_its_last_arrival():
+    speeds = nw.speeds.Fixed([1.0, 1.0])
+    faults = nw.speeds.Faults([(5.2, "leave", 1), (5.2, "join", 1)])
+    method = nw.AsynchronousSGD(nw.Constant(0.1))
+    run = nw.simulate(PROBLEM, method, speeds, seconds=60.5, faults=faults, progress=False)
+    assert (run.trace.time[run.trace.worker == 1] > 5.2).sum() > 50
+    assert open_jobs(run) == {}

@@ -11,6 +11,8 @@ from typing import Any, final
 import nowait as nw
 from nowait.cli.results import open_console
 from nowait.recording import FolderState, folder_state
+from nowait.recording.errors import DamagedFileError
+from nowait.recording.run import PARAMS, load_finished
 from nowait.recording.sweep_folder import HEADER
 from nowait.reports.groups import grouped
 from nowait.studies.race_folder import SUMMARY
@@ -45,16 +47,24 @@ class Found:
             self.skipped.append((folder, " ".join(str(error).split())))
 
     def _add_run(self, folder: Path) -> None:
-        run = nw.load(folder, unfinished=True)
-        if not len(run.trace) and not len(run.history):
-            self.skipped.append((folder, "nothing has been recorded yet"))
-            return
+        run = self._load(folder)
         state = folder_state(folder)
         if state is FolderState.RUNNING:
             self.notes.append(f"{folder} is still running: the report has its records up to step {run.stats.steps:,}.")
         elif state is FolderState.KILLED:
             self.notes.append(f"{folder} was killed after step {run.stats.steps:,}; nowait resume continues it.")
         self.runs.append((folder.name, run))
+
+    def _load(self, folder: Path) -> nw.Run:
+        """Read a run. If only its params are damaged it is read without them: a report does not show params."""
+        try:
+            return nw.load(folder, unfinished=True)
+        except DamagedFileError as error:
+            if Path(error.name) != folder / PARAMS:
+                raise
+            run = load_finished(folder, with_params=False)
+            self.notes.append(f"{error}. The rest of this run was read and is shown.")
+            return run
 
 
 def run_report(folders: list[Path], target: Path, minimum: float | None) -> Path:

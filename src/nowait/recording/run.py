@@ -189,28 +189,34 @@ class Run:
         return f"Run({stats.steps} steps, {stats.gradients} gradients, {stats.seconds:.6g} s{loss}{diverged})"
 
 
-def load_finished(source: Path) -> Run:
-    """Read the folder of a run whose results are written."""
+def load_finished(source: Path, *, with_params: bool = True) -> Run:
+    """Read the folder of a run whose results are written. Without params, theirs are empty and the file is not read."""
     trace = OLD_TRACE if not (source / TRACE).is_file() and (source / OLD_TRACE).is_file() else TRACE
-    missing = [name for name in (PARAMS, trace, METRICS, STATS, CONFIG) if not (source / name).is_file()]
+    needed = (*([PARAMS] if with_params else []), trace, METRICS, STATS, CONFIG)
+    missing = [name for name in needed if not (source / name).is_file()]
     if missing:
         raise NotARunError(f"{source} is not a saved run: it has no {', no '.join(missing)}")
     is_new = trace == TRACE
     stats, contents, evaluations = read_stats(source / STATS, strict=is_new)
-    vectors = read_tensors(source / PARAMS, contents)
-    if not {"params", "last"} <= set(vectors):
-        raise DamagedFileError(source / PARAMS, "it has no params")
+    params, last = _read_params(source / PARAMS, contents) if with_params else (np.empty(0), np.empty(0))
     history = read_history(source / METRICS, with_checksums=is_new).history()
     if len(history) < evaluations:
         logger.warning("%s is damaged: %d losses are missing", source / METRICS, evaluations - len(history))
     return Run(
-        params=vectors["params"],
-        last=vectors["last"],
+        params=params,
+        last=last,
         trace=Trace.load(source / trace),
         history=history,
         stats=stats,
         config=read_config(source),
     )
+
+
+def _read_params(path: Path, contents: Contents | None) -> tuple[Vector, Vector]:
+    vectors = read_tensors(path, contents)
+    if not {"params", "last"} <= set(vectors):
+        raise DamagedFileError(path, "it has no params")
+    return vectors["params"], vectors["last"]
 
 
 def read_config(folder: Path) -> dict[str, Any]:

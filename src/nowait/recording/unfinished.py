@@ -16,7 +16,7 @@ from nowait.recording.errors import DamagedFileError, NotARunError
 from nowait.recording.files import read_json
 from nowait.recording.folder import CHECKPOINTS, LOCK
 from nowait.recording.framefile import FrameFile, no_follow
-from nowait.recording.history import History
+from nowait.recording.history import History, HistoryRecorder
 from nowait.recording.journal import Journal, whole_length
 from nowait.recording.metrics import read_history
 from nowait.recording.rows import IS_VALID, OUTCOME_CODES, OUTCOMES
@@ -94,8 +94,9 @@ def _load_unfinished(folder: Path) -> Run:
 
 
 def _history(path: Path) -> History:
+    """Return the losses so far: none before the first evaluation, when the file does not exist yet."""
     if not path.is_file():
-        raise DamagedFileError(path, "it is missing")
+        return HistoryRecorder().history()
     return read_history(path, with_checksums=True).history()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nowait.recording import Run
+from nowait.reports.config_entries import COMMAND_KEYS
 from nowait.reports.tables import NONE, flat
 from nowait.reports.words import in_words, problem_in_words
 
@@ -16,8 +17,6 @@ STORAGE_KEYS = {"checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "l
 """Entries of a configuration that do not affect the result of the run."""
 ENVIRONMENT = "environment."
 COMMAND = "labels.command."
-COMMAND_KEYS = {"seed", "seeds", "folder", "as_json", "config", "method", "stepsize", "gradients", "steps", "seconds"}
-"""Recorded command-line options that the run's own configuration repeats."""
 FIRST = ("method", "update", "output", "problem", "speeds", "engine", "workers")
 """The entries that are tried first to name a group, in this order."""
 NORM = "fingerprint.gradient_norm"

@@ -12,6 +12,7 @@ from nowait.html.numbers import shown
 from nowait.recording import Run, Sweep
 from nowait.recording.until import until
 from nowait.reports.states import is_running
+from nowait.reports.sweeps import num_above_start
 
 LEAST_PROGRESS = 0.05
 """A baseline that made less than this share of the best method's progress is no measure of speed."""
@@ -30,12 +31,17 @@ def headline(runs: Mapping[str, Sequence[Run]], sweeps: Mapping[str, Sweep]) -> 
     evaluated = {name: [run for run in entry if len(run.history)] for name, entry in runs.items()}
     evaluated = {name: entry for name, entry in evaluated.items() if entry}
     if not evaluated:
-        return _of_sweeps(sweeps) if sweeps else Headline("No loss was evaluated", "")
+        return _of_sweeps(sweeps) if sweeps else _without_losses(runs)
     steady = {name: entry for name, entry in evaluated.items() if math.isfinite(_final(entry))}
     if not steady:
         return Headline("Every run diverged", "Try smaller stepsizes.")
     found = (_speedup(steady) if _are_comparable(evaluated) else None) or _lowest(steady, len(evaluated))
     return found._replace(detail=found.detail[:1].upper() + found.detail[1:])
+
+
+def _without_losses(runs: Mapping[str, Sequence[Run]]) -> Headline:
+    running = any(is_running(run) for entry in runs.values() for run in entry)
+    return Headline("No loss was evaluated yet" if running else "No loss was evaluated", "")
 
 
 def _speedup(runs: Mapping[str, Sequence[Run]]) -> Headline | None:
@@ -74,11 +80,19 @@ def _of_sweeps(sweeps: Mapping[str, Sweep]) -> Headline:
         return Headline("Every stepsize diverged", next(iter(sweeps.values())).advice)
     best = min(usable, key=lambda name: _best_loss(usable[name]))
     sweep = usable[best]
-    diverged = int(sweep.diverged.any(axis=1).sum())
     of = f"{best}: the " if len(sweeps) > 1 else "The "
-    detail = f"{of}median final loss over {len(sweep.seeds)} seeds is {shown(_best_loss(sweep))}."
-    detail += f" {diverged} of {len(sweep.stepsizes)} stepsizes diverged." if diverged else ""
+    over = f"median final loss over {len(sweep.seeds)} seeds" if len(sweep.seeds) > 1 else "final loss"
+    detail = f"{of}{over} is {shown(_best_loss(sweep))}."
+    detail += _bad_stepsizes(sweep)
     return Headline(f"Best stepsize: {shown(sweep.best)}", detail + (f" Note: {sweep.advice}." if sweep.advice else ""))
+
+
+def _bad_stepsizes(sweep: Sweep) -> str:
+    """Return how many stepsizes are crosses in the chart, and why; empty if none is."""
+    diverged, above = int(sweep.diverged.any(axis=1).sum()), num_above_start(sweep)
+    counts = [(diverged, "diverged"), (above, "ended above the initial loss")]
+    parts = [f"{count} {words}" for count, words in counts if count]
+    return f" Of {len(sweep.stepsizes)} stepsizes, {' and '.join(parts)}." if parts else ""
 
 
 def _best_loss(sweep: Sweep) -> float:

@@ -13,10 +13,17 @@ from nowait.html.numbers import shown
 from nowait.recording import Run, Sweep
 from nowait.recording.files import replace_file
 from nowait.reports.charts import asset, chart_script, chart_style, json_for_page
+from nowait.reports.config_entries import shown_sweep
 from nowait.reports.entries import Entries, Entry, checked_entries
 from nowait.reports.headline import headline as headline_of
 from nowait.reports.payload import payload
-from nowait.reports.tables import config_tables, environment_table, predictions_table, summary_table
+from nowait.reports.tables import (
+    config_tables,
+    environment_table,
+    own_environment_table,
+    predictions_table,
+    summary_table,
+)
 from nowait.reports.words import title_of
 
 REPORT_SCRIPTS = ("report.js", "report_runs.js", "report_sweeps.js")
@@ -54,7 +61,7 @@ def write_report(
         script="\n".join([chart_script(), *map(asset, REPORT_SCRIPTS)]),
         sections=_sections(entries, minimum, _notes(notes)),
         predictions=_predictions(predictions),
-        environment=_section("environment", "Where the runs were made", environment_table(entries.runs)),
+        environment=_environment(entries),
         config=_section("config", "Configuration", _config(entries, _checked_config(config))),
         data=json_for_page(payload(*entries, minimum)),
     )
@@ -112,9 +119,16 @@ def _section(name: str, title: str, content: str) -> str:
     return f'<section id="{name}" aria-labelledby="{name}-title">\n{heading}\n{content}\n</section>'
 
 
+def _environment(entries: Entries) -> str:
+    """Return where the runs were made; for sweeps, which do not record it, where this report was made."""
+    if entries.runs:
+        return _section("environment", "Where the runs were made", environment_table(entries.runs))
+    return _section("environment", "Where this report was made", own_environment_table())
+
+
 def _config(entries: Entries, config: Mapping[str, Any] | None) -> str:
     if config is None and not entries.runs:
-        configs = {name: sweep.config for name, sweep in entries.sweeps.items()}
+        configs = {name: shown_sweep(sweep) for name, sweep in entries.sweeps.items()}
         config = configs if len(configs) > 1 else next(iter(configs.values()))
     return config_tables(entries.runs, config)
 

@@ -12,7 +12,7 @@ from nowait.recording import Run, Sweep
 from nowait.reports import work
 from nowait.reports.curves import curves, errors
 from nowait.reports.limits import Limits
-from nowait.reports.states import state_words
+from nowait.reports.states import left_the_axis, state_words
 from nowait.reports.sweeps import sweep_payload
 from nowait.reports.timeline import KINDS, events, timeline
 
@@ -61,6 +61,7 @@ def _method(name: str, runs: Sequence[Run], minimum: float, edges: Integers, lim
         "name": name,
         "runs": len(runs),
         "diverged": any(run.stats.diverged for run in runs),
+        "off": any(map(left_the_axis, runs)),
         "note": state_words(runs),
         "num_workers": work.num_workers(runs),
         "curves": curves(runs, minimum, limits.points),

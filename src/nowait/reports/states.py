@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from nowait.recording import Run
 from nowait.recording.unfinished import STILL_RUNNING, WAS_KILLED
 
+GROWN = 10.0
+"""A run whose last loss is more than this many times the initial loss does not affect the range of the loss axis."""
+
 
 def is_running(run: Run) -> bool:
     """Return True if the run was loaded while it was running."""
     return run.stats.advice.startswith(STILL_RUNNING)
+
+
+def left_the_axis(run: Run) -> bool:
+    """Return True if the run diverged, or its last loss is so large that the other curves would be flat lines."""
+    return run.stats.diverged or _has_grown(run)
 
 
 def state_words(runs: Sequence[Run]) -> str:
@@ -28,4 +36,11 @@ def _words(run: Run) -> str:
         return f"still running, step {run.stats.steps:,}"
     if run.stats.advice.startswith(WAS_KILLED):
         return f"was killed at step {run.stats.steps:,}"
-    return f"stopped at step {run.stats.steps:,}" if run.stats.interrupted else ""
+    if run.stats.interrupted:
+        return f"stopped at step {run.stats.steps:,}"
+    return "above the initial loss" if _has_grown(run) else ""
+
+
+def _has_grown(run: Run) -> bool:
+    loss = run.history.loss
+    return bool(len(loss) and 0 < GROWN * loss[0] < loss[-1])

@@ -44,6 +44,12 @@ def sweep_name(sweep: Sweep) -> str:
     return in_words(str(method["type"])) if isinstance(method, Mapping) and "type" in method else "sweep"
 
 
+def num_above_start(sweep: Sweep) -> int:
+    """Return how many stepsizes did not diverge but have a median final loss above the initial loss."""
+    above = np.median(sweep.decisive, axis=1) > np.median(sweep.curves[:, :, 0])
+    return int((above & ~sweep.diverged.any(axis=1)).sum())
+
+
 def _middle(losses: Floats) -> Floats:
     with np.errstate(invalid="ignore"):
         middle: Floats = np.median(losses, axis=1)

@@ -8,7 +8,8 @@ from html import escape
 from typing import Any, NamedTuple
 
 from nowait.html.numbers import shown
-from nowait.recording import Run
+from nowait.recording.environment import environment
+from nowait.reports.config_entries import shown_config
 from nowait.reports.payload import NamedRuns, summary
 from nowait.reports.states import state_words
 
@@ -43,8 +44,16 @@ def summary_table(runs: NamedRuns, minimum: float) -> str:
 
 def environment_table(runs: NamedRuns) -> str:
     """Return where the runs were made: machine, versions and commit; empty if that was not recorded."""
-    found = [flat(run.config.get("environment") or {}) for entry in runs.values() for run in entry]
-    merged = _merged([each for each in found if each])
+    return _table_of_environments([run.config.get("environment") for entry in runs.values() for run in entry])
+
+
+def own_environment_table() -> str:
+    """Return where this program runs: sweeps do not record where they were made."""
+    return _table_of_environments([environment()])
+
+
+def _table_of_environments(environments: Sequence[Mapping[str, Any] | None]) -> str:
+    merged = _merged([flat(each) for each in environments if each])
     rows = [[key.removeprefix("machine.").removeprefix("versions."), value] for key, value in merged.items()]
     return table(["entry", "value"], rows, kind="") if rows else ""
 
@@ -59,7 +68,7 @@ def config_tables(runs: NamedRuns, config: Mapping[str, Any] | None) -> str:
     if config is not None:
         rows = [[key, value] for key, value in flat(config).items() if value != NONE]
         return table(["entry", "value"], rows, kind="")
-    columns = {name: _merged([flat(_without_environment(run)) for run in entry]) for name, entry in runs.items()}
+    columns = {name: _merged([flat(shown_config(run.config)) for run in entry]) for name, entry in runs.items()}
     keys = list(dict.fromkeys(key for column in columns.values() for key in column))
     values = {key: [column.get(key, NONE) for column in columns.values()] for key in keys}
     differing = [key for key in keys if len(set(values[key])) > 1]
@@ -133,10 +142,6 @@ def _cells(row: Sequence[str | Cell], heading: Sequence[str]) -> str:
 def _plain(value: float | None) -> str:
     """Return a number as JavaScript reads it, for sorting; without a value it comes last."""
     return "Infinity" if value is None or not math.isfinite(value) else repr(float(value))
-
-
-def _without_environment(run: Run) -> dict[str, Any]:
-    return {key: value for key, value in run.config.items() if key != "environment"}
 
 
 def _merged(configs: Sequence[Mapping[str, str]]) -> dict[str, str]:

@@ -95,15 +95,15 @@ def _kept_jobs(
 
 def _last_arrivals(trace: Trace, rows: Rows, workers: Integers) -> Floats:
     """Return when each lane's last gradient arrived, or when its worker joined; NaN if the worker is lost."""
-    last = np.full(
-        int(max([*workers, *trace.events["worker"], -1])) + 1, float(trace.arrivals["started"].min(initial=0.0))
-    )
+    size = int(max([*workers, *trace.events["worker"], -1])) + 1
+    last, lost = np.full(size, float(trace.arrivals["started"].min(initial=0.0))), np.zeros(size, bool)
     np.maximum.at(last, rows["worker"], rows["time"])
     for _, kind, worker, time in trace.events.tolist():
         if EVENTS.get(kind) == "death":
-            last[worker] = np.nan
-        elif EVENTS.get(kind) == "join":
-            last[worker] = np.fmax(last[worker], time)
+            lost[worker] = True
+        elif EVENTS.get(kind) == "join":  # also after a death: the worker was replaced
+            lost[worker], last[worker] = False, max(last[worker], time)
+    last[lost] = np.nan
     return last[workers]
 
 

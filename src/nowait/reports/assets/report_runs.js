@@ -16,7 +16,7 @@ function errorSeries(axis) {
   return methods.map((method, place) => {
     const curve = method.curves[axis];
     const { x, middle: y, low, high } = curve;
-    return { name: method.name, place, x, y, low, high, note: method.note, off: method.diverged, ended: "ended" };
+    return { name: method.name, place, x, y, low, high, note: method.note, off: method.off, ended: "ended" };
   });
 }
 
@@ -52,7 +52,8 @@ function errorHint(series, state) {
   const notes = [];
   if (series.some(({ low }) => low))
     notes.push("Lines are medians over runs; bands range from the lowest to the highest run.");
-  if (series.some(({ off }) => off)) notes.push("Diverged runs leave the chart at the top.");
+  if (series.some(({ off }) => off))
+    notes.push("Runs that diverged or ended far above the initial loss leave the chart at the top.");
   if (state.logY && series.some(({ y }) => y.some((value) => value !== null && value <= 0)))
     notes.push("Values of 0 or less cannot be drawn on a logarithmic scale.");
   return notes.join(" ");
