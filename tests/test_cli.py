@@ -460,7 +460,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["race", "--address", "auto"], "--address is for --engine ray, not for --engine processes"),
         (
             ["train", "--steps", "3", "--workers", "2", "--most-workers", "4", "--stepsize", "0.1"],
-            "a fewest and a most are for engine='ray'",
+            "a minimum and a maximum are for engine='ray'",
         ),
         (["race", "--engine", "odd"], "engine must be one of processes, simulate, ray, got 'odd'"),
         (["race", "--native", "--engine", "simulate"], "--native means real delays"),

@@ -58,6 +58,15 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
         exec(code, names)
 
 
+def test_the_code_of_the_how_do_i_page_compiles_and_fits_a_narrow_column():
+    """Blocks marked ``py`` need a GPU, Ray or other machines: they are compiled only. ``python`` blocks run above."""
+    page = (ROOT / "docs" / "how-do-i.md").read_text()
+    for language, code in re.findall(r"```(python|py|bash)\n(.*?)```", page, flags=re.DOTALL):
+        assert max(map(len, code.splitlines())) <= 80, code
+        if language != "bash":
+            compile(code, "how-do-i.md", "exec")
+
+
 @pytest.mark.parametrize("page", DOCS, ids=lambda path: path.stem)
 def test_the_links_of_a_page_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):

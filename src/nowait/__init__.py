@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from nowait import outputs, problems, rules, schedules, speeds, stepsizes, theory, updates
+from nowait import loggers, outputs, problems, rules, schedules, speeds, stepsizes, theory, updates
 from nowait.api import replay, resume, simulate, sweep, train
 from nowait.core import (
     LMO,
@@ -203,6 +203,7 @@ __all__ = [
     "bench",
     "certify",
     "load",
+    "loggers",
     "outputs",
     "plan",
     "plots",

@@ -69,7 +69,7 @@ def delay_aware(
 def delayed(optimizer: optax.GradientTransformation, delay: int) -> optax.GradientTransformationExtraArgs:
     """Wrap a gradient transformation: every gradient is applied late, so that its delay is ``delay``.
 
-    It imitates asynchronous training on one machine, to measure how much delay a training bears. The first
+    It simulates asynchronous training on one machine, to measure how much delay your training tolerates. The first
     ``delay`` − 1 updates are 0 and leave the state of ``optimizer`` alone; after that each is made from the gradients
     of ``delay`` − 1 calls before, with the present params. The state holds ``delay`` − 1 copies of the gradients, in
     the dtype of the params. ``optimizer`` may be a ``delay_aware`` one: it is told the delay.

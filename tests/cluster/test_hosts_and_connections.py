@@ -192,7 +192,7 @@ def test_a_host_that_waits_for_resources_is_asked_for_elsewhere_and_its_node_is_
     assert hosts.request(4, now=STUCK_SECONDS) is None, "both may still start"
     request = hosts.request(5, now=STUCK_SECONDS + 1.0)
     assert request == Request(3, 5, frozenset({"node 1"}), (waiting,)), "two of them instead of the waiting host"
-    waiting.cancelled = "the resources of its node went to somebody else"
+    waiting.cancelled = "another job took the resources of its node"
     hosts.lose(waiting, now=STUCK_SECONDS + 2.0)
     assert hosts.failures_in_a_row == 0
     assert hosts.request(5, now=STUCK_SECONDS + FULL_SECONDS).paused == {"node 1"}

@@ -516,10 +516,10 @@ def test_what_it_needs_and_what_it_refuses():
     quadratic = Faulty()
     for options, message in [
         ({"engine": "odd"}, "engine must be 'processes', 'ray', nw.RayCluster"),
-        ({"workers": (2, 4)}, "a fewest and a most are for engine='ray'"),
-        ({"workers": (2, 4, 5), "engine": "ray"}, "workers must be a number, or the fewest and the most"),
-        ({"workers": (4, 2), "engine": "ray"}, "the most workers must be an integer of at least 4"),
-        ({"workers": (0, 2), "engine": "ray"}, "the fewest workers must be an integer of at least 1"),
+        ({"workers": (2, 4)}, "a minimum and a maximum are for engine='ray'"),
+        ({"workers": (2, 4, 5), "engine": "ray"}, "workers must be a number, or a minimum and a maximum"),
+        ({"workers": (4, 2), "engine": "ray"}, "the maximum must be an integer of at least 4"),
+        ({"workers": (0, 2), "engine": "ray"}, "the minimum number of workers must be an integer of at least 1"),
     ]:
         with pytest.raises(ValueError, match=message.replace("(", r"\(")):
             nw.train(quadratic, ASYNCHRONOUS, steps=10, **options)

@@ -59,4 +59,4 @@ def test_a_worker_on_another_machine_comes_back_after_its_network_failed(setting
     assert lost(run) == [0, 1]
     check_that_it_replays(run, problem)
     assert setting.workers[0].wait(SECONDS) == 0
-    assert "the processes of before go on" in setting.output()
+    assert "the earlier processes continue" in setting.output()

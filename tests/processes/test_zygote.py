@@ -60,7 +60,7 @@ def test_a_second_kill_of_the_zygote_while_it_reloads_is_one_more_failure(tmp_pa
 def test_a_zygote_that_never_comes_back_stops_the_run(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(failures, "FIRST_PAUSE", 1e-3)
     problem = Loads(tmp_path, deadly=range(1, 100))
-    with pytest.raises(nw.WorkerFailedError, match="the process that starts workers ended again and again"):
+    with pytest.raises(nw.WorkerFailedError, match="the process that starts workers ended repeatedly"):
         nw.train(problem, ASYNCHRONOUS, workers=2, steps=10**9, max_failures=2)
     assert len(os.listdir(tmp_path)) == 3, "once well, and as often as failures are allowed"
 

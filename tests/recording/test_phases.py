@@ -244,10 +244,10 @@ USUAL = {"receiving": 1.0, "computing": 10.0, "sending": 1.0}
 @pytest.mark.parametrize(
     ("phase", "advice"),
     [
-        ("receiving", "look at its network"),
-        ("loading", "its data come slowly"),
+        ("receiving", "check its network"),
+        ("loading", "loading its data is slow"),
         ("computing", "its processor is slow"),
-        ("sending", "look at its network"),
+        ("sending", "check its network"),
     ],
 )
 def test_the_phase_that_exceeds_that_of_others_most_is_the_reason(phase, advice):

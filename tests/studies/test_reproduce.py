@@ -221,7 +221,13 @@ def test_the_result_is_printed_saved_and_told(small, tmp_path):
     found = nw.reproduce("small", quick=True, folder=tmp_path / "new", tell=told.append, progress=False)
     assert told == [f"one: plain, γ = 0.1: F − F* = {found.curves[0].final:.3g}"]
     text = str(found)
-    for words in ("Nobody, 2026", "Quick form", "PARTLY (here)", "we get: 1 curve", "What differs:\n  * all"):
+    for words in (
+        "Nobody, 2026",
+        "Quick form",
+        "PARTLY (here)",
+        "we get: 1 curve",
+        "Differences from the paper:\n  * all",
+    ):
         assert words in text
     saved = json.loads((tmp_path / "new" / "reproduction.json").read_text())
     assert saved["claims"] == [{"source": "here", "reported": "all is well", "got": "1 curve", "agreement": "partly"}]

@@ -127,7 +127,7 @@ def test_a_report_of_a_process_that_was_replaced_is_ignored():
 def test_a_worker_that_keeps_dying_is_given_up_and_the_others_go_on(caplog):
     script = [Report(EVALUATOR), *[Die(1, 3), Wait(3.0)] * 3]
     run = train_scripted(Faulty(), ASYNCHRONOUS, workers=3, steps=50, max_failures=2, script=script)
-    assert "worker 1 ended with exit code 3 again and again: it is not replaced any more" in caplog.text
+    assert "worker 1 ended with exit code 3 repeatedly: it is no longer replaced" in caplog.text
     assert (run.stats.lost, run.stats.work_share[1]) == (3, 0)
 
 
@@ -165,7 +165,9 @@ def test_errors_and_exits_of_the_loss_stop_the_run(caplog):
 
     with pytest.raises(nw.WorkerFailedError, match=r"the problem's loss raised(.|\n)*no loss today"):
         train_scripted(NoLoss(), ASYNCHRONOUS, workers=2, steps=100)
-    with pytest.raises(nw.WorkerFailedError, match="the process that computes losses ended with exit code 3 again"):
+    with pytest.raises(
+        nw.WorkerFailedError, match="the process that computes losses ended with exit code 3 repeatedly"
+    ):
         train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=100, max_failures=2, script=[Die(EVALUATOR, 3)] * 9)
 
 
@@ -280,7 +282,7 @@ def test_the_zygote_is_killed_while_the_last_loss_is_computed(caplog):
 
 def test_a_zygote_that_never_comes_back_stops_the_run(caplog):
     script = [Report(EVALUATOR), *[Lose(), Wait(3.0), Wait(3.0)] * 9]
-    with pytest.raises(nw.WorkerFailedError, match="the process that starts workers ended again and again"):
+    with pytest.raises(nw.WorkerFailedError, match="the process that starts workers ended repeatedly"):
         train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=100, max_failures=2, script=script)
 
 

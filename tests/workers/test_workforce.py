@@ -125,7 +125,7 @@ def test_pauses_grow_until_the_worker_is_given_up_and_a_gradient_resets_them():
     for now in (3.0, 4.0):
         actions = workforce.handle(Died(serial_of(workforce, 1), 3), now)
         workforce.handle(Tick(), now + 0.9)
-    assert "again and again: it is not replaced any more" in actions[0].message
+    assert "repeatedly: it is no longer replaced" in actions[0].message
     assert workforce.workers == [0]
     assert workforce.wanted_workers() == [0]
 
@@ -224,7 +224,7 @@ def test_a_home_that_is_lost_again_and_again_fails_the_run_unless_a_worker_deliv
         if repetition < 4:
             workforce.delivered(0, HOME)
     actions = workforce.handle(Gone(HOME, "killed"), 9.0)
-    assert Fail("the process that starts workers ended again and again, at last because killed") in actions
+    assert Fail("the process that starts workers ended repeatedly, last because killed") in actions
 
 
 # The evaluator
@@ -248,7 +248,7 @@ def test_an_evaluator_that_keeps_dying_fails_the_run_and_an_answer_resets_the_co
         assert workforce.take_answer(ask.number)
     workforce.handle(Died(serial_of(workforce, EVALUATOR), 3), 1.0)
     [fail] = workforce.handle(Died(serial_of(workforce, EVALUATOR), 3), 1.0)
-    assert fail.message.startswith("the process that computes losses ended with exit code 3 again and again")
+    assert fail.message.startswith("the process that computes losses ended with exit code 3 repeatedly")
 
 
 # Errors and hangs

@@ -131,8 +131,8 @@ def warn_of_momentum(update: Update, method: Method, num_workers: int) -> None:
     """Warn of large momentum with many workers: asynchrony itself acts like momentum, which adds to it."""
     if update.momentum_factor > 0.5 and num_workers >= MANY_WORKERS and method.schedule() is not None:
         logger.warning(
-            "momentum of %.2g with gradients about %d steps old, which act like more momentum, may be unstable: use a "
-            "smaller factor, nw.DelayedNesterov, or a method of minibatches or buffers",
+            "momentum %.2g may be unstable: gradients are about %d steps old, which acts like additional momentum; use "
+            "a smaller factor, nw.DelayedNesterov, or a method of minibatches or buffers",
             update.momentum_factor,
             num_workers,
         )

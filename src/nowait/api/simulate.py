@@ -52,8 +52,8 @@ def simulate(
     Ctrl-C and SIGTERM end the run and raise ``nw.Interrupted``, a ``KeyboardInterrupt`` that has the run so far as
     ``run``, so that a loop over many runs ends as well.
 
-    Linear models and ``NoisyQuadratic`` with plain SGD and a method that does not look at gradients run compiled, which
-    changes nothing but the speed (and, by rounding, averages of iterates); ``run.stats.engine`` is then "compiled".
+    Linear models and ``NoisyQuadratic`` with plain SGD and a method that does not read gradients run compiled. This
+    changes only the speed (and the rounding of averages of iterates); ``run.stats.engine`` is then "compiled".
     (While the cache of compiled code is empty, short runs are not compiled if that gives the same bits.)
     ``engine="reference"`` prevents it. ``labels`` are kept in ``run.config``. ``trace="sampled"`` keeps all of a
     worker's first 1,024 arrivals in the trace and then one in 64, ``trace="none"`` keeps none: for very long runs,

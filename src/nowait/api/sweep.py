@@ -61,13 +61,13 @@ def sweep(
     ``method`` is a method, whose stepsize rule gets each of the ``stepsizes`` as its γ in turn (``DelayAdaptive(0.1)``
     becomes ``DelayAdaptive(size)``), or a function that makes one: ``lambda size: nw.AsynchronousSGD(size)``.
     ``seeds`` is a number n, which means 0 to n − 1, or the seeds themselves. Runs end as in ``nw.simulate``, after
-    ``seconds`` of virtual time for instance; a run that diverges is a result, not an error. The loss is evaluated every
+    ``seconds`` of virtual time for instance; a run that diverges does not raise an error. The loss is evaluated every
     ``evaluate_every`` steps; None spreads about twenty evaluations over the budget. All cores are used unless
-    ``threads`` is given. What cannot be compiled (see ``nw.simulate``) is run one by one.
+    ``threads`` is given. Runs that cannot be compiled (see ``nw.simulate``) are made one by one.
 
     ``device="cuda"`` executes all runs at once on a GPU (PyTorch and Triton are needed), for linear models over dense
-    rows and methods that look at no gradients. It has the same arrivals and samples; losses agree with those of the
-    CPU up to rounding. What a GPU cannot do is an error that says so.
+    rows and methods that do not read gradients. It has the same arrivals and samples; losses agree with those of the
+    CPU up to rounding. Anything that the GPU does not support is an error.
 
     ``update``, ``output`` and ``initial`` are those of ``nw.simulate``; with an update or an output rule the runs are
     made one by one. With an output rule, stepsizes are compared by the loss of its answer (``answers``), else by the

@@ -18,7 +18,7 @@ MOST_WORKERS = 2**22
 
 
 def checked_workers(workers: Any, speeds: Speeds | None, cluster: Elsewhere | None) -> int | tuple[int, int] | None:
-    """Return the number of workers, or the fewest and the most, or None for as many as the cluster has room for."""
+    """Return the number of workers, or (minimum, maximum), or None for as many as the cluster has room for."""
     if isinstance(cluster, Listen) and cluster.workers is not None:
         if workers is not None and _comparable(workers) != _comparable(cluster.workers):
             raise ValueError(
@@ -35,12 +35,13 @@ def checked_workers(workers: Any, speeds: Speeds | None, cluster: Elsewhere | No
         return _checked_number(1, workers, "workers", "a run needs at least one")
     if cluster is None:
         raise ValueError(
-            f"workers={workers!r}: a fewest and a most are for engine='ray' or nw.Listen; on one machine, give a number"
+            f"workers={workers!r}: a minimum and a maximum are for engine='ray' or nw.Listen; on one machine, give a "
+            "number"
         )
     if len(workers) != 2:
-        raise ValueError(f"workers must be a number, or the fewest and the most, as in (2, 16), got {workers!r}")
-    fewest = _checked_number(1, workers[0], "the fewest workers", "a run needs at least one")
-    return fewest, _checked_number(fewest, workers[1], "the most workers", "it is the second of workers=(fewest, most)")
+        raise ValueError(f"workers must be a number, or a minimum and a maximum, as in (2, 16), got {workers!r}")
+    fewest = _checked_number(1, workers[0], "the minimum number of workers", "a run needs at least one")
+    return fewest, _checked_number(fewest, workers[1], "the maximum", "workers=(minimum, maximum)")
 
 
 def _comparable(workers: Any) -> Any:
@@ -57,7 +58,7 @@ def _checked_number(least: int, workers: Any, name: str, why: str) -> int:
 
 
 def workers_of(description: Any, cluster: Elsewhere | None) -> int | tuple[int, int] | None:
-    """Return the workers of a ``config.json``; on this machine, the most of a run that had a fewest and a most."""
+    """Return the workers of a ``config.json``; on this machine, the maximum if the run had a minimum and a maximum."""
     if cluster is None and isinstance(description, list):
         description = description[-1]
     return checked_workers(description, None, cluster)

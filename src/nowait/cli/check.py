@@ -25,7 +25,7 @@ def run_check(folder: Path, as_json: bool) -> bool:
 
 def _show(found: FolderCheck) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("file", "state", "what it holds"):
+    for column in ("file", "state", "contents"):
         table.add_column(column, overflow="fold")
     for file in found.files:
         state = Text("whole", style="green") if file.whole else Text("damaged", style="red")

@@ -107,5 +107,12 @@ MetricsPort = Annotated[
     str | None,
     typer.Option(help="Show the run to Prometheus at this port of this machine, or at host:port.", show_default="no"),
 ]
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Write the run to tensorboard, wandb, mlflow or trackio, such as wandb:project=mine; may be repeated.",
+        show_default="no",
+    ),
+]
 Seed = Annotated[int, typer.Option(help="The seed of samples and speeds.", min=0)]
 Folder = Annotated[Path | None, typer.Option(help="Where the run goes, a new folder.", show_default="runs/<command>-N")]

@@ -59,7 +59,7 @@ class RaceSettings:
         return values | {"problem": remembered(self.problem), "engine": describe(self.engine)}
 
 
-def run_race(asked: RaceSettings) -> Race:
+def run_race(asked: RaceSettings, log: Callable[[str], list[nw.loggers.Logger]] | None = None) -> Race:
     """Load the problem, race, and print the table; figures and report are written to the folder."""
     if len(set(asked.methods)) < len(asked.methods):
         raise ValueError(f"--method has one of them twice: {', '.join(asked.methods)}")
@@ -87,6 +87,7 @@ def run_race(asked: RaceSettings) -> Race:
             tuning_sizes=QUICK_SIZES if asked.quick else USUAL_SIZES,
             folder=asked.folder,
             labels={COMMAND: asked.resolved},
+            log=log,
             tell=lambda words: console.print(words, highlight=False, markup=False),
         )
     except nw.Interrupted as error:

@@ -63,7 +63,9 @@ class RunSettings:
         return {COMMAND: values | more | {"problem": remembered(self.problem), "stepsize": size}}
 
 
-def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw.Run:
+def run_simulate(
+    asked: RunSettings, speeds: str | None, straggler: float, callbacks: list[nw.loggers.Logger]
+) -> nw.Run:
     """Make a run in virtual time."""
     budget = asked.budget
     if asked.folder.exists():
@@ -79,6 +81,7 @@ def run_simulate(asked: RunSettings, speeds: str | None, straggler: float) -> nw
             **budget,
             evaluate_every=asked.evaluate_every,
             seed=asked.seed,
+            callbacks=callbacks,
             labels=asked.labels(method, workers=model.num_workers, speeds=speeds, straggler=straggler),
         )
     except nw.Interrupted as error:

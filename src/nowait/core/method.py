@@ -23,7 +23,7 @@ class Method(ABC):
     """Decides what to do with each gradient and what each worker computes next, with the verbs of the server.
 
     Three rules. ``start`` initialises all run state, so that one object can be used for many runs, one after the other.
-    Handlers call the server's verbs on an arrival before they change state of their own: the first verb checks the
+    Handlers call the server's verbs on an arrival before they change their own state: the first verb checks the
     gradient, and a bad one ends ``on_arrival`` there, before anything has changed. After any worker has left, the
     method still makes steps with the remaining ones.
     """
@@ -66,7 +66,7 @@ class Method(ABC):
         return None
 
     def stepsize_divisor(self, num_workers: int) -> float:
-        """Return by what to divide 1/L to get a stepsize of the right order: about the delay of gradients when used.
+        """Return the number by which 1/L is divided to estimate a stepsize: about the delay of gradients when used.
 
         It is M if every arrival makes a step, along itself or along a mean of gradients that were used before. A method
         with rounds, whose gradients are all fresh, returns 1; one that waits for b new gradients before a step, M/b.
@@ -74,11 +74,11 @@ class Method(ABC):
         return float(num_workers)
 
     def usual_update(self) -> Update | None:
-        """Return the update of a run that is not given one; None for that of the problem."""
+        """Return the default update of a run; None for that of the problem."""
         return None
 
     def pending_stepsize(self, server: Server, delay: int) -> float:
-        """Return the stepsize of a gradient still in flight at the end, by which averaging outputs weigh it."""
+        """Return the stepsize of a gradient still in flight at the end: its weight in averaging outputs."""
         stepsize = getattr(self, "stepsize", None)
         if not isinstance(stepsize, Stepsize):
             raise TypeError(

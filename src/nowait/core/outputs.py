@@ -39,7 +39,7 @@ class Uses:
 
 
 class Output(ABC):
-    """Computes the answer of a run, ``run.params``. ``start`` resets all state."""
+    """Computes the result of a run, ``run.params``. ``start`` resets all state."""
 
     def start(self, params: Vector, random: CounterRandom) -> None:  # noqa: B027 (LastIterate has no state)
         """Reset all state at the start of a run."""
@@ -62,7 +62,7 @@ class Output(ABC):
         restore(self, state)
 
     def shares(self, uses: Uses, random: CounterRandom) -> Floats | None:
-        """Return the weights of x_0 … x_K in the answer, which sum to 1; None if they depend on more than the uses.
+        """Return the weights of x_0 … x_K in the result, which sum to 1; None if they are not known in advance.
 
         Compiled runs use them: they know every stepsize before they compute the first gradient. ``random`` is that
         of ``start``.
@@ -71,7 +71,7 @@ class Output(ABC):
 
     @abstractmethod
     def result(self, last: Vector) -> Vector:
-        """Return the answer, in the memory of params; ``last`` is x_K. The server copies it, in the dtype of params.
+        """Return the result, in the memory of params; ``last`` is x_K. The server copies it, in the dtype of params.
 
         Averages are kept in float64: in float32 the terms of a long one would be lost to rounding.
         """
@@ -126,7 +126,7 @@ class ExponentialAverage(Output):
     """The exponential moving average of x_1 … x_K: x_k has a weight in proportion to decay^(K − k).
 
     It forgets the first iterates: about the last 1/(1 − decay) count. The weights sum to 1 from the first step on, so
-    the average does not lean towards the initial params.
+    the average is not biased towards the initial params.
     """
 
     decay: float = 0.999

@@ -20,7 +20,7 @@ RESERVED_METRICS = frozenset({"step", "gradients", "time", "crc32", TRAINING_LOS
 
 @runtime_checkable
 class Problem(Protocol):
-    """What every problem has; there is nothing to inherit from.
+    """The members that every problem must have. No base class is needed.
 
     ``gradient`` must depend on the point and the sample only: then every run can be replayed. The optional members are
     documented in ``nowait.core.capabilities.Capabilities``, and ``nowait.testing.PROBLEM_CHECKS`` checks all of them.

@@ -84,7 +84,7 @@ class Rejections:
             raise BadWorkerError(
                 ticket.worker,
                 f"sent {in_a_row} gradients in a row with NaN or infinity, while others deliver finite ones at points "
-                f"as new: check its data and its machine, or remove it",
+                f"of the same age: check its data and its machine, or remove it",
             )
         if num_workers == 1 or in_a_row >= MOST_ALONE or _has_exploded(params):
             return f"the last {in_a_row} gradients of worker {ticket.worker} are not finite"

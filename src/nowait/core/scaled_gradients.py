@@ -42,13 +42,13 @@ def scaling(stepper: Stepper, fresh_stepsize: Callable[[], float]) -> Stepper:
 @final
 @dataclass
 class ScaleGradient(Update):
-    """Another update, whose gradients a delay rule scales before they enter its momentum or its moments.
+    """Wraps an update: a delay rule scales gradients before they enter its momentum or its moments.
 
     By default ``DelayAdaptive`` makes the *step* of a stale gradient shorter, but the whole gradient enters the
     momentum, which later steps follow with their full stepsize. With ``ScaleGradient(Momentum(0.9))`` a gradient that
     the rule scales by s moves params by s·γ/(1 − β) in total, and one that it gives the stepsize 0 changes neither
     params nor momentum (statistics of batch normalisation still follow).
-    Adam divides by the size of recent gradients: where all delays are equal it undoes the scaling.
+    Adam divides by the size of recent gradients: if all delays are equal, this undoes the scaling.
 
     >>> import nowait as nw
     >>> update = nw.ScaleGradient(nw.Adam())

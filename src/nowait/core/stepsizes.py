@@ -110,7 +110,7 @@ class DelayAdaptive(Stepsize):
     """γ·min(1, cut/τ): gradients older than ``cut`` steps make smaller steps. ``cut`` is M unless given.
 
     Mishchenko, Bach, Even and Woodworth (2022), equations of Theorem 3 in the form γ_max·min(1, cut/τ(k)).
-    M is the live number of workers, so the rule follows joins and leaves.
+    M is the live number of workers, so the rule adapts when workers join and leave.
 
     >>> DelayAdaptive(0.1)(delay=8, num_workers=4, step=1)
     0.05
@@ -266,7 +266,7 @@ class Threshold(Stepsize):
 class CosineGate(Stepsize):
     """γ·exp(−rate·δ)·(1 + cos(π·δ/cutoff))/2 while δ = τ − 1 is below ``cutoff``, then 0.
 
-    An exponential decay with a gate that closes smoothly, after Shah and Sun, "Cosine-Gated Adam-Decay: Drop-In
+    An exponential decay times a smooth cutoff, after Shah and Sun, "Cosine-Gated Adam-Decay: Drop-In
     Staleness-Aware Outer Optimization for Decoupled DiLoCo" (2026): use it with an update that scales the gradient,
     ``nw.ScaleGradient(nw.Adam())``, on which a gradient past the cutoff then has no effect. Their abstract has the
     product of the two factors; that the gate is half a cosine wave is our reading, and the defaults are ours.
@@ -367,8 +367,8 @@ class Cosine(Stepsize):
 class Scheduled(Stepsize):
     """Another rule, multiplied by a schedule: a function of the step that returns a factor of at least 0.
 
-    ``nw.schedules`` has warm-up, linear and cosine decay, ``nowait.pytorch.lr_schedule`` those of PyTorch; any function
-    of the number of the step will do, which is 1 for the first step. No theorem of this library covers it.
+    ``nw.schedules`` has warm-up, linear and cosine decay, ``nowait.pytorch.lr_schedule`` those of PyTorch; or use any
+    function of the step number, which is 1 for the first step. No theorem of this library covers schedules.
 
     >>> Scheduled(DelayAdaptive(0.1), lambda step: 0.5 if step > 100 else 1.0)(delay=8, num_workers=4, step=101)
     0.025

@@ -32,7 +32,7 @@ class Update(ABC):
         """Reset all state at the start of a run from these params."""
 
     def start_with_layout(self, params: Vector, layout: Layout) -> None:
-        """Call ``start``. An update that looks at the names or shapes of tensors overrides this as well."""
+        """Call ``start``. An update that uses the names or shapes of tensors overrides this as well."""
         self.start(params)
 
     def check(self, layout: Layout) -> None:  # noqa: B027 (most updates treat all entries alike)

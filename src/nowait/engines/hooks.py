@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from numpy.typing import NDArray
 
 from nowait.core import Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
+from nowait.core.ledger import Counts
 from nowait.core.memory import to_host
 from nowait.core.types import Vector
-from nowait.recording import Callback, Control, History
+from nowait.recording import Callback, Control, History, Run
 from nowait.recording.worker_stats import WorkerStats
 
 if TYPE_CHECKING:
     from nowait.engines.session import Session
+
+logger = logging.getLogger("nowait")
 
 
 class WorkerControl(Protocol):
@@ -49,6 +54,8 @@ class Hooks:
     """Calls the hooks that callbacks override. They are looked up once, so that the others cost nothing."""
 
     def __init__(self, callbacks: tuple[Callback, ...]) -> None:
+        self._on_start = _overridden(callbacks, "on_start")
+        self._on_end = _overridden(callbacks, "on_end")
         self._on_step = _overridden(callbacks, "on_step")
         self._on_evaluate = _overridden(callbacks, "on_evaluate")
         self._on_checkpoint = _overridden(callbacks, "on_checkpoint")
@@ -61,8 +68,31 @@ class Hooks:
         """True if ``handled`` has anything to call."""
         self._steps = 0
         self._dropped = 0
+        self._is_running = False
+        """True from ``started`` to ``ended`` or ``failed``."""
         self._ended_by: Callable[..., Any] | None = None
         """The hook of ``on_evaluate`` that ended the run."""
+
+    def started(self, control: Control) -> None:
+        """Call the hooks for the start of the run."""
+        self._is_running = True
+        _call(self._on_start, control)
+
+    def ended(self, control: Control, run: Run) -> None:
+        """Call the hooks for the end of the run."""
+        self._is_running = False
+        _call(self._on_end, control, run)
+
+    def failed(self, control: Control) -> None:
+        """Call the hooks for a run that an exception ended. Their own exceptions are logged, not raised."""
+        if not self._is_running:
+            return
+        self._is_running = False
+        for hook in self._on_end:
+            try:
+                hook(control, None)
+            except Exception as error:
+                logger.warning("the run failed, and then a callback's on_end did as well: %r", error)
 
     def resumed(self, server: Server) -> None:
         """Take the counts of a resumed run as already reported."""
@@ -127,6 +157,11 @@ class SessionControl:
         return self._session.server.counts.gradients
 
     @property
+    def counts(self) -> Counts:
+        """A copy of the counts so far."""
+        return replace(self._session.server.counts)
+
+    @property
     def time(self) -> float:
         """Seconds since the start."""
         return self._session.server.now
@@ -175,6 +210,16 @@ class SessionControl:
     def by_worker(self) -> tuple[WorkerStats, ...]:
         """Where each worker is, how much it has delivered, and where its time goes."""
         return self._session.by_worker(self._session.server.now)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What is run, as text and numbers."""
+        return self._session.config
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the run."""
+        return self._session.folder
 
     def recent(self, column: str, count: int = 2_000) -> NDArray[Any]:
         """Return a column of the trace for the latest arrivals."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, final
 
@@ -55,7 +57,7 @@ class Session:
         self._worker_control: WorkerControl | None = worker_control
         self._evaluator = evaluator
         self.interrupted = False
-        self._saved = False
+        self._saved = self._is_resumed = False
         self._evaluated_step = -1
         self._keeper = parts.keeper
         self._history = HistoryRecorder()
@@ -63,6 +65,7 @@ class Session:
         self._hooks = Hooks(parts.callbacks)
         self._watched = self._hooks.follow_events or self._keeper is not None
         self._due = Due()
+        self._first_commands: list[Command] = []
         self.loss: float | None = None
         """The latest loss evaluated."""
         self.metrics: Mapping[str, float] = {}
@@ -75,38 +78,50 @@ class Session:
 
     # What engines call
 
-    def start(self) -> list[Command]:
-        """Start the run and evaluate the initial params, or continue from the checkpoint of a resumed run."""
+    def begin(self) -> None:
+        """Start the server, or let it continue from a checkpoint, and call the ``on_start`` hooks.
+
+        Engines call it before their clock starts: hooks may take seconds.
+        """
         checkpoint = self._parts.checkpoint
         if checkpoint is not None:
             self._parts.checkpoint = checkpoint.without_vectors()
-        if self._keeper is not None:
-            if checkpoint is not None:
+            if self._keeper is not None:
                 self._keeper.rewind(checkpoint, self._parts.recorder, self._parts.config)
-            self._keeper.folder.begin()
-        if checkpoint is not None and not checkpoint.is_start:
-            return self._resume(checkpoint)
-        commands = self.server.start()
-        self._evaluate()
-        if self._keeper is not None:
-            self._hooks.checkpointed(SessionControl(self), self._keeper.start(self.server))
-        return commands
+        if checkpoint is None or checkpoint.is_start:
+            self._first_commands = self.server.start()
+        else:
+            self._first_commands = self.server.resume(checkpoint.state)
+            self._continue(checkpoint)
+        self._hooks.started(SessionControl(self))
 
-    def _resume(self, checkpoint: Checkpoint) -> list[Command]:
-        commands = self.server.resume(checkpoint.state)
+    def _continue(self, checkpoint: Checkpoint) -> None:
+        """Take over the evaluations of a resumed run."""
+        self._is_resumed = True
         self._history = checkpoint.history
         self._hooks.resumed(self.server)
         if self._history.entries:
             self._evaluated_step, self.loss = self._history.entries[-1][0], self._history.entries[-1][3]
             self.metrics = self._history.metrics[-1]
+
+    def start(self) -> list[Command]:
+        """Return the first commands. Evaluates the initial params, or those of the checkpoint if nobody did."""
+        if self._keeper is not None:
+            self._keeper.folder.begin()
         if self._evaluated_step != self.server.steps:
             self._evaluate()
         else:
             self._due.plan(self.server, self._parts.evaluations, self._parts.budget)
+        if self._is_resumed:
+            self._start_again()
+        elif self._keeper is not None:
+            self._hooks.checkpointed(SessionControl(self), self._keeper.start(self.server))
+        return self._first_commands
+
+    def _start_again(self) -> None:
         if self._keeper is not None:
             self._keeper.plan(self.server)
         self.finished = self.finished or self._parts.budget.exhausted(self.server.steps, self.server.counts.gradients)
-        return commands
 
     def handle(self, event: Event) -> list[Command]:
         """Pass an event to the server; then call hooks, write checkpoints, evaluate and end the run where due."""
@@ -157,6 +172,16 @@ class Session:
     def history(self) -> History:
         """The evaluations so far."""
         return self._history.history()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What is run, as text and numbers."""
+        return dict(self._parts.config)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the run; None without one."""
+        return None if self._keeper is None else self._keeper.folder.path
 
     def recent(self, column: str, count: int) -> NDArray[Any]:
         """Return a column of the trace for the latest arrivals."""
@@ -211,7 +236,17 @@ class Session:
         if self._keeper is not None:
             self._keeper.folder.finish(run)
             self._write_files(run)
+        self._hooks.ended(SessionControl(self), run)
         return run
+
+    @contextlib.contextmanager
+    def calling_on_end(self) -> Iterator[None]:
+        """Call the ``on_end`` hooks if an exception leaves the block before ``result`` has called them."""
+        try:
+            yield
+        except BaseException:
+            self._hooks.failed(SessionControl(self))
+            raise
 
     def _write_files(self, run: Run) -> None:
         """Let the problem write its own files, after the run itself is saved."""

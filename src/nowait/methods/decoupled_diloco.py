@@ -26,9 +26,9 @@ class DecoupledDiLoCo(Method):
     Douillard et al., "Decoupled DiLoCo for Resilient Distributed Pre-training" (2026), for a problem that is wrapped
     in ``nw.problems.LocalSteps``. No worker waits: one that has delivered gets a ticket at the current params at
     once, and a result that misses a merge is part of the next one. If all live workers have delivered, the merge
-    does not wait longer. A window that has begun ends in a merge, whoever leaves. Results are weighted by the square
-    of the number of items in a batch of their worker: this is the paper's tokens²/steps if all workers make as many
-    local steps. The step is that of ``nw.Nesterov(0.9)`` unless the run is given another update.
+    does not wait longer. A window that has begun always ends with a merge, even if workers leave. Results are weighted
+    by the square of the number of items in a batch of their worker: this is the paper's tokens²/steps if all workers
+    make as many local steps. The step is that of ``nw.Nesterov(0.9)`` unless the run is given another update.
 
     The paper merges fragments of the model at different times, and adapts the window; here params are one
     fragment, and the window is fixed.
@@ -71,7 +71,7 @@ class DecoupledDiLoCo(Method):
         self._merge_if_due(server)
 
     def on_leave(self, server: Server, worker: int) -> None:
-        """Merge if only this worker was waited for. What it has delivered stays."""
+        """Merge if the method waited only for this worker. Its delivered results are kept."""
         self.delivered.discard(worker)
         self._merge_if_due(server)
 

@@ -11,7 +11,7 @@ from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, m
 @final
 @method_dataclass
 class MinibatchSGD(Method):
-    """Wait for one gradient from every worker, then step along their mean, which is one over all their items.
+    """Wait for one gradient from every worker, then step along their mean over all items.
 
     Each step takes as long as the slowest worker. The baseline of the paper: Dekel et al., "Optimal
     Distributed Online Prediction Using Mini-Batches" (2012). It does not wait for workers that left.

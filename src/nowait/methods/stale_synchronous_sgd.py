@@ -19,8 +19,8 @@ class StaleSynchronousSGD(Method):
     above (2·slack + 1)(M − 1) + 1. The price is the speed of the slowest worker: in the long run every worker
     delivers as many gradients as that one. ``slack=0`` makes rounds with one gradient of each worker.
 
-    A worker that joins counts as having delivered as many gradients as the slowest one. One that leaves is not
-    waited for.
+    A worker that joins counts as having delivered as many gradients as the slowest one. The method does not wait for
+    workers that have left.
     """
 
     stepsize: StepsizeOrFloat

@@ -29,8 +29,8 @@ class Encoded(Wrapper):
     ``Compressed``: it sends c, the rounded g + e, and keeps e ← g + e − c. Statistics, such as those of batch
     normalisation, are not rounded.
 
-    A run on a cluster with ``wire=`` and ``points_wire=`` trains this problem. By itself it shows in a simulation what
-    they would change.
+    A run on a cluster with ``wire=`` and ``points_wire=`` trains this problem. Use it in a simulation to see the effect
+    of these settings.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=100, sigma=0.1)

@@ -32,17 +32,17 @@ class LocalSteps(Wrapper):
     ``update`` makes the local steps, with ``stepsize``: any update, such as ``nw.Adam()``, ``nw.Muon()`` or
     ``TorchOptimizer(torch.optim.AdamW, weight_decay=0.1)``; by default plain SGD. AdamW here and Nesterov's momentum
     at the server are DiLoCo (Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
-    2023). A worker of DiLoCo keeps the moments of AdamW from one round to the next; here every job starts with those
-    of zero, because what a worker sends must depend on its point and its sample only. A run is replayed and resumed,
-    and a lost job is computed again, because of that. The server's update is plain SGD if a run is not given one,
-    whatever the usual update of the wrapped problem is: a difference x − y is a step already.
+    2023). A worker of DiLoCo keeps the moments of AdamW from one round to the next; here every job starts with
+    moments of zero, because what a worker sends must depend only on its point and its sample. Only then can a run be
+    replayed and resumed, and a lost job be computed again. The default update of the server is plain SGD, even if the
+    wrapped problem has another default: a difference x − y is already a step.
 
     Statistics, such as those of batch normalisation, follow the local steps as in a plain loop: each step begins with
     those that the step before measured, and the worker sends the last ones, not a difference. If a step is not finite,
     the job ends there and the server rejects it, as it rejects a gradient that is not finite.
 
     With ``update``, or if the problem takes its data in order (``sampling="epochs"``), step k of a worker's job j uses
-    the sample of job j·steps + k, so that batches are drawn ahead and epochs are whole.
+    the sample of job j·steps + k, so that batches can be prefetched and epochs are complete.
 
     >>> import nowait as nw
     >>> problem = nw.problems.LocalSteps(nw.problems.NoisyQuadratic(dimension=4), steps=8, stepsize=0.1)

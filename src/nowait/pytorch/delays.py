@@ -100,7 +100,7 @@ class DelayAware(_Around):
 class Delayed(_Around):
     """Wraps a ``torch.optim`` optimiser: every gradient is applied late, so that its delay is ``delay``.
 
-    It imitates asynchronous training on one machine, to measure how much delay a training bears. The first
+    It simulates asynchronous training on one machine, to measure how much delay your training tolerates. The first
     ``delay`` − 1 calls of ``step`` make no step; after that each makes one along the gradients of ``delay`` − 1 calls
     before. It holds ``delay`` − 1 copies of the gradients. ``optimizer`` may be a ``DelayAware``.
 

@@ -32,7 +32,8 @@ class ManualStep:
             raise TypeError(f"manual must be a function of (model, batch, sample), got {manual!r}")
         if accumulate != 1 or loss_scale != 1:
             raise ValueError(
-                "accumulate and loss_scale have no effect on manual=: call backward as often in it, scaled"
+                "accumulate and loss_scale have no effect on manual=: call backward several times in it, "
+                "and scale the loss there"
             )
         return cls(manual)
 

@@ -82,7 +82,7 @@ class TorchProblem:
 
     ``device`` is one device, or a list of devices that workers take in turn. On GPUs, params and gradients of
     ``nw.train`` stay in the memory of the first one, and updates, outputs and methods compute there with tensors;
-    ``params_on="host"`` keeps them in host memory, for parts of your own that need NumPy. Every worker uses ``threads``
+    ``params_on="host"`` keeps them in host memory, for your own classes that need NumPy. Every worker uses ``threads``
     threads. ``autocast`` ("bfloat16" or "float16") computes in mixed precision; with float16, a ``loss_scale`` such as
     1024 keeps small gradients from becoming zero. A gradient that overflows is rejected like any other that is not
     finite. Models whose parameters are bfloat16 or float16 are trained with params in float32. ``deterministic=True``
@@ -92,7 +92,7 @@ class TorchProblem:
     Buffers that training changes, such as the statistics of batch normalisation, are the last entries of params:
     workers measure them, and the server keeps a running mean.
 
-    ``manual(model, batch, sample)`` computes gradients of one's own: it calls ``backward`` itself, leaves the gradients
+    ``manual(model, batch, sample)`` computes custom gradients: it calls ``backward`` itself, leaves the gradients
     in ``.grad``, and returns a loss, or a dict of numbers with a ``"loss"``. If ``loss`` is None, evaluations call it
     too, without using its gradients, and the numbers are the metrics. ``from_trainer`` and ``from_lightning`` set
     ``adapter``.
@@ -205,9 +205,9 @@ class TorchProblem:
 
     @property
     def statistics_momentum(self) -> float:
-        """By what fraction at most one gradient moves the running statistics of batch normalisation.
+        """The largest fraction by which one gradient moves the running statistics of batch normalisation.
 
-        1 if there are other buffers that training changes: it is not known how they follow.
+        1 if training changes other buffers, whose momentum is not known.
         """
         return self._statistics_momentum
 
@@ -232,7 +232,7 @@ class TorchProblem:
 
     @property
     def items_of(self) -> Callable[[int], int] | None:
-        """``items_of(worker)`` is how many items a worker's gradients are the means of; None if all have as many."""
+        """``items_of(worker)`` is the number of items per gradient of a worker; None if it is the same for all."""
         size, accumulate = self._batches.size, self._accumulate
         if isinstance(size, PerWorker) and size.is_one_number and accumulate.is_one_number:
             return None
@@ -288,13 +288,13 @@ class TorchProblem:
         return not fork_breaks_cuda()
 
     def take_share(self, share: int, num_shares: int) -> None:
-        """Let this process take a part of a stream; other data are divided by ``split``."""
+        """Set the share of an iterable data set that this process reads; ``split`` divides other data."""
         self._has_share = True
         if self._batches.is_stream:
             self._batches.divide_stream(share, num_shares)
 
     def start_worker(self, worker: int, num_workers: int) -> None:
-        """Start the processes that draw the batches of this worker."""
+        """Start the processes that load the batches of this worker."""
         if not self._has_share:  # a wrapper that passes on this call only
             self.take_share(worker, num_workers)
         if self._loader_workers and sys.platform == "linux":
@@ -344,7 +344,7 @@ class TorchProblem:
             bound.store_gradient(out, self._settings.loss_scale)
 
     def between_gradients(self) -> None:
-        """Draw the next batch, if the GPU was too fast for that to be done while it computed."""
+        """Load the next batch, unless that was already done while the GPU computed."""
         self._gradients.between_gradients()
 
     def loss(self, point: Vector) -> float:
@@ -468,7 +468,7 @@ class TorchProblem:
         return numbers
 
     def parts_to_send(self) -> dict[str, Any]:
-        """Return what is sent to workers, by argument name, so that an error can say which one does not pickle."""
+        """Return what is sent to workers, by argument name, so that an error can name what cannot be pickled."""
         return {
             "build_model": self._build,
             "loss": self._loss,

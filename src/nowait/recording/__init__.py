@@ -5,11 +5,11 @@ from nowait.recording.config import describe, name_of
 from nowait.recording.early_stopping import EarlyStopping
 from nowait.recording.history import History, HistoryRecorder
 from nowait.recording.interrupted import Interrupted
+from nowait.recording.loggers import TensorBoard
 from nowait.recording.phases import Phases
 from nowait.recording.recorder import TraceRecorder
 from nowait.recording.run import Run, Stats
 from nowait.recording.sweep import Sweep, SweepRun
-from nowait.recording.tensorboard import TensorBoard
 from nowait.recording.trace import Trace
 from nowait.recording.unfinished import FolderState, folder_state, load
 from nowait.recording.worker_stats import Placement, WorkerStats

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from numpy.typing import NDArray
 
+from nowait.core.ledger import Counts
 from nowait.core.types import Vector
 from nowait.recording.history import History
 from nowait.recording.worker_stats import WorkerStats
+
+if TYPE_CHECKING:
+    from nowait.recording.run import Run
 
 
 class Control(Protocol):
@@ -23,6 +27,10 @@ class Control(Protocol):
     @property
     def gradients(self) -> int:
         """Valid gradients so far."""
+
+    @property
+    def counts(self) -> Counts:
+        """A copy of the counts so far: ``gradients``, ``dropped``, ``rejected``, ``late``, ``lost``, ``cancelled``."""
 
     @property
     def time(self) -> float:
@@ -78,6 +86,14 @@ class Control(Protocol):
         Empty in a simulation. It reads thousands of arrivals: ask for it at evaluations, not at every step.
         """
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """What is run, as text and numbers: the ``config`` of the ``Run``."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that the run is written to while it runs; None without ``folder=``, and in a simulation."""
+
     def recent(self, column: str, count: int = 2_000) -> NDArray[Any]:
         """Return a column of the trace, such as "delay" or "stepsize", for the latest arrivals: at most ``count``."""
 
@@ -96,6 +112,15 @@ class Callback:
 
     Hooks are called after each event, so an event that makes several steps calls ``on_step`` once.
     """
+
+    def on_start(self, control: Control) -> None:
+        """Called once, before anything is computed. In a resumed run the counts are those of its checkpoint."""
+
+    def on_end(self, control: Control, run: Run | None) -> None:
+        """Called once, at the end, with the finished run, whose ``stats`` say if it diverged or was interrupted.
+
+        ``run`` is None if an exception ended the run. It is called whenever ``on_start`` was called for the run.
+        """
 
     def on_step(self, control: Control) -> None:
         """Called after a step: ``control.params`` is the new iterate."""

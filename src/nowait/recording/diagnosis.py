@@ -19,19 +19,19 @@ EVEN = "no worker is much slower than the others"
 BUSY = ("receiving", "loading", "computing", "sending")
 """The phases from order to arrival: they say how slow a worker is."""
 ADVICE = {
-    "receiving": "orders and params take long to reach it: look at its network, or at what else keeps its host busy",
-    "loading": "its data come slowly: look at its disk, or use more loader_workers",
+    "receiving": "tickets and params take long to reach it: check its network and the load of its host",
+    "loading": "loading its data is slow: check its disk, or use more loader_workers",
     "computing": "its processor is slow or shared with others",
-    "sending": "its gradients take long to arrive: look at its network",
+    "sending": "its gradients take long to arrive: check its network",
 }
 """What the largest excess of a slow worker means."""
 ADVICE_FOR_ALL = {
-    "starting": "processes take long to start: a longer run would hide that",
+    "starting": "processes take long to start: this matters less in a longer run",
     "waiting": "the method lets fast workers wait for slow ones: an asynchronous method does not",
-    "receiving": "orders and params take long to arrive: look at the network, or use fewer workers on each machine",
-    "loading": "data come slowly: look at the disks, or use more loader_workers",
-    "sending": "gradients wait for the server or the network: fewer workers, or larger batches, are as fast",
-    "unfinished": "tickets are cancelled or lost: look at the method, or for failures in the log",
+    "receiving": "tickets and params take long to arrive: check the network, or use fewer workers on each machine",
+    "loading": "loading data is slow: check the disks, or use more loader_workers",
+    "sending": "gradients wait for the server or the network: fewer workers, or larger batches, would be as fast",
+    "unfinished": "tickets are cancelled or lost: check the method, and the log for failures",
 }
 """What it means if all workers together spend most of their time in a phase. Computing is as it should be."""
 

@@ -24,7 +24,9 @@ from nowait.recording.run import CONFIG, METRICS, PARAMS, STATS, TRACE, Run, rea
 logger = logging.getLogger("nowait")
 
 LOCK, CHECKPOINTS, LOG = ".lock", "checkpoints", "workers.log"
-FIRST_FILES = (CONFIG, TRACE, METRICS, LOCK, LOG, f"{LOG}.1")
+TRACKERS = "trackers.json"
+"""The runs of experiment trackers that this run is written to, so that a resumed run continues them."""
+FIRST_FILES = (CONFIG, TRACE, METRICS, LOCK, LOG, f"{LOG}.1", TRACKERS)
 """The files of a run that was created but never started."""
 
 

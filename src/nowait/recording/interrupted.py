@@ -10,7 +10,7 @@ from nowait.recording.run import Run
 
 @final
 class Interrupted(KeyboardInterrupt):
-    """Raised when Ctrl-C, or another signal that ends a process, stops the work before it is complete.
+    """Raised when Ctrl-C, or another signal that ends a process, interrupts a call before it is complete.
 
     It is a ``KeyboardInterrupt``, so a loop around the call ends too. ``signal`` is the name of the signal, ``run`` the
     partial run of a simulation, ``race``, ``tolerance`` and ``reproduction`` the partial result of such a study; each

@@ -18,7 +18,7 @@ def alibaba(job: int) -> Recorded:
     """Return the mini-batch times of training job 1, 2, 3 or 4 on a cluster of Alibaba, with 10 workers each.
 
     The true seconds are not published; here the longest mini-batch of the job takes 1 second, and
-    ``alibaba(4).scaled(...)`` gives other times. Only ratios count for the question which method is fastest. About
+    ``alibaba(4).scaled(...)`` gives other times. Which method is fastest depends only on ratios of times. About
     every tenth iteration was logged. In jobs 1 to 3 the workers are about equal; job 4 has five fast and five slow
     ones. Data: Alibaba Group, cluster-trace-gpu-v2020, CC BY 4.0; Xiao et al., "AntMan", OSDI 2020.
 

@@ -36,7 +36,7 @@ class Faults:
 
     @classmethod
     def from_availability(cls, counts: Iterable[int], *, every: float) -> Self:
-        """Make faults of the number of machines available at each of equal intervals of ``every`` seconds.
+        """Return the leaves and joins for the number of machines available in each interval of ``every`` seconds.
 
         For traces of spot instances. The run begins with the first count above 0. Machine n is worker n: when there
         are fewer, those with the highest numbers leave, and they join again when there are more. So simulate with

@@ -75,7 +75,7 @@ def plan(
     progress: bool | None = None,
     **renamed: Any,
 ) -> Advice:
-    """Return what asynchrony would gain, which method is fastest, and which workers to leave out.
+    """Predict the gain from asynchrony, the fastest method, and which workers to leave out.
 
     The speeds come from one of: ``seconds_per_gradient`` of every worker, any ``speeds``, the ``trace`` of a run, or a
     probe of ``probe_seconds`` with ``workers`` processes on this machine (``slowdown`` as in ``nw.train``). The numbers

@@ -139,6 +139,7 @@ def race(
     output: Output | None = None,
     folder: str | Path | None = None,
     labels: Mapping[str, Any] | None = None,
+    log: Callable[[str], Iterable[Any]] | None = None,
     tell: Callable[[str], None] | None = None,
     progress: bool | None = None,
 ) -> Race:
@@ -151,7 +152,8 @@ def race(
     a probe measures. ``"simulate"`` needs ``speeds``. Every method gets ``seconds``, or the time the workers need for
     this many ``gradients`` (32,000 by default). There is a run for each of the ``seeds``; a number n means 0 to n − 1.
     With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
-    ``tell`` is called with a sentence at every stage.
+    ``tell`` is called with a sentence at every stage. ``log`` is a function that is called with the name of every run
+    and returns its callbacks: ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
 
     For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
     others lie beyond its end or around the best one. These runs get half the time of the race, and a seed that is not
@@ -191,7 +193,7 @@ def race(
         tuner = setup.tuner(limit * TUNING_SHARE, unused_seed(seed_list), tuning_sizes, progress)
         if any(entrant.tuned for entrant in entrants):
             say(_tuned_on(_tuning_config(tuner)))
-        runs = _RaceRuns(setup, limit, tuner, seed_list, say, progress)
+        runs = _RaceRuns(setup, limit, tuner, seed_list, say, progress, _callbacks(log, names))
         keep = None if folder is None else (lambda name, seed, run: run.save(Path(folder) / names[name, seed]))
         with quiet():
             signal = runs.run_all(entrants, keep, watch)
@@ -214,6 +216,8 @@ class _RaceRuns:
     seeds: list[int]
     say: Callable[[str], None]
     progress: bool | None
+    callbacks: Callable[[str, int], Iterable[Any]]
+    """Returns the callbacks of a run, by the name of its method and its seed."""
     runs: dict[str, list[Run]] = field(default_factory=dict)
     tunings: dict[str, Sweep] = field(default_factory=dict)
     sizes: dict[str, float] = field(default_factory=dict)
@@ -226,7 +230,8 @@ class _RaceRuns:
                 size = self._tuned(entrant) if entrant.tuned else 1.0
                 watch.check()
                 for seed in self.seeds:
-                    run = self.setup.run(entrant, size, self.seconds, seed, self.progress)
+                    callbacks = self.callbacks(entrant.name, seed)
+                    run = self.setup.run(entrant, size, self.seconds, seed, self.progress, callbacks)
                     self._add(entrant.name, run)
                     if keep is not None:
                         keep(entrant.name, seed, run)
@@ -282,6 +287,13 @@ class _RaceRuns:
         self.tunings[entrant.name], self.sizes[entrant.name] = tuning, best_of(tuning)
         self.say(_tuned_words(entrant.name, tuning))
         return self.sizes[entrant.name]
+
+
+def _callbacks(
+    log: Callable[[str], Iterable[Any]] | None, names: Mapping[tuple[str, int], str]
+) -> Callable[[str, int], Iterable[Any]]:
+    """Return a function of a method's name and a seed that returns the callbacks of the run."""
+    return lambda method, seed: () if log is None else log(names[method, seed])
 
 
 def _tuned_words(name: str, tuning: Sweep) -> str:

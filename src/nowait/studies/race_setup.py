@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, final
@@ -74,13 +74,22 @@ class RaceSetup:
         speeds = self.source.speeds
         return Tuner(self.problem, speeds, unit, seconds, (seed,), sizes, self.update, self.output, progress)
 
-    def run(self, entrant: Entrant, size: float, seconds: float, seed: int, progress: bool | None) -> Run:
+    def run(
+        self,
+        entrant: Entrant,
+        size: float,
+        seconds: float,
+        seed: int,
+        progress: bool | None,
+        callbacks: Iterable[Any] = (),
+    ) -> Run:
         """Run one method for the time of the race. ``stats.interrupted`` says if a signal ended it."""
         shared: dict[str, Any] = {
             "seconds": seconds,
             "seed": seed,
             "update": self.update,
             "output": self.output,
+            "callbacks": callbacks,
             "labels": self.labels,
             "progress": progress,
         }

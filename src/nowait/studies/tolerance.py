@@ -54,7 +54,7 @@ def tolerance(
     tell: Callable[[str], None] | None = None,
     progress: bool | None = None,
 ) -> Tolerance:
-    """Train with every update at every mean delay, in virtual time, and compare the progress with that at delay 1.
+    """Train with every update at every mean delay, in virtual time; compare the progress with that at delay 1.
 
     ``updates`` are optimisers by name, ``patterns`` are constant, uniform and straggler (see
     ``nowait.studies.tolerance_patterns``); None is all. A fresh gradient has delay 1, and 1 is always among the
@@ -64,8 +64,9 @@ def tolerance(
     For every update γ is tuned at delay 1 by ``trials`` stepsizes, as many for each: the first is in ``start``, or
     makes a first step of 0.01 in root mean square; the next ones are those of ``nw.tune``. The best has the lowest
     median of the last losses among those that never diverged. Every delay is measured with that γ. With ``retune`` γ
-    is tuned again at every delay: from the best γ of the delay before on, it is halved until that is worse. A γ above
-    that of a smaller delay is not tried. All runs use the same ``seeds``: n means the n seeds from ``seed`` on.
+    is tuned again at every delay: starting from the best γ of the previous delay, it is halved until the result is
+    worse. Larger γ than at the previous delay are not tried. All runs use the same ``seeds``: n means the n seeds from
+    ``seed`` on.
 
     An update tolerates a delay if at it and at all smaller tested delays at least ``keep`` of the progress (the loss
     before the first step minus the last loss) is kept, in the median over the seeds. ``tell`` is called with a sentence

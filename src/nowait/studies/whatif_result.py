@@ -104,7 +104,7 @@ class WhatIf:
 
     @property
     def comparison(self) -> str:
-        """How much sooner the job would end in each way, in one sentence."""
+        """How much sooner the job would end with each alternative, in one sentence."""
         left_out, first = self.alternatives[1], self.alternatives[-2]
         ending = "" if first.name == FIRST_OF_ALL else f", {_sooner(first.saved)} with {first.name.partition(',')[0]}"
         return (

@@ -110,6 +110,20 @@ def callbacks_stop_add_and_remove(train: Engine) -> None:
     assert 3 in run.trace.worker
 
 
+def callbacks_see_the_start_and_the_end(train: Engine) -> None:
+    """``on_start`` comes before everything else and ``on_end`` last, with the run, or None if the run failed."""
+    seen = Ends()
+    run = train(QUADRATIC, METHOD, workers=2, steps=40, evaluate_every=20, callbacks=[seen])
+    assert seen.calls[0] == ("start", 0)
+    assert seen.calls[-1] == ("end", 40)
+    assert ("evaluate", 40) in seen.calls
+    assert seen.runs[0] is not None
+    assert seen.runs[0].stats.gradients == run.stats.gradients
+    failed = Ends()
+    _error_of(lambda: train(Bad("error", worker=0), METHOD, workers=1, steps=60, callbacks=[failed]))
+    assert failed.runs == [None], f"on_end of a run that failed was called with {failed.runs}"
+
+
 def a_bad_gradient_is_rejected_and_computed_again(train: Engine) -> None:
     """NaN never reaches params; something of the wrong shape is an error that names the worker."""
     run = train(Bad("nan", worker=1, job=4), MinibatchSGD(Constant(0.05)), workers=2, steps=10)
@@ -141,6 +155,7 @@ ENGINE_CHECKS: list[Callable[[Engine], None]] = [
     samples_are_those_of_worker_and_job,
     losses_are_those_of_the_iterates,
     callbacks_stop_add_and_remove,
+    callbacks_see_the_start_and_the_end,
     a_bad_gradient_is_rejected_and_computed_again,
     an_error_in_the_problem_is_shown,
     divergence_is_a_result,
@@ -172,6 +187,27 @@ class Changes(Callback):
     def on_worker_lost(self, control: Control, worker: int) -> None:
         """One left."""
         self.lost.append(worker)
+
+
+class Ends(Callback):
+    """Records when a run starts, is evaluated and ends."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int | None]] = []
+        self.runs: list[Run | None] = []
+
+    def on_start(self, control: Control) -> None:
+        """Record it."""
+        self.calls.append(("start", control.steps))
+
+    def on_evaluate(self, control: Control) -> None:
+        """Record the step that was evaluated."""
+        self.calls.append(("evaluate", control.loss_step))
+
+    def on_end(self, control: Control, run: Run | None) -> None:
+        """Record it."""
+        self.calls.append(("end", control.steps))
+        self.runs.append(run)
 
 
 def _error_of(function: Callable[[], Any]) -> Exception | None:

@@ -16,7 +16,7 @@ from nowait.testing.servers import check_invariants
 
 @final
 class ScriptedWorkers:
-    """Passes events to a server, and checks its invariants after each.
+    """Passes events to a server, and checks its invariants after each event.
 
     Gradients are those of ½‖x − 1‖²: they depend on the point alone. ``next_arrival`` chooses whose ticket
     finishes by a fixed random order; every event is a second after the last one. Worker m computes for m + 1 seconds.

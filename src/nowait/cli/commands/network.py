@@ -17,6 +17,7 @@ from nowait.cli.options import (
     Gradients,
     Json,
     KeyFile,
+    Log,
     Loss,
     Method,
     MetricsPort,
@@ -69,6 +70,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
         str | None, typer.Option(help="Send params as float32, float16 or bfloat16.", show_default="as they are")
     ] = None,
     metrics_port: MetricsPort = None,
+    log: Log = None,
     seed: Seed = 0,
     folder: Folder = None,
     as_json: Json = False,
@@ -80,6 +82,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
 
     Example: nowait serve mine.py:problem --key-file key --listen 0.0.0.0:7070 --steps 10000 --stepsize 0.05
     """
+    from nowait.cli.loggers import loggers_of
     from nowait.cli.runs import RunSettings, run_train
     from nowait.cli.worker import show_messages
     from nowait.engines.listen.options import DEFAULT_WORKERS
@@ -93,6 +96,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
         "checkpoint_seconds": checkpoint_seconds,
         "keep_best": keep_best,
         "metrics_port": port_of(metrics_port),
+        "callbacks": loggers_of(log, folder),
     }
     show_messages()
     end(run_train(asked, {"engine": engine, "workers": (workers, most)}, slowdown, kept))

@@ -15,6 +15,7 @@ from nowait.cli.options import (
     Engine,
     Gradients,
     Json,
+    Log,
     Loss,
     Method,
     Problem,
@@ -60,6 +61,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer gradients and stepsizes: about 20 seconds on an idle machine.")
     ] = False,
+    log: Log = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -72,6 +74,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
 
     Example: nowait race --workers 40 --straggler 100 --method ringmaster:max_delay=80
     """
+    from nowait.cli.loggers import race_loggers
     from nowait.cli.race import RaceSettings, run_race
 
     folder = free_folder(Path("runs/race")) if folder is None else folder
@@ -91,7 +94,8 @@ def race(  # noqa: PLR0917 (typer makes options of them)
             folder,
             quick,
             as_json,
-        )
+        ),
+        race_loggers(log, folder),
     )
 
 

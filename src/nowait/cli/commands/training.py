@@ -18,6 +18,7 @@ from nowait.cli.options import (
     Folder,
     Gradients,
     Json,
+    Log,
     Loss,
     Method,
     MetricsPort,
@@ -51,6 +52,7 @@ def simulate(  # noqa: PLR0917 (typer makes options of them)
     target_loss: TargetLoss = None,
     target: Target = None,
     evaluate_every: EvaluateEvery = None,
+    log: Log = None,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
     seed: Seed = 0,
@@ -62,11 +64,12 @@ def simulate(  # noqa: PLR0917 (typer makes options of them)
 
     Example: nowait simulate --speeds 1,1,1,10 --method ringmaster:max_delay=8 --stepsize 0.1 --steps 2000
     """
+    from nowait.cli.loggers import loggers_of
     from nowait.cli.runs import RunSettings, run_simulate
 
     folder = free_folder(Path("runs/simulate")) if folder is None else folder
     asked = chosen(RunSettings, locals())
-    end(run_simulate(asked, speeds, straggler))
+    end(run_simulate(asked, speeds, straggler, loggers_of(log, folder)))
 
 
 def train(  # noqa: PLR0917 (typer makes options of them)
@@ -95,6 +98,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
         str | None, typer.Option(help="Keep the params with the best loss, or metric of this name.")
     ] = None,
     metrics_port: MetricsPort = None,
+    log: Log = None,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
     seed: Seed = 0,
@@ -106,6 +110,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
 
     Example: nowait train mine.py:problem --workers 8 --steps 10000 --stepsize 0.05 --checkpoint-every 1000
     """
+    from nowait.cli.loggers import loggers_of
     from nowait.cli.runs import RunSettings, run_train
 
     folder = free_folder(Path("runs/train")) if folder is None else folder
@@ -116,6 +121,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
         "checkpoint_seconds": checkpoint_seconds,
         "keep_best": keep_best,
         "metrics_port": port_of(metrics_port),
+        "callbacks": loggers_of(log, folder),
     }
     end(run_train(asked, where, slowdown, kept))
 
@@ -148,6 +154,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
         str | None, typer.Option(help="Go on until metrics reach values, as in train.", show_default="as stored")
     ] = None,
     metrics_port: MetricsPort = None,
+    log: Log = None,
     as_json: Json = False,
 ) -> None:
     """Continue a run from its last checkpoint, after a crash or Ctrl-C, or beyond its end with a new budget.
@@ -156,6 +163,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
 
     Example: nowait resume runs/train-1 --steps 20000
     """
+    from nowait.cli.loggers import loggers_of
     from nowait.cli.runs import Named, run_resume, target_of
 
     where: Any = None if engine is None and address is None else engine_of(engine or "ray", address)
@@ -170,6 +178,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
         "target_loss": target_loss,
         "target": target_of(target),
         "metrics_port": port_of(metrics_port),
+        "callbacks": loggers_of(log, folder),
     }
     end(run_resume(folder, Named(problem, loss, batch_size), where, budget, as_json))
 

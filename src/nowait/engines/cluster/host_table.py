@@ -21,7 +21,7 @@ LONG_PAUSE = 2.0
 STUCK_SECONDS = 30.0
 """A host that has not connected for this long waits for resources: others may be started elsewhere instead."""
 FULL_SECONDS = 120.0
-"""How long a node is paused whose resources went to somebody else."""
+"""How long a node is paused if another job took its resources."""
 
 
 @final

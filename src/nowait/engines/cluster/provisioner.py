@@ -262,7 +262,7 @@ def _cancel(stuck: Collection[HostRecord], instead: int) -> None:
     for host in stuck:
         if instead <= 0:
             return
-        host.cancelled = "the resources of its node went to somebody else"
+        host.cancelled = "another job took the resources of its node"
         instead -= host.size
         _kill(host)
 

@@ -233,7 +233,7 @@ class Client:
         """Run workers until the connection ends. Returns True if the run is over."""
         if self._machine is not None and self._machine.is_of(welcome):
             self._machine.relay.attach(server)
-            logger.info("the processes of before go on")
+            logger.info("the earlier processes continue")
         else:
             try:
                 self._load(server, welcome)
@@ -268,14 +268,14 @@ class Client:
     def _load(self, server: HostSocket, welcome: Welcome) -> None:
         """Get the job if this host does not have it, and give it to the zygote."""
         if self._machine is not None:
-            logger.info("this is another run: the processes of before end")
+            logger.info("this is another run: ending the earlier processes")
             self._end_run()
             self._prepare()
         code, job = self._payloads(server, welcome)
         prepared, self._prepared = self._prepared, None
         assert prepared is not None
         self._machine = Machine(welcome, prepared, code, job, server)
-        logger.info("the problem is there, with room for %s", number_of_workers(self._settings.workers))
+        logger.info("the problem is loaded: ready for %s", number_of_workers(self._settings.workers))
 
     def _payloads(self, server: HostSocket, welcome: Welcome) -> tuple[Payload, Payload]:
         """Return source code and job; what this host has already is not sent again.

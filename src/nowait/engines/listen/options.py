@@ -21,17 +21,17 @@ class Listen:
     """Workers that connect to this machine, started with ``nowait worker --connect HOST:PORT --key-file FILE``.
 
     The server listens at ``port`` of the address ``host`` (port 0: any free port, which is logged). ``key_file`` has
-    the key that workers need; it is made if it does not exist, and has to be copied to the machines of the workers.
-    ``workers`` is a number, or the fewest and the most, as in ``nw.train``: the run begins when there is room for the
-    fewest, and workers join and leave at any time.
+    the key that workers need; it is created if it does not exist, and has to be copied to the machines of the workers.
+    ``workers`` is a number, or the minimum and the maximum, as in ``nw.train``: the run starts when the minimum can be
+    placed, and workers can join and leave at any time.
 
     Connections are authenticated with the key, and encrypted unless ``encrypt=False``, which saves time only
     on processors without instructions for AES.
 
     ``wire`` and ``points_wire`` send gradients and params in fewer bytes, as in ``nw.RayCluster``.
 
-    A run without workers waits ``start_seconds`` for some, or for ever if that is None. A machine that sends nothing
-    for ``heartbeat_seconds`` counts as lost.
+    A run without workers waits ``start_seconds`` for them, without a limit if that is None. A machine that sends
+    nothing for ``heartbeat_seconds`` counts as lost.
     """
 
     port: int

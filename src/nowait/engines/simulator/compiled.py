@@ -126,6 +126,7 @@ class _CompiledRun:
 
     def _play(self, session: Session, playback: Playback, bar: Progress) -> None:
         """Execute the plan, many events at a time."""
+        session.begin()
         session.start()
         while not session.finished:
             if playback.num_events == len(playback.plan.moments):

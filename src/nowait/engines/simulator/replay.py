@@ -27,9 +27,10 @@ ON_HOST = "; or params were in host memory (on a cluster, say): replay it with T
 def replay(parts: Parts, trace: Trace, seed: int, progress: bool | None) -> Run:
     """Repeat the run of a trace, and compare every row."""
     player = _Player(parts, trace, seed)
-    with np.errstate(over="ignore", invalid="ignore"), Progress("replaying", progress) as bar:
-        player.play(bar)
-    return player.session.result(trace.seconds, "replay")
+    with player.session.calling_on_end():
+        with np.errstate(over="ignore", invalid="ignore"), Progress("replaying", progress) as bar:
+            player.play(bar)
+        return player.session.result(trace.seconds, "replay")
 
 
 @final
@@ -42,6 +43,7 @@ class _Player:
         self._worker = virtual_worker(parts, seed, self.session.training_losses)
 
     def play(self, bar: Progress) -> None:
+        self.session.begin()
         self.session.start()
         total = max(1, len(self._trace))
         for row, event in self._trace.in_order():

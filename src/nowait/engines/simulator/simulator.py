@@ -43,12 +43,14 @@ def simulate(
     """
     simulator = Simulator(parts, clock, faults, seed)
     quiet = np.errstate(over="ignore", invalid="ignore")
-    with quiet, Interruption(simulator.session.interrupt), Progress("simulating", progress) as bar:
-        simulator.run(bar)
-    seconds = simulator.session.server.now if simulator.seconds is None else simulator.seconds
-    run = simulator.session.result(seconds, "reference")
+    session = simulator.session
+    with session.calling_on_end():
+        with quiet, Interruption(session.interrupt), Progress("simulating", progress) as bar:
+            simulator.run(bar)
+        seconds = session.server.now if simulator.seconds is None else simulator.seconds
+        run = session.result(seconds, "reference")
     run = replace(run, stats=replace(run.stats, not_compiled=not_compiled))
-    if simulator.session.interrupted:
+    if session.interrupted:
         raise Interrupted.of(run)
     return run
 
@@ -74,6 +76,7 @@ class Simulator:
     def run(self, bar: Progress) -> None:
         """Handle events until the run is finished."""
         session, server = self.session, self._server
+        session.begin()
         commands, running = session.start(), server.in_flight.running
         while True:
             for command in commands:

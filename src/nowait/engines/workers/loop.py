@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import final
 
 from nowait.core.memory import to_host
@@ -86,6 +87,7 @@ class Loop:
 
     def run(self) -> None:
         """Run until the budget, a callback or a signal ends it."""
+        self._session.begin()
         self._clock.start()
         self._dispatcher.execute(self._workforce.begin(self._server.workers))
         self._dispatcher.obey(self._session.start())
@@ -112,6 +114,10 @@ class Loop:
         self._session.save()  # first, because a second signal may come while processes end
         self._end_processes()
         return self._session.result(self._seconds, self._transport.engine)
+
+    def calling_on_end(self) -> contextlib.AbstractContextManager[None]:
+        """Call the ``on_end`` hooks if an exception leaves the block."""
+        return self._session.calling_on_end()
 
     def interrupt(self, signal: str) -> None:
         """End the run after the next events."""

@@ -68,7 +68,7 @@ def run_with_workers(
     try:
         with Interruption(loop.interrupt, hangup=True), np.errstate(over="ignore", invalid="ignore"):
             loop.open(minimum)
-            with view:
+            with loop.calling_on_end(), view:
                 loop.run()
                 return loop.result()
     finally:

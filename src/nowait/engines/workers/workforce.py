@@ -271,7 +271,7 @@ class Workforce:
             self.agenda.replace(state.worker, now + pause)
             warning = Warn(f"worker {state.worker} {cause}: it is replaced")
             return [warning, *self._leave(state, now), *self._replace_due(now)]
-        warning = Warn(f"worker {state.worker} {cause} again and again: it is not replaced any more")
+        warning = Warn(f"worker {state.worker} {cause} repeatedly: it is no longer replaced")
         actions = [warning, *self._leave(state, now)]
         if not self.finished and self._nobody_left():
             message = f"no worker is left: worker {state.worker}, the last one, {cause}"
@@ -281,7 +281,7 @@ class Workforce:
     def _replace_evaluator(self, state: WorkerState, cause: str, *, give_up: bool) -> list[Action]:
         if give_up:
             return [
-                Fail(f"the process that computes losses {cause} again and again: look at the problem's loss"),
+                Fail(f"the process that computes losses {cause} repeatedly: look at the problem's loss"),
             ]
         del self.states[EVALUATOR]
         warning = Warn(f"the process that computes losses {cause}: it is replaced")
@@ -318,7 +318,7 @@ class Workforce:
             yield Release(evaluator)
         pause = self.failures.died(ZYGOTE)
         if pause is None:
-            yield Fail(f"the process that starts workers ended again and again, at last because {cause}")
+            yield Fail(f"the process that starts workers ended repeatedly, last because {cause}")
         else:
             self.agenda.reopening = now + pause
 

@@ -28,7 +28,7 @@ def bench(
     processes: int | None = None,
     progress: bool | None = None,
 ) -> Bench:
-    """Compare all methods on the problems and clusters of a frozen suite, in virtual time.
+    """Compare all methods on the problems and clusters of a fixed suite, in virtual time.
 
     ``tier`` is small (five minutes on two cores) or full (an hour; needs PyTorch). Every method has the same number of
     trials for its parameters, update and stepsize, on tuning seeds; its best setting then runs with other seeds. The

@@ -54,7 +54,7 @@ def page(bench: Bench, suite: Suite, command: str) -> str:
 
 def _introduction(bench: Bench, suite: Suite, command: str) -> Iterator[str]:
     header = bench.header
-    yield "<h1>Which method, on which cluster, by how much?</h1>"
+    yield "<h1>Benchmark of optimisation methods</h1>"
     yield (
         f'<p class="soft">{escape(suite.name)} suite, version {escape(header["version"])}, digest '
         f"<code>{escape(header['digest'][:16])}</code>; nowait {escape(header['nowait'])}; {escape(header['date'])}; "
@@ -88,7 +88,7 @@ def _standings(standings: list[Standing], columns: int) -> Iterator[str]:
 def _phase_diagram(bench: Bench) -> Iterator[str]:
     if not bench.phases:
         return
-    yield "<h2>Who is first, by noise and by spread of speeds</h2>"
+    yield "<h2>The fastest method by noise and spread of speeds</h2>"
     yield (
         "<p>A quadratic with a condition number of 10; the target is 1 % of the loss at the start. Each of six methods "
         "is tuned at every point. Circles are the four recorded jobs, numbered: each has the colour of the method that "

@@ -27,7 +27,7 @@ def reproduce(
     tell: Callable[[str], None] | None = None,
     progress: bool | None = None,
 ) -> Reproduction:
-    """Run a published experiment again, in virtual time, and compare it with what the paper reports.
+    """Repeat a published experiment in virtual time, and compare the result with what the paper reports.
 
     ``name`` is one of "asynchronous-sgd", "rennala", "ringmaster", "ringleader", "m-synchronous" and "fedbuff"; each
     takes up to three minutes on two cores. ``quick=True`` takes a few seconds: a much smaller setting, to see that it

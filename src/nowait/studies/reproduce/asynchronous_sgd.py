@@ -103,7 +103,7 @@ def _adaptive_is_fast_and_stable(measured: Measured) -> Verdict:
 def _delays(measured: Measured) -> Verdict:
     curves = {title: measured.curve(title, ADAPTIVE) for title in (SPREAD, WIDE)}
     words = "; ".join(f"{title.partition(', ')[2]}: longest {curve.longest_delay}" for title, curve in curves.items())
-    return Verdict(f"delays of real Ray actors on their 48 cores cannot be rerun; simulated: {words}", UNCHECKED)
+    return Verdict(f"delays of real Ray actors on their 48 cores cannot be reproduced; simulated: {words}", UNCHECKED)
 
 
 def _rough(value: float) -> str:

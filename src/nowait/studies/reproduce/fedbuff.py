@@ -117,17 +117,17 @@ PAPER = Paper(
         Claim(
             "abstract",
             "FedBuff is compatible with secure aggregation and differential privacy",
-            not_checked("there is neither of them here"),
+            not_checked("neither is implemented here"),
         ),
     ),
     differences=(
         "They train networks on CelebA, Sent140 and CIFAR-10, with client counts up to a thousand and more, and count "
-        "client updates until a target accuracy. Here: softmax regression on made-up data, classes by client from "
+        "client updates until a target accuracy. Here: softmax regression on synthetic data, classes by client from "
         "Dirichlet(1), 5 local steps, and F − F*.",
         "Buffer 10, the discount 1/√(1 + δ) and half-normal training times are theirs. FedAsync is FedBuff with "
         "buffer 1.",
-        "Here the same clients take part all the time; theirs are drawn anew from a large population. They over-select "
-        "clients in synchronous rounds; we do not, so stragglers hurt FedAvg more.",
+        "Here the same clients take part all the time; theirs are drawn from a large population in every round. "
+        "They over-select clients in synchronous rounds; we do not, so stragglers hurt FedAvg more.",
         "The server's stepsize is tuned, on a coarse grid; that of the clients is 4.",
     ),
 )

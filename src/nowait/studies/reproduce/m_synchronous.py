@@ -118,14 +118,14 @@ PAPER = Paper(
         ),
         Claim("abstract", "the same under partial participation of the workers", partial(_near_optimal, OUTAGES)),
         Claim("abstract", "the same in many heterogeneous computation scenarios", partial(_near_optimal, UNEQUAL)),
-        Claim("abstract", "so is synchronous SGD, which waits for everybody", _synchronous_is_enough),
+        Claim("abstract", "so is synchronous SGD, which waits for all workers", _synchronous_is_enough),
         Claim("abstract", "there are tasks where asynchronous methods may be necessary", _not_universal),
     ),
     differences=(
         "We know the abstract, not the experiments of the paper: the problem and the compute times are ours.",
-        "Optimal is read as: as fast as the best of Rennala SGD, Ringmaster ASGD and delay-adaptive asynchronous SGD, "
-        "all tuned. The paper's statement is about guarantees, not about runs.",
-        "A factor of up to 2·ln n, which is 9.2 here, counts as logarithmic; the paper hides its constant.",
+        "“Optimal” here means: as fast as the best of Rennala SGD, Ringmaster ASGD and delay-adaptive asynchronous "
+        "SGD, all tuned. The paper's statement is about guarantees, not about runs.",
+        "A factor of up to 2·ln n, which is 9.2 here, counts as logarithmic; the paper does not state its constant.",
         "Outages are random here, while the paper's are chosen by an adversary.",
     ),
 )

@@ -101,9 +101,9 @@ PAPER = Paper(
         Claim("experiments", "its lead grows with the number of workers", _gap_grows),
     ),
     differences=(
-        "We had no access to the text of the experiments. Our reading: the tridiagonal quadratic with 1,000 params, "
-        "start (√d, 0, …, 0), noise that hides the next entry with probability 0.99, worker i needs √i seconds. The "
-        "noise and these times are in the authors' public library (github.com/k3nfalt).",
+        "We had no access to the text of the experiments. We assume: the tridiagonal quadratic with 1,000 params, "
+        "start (√d, 0, …, 0), noise that sets the next entry to 0 with probability 0.99, worker i needs √i seconds. "
+        "The noise and these times are in the authors' public library (github.com/k3nfalt).",
         "Stepsizes are tuned over few values and batches over 3, 10 and 30, on one seed.",
         "Virtual time is 2,000, 600 and 200 seconds for 100, 1,000 and 10,000 workers.",
     ),

@@ -88,7 +88,7 @@ PAPER = Paper(
         "the same authors: 100 workers, seconds 1 to 100 in random order plus a half-normal part, classes by worker "
         "from Dirichlet(0.1), stepsizes tuned. We had no access to the text of the experiments.",
         "They train a small network on Fashion-MNIST for 200,000 seconds or more and show ‖∇F‖². Nothing is downloaded "
-        "here: softmax regression on made-up data, 6,000 seconds, F − F*.",
+        "here: softmax regression on synthetic data, 6,000 seconds, F − F*.",
         "Their Ringleader code restarts some workers at new params where the paper keeps them at their own; ours "
         "follows the paper.",
     ),

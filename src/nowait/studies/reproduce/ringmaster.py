@@ -94,7 +94,7 @@ PAPER = Paper(
         Claim("Section G", "Ringmaster ASGD is faster than Rennala SGD", partial(_faster_than, RENNALA)),
     ),
     differences=(
-        "We had no access to the text of Section G. Our reading: d = 1,729, n = 6,174, a gradient of worker i takes "
+        "We had no access to the text of Section G. We assume: d = 1,729, n = 6,174, a gradient of worker i takes "
         "i + |N(0, i)| seconds, normal noise with standard deviation 0.01, stepsizes 5^p.",
         "The authors' public code (github.com/vectozavr/ringmaster-lmo, function.py) adds one normal number to all "
         "entries of a gradient. The third panel does the same; the others draw every entry independently.",

@@ -33,7 +33,7 @@ def as_text(found: Reproduction) -> str:
     ]
     if found.interrupted:
         blocks.append("Interrupted: the claims are not checked.")
-    blocks.append("\n".join(["What differs:", *(_filled("*", words) for words in found.differences)]))
+    blocks.append("\n".join(["Differences from the paper:", *(_filled("*", words) for words in found.differences)]))
     return "\n\n".join(blocks)
 
 

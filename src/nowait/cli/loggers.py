@@ -1,0 +1,81 @@
+"""Experiment trackers named on the command line: ``--log wandb:project=mine``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nowait import loggers
+from nowait.cli.config import meant
+from nowait.cli.exits import refused_as_options
+from nowait.cli.methods import option_of
+
+LOGS = Path("logs")
+"""TensorBoard's files of a run are in a folder of its name in here."""
+
+
+def loggers_of(texts: list[str] | None, folder: Path) -> list[loggers.Logger]:
+    """Return the loggers that ``--log`` names, for the run in a folder; a wrong one ends the command with status 2."""
+    with refused_as_options():
+        return [_logger_of(text, folder.resolve().name) for text in texts or ()]
+
+
+def race_loggers(texts: list[str] | None, folder: Path) -> Callable[[str], list[loggers.Logger]] | None:
+    """Return a function of a run's name that makes the loggers of this run of a race; None without ``--log``."""
+    if not texts:
+        return None
+    loggers_of(texts, folder)  # wrong ones are refused before the race starts
+    return lambda run_name: loggers_of(texts, folder.with_name(f"{folder.resolve().name}-{run_name}"))
+
+
+def _logger_of(text: str, run_name: str) -> loggers.Logger:
+    name, _, rest = text.partition(":")
+    if name not in TRACKERS:
+        raise ValueError(
+            f"--log: there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}{meant(name, TRACKERS)}"
+        )
+    settings = dict(option_of(item) for item in rest.split(",") if item)
+    return TRACKERS[name](_imported(name), run_name, settings)
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = "mlflow-skinny or mlflow" if name == "mlflow" else name
+        words = f"--log {name} needs the package {package}, which cannot be imported ({error}): pip install {name}"
+        raise ValueError(words) from error
+
+
+def _wandb(module: Any, run_name: str, settings: Mapping[str, str]) -> loggers.Logger:
+    return loggers.Wandb(module, **{"name": run_name, **settings})
+
+
+def _trackio(module: Any, run_name: str, settings: Mapping[str, str]) -> loggers.Logger:
+    return loggers.Trackio(module, **{"name": run_name, **settings})
+
+
+def _mlflow(module: Any, run_name: str, settings: Mapping[str, str]) -> loggers.Logger:
+    _check_names("mlflow", settings, ("experiment", "run_name"))
+    return loggers.MLflow(module, experiment=settings.get("experiment"), run_name=settings.get("run_name", run_name))
+
+
+def _tensorboard(module: Any, run_name: str, settings: Mapping[str, str]) -> loggers.Logger:  # noqa: ARG001
+    _check_names("tensorboard", settings, ("folder",))
+    return loggers.TensorBoard(settings.get("folder", LOGS / run_name))
+
+
+def _check_names(tracker: str, settings: Mapping[str, str], known: tuple[str, ...]) -> None:
+    for name in settings:
+        if name not in known:
+            raise ValueError(f"--log {tracker} has no setting {name!r}: it has {', '.join(known)}{meant(name, known)}")
+
+
+TRACKERS: dict[str, Callable[[Any, str, Mapping[str, str]], loggers.Logger]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "mlflow": _mlflow,
+    "trackio": _trackio,
+}
