@@ -27,8 +27,9 @@ from nowait.core.types import Floats
 from nowait.speeds import Recorded, Speeds
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.candidates import Candidate, candidates
+from nowait.studies.quiet import quiet
 from nowait.studies.sources import Source
-from nowait.studies.target import steady_place, times_of, until
+from nowait.studies.target import Goal, steady_place, until
 from nowait.studies.tuner import Tuner
 
 WORKERS = 16
@@ -37,8 +38,10 @@ FIRST_SEED = 10_000
 """Seeds from here on measure; the plan does not use them."""
 TUNING_SEEDS, TIMING_SEEDS = 8, 40
 GRID = 2.0 ** np.linspace(-1.5, 1.5, 13)
-EVALUATIONS = 60
-LONG = 2.5
+EVALUATIONS = 25
+"""Up to the target."""
+HALF_WIDTH = EVALUATIONS // 5
+LONG, LONGER = 2.5, 10.0
 WITHIN = 1.1
 
 
@@ -127,7 +130,7 @@ def halves(recorded: Recorded) -> tuple[Recorded, Recorded]:
 
 
 def measure(problem: nw.Problem, kind: Kind, advice: Advice) -> tuple[dict[str, Floats], dict[str, Floats], Floats]:
-    """Return the times of every method, smoothed and not, after its stepsize was tuned again, and those of the choice."""
+    """Return the times of every method tuned again, of smoothed losses and not, and those of the plan's choice."""
     source = Source.of_speeds(kind.planned, 0)
     entrants = candidates(nw.theory.speedup(source.seconds.tolist()), False, source.errors)
     planned = {one.method: one for one in advice.simulated}
@@ -146,29 +149,38 @@ def tuned_again(tuner: Tuner, candidate: Candidate, planned: Simulated, target: 
     centre = planned.stepsize
     for _ in range(3):
         swept = swept_long(tuner, candidate, centre * GRID, planned, tuner.seeds)
-        place = steady_place(times_of(swept, target), LONG * planned.seconds)
+        place = steady_place(Goal(target, HALF_WIDTH).times(swept), LONG * planned.seconds)
         centre = float(swept.stepsizes[place])
         if 1 < place < len(GRID) - 2:
             break
     return centre
 
 
-def timed(
-    tuner: Tuner, candidate: Candidate, size: float, planned: Simulated, advice: Advice
-) -> tuple[Floats, Floats]:
-    """Return the times to the target with the timing seeds: of smoothed losses, and of the first loss below it."""
-    seeds = tuple(range(FIRST_SEED + TUNING_SEEDS, FIRST_SEED + TUNING_SEEDS + TIMING_SEEDS))
-    swept = swept_long(tuner, candidate, [size], planned, seeds)
-    runs = zip(swept.time[0], swept.curves[0], swept.step[0], strict=True)
-    raw = np.array([until(time, losses, steps, advice.target_loss) for time, losses, steps in runs])
-    return times_of(swept, advice.target_loss)[0], raw
+def timed(tuner: Tuner, candidate: Candidate, size: float, planned: Simulated, advice: Advice) -> tuple[Floats, Floats]:
+    """Return the times to the target with the timing seeds: of smoothed losses, and of the first loss below it.
+
+    Runs that miss it are repeated longer.
+    """
+    missing = tuple(range(FIRST_SEED + TUNING_SEEDS, FIRST_SEED + TUNING_SEEDS + TIMING_SEEDS))
+    smooth, raw = {}, {}
+    for factor in (LONG, LONGER):
+        swept = swept_long(tuner, candidate, [size], planned, missing, factor)
+        runs = zip(swept.time[0], swept.curves[0], swept.step[0], strict=True)
+        smooth |= dict(zip(missing, Goal(advice.target_loss, HALF_WIDTH).times(swept)[0].tolist(), strict=True))
+        raw |= {seed: until(*run, advice.target_loss) for seed, run in zip(missing, runs, strict=True)}
+        missing = tuple(seed for seed in missing if math.isinf(smooth[seed]))
+        if not missing:
+            break
+    return np.array(list(smooth.values())), np.array(list(raw.values()))
 
 
-def swept_long(tuner: Tuner, candidate: Candidate, sizes, planned: Simulated, seeds: tuple[int, ...]) -> nw.Sweep:
+def swept_long(
+    tuner: Tuner, candidate: Candidate, sizes, planned: Simulated, seeds: tuple[int, ...], factor: float = LONG
+) -> nw.Sweep:
     """Simulate for longer than the plan expects."""
     steps = planned.gradients / (1 if candidate.kind == "asynchronous" else len(candidate.workers))
-    every = max(1, int(LONG * steps / EVALUATIONS))
-    seconds = LONG * planned.seconds
+    every = max(1, int(steps / EVALUATIONS))
+    seconds = factor * planned.seconds
     return tuner.sweep(candidate.make, sizes, seconds, candidate.workers, seeds=seeds, evaluate_every=every)
 
 
@@ -177,7 +189,8 @@ def compare(kind: Kind, noise: str, problem: nw.Problem, seed: int) -> Row:
     began = perf_counter()
     advice = nw.plan(problem, speeds=kind.planned, gradients=GRADIENTS, seed=seed, progress=False)
     took = perf_counter() - began
-    smooth, raw, chosen = measure(problem, kind, advice)
+    with quiet():
+        smooth, raw, chosen = measure(problem, kind, advice)
     means = {name: float(times.mean()) for name, times in smooth.items()}
     best = min(means, key=means.__getitem__)
     minibatch = advice.minibatch.method

@@ -27,7 +27,7 @@ from nowait.studies.candidates import Candidate, candidates, own_candidates
 from nowait.studies.quiet import quiet
 from nowait.studies.smoothing import smoothed
 from nowait.studies.sources import Source
-from nowait.studies.target import choose_stepsize, fresh_seeds, measured
+from nowait.studies.target import choose_stepsize, fresh_seeds, measured, work_of
 from nowait.studies.tuner import Make, Tuner
 from nowait.studies.units import stepsize_unit
 from nowait.theory import Constants, Speedup, estimate, speedup
@@ -58,11 +58,11 @@ class Effort:
     """Stepsizes tried for every method."""
     refinements: int = 4
     """Finer sweeps to find the time to the target."""
-    evaluations: int = 40
-    """Evaluations of the runs that measure this time."""
+    evaluations: int = 20
+    """Evaluations up to the target in runs that measure this time."""
 
 
-LITTLE_EFFORT = Effort(sizes=6, refinements=1, evaluations=20)
+LITTLE_EFFORT = Effort(sizes=6, refinements=1, evaluations=10)
 
 
 def plan(
@@ -141,7 +141,7 @@ def plan(
             chosen_sizes.append(choose_stepsize(tuner, candidate, result, target, effort.refinements))
             watch.check()
             bar.show((len(entrants) + len(chosen_sizes)) / parts)
-        fresh = fresh_seeds(tuner, chosen_sizes)
+        fresh = fresh_seeds(tuner, chosen_sizes, sum(map(work_of, tuned)))
         for rank, chosen_size in enumerate(chosen_sizes):
             simulated.append(replace(measured(tuner, chosen_size, target, fresh), rank=rank))
             watch.check()

@@ -30,8 +30,33 @@ TOO_LATE = 2.0
 """When stepsizes are compared, a run that did not reach the target counts as one of this many times its length."""
 LONG, LONGER = 1.6, 8.0
 """Runs that measure a time last this many times as long as expected; those that miss the target are made longer."""
-FRESH_SEEDS, MOST_FRESH_SEEDS = 3, 16
-"""How many seeds compare methods, for every seed that tunes stepsizes: more than the least if runs are short."""
+WINDOW = 5
+"""Losses are smoothed over a fifth of the expected time to both sides."""
+MOST_FINE = 4
+"""At most this many seeds tune stepsizes finely, for every seed of the first sweep: more than one if runs are short."""
+FRESH, MOST_FRESH = 3, 16
+"""How many other seeds compare methods, for every seed of the first sweep: more than the least if runs are short."""
+
+
+@final
+@dataclass(frozen=True)
+class Goal:
+    """A smoothed loss at or below the target."""
+
+    loss: float
+    half_width: int | None = None
+    """That of ``smoothed``."""
+
+    def reached(self, swept: Sweep, place: int, counts: Floats) -> Floats:
+        """Return the count (of seconds, steps or gradients) at the goal for every seed of one stepsize; ∞ if missed."""
+        runs = zip(counts[place], swept.curves[place], swept.step[place], strict=True)
+        return np.array(
+            [until(count, smoothed(losses, self.half_width), steps, self.loss) for count, losses, steps in runs]
+        )
+
+    def times(self, swept: Sweep) -> Floats:
+        """Return the seconds to the goal: [stepsize, seed]."""
+        return np.array([self.reached(swept, place, swept.time) for place in range(len(swept.stepsizes))])
 
 
 @final
@@ -44,17 +69,22 @@ class Chosen:
     seconds: float
     """The expected time to the target; ∞ if it was not reached."""
     steps: float
-    """The expected number of steps to the target."""
+    gradients: float
+    """The expected numbers of steps and gradients to the target."""
 
     @classmethod
-    def of(cls, candidate: Candidate, swept: Sweep, place: int, target: float) -> Self:
-        """Return the choice of the stepsize at an index of a sweep."""
-        seconds, steps = (_until(swept, place, counts[place], target).mean() for counts in (swept.time, swept.step))
-        return cls(candidate, float(swept.stepsizes[place]), float(seconds), float(steps))
+    def of(cls, candidate: Candidate, swept: Sweep, place: int, goal: Goal) -> Self:
+        """Return the choice of the stepsize at an index of a sweep; it is not reached if most of its runs missed it."""
+        size = float(swept.stepsizes[place])
+        counts = [goal.reached(swept, place, counts) for counts in (swept.time, swept.step, swept.gradients)]
+        hit = np.isfinite(counts[0])
+        if 2 * hit.sum() <= len(hit):
+            return cls(candidate, size, math.inf, math.inf, math.inf)
+        return cls(candidate, size, *(float(count[hit].mean()) for count in counts))
 
     def sweep(self, tuner: Tuner, sizes: Any, factor: float, seeds: tuple[int, ...] | None = None) -> Sweep:
         """Simulate for this many times the expected time."""
-        every = max(1, int(factor * self.steps / tuner.evaluations))
+        every = max(1, int(self.steps / tuner.evaluations))
         one = self.candidate
         return tuner.sweep(one.make, sizes, factor * self.seconds, one.workers, seeds=seeds, evaluate_every=every)
 
@@ -76,11 +106,14 @@ def choose_stepsize(tuner: Tuner, candidate: Candidate, tuned: Sweep, target: fl
     Each covers twice the time expected: where the target is reached early in the simulated time, evaluations are too
     far apart to tell when. The last one has the best stepsize in the middle.
     """
-    best = Chosen.of(candidate, tuned, first_place(times_of(tuned, target)), target)
+    coarse, fine = Goal(target), Goal(target, tuner.evaluations // WINDOW)
+    best = Chosen.of(candidate, tuned, first_place(coarse.times(tuned)), coarse)
     for _ in range(refinements if 0 < best.seconds < math.inf and candidate.tuned else 0):
-        finer = best.sweep(tuner, best.stepsize * FINER, TWICE)
-        place = steady_place(times_of(finer, target), TWICE * best.seconds)
-        found = Chosen.of(candidate, finer, place, target)
+        count = _affordable(tuner, work_of(tuned) / (len(FINER) * TWICE * best.gradients), 1, MOST_FINE)
+        seeds = (tuner.seeds + further_seeds(tuner))[:count]
+        finer = best.sweep(tuner, best.stepsize * FINER, TWICE, seeds)
+        place = steady_place(fine.times(finer), TWICE * best.seconds)
+        found = Chosen.of(candidate, finer, place, fine)
         if math.isinf(found.seconds):
             break
         early, best = found.seconds < TWICE * best.seconds / EARLY, found
@@ -89,24 +122,37 @@ def choose_stepsize(tuner: Tuner, candidate: Candidate, tuned: Sweep, target: fl
     return best
 
 
-def fresh_seeds(tuner: Tuner, chosen: Iterable[Chosen]) -> FreshSeeds:
-    """Return further seeds to compare methods and to report times: as many as do not take longer than the tuning."""
-    expected = [one.seconds for one in chosen if math.isfinite(one.seconds)]
-    cost = 2 * LONG * max(expected, default=tuner.seconds) / tuner.seconds
-    tuning = len(tuner.seeds)
-    count = int(np.clip(tuning * tuner.sizes / cost, FRESH_SEEDS * tuning, MOST_FRESH_SEEDS * tuning))
-    further = chain(range(max(tuner.seeds) + 1, 2**63), (seed for seed in range(2**63) if seed not in tuner.seeds))
-    unused = tuple(islice(further, 2 * count))
-    return FreshSeeds(unused[:count], unused[count:])
+def fresh_seeds(tuner: Tuner, chosen: Iterable[Chosen], work: float) -> FreshSeeds:
+    """Return further seeds to compare methods and to report times: as many as take this many gradients."""
+    expected = sum(one.gradients for one in chosen if math.isfinite(one.gradients))
+    count = _affordable(tuner, work / max(2 * LONG * expected, 1.0), FRESH, MOST_FRESH)
+    unused = further_seeds(tuner)[MOST_FINE * len(tuner.seeds) :]
+    return FreshSeeds(unused[:count], unused[count : 2 * count])
+
+
+def work_of(swept: Sweep) -> float:
+    """Return how many gradients the runs of a sweep computed."""
+    return float(np.nan_to_num(swept.gradients).max(axis=2).sum())
+
+
+def further_seeds(tuner: Tuner) -> tuple[int, ...]:
+    """Return seeds that are none of the tuner's: those that tune stepsizes more finely first, then fresh ones."""
+    unused = chain(range(max(tuner.seeds) + 1, 2**63), (seed for seed in range(2**63) if seed not in tuner.seeds))
+    return tuple(islice(unused, (MOST_FINE + 2 * MOST_FRESH) * len(tuner.seeds)))
+
+
+def _affordable(tuner: Tuner, number: float, least: int, most: int) -> int:
+    """Return this number of seeds, but at least and at most so many for every seed of the tuner."""
+    return int(np.clip(number, least * len(tuner.seeds), most * len(tuner.seeds)))
 
 
 def measured(tuner: Tuner, chosen: Chosen, target: float, seeds: FreshSeeds) -> Simulated:
     """Return the times to the target with the stepsize chosen, for seeds with which nothing was tuned."""
-    one = chosen.candidate
+    one, goal = chosen.candidate, Goal(target, tuner.evaluations // WINDOW)
     missing, found = [*seeds.choosing, *seeds.reporting], {}
     for factor in (LONG, LONGER) if math.isfinite(chosen.seconds) else ():
         swept = chosen.sweep(tuner, [chosen.stepsize], factor, tuple(missing))
-        times, gradients = times_of(swept, target)[0], _until(swept, 0, swept.gradients[0], target)
+        times, gradients = goal.reached(swept, 0, swept.time), goal.reached(swept, 0, swept.gradients)
         found |= dict(zip(missing, zip(times.tolist(), gradients.tolist(), strict=True), strict=True))
         missing = [seed for seed in missing if math.isinf(found[seed][0])]
         if not missing or swept.diverged.any():
@@ -125,18 +171,13 @@ def first_place(times: Floats) -> int:
 def steady_place(times: Floats, seconds: float) -> int:
     """Return the index of the best of neighbouring stepsizes, from times [stepsize, seed] of runs of these seconds.
 
-    Logarithms of times are averaged over the seeds and over neighbours, so that one lucky run does not decide, and a
-    stepsize next to ones that fail is avoided.
+    What counts is the mean over the seeds plus the standard deviation: times scatter widely where a stepsize is so large
+    that only chance takes the loss below the target. Averages over neighbours make the choice steady.
     """
-    logs = np.log(np.minimum(times, TOO_LATE * seconds)).mean(axis=1)
+    capped = np.minimum(times, TOO_LATE * seconds)
+    logs = np.log(capped.mean(axis=1) + capped.std(axis=1))
     padded = np.pad(logs, 1, mode="edge")
-    averaged = (padded[:-2] + 2 * padded[1:-1] + padded[2:]) / 4
-    return int(np.argmin(np.where(np.isinf(times).any(axis=1), np.inf, averaged)))
-
-
-def times_of(swept: Sweep, target: float) -> Floats:
-    """Return when the smoothed losses reach the target: [stepsize, seed]; ∞ where they do not."""
-    return np.array([_until(swept, place, swept.time[place], target) for place in range(len(swept.stepsizes))])
+    return int(np.argmin(padded[:-2] + 2 * padded[1:-1] + padded[2:]))
 
 
 def until(counts: Any, losses: Floats, steps: Any, target: float) -> float:
@@ -156,9 +197,3 @@ def until(counts: Any, losses: Floats, steps: Any, target: float) -> float:
     whole = math.log(losses[place - 1] / losses[place])
     share = math.log(losses[place - 1] / target) / whole if whole > 0 else 1.0
     return float(counts[place - 1] + share * (counts[place] - counts[place - 1]))
-
-
-def _until(swept: Sweep, place: int, counts: Floats, target: float) -> Floats:
-    """Return ``until`` of the smoothed losses for every seed of one stepsize."""
-    runs = zip(counts, swept.curves[place], swept.step[place], strict=True)
-    return np.array([until(count, smoothed(losses), steps, target) for count, losses, steps in runs])

@@ -42,7 +42,7 @@ class Tuner:
     output: Output | None = None
     progress: bool | None = False
     evaluations: int = 20
-    """About how many evaluations a run gets that measures the time to a target."""
+    """About how many evaluations a run gets up to its target, if it measures the time to that."""
 
     def tune(self, make: Make, workers: Iterable[int] | None = None) -> Sweep:
         """Return the losses for ``sizes`` stepsizes: a grid first, then more beyond its ends or around the best.
