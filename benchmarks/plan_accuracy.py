@@ -33,11 +33,11 @@ from nowait.studies.target import Goal, steady_place, until
 from nowait.studies.tuner import Tuner
 
 WORKERS = 16
-GRADIENTS = 20_000
+GRADIENTS = 10_000
 FIRST_SEED = 10_000
 """Seeds from here on measure; the plan does not use them."""
-TUNING_SEEDS, TIMING_SEEDS = 8, 40
-GRID = 2.0 ** np.linspace(-1.5, 1.5, 13)
+TUNING_SEEDS, TIMING_SEEDS = 8, 36
+GRID = 2.0 ** np.linspace(-1.25, 1.25, 11)
 EVALUATIONS = 25
 """Up to the target."""
 HALF_WIDTH = EVALUATIONS // 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -16,18 +15,13 @@ from nowait.api.sweep import checked_seeds
 from nowait.core import Method, Problem, checks, sampler
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import checked_problem, initial_params
-from nowait.core.types import Floats
-from nowait.engines.progress import Progress
-from nowait.engines.watch import Watch
 from nowait.problems import LeastSquares
-from nowait.recording import Sweep, Trace, name_of
+from nowait.recording import Trace, name_of
 from nowait.speeds import Speeds
-from nowait.studies.advice import Advice, Simulated
+from nowait.studies.advice import Advice
 from nowait.studies.candidates import Candidate, candidates, own_candidates
-from nowait.studies.quiet import quiet
-from nowait.studies.smoothing import smoothed
+from nowait.studies.compare import Compared, compare
 from nowait.studies.sources import Source
-from nowait.studies.target import choose_stepsize, fresh_seeds, measured, work_of
 from nowait.studies.tuner import Make, Tuner
 from nowait.studies.units import stepsize_unit
 from nowait.theory import Constants, Speedup, estimate, speedup
@@ -43,10 +37,6 @@ PATIENCE_SECONDS = 60.0
 SLOW = 1e-3
 QUICK_LOOK = {"samples": 16, "iterations": 8, "descent": 10}
 """How constants are estimated if a gradient takes longer than a millisecond."""
-SHARE_FOR_TARGET = 2 / 3
-"""The default target is a loss that methods reach in this share of the simulated time."""
-FAR_ENOUGH = 1e-3
-"""The default target is at least this share of the distance between first and lowest loss above the lowest."""
 
 
 @final
@@ -93,7 +83,7 @@ def plan(
     ``gradients`` gradients in the simulated time.
 
     Stepsizes are tuned with ``seeds``, which are those of ``nw.sweep``; a number n is the n seeds from ``seed`` on, and
-    None is 3. Methods are compared with 3 to 16 times as many other seeds, more if runs are short, and the times
+    None is 3. Methods are compared with 3 to 12 times as many other seeds, more if times scatter, and the times
     reported are those with as many further seeds. If gradients are slow, the defaults are smaller. The results hold for
     this problem: pass your own. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
@@ -117,43 +107,24 @@ def plan(
     effort = LITTLE_EFFORT if slowness > SLOW else Effort()
     count = _gradients(gradients, slowness, len(entrants) * effort.sizes * len(seed_list))
     unit = stepsize_unit(chosen, found, count)
-    budget_seconds = _budget_seconds(gain, count)
     tuner = Tuner(
         chosen,
         source.speeds,
         unit,
-        budget_seconds,
+        _budget_seconds(gain, count),
         tuple(seed_list),
         effort.sizes,
         evaluations=effort.evaluations,
     )
-    parts = 3 * len(entrants)
-    tuned: list[Sweep] = []
-    simulated: list[Simulated] = []
-    with Watch() as watch, Progress("simulating", progress) as bar, quiet():
-        for candidate in entrants:
-            tuned.append(_tuned(tuner, candidate))
-            watch.check()
-            bar.show(len(tuned) / parts)
-        target = _target(tuned, target_loss, tuner.seconds)
-        chosen_sizes = []
-        for candidate, result in zip(entrants, tuned, strict=True):
-            chosen_sizes.append(choose_stepsize(tuner, candidate, result, target, effort.refinements))
-            watch.check()
-            bar.show((len(entrants) + len(chosen_sizes)) / parts)
-        fresh = fresh_seeds(tuner, chosen_sizes, sum(map(work_of, tuned)))
-        for rank, chosen_size in enumerate(chosen_sizes):
-            simulated.append(replace(measured(tuner, chosen_size, target, fresh), rank=rank))
-            watch.check()
-            bar.show((2 * len(entrants) + len(simulated)) / parts)
+    compared = compare(tuner, entrants, target_loss, effort.refinements, progress)
     return Advice(
         source=source.words,
         problem=name_of(chosen) if problem is not None else f"{chosen!r}, because no problem was given",
         speedup=gain,
-        target_loss=target,
+        target_loss=compared.target,
         budget_seconds=tuner.seconds,
-        simulated=sorted(simulated, key=lambda one: (one.seconds, one.rank)),
-        predicted=_predicted(capabilities, gain, found.constants, target, tuned),
+        simulated=sorted(compared.simulated, key=lambda one: (one.seconds, one.rank)),
+        predicted=_predicted(capabilities, gain, found.constants, compared),
         round_seconds=source.round_seconds,
         own_data=shards > 1,
     )
@@ -165,13 +136,6 @@ def _entrants(usual: list[Candidate], own: list[Candidate]) -> list[Candidate]:
         if candidate.name in names:
             raise ValueError(f"methods has {candidate.name!r}, which the plan simulates anyway: give it another name")
     return [*usual, *own]
-
-
-def _tuned(tuner: Tuner, candidate: Candidate) -> Sweep:
-    """Return the losses of a method for several stepsizes; for one that is used as it is, those of its own."""
-    if candidate.tuned:
-        return tuner.tune(candidate.make, candidate.workers)
-    return tuner.sweep(candidate.make, [1.0], tuner.seconds, candidate.workers)
 
 
 def _source(given: dict[str, Any], problem: Problem | None, probe_seconds: float, slowdown: Any, seed: int) -> Source:
@@ -228,59 +192,12 @@ def _budget_seconds(gain: Speedup, gradients: int) -> float:
     return max(wanted, min(LEAST_ROUNDS * float(gain.seconds.max()), 10 * wanted))
 
 
-def _target(tuned: list[Sweep], asked: float | None, seconds: float) -> float:
-    """Return the loss to reach: the one asked for, or the lowest that every method reaches with all seeds.
-
-    The losses are smoothed, so that one lucky evaluation sets no target. Methods that make no progress in the simulated
-    time, such as a minibatch with a dead worker, are not considered.
-    """
-    start = float(tuned[0].curves[0, 0, 0])
-    if not math.isfinite(start):
-        raise ValueError(f"the loss at the start is {start}: there is nothing to plan for")
-    if asked is not None:
-        target = checks.finite(asked, "target_loss", "it is the loss to reach")
-        if target >= start:
-            raise ValueError(f"target_loss={target:g} is reached already: the loss at the start is {start:g}")
-        return target
-    reached = [_reached_by_all(result, SHARE_FOR_TARGET * seconds) for result in tuned]
-    lowest = _lowest(tuned)
-    enough = lowest + FAR_ENOUGH * (start - lowest)
-    some = [loss for loss in reached if loss < start - FAR_ENOUGH * (start - lowest)]
-    if not some:
-        raise ValueError(f"no method gets below the loss at the start, {start:g}: is it the minimum already?")
-    return max(*some, enough)
-
-
-def _reached_by_all(result: Sweep, seconds: float) -> float:
-    """Return the lowest smoothed loss that a stepsize reaches by this time with every seed."""
-    lowest = [
-        [
-            _lowest_until(result.curves[place, seed], result.time[place, seed], seconds)
-            for seed in range(len(result.seeds))
-        ]
-        for place in range(len(result.stepsizes))
-    ]
-    return float(np.where(result.diverged, np.inf, lowest).max(axis=1).min())
-
-
-def _lowest_until(losses: Floats, times: Floats, seconds: float) -> float:
-    early = smoothed(losses)[times <= seconds]
-    return float(np.nanmin(early))
-
-
-def _lowest(tuned: list[Sweep]) -> float:
-    """Return the lowest loss of all runs."""
-    return min(float(np.where(np.isfinite(result.curves), result.curves, np.inf).min()) for result in tuned)
-
-
-def _predicted(
-    capabilities: Capabilities, gain: Speedup, constants: Constants, target: float, tuned: list[Sweep]
-) -> dict[str, float]:
+def _predicted(capabilities: Capabilities, gain: Speedup, constants: Constants, compared: Compared) -> dict[str, float]:
     """Return times by the rates of Table 1 if the problem is known to be convex and all workers have the same data."""
     known = Constants() if capabilities.constants is None else capabilities.constants()
     if known.mu is None or capabilities.num_shards > 1 or not constants.L or capabilities.minimum is None:
         return {}
-    lowest = min(_lowest(tuned), capabilities.minimum()[1])
-    if target <= lowest or not constants.B:
+    lowest = min(compared.lowest, capabilities.minimum()[1])
+    if compared.target <= lowest or not constants.B:
         return {}
-    return gain.times("convex", replace(constants, zeta=None), target - lowest)
+    return gain.times("convex", replace(constants, zeta=None), compared.target - lowest)

@@ -34,8 +34,12 @@ WINDOW = 5
 """Losses are smoothed over a fifth of the expected time to both sides."""
 MOST_FINE = 4
 """At most this many seeds tune stepsizes finely, for every seed of the first sweep: more than one if runs are short."""
-FRESH, MOST_FRESH = 3, 16
-"""How many other seeds compare methods, for every seed of the first sweep: more than the least if runs are short."""
+FRESH, MOST_FRESH = 3, 12
+"""How many other seeds compare methods, for every seed of the first sweep: more than the least if times scatter."""
+SMALL_ERROR = 0.025
+"""The standard error of mean times, relative to them, that calls for no further seeds."""
+PLANNING = 3
+"""A run with a seed of its own costs this many times as much as one that shares it with other stepsizes."""
 
 
 @final
@@ -71,6 +75,8 @@ class Chosen:
     steps: float
     gradients: float
     """The expected numbers of steps and gradients to the target."""
+    scatter: float = 0.0
+    """The standard deviation of the times over the seeds, divided by their mean."""
 
     @classmethod
     def of(cls, candidate: Candidate, swept: Sweep, place: int, goal: Goal) -> Self:
@@ -80,7 +86,8 @@ class Chosen:
         hit = np.isfinite(counts[0])
         if 2 * hit.sum() <= len(hit):
             return cls(candidate, size, math.inf, math.inf, math.inf)
-        return cls(candidate, size, *(float(count[hit].mean()) for count in counts))
+        seconds, steps, gradients = (float(count[hit].mean()) for count in counts)
+        return cls(candidate, size, seconds, steps, gradients, float(counts[0][hit].std()) / max(seconds, 1e-300))
 
     def sweep(self, tuner: Tuner, sizes: Any, factor: float, seeds: tuple[int, ...] | None = None) -> Sweep:
         """Simulate for this many times the expected time."""
@@ -109,7 +116,7 @@ def choose_stepsize(tuner: Tuner, candidate: Candidate, tuned: Sweep, target: fl
     coarse, fine = Goal(target), Goal(target, tuner.evaluations // WINDOW)
     best = Chosen.of(candidate, tuned, first_place(coarse.times(tuned)), coarse)
     for _ in range(refinements if 0 < best.seconds < math.inf and candidate.tuned else 0):
-        count = _affordable(tuner, work_of(tuned) / (len(FINER) * TWICE * best.gradients), 1, MOST_FINE)
+        count = _clipped(tuner, work_of(tuned) / (len(FINER) * TWICE * best.gradients), 1, MOST_FINE)
         seeds = (tuner.seeds + further_seeds(tuner))[:count]
         finer = best.sweep(tuner, best.stepsize * FINER, TWICE, seeds)
         place = steady_place(fine.times(finer), TWICE * best.seconds)
@@ -123,9 +130,15 @@ def choose_stepsize(tuner: Tuner, candidate: Candidate, tuned: Sweep, target: fl
 
 
 def fresh_seeds(tuner: Tuner, chosen: Iterable[Chosen], work: float) -> FreshSeeds:
-    """Return further seeds to compare methods and to report times: as many as take this many gradients."""
-    expected = sum(one.gradients for one in chosen if math.isfinite(one.gradients))
-    count = _affordable(tuner, work / max(2 * LONG * expected, 1.0), FRESH, MOST_FRESH)
+    """Return further seeds to compare methods and to report times.
+
+    As many as make the error small, but not more than about this work, a number of gradients, allows.
+    """
+    known = [one for one in chosen if math.isfinite(one.seconds)]
+    expected = sum(one.gradients for one in known)
+    affordable = work / max(2 * LONG * PLANNING * expected, 1.0)
+    scatter = math.sqrt(sum(one.scatter**2 for one in known) / max(len(known), 1))
+    count = _clipped(tuner, min((scatter / SMALL_ERROR) ** 2, affordable), FRESH, MOST_FRESH)
     unused = further_seeds(tuner)[MOST_FINE * len(tuner.seeds) :]
     return FreshSeeds(unused[:count], unused[count : 2 * count])
 
@@ -141,7 +154,7 @@ def further_seeds(tuner: Tuner) -> tuple[int, ...]:
     return tuple(islice(unused, (MOST_FINE + 2 * MOST_FRESH) * len(tuner.seeds)))
 
 
-def _affordable(tuner: Tuner, number: float, least: int, most: int) -> int:
+def _clipped(tuner: Tuner, number: float, least: int, most: int) -> int:
     """Return this number of seeds, but at least and at most so many for every seed of the tuner."""
     return int(np.clip(number, least * len(tuner.seeds), most * len(tuner.seeds)))
 
@@ -149,18 +162,24 @@ def _affordable(tuner: Tuner, number: float, least: int, most: int) -> int:
 def measured(tuner: Tuner, chosen: Chosen, target: float, seeds: FreshSeeds) -> Simulated:
     """Return the times to the target with the stepsize chosen, for seeds with which nothing was tuned."""
     one, goal = chosen.candidate, Goal(target, tuner.evaluations // WINDOW)
-    missing, found = [*seeds.choosing, *seeds.reporting], {}
+    missing = [*seeds.choosing, *seeds.reporting]
+    found = dict.fromkeys(missing, (math.inf, math.inf))
     for factor in (LONG, LONGER) if math.isfinite(chosen.seconds) else ():
         swept = chosen.sweep(tuner, [chosen.stepsize], factor, tuple(missing))
-        times, gradients = goal.reached(swept, 0, swept.time), goal.reached(swept, 0, swept.gradients)
-        found |= dict(zip(missing, zip(times.tolist(), gradients.tolist(), strict=True), strict=True))
+        times, gradients = (goal.reached(swept, 0, counts).tolist() for counts in (swept.time, swept.gradients))
+        found |= dict(zip(missing, zip(times, gradients, strict=True), strict=True))
         missing = [seed for seed in missing if math.isinf(found[seed][0])]
         if not missing or swept.diverged.any():
             break
-    never = (math.inf, math.inf)
-    choosing = [found.get(seed, never)[0] for seed in seeds.choosing]
-    times, gradients = zip(*(found.get(seed, never) for seed in seeds.reporting), strict=True)
-    return Simulated(one.name, one.workers, one.kind, chosen.stepsize, times, tuple(choosing), gradients)
+    return Simulated(
+        one.name,
+        one.workers,
+        one.kind,
+        chosen.stepsize,
+        times=tuple(found[seed][0] for seed in seeds.reporting),
+        choosing_times=tuple(found[seed][0] for seed in seeds.choosing),
+        gradients_each=tuple(found[seed][1] for seed in seeds.reporting),
+    )
 
 
 def first_place(times: Floats) -> int:
@@ -171,7 +190,7 @@ def first_place(times: Floats) -> int:
 def steady_place(times: Floats, seconds: float) -> int:
     """Return the index of the best of neighbouring stepsizes, from times [stepsize, seed] of runs of these seconds.
 
-    What counts is the mean over the seeds plus the standard deviation: times scatter widely where a stepsize is so large
+    The mean over the seeds plus the standard deviation counts: times scatter widely where a stepsize is so large
     that only chance takes the loss below the target. Averages over neighbours make the choice steady.
     """
     capped = np.minimum(times, TOO_LATE * seconds)
