@@ -17,7 +17,7 @@ help:
 	@echo "make test-portable     run the tests of real workers in portable mode, as on macOS (ten minutes)"
 	@echo "make test-shuffled     run the tests in random order; NOWAIT_SHUFFLE=7 sets the seed"
 	@echo "make test-adapters     run the tests that use transformers, peft and Lightning"
-	@echo "make check             check format, lint, types and layers"
+	@echo "make check             check format, lint, types, layers and docs"
 	@echo "make wheel             build the wheel and test it in an empty environment"
 	@echo "make format            format the code and apply automatic fixes"
 	@echo "make docs              build the site from docs/ into site/"
@@ -53,7 +53,7 @@ warm-kernels: $(VENV)/.installed-dev
 wheel: | $(BIN)/python
 	$(BIN)/python .ci/wheel.py
 
-check: $(VENV)/.installed-dev
+check: $(VENV)/.installed-dev docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -64,7 +64,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench-simulation: $(VENV)/.installed
 	$(BIN)/python benchmarks/simulation.py

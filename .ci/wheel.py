@@ -29,8 +29,8 @@ def build(folder: Path) -> Path:
 
 
 def check_content(names: list[str]) -> None:
-    """Exit unless the wheel contains exactly the package, with py.typed and the report's assets, and no tests."""
-    files = (path.relative_to(ROOT / "src") for path in (ROOT / "src" / "nowait").rglob("*") if path.is_file())
+    """Exit unless the wheel contains exactly the packages, with py.typed and the report's assets, and no tests."""
+    files = (path.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*") if path.is_file())
     package = {path.as_posix() for path in files if "__pycache__" not in path.parts}
     found = {name for name in names if not re.match(r"nowait-[^/]+\.dist-info/", name)}
     if found != package:

@@ -24,12 +24,13 @@ import numpy as np
 
 import nowait as nw
 from nowait.core.types import Floats
+from nowait.recording.until import until
 from nowait.speeds import Recorded, Speeds
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.candidates import Candidate, candidates
 from nowait.studies.quiet import quiet
 from nowait.studies.sources import Source
-from nowait.studies.target import Goal, steady_place, until
+from nowait.studies.target import Goal, steady_place
 from nowait.studies.tuner import Tuner
 
 WORKERS = 16

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 import nowait as nw
 from nowait.cli import app, main
 from nowait.cli.cluster import mixed_cluster
+from nowait.cli.commands import COMMANDS
 from nowait.cli.methods import default_stepsize, known_methods, parse_method
 from nowait.cli.problems import load_problem, unit_of
-from nowait.cli.runs import target_of
+from nowait.cli.texts import target_of
 
 
 @pytest.fixture(autouse=True)
@@ -88,15 +89,16 @@ def run_main(monkeypatch, capsys, *arguments):
 
 
 def test_a_folder_that_exists_is_refused_before_the_race(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine").touch()
     code, printed = run_main(monkeypatch, capsys, "race", "--folder", str(tmp_path))
-    assert code == 1
-    assert printed.err == f"nowait: {tmp_path} exists: choose another --folder\n"
+    assert code == 2
+    assert printed.err == f"nowait: {tmp_path} exists: choose another --folder\nTry: nowait race --help\n"
     assert printed.out == ""
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_the_race(monkeypatch, capsys):
     code, printed = run_main(monkeypatch, capsys, "race", "--folder", "/proc/nowhere/race")
-    assert code == 1
+    assert code == 2
     assert printed.err.startswith("nowait: cannot make the folder /proc/nowhere/race")
     assert printed.out == ""
 
@@ -143,7 +145,7 @@ def test_the_sweep_takes_any_method_and_data_of_ones_own(tmp_path, monkeypatch):
         (["--method", "ringmaster:depth=3"], "ringmaster has no parameter 'depth'; it has max_delay, cancel_stale"),
         (["--method", "ringmaster:max_delay"], "'max_delay' is not a parameter: write name=value"),
         (["--method", "ringmaster:max_delay=x"], "'x' is neither a number nor true or false"),
-        (["--method", "asynchronous:stepsize=odd"], "stepsize must be one of adaptive, constant, got 'odd'"),
+        (["--method", "asynchronous:stepsize=odd"], "there is no stepsize rule 'odd': choose one of adaptive, const"),
         (["--stepsizes", "a,b"], "--stepsizes must be numbers with commas between them, got 'a,b'"),
         (["--stepsizes", "0"], "stepsize must be a finite number above 0"),
         (["--stepsizes", "0.1,0.1"], "--stepsizes has one of them twice: 0.1,0.1"),
@@ -157,7 +159,7 @@ def test_the_sweep_takes_any_method_and_data_of_ones_own(tmp_path, monkeypatch):
 def test_what_is_wrong_with_a_sweep_is_told_in_a_line(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, printed = run_main(monkeypatch, capsys, "sweep", *options)
-    assert code == 1
+    assert code == 2
     assert message in printed.err
     assert list(tmp_path.iterdir()) == []
 
@@ -194,35 +196,19 @@ def test_the_tables_for_machines():
         (["plan", "--seconds", "1", "--problem", "json:dumps"], "called without arguments, but needs some"),
         (["plan", "--trace", "nowhere"], "nowhere does not exist"),
         (["certify", "--setting", "odd"], "there is no setting 'odd'"),
-        (["certify", "--figure", "nowhere/figure.png"], "there is no folder nowhere for the figure"),
+        (["certify", "--figure", "nowhere/figure.png"], "there is no folder nowhere for --figure"),
     ],
     ids=str,
 )
 def test_what_is_wrong_with_a_question_of_theory_is_told_in_a_line(arguments, message, monkeypatch, capsys):
     code, printed = run_main(monkeypatch, capsys, *arguments)
-    assert code == 1
+    assert code == 2
     assert message in printed.err
-    assert printed.err.count("\n") == 1
+    assert printed.err.endswith(f"\nTry: nowait {arguments[0]} --help\n")
+    assert printed.err.count("\n") == 2
 
 
-COMMANDS = [
-    "race",
-    "simulate",
-    "train",
-    "sweep",
-    "plan",
-    "whatif",
-    "bench",
-    "reproduce",
-    "certify",
-    "tables",
-    "replay",
-    "resume",
-    "report",
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS])
 def test_every_command_has_an_example(command):
     assert f"Example: nowait {command}" in RUNNER.invoke(app, [command, "--help"]).output
 
@@ -260,7 +246,7 @@ def test_a_simulated_run_is_saved_replayed_and_reported(tmp_path, monkeypatch):
     again = RUNNER.invoke(app, ["replay", "runs/simulate-1"])
     assert "200 arrivals replayed: the same params, bit for bit." in again.output
     assert RUNNER.invoke(app, ["report", "runs", "--out", "all.html"]).exit_code == 0
-    assert "AsynchronousSGD" in (tmp_path / "all.html").read_text()
+    assert "Asynchronous SGD" in (tmp_path / "all.html").read_text()
 
 
 def test_a_report_takes_runs_together_by_what_was_run(tmp_path, monkeypatch):
@@ -276,8 +262,8 @@ def test_a_report_takes_runs_together_by_what_was_run(tmp_path, monkeypatch):
     assert RUNNER.invoke(app, ["report", "runs", "runs/x-0", "--out", "all.html"]).exit_code == 0
     data = re.search(r'id="data">(.*?)</script>', (tmp_path / "all.html").read_text(), re.DOTALL)[1]
     assert [(method["name"], method["runs"]) for method in json.loads(data)["methods"]] == [
-        ("AsynchronousSGD", 3),
-        ("MinibatchSGD", 1),
+        ("Asynchronous SGD", 3),
+        ("Minibatch SGD", 1),
     ]
 
 
@@ -441,7 +427,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(text)
     code, printed = run_main(monkeypatch, capsys, "simulate", "--config", "mine.toml")
-    assert code == 1
+    assert code == 2
     assert message in printed.err
 
 
@@ -453,14 +439,13 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
         (["train", "--steps", "3", "--slowdown", "0:3"], "--slowdown must be written like 0=100,3=2"),
         (["train", "--steps", "3", "--method", "odd"], "there is no method 'odd'"),
         (["simulate", "--steps", "3", "--config", "nowhere.toml"], "there is no file nowhere.toml"),
-        (["replay", "nowhere"], "nowhere is not a saved run"),
-        (["resume", "nowhere"], "nowhere is not the folder of a run: it has no config.json"),
+        (["replay", "nowhere"], "there is no folder nowhere"),
+        (["resume", "nowhere"], "there is no folder nowhere"),
         (["report", "nowhere"], "there is no folder nowhere"),
-        (["report", "."], ". is neither a finished run nor a folder of finished runs"),
         (["race", "--address", "auto"], "--address is for --engine ray, not for --engine processes"),
         (
             ["train", "--steps", "3", "--workers", "2", "--most-workers", "4", "--stepsize", "0.1"],
-            "a minimum and a maximum are for engine='ray'",
+            "--most-workers is for --engine ray, not for --engine processes",
         ),
         (["race", "--engine", "odd"], "engine must be one of processes, simulate, ray, got 'odd'"),
         (["race", "--native", "--engine", "simulate"], "--native means real delays"),
@@ -476,7 +461,7 @@ def test_a_wrong_file_of_options_is_told_in_a_line(text, message, tmp_path, monk
 def test_what_is_wrong_with_a_run_is_told_in_a_line(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, printed = run_main(monkeypatch, capsys, *arguments)
-    assert code == 1
+    assert code == 2
     assert message in printed.err
 
 

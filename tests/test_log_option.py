@@ -96,7 +96,7 @@ def test_tensorboard_files_are_in_logs_under_the_name_of_the_run(tmp_path):
         ("wandb:mine", "'mine' is not a parameter: write name=value"),
     ],
 )
-@pytest.mark.parametrize("command", [["train", "--steps", "9"], ["resume", "nowhere"], ["race"]])
+@pytest.mark.parametrize("command", [["train", "--steps", "9"], ["resume", "."], ["race"]])
 def test_a_wrong_tracker_ends_the_command_before_any_work(command, text, words, trackers, tmp_path):
     result = RUNNER.invoke(app, [*command, "--log", text], env={"COLUMNS": "300"})
     assert result.exit_code == 2, result.output

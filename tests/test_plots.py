@@ -8,6 +8,13 @@ PROBLEM = nw.problems.NoisyQuadratic(dimension=4, sigma=0.1)
 SPEEDS = nw.speeds.Exponential([1.0, 1.0, 8.0])
 
 
+def legend_of(figure):
+    """Return the texts of the figure's legend; there is one, and none in a panel."""
+    [legend] = figure.legends
+    assert all(axes.get_legend() is None for axes in figure.axes)
+    return [text.get_text() for text in legend.get_texts()]
+
+
 @pytest.fixture(scope="module")
 def runs():
     return {
@@ -27,8 +34,9 @@ def test_errors_are_drawn_against_any_axis(runs, axis):
 
 
 def test_delays_show_the_number_of_workers(runs):
-    [axes] = nw.plots.delays(runs).axes
-    assert "M = 3" in [text.get_text() for text in axes.get_legend().get_texts()]
+    figure = nw.plots.delays(runs)
+    [axes] = figure.axes
+    assert "M = 3" in legend_of(figure)
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
 
@@ -84,24 +92,28 @@ def test_several_seeds_are_drawn_as_a_median_and_a_band(runs):
 
 
 def test_the_longest_delay_is_marked(runs):
-    [axes] = nw.plots.delays(runs).axes
     longest = max(run.trace.delay.max() for run in runs.values())
-    assert f"τ_max = {longest:,}" in [text.get_text() for text in axes.get_legend().get_texts()]
+    assert f"τ_max = {longest:,}" in legend_of(nw.plots.delays(runs))
 
 
 def test_the_timeline_has_a_bar_for_every_job_by_what_became_of_it():
     method = nw.RingmasterASGD(nw.Constant(0.1), max_delay=2)
     run = nw.simulate(PROBLEM, method, nw.speeds.Fixed([1.0, 1.0, 9.0]), steps=100)
-    [axes] = nw.plots.timeline(run, jobs=60).axes
-    assert len(axes.patches) == 60
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["applied", "dropped"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "2"]
+    figure = nw.plots.timeline(run, jobs=60)
+    [axes] = figure.axes
+    end = run.trace.time[59]
+    assert len(axes.patches) == (run.trace.started < end).sum()
+    assert max(bar.get_x() + bar.get_width() for bar in axes.patches) == end
+    assert legend_of(figure) == ["applied", "dropped"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["2", "0", "1"], "the slowest is on top"
 
 
 def test_shares_of_work_are_drawn_beside_the_fair_share(runs):
     [axes] = nw.plots.work_share(runs).axes
-    assert axes.lines[1].get_ydata().tolist() == runs["asynchronous"].stats.work_share.tolist()
-    assert axes.lines[2].get_ydata()[0] == pytest.approx(1 / 3)
+    shares = [run.stats.work_share.tolist() for run in runs.values()]
+    assert [bar.get_height() for bar in axes.patches] == shares[0] + shares[1]
+    [fair] = axes.lines
+    assert fair.get_ydata()[0] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("wrong", [{}, [], {"a": 3}, {"a": []}, {"a": [3]}], ids=str)

@@ -42,6 +42,7 @@ from nowait.core import (
     Update,
     WorkerFailedError,
 )
+from nowait.dashboard import Watcher, watch
 from nowait.engines.cluster import RayCluster
 from nowait.engines.listen import Listen
 from nowait.methods import (
@@ -88,6 +89,7 @@ from nowait.recording import (
     Sweep,
     TensorBoard,
     Trace,
+    fresh_folder,
     load,
 )
 from nowait.reports import write_report as report
@@ -112,6 +114,7 @@ if TYPE_CHECKING:
     from nowait import plots
 
     __version__: str
+    """The version of the installed package, such as "0.1.0"."""
 
 __all__ = [
     "ATA",
@@ -196,12 +199,14 @@ __all__ = [
     "Tuning",
     "UniformAverage",
     "Update",
+    "Watcher",
     "WhatIf",
     "WindowRule",
     "WorkerFailedError",
     "__version__",
     "bench",
     "certify",
+    "fresh_folder",
     "load",
     "loggers",
     "outputs",
@@ -224,6 +229,7 @@ __all__ = [
     "train",
     "tune",
     "updates",
+    "watch",
     "whatif",
 ]
 

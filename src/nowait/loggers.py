@@ -6,11 +6,21 @@ The module of a tracker is passed in, so that none of them is needed:
 >>> import nowait as nw
 >>> class Printer(nw.loggers.Logger):
 ...     name = "the terminal"
-...     def open(self, opening): print(opening.config["method.type"])
-...     def log(self, values, step): print(step, values["workers/live"], values["gradients/total"])
-...     def close(self, state): print(state)
->>> problem, speeds = nw.problems.NoisyQuadratic(dimension=10), nw.speeds.Fixed([1, 1, 10])
->>> run = nw.simulate(problem, nw.AsynchronousSGD(0.1), speeds, steps=50, evaluate_every=25, callbacks=[Printer()])
+...
+...     def open(self, opening):
+...         print(opening.config["method.type"])
+...
+...     def log(self, values, step):
+...         print(step, values["workers/live"], values["gradients/total"])
+...
+...     def close(self, state):
+...         print(state)
+>>> problem = nw.problems.NoisyQuadratic(dimension=10)
+>>> method, speeds = nw.AsynchronousSGD(0.1), nw.speeds.Fixed([1, 1, 10])
+>>> printer = [Printer()]
+>>> run = nw.simulate(
+...     problem, method, speeds, steps=50, evaluate_every=25, callbacks=printer
+... )
 AsynchronousSGD
 0 3.0 0.0
 25 3.0 25.0

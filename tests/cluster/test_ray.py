@@ -104,7 +104,7 @@ def test_a_point_for_all_travels_once_and_is_the_same_for_all(only, monkeypatch)
         send(self, receiver, kind, content, vectors)
 
     monkeypatch.setattr(ServerSocket, "send", counting_send)
-    run = nw.train(problem, method, workers=4, steps=30, engine=only("far"))
+    run = nw.train(problem, method, workers=4, steps=30, engine=only("far"), start="together")
     assert sum(orders for orders, _ in sent) >= 120
     assert sum(points for _, points in sent) <= 31, "each version once, for all four workers"
     simulated = nw.simulate(problem, method, nw.speeds.Fixed([1.0] * 4), steps=30)

@@ -71,8 +71,9 @@ def test_a_worker_is_killed_another_joins_one_leaves_and_the_run_replays(setting
     when_listening(begin)
     problem = Noted(folder=str(notes), dimension=20_000)
     engine = setting.engine(wire="float16", points_wire="bfloat16")
-    run = trained([replace, leave], problem, workers=2, engine=engine)
+    run = trained([replace, leave], problem, workers=2, engine=engine, start="together")
     assert run.stats.engine == "listen"
+    assert run.trace.started.min() >= 0.0, "the clock starts when both are ready"
     assert run.stats.bytes_up == len(run.trace) * 40_000, "two bytes for each of 20,000 entries"
     assert len(lost(run)) == 2
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

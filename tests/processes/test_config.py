@@ -144,7 +144,7 @@ def test_a_missing_entry_is_told_in_a_sentence(folder):
     for path in places(config):
         message = outcome(folder, json.dumps(without(config, path)))
         assert is_one_sentence(message), (path, message)
-        if len(path) == 1 and path[0] not in ("labels", "engine", "trace", "keep_best", "wire", "points_wire"):
+        if len(path) == 1 and path[0] not in ("labels", "engine", "trace", "keep_best", "wire", "points_wire", "start"):
             assert f"config.json has no {path[0]}" in message
 
 

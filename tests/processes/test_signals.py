@@ -3,12 +3,14 @@
 import os
 import signal
 
+import numpy as np
 import pytest
 
 import nowait as nw
 from faulty import Faulty
 from nowait.engines.budget import Budget
 from nowait.engines.live import LiveView
+from nowait.engines.screens import TerminalScreen
 from nowait.engines.signals import Interruption
 from nowait.engines.workers.loop import Loop
 from nowait.recording import TraceRecorder
@@ -91,19 +93,43 @@ def test_a_live_view_whose_terminal_was_closed_is_not_drawn_any_more():
     recorder = TraceRecorder([0])
     server = ScriptedWorkers(METHOD, num_workers=1, log=recorder).server
     view = LiveView("AsynchronousSGD", Budget(steps=4), recorder, shown=True)
-    view._live = ClosedTerminal()
-    view.update(server, None, [])
+    view._screen = screen = TerminalScreen()
+    screen._live.stop()
+    screen._live = ClosedTerminal()
+    view.update(server, None, [], now=0.0)
     assert not view.shown
     view.__exit__(None, None, None)
 
 
-def test_an_interrupted_run_says_which_step_its_loss_belongs_to(caplog):
+def test_the_loss_of_an_interrupted_run_is_that_of_its_last_step():
     def interrupt(control):
         if control.steps == 50:
             send(signal.SIGINT)
 
     run = nw.train(Faulty(), METHOD, workers=2, steps=10**9, callbacks=[interrupt], evaluate_every=10**8)
     assert run.stats.steps >= 50
+    assert run.stats.interrupted
+    assert run.history.step[-1] == run.stats.steps
+    assert repr(run).endswith(f"loss {run.history.loss[-1]:.6g})")
+
+
+class SlowToEvaluate(Faulty):
+    """Sends the second signal while the loss of the last params is computed."""
+
+    def loss(self, point):
+        if np.any(point != self.initial()):
+            send(signal.SIGINT)
+        return super().loss(point)
+
+
+def test_a_second_signal_skips_the_last_loss():
+    def interrupt(control):
+        if control.steps == 50:
+            send(signal.SIGINT)
+
+    run = nw.train(SlowToEvaluate(), METHOD, workers=2, steps=10**9, callbacks=[interrupt], evaluate_every=10**8)
+    assert run.stats.interrupted
+    assert run.history.step.tolist() == [0]
     assert f"loss {run.history.loss[-1]:.6g} at step 0)" in repr(run)
 
 

@@ -347,7 +347,7 @@ def test_nothing_is_left_of_a_run(ending, caplog):
 @pytest.mark.parametrize("arguments", [{"folder": "taken"}, {"evaluate_every": 0}, {"problem": "cannot be sent"}])
 def test_a_run_that_does_not_begin_leaves_nothing(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "data").mkdir(parents=True)
     problem = Faulty()
     if "problem" in arguments:
         problem.lock, arguments = threading.Lock(), {"folder": "new"}

@@ -15,7 +15,8 @@ import pytest
 
 import nowait as nw
 from faulty import Faulty, train_until
-from nowait.engines.processes import pool
+from forked_zygotes import children
+from nowait.engines.processes import local, pool
 from nowait.engines.processes.platform import portable
 from nowait.engines.processes.pool import start_zygote
 from nowait.engines.processes.spawned import run_worker
@@ -198,3 +199,46 @@ def test_a_problem_that_ends_its_worker_shows_where(capfd):
     _, status = os.waitpid(process, 0)
     assert os.waitstatus_to_exitcode(status) == 3
     assert "lambda: sys.exit(3)" in capfd.readouterr().err
+
+
+# Copies
+
+
+@dataclasses.dataclass
+class NotesParents(Faulty):
+    """Leaves a file for each process that starts workers."""
+
+    folder: str = ""
+
+    def gradient(self, point, sample):
+        Path(self.folder, str(os.getppid())).touch()
+        return super().gradient(point, sample)
+
+
+@pytest.mark.skipif(portable(), reason="there zygotes are not forked")
+def test_runs_inside_the_block_get_copies_of_one_zygote(tmp_path, monkeypatch):
+    launched, launch = [], pool.start_zygote
+    monkeypatch.setattr(pool, "start_zygote", lambda *some, **more: launched.append(some) or launch(*some, **more))
+    problem = NotesParents(folder=str(tmp_path))
+    with local.shared_zygote(problem, 2):
+        for _ in range(2):
+            nw.train(problem, ASYNCHRONOUS, workers=2, steps=10, progress=False)
+        assert len(launched) == 1
+    assert len(os.listdir(tmp_path)) == 2, "each run has a zygote of its own"
+    assert children() == []
+
+
+def test_runs_with_other_settings_get_zygotes_of_their_own():
+    with local.shared_zygote(Faulty(), 1):
+        run = nw.train(Faulty(), ASYNCHRONOUS, workers=os.cpu_count() + 1, steps=10, progress=False)
+    assert run.stats.steps == 10
+
+
+@pytest.mark.skipif(portable(), reason="there zygotes are not forked")
+def test_a_shared_zygote_that_was_killed_is_replaced_by_new_ones():
+    with local.shared_zygote(Faulty(), 2):
+        for child in children():
+            os.kill(child, signal.SIGKILL)
+            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        run = nw.train(Faulty(), ASYNCHRONOUS, workers=2, steps=10, progress=False)
+    assert run.stats.steps == 10

@@ -43,8 +43,12 @@ class Browser:
 
     def open(self, path):
         """Load a file and wait until it is loaded."""
+        self.open_url(path.resolve().as_uri())
+
+    def open_url(self, url):
+        """Load an address and wait until it is loaded."""
         self.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=url)
         if not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._until(lambda got: got.get("method") == "Page.loadEventFired")
 
@@ -80,11 +84,28 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", **place)
         return place
 
-    def click(self, selector):
-        """Click on an element with the mouse."""
+    def click(self, selector, modifiers=0, count=1):
+        """Click on an element with the mouse; modifiers: 1 is Alt, 8 is Shift."""
         place = self.point_at(selector)
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+        for number in range(1, count + 1):
+            for kind in ("mousePressed", "mouseReleased"):
+                self.call(
+                    "Input.dispatchMouseEvent",
+                    type=kind,
+                    button="left",
+                    clickCount=number,
+                    modifiers=modifiers,
+                    **place,
+                )
+
+    def drag(self, selector, start, end):
+        """Drag the mouse across an element, from one part of its width to another."""
+        place = self.point_at(selector, across=start)
+        width = self.ask(f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().width")
+        there = place | {"x": place["x"] + (end - start) * width}
+        self.call("Input.dispatchMouseEvent", type="mousePressed", button="left", clickCount=1, **place)
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", button="left", buttons=1, **there)
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", button="left", clickCount=1, **there)
 
     def press(self, key):
         """Press a key."""
@@ -96,6 +117,13 @@ class Browser:
         self.ask(
             f"(() => {{ const box = document.querySelector({json.dumps(selector)}); box.value = {json.dumps(value)};"
             " box.dispatchEvent(new Event('change', {bubbles: true})) })()"
+        )
+
+    def enter(self, selector, value):
+        """Set the value of an input element."""
+        self.ask(
+            f"(() => {{ const box = document.querySelector({json.dumps(selector)}); box.value = {json.dumps(value)};"
+            " box.dispatchEvent(new Event('input', {bubbles: true})) })()"
         )
 
     def screenshot(self, path, whole=True):

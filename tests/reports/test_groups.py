@@ -18,35 +18,35 @@ def a_run(problem=PROBLEM, method=METHOD, speeds=SPEEDS, **options):
 
 def test_runs_that_differ_in_their_seed_are_one_group_whatever_their_folders_are_called():
     groups = grouped([("x-0", a_run(seed=0)), ("x-1", a_run(seed=1)), ("other", a_run(seed=2))])
-    assert {name: len(runs) for name, runs in groups.items()} == {"AsynchronousSGD": 3}
+    assert {name: len(runs) for name, runs in groups.items()} == {"Asynchronous SGD": 3}
 
 
 @pytest.mark.parametrize(
     ("other", "names"),
     [
-        ({"method": nw.MinibatchSGD(nw.Constant(0.1))}, ["AsynchronousSGD", "MinibatchSGD"]),
+        ({"method": nw.MinibatchSGD(nw.Constant(0.1))}, ["Asynchronous SGD", "Minibatch SGD"]),
         (
             {"method": nw.AsynchronousSGD(nw.Constant(0.100001))},
-            ["AsynchronousSGD, gamma 0.1", "AsynchronousSGD, gamma 0.100001"],
+            ["stepsize 0.1", "stepsize 0.100001"],
         ),
         (
             {"method": nw.AsynchronousSGD(nw.DelayAdaptive(0.1))},
-            ["AsynchronousSGD, stepsize Constant", "AsynchronousSGD, stepsize DelayAdaptive"],
+            ["constant stepsize", "delay adaptive stepsize"],
         ),
         (
             {"update": nw.Momentum(0.5)},
-            ["AsynchronousSGD, update Sgd", "AsynchronousSGD, update Momentum"],
+            ["update Sgd", "update Momentum"],
         ),
         (
             {"output": nw.UniformAverage()},
-            ["AsynchronousSGD, output LastIterate", "AsynchronousSGD, output UniformAverage"],
+            ["output LastIterate", "output UniformAverage"],
         ),
         (
             {"speeds": nw.speeds.Exponential(1.0, workers=2)},
-            ["AsynchronousSGD, speeds Fixed", "AsynchronousSGD, speeds Exponential"],
+            ["speeds Fixed", "speeds Exponential"],
         ),
-        ({"steps": 30}, ["AsynchronousSGD, budget.steps 20", "AsynchronousSGD, budget.steps 30"]),
-        ({"labels": {"trick": True}}, ["AsynchronousSGD, labels.trick none", "AsynchronousSGD, labels.trick yes"]),
+        ({"steps": 30}, ["budget.steps 20", "budget.steps 30"]),
+        ({"labels": {"trick": True}}, ["labels.trick none", "labels.trick yes"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
@@ -58,7 +58,7 @@ def test_runs_that_differ_in_anything_else_are_groups_named_by_it(other, names):
 def test_runs_on_different_problems_get_no_common_median():
     other = nw.problems.NoisyQuadratic(dimension=5)
     names = list(grouped([("x-seed-0", a_run()), ("x-seed-1", a_run(other, seed=1))]))
-    assert [name.partition("(")[2][:11] for name in names] == ["dimension=4", "dimension=5"]
+    assert names == ["Noisy quadratic, dimension 4", "Noisy quadratic, dimension 5"]
 
 
 def test_speeds_of_many_workers_are_compared_by_their_values():
@@ -89,4 +89,16 @@ def test_no_more_is_named_than_tells_groups_apart():
         {"method": "A", "problem": "q", "seed count": "2"},
         {"method": "B", "problem": "q", "seed count": "3"},
     ]
-    assert group_names(configs) == ["A, problem p", "A, problem q", "B"]
+    assert group_names(configs) == ["A, p", "A, q", "B"]
+
+
+def test_where_a_run_was_made_does_not_make_another_group():
+    other = a_run(seed=1)
+    elsewhere = dataclasses.replace(other, config=other.config | {"environment": {"machine": {"host": "elsewhere"}}})
+    assert list(grouped([("a", a_run()), ("b", elsewhere)])) == ["Asynchronous SGD"]
+
+
+def test_numbers_in_names_have_no_more_digits_than_tell_them_apart():
+    sizes = [0.1 / 3, 0.1 / 3 + 1e-5, 0.2]
+    runs = [(str(size), a_run(method=nw.AsynchronousSGD(nw.Constant(size)))) for size in sizes]
+    assert list(grouped(runs)) == ["stepsize 0.03333", "stepsize 0.03334", "stepsize 0.2"]

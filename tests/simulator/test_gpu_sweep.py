@@ -242,8 +242,8 @@ def test_the_command_says_it_in_one_sentence(tmp_path, monkeypatch, no_interpret
     (tmp_path / "data").write_text("1 1:0.5\n-1 2:1.0\n")
     options = ["--problem", str(tmp_path / "data"), "--folder", str(tmp_path / "sweep"), "--device", "cuda"]
     result = CliRunner().invoke(app, ["sweep", *options])
-    assert result.exit_code == 1
-    assert "device='cuda' needs PyTorch" in str(result.exception or result.output)
+    assert result.exit_code == 2
+    assert "device='cuda' needs PyTorch" in result.stderr
 
 
 @pytest.fixture

@@ -11,9 +11,13 @@ from typer.testing import CliRunner
 import nowait as nw
 from nowait.cli import app
 from nowait.studies import bias
-from nowait.studies.certify import Certificate, CertifiedRow
+from nowait.studies.certified import CertifiedRow
+from nowait.studies.certify import HARD, Certificate, MutantRow
+from nowait.studies.hard_instances import ORDERS, hard_instances, stepsize_sum
+from nowait.studies.mutants import MUTANTS
 from nowait.studies.patterns import PATTERNS
 from nowait.theory import LemmaCheck
+from nowait.theory.lemmas import Replayed
 from nowait.theory.theorems import THEOREMS
 
 RUNNER = CliRunner()
@@ -22,13 +26,20 @@ certify_module = importlib.import_module("nowait.studies.certify")
 
 @pytest.fixture(scope="module")
 def certificate():
-    return nw.certify(steps=300, seeds=4, workers=4, progress=False)
+    return nw.certify(steps=300, seeds=3, workers=4, progress=False)
+
+
+@pytest.fixture(scope="module")
+def with_mistakes():
+    """The short form of ``nowait certify --mutants``: the hard instances only."""
+    return nw.certify(patterns=[HARD], steps=600, seeds=3, workers=4, mutants=True, progress=False)
 
 
 def test_every_theorem_holds_under_every_pattern(certificate):
     assert {row.setting for row in certificate.rows} == set(THEOREMS)
-    assert {row.pattern for row in certificate.rows} == set(PATTERNS)
-    assert {row.verdict for row in certificate.rows} == {"holds"}
+    assert {row.pattern for row in certificate.rows} == set(PATTERNS) | set(ORDERS)
+    assert {row.verdict for row in certificate.rows} <= {"holds", "open"}
+    assert sum(row.verdict == "open" for row in certificate.rows) <= 2, "noisy rows with few seeds"
     assert not any(row.lemmas_broken for row in certificate.rows)
     assert certificate.holds
 
@@ -36,8 +47,9 @@ def test_every_theorem_holds_under_every_pattern(certificate):
 def test_every_row_has_an_error_in_its_interval_below_its_guarantee(certificate):
     for row in certificate.rows:
         assert 0 <= row.low <= row.mean <= row.high
-        assert row.mean < row.sharpened <= row.guarantee
-        assert row.ratio == row.mean / row.guarantee
+        assert row.mean < row.given_delays * (1 + 1e-9) <= row.sharpened * (1 + 1e-9)
+        assert row.sharpened <= row.guarantee
+        assert row.ratio == row.given_delays / row.mean
 
 
 def test_the_patterns_have_the_delays_they_are_named_for(certificate):
@@ -45,6 +57,51 @@ def test_the_patterns_have_the_delays_they_are_named_for(certificate):
     assert longest["equal"] == 4
     assert longest["straggler"] > 200
     assert min(longest["pareto"], longest["time-varying"], longest["adversarial"]) > 20
+
+
+def test_the_hard_instances_come_close_to_their_bounds(with_mistakes):
+    close = {(row.theorem[8:], row.problem, row.pattern): row.ratio for row in with_mistakes.rows}
+    assert close["3.1", "Huber", "alternating"] < 1.1
+    assert close["3.1", "Huber", "slow, then alone"] < 1.1
+    assert max(close["2", "linear", "alternating"], close["3.3", "linear", "alternating"]) < 1.8
+    assert close["4", "one alone", "alone"] < 2.0
+    assert close["3.2", "curved", "alternating"] < 5
+    assert close["1", "coin", "alternating"] < 4
+
+
+@pytest.mark.parametrize("mutant", [mutant.name for mutant in MUTANTS])
+def test_every_planted_mistake_is_found(with_mistakes, mutant):
+    found = next(row for row in with_mistakes.mutants if row.mutant == mutant)
+    assert found.is_caught
+    assert set(found.found.values()) <= {"bound", "checks", "missed", "–"}
+
+
+def test_mistakes_are_found_by_bounds_alone(with_mistakes):
+    by_bound = {row.mutant: row.count("bound") for row in with_mistakes.mutants}
+    assert by_bound["stepsizes × 1e-9"] >= 4, "a method that never moves"
+    assert by_bound["x_0 as the answer"] >= 3
+    assert by_bound["equal weights"] >= 1
+    assert by_bound["sign of the exponent"] >= 1
+
+
+def test_a_mistake_that_no_row_finds_fails_the_certificate():
+    missed = MutantRow("subtle", {"3.1 Huber, alternating": "missed", "1 coin, alternating": "–"})
+    assert not missed.is_caught
+    assert not Certificate([], [], 4, 100, 2, [missed]).holds
+
+
+def test_a_method_that_never_moves_fails_most_rows(certificate):
+    assert sum(row.could_fail for row in certificate.rows) > 0.4 * len(certificate.rows)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_sum_of_the_stepsizes_of_an_order_is_that_of_its_run(order):
+    arrivals = ORDERS[order](4, 100)
+    hard = hard_instances("convex", 4, 100)[0]
+    rule = nw.DelayAdaptive(0.1)
+    run = nw.simulate(hard.problem, nw.AsynchronousSGD(rule), nw.speeds.Adversary(arrivals, workers=4), steps=100)
+    again = Replayed(run.trace, hard.problem).order
+    assert stepsize_sum(arrivals, 4, 0.1) == pytest.approx(again.of_points(again.final_stepsizes(rule)).sum())
 
 
 def test_delays_that_depend_on_the_data_bias_what_looks_at_delays():
@@ -56,7 +113,9 @@ def test_delays_that_depend_on_the_data_bias_what_looks_at_delays():
 
 
 def a_row(mean, low, high, bound, lemmas=()):
-    return CertifiedRow("Theorem 1", "convex", "p", "equal", 4, mean, low, high, 2 * bound, bound, lemmas)
+    return CertifiedRow(
+        "Theorem 1", "convex", "p", "equal", 4, mean, low, high, 3 * bound, 2 * bound, bound, 5.0, lemmas
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +159,7 @@ def test_a_violated_guarantee_ends_in_a_status_that_is_not_zero(monkeypatch):
 
 
 def test_a_broken_lemma_ends_in_a_status_that_is_not_zero(monkeypatch):
-    monkeypatch.setattr(certify_module, "check_lemmas", lambda *_, **__: [LemmaCheck("Lemma 1", 1.0, False)])
+    monkeypatch.setattr(Replayed, "checks", lambda *_, **__: [LemmaCheck("Lemma 1", 1.0, False)])
     result = RUNNER.invoke(app, [*SMALL, "--json"])
     assert result.exit_code == 1
     found = json.loads(result.output)
@@ -120,13 +179,13 @@ def test_json_has_the_rows():
     ("options", "message"),
     [
         ({"settings": ["odd"]}, "there is no setting 'odd': choose among convex-lipschitz"),
-        ({"patterns": ["odd"]}, "there is no pattern 'odd': choose among equal, straggler"),
+        ({"patterns": ["odd"]}, "there is no pattern 'odd': choose among hard, equal, straggler"),
         ({"settings": []}, "settings is empty"),
         ({"settings": "convex"}, "settings must be a list of names, got 'convex'"),
         ({"settings": 3}, "settings must be a list of names, got 3"),
         ({"workers": 1}, "workers must be an integer of at least 2"),
         ({"seeds": 1}, "seeds must be an integer of at least 2"),
-        ({"steps": 3}, "needs K ≥ M, got steps=3 for workers=8"),
+        ({"steps": 3}, "needs K ≥ M, got steps=3 for workers=4"),
     ],
     ids=str,
 )
@@ -137,4 +196,14 @@ def test_wrong_options_are_refused(options, message):
 
 def test_a_figure_of_an_unknown_kind_is_refused_before_the_work(tmp_path):
     result = RUNNER.invoke(app, ["certify", "--figure", str(tmp_path / "figure.xyz")])
-    assert "--figure must end in .png, .pdf, .svg" in str(result.exception)
+    assert result.exit_code == 2
+    assert "--figure must end in .png, .pdf, .svg" in result.stderr
+
+
+def test_the_command_counts_which_rows_find_planted_mistakes():
+    options = ["--setting", "convex", "--pattern", "hard", "--steps", "200", "--seeds", "2", "--mutants"]
+    result = RUNNER.invoke(app, ["certify", *options], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    assert "Planted mistakes: how many rows find them" in result.output
+    assert "stepsizes × 1e-9" in result.output
+    assert max(map(len, result.output.splitlines())) <= 80

@@ -16,6 +16,7 @@ import nowait as nw
 from nowait.cli import app
 from nowait.studies import longest_delay
 from nowait.studies.sources import Source
+from nowait.theory.lemmas import Replayed
 
 PROBLEM = nw.problems.LeastSquares.random(samples=60, dimension=4, noise=0.01, seed=0)
 QUADRATIC = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1)
@@ -153,14 +154,14 @@ def test_ctrl_c_at_any_moment_ends_the_work(work, short_studies):
 def test_ctrl_c_in_the_compilers_callbacks_is_not_lost(monkeypatch):
     """Python drops exceptions that a signal handler raises there."""
     press = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))
-    module = sys.modules["nowait.studies.certify"]
-    original = module._interval
+    module = sys.modules["nowait.studies.certified"]
+    original = module.interval
 
     def interval(errors):
         press()
         return original(errors)
 
-    monkeypatch.setattr(module, "_interval", interval)
+    monkeypatch.setattr(module, "interval", interval)
     with pytest.raises(KeyboardInterrupt):
         certify()
 
@@ -189,8 +190,11 @@ def test_an_interrupted_race_has_what_was_run():
     assert race.interrupted
     assert list(race.runs) == ["first"]
     assert race.findings[0] == "Interrupted: not every method had its time."
-    steps, last = race.runs["first"][0].stats.steps, int(race.runs["first"][0].history.step[-1])
-    assert race.findings[1] == f"first was stopped after {steps} steps; its last loss was evaluated at step {last}."
+    (run,) = race.runs["first"]
+    assert run.history.step[-1] == run.stats.steps
+    assert (
+        race.findings[1] == f"first was stopped after {run.stats.steps} steps, at a loss of {run.history.loss[-1]:.4g}."
+    )
 
 
 def a_run_that_sigterm_ended():
@@ -212,7 +216,7 @@ def test_a_race_of_real_workers_stops_when_one_of_its_runs_was_interrupted(monke
 @pytest.mark.parametrize("study", [nw.race, nw.plan])
 def test_a_probe_that_was_interrupted_ends_the_study(study, monkeypatch):
     monkeypatch.setattr("nowait.studies.sources.train", lambda *_, **__: a_run_that_sigterm_ended())
-    with pytest.raises(nw.Interrupted, match="SIGTERM ended the run after 30 steps"):
+    with pytest.raises(nw.Interrupted, match="SIGTERM ended the probe"):
         study(QUADRATIC, workers=2, probe_seconds=0.1)
 
 
@@ -222,16 +226,15 @@ RUNNER = CliRunner()
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
 @pytest.mark.parametrize("place", [1, 3, 6, 9])
 def test_an_interrupted_certificate_is_none(name, status, place, monkeypatch, short_studies):
-    module = sys.modules["nowait.studies.certify"]
-    original, calls = module.check_lemmas, []
+    original, calls = Replayed.checks, []
 
-    def check_lemmas(*arguments, **options):
+    def checks(*arguments, **options):
         calls.append(1)
         if len(calls) == place:
             signal.raise_signal(signal.Signals[name])
         return original(*arguments, **options)
 
-    monkeypatch.setattr(module, "check_lemmas", check_lemmas)
+    monkeypatch.setattr(Replayed, "checks", checks)
     options = ["--setting", "convex", "--steps", "30", "--seeds", "2", "--pattern", "straggler", "--pattern", "equal"]
     result = RUNNER.invoke(app, ["certify", *options, "--json"])
     pressed = len(calls) >= place

@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 import nowait as nw
 from nowait.cli import app
+from nowait.recording.until import until
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.candidates import candidates, smaller_groups
 from nowait.studies.sources import Source
-from nowait.studies.target import first_at, until
+from nowait.studies.target import first_at
 
 RUNNER = CliRunner()
 QUIET = nw.problems.NoisyQuadratic(dimension=20, sigma=0.0, mu=0.01)

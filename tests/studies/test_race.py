@@ -7,9 +7,10 @@ import pytest
 
 import nowait as nw
 from names import plain
+from nowait.engines.progress import title_or
 from nowait.studies import tuner as tuners
 from nowait.studies.entrants import ADAPTIVE, CONSTANT, MINIBATCH, the_papers_three
-from nowait.studies.findings import findings, rows_of
+from nowait.studies.findings import RaceRow, findings, rows_of, why_not_as_predicted
 from nowait.studies.race import folder_names
 from nowait.studies.race_folder import save_race
 from nowait.studies.race_setup import RaceSetup, unused_seed
@@ -50,6 +51,59 @@ def test_the_speedup_is_predicted_and_measured(a_race):
         assert row.seconds_to_first < minibatch.seconds_to_first
 
 
+def row(**changes):
+    usual = dict.fromkeys(RaceRow.__dataclass_fields__, 1.0)
+    return RaceRow(**usual | {"method": "Minibatch SGD", "steps": 20.0, "gradients": 200.0, "seconds": 10.0} | changes)
+
+
+def best(measured, gradients=2_000.0):
+    method = {"method": "Asynchronous SGD", "gradients": gradients, "predicted": 10.0, "measured": measured}
+    return row(**method, seconds_to_first=10.0 / measured)
+
+
+def test_a_speedup_as_predicted_needs_no_explanation():
+    for measured in (7.0, 10.0, 15.0):
+        assert why_not_as_predicted(row(), best(measured)) == []
+    assert why_not_as_predicted(row(), row(predicted=None, measured=2.0)) == []
+    assert why_not_as_predicted(row(), row(predicted=2.0, measured=None)) == []
+
+
+def test_a_baseline_with_few_steps_explains_another_speedup():
+    (sentence,) = why_not_as_predicted(row(steps=3.0), best(4.0))
+    assert sentence.startswith("The measured speedup is 0.4 times the predicted one: Minibatch SGD made only 3 steps")
+
+
+def test_so_do_workers_that_were_slower_in_the_race():
+    (sentence,) = why_not_as_predicted(row(), best(4.0, gradients=800.0))
+    assert "Asynchronous SGD had 4 times as many gradients per second as Minibatch SGD" in sentence
+
+
+def test_and_a_method_that_needs_more_gradients_for_the_same_loss():
+    (sentence,) = why_not_as_predicted(row(), best(5.0))
+    assert sentence.endswith("for the same loss Asynchronous SGD took 400 gradients, Minibatch SGD 200.")
+
+
+def test_a_run_has_the_place_of_its_method_and_of_its_seed_as_its_title(monkeypatch):
+    titles, made = [], RaceSetup.run
+
+    def run(*arguments):
+        titles.append(title_or("none"))
+        return made(*arguments)
+
+    monkeypatch.setattr(RaceSetup, "run", run)
+    methods = {"one": nw.AsynchronousSGD(nw.Constant(0.1)), "two": nw.MinibatchSGD(nw.Constant(0.1))}
+    options = {"engine": "simulate", "speeds": UNEQUAL, "gradients": 20, "progress": False}
+    nw.race(PROBLEM, methods, seeds=2, **options)
+    nw.race(PROBLEM, {"one": methods["one"]}, **options)
+    assert titles == [
+        "Race, 1 of 2: one, seed 1 of 2",
+        "Race, 1 of 2: one, seed 2 of 2",
+        "Race, 2 of 2: two, seed 1 of 2",
+        "Race, 2 of 2: two, seed 2 of 2",
+        "Race, 1 of 1: one",
+    ]
+
+
 def test_every_stage_is_told_with_grid_and_winner(a_race):
     found, said = a_race
     assert "4 workers, 1 to 15 s per gradient" in said[0]
@@ -61,9 +115,10 @@ def test_every_stage_is_told_with_grid_and_winner(a_race):
 
 def test_the_findings_name_steps_speedup_and_gradients(a_race):
     found, _ = a_race
-    first, second, third = found.findings[:3]
+    first, second, why, third = found.findings[:4]
     assert "of virtual time Minibatch SGD made" in first
     assert "times as fast (s_max/HM of the workers' speeds predicts" in second
+    assert why.startswith("The measured speedup is 0.68 times the predicted one: for the same loss Asynchronous SGD")
     assert "After the same" in third
 
 

@@ -35,7 +35,7 @@ def test_updates_are_parsed_with_their_options():
         ("", "there is no update ''"),
         ("sgd,sgd", "--update has one of them twice"),
         ("adam:scale=rate", "scale must be one of"),
-        ("muon:rest=adam", "muon has no parameter 'rest'; it has beta"),
+        ("muon:rest=adam", "muon has no parameter 'rest'; did you mean 'rest_stepsize'?"),
         ("sgd:beta=1", "sgd has no parameter 'beta'; it has scale"),
         ("adam:beta1", "'beta1' is not a parameter: write name=value"),
         ("momentum:beta=2", "beta must be at least 0 and below 1"),
@@ -124,7 +124,7 @@ def test_the_command_prints_json_and_reads_its_options_from_a_file(mine, tmp_pat
         (["--schedule", "step"], "--schedule must be one of constant, linear, cosine"),
         (["--start", "muon=1"], "start has a stepsize for 'muon'"),
         (["--update", "muon"], "muon is for matrices"),
-        (["--problem-that-is-not-there"], "No such option"),
+        (["--problem-that-is-not-there"], "there is no option --problem-that-is-not-there"),
     ],
 )
 def test_wrong_options_of_the_command_end_it_with_status_2_before_any_work(options, words, mine, tmp_path):

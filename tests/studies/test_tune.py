@@ -208,4 +208,5 @@ def test_the_command_prints_json_and_its_exit_status_says_if_every_trial_diverge
 )
 def test_wrong_options_of_the_command_are_errors(options, words):
     result = RUNNER.invoke(app, options)
-    assert words in str(result.exception)
+    assert result.exit_code == 2
+    assert words in result.stderr

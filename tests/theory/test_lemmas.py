@@ -28,7 +28,7 @@ def broken(trace, stepsize, seed=1):
 @pytest.mark.parametrize("stepsize", [nw.DelayAdaptive(0.3), nw.Constant(0.1), nw.DelayAdaptive(0.2, cut=2.0)], ids=str)
 def test_the_lemmas_hold_under_every_pattern(pattern, stepsize):
     run = a_run(PATTERNS[pattern](5), stepsize)
-    assert len(check_lemmas(run.trace, stepsize, PROBLEM, seed=1)) == 3
+    assert len(check_lemmas(run.trace, stepsize, PROBLEM, seed=1)) == 4
     assert broken(run.trace, stepsize) == []
 
 
@@ -44,6 +44,7 @@ def test_the_sum_is_not_known_for_other_rules():
     run = a_run(nw.speeds.Fixed([1, 2, 9]), stepsize)
     assert [check.lemma for check in check_lemmas(run.trace, stepsize, PROBLEM, seed=1)] == [
         "delay identity",
+        "stepsizes",
         "Lemma 1",
     ]
 
@@ -60,11 +61,39 @@ def test_a_wrong_delay_breaks_the_identity():
     assert broken(tampered(trace, "delay", 50, 1), stepsize) == ["delay identity"]
 
 
+def test_stepsizes_of_another_rule_are_found_out():
+    trace = a_run(nw.speeds.Fixed([1, 2, 9]), nw.DelayAdaptive(0.1)).trace
+    assert broken(trace, nw.DelayAdaptive(0.1)) == []
+    assert broken(trace, nw.DelayAdaptive(0.1, cut=4.0)) == ["stepsizes"]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        nw.StepsizeWeightedAverage(),
+        nw.UniformAverage(),
+        nw.StronglyConvexAverage(0.2),
+        nw.RandomIterate(),
+        nw.LastIterate(),
+    ],
+    ids=str,
+)
+def test_the_answer_of_the_output_rule_is_recomputed(output):
+    stepsize = nw.DelayAdaptive(0.2)
+    run = nw.simulate(
+        PROBLEM, nw.AsynchronousSGD(stepsize), nw.speeds.Fixed([1, 2, 9]), steps=100, seed=1, output=output
+    )
+    known = {"seed": 1, "output": output}
+    assert all(check.holds for check in check_lemmas(run.trace, stepsize, PROBLEM, params=run.params, **known))
+    wrong = check_lemmas(run.trace, stepsize, PROBLEM, params=run.params * 1.01, **known)
+    assert [check.lemma for check in wrong if not check.holds] == ["output"]
+
+
 @pytest.mark.parametrize("place", [0, 100, 198])
 def test_a_wrong_stepsize_is_not_the_run(place):
     stepsize = nw.Constant(0.1)
     trace = a_run(nw.speeds.Fixed([1, 2, 9]), stepsize).trace
-    assert broken(tampered(trace, "stepsize", place, 0.05), stepsize) == ["Lemma 1"]
+    assert broken(tampered(trace, "stepsize", place, 0.05), stepsize) == ["stepsizes", "Lemma 1"]
 
 
 def test_another_seed_is_not_the_run():

@@ -282,7 +282,9 @@ def test_the_traceback_of_an_error_is_shown_once_and_then_counted():
 def test_the_same_error_before_any_gradient_fails_the_run_soon():
     workforce = begun()
     for worker in (0, 1):
-        assert Fail not in kinds(workforce.handle(Raised(worker, "E at x:1", "text", any_gradient=False), 0.0))
+        warn, *others = workforce.handle(Raised(worker, "E at x:1", "text", any_gradient=False), 0.0)
+        assert warn.message == f"worker {worker} raised E at x:1 before the first gradient, and tries again"
+        assert Fail not in kinds(others)
     [fail] = workforce.handle(Raised(0, "E at x:1", "text", any_gradient=False), 0.0)
     assert fail.message == "worker 0 raised, not for the first time:\ntext"
 
@@ -353,3 +355,17 @@ def test_if_all_workers_are_removed_the_run_stops():
     for worker in (0, 1):
         workforce.request_leave(worker)
     assert workforce.handle(Requested(), 0.0)[-1] == Stop("every worker was removed")
+
+
+def test_the_live_view_learns_who_computes_since_when_and_who_is_absent():
+    workforce = Workforce(wanted=range(3))
+    workforce.handle(Opened(HOME, 2), 0.0)
+    workforce.begin(range(3))
+    workforce.states[0].ticket, workforce.states[0].sent = (1, 0, 0, 0, 0.0), 2.0
+    views = {view.worker: view for view in workforce.views(5.0, jobs_of=lambda worker: 1)}
+    assert sorted(views) == [0, 1, 2], "the evaluator is no worker"
+    assert views[0].computing == views[0].slowness == 3.0
+    assert not views[0].idle
+    assert views[1].idle
+    assert not views[2].present
+    assert views[2].state == "waits for room"

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from nowait.core import Arrival, Method, Server
 from nowait.engines.cluster import RayCluster
-from nowait.recording import Callback, Run
+from nowait.recording import Callback, Interrupted, Run
 
 logger = logging.getLogger("nowait")
 
@@ -59,7 +59,9 @@ def check_measurable(engine: Any) -> None:
 def choose_batch_sizes(sizes: Any, run: Callable[[Measurement], Run]) -> None:
     """Choose the sizes of a problem by a short run that ``run(measurement)`` makes."""
     measurement = Measurement()
-    if run(measurement).stats.interrupted:
-        raise KeyboardInterrupt("a signal came while the workers were measured")
+    measured = run(measurement)
+    if measured.stats.interrupted:
+        signal = Interrupted.of(measured).signal
+        raise Interrupted(signal, f"{signal} came while the workers were measured")
     chosen = sizes.choose(measurement.typical())
     logger.info('batch_size="auto" chose %s', chosen)

@@ -18,6 +18,7 @@ from nowait.core.types import Vector
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.session import Parts
 from nowait.recording import TraceRecorder, checked_callbacks, describe
+from nowait.recording.environment import environment
 from nowait.recording.files import read_tensors
 from nowait.recording.journal import KEPT
 
@@ -102,6 +103,7 @@ def make_parts(
             "output": describe(output),
             "budget": describe(budget),
             "seed": seed,
+            "environment": environment(),
         },
     )
 

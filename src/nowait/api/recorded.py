@@ -18,6 +18,7 @@ from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster
 from nowait.engines.elsewhere import Elsewhere
 from nowait.recording.best import checked_keep_best
+from nowait.recording.errors import NotARunError
 from nowait.recording.monitor import Monitor
 from nowait.recording.run import read_config as read_sealed_config
 
@@ -34,7 +35,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the entries of ``config.json`` in a run's folder."""
     path = folder / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} is not the folder of a run: it has no config.json")
+        raise NotARunError(f"{folder} is not the folder of a run: it has no config.json")
     if path.stat().st_size > LARGEST_FILE:
         raise ValueError(f"config.json in {folder} has more than {LARGEST_FILE >> 20} MiB: nw.train did not write it")
     return read_sealed_config(folder)

@@ -31,13 +31,15 @@ def replay(
 ) -> Run:
     """Run the events of a trace again, with gradients recomputed: the iterates are the same, bit for bit.
 
-    Problem, method, seed, update and initial params must be those of the run. A trace of others is refused at the
-    first row where a ticket, a delay, an outcome, a stepsize or a gradient's norm differs. ``output`` may be another
-    rule: it computes another answer from the same iterates. Vectors are rounded as they were for sending: the trace
-    says how. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
+    Problem, method, seed, update and initial params must be those of the run. A trace of others is refused at the first
+    row where a ticket, a delay, an outcome, a stepsize or a gradient's norm differs. ``output`` may be another rule: it
+    computes another answer from the same iterates. Vectors are rounded as they were for sending: the trace says how.
+    ``evaluate_every``, ``callbacks`` and ``progress`` are those of ``nw.simulate``. Ctrl-C and SIGTERM raise
+    ``nw.Interrupted``.
 
     >>> import nowait as nw
-    >>> problem, method = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1), nw.AsynchronousSGD(nw.Constant(0.1))
+    >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
+    >>> method = nw.AsynchronousSGD(nw.Constant(0.1))
     >>> run = nw.simulate(problem, method, nw.speeds.Exponential(1.0, workers=4), steps=100)
     >>> bool((nw.replay(run.trace, problem, method).params == run.params).all())
     True

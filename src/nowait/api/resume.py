@@ -54,7 +54,8 @@ def resume(
 
     Method, update, output and speeds are rebuilt from ``config.json``; parts that are not of this library have to be
     passed again, and so has the problem, which is compared with the one of the run. A run that a signal ended can be
-    resumed too. It continues on the engine it had, unless ``engine`` names another one; a cluster that was joined by
+    resumed too. Callbacks are not recorded either: pass ``callbacks`` again. ``progress`` None shows a live view on a
+    terminal. The run continues on the engine it had, unless ``engine`` names another one; a cluster that was joined by
     ``host:port`` and ``nw.Listen`` have to be named again. No code that the folder names is run. ``server_threads`` and
     ``metrics_port`` are not recorded.
     Gradients after the checkpoint are computed again, those that were in flight or held by the method are lost, and

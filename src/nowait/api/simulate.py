@@ -43,9 +43,11 @@ def simulate(
 
     The run ends at whichever of ``steps``, ``gradients``, ``seconds`` (virtual), ``target_loss`` and ``target`` comes
     first; ``target={"accuracy": 0.9}`` names metrics, see ``nw.train``. The loss is evaluated before the first step,
-    every ``evaluate_every`` steps, at multiples of ``evaluate_seconds`` (virtual) and at the end; None
-    for both spreads about a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called
-    after every step, or ``nw.Callback`` objects. ``faults`` makes workers leave and join. ``initial`` is a vector; for
+    every ``evaluate_every`` steps, at multiples of ``evaluate_seconds`` (virtual) and at the end; None for both spreads
+    about a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
+    ``nw.Callback`` objects. ``update`` is the step that the server makes, plain SGD by default; ``output`` says which
+    combination of the iterates is ``run.params``, the last one by default. ``seed`` determines samples and random
+    durations: runs with the same seed are equal. ``faults`` makes workers leave and join. ``initial`` is a vector; for
     a ``TorchProblem`` also a state dict, a model or a ``.safetensors`` file. ``progress`` None shows a bar on a
     terminal.
 
@@ -61,7 +63,8 @@ def simulate(
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
-    >>> run = nw.simulate(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), nw.speeds.Fixed([1, 1, 10]), steps=210)
+    >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
+    >>> run = nw.simulate(problem, method, nw.speeds.Fixed([1, 1, 10]), steps=210)
     >>> run.stats.seconds
     100.0
     >>> run.stats.work_share.round(2).tolist()

@@ -69,7 +69,8 @@ def sweep(
     rows and methods that do not read gradients. It has the same arrivals and samples; losses agree with those of the
     CPU up to rounding. Anything that the GPU does not support is an error.
 
-    ``update``, ``output`` and ``initial`` are those of ``nw.simulate``; with an update or an output rule the runs are
+    ``update``, ``output``, ``initial`` and ``faults`` are those of ``nw.simulate``. ``progress`` None shows a bar on a
+    terminal. With an update or an output rule the runs are
     made one by one. With an output rule, stepsizes are compared by the loss of its answer (``answers``), else by the
     last loss.
 
@@ -79,8 +80,9 @@ def sweep(
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
-    >>> result = nw.sweep(problem, nw.AsynchronousSGD(nw.DelayAdaptive(1.0)), nw.speeds.Exponential(1.0, workers=8),
-    ...                   stepsizes=[0.01, 0.1, 1.0, 10.0], seeds=range(3), steps=2_000)
+    >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(1.0))
+    >>> speeds, sizes = nw.speeds.Exponential(1.0, workers=8), [0.01, 0.1, 1.0, 10.0]
+    >>> result = nw.sweep(problem, method, speeds, stepsizes=sizes, seeds=3, steps=2_000)
     >>> result.best, result.diverged.any(axis=1).tolist()
     (1.0, [False, False, False, True])
     """

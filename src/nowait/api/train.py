@@ -14,17 +14,20 @@ from nowait.api.train_arguments import (
     checked_server_threads,
     checked_slowdown,
     checked_speeds,
+    checked_start,
     checked_workers,
 )
 from nowait.api.training import Training, connected_plan, run_training
 from nowait.api.training_plan import TrainingPlan, wires_of
 from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
+from nowait.dashboard.shared import watch_in_background
 from nowait.engines.budget import Budget
 from nowait.engines.elsewhere import Elsewhere, checked_engine
 from nowait.engines.processes.platform import require_worker_processes
 from nowait.recording import Run
 from nowait.recording.best import checked_keep_best
+from nowait.recording.fresh import fresh_folder
 from nowait.speeds import Speeds
 
 
@@ -47,6 +50,7 @@ def train(
     seed: int = 0,
     slowdown: Mapping[int, float] | None = None,
     speeds: Speeds | None = None,
+    start: str = "immediately",
     replace_hung: bool = False,
     max_failures: int = 5,
     folder: str | Path | None = None,
@@ -59,6 +63,7 @@ def train(
     labels: Mapping[str, Any] | None = None,
     progress: bool | None = None,
     metrics_port: int | str | tuple[str, int] | None = None,
+    watch: bool = False,
 ) -> Run:
     """Train with real worker processes: on this machine, by default one for each core, or on a Ray cluster.
 
@@ -71,10 +76,18 @@ def train(
     ``target={"accuracy": 0.9, "perplexity": ("<=", 20)}`` is reached by an evaluation in which every metric is: at
     least the number, or at most for names that end in "loss", unless a sign is given.
 
+    ``update`` is the step that the server makes, plain SGD by default; ``output`` says which combination of the
+    iterates is ``run.params``, the last one by default. ``evaluate_every`` is a number of steps; None spreads
+    about a hundred evaluations over the budget. ``callbacks`` are functions of ``control``, called after every step, or
+    ``nw.Callback`` objects. ``seed`` determines the samples of every worker.
+
     ``slowdown={0: 100.0}`` makes worker 0 take 100 times as long; ``speeds`` makes workers take at least as long as a
-    speed model says. A worker that dies is replaced under its number, unless it dies more than ``max_failures`` times
-    without delivering a gradient in between. One that takes far longer than before is named in a warning, and
-    replaced with ``replace_hung=True``.
+    speed model says. With ``start="together"`` the clock starts, and workers get their first tickets, when all of them
+    have loaded the problem; by default each starts as soon as it is ready.
+
+    A worker that dies is replaced under its number, unless it dies more than ``max_failures`` times without delivering
+    a gradient in between. One that takes far longer than before is named in a warning, and replaced with
+    ``replace_hung=True``.
 
     Steps on a million params or more use several threads: by default the cores that the workers leave free, at most 8.
     ``server_threads`` sets their number. It changes no result.
@@ -87,11 +100,14 @@ def train(
     the run and returns it; a second one kills it. ``initial`` is a vector; for a ``TorchProblem`` also a state dict, a
     model or a ``.safetensors`` file. ``labels`` are stored in ``config.json``. ``progress`` None shows a live view on a
     terminal. ``metrics_port=9100`` shows the numbers of the run to Prometheus, at http://127.0.0.1:9100/metrics;
-    ``"0.0.0.0:9100"`` also to other machines.
+    ``"0.0.0.0:9100"`` also to other machines. ``watch=True`` opens a page on which you see the run while it runs, and
+    prints its address; ``nw.watch`` does that for any run. Without a ``folder`` the run is then written to a new one,
+    ``runs/train-N``. The page stays until the process ends, and shows all runs of the process that are watched.
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
-    >>> run = nw.train(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), workers=2, steps=500)
+    >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
+    >>> run = nw.train(problem, method, workers=2, steps=500)
     >>> run.stats.steps, run.stats.engine, bool(run.history.loss[-1] < 0.01)
     (500, 'processes', True)
     """
@@ -107,6 +123,7 @@ def train(
         seed=checked_seed(seed),
         slowdown=checked_slowdown(slowdown),
         speeds=checked_speeds(speeds),
+        start=checked_start(start),
         replace_hung=bool(replace_hung),
         max_failures=checks.at_least(0, max_failures, "max_failures", "it counts deaths without a gradient"),
         checkpoint_every=checkpoint_every,
@@ -117,10 +134,14 @@ def train(
         **wires_of(cluster),
     )
     check_slowed_workers(plan.slowdown, plan.most)
+    if watch and folder is None:
+        folder = fresh_folder("runs/train")
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
         raise ValueError("checkpoints are written to a folder: give folder= as well")
     if folder is None and keep_best is not None:
         raise ValueError("keep_best writes best.safetensors to the folder of the run: give folder= as well")
+    if watch and folder is not None:
+        watch_in_background(Path(folder))
     with connected_plan(plan) as ready:
         check_slowed_workers(ready.slowdown, ready.most)
         return run_training(

@@ -12,6 +12,7 @@ from nowait.engines.elsewhere import Elsewhere
 from nowait.engines.listen.options import DEFAULT_WORKERS, Listen
 from nowait.speeds import Adversary, Speeds
 
+IMMEDIATELY, TOGETHER = "immediately", "together"
 LAST_PORT = 65_535
 MOST_WORKERS = 2**22
 """The largest number of process ids that Linux allows."""
@@ -94,6 +95,16 @@ def checked_slowdown(slowdown: Mapping[int, float] | None) -> dict[int, float]:
     return checked
 
 
+def checked_start(start: Any) -> str:
+    """Return when workers start: "immediately", each as soon as it is ready, or "together"."""
+    if start not in (IMMEDIATELY, TOGETHER):
+        raise ValueError(
+            f'start must be "{IMMEDIATELY}", so that each worker starts when it is ready, or "{TOGETHER}", so that all '
+            f"wait for the last one, got {start!r}"
+        )
+    return str(start)
+
+
 def checked_server_threads(threads: Any) -> int | None:
     """Return the number of threads for the server's passes over params; None chooses it."""
     return None if threads is None else checks.at_least(1, threads, "server_threads", "the server's own is one of them")
@@ -115,6 +126,12 @@ def checked_metrics_address(port: Any) -> tuple[str, int] | None:
             f'metrics_port must be a port, such as 9100, or an address, such as "0.0.0.0:9100", got {port!r}'
         )
     return str(host), number
+
+
+def check_slowdown(slowdown: Any, workers: Any, speeds: Speeds | None, cluster: Elsewhere | None) -> None:
+    """Raise if a ``slowdown`` argument is malformed, or names a worker that will not exist."""
+    number = checked_workers(workers, speeds, cluster)
+    check_slowed_workers(checked_slowdown(slowdown), number[1] if isinstance(number, tuple) else number)
 
 
 def check_slowed_workers(slowdown: Mapping[int, float], most: int | None) -> None:

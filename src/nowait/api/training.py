@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from nowait.api.batch_sizes import MOST_SECONDS, Measurement, check_measurable, choose_batch_sizes
 from nowait.api.parts import make_parts, warn_of_split
+from nowait.api.train_arguments import TOGETHER
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Sgd, Update
 from nowait.core.capabilities import Capabilities
@@ -27,7 +28,7 @@ from nowait.engines.processes import launch_zygote
 from nowait.engines.processes import train as run_processes
 from nowait.engines.processes.cores import available_cores, server_threads
 from nowait.engines.processes.platform import require_ray_hosts
-from nowait.engines.processes.pool import Zygote
+from nowait.engines.processes.pool import Zygote, ZygoteCopy
 from nowait.engines.processes.shared import shared_slots
 from nowait.engines.session import Parts
 from nowait.engines.workers.running import WorkerOptions
@@ -186,7 +187,9 @@ def _server_threads(training: Training, length: int) -> int:
     return server_threads(training.server_threads, length=length, workers=workers, cores=available_cores())
 
 
-def _run(plan: TrainingPlan, parts: Parts, points: Slots, zygote: Zygote | None, progress: bool | None) -> Run:
+def _run(
+    plan: TrainingPlan, parts: Parts, points: Slots, zygote: Zygote | ZygoteCopy | None, progress: bool | None
+) -> Run:
     """Run the parts with the engine of the plan: with the zygote, or else with workers elsewhere."""
     log = None if parts.keeper is None else parts.keeper.folder.path / "workers.log"
     options = WorkerOptions(
@@ -196,6 +199,7 @@ def _run(plan: TrainingPlan, parts: Parts, points: Slots, zygote: Zygote | None,
         max_failures=plan.max_failures,
         log=log,
         most_workers=plan.most or 0,
+        together=plan.start == TOGETHER,
     )
     if zygote is not None:
         return run_processes(parts, points, options, plan.seed, progress, zygote)

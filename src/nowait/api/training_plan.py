@@ -20,9 +20,11 @@ from nowait.api.recorded import (
     slowdown_keys,
 )
 from nowait.api.train_arguments import (
+    IMMEDIATELY,
     check_slowed_workers,
     checked_slowdown,
     checked_speeds,
+    checked_start,
     speeds_of,
     workers_of,
 )
@@ -59,6 +61,8 @@ class TrainingPlan:
     wire: str | None = None
     """How gradients are sent to other machines. A run that is resumed keeps it, on any engine."""
     points_wire: str | None = None
+    start: str = IMMEDIATELY
+    """When workers start: each as soon as it is ready, or all together."""
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None:
@@ -79,7 +83,8 @@ class TrainingPlan:
     @classmethod
     def of(cls, config: dict[str, Any], speeds: Speeds | None, engine: str | Elsewhere | None) -> TrainingPlan:
         """Read the settings from a ``config.json``; ``speeds`` and ``engine`` replace its own where given."""
-        config = {"engine": None, "trace": "full", "keep_best": None, "wire": None, "points_wire": None} | config
+        added = {"engine": None, "trace": "full", "keep_best": None, "wire": None, "points_wire": None}
+        config = added | {"start": IMMEDIATELY} | config
         needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]
         check_complete(config, needed)
         cluster = entry(config, "engine", engine_of) if engine is None else checked_engine(engine)
@@ -123,5 +128,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "keep_best": monitor_of,
     "wire": lambda value: checked_encoding(value, "it", points=False),
     "points_wire": lambda value: checked_encoding(value, "it", points=True),
+    "start": checked_start,
 }
 """How each entry of ``config.json`` that is a field of the same name is checked."""

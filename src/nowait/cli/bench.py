@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import nowait as nw
-from nowait.cli.exits import refused_as_options
+from nowait.cli.exits import on_interrupt, refused_as_options
 from nowait.cli.results import open_console, print_json
 from nowait.studies.bench import Bench, Verified, bench, verify
 from nowait.studies.bench.bench import checked_request
@@ -42,7 +41,7 @@ def run_bench(asked: BenchSettings) -> Bench:
         f"{chosen.name} suite; results go to {asked.folder}. An interrupted benchmark goes on with the same command.",
         highlight=False,
     )
-    try:
+    with on_interrupt(lambda: f"All complete results are in {asked.folder}: the same command computes the rest."):
         found = bench(
             asked.tier,
             folder=asked.folder,
@@ -50,9 +49,6 @@ def run_bench(asked: BenchSettings) -> Bench:
             problems=asked.problem or None,
             processes=asked.processes,
         )
-    except nw.Interrupted:
-        console.print(f"All complete results are in {asked.folder}: the same command computes the rest.")
-        raise
     if asked.as_json:
         print_json(found.as_dictionary())
     else:

@@ -8,6 +8,7 @@ import numpy as np
 
 from nowait.core.types import Floats
 from nowait.numerics.elementary import exp
+from nowait.recording.fresh import is_taken
 
 
 def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
@@ -17,11 +18,16 @@ def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
     return seconds
 
 
+def check_new_folder(folder: Path) -> None:
+    """Raise if something is in the folder, or it is not a folder."""
+    if is_taken(folder):
+        raise FileExistsError(f"{folder} exists: choose another --folder")
+
+
 def make_folder(folder: Path) -> None:
     """Create the folder before the work starts, so that no result is lost."""
-    if folder.exists():
-        raise FileExistsError(f"{folder} exists: choose another --folder")
+    check_new_folder(folder)
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"cannot make the folder {folder} ({error.strerror}): choose another --folder") from error

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from nowait.cli.exits import refused_as_options
+from nowait.core import checks
 
 OWN_NAME = "config"
 
@@ -19,17 +20,24 @@ def load_config(context: Any, parameter: Any, path: Path | None) -> Path | None:
     """
     if path is None:
         return None
+    with refused_as_options():
+        context.default_map = (context.default_map or {}) | _defaults(context, path)
+    return path
+
+
+def _defaults(context: Any, path: Path) -> dict[str, Any]:
+    """Return the values in a file by the names of the command's parameters."""
     values = _of_command(_read(path), context, path)
     known = {_plain(option.lstrip("-")): item for item in context.command.params for option in item.opts}
     known.pop(OWN_NAME, None)
     defaults = {}
     for name, value in values.items():
         if _plain(name) not in known:
-            raise ValueError(f"{path}: nowait {context.info_name} has no option {name!r}{meant(_plain(name), known)}")
+            nearest = checks.did_you_mean(_plain(name), known).replace("_", "-")
+            raise ValueError(f"{path}: nowait {context.info_name} has no option {name!r}{nearest}")
         option = known[_plain(name)]
         defaults[option.name] = _fitting(value, option, f"{path}: {name}")
-    context.default_map = (context.default_map or {}) | defaults
-    return path
+    return defaults
 
 
 def _fitting(value: Any, option: Any, name: str) -> Any:
@@ -61,16 +69,10 @@ def _of_command(values: dict[str, Any], context: Any, path: Path) -> dict[str, A
     commands = set(context.parent.command.commands) if context.parent is not None else {context.info_name}
     for name, value in values.items():
         if isinstance(value, dict) and name not in commands:
-            raise ValueError(f"{path}: there is no command {name!r}{meant(name, commands)}")
+            raise ValueError(f"{path}: there is no command {name!r}{checks.did_you_mean(name, commands)}")
     outside = {name: value for name, value in values.items() if not isinstance(value, dict)}
     own: dict[str, Any] = values.get(context.info_name, {})
     return outside | own
-
-
-def meant(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the nearest known name; empty if none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0].replace('_', '-')!r}?" if near else ""
 
 
 def _plain(name: str) -> str:

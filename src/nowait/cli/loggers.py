@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nowait import loggers
-from nowait.cli.config import meant
 from nowait.cli.exits import refused_as_options
-from nowait.cli.methods import option_of
+from nowait.cli.names import parameters_of
+from nowait.core import checks
 
 LOGS = Path("logs")
 """TensorBoard's files of a run are in a folder of its name in here."""
@@ -33,10 +33,9 @@ def race_loggers(texts: list[str] | None, folder: Path) -> Callable[[str], list[
 def _logger_of(text: str, run_name: str) -> loggers.Logger:
     name, _, rest = text.partition(":")
     if name not in TRACKERS:
-        raise ValueError(
-            f"--log: there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}{meant(name, TRACKERS)}"
-        )
-    settings = dict(option_of(item) for item in rest.split(",") if item)
+        nearest = checks.did_you_mean(name, TRACKERS)
+        raise ValueError(f"--log: there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}{nearest}")
+    settings = parameters_of(rest)
     return TRACKERS[name](_imported(name), run_name, settings)
 
 
@@ -70,7 +69,8 @@ def _tensorboard(module: Any, run_name: str, settings: Mapping[str, str]) -> log
 def _check_names(tracker: str, settings: Mapping[str, str], known: tuple[str, ...]) -> None:
     for name in settings:
         if name not in known:
-            raise ValueError(f"--log {tracker} has no setting {name!r}: it has {', '.join(known)}{meant(name, known)}")
+            nearest = checks.did_you_mean(name, known)
+            raise ValueError(f"--log {tracker} has no setting {name!r}: it has {', '.join(known)}{nearest}")
 
 
 TRACKERS: dict[str, Callable[[Any, str, Mapping[str, str]], loggers.Logger]] = {

@@ -10,7 +10,12 @@ from typer.core import TyperGroup
 
 import nowait
 from nowait.cli.commands import COMMANDS
-from nowait.cli.exits import place_of, status_of
+from nowait.cli.exits import advice_on, end_early, place_of, sentence_of, status_of, words_of
+from nowait.cli.listings import epilog_of
+from nowait.cli.new_folders import empty_folders_removed
+from nowait.cli.usage import printable, reported_in_a_line
+from nowait.core import checks
+from nowait.engines.signals import first_signals
 from nowait.engines.watch import Watch
 
 
@@ -21,15 +26,25 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
-            with Watch():
+            with reported_in_a_line(ctx), Watch(), empty_folders_removed():
                 return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            words = str(error) or "interrupted"
-            typer.echo(f"nowait: {words}", err=True)
+            typer.echo(words_of(error), err=True)
             raise typer.Exit(status_of(error)) from error
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options before the command."""
+        with reported_in_a_line(ctx):
+            return super().parse_args(ctx, args)
 
-app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; for a wrong name, suggest the nearest one."""
+        if not ctx.resilient_parsing and args[0] not in self.commands:
+            ctx.fail(f"there is no command {args[0]!r}{checks.did_you_mean(args[0], self.commands)}")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -41,24 +56,20 @@ def nowait_command(version: Annotated[bool, typer.Option("--version", help="Prin
 
 
 for command in COMMANDS:
-    app.command()(command)
+    app.command(epilog=epilog_of(command))(command)
 
 
 def main() -> None:
     """Run the command line; user errors are printed in one line and end with status 1."""
     try:
-        app()
+        with first_signals(end_early):
+            app()
     except (ValueError, TypeError, OSError, ArithmeticError, nowait.BadWorkerError, nowait.WorkerFailedError) as error:
-        typer.echo(f"nowait: {place_of(error)}{_printable(str(error))}", err=True)
+        typer.echo(f"nowait: {place_of(error)}{printable(sentence_of(error))}{advice_on(error)}", err=True)
         sys.exit(1)
     except Exception as error:
         place = place_of(error)
         if not place:
             raise
-        typer.echo(f"nowait: {place}{type(error).__name__}: {_printable(str(error))}", err=True)
+        typer.echo(f"nowait: {place}{type(error).__name__}: {printable(str(error))}", err=True)
         sys.exit(1)
-
-
-def _printable(text: str) -> str:
-    """Return the text with control characters escaped: an error may quote an untrusted file."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)

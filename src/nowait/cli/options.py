@@ -9,8 +9,12 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from nowait.cli import completion, values
 from nowait.cli.config import load_config
+from nowait.cli.exits import WrongOptionError
+from nowait.cli.problems import LOSSES
 from nowait.engines.cluster import RayCluster
+from nowait.engines.elsewhere import NAMES as ENGINES
 from nowait.engines.listen import Listen
 
 T = TypeVar("T")
@@ -26,7 +30,7 @@ def engine_of(engine: str, address: str | None) -> str | RayCluster:
     if address is None:
         return engine
     if engine != "ray":
-        raise ValueError(f"--address is for --engine ray, not for --engine {engine}")
+        raise WrongOptionError(f"--address is for --engine ray, not for --engine {engine}")
     return RayCluster(address=address)
 
 
@@ -34,7 +38,7 @@ def host_and_port(text: str, option: str) -> tuple[str, int]:
     """Return the two parts of HOST:PORT; a wrong one ends the command with status 2."""
     host, colon, port = text.rpartition(":")
     if not (colon and host and port.isascii() and port.isdecimal() and int(port) < 65_536):
-        raise typer.BadParameter(f"{option} must be HOST:PORT, as in {EXAMPLES[option]}, got {text!r}")
+        raise WrongOptionError(f"{option} must be HOST:PORT, as in {EXAMPLES[option]}, got {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -47,26 +51,39 @@ def listening(
     """Return the engine of workers that connect."""
     host, port = host_and_port(listen, "--listen")
     if key_file is None:
-        raise typer.BadParameter("--listen needs --key-file, the file with the key that workers need")
+        raise WrongOptionError("--listen needs --key-file, the file with the key that workers need")
     return Listen(port=port, host=host, key_file=key_file, encrypt=encrypt, wire=wire, points_wire=points_wire)
 
 
-def port_of(text: str | None) -> int | str | None:
-    """Return ``--metrics-port`` as ``nw.train`` takes it: a number, or host:port."""
-    return int(text) if text is not None and text.isdigit() else text
+DEVICES = ("cpu", "cuda")
 
 
-def free_folder(folder: Path) -> Path:
-    """Return the first numbered variant of a folder name that does not exist."""
-    candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(1, 1_000_000))
-    return next(candidate for candidate in candidates if not candidate.exists())
+def _number(words: str, **more: Any) -> Any:
+    """Return an option for a finite number above 0."""
+    return typer.Option(help=words, callback=values.above_zero, **more)
 
 
 Problem = Annotated[
     str | None,
     typer.Option(help="A LIBSVM file, module:function or file.py:function.", show_default="the paper's least squares"),
 ]
-Loss = Annotated[str, typer.Option(help="Of a LIBSVM file: least-squares or logistic.")]
+Loss = Annotated[
+    str,
+    typer.Option(
+        help="Of a LIBSVM file: least-squares or logistic.",
+        callback=values.one_of(*LOSSES),
+        autocompletion=completion.names(*LOSSES),
+    ),
+]
+StoredLoss = Annotated[
+    str | None,
+    typer.Option(
+        help="Of a LIBSVM file.",
+        show_default="as stored",
+        callback=values.one_of(*LOSSES),
+        autocompletion=completion.names(*LOSSES),
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Config = Annotated[
     Path | None,
@@ -82,37 +99,73 @@ ProblemArgument = Annotated[
         help="file.py:function, module:function or a LIBSVM file.", show_default="the paper's least squares"
     ),
 ]
-Method = Annotated[str, typer.Option(help="A method and its parameters, such as ringmaster:max_delay=80.")]
-Stepsize = Annotated[float | None, typer.Option(help="γ.", show_default="half of 1/(ML), or of 1/L")]
+Method = Annotated[
+    str,
+    typer.Option(
+        help="A method and its parameters, such as ringmaster:max_delay=80; all are listed below.",
+        callback=values.method,
+        autocompletion=completion.method_names,
+    ),
+]
+Stepsize = Annotated[float | None, _number("γ.", show_default="half of 1/(ML), or of 1/L")]
 Steps = Annotated[int | None, typer.Option(help="End after this many steps.", min=1)]
 Gradients = Annotated[int | None, typer.Option(help="End after this many gradients.", min=1)]
-TargetLoss = Annotated[float | None, typer.Option(help="End at this loss.")]
+Seconds = Annotated[float | None, _number("End after this many seconds.")]
+TargetLoss = Annotated[float | None, typer.Option(help="End at this loss.", callback=values.finite)]
 Target = Annotated[
-    str | None, typer.Option(help="End when metrics reach values, such as accuracy=0.9 or perplexity<=20.")
+    str | None,
+    typer.Option(help="End when metrics reach values, such as accuracy=0.9 or perplexity<=20.", callback=values.target),
 ]
 EvaluateEvery = Annotated[
     int | None, typer.Option(help="Steps between evaluations.", min=1, show_default="about 100 evaluations")
 ]
 BatchSize = Annotated[int, typer.Option(help="Rows per gradient of a LIBSVM file or of the built-in problem.", min=1)]
-Engine = Annotated[str, typer.Option(help="processes, on this machine, or ray.")]
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="processes, on this machine, or ray.",
+        callback=values.one_of(*ENGINES),
+        autocompletion=completion.names(*ENGINES),
+    ),
+]
 Address = Annotated[
     str | None,
     typer.Option(help="With --engine ray: auto or host:port.", show_default="a new local Ray"),
 ]
+Slowdown = Annotated[
+    str | None, typer.Option(help="Simulated stragglers, such as 0=100,3=2.", callback=values.slowdown)
+]
+Straggler = Annotated[float, _number("How many times slower one worker is.", min=1.0)]
+CheckpointEvery = Annotated[int | None, typer.Option(help="Steps between checkpoints.", min=1)]
+CheckpointSeconds = Annotated[float | None, _number("Seconds between checkpoints.")]
+KeepBest = Annotated[str | None, typer.Option(help="Keep the params with the best loss, or metric of this name.")]
 KeyFile = Annotated[Path, typer.Option(help="The file with the key that the server and its workers share.")]
 Encrypt = Annotated[
     bool, typer.Option(help="Encrypt params and gradients, or only authenticate them. The same for server and workers.")
 ]
 MetricsPort = Annotated[
     str | None,
-    typer.Option(help="Show the run to Prometheus at this port of this machine, or at host:port.", show_default="no"),
+    typer.Option(
+        help="Show the run to Prometheus at this port of this machine, or at host:port.",
+        show_default="no",
+        callback=values.metrics_port,
+    ),
+]
+Seed = Annotated[int, typer.Option(help="The seed of samples and speeds.", min=0, callback=values.seed)]
+FirstSeed = Annotated[int, typer.Option(help="The first seed.", min=0, callback=values.seed)]
+Folder = Annotated[
+    Path | None,
+    typer.Option(help="Where the run goes, a new folder.", show_default="runs/<command>-N", callback=values.new_folder),
+]
+RunFolder = Annotated[
+    Path,
+    typer.Argument(help="The folder of a run.", callback=values.existing_folder, autocompletion=completion.run_folders),
 ]
 Log = Annotated[
     list[str] | None,
     typer.Option(
         help="Write the run to tensorboard, wandb, mlflow or trackio, such as wandb:project=mine; may be repeated.",
         show_default="no",
+        autocompletion=completion.names("tensorboard", "wandb", "mlflow", "trackio"),
     ),
 ]
-Seed = Annotated[int, typer.Option(help="The seed of samples and speeds.", min=0)]
-Folder = Annotated[Path | None, typer.Option(help="Where the run goes, a new folder.", show_default="runs/<command>-N")]

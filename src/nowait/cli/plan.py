@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 import nowait as nw
+from nowait.cli.exits import refused_as_options
+from nowait.cli.layout import number_table
 from nowait.cli.problems import load_problem
 from nowait.cli.records import record_of
 from nowait.cli.results import open_console, plain, print_json
-from nowait.cli.tables import numbers
+from nowait.cli.texts import numbers
 from nowait.speeds.reading import is_run_folder
 from nowait.studies import Advice, plan
 
@@ -40,19 +42,11 @@ class PlanSettings:
 
 def run_plan(asked: PlanSettings) -> Advice:
     """Plan and print."""
-    given = [name for name in ("seconds_per_gradient", "trace", "workers") if getattr(asked, name) is not None]
-    if len(given) != 1:
-        raise ValueError(
-            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FILE (a recorded job, or the "
-            "folder of a run) and --workers N (a probe of this machine)"
-        )
-    wants_problem = asked.problem is not None or asked.workers is not None
-    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+    with refused_as_options():
+        problem, speeds = _problem(asked), _speeds(asked)
     advice = plan(
-        problem if wants_problem else None,
-        seconds_per_gradient=_seconds_per_gradient(asked.seconds_per_gradient),
-        **_recorded(asked.trace),
-        workers=asked.workers,
+        problem,
+        **speeds,
         probe_seconds=asked.probe,
         target_loss=asked.target_loss,
         gradients=asked.gradients,
@@ -66,17 +60,34 @@ def run_plan(asked: PlanSettings) -> Advice:
     return advice
 
 
-def _recorded(text: str | None) -> dict[str, Any]:
+def _problem(asked: PlanSettings) -> Any:
+    """Return the problem; None for the one of ``nw.plan``."""
+    given = [name for name in ("seconds_per_gradient", "trace", "workers") if getattr(asked, name) is not None]
+    if len(given) != 1:
+        raise ValueError(
+            "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FILE (a recorded job, or the "
+            "folder of a run) and --workers N (a probe of this machine)"
+        )
+    wants_problem = asked.problem is not None or asked.workers is not None
+    return load_problem(asked.problem, asked.loss, asked.batch_size) if wants_problem else None
+
+
+def _speeds(asked: PlanSettings) -> dict[str, Any]:
+    """Return the argument of ``nw.plan`` that gives the speeds."""
+    if asked.workers is not None:
+        return {"workers": asked.workers}
+    if asked.seconds_per_gradient is not None:
+        seconds = numbers(asked.seconds_per_gradient, "--seconds-per-gradient")
+        nw.theory.speedup(seconds)  # raises if one of them is refused
+        return {"seconds_per_gradient": seconds}
+    return _recorded(str(asked.trace))
+
+
+def _recorded(text: str) -> dict[str, Any]:
     """Return the argument of ``nw.plan`` for a recorded job: a trace of ours tells more than the times alone."""
-    if text is None:
-        return {}
     if is_run_folder(Path(text)):
         return {"trace": nw.load(text).trace}
     return {"speeds": record_of([text])}
-
-
-def _seconds_per_gradient(text: str | None) -> list[float] | None:
-    return None if text is None else numbers(text, "--seconds-per-gradient")
 
 
 def as_dictionary(advice: Advice) -> dict[str, Any]:
@@ -109,23 +120,21 @@ def _print(console: Console, advice: Advice) -> None:
 
 
 def _table(advice: Advice) -> Table:
-    table = Table(title=f"Simulated with tuned stepsizes, to a loss of {advice.target_loss:.4g}")
-    for heading in ("method", "stepsize", "seconds", "gradients", "sooner than minibatch"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    title = f"Simulated with tuned stepsizes, to a loss of {advice.target_loss:.4g}"
+    table = number_table(title, ["method"], ["stepsize", "seconds", "gradients", "sooner than\nminibatch"])
     for one in advice.simulated:
         if math.isinf(one.seconds):
             table.add_row(one.method, "–", f"over {advice.budget_seconds:.4g}", "–", "–")
             continue
         gain = advice.minibatch.seconds / one.seconds
-        shown = f"{gain:.3g} x" if math.isfinite(gain) else "minibatch did not reach it"
+        shown = f"{gain:.3g} x" if math.isfinite(gain) else "minibatch\ndid not reach it"
         table.add_row(one.method, f"{one.stepsize:.3g}", f"{one.seconds:.4g}", f"{one.gradients:,.0f}", shown)
     return table
 
 
 def _predictions(advice: Advice) -> Table:
-    table = Table(title="Predicted by the rates of the paper's Table 1 (convex), up to a common constant")
-    table.add_column("method")
-    table.add_column("sooner than minibatch", justify="right")
+    title = "Predicted by the rates of the paper's Table 1 (convex), up to a common constant"
+    table = number_table(title, ["method"], ["sooner than minibatch"])
     first = next(iter(advice.predicted.values()))
     for name, seconds in advice.predicted.items():
         table.add_row(name, f"{first / seconds:.3g} x")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import nowait as nw
+from nowait.cli.names import choice
 from nowait.core.problem import checked_problem
 from nowait.studies.units import stepsize_unit
 
@@ -26,8 +27,7 @@ def load_problem(text: str | None, loss: str, batch_size: int) -> Any:
 
     None is the paper's least squares problem.
     """
-    if loss not in LOSSES:
-        raise ValueError(f"--loss must be one of {', '.join(LOSSES)}, got {loss!r}")
+    loss = choice(loss, LOSSES, "--loss")
     if text is None:
         if loss != BUILT_IN_LOSS:
             raise ValueError("the built-in problem is least squares: give --problem FILE for another loss")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
@@ -14,20 +14,24 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.cluster import make_folder, mixed_cluster
-from nowait.cli.methods import parse_method
+from nowait.cli.exits import kept_study, on_interrupt, refused_as_options
+from nowait.cli.layout import side_by_side
+from nowait.cli.methods import parse_methods
 from nowait.cli.problems import COMMAND, load_problem, remembered
 from nowait.cli.results import open_console, print_json
 from nowait.core import Method
+from nowait.engines.progress import spinner
 from nowait.recording import describe
 from nowait.studies import Race, race
 from nowait.studies.entrants import checked_entrants, the_papers_three
 from nowait.studies.findings import RaceRow
 from nowait.studies.race_setup import check_engine
 
-GRADIENTS_PER_SECOND = 2_000
+GRADIENTS_PER_SECOND, QUICK_GRADIENTS_PER_SECOND = 2_000, 3_000
 """Slowed workers compute about this many gradients per second in total, so that the machine is not overloaded."""
 USUAL_STRAGGLER = 10.0
-GRADIENTS, QUICK_GRADIENTS = 32_000, 2_000
+GRADIENTS, QUICK_GRADIENTS = 32_000, 7_500
+"""The straggler delivers about 20 of the quick ones: with fewer steps of minibatch SGD, a speedup says little."""
 USUAL_SIZES, QUICK_SIZES = 7, 4
 """Stepsizes tried for every method."""
 
@@ -53,6 +57,11 @@ class RaceSettings:
     as_json: bool
 
     @property
+    def seconds_per_gradient(self) -> float:
+        """How long a typical worker takes that is slowed."""
+        return self.workers / (QUICK_GRADIENTS_PER_SECOND if self.quick else GRADIENTS_PER_SECOND)
+
+    @property
     def resolved(self) -> dict[str, Any]:
         """The options as every run stores them."""
         values = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
@@ -61,20 +70,34 @@ class RaceSettings:
 
 def run_race(asked: RaceSettings, log: Callable[[str], list[nw.loggers.Logger]] | None = None) -> Race:
     """Load the problem, race, and print the table; figures and report are written to the folder."""
-    if len(set(asked.methods)) < len(asked.methods):
-        raise ValueError(f"--method has one of them twice: {', '.join(asked.methods)}")
-    methods: Mapping[str, Callable[[float], Method]] = the_papers_three() | {
-        text: parse_method(text) for text in asked.methods
-    }
-    checked_entrants(methods)
-    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
-    speeds, slowdown, imitation = _workers(asked)
-    check_engine(asked.engine, speeds)
-    make_folder(asked.folder)
+    with refused_as_options():
+        methods: Mapping[str, Callable[[float], Method]] = the_papers_three() | parse_methods(asked.methods)
+        checked_entrants(methods)
+        speeds, slowdown, imitation = _workers(asked)
+        check_engine(asked.engine, speeds)
+        with spinner("Race: loading the problem"):
+            problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+        make_folder(asked.folder)
     console = open_console(stderr=asked.as_json)
     console.print(f"{problem!r}. {imitation}", highlight=False)
+    with on_interrupt(lambda: kept_study(asked.folder)):
+        found = _race(problem, methods, asked, (speeds, slowdown), console, log)
+    _tell(console, found, asked)
+    return found
+
+
+def _race(
+    problem: Any,
+    methods: Mapping[str, Callable[[float], Method]],
+    asked: RaceSettings,
+    slowed: tuple[Any, dict[int, float] | None],
+    console: Console,
+    log: Callable[[str], list[nw.loggers.Logger]] | None,
+) -> Race:
+    """Race; if a signal ends it, print what was found so far."""
+    speeds, slowdown = slowed
     try:
-        found = race(
+        return race(
             problem,
             methods,
             engine=asked.engine,
@@ -91,14 +114,12 @@ def run_race(asked: RaceSettings, log: Callable[[str], list[nw.loggers.Logger]] 
             tell=lambda words: console.print(words, highlight=False, markup=False),
         )
     except nw.Interrupted as error:
-        if error.race is not None:
+        if error.race is not None and error.race.runs:
             _tell(console, error.race, asked)
         raise
     finally:
         with contextlib.suppress(OSError):
             asked.folder.rmdir()  # fails, as it should, if anything was written
-    _tell(console, found, asked)
-    return found
 
 
 def _tell(console: Console, found: Race, asked: RaceSettings) -> None:
@@ -119,7 +140,7 @@ def _workers(asked: RaceSettings) -> tuple[Any, dict[int, float] | None, str]:
         words = "" if slowdown is None else f", but worker {slowest} is slowed {asked.straggler:g} x"
         return None, slowdown, f"Workers run at the speed of this machine{words}."
     straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
-    unit = 1.0 if asked.engine == "simulate" else asked.workers / GRADIENTS_PER_SECOND
+    unit = 1.0 if asked.engine == "simulate" else asked.seconds_per_gradient
     medians = unit * mixed_cluster(asked.workers, straggler, asked.seed)
     real = "" if asked.engine == "simulate" else ", in addition to the delays of this machine"
     words = (
@@ -135,32 +156,23 @@ def _probe_seconds(asked: RaceSettings) -> float:
     if asked.native:
         return 1.0 if asked.quick else 2.0
     straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
-    unit = asked.workers / GRADIENTS_PER_SECOND
-    return max(0.8 if asked.quick else 2.0, 3 * straggler * unit)
+    return max(0.8 if asked.quick else 2.0, 3 * straggler * asked.seconds_per_gradient)
 
 
 def _print(console: Console, found: Race, folder: Path) -> None:
-    if found.runs:
-        console.print(_table(found))
+    for table in _tables(found, console.width):
+        console.print(table)
     for sentence in found.findings:
         console.print(f"• {sentence}", highlight=False, markup=False)
-    if not found.runs:
-        console.print(f"No method ran; the tuning runs are in {folder}.", highlight=False, markup=False)
-        return
     console.print(f"Report: {folder / 'report.html'}; figures and runs are beside it.", highlight=False, markup=False)
 
 
-def _table(found: Race) -> Table:
-    """Return a table with a column for every method: three of them fit into 80 characters."""
+def _tables(found: Race, width: int) -> Iterator[Table]:
+    """Return tables with a column for every method: three of them fit into 80 characters."""
     virtual = "virtual " if found.engine == "simulate" else ""
-    table = Table(title=f"The same {found.seconds:.4g} {virtual}seconds for every method")
-    table.add_column("")
-    rows = found.rows
-    for row in rows:
-        table.add_column(row.method, justify="right")
-    for name, shown in CELLS.items():
-        table.add_row(name, *(shown(row) for row in rows))
-    return table
+    title = f"The same {found.seconds:.4g} {virtual}seconds for every method"
+    cells = {name: [shown(row) for row in found.rows] for name, shown in CELLS.items()}
+    return side_by_side(title, [row.method for row in found.rows], cells, width)
 
 
 def _delays(row: RaceRow) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nowait.cli.results import open_console
-from nowait.cli.tables import numbers
+from nowait.cli.texts import numbers
 from nowait.speeds import Fixed, Recorded, Speeds, alibaba
 
 ALIBABA = "alibaba:"
@@ -28,7 +28,7 @@ def record_of(files: Sequence[str], options: Mapping[str, str | None] | None = N
 
 def speeds_of(text: str, option: str) -> Speeds:
     """Return the speeds that an option gives: seconds per gradient with commas between them, or a recorded job."""
-    if text.startswith(ALIBABA) or Path(text).exists():
+    if text.startswith(ALIBABA) or (text and Path(text).exists()):
         return record_of([text])
     return Fixed(numbers(text, option))
 

@@ -8,10 +8,10 @@ from typing import final
 
 import nowait as nw
 from nowait.cli.cluster import make_folder
-from nowait.cli.exits import refused_as_options
+from nowait.cli.exits import kept_study, on_interrupt, refused_as_options
 from nowait.cli.results import open_console, print_json
 from nowait.studies.reproduce import PAPERS, paper_named
-from nowait.studies.reproduce.result import FIGURE
+from nowait.studies.reproduce.result import FIGURE, SUMMARY
 from nowait.studies.reproduce.text import list_of
 
 
@@ -41,18 +41,19 @@ def run_reproduction(asked: ReproduceSettings) -> nw.Reproduction:
         paper_named(asked.name)
         make_folder(asked.folder)
     console = open_console(stderr=asked.as_json)
-    try:
-        found = nw.reproduce(
-            asked.name,
-            quick=asked.quick,
-            folder=asked.folder,
-            tell=lambda words: console.print(words, highlight=False),
-        )
-    except nw.Interrupted as error:
-        if error.reproduction is not None and error.reproduction.curves:
-            _tell(error.reproduction, asked)
-        raise
-    _tell(found, asked)
+    with on_interrupt(lambda: kept_study(asked.folder, SUMMARY)):
+        try:
+            found = nw.reproduce(
+                asked.name,
+                quick=asked.quick,
+                folder=asked.folder,
+                tell=lambda words: console.print(words, highlight=False),
+            )
+        except nw.Interrupted as error:
+            if error.reproduction is not None and error.reproduction.curves:
+                _tell(error.reproduction, asked)
+            raise
+        _tell(found, asked)
     return found
 
 

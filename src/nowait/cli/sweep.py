@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from rich.table import Table
 
 import nowait as nw
-from nowait.cli.cluster import make_folder, mixed_cluster
+from nowait.cli.cluster import check_new_folder, make_folder, mixed_cluster
+from nowait.cli.exits import on_interrupt, refused_as_options
+from nowait.cli.layout import number_table
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.results import open_console, print_json
+from nowait.cli.texts import numbers
+from nowait.core import Method
 from nowait.core.types import Floats
 from nowait.engines.simulator.gpu.device import checked_name, find_device
 from nowait.recording.files import write_json
@@ -41,15 +46,19 @@ class SweepSettings:
 
 def run_sweep(settings: SweepSettings) -> nw.Sweep:
     """Load the problem, make the runs, and print the table and the figure."""
-    _check_device(settings.device)
-    make = parse_method(settings.method)
-    problem = load_problem(settings.problem, settings.loss, settings.batch_size)
+    with refused_as_options():
+        _check_device(settings.device)
+        make = parse_method(settings.method)
+        given = _given_stepsizes(settings.stepsizes, make)
+        continued = (settings.folder / HEADER).is_file()
+        if not continued:
+            check_new_folder(settings.folder)
+        problem = load_problem(settings.problem, settings.loss, settings.batch_size)
+        if not continued:
+            make_folder(settings.folder)
     medians = mixed_cluster(settings.workers, settings.straggler, seed=0)
     speeds = nw.speeds.LogNormal(medians.tolist(), sigma=0.2)
-    stepsizes = _stepsizes(settings.stepsizes, problem)
-    make(float(stepsizes[0]))
-    if not (settings.folder / HEADER).is_file():  # otherwise the sweep in it is continued
-        make_folder(settings.folder)
+    stepsizes = np.geomspace(1e-3, 1.0, 9) * unit_of(problem) if given is None else given
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in vars(settings).items()}
     write_json(settings.folder / "config.json", asked | {"stepsizes": stepsizes.tolist()})
     console = open_console(stderr=settings.as_json)
@@ -60,7 +69,8 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
         highlight=False,
         markup=False,
     )
-    try:
+    words = f"The complete runs are kept: the same command with --folder {settings.folder} makes the others."
+    with on_interrupt(lambda: words):
         sweep = nw.sweep(
             problem,
             make,
@@ -71,10 +81,6 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
             device=settings.device,
             folder=settings.folder,
         )
-    except nw.Interrupted:
-        words = f"The complete runs are kept: the same command with --folder {settings.folder} makes the others."
-        console.print(words, highlight=False, markup=False)
-        raise
     if settings.as_json:
         best = None if sweep.diverged.any(axis=1).all() else sweep.best
         print_json({"stepsizes": sweep.stepsizes, "final": sweep.final, "diverged": sweep.diverged, "best": best})
@@ -82,7 +88,8 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
         console.print(_table(sweep))
     figure = settings.folder / "sweep.png"
     nw.plots.sweep(sweep).savefig(figure, dpi=150)
-    console.print(f"Figure: {figure}", highlight=False, markup=False)
+    report = nw.report(sweep, settings.folder / "report.html")
+    console.print(f"Report: {report}; figure: {figure}", highlight=False, markup=False)
     return sweep
 
 
@@ -95,23 +102,21 @@ def _check_device(name: str) -> None:
         raise ValueError(str(error)) from None
 
 
-def _stepsizes(text: str | None, problem: Any) -> Floats:
-    """Return the stepsizes given, or a grid below 1/L."""
+def _given_stepsizes(text: str | None, make: Callable[[float], Method]) -> Floats | None:
+    """Return the stepsizes given; None for a grid below 1/L."""
     if text is None:
-        return np.asarray(np.geomspace(1e-3, 1.0, 9) * unit_of(problem))
-    try:
-        sizes = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--stepsizes must be numbers with commas between them, got {text!r}") from None
+        return None
+    sizes = numbers(text, "--stepsizes")
     if len(set(sizes)) < len(sizes):
         raise ValueError(f"--stepsizes has one of them twice: {text}")
+    for size in sizes:
+        make(size)  # raises if it is refused
     return np.array(sizes)
 
 
 def _table(sweep: nw.Sweep) -> Table:
-    table = Table(title="Final loss over the seeds")
-    for heading in ("stepsize", "median", "lowest", "highest", "diverged", ""):
-        table.add_column(heading, justify="right" if heading else "left")
+    headings = ["stepsize", "median", "lowest", "highest", "diverged", ""]
+    table = number_table("Final loss over the seeds", [], headings)
     some_best = not sweep.diverged.any(axis=1).all()
     for place, size in enumerate(sweep.stepsizes):
         final, diverged = sweep.final[place], int(sweep.diverged[place].sum())

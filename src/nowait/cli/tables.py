@@ -8,15 +8,8 @@ from collections.abc import Sequence
 from rich.table import Table
 
 import nowait as nw
+from nowait.cli.layout import number_table
 from nowait.cli.results import open_console, print_json
-
-
-def numbers(text: str, option: str) -> list[float]:
-    """Return the numbers of a comma-separated text."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{option} must be numbers with commas between them, got {text!r}") from None
 
 
 def run_tables(seconds: Sequence[float], budget_seconds: float, constants: nw.theory.Constants, as_json: bool) -> None:
@@ -41,21 +34,19 @@ def run_tables(seconds: Sequence[float], budget_seconds: float, constants: nw.th
 
 
 def _table_1(rows: list[nw.theory.Table1Row], steps: int) -> Table:
-    table = Table(title=f"Table 1: rates after {steps:,} gradients, without constants and logarithms")
-    for heading in ("method", "convex, F − F*", "strongly convex, F − F*", "non-convex, ‖∇F‖²"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    title = f"Table 1: rates after {steps:,} gradients, without constants and logarithms"
+    table = number_table(title, ["method"], ["convex,\nF − F*", "strongly convex,\nF − F*", "non-convex,\n‖∇F‖²"])
     for row in rows:
         values = (row.convex, row.strongly_convex, row.nonconvex)
         table.add_row(
-            row.method, *("a constant is missing" if math.isnan(value) else f"{value:.3g}" for value in values)
+            row.method, *("a constant\nis missing" if math.isnan(value) else f"{value:.3g}" for value in values)
         )
     return table
 
 
 def _table_2(rows: list[nw.theory.Table2Row], budget_seconds: float) -> Table:
-    table = Table(title=f"Table 2: {budget_seconds:g} seconds")
-    for heading in ("method", "updates", "optimisation term", "speedup"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    title = f"Table 2: {budget_seconds:g} seconds"
+    table = number_table(title, ["method"], ["updates", "optimisation\nterm", "speedup"])
     for row in rows:
         table.add_row(row.method, f"{row.updates:,}", f"{row.optimisation:.3g}", f"{row.speedup:.3g}")
     return table

@@ -9,11 +9,12 @@ from typing import Any, final
 
 import nowait as nw
 from nowait.cli.cluster import make_folder
-from nowait.cli.config import meant
-from nowait.cli.exits import refused_as_options
-from nowait.cli.methods import RULES, option_of, value_of
+from nowait.cli.exits import kept_study, on_interrupt, refused_as_options
+from nowait.cli.methods import RULES
+from nowait.cli.names import choice, option_of, short_name, value_of
 from nowait.cli.problems import load_problem, remembered
 from nowait.cli.results import open_console, print_json
+from nowait.cli.texts import whole_numbers
 from nowait.cli.updates import parse_updates
 from nowait.recording.files import write_json
 from nowait.studies.tolerance import checked_delays, checked_patterns, checked_start, checked_updates
@@ -61,13 +62,14 @@ def run_tolerance(asked: ToleranceSettings) -> nw.Tolerance:
         make_folder(asked.folder)
     write_json(asked.folder / "config.json", asked.resolved)
     console = open_console(stderr=asked.as_json)
-    try:
-        found = nw.tolerance(problem, **arguments, tell=lambda words: console.print(words, highlight=False))
-    except nw.Interrupted as error:
-        if error.tolerance is not None and error.tolerance.rows:
-            _tell(error.tolerance, asked)
-        raise
-    _tell(found, asked)
+    with on_interrupt(lambda: kept_study(asked.folder, "config.json")):
+        try:
+            found = nw.tolerance(problem, **arguments, tell=lambda words: console.print(words, highlight=False))
+        except nw.Interrupted as error:
+            if error.tolerance is not None and error.tolerance.rows:
+                _tell(error.tolerance, asked)
+            raise
+        _tell(found, asked)
     return found
 
 
@@ -77,7 +79,7 @@ def _checked(asked: ToleranceSettings) -> tuple[Any, dict[str, Any]]:
     arguments = {
         "updates": updates,
         "steps": asked.steps,
-        "delays": checked_delays(_whole_numbers(asked.delays), asked.steps),
+        "delays": checked_delays(whole_numbers(asked.delays, "--delays"), asked.steps),
         "patterns": checked_patterns(asked.pattern or None),
         "rule": _rule(asked.rule, asked.schedule, asked.steps),
         "retune": asked.retune,
@@ -93,20 +95,9 @@ def _checked(asked: ToleranceSettings) -> tuple[Any, dict[str, Any]]:
 
 
 def _rule(name: str, schedule: str, steps: int) -> nw.Stepsize:
-    if name not in RULES:
-        raise ValueError(f"--rule must be one of {', '.join(RULES)}, got {name!r}{meant(name, RULES)}")
-    if schedule == CONSTANT:
-        return RULES[name](1.0)
-    if schedule not in SCHEDULES:
-        raise ValueError(f"--schedule must be one of {', '.join((CONSTANT, *SCHEDULES))}, got {schedule!r}")
-    return nw.Scheduled(RULES[name](1.0), SCHEDULES[schedule](steps))
-
-
-def _whole_numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--delays must be whole numbers with commas between them, got {text!r}") from None
+    rule = RULES[short_name(name, RULES, "stepsize rule")](1.0)
+    shape = choice(schedule, (CONSTANT, *SCHEDULES), "--schedule")
+    return rule if shape == CONSTANT else nw.Scheduled(rule, SCHEDULES[shape](steps))
 
 
 def _start(text: str | None, updates: tuple[str, ...]) -> dict[str, float]:

@@ -9,11 +9,13 @@ from typing import Any, final
 from rich.table import Table
 
 import nowait as nw
+from nowait.cli.exits import refused_as_options
+from nowait.cli.layout import WIDEST_NAME, broken, number_table
 from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem
 from nowait.cli.records import speeds_of
 from nowait.cli.results import open_console, print_json
-from nowait.cli.runs import target_of
+from nowait.cli.texts import target_of
 
 
 @final
@@ -42,10 +44,12 @@ class TuneSettings:
 
 def run_tune(asked: TuneSettings, engine: str | nw.RayCluster) -> nw.Tuning:
     """Make the trials and print them."""
-    where = _where(asked, engine)
-    if asked.steps is None and asked.gradients is None and asked.seconds is None:
-        raise ValueError("say when a trial ends: --steps, --gradients or --seconds")
-    make, problem = parse_method(asked.method), load_problem(asked.problem, asked.loss, asked.batch_size)
+    with refused_as_options():
+        if asked.steps is None and asked.gradients is None and asked.seconds is None:
+            raise ValueError("say when a trial ends: --steps, --gradients or --seconds")
+        make = parse_method(asked.method)
+        where = _where(asked, engine)
+        problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     console = open_console(stderr=asked.as_json)
     found = nw.tune(
         problem,
@@ -98,9 +102,15 @@ def _sentence(found: nw.Tuning) -> str:
 
 
 def _table(found: nw.Tuning) -> Table:
-    table = Table(title="Trials, the largest stepsize first")
-    for heading in ("stepsize", found.monitor.name, "seconds to the target", "steps", "mean delay", ""):
-        table.add_column(heading, justify="right" if heading else "left")
+    headings = [
+        "stepsize",
+        broken(found.monitor.name, WIDEST_NAME),
+        "seconds to\nthe target",
+        "steps",
+        "mean\ndelay",
+        "",
+    ]
+    table = number_table("Trials, the largest stepsize first", [], headings)
     for trial in sorted(found.trials, key=lambda one: -one.stepsize):
         best = "best" if trial is found.best and not found.diverged else ""
         table.add_row(

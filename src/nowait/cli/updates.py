@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import nowait as nw
-from nowait.cli.config import meant
-from nowait.cli.methods import option_of, value_of
-from nowait.core import Update, checks
+from nowait.cli.names import check_parameters, choice, parameters_of, short_name, value_of
+from nowait.core import Update
 from nowait.rules import SCALES
 
 
 def adamw(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.01) -> Update:
-    """Return AdamW of PyTorch; raise a ValueError if PyTorch is not installed."""
+    """AdamW of PyTorch, which must be installed."""
     try:
         import torch
     except ImportError:
@@ -53,7 +52,7 @@ def parse_updates(texts: Iterable[str]) -> dict[str, Update]:
                 parts[-1] += f",{part.strip()}"
             else:
                 parts.append(part.strip())
-    if len(set(parts)) < len(parts):
+    if len({part.lower() for part in parts}) < len(parts):
         raise ValueError(f"--update has one of them twice: {', '.join(parts)}")
     return {part: parse_update(part) for part in parts}
 
@@ -61,20 +60,23 @@ def parse_updates(texts: Iterable[str]) -> dict[str, Update]:
 def parse_update(text: str) -> Update:
     """Return the update of a name with options: ``muon:beta=0.9,exclude=head.weight+letters.weight``.
 
-    Every update takes ``scale=gradient``: a delay rule then scales the gradient instead of the step.
+    The name is short or that of the class. Every update takes ``scale=gradient``: a delay rule then scales the gradient
+    instead of the step.
     """
     name, _, rest = text.partition(":")
-    if name not in UPDATES:
-        raise ValueError(f"there is no update {name!r}{meant(name, UPDATES)} (known: {', '.join(UPDATES)})")
-    known = inspect.signature(UPDATES[name]).parameters
-    options = dict(option_of(item) for item in rest.split(",") if item)
-    scale = checks.one_of(options.pop("scale", "step"), SCALES, "scale")
-    for option in options:
-        if option not in known or option in NOT_ON_THE_COMMAND_LINE:
-            offered = ", ".join(one for one in (*known, "scale") if one not in NOT_ON_THE_COMMAND_LINE)
-            raise ValueError(f"{name} has no parameter {option!r}; it has {offered}")
-    update = UPDATES[name](**{option: _fitting(value, known[option].default) for option, value in options.items()})
+    make = UPDATES[short_name(name, UPDATES, "update")]
+    options = parameters_of(rest)
+    scale = choice(options.pop("scale", "step"), SCALES, "scale")
+    known = update_parameters(make)
+    check_parameters(options, (*known, "scale"), name)
+    update = make(**{option: _fitting(value, known[option]) for option, value in options.items()})
     return nw.ScaleGradient(update) if scale == "gradient" else update
+
+
+def update_parameters(make: Callable[..., Update]) -> dict[str, Any]:
+    """Return the parameters of an update, and their defaults."""
+    known = inspect.signature(make).parameters.items()
+    return {name: item.default for name, item in known if name not in NOT_ON_THE_COMMAND_LINE}
 
 
 def _fitting(text: str, default: Any) -> Any:

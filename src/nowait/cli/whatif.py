@@ -8,7 +8,7 @@ from typing import final
 
 import nowait as nw
 from nowait.cli.cluster import make_folder
-from nowait.cli.exits import refused_as_options
+from nowait.cli.exits import kept_study, on_interrupt, refused_as_options
 from nowait.cli.records import record_of
 from nowait.cli.results import open_console, print_json
 from nowait.studies.whatif_result import DATA, FIGURE
@@ -48,7 +48,8 @@ def run_whatif(asked: WhatIfSettings) -> nw.WhatIf:
     with refused_as_options():
         found = nw.whatif(record_of(asked.files, asked.reading), seed=asked.seed)
         make_folder(asked.folder)
-    found.save(asked.folder)
+    with on_interrupt(lambda: kept_study(asked.folder)):
+        found.save(asked.folder)
     if asked.as_json:
         print_json(found.as_dictionary())
     else:

@@ -9,6 +9,7 @@ from typing import Any, final
 
 import typer
 
+from nowait.cli.exits import on_interrupt
 from nowait.core.errors import WorkerFailedError
 from nowait.engines.listen.key_file import read_key
 from nowait.engines.listen.preparing import require_cryptography
@@ -51,7 +52,7 @@ def run_worker(asked: WorkerOptions, problem: Any = None) -> None:
     )
     show_messages()
     try:
-        with Client(settings) as client:
+        with on_interrupt(lambda: "The server goes on without these workers."), Client(settings) as client:
             client.run()
     except (DisconnectedError, WorkerFailedError) as error:
         typer.echo(f"nowait: {error}", err=True)

@@ -6,8 +6,9 @@ fraction, which round differently and cannot be written to JSON.
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -67,8 +68,22 @@ def instance(value: object, kind: type[T], name: str, example: str) -> T:
 def one_of(value: object, known: Sequence[str], name: str) -> str:
     """Return a text that is one of those known, or raise an error that lists them."""
     if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {shown(value)}")
+        nearest = did_you_mean(value, known)
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {shown(value)}{nearest}")
     return value
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return a question that names the known name nearest to a wrong one; empty if none is near.
+
+    >>> did_you_mean("RingMastr", ["rennala", "ringmaster"])
+    "; did you mean 'ringmaster'?"
+    """
+    names = {one.lower(): one for one in known}
+    wrong = str(name).lower()
+    near = difflib.get_close_matches(wrong, names, n=1)
+    near += [one for one in names if len(wrong) > 1 and one.startswith(wrong)]
+    return f"; did you mean {names[near[0]]!r}?" if near else ""
 
 
 def store(target: Any, /, **values: Any) -> None:

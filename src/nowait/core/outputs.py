@@ -199,6 +199,7 @@ class StronglyConvexAverage(Output):
     """
 
     mu: float
+    """μ, the strong convexity of F."""
     mean: Floats = field(init=False, repr=False, compare=False)
     log_weight: float = field(init=False, repr=False, compare=False)
 

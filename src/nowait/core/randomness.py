@@ -185,8 +185,12 @@ class Sample:
         It is that of ticket job·steps + number. So the samples of all local steps of a worker are numbered in order,
         as if each of them were a ticket.
 
-        >>> first, second = sampler(seed=0).sample(worker=2, job=5), sampler(seed=0).sample(worker=2, job=6)
-        >>> [first.of_local_step(number, steps=2).job for number in (0, 1)], second.of_local_step(0, steps=2).job
+        >>> first = sampler(seed=0).sample(worker=2, job=5)
+        >>> second = sampler(seed=0).sample(worker=2, job=6)
+        >>> (
+        ...     [first.of_local_step(number, steps=2).job for number in (0, 1)],
+        ...     second.of_local_step(0, steps=2).job,
+        ... )
         ([10, 11], 12)
         """
         before = int(self.job)  # numbers from a trace are numpy's, which would overflow

@@ -34,6 +34,7 @@ class HeLoCo(Update):
     """
 
     beta: float = 0.9
+    """β, the share of the momentum that is kept in each step."""
     keep: float = 0.3
     shrink: float = 1.0
     largest_shrink: float = 1.0

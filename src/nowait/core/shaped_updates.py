@@ -123,13 +123,16 @@ class Muon(Update):
     """
 
     beta: float = 0.95
+    """β, the share of the momentum that is kept in each step."""
     nesterov: bool = True
+    """True for NS(g + β·m), False for NS(m)."""
     weight_decay: float = 0.0
     adjust: str = "original"
     rest: Update = field(default_factory=Adam)
     rest_stepsize: float = 1.0
     exclude: tuple[str, ...] = ()
     newton_schulz_steps: int = 5
+    """The number of iterations that orthogonalise a matrix."""
     momentum: Vector = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

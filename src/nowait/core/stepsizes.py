@@ -85,6 +85,7 @@ class Constant(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
 
     def __post_init__(self) -> None:
         checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
@@ -117,6 +118,7 @@ class DelayAdaptive(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     cut: float | None = None
 
     def __post_init__(self) -> None:
@@ -155,6 +157,7 @@ class ExponentialDelayAdaptive(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     cut: float
     rate: float
 
@@ -185,6 +188,7 @@ class PolynomialDecay(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     power: float = 1.0
 
     def __post_init__(self) -> None:
@@ -210,6 +214,7 @@ class HingeDecay(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     slope: float = 10.0
     patience: float = 4.0
 
@@ -239,6 +244,7 @@ class Threshold(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     concurrency: float | None = None
     beyond: float = 0.0
 
@@ -273,6 +279,7 @@ class CosineGate(Stepsize):
     """
 
     gamma: float
+    """γ, the stepsize of a fresh gradient."""
     rate: float = 0.1
     cutoff: float = 16.0
 
@@ -370,7 +377,9 @@ class Scheduled(Stepsize):
     ``nw.schedules`` has warm-up, linear and cosine decay, ``nowait.pytorch.lr_schedule`` those of PyTorch; or use any
     function of the step number, which is 1 for the first step. No theorem of this library covers schedules.
 
-    >>> Scheduled(DelayAdaptive(0.1), lambda step: 0.5 if step > 100 else 1.0)(delay=8, num_workers=4, step=101)
+    >>> Scheduled(DelayAdaptive(0.1), lambda step: 0.5 if step > 100 else 1.0)(
+    ...     delay=8, num_workers=4, step=101
+    ... )
     0.025
     """
 

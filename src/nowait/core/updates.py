@@ -100,6 +100,7 @@ class Momentum(Update):
     """
 
     beta: float = 0.9
+    """β, the share of the momentum that is kept in each step."""
     momentum: Vector = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -131,6 +132,7 @@ class Nesterov(Update):
     """Nesterov's momentum: m ← β·m + g, x ← x − γ·(g + β·m)."""
 
     beta: float = 0.9
+    """β, the share of the momentum that is kept in each step."""
     momentum: Vector = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -164,8 +166,11 @@ class Adam(Update):
     """Adam with bias correction (Kingma and Ba 2015): x ← x − γ·m̂/(√v̂ + ε)."""
 
     beta1: float = 0.9
+    """The decay of m, the moving average of gradients."""
     beta2: float = 0.999
+    """The decay of v, the moving average of squared gradients."""
     epsilon: float = 1e-8
+    """ε, which keeps the denominator away from 0."""
     mean: Vector = field(init=False, repr=False, compare=False)
     square: Vector = field(init=False, repr=False, compare=False)
     steps: int = field(init=False, repr=False, compare=False)
@@ -213,8 +218,11 @@ class AMSGrad(Update):
     """AMSGrad (Reddi, Kale and Kumar 2018, Algorithm 2): v̂ never shrinks; no bias correction, as printed."""
 
     beta1: float = 0.9
+    """The decay of m, the moving average of gradients."""
     beta2: float = 0.99
+    """The decay of v, the moving average of squared gradients."""
     epsilon: float = 1e-8
+    """ε, which keeps the denominator away from 0."""
     mean: Vector = field(init=False, repr=False, compare=False)
     square: Vector = field(init=False, repr=False, compare=False)
     largest_square: Vector = field(init=False, repr=False, compare=False)

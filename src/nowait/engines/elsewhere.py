@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from nowait.core import checks
 from nowait.engines.cluster.options import RayCluster
 from nowait.engines.listen.options import Listen
 
+NAMES = ("processes", "ray")
+"""The engines that have a name."""
 Elsewhere = RayCluster | Listen
 """Where workers are: on a Ray cluster, or on machines that connect."""
 
@@ -19,4 +22,7 @@ def checked_engine(engine: Any) -> Elsewhere | None:
         return RayCluster()
     if engine == "processes":
         return None
-    raise ValueError(f"engine must be 'processes', 'ray', nw.RayCluster(...) or nw.Listen(...), got {engine!r}")
+    nearest = checks.did_you_mean(engine, NAMES)
+    raise ValueError(
+        f"engine must be 'processes', 'ray', nw.RayCluster(...) or nw.Listen(...), got {engine!r}{nearest}"
+    )

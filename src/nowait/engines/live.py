@@ -1,9 +1,8 @@
-"""The live view of a run on a terminal: steps per second, loss, delays, and what each worker does."""
+"""The live view of a run, on a terminal or in a notebook: steps per second, loss, delays, and what each worker does."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,13 +12,14 @@ import numpy as np
 
 from nowait.core import Server
 from nowait.engines.budget import Budget
-from nowait.engines.progress import is_on_terminal
+from nowait.engines.progress import title_or
+from nowait.engines.screens import Screen, is_watched, open_screen
 from nowait.recording import TraceRecorder
 from nowait.recording.phases import PHASES
 from nowait.recording.worker_stats import WorkerStats
 
 MOST_WORKERS = 12
-"""With more workers, only the slowest are shown."""
+"""With more workers, only those that others wait for and the slowest are shown."""
 COLUMNS = ("worker", "node", "share", "gradients", "s/gradient", "mostly", "now")
 LONGEST_NODE = 14
 """Characters of a node's name that are shown."""
@@ -37,39 +37,60 @@ class WorkerView:
     seconds: float
     """Mean seconds per gradient; negative if none has arrived."""
     state: str
+    """What it does, unless it computes as usual."""
     stats: WorkerStats | None = None
     """Where it is and where its time goes; None if that is not known."""
+    computing: float | None = None
+    """For how many seconds it has computed its present ticket; None if it has none."""
+    present: bool = True
+    """False if it has no process: it is lost, or there is no room for it."""
+
+    @property
+    def idle(self) -> bool:
+        """True if it could compute, but has no ticket."""
+        return self.present and self.computing is None
+
+    @property
+    def slowness(self) -> float:
+        """Seconds per gradient: the mean, or how long it has computed so far if that is longer."""
+        return max(self.seconds, self.computing or 0.0)
 
 
 @final
 class LiveView:
-    """A context manager that shows the view if ``shown``; None shows it if standard error is a terminal."""
+    """A context manager that shows the view if ``shown``; None shows it on a terminal and in a notebook."""
 
     def __init__(self, title: str, budget: Budget, recorder: TraceRecorder, shown: bool | None) -> None:
-        self._title = title
+        self.title = title_or(title)
         self._budget = budget
         self._recorder = recorder
-        self.shown = is_on_terminal() if shown is None else shown
-        self._live: Any = None
+        self.shown = is_watched() if shown is None else shown
+        self._screen: Screen | None = None
         self._last = (0.0, 0)
+
+    def prepare(self) -> None:
+        """Import what drawing needs, before the clock of the run starts."""
+        if self.shown:
+            from rich import live, table, text  # noqa: F401
 
     def __enter__(self) -> Self:
         if self.shown:
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(
-                console=Console(stderr=True, markup=False, emoji=False), auto_refresh=False, transient=True
-            )
-            self._live.start()
+            self._screen = open_screen()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._live is not None:
+        if self._screen is not None:
+            self._screen.close()
+
+    def say(self, line: str) -> None:
+        """Show one line instead of the view."""
+        if self._screen is not None:
+            from rich.text import Text
+
             with contextlib.suppress(OSError):  # the terminal was closed
-                self._live.stop()
+                self._screen.show(Text(line))
 
     def update(
         self,
@@ -77,12 +98,14 @@ class LiveView:
         loss: float | None,
         workers: Iterable[WorkerView],
         metrics: Mapping[str, float] | None = None,
+        *,
+        now: float,
     ) -> None:
-        """Redraw the view. If the terminal was closed, stop drawing; the run continues."""
-        if self._live is None:
+        """Redraw the view, ``now`` seconds after the start. If the terminal was closed, stop drawing."""
+        if self._screen is None:
             return
         try:
-            self._live.update(self._drawn(server, loss, list(workers), metrics), refresh=True)
+            self._screen.show(self._drawn(server, loss, list(workers), metrics, now=now))
         except OSError:
             self.shown = False
 
@@ -92,13 +115,17 @@ class LiveView:
         loss: float | None,
         workers: list[WorkerView],
         metrics: Mapping[str, float] | None = None,
+        *,
+        now: float,
     ) -> Any:
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="dim")
-        rows = [_cells(view, workers) for view in self._shown(workers)]
+        sorted_workers = stragglers_first(workers)
+        first = sorted_workers[:MOST_WORKERS]
+        rows = [_cells(view, workers) for view in first]
         several_nodes = len({view.stats.node for view in workers if view.stats is not None}) > 1
         left_out = "share" if several_nodes else "node"  # there is no room for both
         columns = [column for column in COLUMNS if column != left_out]
@@ -107,26 +134,22 @@ class LiveView:
             table.add_column(column, justify="left" if is_text else "right", no_wrap=column != "now")
         for row in rows:
             table.add_row(*(row[column] for column in columns))
-        hidden = len(workers) - len(rows)
-        lines = [Text(line) for line in self.lines(server, loss, metrics)]
-        return Group(*lines, table, *([Text(f"and {hidden} faster workers", style="dim")] if hidden else []))
+        lines = [Text(line) for line in self.lines(server, loss, metrics, now=now)]
+        rest = others_line(first, sorted_workers[MOST_WORKERS:])
+        return Group(*lines, table, *([Text(rest, style="dim")] if rest else []))
 
-    @staticmethod
-    def _shown(workers: list[WorkerView]) -> list[WorkerView]:
-        """Return the workers that are shown: if there are too many, those that do not compute and the slowest."""
-        first = sorted(workers, key=lambda view: (view.state == "", -_slowness(view)))[:MOST_WORKERS]
-        return sorted(first, key=lambda view: view.worker)
-
-    def lines(self, server: Server, loss: float | None, metrics: Mapping[str, float] | None = None) -> list[str]:
-        """Return the lines above the table."""
-        now, steps = server.now, server.steps
+    def lines(
+        self, server: Server, loss: float | None, metrics: Mapping[str, float] | None = None, *, now: float
+    ) -> list[str]:
+        """Return the lines above the table, ``now`` seconds after the start: the clock moves if nothing arrives."""
+        steps = server.steps
         last_time, last_steps = self._last
         rate = (steps - last_steps) / (now - last_time) if now > last_time else 0.0
         self._last = (now, steps)
         delays = self._recorder.recent("delay", RECENT)
         late = f"delay median {np.median(delays):.0f}, maximum {delays.max()}" if len(delays) else "no delays yet"
         return [
-            f"{self._title}: step {steps:,}{self._goal()}, {now:.0f} s{self._time_left(server)}",
+            f"{self.title}: step {steps:,}{self._goal()}, {now:.0f} s{self._time_left(server, now)}",
             f"{rate:,.0f} steps/s, loss {'not known yet' if loss is None else f'{loss:.6g}'}, {late}"
             f" (M = {server.num_workers})",
             *([", ".join(f"{name} {value:.6g}" for name, value in metrics.items())] if metrics else []),
@@ -135,11 +158,35 @@ class LiveView:
     def _goal(self) -> str:
         return "" if self._budget.steps is None else f" of {self._budget.steps:,}"
 
-    def _time_left(self, server: Server) -> str:
-        share = self._budget.share_used(server.steps, server.counts.gradients, server.now)
-        if not share or server.now <= 0:
+    def _time_left(self, server: Server, now: float) -> str:
+        share = self._budget.share_used(server.steps, server.counts.gradients, now)
+        if not share or now <= 0:
             return ""
-        return f", about {server.now * (1 / share - 1):.0f} s left"
+        return f", about {max(0.0, now * (1 / share - 1)):.0f} s left"
+
+
+def stragglers_first(workers: Iterable[WorkerView]) -> list[WorkerView]:
+    """Return the workers in the order in which they are shown.
+
+    Workers that others wait for come first, then those without a process, then the slowest. A worker is waited for if
+    it computes while another one has no ticket.
+    """
+    views = list(workers)
+    some_wait = any(view.idle for view in views)
+
+    def rank(view: WorkerView) -> int:
+        return 0 if some_wait and view.computing is not None else 2 if view.present else 1
+
+    return sorted(views, key=lambda view: (rank(view), -view.slowness, view.worker))
+
+
+def others_line(shown: list[WorkerView], hidden: list[WorkerView]) -> str:
+    """Return the line about the workers that are not shown; empty if there are none."""
+    if not hidden:
+        return ""
+    limit = min((view.slowness for view in shown if view.present), default=-1.0)
+    faster = "faster" if max(view.slowness for view in hidden) <= limit else "more"
+    return f"and {len(hidden)} {faster} worker{'' if len(hidden) == 1 else 's'}"
 
 
 def _cells(view: WorkerView, workers: list[WorkerView]) -> dict[str, str]:
@@ -150,15 +197,21 @@ def _cells(view: WorkerView, workers: list[WorkerView]) -> dict[str, str]:
         "node": "" if view.stats is None else shortened(view.stats.node),
         "share": f"{view.gradients / total:.1%}",
         "gradients": f"{view.gradients:,}",
-        "s/gradient": "" if view.seconds < 0 else f"{view.seconds:.3g}",
+        "s/gradient": _seconds(view),
         "mostly": "" if view.stats is None else mostly(view.stats),
-        "now": view.state or "computes",
+        "now": _activity(view, any(other.idle for other in workers)),
     }
 
 
-def _slowness(view: WorkerView) -> float:
-    """Return the seconds by which workers are sorted; one that has not delivered yet is not fast."""
-    return math.inf if view.seconds < 0 else view.seconds
+def _seconds(view: WorkerView) -> str:
+    if view.seconds >= 0:
+        return f"{view.seconds:.3g}"
+    return "" if view.computing is None else f"> {view.computing:.3g}"
+
+
+def _activity(view: WorkerView, some_wait: bool) -> str:
+    state = view.state or "computes"
+    return f"{state}, others wait" if some_wait and view.computing is not None else state
 
 
 def mostly(stats: WorkerStats) -> str:

@@ -1,4 +1,4 @@
-"""A progress bar, shown on a terminal after a second of work.
+"""A progress bar, shown on a terminal and in a notebook after a second of work, and a spinner for other waits.
 
 While it is open, a line also tells, once in a process, that kernels are being compiled: numba does that at their first
 use on a machine and caches the result on disk.
@@ -7,24 +7,51 @@ use on a machine and caches the result on disk.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
+from threading import Lock
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self, final
 
+from nowait.engines.notebook import CellOutput, in_notebook
+from nowait.engines.screens import Bar, is_watched, open_bar
+from nowait.html import preformatted
+
 EVENTS_BETWEEN_UPDATES = 256
 SECONDS_BEFORE_SHOWING = 1.0
 
+_title: ContextVar[str] = ContextVar("title", default="")
 
-def is_on_terminal() -> bool:
-    """Return True if standard error is a terminal."""
-    return sys.stderr is not None and sys.stderr.isatty()
+
+@contextmanager
+def titled(title: str) -> Iterator[None]:
+    """Let the runs that are made inside show this title in their progress bars and live views."""
+    before = _title.set(title)
+    try:
+        yield
+    finally:
+        _title.reset(before)
+
+
+def title_or(label: str) -> str:
+    """Return the title of ``titled``, or this label outside of it."""
+    return _title.get() or label
+
+
+@contextmanager
+def spinner(label: str, shown: bool | None = None) -> Iterator[None]:
+    """Show a spinner while something takes time; None shows it on a terminal and in a notebook."""
+    with Progress(label, shown) as bar:
+        bar.open()
+        yield
 
 
 @cache
 def report_compiling() -> None:
-    """Write a line to standard error when the first kernel is compiled."""
+    """Tell when the first kernel is compiled."""
     from numba.core import event
 
     class Listener(event.Listener):
@@ -39,22 +66,26 @@ def report_compiling() -> None:
 
 @cache
 def write_compiling_line() -> None:
-    """Write the line, once in a process."""
-    sys.stderr.write("compiling, once: later runs load the compiled code from disk\n")
+    """Write the line, once in a process: to standard error, or, in a notebook, as a normal output of the cell."""
+    words = "compiling, once: later runs load the compiled code from disk"
+    if in_notebook():
+        CellOutput().show(preformatted(words), words)
+        return
+    sys.stderr.write(f"{words}\n")
     sys.stderr.flush()
 
 
 @final
 class Progress:
-    """Call ``tick`` after every event. ``shown`` None shows the bar if standard error is a terminal."""
+    """Call ``tick`` after every event. ``shown`` None shows the bar on a terminal and in a notebook."""
 
     def __init__(self, label: str, shown: bool | None = None) -> None:
         self._label = label
-        self.shown = is_on_terminal() if shown is None else shown
+        self.shown = is_watched() if shown is None else shown
         self._events = 0
         self._began = 0.0
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar: Bar | None = None
+        self._opening = Lock()
 
     def __enter__(self) -> Self:
         self._began = monotonic()
@@ -65,8 +96,9 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.shown = False
         if self._bar is not None:
-            self._bar.stop()
+            self._bar.close()
 
     def tick(self, share_done: Callable[[], float | None]) -> None:
         """Count an event; ``share_done`` returns the finished fraction of the work, or None if it is not known."""
@@ -75,19 +107,19 @@ class Progress:
             self.show(share_done())
 
     def show(self, share: float | None) -> None:
-        """Show the finished fraction of the work; None if it is not known."""
+        """Show the finished fraction of the work; None if it is not known. Any thread may call this."""
+        if not self.shown or (self._bar is None and monotonic() - self._began < SECONDS_BEFORE_SHOWING):
+            return
+        self._opened().show(share)
+
+    def open(self) -> None:
+        """Show the bar now, if it is to be shown at all. Until ``show`` is called, it is a spinner."""
         if not self.shown:
             return
-        if self._bar is None:
-            if monotonic() - self._began < SECONDS_BEFORE_SHOWING:
-                return
-            self._open()
-        self._bar.update(self._task, completed=share or 0.0, total=None if share is None else 1.0)
+        self._opened().show(None)
 
-    def _open(self) -> None:
-        from rich.console import Console
-        from rich.progress import Progress as RichProgress
-
-        self._bar = RichProgress(console=Console(stderr=True, markup=False, emoji=False), transient=True)
-        self._task = self._bar.add_task(self._label, total=1.0)
-        self._bar.start()
+    def _opened(self) -> Bar:
+        with self._opening:  # threads of a sweep may come here together
+            if self._bar is None:
+                self._bar = open_bar(self._label)
+            return self._bar

@@ -218,9 +218,8 @@ class Session:
         """Return the finished run, and write it to its folder."""
         server = self.server
         self.save()
-        if server.diverged is None and self._evaluated_step != server.steps and not self._may_skip_the_last_loss():
-            self._evaluator = None
-            self._evaluate()
+        if server.diverged is None and self.loss_step != server.steps:
+            self._evaluate_last()
         if server.steps == 0 and not self.advice and not self._parts.budget.has_target:
             self.stop("no step was made: the budget ended before the method had the gradients for one")
         ending = Ending(
@@ -266,9 +265,14 @@ class Session:
 
     # Evaluations and the end of the run
 
-    def _may_skip_the_last_loss(self) -> bool:
-        """Return True if a signal ended the run and there is an earlier loss, so that no other one is computed."""
-        return self.interrupted and self.loss is not None
+    def _evaluate_last(self) -> None:
+        """Evaluate the last params in this process. If a signal ended the run, a second signal skips this."""
+        self._evaluator = None
+        try:
+            self._evaluate()
+        except KeyboardInterrupt:
+            if not self.interrupted:
+                raise
 
     def _check(self) -> None:
         """Evaluate the loss if it is due, and end the run if the budget is used up or the run diverged."""

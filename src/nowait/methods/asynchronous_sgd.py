@@ -18,7 +18,8 @@ class AsynchronousSGD(Method):
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, sigma=0.1)
-    >>> run = nw.simulate(problem, nw.AsynchronousSGD(nw.DelayAdaptive(0.1)), nw.speeds.Fixed([1.0, 10.0]), steps=200)
+    >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
+    >>> run = nw.simulate(problem, method, nw.speeds.Fixed([1.0, 10.0]), steps=200)
     >>> run.stats.steps
     200
     """

@@ -16,7 +16,9 @@ class AdaptiveStrength:
     """λ_t = largest/√(MS + 1e-7) in every coordinate; MS is the moving average of squared gradients (DC-ASGD-a)."""
 
     largest: float = 2.0
+    """The strength before division."""
     decay: float = 0.95
+    """The share of the moving average MS that is kept in each step."""
 
     def __post_init__(self) -> None:
         self.largest = checks.positive(self.largest, "largest", "it is the strength before division")

@@ -15,8 +15,8 @@ class DelayedNesterov(Method):
 
     Liu et al., "Asynchronous Local-SGD Training for Language Modeling" (2024): with m ← β·m + mean of the last N
     gradients, the N-th step is along g/N + β·m, the others along g/N. Momentum that is updated with every stale
-    gradient would overshoot. With N = 1 this is Nesterov's momentum. Usual values are γ = 0.7 for local steps, β = 0.9
-    and N close to the number of workers.
+    gradient would overshoot. With N = 1 this is Nesterov's momentum. ``every`` is N and ``beta`` β. Usual values are
+    γ = 0.7 for local steps, β = 0.9 and N close to the number of workers.
     """
 
     makes_its_own_update = True

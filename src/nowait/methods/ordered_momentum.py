@@ -17,8 +17,8 @@ class OrderedMomentum(Method):
     Shi, Yang and Li, "Ordered Momentum for Asynchronous SGD" (NeurIPS 2024). Version v belongs to bucket ⌈v/K⌉. When
     the steps reach a new bucket, u ← β·u and params ← params − u. A gradient that is l buckets late then enters u with
     the weight γ·β^l, and params with γ·(1 + β + … + β^l): params and momentum are those of gradients that all came in
-    the order of their buckets. With one worker this is heavy-ball momentum. K is ``bucket``; None is the number of
-    workers at the start. With ``DelayAdaptive`` it is their OrMo-DA.
+    the order of their buckets. With one worker this is heavy-ball momentum. ``beta`` is β. K is ``bucket``; None is the
+    number of workers at the start. With ``DelayAdaptive`` it is their OrMo-DA.
     """
 
     makes_its_own_update = True

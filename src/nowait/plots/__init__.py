@@ -1,18 +1,14 @@
-"""Figures of runs, with matplotlib."""
+"""Figures of runs and studies, with matplotlib, for notebooks and papers.
+
+Every function returns a ``Figure``: a notebook shows it, ``savefig`` writes it. ``width`` is the width of the figure in
+inches; text is 8 to 9 points whatever the width. ``ax`` draws into axes of your own, one for every panel.
+"""
 
 from nowait.plots.bench_figures import phases, profiles
-from nowait.plots.figures import (
-    delays,
-    errors,
-    longest_delay,
-    race,
-    reproduction,
-    sweep,
-    timeline,
-    tolerance,
-    work_share,
-)
+from nowait.plots.runs import delays, errors, race
+from nowait.plots.studies import longest_delay, reproduction, sweep, tolerance
 from nowait.plots.whatif import whatif
+from nowait.plots.workers import timeline, work_share
 
 __all__ = [
     "delays",

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from nowait.core.types import Floats
-from nowait.plots.figures import COLOURS, LINES
+from nowait.plots.sheet import Into, new_sheet
+from nowait.plots.style import COLOURS, styles
 
 SHOWN = 8
 """How many methods of the performance profiles are named."""
@@ -24,7 +25,7 @@ CLEAR_LEAD = 1.05
 NOBODY = "0.92"
 
 
-def profiles(bench: Any) -> Figure:
+def profiles(bench: Any, *, width: float | None = None, ax: Into = None) -> Figure:
     """Plot performance profiles, from the result of ``nw.bench``: in which share of columns is a method within a ratio.
 
     The best methods by score are named, and asynchronous and minibatch SGD; the others are grey.
@@ -32,50 +33,48 @@ def profiles(bench: Any) -> Figure:
     scores = _scores_of(bench)
     order = [standing.method for standing in scores.standings()]
     named = order[:SHOWN] + [method for method in ALWAYS if method in order[SHOWN:]]
-    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-    axes = figure.subplots()
     ratios = np.geomspace(1.0, LARGEST_RATIO, 200)
-    for method in order:
-        if method not in named:
-            axes.step(ratios, scores.profile(method, ratios), color="0.85", linewidth=0.8, where="post")
-    for place, method in enumerate(named):
-        colour, line = COLOURS[place % len(COLOURS)], LINES[place // len(COLOURS)]
-        axes.step(ratios, scores.profile(method, ratios), color=colour, linestyle=line, label=method, where="post")
-    axes.set(
-        xscale="log", xlabel="r: time to the target / that of the best method", ylabel="share of columns", ylim=(0, 1)
-    )
-    axes.set_xticks([1, 2, 4, 10], ["1", "2", "4", "10"])
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="x-small")
-    return figure
+    with new_sheet(1, width, ax) as sheet:
+        axes = sheet.axes[0]
+        for method in order:
+            if method not in named:
+                axes.step(ratios, scores.profile(method, ratios), color="0.85", linewidth=0.8, where="post")
+        for method, style in zip(named, styles(len(named)), strict=True):
+            axes.step(ratios, scores.profile(method, ratios), label=method, where="post", **style)
+        axes.set(xscale="log", xlabel="r: time / time of the best method", ylabel="share of columns")
+        axes.set_ylim(0, 1)
+        axes.set_xticks([1, 2, 4, 10], ["1", "2", "4", "10"])
+        axes.grid(alpha=0.3)
+        sheet.legend()
+    return sheet.figure
 
 
-def phases(bench: Any) -> Figure:
+def phases(bench: Any, *, width: float | None = None, ax: Into = None) -> Figure:
     """Plot the phase diagram, from the result of ``nw.bench``: who is first, by spread of speeds and noise.
 
-    A panel for each number of workers. Circles are recorded jobs, each with the method that is first on the job itself.
-    Where the lead is below 5 %, the cell is marked with ≈.
+    A panel for each number of workers. The spread is the longest time per gradient over the harmonic mean (HM) of the
+    times; the noise is the variance of a gradient over the squared norm of the first one. Circles are recorded
+    jobs, each with the method that is first on the job itself. Where the lead is below 5 %, the cell is marked with ≈.
     """
     entries = list(getattr(bench, "phases", ()))
     if not entries:
         raise ValueError("there is no point of the phase diagram to draw")
     methods = list(entries[0].seconds)
     numbers = sorted({entry.point.workers for entry in entries})
-    figure = Figure(figsize=(max(6.4, 1.0 + 4.0 * len(numbers)), 4.8), layout="constrained")
-    panels = list(np.atleast_1d(figure.subplots(1, len(numbers), sharey=True)))
-    for axes, workers in zip(panels, numbers, strict=True):
-        own = [entry for entry in entries if entry.point.workers == workers]
-        _draw_grid(axes, [entry for entry in own if entry.point.job is None], methods)
-        _draw_jobs(axes, [entry for entry in own if entry.point.job is not None], methods)
-        axes.set(
-            title=f"{workers} workers", xlabel="spread of speeds, s_max / harmonic mean", xscale="log", yscale="log"
-        )
-        axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"], minor=False)
-        axes.minorticks_off()
-    panels[0].set_ylabel("noise: variance / squared norm of the first gradient")
-    handles = [Patch(color=COLOURS[place], label=method) for place, method in enumerate(methods)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize="small")
-    return figure
+    with new_sheet(len(numbers), width, ax) as sheet:
+        for axes, workers in zip(sheet.axes, numbers, strict=True):
+            own = [entry for entry in entries if entry.point.workers == workers]
+            _draw_grid(axes, [entry for entry in own if entry.point.job is None], methods)
+            _draw_jobs(axes, [entry for entry in own if entry.point.job is not None], methods)
+            axes.set(title=f"{workers} workers", xlabel="spread, s_max / HM")
+            axes.set(ylabel="relative gradient noise", xscale="log", yscale="log")
+            axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"], minor=False)
+            axes.minorticks_off()
+        lowest, highest = zip(*(axes.get_ylim() for axes in sheet.axes), strict=True)
+        for axes in sheet.axes:
+            axes.set_ylim(min(lowest), max(highest))
+        sheet.legend([Patch(color=COLOURS[place], label=method) for place, method in enumerate(methods)])
+    return sheet.figure
 
 
 def _draw_grid(axes: Axes, entries: Sequence[Any], methods: list[str]) -> None:
@@ -102,7 +101,7 @@ def _draw_jobs(axes: Axes, entries: Sequence[Any], methods: list[str]) -> None:
         colour = NOBODY if entry.winner is None else COLOURS[methods.index(entry.winner)]
         axes.scatter([entry.heterogeneity], [place], s=90, color=colour, edgecolors="black", linewidths=0.8, zorder=3)
         axes.annotate(
-            str(entry.point.job), (entry.heterogeneity, place), fontsize=7, ha="center", va="center", zorder=4
+            str(entry.point.job), (entry.heterogeneity, place), fontsize=8, ha="center", va="center", zorder=4
         )
 
 

@@ -21,14 +21,20 @@ class Compressed(Wrapper):
     With error feedback a worker adds what it did not send to its next gradient: it sends C(g + e) and keeps e ← g + e −
     C(g + e), so that every part of a gradient is sent sooner or later (Seide et al., 2014; Stich, Cordonnier and
     Jaggi, 2018). This is the published rule for a constant stepsize: what was held back gets the stepsize of the step
-    in which it arrives. By default (None) error feedback is on if the compressor needs it. Each worker has its own
+    in which it arrives. ``error_feedback`` None turns it on if the compressor needs it. Each worker has its own
     memory e, which is zero when the worker joins; cancelled tickets do not change it.
 
     >>> import nowait as nw
-    >>> problem = nw.problems.Compressed(nw.problems.NoisyQuadratic(dimension=100, sigma=0.1), nw.problems.TopK(5))
-    >>> method, speeds = nw.AsynchronousSGD(nw.Constant(0.02)), nw.speeds.Exponential(1.0, workers=4)
+    >>> problem = nw.problems.Compressed(
+    ...     nw.problems.NoisyQuadratic(dimension=100, sigma=0.1), nw.problems.TopK(5)
+    ... )
+    >>> method = nw.AsynchronousSGD(nw.Constant(0.02))
+    >>> speeds = nw.speeds.Exponential(1.0, workers=4)
     >>> run = nw.simulate(problem, method, speeds, steps=2_000)
-    >>> bool(run.history.loss[-1] < 0.01), run.stats.bytes_up / (run.stats.gradients * 100 * 8)
+    >>> (
+    ...     bool(run.history.loss[-1] < 0.01),
+    ...     run.stats.bytes_up / (run.stats.gradients * 100 * 8),
+    ... )
     (True, 0.075)
     """
 

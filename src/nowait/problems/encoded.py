@@ -35,7 +35,8 @@ class Encoded(Wrapper):
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=100, sigma=0.1)
     >>> encoded = nw.problems.Encoded(problem, gradients="int8", points="float16")
-    >>> method, speeds = nw.AsynchronousSGD(nw.Constant(0.02)), nw.speeds.Exponential(1.0, workers=4)
+    >>> method = nw.AsynchronousSGD(nw.Constant(0.02))
+    >>> speeds = nw.speeds.Exponential(1.0, workers=4)
     >>> run = nw.simulate(encoded, method, speeds, steps=2_000)
     >>> bool(run.history.loss[-1] < 0.01), run.stats.bytes_up // run.stats.gradients
     (True, 112)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core import checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
 from nowait.numerics.compiled import encoding_kernels as kernels
@@ -379,8 +380,9 @@ def checked_encoding(value: Any, name: str, *, points: bool) -> str | None:
     """Return an encoding that loses something and that runs can be given; raise for any other value but None."""
     if value is None or (isinstance(value, str) and value in (FLOATS if points else (*FLOATS, "int8"))):
         return value
+    near = checks.did_you_mean(value, FLOATS if points else (*FLOATS, "int8"))
     if points:
-        raise ValueError(f"{name} must be None, 'float32', 'float16' or 'bfloat16', got {value!r}")
+        raise ValueError(f"{name} must be None, 'float32', 'float16' or 'bfloat16', got {value!r}{near}")
     try:
         if isinstance(value, str) and value.startswith("topk:"):
             count_of(value, 1)
@@ -389,7 +391,7 @@ def checked_encoding(value: Any, name: str, *, points: bool) -> str | None:
         pass
     raise ValueError(
         f"{name} must be None, 'float32', 'float16', 'bfloat16', 'int8', or 'topk:' with a share or a number of "
-        f"entries, such as 'topk:0.01' or 'topk:1000', got {value!r}"
+        f"entries, such as 'topk:0.01' or 'topk:1000', got {value!r}{near}"
     )
 
 

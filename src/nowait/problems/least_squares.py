@@ -17,7 +17,10 @@ from nowait.theory import Constants
 
 @final
 class LeastSquares(LinearModel):
-    """F(x) = ½·mean of (a_i·x − b_i)², dense or sparse.
+    """F(x) = ½·mean of (a_i·x − b_i)² + l2/2·‖x‖², dense or sparse.
+
+    ``features`` is a matrix, dense or sparse, with a row a_i for every sample; ``targets`` are the b_i. A gradient uses
+    ``batch_size`` random rows.
 
     >>> problem = LeastSquares.random(samples=100, dimension=5, noise=0.0, seed=0)
     >>> problem.minimum()[1] < 1e-20

@@ -27,9 +27,9 @@ OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open
 def read_libsvm(path: str | Path, dimension: int | None = None) -> tuple[Any, Floats]:
     """Read lines ``label index:value …`` with indices from 1; return a sparse matrix of features and the labels.
 
-    Text after ``#`` and empty lines are skipped. The error for a malformed line contains its number. The number of
-    columns is the largest index, or ``dimension``. An index above 16,777,216 and above the number of values in the file
-    is an error unless ``dimension`` is given.
+    ``path`` is a plain file, or one compressed as .gz, .bz2 or .xz. Text after ``#`` and empty lines are skipped. The
+    error for a malformed line contains its number. The number of columns is the largest index, or ``dimension``. An
+    index above 16,777,216 and above the number of values in the file is an error unless ``dimension`` is given.
     """
     from scipy.sparse import csr_array
 

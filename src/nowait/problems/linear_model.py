@@ -17,7 +17,7 @@ from nowait.problems.rows import RowModel
 
 
 class LinearModel(RowModel):
-    """F(x) = mean of φ(a_i·x, b_i) over the rows, plus a regulariser."""
+    """F(x) = mean of φ(a_i·x, b_i) over the rows, plus a regulariser. Arguments are those of ``RowModel``."""
 
     model: int
     """The loss φ in compiled gradients: one of the constants in ``nowait.problems.kernels``."""

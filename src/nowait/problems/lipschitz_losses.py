@@ -17,6 +17,9 @@ from nowait.theory import Constants
 class AbsoluteLoss(LinearModel):
     """F(x) = mean of |a_i·x − b_i|, dense or sparse: regression that is robust to outliers.
 
+    ``features`` is a matrix, dense or sparse, with a row a_i for every sample; ``targets`` are the b_i. A gradient uses
+    ``batch_size`` random rows.
+
     >>> AbsoluteLoss([[1.0], [1.0], [1.0]], [0.0, 1.0, 50.0]).minimum()
     (array([1.]), 16.66...)
     """
@@ -49,6 +52,8 @@ class AbsoluteLoss(LinearModel):
 class Hinge(LinearModel):
     """F(x) = mean of max(0, 1 − b_i·a_i·x), dense or sparse: a support vector machine without a regulariser.
 
+    ``features`` is a matrix, dense or sparse, with a row a_i for every sample; ``labels`` are the b_i. A gradient uses
+    ``batch_size`` random rows.
     Labels are two different values; the larger one counts as +1.
     """
 

@@ -45,8 +45,15 @@ class LocalSteps(Wrapper):
     the sample of job j·steps + k, so that batches can be prefetched and epochs are complete.
 
     >>> import nowait as nw
-    >>> problem = nw.problems.LocalSteps(nw.problems.NoisyQuadratic(dimension=4), steps=8, stepsize=0.1)
-    >>> run = nw.simulate(problem, nw.FedBuff(nw.Constant(1.0)), nw.speeds.Exponential(1.0, workers=4), steps=100)
+    >>> problem = nw.problems.LocalSteps(
+    ...     nw.problems.NoisyQuadratic(dimension=4), steps=8, stepsize=0.1
+    ... )
+    >>> run = nw.simulate(
+    ...     problem,
+    ...     nw.FedBuff(nw.Constant(1.0)),
+    ...     nw.speeds.Exponential(1.0, workers=4),
+    ...     steps=100,
+    ... )
     >>> bool(run.history.loss[-1] < 1e-4)
     True
     """

@@ -58,6 +58,8 @@ class LogisticModel(LinearModel):
 class LogisticRegression(LogisticModel):
     """F(x) = mean of ln(1 + exp(−b_i·a_i·x)) + l2/2·‖x‖², dense or sparse.
 
+    ``features`` is a matrix, dense or sparse, with a row a_i for every sample; ``labels`` are the b_i. A gradient uses
+    ``batch_size`` random rows.
     Labels are two different values; the larger one counts as +1.
 
     >>> problem = LogisticRegression([[1.0, 0.0], [0.0, 2.0]], [0, 1], l2=0.1)
@@ -120,7 +122,7 @@ class LogisticRegression(LogisticModel):
             share /= 2
         return point, loss
 
-    def _newton_direction(self, point: Floats, gradient: Floats) -> Floats:
+    def _newton_direction(self, point: Floats, gradient: Vector) -> Floats:
         from scipy.special import expit
 
         margins = self.features @ point
@@ -128,13 +130,16 @@ class LogisticRegression(LogisticModel):
         product = self.features.T @ scale_rows(self.features, curvature)
         hessian = np.asarray(product.todense() if hasattr(product, "todense") else product, dtype=np.float64)
         hessian += self.l2 * np.eye(self.dimension)
-        direction: Floats = np.linalg.lstsq(hessian, gradient, rcond=None)[0]
+        direction: Floats = np.linalg.lstsq(hessian, gradient, rcond=None)[0].astype(np.float64)
         return direction
 
 
 @final
 class NonconvexLogisticRegression(LogisticModel):
     """F(x) = mean of ln(1 + exp(−b_i·a_i·x)) + strength·Σ x_j²/(1 + x_j²), dense or sparse.
+
+    ``features`` is a matrix, dense or sparse, with a row a_i for every sample; ``labels`` are the b_i. A gradient uses
+    ``batch_size`` random rows.
 
     The regulariser is bounded and makes F non-convex: a common test problem for non-convex theorems. Labels are as in
     ``LogisticRegression``. ``minimum`` returns the stationary point that L-BFGS finds from zero, which need not be the

@@ -23,6 +23,7 @@ logger = logging.getLogger("nowait")
 class RowModel(ABC):
     """F(x) = mean over the rows of their losses, plus a regulariser: l2/2·‖x‖² unless a model defines another.
 
+    ``features`` is a matrix, dense or sparse, with a row a_i for every sample; ``targets`` has a number b_i for each.
     A gradient uses ``batch_size`` rows, drawn with replacement from all rows, or after ``split`` from the worker's own
     shard; F is then the mean over the shards of each shard's mean.
     """

@@ -21,6 +21,9 @@ from nowait.theory import Constants
 class SoftmaxRegression(RowModel):
     """F(X) = mean of −ln softmax(a_i·X)[b_i] + l2/2·‖X‖², dense or sparse, for any number of classes.
 
+    ``features`` is a matrix, dense or sparse, with a row a_i for every sample; ``labels`` are the b_i. A gradient uses
+    ``batch_size`` random rows.
+
     X has one row per feature and one column per class; params are its entries, row by row. Labels are numbers or
     names; the classes are their distinct values in ascending order.
 

@@ -16,7 +16,9 @@ def lr_schedule(make: MakeScheduler) -> TorchSchedule:
     The optimiser has a learning rate of 1, so the learning rates that the scheduler sets are the factors of the
     stepsize. Its steps are those of the server. Only the learning rate is used, not a momentum.
 
-    >>> schedule = lr_schedule(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5))
+    >>> schedule = lr_schedule(
+    ...     lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+    ... )
     >>> [schedule(step) for step in (1, 2, 3, 5)]
     [1.0, 1.0, 0.5, 0.25]
     """

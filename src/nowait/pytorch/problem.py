@@ -78,7 +78,9 @@ class TorchProblem:
     gives one for each worker. ``batch_size="auto"``, or ``"auto:32"`` for a mean of 32, gives fast workers larger
     batches: the first ``nw.train`` measures the workers and chooses the sizes. ``loader_workers`` processes of each
     worker draw its next batches while it computes. ``skip_bad_items=True`` replaces items whose reading raises an
-    exception; evaluations leave them out.
+    exception; evaluations leave them out. ``collate_fn`` makes a batch of a list of items, as in a ``DataLoader``;
+    ``evaluation_batch_size`` is the size of the batches of evaluations; ``seed`` seeds PyTorch for
+    ``build_model`` and for evaluations.
 
     ``device`` is one device, or a list of devices that workers take in turn. On GPUs, params and gradients of
     ``nw.train`` stay in the memory of the first one, and updates, outputs and methods compute there with tensors;

@@ -3,6 +3,7 @@
 from nowait.recording.callbacks import Callback, Control, checked_callbacks
 from nowait.recording.config import describe, name_of
 from nowait.recording.early_stopping import EarlyStopping
+from nowait.recording.fresh import fresh_folder
 from nowait.recording.history import History, HistoryRecorder
 from nowait.recording.interrupted import Interrupted
 from nowait.recording.loggers import TensorBoard
@@ -35,6 +36,7 @@ __all__ = [
     "checked_callbacks",
     "describe",
     "folder_state",
+    "fresh_folder",
     "load",
     "name_of",
 ]

@@ -1,8 +1,13 @@
-"""The error for a damaged file of a run."""
+"""The errors for damaged and incomplete folders of runs."""
 
 from __future__ import annotations
 
 from typing import Any, final
+
+
+@final
+class NotARunError(FileNotFoundError):
+    """A folder does not have all files of a run."""
 
 
 @final
@@ -11,4 +16,5 @@ class DamagedFileError(ValueError):
 
     def __init__(self, name: Any, why: str, whole: int = 0) -> None:
         super().__init__(f"{name} is damaged: {why}")
+        self.name = str(name)
         self.whole = whole

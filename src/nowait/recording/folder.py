@@ -14,6 +14,7 @@ from nowait.recording.checkpoints import Checkpoint, CheckpointFolder, newest_wh
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.files import check_contents, sealed, sync, write_json
 from nowait.recording.framefile import FrameFile
+from nowait.recording.fresh import is_taken
 from nowait.recording.history import HistoryRecorder
 from nowait.recording.journal import whole_length
 from nowait.recording.lock import FileLock
@@ -51,14 +52,15 @@ class RunFolder:
         recorder: TraceRecorder,
         first: Callable[[TraceRecorder], Checkpoint],
     ) -> RunFolder:
-        """Create a new folder with a checkpoint of the start; raise ``FileExistsError`` if it exists.
+        """Create a new folder with a checkpoint of the start; raise ``FileExistsError`` if it exists and is not empty.
 
         It is prepared under a temporary name and then renamed, so that a crash leaves no folder that cannot be resumed.
         """
         target = Path(path).absolute()
-        if os.path.lexists(target):
+        if is_taken(target):
             raise FileExistsError(
-                f"{target} exists, and nothing is overwritten: choose another folder, or use nw.resume if it is a run"
+                f"{target} exists, and nothing is overwritten: choose another folder, such as "
+                f"nw.fresh_folder({str(path)!r}), or use nw.resume if it is a run"
             )
         folder = cls(target.with_name(f".{target.name}.creating"), keep)
         folder._clear_leftovers()

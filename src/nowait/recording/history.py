@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from nowait.core.types import Floats, Integers
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
 
 
 @final
@@ -45,6 +49,23 @@ class History:
                 if not math.isnan(value):
                     row[name] = value
         return rows
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a pandas data frame with one row per evaluation and one column per metric."""
+        from nowait.recording.dataframes import history_columns, pandas_frame
+
+        return pandas_frame(history_columns(self))
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return a polars data frame with one row per evaluation and one column per metric."""
+        from nowait.recording.dataframes import history_columns, polars_frame
+
+        return polars_frame(history_columns(self))
+
+    def _repr_html_(self) -> str:
+        from nowait.recording.notebook import html_of_history
+
+        return html_of_history(self)
 
 
 @final

@@ -18,10 +18,17 @@ class Interrupted(KeyboardInterrupt):
     """
 
     def __init__(
-        self, signal: str, *, run: Run | None = None, race: Any = None, tolerance: Any = None, reproduction: Any = None
+        self,
+        signal: str,
+        words: str = "",
+        *,
+        run: Run | None = None,
+        race: Any = None,
+        tolerance: Any = None,
+        reproduction: Any = None,
     ) -> None:
-        words = f"{signal} ended the work" if run is None else run.stats.advice or f"{signal} ended the run"
-        super().__init__(words)
+        advice = "" if run is None else run.stats.advice or f"{signal} ended the run"
+        super().__init__(words or advice or f"{signal} ended the work")
         self.signal = signal
         self.run = run
         self.race = race

@@ -47,7 +47,7 @@ def read_metrics(path: Path, *, with_checksums: bool) -> tuple[HistoryRecorder, 
     recorder, broken = HistoryRecorder(), []
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):
-        entry = _read_line(line, with_checksums)
+        entry = read_line(line, with_checksums)
         if entry is None:
             broken.append(number)
         else:
@@ -65,7 +65,8 @@ def read_history(path: Path, *, with_checksums: bool) -> HistoryRecorder:
     return recorder
 
 
-def _read_line(line: bytes, with_checksums: bool) -> tuple[int, int, float, float, dict[str, float]] | None:
+def read_line(line: bytes, with_checksums: bool) -> tuple[int, int, float, float, dict[str, float]] | None:
+    """Return step, gradients, time, loss and the other metrics of a line; None if it is damaged."""
     try:
         values = json.loads(line)
         checksum = values.pop(CHECKSUM, None)

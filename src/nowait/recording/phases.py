@@ -116,6 +116,12 @@ class PhaseTotals:
         known = np.flatnonzero((self._since != AWAY) | (self.arrivals > 0) | (totals.sum(axis=0) > 0))
         return {worker: self._phases(totals[:, worker].tolist(), worker) for worker in known.tolist()}
 
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Whether each worker, by number, is one of the run now."""
+        present: NDArray[np.bool_] = self._since != AWAY
+        return present
+
     def in_flight(self, end: float) -> list[float]:
         """Return the seconds of each worker from its latest arrival to a time; 0 if it is not one of the run."""
         seconds: list[float] = np.where(self._since == AWAY, 0.0, np.maximum(0.0, end - self._since)).tolist()

@@ -15,7 +15,7 @@ import numpy as np
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Floats, Vector
 from nowait.recording.diagnosis import diagnosis, table_of_workers
-from nowait.recording.errors import DamagedFileError
+from nowait.recording.errors import DamagedFileError, NotARunError
 from nowait.recording.files import (
     Contents,
     read_sealed,
@@ -26,6 +26,7 @@ from nowait.recording.files import (
     tensor_pieces,
     write_json,
 )
+from nowait.recording.fresh import is_taken
 from nowait.recording.history import History
 from nowait.recording.metrics import read_history, write_metrics
 from nowait.recording.old_names import ENGINE_WAS, with_current_names
@@ -48,19 +49,29 @@ class Stats:
     """The totals of a run. ``seconds`` is virtual in a simulation; ``wall_seconds`` is how long the call took."""
 
     steps: int
+    """Steps that the server made."""
     gradients: int
+    """Valid gradients that arrived: applied, held or dropped."""
     dropped: int
+    """Valid gradients that the method did not use."""
     rejected: int
+    """Gradients that were not finite, or of a wrong size or type; not counted in ``gradients``."""
     late: int
+    """Gradients whose ticket had been cancelled; not counted in ``gradients``."""
     lost: int
+    """Tickets lost with workers that left or died."""
     cancelled: int
+    """Tickets that the method cancelled."""
     seconds: float
+    """How long the run took; virtual in a simulation."""
     wall_seconds: float
+    """How long the call took."""
     work_share: Floats
     """Each worker's share of the valid gradients, by worker number."""
     engine: str
     """What computed the run: "compiled" or "reference" (the two simulators), "processes", "ray" or "replay"."""
     diverged: bool
+    """True if params, gradients or the loss were not finite, or the loss grew by a factor of 10²⁰."""
     advice: str = ""
     """What to do if the run did not go well; else empty."""
     interrupted: bool = False
@@ -104,9 +115,11 @@ class Run:
     last: Vector
     """x_K, the iterate after the last step, whatever the output rule."""
     trace: Trace
+    """Every arrival and other event, in order."""
     history: History
     """Losses of iterates x_k, never of the output rule's answer."""
     stats: Stats
+    """The totals: steps, gradients, seconds and each worker's share."""
     config: dict[str, Any] = field(default_factory=dict)
     """What was run, as text and numbers."""
     problem: Any = field(default=None, repr=False)
@@ -130,10 +143,13 @@ class Run:
         return self.__dict__ | {"problem": None}
 
     def save(self, folder: str | Path) -> Path:
-        """Write everything into a new folder, completely or not at all."""
+        """Write everything into a new or empty folder, completely or not at all."""
         target = Path(folder)
-        if os.path.lexists(target):
-            raise FileExistsError(f"{target} exists: nothing is overwritten; choose another folder or remove it")
+        if is_taken(target):
+            raise FileExistsError(
+                f"{target} exists, and nothing is overwritten: choose another folder, such as "
+                f"nw.fresh_folder({str(folder)!r})"
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
@@ -155,6 +171,11 @@ class Run:
         more = {"evaluations": len(self.history), FILES: {PARAMS: contents._asdict()}}
         write_json(folder / STATS, sealed(stats | more))
 
+    def _repr_html_(self) -> str:
+        from nowait.recording.notebook import html_of_run
+
+        return html_of_run(self)
+
     @property
     def _loss_step(self) -> str:
         """The step of the last loss if it is not the last step, because a signal ended the run before an evaluation."""
@@ -173,7 +194,7 @@ def load_finished(source: Path) -> Run:
     trace = OLD_TRACE if not (source / TRACE).is_file() and (source / OLD_TRACE).is_file() else TRACE
     missing = [name for name in (PARAMS, trace, METRICS, STATS, CONFIG) if not (source / name).is_file()]
     if missing:
-        raise FileNotFoundError(f"{source} is not a saved run: it has no {', no '.join(missing)}")
+        raise NotARunError(f"{source} is not a saved run: it has no {', no '.join(missing)}")
     is_new = trace == TRACE
     stats, contents, evaluations = read_stats(source / STATS, strict=is_new)
     vectors = read_tensors(source / PARAMS, contents)

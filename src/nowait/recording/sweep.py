@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core.types import Floats, Integers
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
 
 COLUMNS = ("losses", "step", "gradients", "time")
 
@@ -38,7 +42,9 @@ class Sweep:
     """
 
     stepsizes: Floats
+    """The stepsizes, in the order given."""
     seeds: Integers
+    """The seeds, in the order given."""
     curves: Floats
     """The loss at every evaluation, x_0 first: [stepsize, seed, evaluation]."""
     step: Floats
@@ -147,6 +153,23 @@ class Sweep:
             end = "smallest" if self.best == self.stepsizes.min() else "largest"
             return f"the best stepsize, {self.best:.3g}, is the {end} of the grid: a wider grid may do better"
         return ""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a pandas data frame with one row per evaluation of every run."""
+        from nowait.recording.dataframes import pandas_frame, sweep_columns
+
+        return pandas_frame(sweep_columns(self))
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return a polars data frame with one row per evaluation of every run."""
+        from nowait.recording.dataframes import polars_frame, sweep_columns
+
+        return polars_frame(sweep_columns(self))
+
+    def _repr_html_(self) -> str:
+        from nowait.recording.notebook import html_of_sweep
+
+        return html_of_sweep(self)
 
     def __repr__(self) -> str:
         found = "all diverged" if self.diverged.any(axis=1).all() else f"best {self.best:.3g}"

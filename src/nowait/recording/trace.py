@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,10 @@ from nowait.recording.worker_stats import (
     workers_body,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
 FORMAT = 1
 """The format number of an npz file."""
 MOST_EXPANSION = 200
@@ -70,12 +74,15 @@ class Trace:
     source: NDArray[np.void] | Journal
     """The rows in memory, or the journal that reads them from disk."""
     events: NDArray[np.void]
+    """Joins, losses, timers and resumes."""
     initial_workers: Integers
+    """The numbers of the workers at the start."""
     seconds: float
     """The time at which the run ended."""
     last_norm: float
     """The norm of the last params, with which a replay compares its own."""
     kept: str = "full"
+    """"full", "sampled" or "none": which arrivals the trace has."""
     num_arrivals: int = -1
     """The number of arrivals of the run, including those that are not kept."""
     placements: tuple[Placement, ...] = ()
@@ -202,6 +209,23 @@ class Trace:
         totals.add(np.empty(0, ARRIVAL_DTYPE), events)
         totals.set_loading(self.loading)
         return stats_of_workers(totals, valid, self.placements, self.seconds)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a pandas data frame with one row per arrival; ``outcome`` is categorical."""
+        from nowait.recording.dataframes import pandas_frame, trace_columns
+
+        return pandas_frame(trace_columns(self))
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return a polars data frame with one row per arrival; ``outcome`` is categorical."""
+        from nowait.recording.dataframes import polars_frame, trace_columns
+
+        return polars_frame(trace_columns(self))
+
+    def _repr_html_(self) -> str:
+        from nowait.recording.notebook import html_of_trace
+
+        return html_of_trace(self)
 
     def save(self, path: str | Path) -> None:
         """Write a compressed npz file, atomically."""

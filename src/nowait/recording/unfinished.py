@@ -12,7 +12,7 @@ import numpy as np
 from nowait.core import Outcome
 from nowait.core.types import Vector
 from nowait.recording.checkpoints import CheckpointFolder, newest_whole
-from nowait.recording.errors import DamagedFileError
+from nowait.recording.errors import DamagedFileError, NotARunError
 from nowait.recording.files import read_json
 from nowait.recording.folder import CHECKPOINTS, LOCK
 from nowait.recording.framefile import FrameFile, no_follow
@@ -22,6 +22,9 @@ from nowait.recording.metrics import read_history
 from nowait.recording.rows import IS_VALID, OUTCOME_CODES, OUTCOMES
 from nowait.recording.run import CONFIG, METRICS, OLD_TRACE, STATS, TRACE, Run, Stats, load_finished, read_config
 from nowait.recording.trace import Trace
+
+STILL_RUNNING, WAS_KILLED = "the run is still running", "the run was killed"
+"""How ``stats.advice`` of a run that has not finished begins."""
 
 
 class FolderState(StrEnum):
@@ -64,7 +67,7 @@ def load(folder: str | Path, *, unfinished: bool = False) -> Run:
         return load_finished(source)
     if not unfinished:
         state = folder_state(source)
-        raise FileNotFoundError(
+        raise NotARunError(
             f"{source} is a run that has not finished ({state}): it has no {STATS}. "
             f"nw.load(folder, unfinished=True) reads what there is so far"
         )
@@ -80,7 +83,7 @@ def _load_unfinished(folder: Path) -> Run:
     config, file = read_config(folder), FrameFile.read_only(folder / TRACE)
     ends, trouble = whole_length(file, folder / TRACE)
     if not ends:
-        raise DamagedFileError(folder / TRACE, trouble)
+        raise DamagedFileError(folder / TRACE, trouble.rpartition("is damaged: ")[2])
     journal = Journal(file, folder / TRACE, ends[-1])
     history = _history(folder / METRICS)
     checkpoint, _ = newest_whole(CheckpointFolder(folder / CHECKPOINTS, keep=1), ends, trouble)
@@ -153,8 +156,8 @@ def _engine(config: dict[str, Any]) -> str:
 
 def _advice(state: FolderState, steps: int) -> str:
     if state is FolderState.RUNNING:
-        return f"the run is still running: these are its records up to step {steps}"
-    return f"the run was killed after step {steps} or later: nw.resume continues it from its newest checkpoint"
+        return f"{STILL_RUNNING}: these are its records up to step {steps}"
+    return f"{WAS_KILLED} after step {steps} or later: nw.resume continues it from its newest checkpoint"
 
 
 def _was_interrupted(path: Path) -> bool:

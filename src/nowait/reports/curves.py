@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 from nowait.core.types import Floats, Integers
+from nowait.html.numbers import compact
 from nowait.recording import Run
-from nowait.reports.numbers import compact
 
 AXES = ("time", "gradients", "step")
 MOST_POINTS = 1_000
 
 
-def curves(runs: Sequence[Run], minimum: float) -> dict[str, dict[str, list[float | None]]]:
+def curves(runs: Sequence[Run], minimum: float, most: int = MOST_POINTS) -> dict[str, dict[str, list[float | None]]]:
     """Return for every axis the values ``x`` and the errors ``middle``, and ``low`` and ``high`` of several runs.
 
     Several runs are evaluated on the union of their x values. Between its evaluations a run is interpolated; after its
     end its last error is repeated. After the end of a run that diverged its error counts as infinite.
     """
-    return {axis: _curve(runs, axis, minimum) for axis in AXES}
+    return {axis: _curve(runs, axis, minimum, most) for axis in AXES}
 
 
 def thin(low: Floats, high: Floats, most: int = MOST_POINTS) -> Integers:
@@ -42,23 +42,23 @@ def errors(run: Run, minimum: float) -> Floats:
     return np.where(np.isnan(error), np.inf, error)
 
 
-def _curve(runs: Sequence[Run], axis: str, minimum: float) -> dict[str, list[float | None]]:
+def _curve(runs: Sequence[Run], axis: str, minimum: float, most: int) -> dict[str, list[float | None]]:
     evaluated = [run for run in runs if len(run.history)]
     if not evaluated:
         return {"x": [], "middle": []}
     if len(evaluated) == 1:
         values = errors(evaluated[0], minimum)
-        return _columns({"x": _x_values(evaluated[0], axis), "middle": values}, values, values)
+        return _columns({"x": _x_values(evaluated[0], axis), "middle": values}, values, values, most)
     grid = np.unique(np.concatenate([_x_values(run, axis) for run in evaluated]))
     table = np.stack([_on_grid(run, axis, grid, minimum) for run in evaluated])
     low, high = table.min(axis=0), table.max(axis=0)
     with np.errstate(over="ignore"):
         middle = np.median(table, axis=0)
-    return _columns({"x": grid, "middle": middle, "low": low, "high": high}, low, high)
+    return _columns({"x": grid, "middle": middle, "low": low, "high": high}, low, high, most)
 
 
-def _columns(columns: dict[str, Any], low: Floats, high: Floats) -> dict[str, list[float | None]]:
-    kept = thin(low, high)
+def _columns(columns: dict[str, Any], low: Floats, high: Floats, most: int) -> dict[str, list[float | None]]:
+    kept = thin(low, high, most)
     return {name: compact(column[kept].tolist()) for name, column in columns.items()}
 
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nowait.recording import Run
 from nowait.reports.tables import NONE, flat
+from nowait.reports.words import in_words, problem_in_words
 
 SEED_KEYS = {"seed", "labels.seed"}
 STORAGE_KEYS = {"checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "labels.folder"}
 """Entries of a configuration that do not affect the result of the run."""
+ENVIRONMENT = "environment."
 COMMAND = "labels.command."
 COMMAND_KEYS = {"seed", "seeds", "folder", "as_json", "config", "method", "stepsize", "gradients", "steps", "seconds"}
 """Recorded command-line options that the run's own configuration repeats."""
 FIRST = ("method", "update", "output", "problem", "speeds", "engine", "workers")
 """The entries that are tried first to name a group, in this order."""
 NORM = "fingerprint.gradient_norm"
+STEPSIZE = "method.stepsize.gamma"
 LONGEST_VALUE = 60
 
 
@@ -33,28 +37,63 @@ def grouped(runs: Iterable[tuple[str, Run]]) -> dict[str, list[Run]]:
         key = json.dumps(exact or name, sort_keys=True)
         configs[key] = _readable(run.config, exact) if exact else {"method": name}
         groups.setdefault(key, []).append(run)
-    return dict(zip(group_names(list(configs.values())), groups.values(), strict=True))
+    return dict(zip(group_names(_rounded(list(configs.values()))), groups.values(), strict=True))
+
+
+def _rounded(configs: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the configurations with numbers rounded to the fewest digits, at least 3, that keep them apart."""
+    numbers: dict[str, set[str]] = {}
+    for config in configs:
+        for key, value in config.items():
+            if _is_number(value):
+                numbers.setdefault(key, set()).add(value)
+    digits = {key: _fewest_digits(values) for key, values in numbers.items()}
+    return [
+        {key: f"{float(value):.{digits[key]}g}" if _is_number(value) else value for key, value in config.items()}
+        for config in configs
+    ]
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-?\d+\.\d+(e[-+]\d+)?|-?\d+e[-+]\d+", text) is not None
+
+
+def _fewest_digits(values: set[str]) -> int:
+    return next(
+        digits for digits in range(3, 18) if len({f"{float(each):.{digits}g}" for each in values}) == len(values)
+    )
 
 
 def group_names(configs: list[dict[str, str]]) -> list[str]:
-    """Return a name for each configuration: its method, and the fewest further entries that make names unique."""
-    names = [config.get("method", "run") for config in configs]
+    """Return a name for each configuration: its method, and the fewest further entries that make names unique.
+
+    A method that all have in common is left out: the title of the report has it.
+    """
+    methods = [in_words(config.get("method", "run")) for config in configs]
+    names = methods if len(set(methods)) > 1 or len(methods) == 1 else [""] * len(methods)
     for key in _in_order(configs):
         if len(set(names)) == len(names):
             break
-        alike = {name for name in names if names.count(name) > 1}
-        for name in alike:
-            members = [index for index, other in enumerate(names) if other == name]
-            if len({configs[index].get(key) for index in members}) > 1:
-                for index in members:
-                    names[index] = f"{name}, {_shown(key, configs[index])}"
+        names = _told_apart(names, key, configs)
+    names = [name or methods[index] for index, name in enumerate(names)]
     return [name if names.index(name) == index else f"{name} ({index + 1})" for index, name in enumerate(names)]
+
+
+def _told_apart(names: list[str], key: str, configs: list[dict[str, str]]) -> list[str]:
+    """Add an entry to the names that are alike and differ in it."""
+    told = list(names)
+    for name in {name for name in names if names.count(name) > 1}:
+        members = [index for index, other in enumerate(names) if other == name]
+        if len({configs[index].get(key) for index in members}) > 1:
+            for index in members:
+                told[index] = f"{name}, {_shown(key, configs[index])}".removeprefix(", ")
+    return told
 
 
 def _readable(config: Mapping[str, Any], exact: Mapping[str, Any]) -> dict[str, str]:
     """Return the entries as ``flat`` shows them, but with enough digits to distinguish runs."""
     shown = {key: value for key, value in flat(config).items() if value != NONE and not _is_left_out(key)}
-    return shown | {key: f"{value:.10g}" for key, value in exact.items() if isinstance(value, float)}
+    return shown | {key: repr(value) for key, value in exact.items() if isinstance(value, float)}
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -72,7 +111,7 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def _is_left_out(key: str) -> bool:
     if key.startswith(COMMAND):
         return key.removeprefix(COMMAND).partition(".")[0] in COMMAND_KEYS
-    return key in SEED_KEYS | STORAGE_KEYS
+    return key in SEED_KEYS | STORAGE_KEYS or key.startswith(ENVIRONMENT)
 
 
 def _in_order(configs: list[dict[str, str]]) -> list[str]:
@@ -90,4 +129,10 @@ def _in_order(configs: list[dict[str, str]]) -> list[str]:
 def _shown(key: str, config: Mapping[str, str]) -> str:
     value = config.get(key, "none")
     short = value if len(value) <= LONGEST_VALUE else value[: LONGEST_VALUE - 1] + "…"
+    if key == "method.stepsize":
+        return f"{in_words(value).lower()} stepsize"
+    if key == "problem":
+        return problem_in_words(value)
+    if key == STEPSIZE:
+        return f"stepsize {short}"
     return f"{key.rpartition('.')[2] if key.startswith('method.') else key} {short}"

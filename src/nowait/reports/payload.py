@@ -7,28 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from nowait.recording import Run
+from nowait.core.types import Integers
+from nowait.recording import Run, Sweep
 from nowait.reports import work
 from nowait.reports.curves import curves, errors
+from nowait.reports.limits import Limits
+from nowait.reports.states import state_words
+from nowait.reports.sweeps import sweep_payload
+from nowait.reports.timeline import KINDS, events, timeline
 
 NamedRuns = Mapping[str, list[Run]]
 
 
-def checked_runs(runs: Any) -> dict[str, list[Run]]:
-    """Check the runs and return a list of runs for every name."""
-    if not isinstance(runs, Mapping) or not runs:
-        raise TypeError(f'runs must be named: pass a dictionary {{"name": run, ...}}, got {runs!r}')
-    return {_checked_name(name): _checked_entry(name, entry) for name, entry in runs.items()}
-
-
-def payload(runs: NamedRuns, minimum: float) -> dict[str, Any]:
+def payload(runs: NamedRuns, sweeps: Mapping[str, Sweep], minimum: float) -> dict[str, Any]:
     """Return the data from which the script draws the charts."""
-    longest = max(int(run.trace.delay.max(initial=1)) for entry in runs.values() for run in entry)
-    edges = work.delay_edges(longest)
+    longest = max((int(run.trace.delay.max(initial=1)) for entry in runs.values() for run in entry), default=1)
+    edges, limits = work.delay_edges(longest), Limits.of(len(runs))
     return {
         "minimum": minimum,
         "edges": edges.tolist(),
-        "methods": [_method(name, entry, minimum, edges) for name, entry in runs.items()],
+        "outcomes": KINDS,
+        "methods": [_method(name, entry, minimum, edges, limits) for name, entry in runs.items()],
+        "sweeps": [sweep_payload(name, sweep, minimum) for name, sweep in sweeps.items()],
     }
 
 
@@ -55,32 +55,21 @@ def summary(runs: Sequence[Run], minimum: float) -> dict[str, Any]:
     }
 
 
-def _method(name: str, runs: Sequence[Run], minimum: float, edges: Any) -> dict[str, Any]:
+def _method(name: str, runs: Sequence[Run], minimum: float, edges: Integers, limits: Limits) -> dict[str, Any]:
     seconds = work.mean_seconds(runs)
     return {
         "name": name,
         "runs": len(runs),
         "diverged": any(run.stats.diverged for run in runs),
+        "note": state_words(runs),
         "num_workers": work.num_workers(runs),
-        "curves": curves(runs, minimum),
-        "delays": work.delays(runs, edges, seconds),
-        "shares": work.shares(runs, seconds),
-        "timeline": work.timeline(runs[0].trace, seconds),
+        "curves": curves(runs, minimum, limits.points),
+        "delays": work.delays(runs, edges, seconds, limits.workers),
+        "shares": work.shares(runs, seconds, limits.workers),
+        "timeline": timeline(runs[0].trace, work.mean_seconds(runs[:1]), limits),
+        "events": events([run.trace for run in runs]),
     }
 
 
 def _last_error(run: Run, minimum: float) -> float:
     return float(errors(run, minimum)[-1]) if len(run.history) else np.nan
-
-
-def _checked_name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a run must be a string, got {name!r}")
-    return name
-
-
-def _checked_entry(name: str, entry: Any) -> list[Run]:
-    entries = [entry] if isinstance(entry, Run) else entry
-    if not isinstance(entries, Sequence) or not entries or not all(isinstance(run, Run) for run in entries):
-        raise TypeError(f"{name!r} must be a Run or a list of Runs, got {entry!r}")
-    return list(entries)

@@ -1,4 +1,4 @@
-"""Statistics of the workers: delays, shares of the gradients, and a timeline of the first jobs."""
+"""Statistics of the workers: seconds per gradient, delays, shares of the gradients."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nowait.core.types import Floats, Integers
-from nowait.recording import Run, Trace
+from nowait.html.numbers import compact
+from nowait.recording import Run
 from nowait.recording.rows import OUTCOMES
-from nowait.reports.numbers import compact
 
-MOST_LANES = 40
-MOST_WORKERS = 100
-MOST_JOBS = 400
 MOST_BINS = 40
 VALID = [code for code, outcome in enumerate(OUTCOMES) if outcome.value in ("applied", "held", "dropped")]
 
@@ -24,7 +20,8 @@ def mean_seconds(runs: Sequence[Run]) -> Floats:
     """Return the mean seconds from start to arrival, by worker number; infinite for a worker without arrivals."""
     worker = np.concatenate([run.trace.worker for run in runs])
     taken = np.concatenate([run.trace.time - run.trace.started for run in runs])
-    known = max((int(run.trace.initial_workers.max(initial=-1)) + 1 for run in runs), default=0)
+    ever = [numbers for run in runs for numbers in (run.trace.initial_workers, run.trace.events["worker"])]
+    known = max((int(numbers.max(initial=-1)) + 1 for numbers in ever), default=0)
     jobs = np.bincount(worker, minlength=known)
     total = np.bincount(worker, weights=taken, minlength=known)
     mean: Floats = np.divide(total, jobs, out=np.full(len(jobs), np.inf), where=jobs > 0)
@@ -32,13 +29,13 @@ def mean_seconds(runs: Sequence[Run]) -> Floats:
 
 
 def choose_workers(seconds: Floats, most: int) -> Integers:
-    """Return at most ``most`` worker numbers, fastest first: the fastest, the slowest and some in between."""
-    order = np.argsort(seconds, kind="stable")
+    """Return at most ``most`` worker numbers, slowest first: the slowest half, and evenly spaced others."""
+    order = np.argsort(-seconds, kind="stable")
     if len(order) <= most:
         return order
-    third = most // 3
-    between = np.linspace(third, len(order) - third - 1, most - 2 * third).round().astype(np.int64)
-    return np.concatenate([order[:third], order[between], order[len(order) - third :]])
+    slowest = most // 2
+    others = np.linspace(slowest, len(order) - 1, most - slowest).round().astype(np.int64)
+    return np.concatenate([order[:slowest], order[others]])
 
 
 def delay_edges(longest: int) -> Integers:
@@ -46,11 +43,11 @@ def delay_edges(longest: int) -> Integers:
     return np.unique(np.geomspace(1, max(1, longest) + 1, MOST_BINS + 1).round().astype(np.int64))
 
 
-def delays(runs: Sequence[Run], edges: Integers, seconds: Floats) -> dict[str, Any]:
+def delays(runs: Sequence[Run], edges: Integers, seconds: Floats, most: int) -> dict[str, Any]:
     """Return the histogram of delays over all workers, and for each of the chosen workers."""
     worker = np.concatenate([run.trace.worker for run in runs])
     delay = np.concatenate([run.trace.delay for run in runs])
-    chosen = choose_workers(seconds, MOST_WORKERS)
+    chosen = choose_workers(seconds, most)
     bins = np.clip(np.searchsorted(edges, delay, side="right") - 1, 0, len(edges) - 2)
     row = np.full(len(seconds), -1)
     row[chosen] = np.arange(len(chosen))
@@ -68,12 +65,12 @@ def delays(runs: Sequence[Run], edges: Integers, seconds: Floats) -> dict[str, A
     }
 
 
-def shares(runs: Sequence[Run], seconds: Floats) -> dict[str, Any]:
+def shares(runs: Sequence[Run], seconds: Floats, most: int) -> dict[str, Any]:
     """Return each chosen worker's share of the valid gradients, with the number of workers M."""
     arrivals = np.concatenate([run.trace.arrivals[["worker", "outcome"]] for run in runs])
     valid = arrivals["worker"][np.isin(arrivals["outcome"], VALID)]
     work = np.bincount(valid, minlength=len(seconds))
-    chosen = choose_workers(seconds, MOST_WORKERS)
+    chosen = choose_workers(seconds, most)
     return {
         "workers": chosen.tolist(),
         "share": compact((work[chosen] / max(1, work.sum())).tolist()),
@@ -86,29 +83,3 @@ def shares(runs: Sequence[Run], seconds: Floats) -> dict[str, Any]:
 def num_workers(runs: Sequence[Run]) -> int:
     """Return M, the number of workers at the start."""
     return max(run.trace.num_workers for run in runs)
-
-
-def timeline(trace: Trace, seconds: Floats) -> dict[str, Any]:
-    """Return the first jobs of the chosen workers: the first ``MOST_JOBS`` arrivals, and the jobs running then."""
-    lanes = choose_workers(seconds, MOST_LANES)
-    lane = np.full(len(seconds), -1)
-    lane[lanes] = np.arange(len(lanes))
-    rows = _first_jobs(trace.arrivals[lane[trace.worker] >= 0])
-    end = float(rows["time"][:MOST_JOBS].max(initial=-np.inf))
-    start = float(rows["started"].min(initial=end))
-    columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in ("job", "version", "delay", "step")}
-    columns |= {name: compact(rows[name].tolist()) for name in ("started", "time", "compute_seconds")}
-    columns |= {"lane": lane[rows["worker"]].tolist(), "outcome": [OUTCOMES[code].value for code in rows["outcome"]]}
-    return {"lanes": lanes.tolist(), **_span(start, end), "num_workers": len(seconds), "jobs": columns}
-
-
-def _first_jobs(rows: NDArray[np.void]) -> NDArray[np.void]:
-    """Return the first ``MOST_JOBS`` arrivals, and every worker's job that was running at the last of them."""
-    shown, later = rows[:MOST_JOBS], rows[MOST_JOBS:]
-    running = later[later["started"] < shown["time"].max(initial=-np.inf)]
-    _, first = np.unique(running["worker"], return_index=True)
-    return np.concatenate([shown, running[np.sort(first)]])
-
-
-def _span(start: float, end: float) -> dict[str, float]:
-    return {"start": start, "end": end} if start < end < np.inf else {"start": 0.0, "end": 1.0}

@@ -21,7 +21,12 @@ class Adversary(Speeds):
 
     >>> import nowait as nw
     >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
-    >>> run = nw.simulate(nw.problems.NoisyQuadratic(4), method, nw.speeds.Adversary([0, 0, 0, 1]), steps=8)
+    >>> run = nw.simulate(
+    ...     nw.problems.NoisyQuadratic(4),
+    ...     method,
+    ...     nw.speeds.Adversary([0, 0, 0, 1]),
+    ...     steps=8,
+    ... )
     >>> run.trace.delay.tolist()
     [1, 1, 1, 4, 2, 1, 1, 4]
     """

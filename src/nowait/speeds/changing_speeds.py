@@ -100,7 +100,8 @@ class TimeVarying(Speeds):
 class UpDown(Speeds):
     """Workers with outages: up and down for exponentially distributed times with these means, and up at the start.
 
-    A ticket takes ``seconds`` of up time: an outage pauses it.
+    A ticket takes ``seconds`` of up time: an outage pauses it. Each of the three is a number for all workers, or a
+    list with one for each; without a list, ``workers`` is needed.
     """
 
     seconds: Values

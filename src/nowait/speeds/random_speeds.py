@@ -28,6 +28,8 @@ Values = float | Sequence[float]
 class Fixed(Speeds):
     """Every worker takes the same time for each of its gradients: the setting of the paper's Table 2.
 
+    ``seconds`` is a number for all workers, which needs ``workers``, or a list with one for each.
+
     >>> Fixed([1.0, 1.0, 10.0]).num_workers
     3
     >>> Fixed(0.5, workers=8).num_workers
@@ -62,7 +64,10 @@ class Fixed(Speeds):
 @final
 @dataclass
 class Exponential(Speeds):
-    """Exponentially distributed durations with the given means."""
+    """Exponentially distributed durations with the given ``means``.
+
+    A number is the mean of all workers, and needs ``workers``; a list has one for each.
+    """
 
     means: Values
     workers: int | None = None
@@ -85,7 +90,11 @@ class Exponential(Speeds):
 @final
 @dataclass
 class LogNormal(Speeds):
-    """Durations median·exp(sigma·z) with z standard normal: typical of shared machines."""
+    """Durations median·exp(sigma·z) with z standard normal: typical of shared machines.
+
+    ``medians`` and ``sigma`` are numbers for all workers, or lists with one for each; without a list, ``workers`` is
+    needed.
+    """
 
     medians: Values
     sigma: Values
@@ -113,7 +122,9 @@ class LogNormal(Speeds):
 class HalfNormal(Speeds):
     """Durations minimum + scale·|z| with z standard normal: never faster than ``minimum``, sometimes slower.
 
-    Simulations of Ringmaster and Ringleader ASGD use these durations, and those of FedBuff use them without a minimum.
+    ``minimum`` and ``scale`` are numbers for all workers, or lists with one for each; without a list, ``workers`` is
+    needed. Simulations of Ringmaster and Ringleader ASGD use these durations, and those of FedBuff use them without a
+    minimum.
 
     >>> HalfNormal([1.0, 2.0], scale=0.5).num_workers
     2
@@ -143,7 +154,11 @@ class HalfNormal(Speeds):
 @final
 @dataclass
 class Pareto(Speeds):
-    """Heavy tails: P(duration > t) = (minimum/t)^shape. With a shape of 1 or less the mean is infinite."""
+    """Heavy tails: P(duration > t) = (minimum/t)^shape. With a shape of 1 or less the mean is infinite.
+
+    ``minimum`` and ``shape`` are numbers for all workers, or lists with one for each; without a list, ``workers`` is
+    needed.
+    """
 
     minimum: Values
     shape: Values
@@ -173,6 +188,7 @@ class BySample(Speeds):
 
     The guarantees for delay-adaptive stepsizes assume that delays do not depend on the samples (Assumption 1);
     this model shows what happens when they do. ``factor`` gets the sample of the worker's gradient.
+    ``seconds`` is a number for all workers, which needs ``workers``, or a list with one for each.
     """
 
     seconds: Values

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nowait.core import checks
 from nowait.recording import Trace, load
-from nowait.recording.run import METRICS
+from nowait.recording.run import METRICS, STATS, TRACE
 from nowait.speeds.chrome import times_of_traces
 from nowait.speeds.rows import times_of_table
 from nowait.speeds.tables import is_table, read_table
@@ -38,8 +38,8 @@ def read_record(paths: Paths, names: dict[str, str | None], unit: str | None, ev
 
 
 def is_run_folder(path: Path) -> bool:
-    """Return whether a run was written into this folder."""
-    return (path / METRICS).is_file()
+    """Return True if a run was written into this folder, also if some of its files are missing."""
+    return any((path / name).is_file() for name in (METRICS, TRACE, STATS))
 
 
 def _existing(paths: Sequence[str | Path]) -> list[Path]:

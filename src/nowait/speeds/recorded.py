@@ -27,9 +27,12 @@ class Recorded(Speeds):
     number than the recorded ones, use the times of the others in turn.
 
     >>> import nowait as nw
-    >>> problem, speeds = nw.problems.NoisyQuadratic(dimension=3), nw.speeds.Exponential(1.0, workers=4)
+    >>> problem = nw.problems.NoisyQuadratic(dimension=3)
+    >>> speeds = nw.speeds.Exponential(1.0, workers=4)
     >>> run = nw.simulate(problem, nw.AsynchronousSGD(nw.Constant(0.1)), speeds, steps=100)
-    >>> again = nw.simulate(problem, nw.MinibatchSGD(nw.Constant(0.1)), Recorded(run.trace), steps=10)
+    >>> again = nw.simulate(
+    ...     problem, nw.MinibatchSGD(nw.Constant(0.1)), Recorded(run.trace), steps=10
+    ... )
     >>> again.stats.seconds < run.stats.seconds
     True
     """

@@ -3,7 +3,9 @@
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.bench import Bench, bench
 from nowait.studies.bias import BiasRow
-from nowait.studies.certify import Certificate, CertifiedRow, certify
+from nowait.studies.certified import CertifiedRow
+from nowait.studies.certify import Certificate, MutantRow, certify
+from nowait.studies.exact import WorstCase, worst_case
 from nowait.studies.longest_delay import LongestDelay, longest_delay
 from nowait.studies.plan import plan
 from nowait.studies.race import Race, race
@@ -22,6 +24,7 @@ __all__ = [
     "Certificate",
     "CertifiedRow",
     "LongestDelay",
+    "MutantRow",
     "Race",
     "Reproduction",
     "Simulated",
@@ -30,6 +33,7 @@ __all__ = [
     "Trial",
     "Tuning",
     "WhatIf",
+    "WorstCase",
     "bench",
     "certify",
     "longest_delay",
@@ -39,4 +43,5 @@ __all__ = [
     "tolerance",
     "tune",
     "whatif",
+    "worst_case",
 ]

@@ -26,10 +26,13 @@ class Simulated:
     """
 
     method: str
+    """The name of the method."""
     workers: tuple[int, ...]
+    """The workers that take part."""
     kind: str
     """"synchronous", "rounds", "asynchronous", or "own" for the user's methods."""
     stepsize: float
+    """The tuned γ."""
     times: Times
     """Virtual seconds to the target with each of the reporting seeds; infinite if it was not reached."""
     choosing_times: Times
@@ -87,10 +90,13 @@ class Advice:
     source: str
     """Where the speeds come from."""
     problem: str
+    """A description of the problem."""
     speedup: Speedup
     """The numbers that follow from the speeds by formula."""
     target_loss: float
+    """The loss at which times are compared."""
     budget_seconds: float
+    """The virtual seconds that every method had."""
     simulated: list[Simulated]
     """The methods, those with the shortest times first."""
     predicted: dict[str, float]
@@ -184,6 +190,11 @@ class Advice:
 
     def __str__(self) -> str:
         return "\n".join([f"From {self.source}; simulated on {self.problem}.", *self.sentences])
+
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_advice
+
+        return html_of_advice(self)
 
     def _by_formula(self) -> str:
         gain = self.speedup

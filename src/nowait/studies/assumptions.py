@@ -48,13 +48,18 @@ def quadratic() -> NoisyQuadratic:
     return NoisyQuadratic(dimension=10, L=1.0, mu=0.1, sigma=1.0, distance=3.0)
 
 
+def steep_quadratic() -> NoisyQuadratic:
+    """Return a strongly convex problem with long gradients at the start and little noise."""
+    return NoisyQuadratic(dimension=10, L=4.0, mu=1.0, sigma=0.5, distance=3.0)
+
+
 PROBLEMS: dict[str, list[Callable[[], Any]]] = {
     "convex-lipschitz": [absolute_loss, hinge],
     "nonconvex-lipschitz": [nonconvex_logistic],
     "convex": [flat_quadratic, logistic],
     "strongly-convex": [quadratic, regularised_logistic],
     "nonconvex": [nonconvex_logistic, quadratic],
-    "heterogeneous": [quadratic, nonconvex_logistic],
+    "heterogeneous": [quadratic, steep_quadratic],
 }
 """By the settings of ``nw.theory.prescribe``. For "heterogeneous" they are split by label."""
 

@@ -2,66 +2,47 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
-import numpy as np
-
-from nowait.api.simulate import simulate
 from nowait.api.sweep import checked_seeds
 from nowait.core import checks
-from nowait.core.types import Floats, Vector
 from nowait.engines.progress import Progress
 from nowait.engines.watch import Watch
-from nowait.methods import AsynchronousSGD
 from nowait.studies.assumptions import PROBLEMS
 from nowait.studies.bias import BiasRow, data_dependent_delays
+from nowait.studies.certified import VIOLATED, CertifiedRow, Trial
+from nowait.studies.hard_instances import hard_instances
+from nowait.studies.mutants import BOUND, CHECKS, MUTANTS, NONE, Mutant, caught_by
 from nowait.studies.patterns import PATTERNS
-from nowait.theory import Prescription, check_lemmas, prescribe
-from nowait.theory.guarantee import SUBOPTIMALITY
+from nowait.theory import prescribe
 
-HOLDS, OPEN, VIOLATED = "holds", "open", "violated"
-CONFIDENCE = 0.99
-STEPS_OF_BIAS = 20
+STEPS_OF_BIAS = 10
 """How many times as long the runs are that show the bias: by default 40,000 steps."""
+SEEDS_OF_MUTANTS = 4
+"""Seeds of a row with a planted mistake, at most."""
 
 
 @final
 @dataclass(frozen=True)
-class CertifiedRow:
-    """One theorem on one problem under one delay pattern."""
+class MutantRow:
+    """One planted mistake, and how each row finds it."""
 
-    theorem: str
-    setting: str
-    problem: str
-    pattern: str
-    longest_delay: int
-    mean: float
-    """The mean error over the seeds."""
-    low: float
-    high: float
-    """The ends of its confidence interval (99 %)."""
-    guarantee: float
-    sharpened: float
-    lemmas_broken: tuple[str, ...]
-    """Lemmas that failed on some run; there should be none."""
+    mutant: str
+    """The mistake."""
+    found: dict[str, str]
+    """By row (theorem, problem and delays): "bound", "checks", "missed", or "–" if it cannot have the mistake."""
 
     @property
-    def ratio(self) -> float:
-        """Measured error over the printed guarantee."""
-        return self.mean / self.guarantee
+    def is_caught(self) -> bool:
+        """True if a row finds the mistake, or if no row can have it."""
+        kinds = set(self.found.values()) - {NONE}
+        return not kinds or bool(kinds & {BOUND, CHECKS})
 
-    @property
-    def verdict(self) -> str:
-        """ "holds" or "violated" by the sharper bound, or "open" if the bound lies inside the confidence interval.
-
-        An error that is not finite violates every bound.
-        """
-        if self.high <= self.sharpened:
-            return HOLDS
-        return OPEN if self.low <= self.sharpened and math.isfinite(self.high) else VIOLATED
+    def count(self, how: str) -> int:
+        """Return the number of rows that find the mistake in this way."""
+        return sum(found == how for found in self.found.values())
 
 
 @final
@@ -70,111 +51,118 @@ class Certificate:
     """What ``nw.certify`` found."""
 
     rows: list[CertifiedRow]
+    """One row for every theorem, problem and delay pattern."""
     bias: list[BiasRow]
     """Without Assumption 1: delays that depend on the data."""
     workers: int
+    """The number of workers, M."""
     steps: int
+    """The steps of every run."""
     seeds: int
+    """The number of runs for each row."""
+    mutants: list[MutantRow] = field(default_factory=list)
+    """With ``mutants=True``: which rows find which planted mistakes."""
 
     @property
     def holds(self) -> bool:
-        """True if no guarantee is violated and no lemma failed."""
-        return not any(row.verdict == VIOLATED or row.lemmas_broken for row in self.rows)
+        """True if no guarantee is violated, no lemma failed, and every planted mistake was found."""
+        sound = not any(row.verdict == VIOLATED or row.lemmas_broken for row in self.rows)
+        return sound and all(mutant.is_caught for mutant in self.mutants)
+
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_certificate
+
+        return html_of_certificate(self)
 
 
 def certify(
     *,
     settings: Iterable[str] | None = None,
     patterns: Iterable[str] | None = None,
-    workers: int = 8,
-    steps: int = 2_000,
+    workers: int = 4,
+    steps: int = 4_000,
     seeds: int | Iterable[int] = 16,
     seed: int = 0,
+    mutants: bool = False,
     progress: bool | None = None,
 ) -> Certificate:
     """Run every theorem on problems that satisfy its assumptions, under every delay pattern, and compare.
 
-    ``settings`` are those of ``nw.theory.prescribe``, ``patterns`` equal, straggler, pareto, time-varying and
-    adversarial; None is all. Every row is a mean over runs of ``steps`` steps, one for each of the ``seeds``: a number
-    n means the n seeds from ``seed`` on. Lemma 1, the delay identity and the lemma on the sum of the stepsizes are
-    checked on every run. ``bias`` shows what happens without Assumption 1. Ctrl-C and SIGTERM raise
-    ``nw.Interrupted``, without a partial certificate.
+    ``settings`` are those of ``nw.theory.prescribe``, ``patterns`` hard, equal, straggler, pareto, time-varying and
+    adversarial; None is all. The hard pattern stands for problems and orders of arrivals that were made for the
+    theorem, on which the error comes close to the bound. Every row is a mean over runs of ``steps`` steps, one for each
+    of the ``seeds``: a number n means the n seeds from ``seed`` on. Its error is compared with nowait's bound for the
+    delays of these runs. Lemma 1, the delay identity, the stepsizes, their sum and the output rule are checked on every
+    run. ``mutants=True`` also makes the runs with planted mistakes and lists which rows find which. ``bias`` shows what
+    happens without Assumption 1. Ctrl-C and SIGTERM raise ``nw.Interrupted``, without a partial certificate.
 
-    >>> found = certify(settings=["convex"], patterns=["straggler"], steps=500, seeds=3, progress=False)
+    >>> found = certify(
+    ...     settings=["convex"], patterns=["straggler"], steps=500, seeds=3, progress=False
+    ... )
     >>> [row.verdict for row in found.rows]
     ['holds', 'holds']
     """
-    under = _chosen(patterns, PATTERNS, "pattern")
+    under = _chosen_patterns(patterns)
     workers = checks.at_least(2, workers, "workers", "delays need several")
     seed_list = checked_seeds(seeds, first=seed)
     checks.at_least(2, len(seed_list), "the number of seeds", "a confidence interval needs two")
-    cases = []
-    for setting in _chosen(settings, PROBLEMS, "setting"):
-        for make in PROBLEMS[setting]:
-            problem = make().split(workers, by="label") if setting == "heterogeneous" else make()
-            constants = problem.constants()
-            cases.append((make.__name__, problem, prescribe(setting, constants, workers=workers, steps=steps)))
-    rows = []
+    trials = _all_trials(settings, under, workers, steps)
+    mistakes = MUTANTS if mutants else ()
+    rows: list[CertifiedRow] = []
     with Watch() as watch, Progress("certifying", progress) as bar:
-        for name, problem, prescription in cases:
-            for pattern in under:
-                rows.append(_row(name, problem, prescription, pattern, seed_list))
-                watch.check()
-                bar.show(len(rows) / (len(cases) * len(under) + 1))
+        parts = len(trials) * (1 + len(mistakes)) + 1
+        for trial in trials:
+            rows.append(trial.row([trial.measured(trial.run(number), number) for number in seed_list]))
+            watch.check()
+            bar.show(len(rows) / parts)
+        found = []
+        for mutant in mistakes:
+            found.append(_mutant_row(mutant, trials, seed_list[:SEEDS_OF_MUTANTS], watch))
+            bar.show((len(found) + 1) * len(trials) / parts)
         bias = data_dependent_delays(seed_list[0], STEPS_OF_BIAS * steps)
-    return Certificate(rows, bias, workers, steps, len(seed_list))
+    return Certificate(rows, bias, workers, steps, len(seed_list), found)
 
 
-def _row(name: str, problem: Any, prescription: Prescription, pattern: str, seeds: list[int]) -> CertifiedRow:
-    """Make the runs of a row."""
-    method = AsynchronousSGD(prescription.stepsize)
-    lowest = problem.minimum()[1] if prescription.guarantee.measure == SUBOPTIMALITY else math.nan
-    errors, longest, broken = [], 0, set()
-    speeds = PATTERNS[pattern](prescription.workers)
-    for seed in seeds:
-        run = simulate(
-            problem,
-            method,
-            speeds,
-            steps=prescription.steps,
-            evaluate_every=prescription.steps,
-            output=prescription.output,
-            seed=seed,
-            progress=False,
-        )
-        errors.append(_error(problem, run.params, lowest))
-        longest = max(longest, int(run.trace.delay.max()))
-        checked = check_lemmas(run.trace, prescription.stepsize, problem, seed=seed, last=run.last)
-        broken |= {check.lemma for check in checked if not check.holds}
-    mean, half = _interval(np.array(errors))
-    return CertifiedRow(
-        theorem=prescription.theorem,
-        setting=prescription.setting,
-        problem=name.replace("_", " "),
-        pattern=pattern,
-        longest_delay=longest,
-        mean=mean,
-        low=max(0.0, mean - half) if math.isfinite(half) else mean,
-        high=mean + half,
-        guarantee=float(prescription.guarantee),
-        sharpened=float(prescription.guarantee.sharpened or prescription.guarantee),
-        lemmas_broken=tuple(sorted(broken)),
-    )
+HARD = "hard"
 
 
-def _error(problem: Any, params: Vector, lowest: float) -> float:
-    """Return F − F*, or ‖∇F‖² if F* is NaN."""
-    if math.isnan(lowest):
-        return float((problem.full_gradient(params) ** 2).sum())
-    return float(problem.loss(params) - lowest)
+def check_request(settings: Iterable[str] | None, patterns: Iterable[str] | None, workers: int, steps: int) -> None:
+    """Raise if ``certify`` would refuse these arguments."""
+    _all_trials(settings, _chosen_patterns(patterns), workers, steps)
 
 
-def _interval(errors: Floats) -> tuple[float, float]:
-    """Return the mean and half the width of its confidence interval (Student)."""
-    from scipy.stats import t
+def _chosen_patterns(patterns: Iterable[str] | None) -> list[str]:
+    return _chosen(patterns, {HARD: None} | PATTERNS, "pattern")
 
-    spread = float(errors.std(ddof=1)) / math.sqrt(len(errors))
-    return float(errors.mean()), float(t.ppf((1 + CONFIDENCE) / 2, len(errors) - 1)) * spread
+
+def _all_trials(settings: Iterable[str] | None, patterns: list[str], workers: int, steps: int) -> list[Trial]:
+    """Return the rows of all settings."""
+    chosen = _chosen(settings, PROBLEMS, "setting")
+    return [trial for setting in chosen for trial in _trials(setting, patterns, workers, steps)]
+
+
+def _trials(setting: str, patterns: list[str], workers: int, steps: int) -> list[Trial]:
+    """Return the rows of a setting: hard instances first."""
+    made = []
+    if HARD in patterns:
+        for hard in hard_instances(setting, workers, steps):
+            made.append(Trial(hard.name, hard.problem, hard.order, hard.speeds, hard.prescription))
+    usual = [pattern for pattern in patterns if pattern != HARD]
+    for make in PROBLEMS[setting]:
+        problem: Any = make().split(workers, by="label") if setting == "heterogeneous" else make()
+        asked = prescribe(setting, problem.constants(), workers=workers, steps=steps)
+        name = make.__name__.replace("_", " ")
+        made += [Trial(name, problem, pattern, PATTERNS[pattern](workers), asked) for pattern in usual]
+    return made
+
+
+def _mutant_row(mutant: Mutant, trials: list[Trial], seeds: list[int], watch: Watch) -> MutantRow:
+    found = {}
+    for trial in trials:
+        theorem = trial.prescription.theorem.removeprefix("Theorem ")
+        found[f"{theorem} {trial.name}, {trial.pattern}"] = caught_by(trial, mutant, seeds)
+        watch.check()
+    return MutantRow(mutant.name, found)
 
 
 def _chosen(names: Iterable[str] | None, known: dict[str, Any], what: str) -> list[str]:
@@ -185,7 +173,8 @@ def _chosen(names: Iterable[str] | None, known: dict[str, Any], what: str) -> li
     chosen = list(names)
     for name in chosen:
         if name not in known:
-            raise ValueError(f"there is no {what} {name!r}: choose among {', '.join(known)}")
+            nearest = checks.did_you_mean(name, known)
+            raise ValueError(f"there is no {what} {name!r}: choose among {', '.join(known)}{nearest}")
     if not chosen:
         raise ValueError(f"{what}s is empty: choose among {', '.join(known)}")
     return chosen

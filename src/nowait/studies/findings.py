@@ -10,8 +10,13 @@ from typing import final
 import numpy as np
 
 from nowait.recording import Run
-from nowait.studies.target import until
+from nowait.recording.until import until
 from nowait.theory import Speedup
+
+AS_PREDICTED = (0.7, 1.5)
+"""Between these, the ratio of the measured and the predicted speedup needs no explanation."""
+FEW_STEPS = 10
+"""With fewer steps of the baseline, its last loss says little about its speed."""
 
 
 @final
@@ -58,13 +63,20 @@ def rows_of(
 
 
 def cut_short(runs: Mapping[str, list[Run]]) -> list[str]:
-    """Return a sentence for each run that a signal ended: which step its last loss belongs to."""
-    ended = [(name, run) for name, mine in runs.items() for run in mine if run.stats.interrupted and len(run.history)]
+    """Return a sentence for each run that a signal ended: its last loss, and the step of it if that is another one."""
     return [
-        f"{name} was stopped after {run.stats.steps:,} steps; its last loss was evaluated at step "
-        f"{int(run.history.step[-1]):,}."
-        for name, run in ended
+        f"{name} was stopped after {run.stats.steps:,} steps{_last_loss(run)}."
+        for name, mine in runs.items()
+        for run in mine
+        if run.stats.interrupted
     ]
+
+
+def _last_loss(run: Run) -> str:
+    if not len(run.history):
+        return ""
+    step = int(run.history.step[-1])
+    return f", at a loss of {run.history.loss[-1]:.4g}" + ("" if step == run.stats.steps else f" at step {step:,}")
 
 
 def _row(name: str, runs: list[Run], first: list[Run], minimum: float | None, gain: Speedup) -> RaceRow:
@@ -111,7 +123,23 @@ def findings(rows: list[RaceRow], runs: Mapping[str, list[Run]], gain: Speedup, 
         f"In {first.seconds:.4g} s of {time} {first.method} made {first.steps:,.0f} steps, {best.method} "
         f"{best.steps:,.0f}."
     )
-    return [steps, _who_was_first(first, best, gain), _per_gradient(runs, first, best), *diverged]
+    reached = [_who_was_first(first, best, gain), *why_not_as_predicted(first, best)]
+    return [steps, *reached, _per_gradient(runs, first, best), *diverged]
+
+
+def headline(rows: list[RaceRow]) -> tuple[str | None, str | None]:
+    """Return the speedup of the fastest method in a few words and in a sentence; None if there is none to tell."""
+    first = rows[0]
+    fast = [row for row in rows[1:] if row.measured is not None and not (row.diverged or row.worse_than_start)]
+    if not fast or first.diverged or first.worse_than_start or first.steps == 0:
+        return None, None
+    best = max(fast, key=lambda row: row.measured or 0.0)
+    predicted = "" if best.predicted is None else f" The workers' speeds predict {best.predicted:.3g} ×."
+    return (
+        f"{best.measured:.3g} × as fast as {first.method}",
+        f"{best.method} reached the loss with which {first.method} ended after {best.seconds_to_first:.3g} s; "
+        f"{first.method} needed {first.seconds_to_first:.3g} s.{predicted}",
+    )
 
 
 def _no_baseline(first: RaceRow) -> str:
@@ -133,6 +161,33 @@ def _who_was_first(first: RaceRow, best: RaceRow, gain: Speedup) -> str:
         f"{best.method} reached the loss that {first.method} ends with after {best.seconds_to_first:.3g} s, "
         f"{best.measured:.3g} times as fast{promised}, and ended at {best.loss:.4g} against {first.loss:.4g}."
     )
+
+
+def why_not_as_predicted(first: RaceRow, best: RaceRow) -> list[str]:
+    """Return a sentence on why the measured speedup is far from the predicted one; empty if it is not.
+
+    The speedup is the ratio of gradients per second times the ratio of gradients that the loss took. The prediction
+    says how large the former is, and takes the latter for 1.
+    """
+    if best.measured is None or best.predicted is None:
+        return []
+    low, high = AS_PREDICTED
+    if low <= best.measured / best.predicted <= high:
+        return []
+    share = f"The measured speedup is {best.measured / best.predicted:.2g} times the predicted one"
+    if first.steps < FEW_STEPS:
+        return [
+            f"{share}: {first.method} made only {first.steps:,.0f} steps, too few to measure a speedup. Give every "
+            f"method more time."
+        ]
+    rates = (best.gradients / best.seconds) / (first.gradients / first.seconds)
+    needed, theirs = best.gradients / best.seconds * best.seconds_to_first, first.gradients
+    if not low <= rates / best.predicted <= high:
+        return [
+            f"{share}: {best.method} had {rates:.3g} times as many gradients per second as {first.method}. So the "
+            f"workers were not as fast in the race as in the probe, for example because of other programs."
+        ]
+    return [f"{share}: for the same loss {best.method} took {needed:,.0f} gradients, {first.method} {theirs:,.0f}."]
 
 
 def _per_gradient(runs: Mapping[str, list[Run]], first: RaceRow, best: RaceRow) -> str:

@@ -32,8 +32,11 @@ class LongestDelay:
     """Errors and guarantees for a longest delay that grows at a fixed number of workers."""
 
     workers: int
+    """The number of workers, M."""
     steps: int
+    """The steps of every run."""
     max_delay: Floats
+    """The longest delays, in ascending order."""
     errors: dict[str, Floats]
     """By rule: the largest F(x_k) − F* in the second half of the run."""
     guarantees: dict[str, Floats]

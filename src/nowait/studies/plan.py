@@ -87,12 +87,21 @@ def plan(
     reported are those with as many further seeds. If gradients are slow, the defaults are smaller. The results hold for
     this problem: pass your own. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
-    >>> advice = plan(seconds_per_gradient=[1.0, 2.0, 4.0, 30.0], gradients=3_000, seeds=1, progress=False)
+    >>> advice = plan(
+    ...     seconds_per_gradient=[1.0, 2.0, 4.0, 30.0],
+    ...     gradients=3_000,
+    ...     seeds=1,
+    ...     progress=False,
+    ... )
     >>> advice.asynchrony_pays, round(advice.speedup.speedup, 2)
     (True, 13.38)
     """
     checks.no_renamed(renamed, "plan", seconds="seconds_per_gradient")
     given = {"seconds_per_gradient": seconds_per_gradient, "speeds": speeds, "trace": trace, "workers": workers}
+    if gradients is not None:
+        gradients = checks.at_least(100, gradients, "gradients", "methods need some to differ")
+    if target_loss is not None:
+        checks.finite(target_loss, "target_loss", "it is the loss to reach")
     asked_seeds = checked_seeds(SEEDS if seeds is None else seeds, first=seed)
     source = _source(given, problem, probe_seconds, slowdown, asked_seeds[0])
     chosen = LeastSquares.random(samples=2_000, dimension=100, noise=0.01, batch_size=8) if problem is None else problem
@@ -145,6 +154,8 @@ def _source(given: dict[str, Any], problem: Problem | None, probe_seconds: float
         came = f"got {' and '.join(known)}" if known else "got none"
         raise ValueError(f"give one of seconds_per_gradient=, speeds=, trace= and workers= (a probe); {came}")
     [(name, value)] = known.items()
+    if slowdown is not None and name != "workers":
+        raise ValueError(f"slowdown= slows the workers of a probe, but {name}= gives their speeds: slow them there")
     if name == "seconds_per_gradient":
         return Source.of_seconds(value)
     if name == "speeds":
@@ -170,10 +181,8 @@ def _seconds_per_gradient(problem: Any, capabilities: Capabilities) -> float:
 
 def _gradients(asked: int | None, each: float, runs: int) -> int:
     """Return the number of gradients to simulate: fewer than usual if they are slow and none was asked for."""
-    if asked is not None:
-        count = checks.at_least(100, asked, "gradients", "methods need some to differ")
-    else:
-        count = int(np.clip(PATIENCE_SECONDS / (runs * max(each, 1e-9)), 200, GRADIENTS))
+    usual = int(np.clip(PATIENCE_SECONDS / (runs * max(each, 1e-9)), 200, GRADIENTS))
+    count = usual if asked is None else asked
     _warn_of_waiting(each * count * runs)
     return count
 

@@ -15,13 +15,22 @@ from nowait.api.sweep import check_rules, checked_seeds
 from nowait.core import LastIterate, Method, Output, Problem, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.engines.cluster import RayCluster
+from nowait.engines.progress import spinner, titled
 from nowait.engines.watch import Watch
 from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant, checked_entrants
-from nowait.studies.findings import RaceRow, cut_short, findings, rows_of
+from nowait.studies.findings import RaceRow, cut_short, findings, headline, rows_of
 from nowait.studies.quiet import quiet
-from nowait.studies.race_setup import RaceSetup, check_engine, check_slowdown, connection, seconds_each, unused_seed
+from nowait.studies.race_setup import (
+    RaceSetup,
+    check_engine,
+    check_slowed,
+    connection,
+    importing_once,
+    seconds_each,
+    unused_seed,
+)
 from nowait.studies.sources import Source
 from nowait.studies.tuner import Make, Tuner, best_of, makes_steps
 from nowait.studies.units import known_minimum
@@ -38,17 +47,21 @@ class Race:
     """The result of ``nw.race``."""
 
     problem: str
+    """A description of the problem."""
     engine: str
+    """"simulate", "processes" or "ray"."""
     seconds: float
     """The time that every method had, virtual in a simulation."""
     runs: dict[str, list[Run]]
     """One run for every seed, by method."""
     tunings: dict[str, Sweep]
+    """How the stepsize of each method was tuned: a sweep in virtual time, by method."""
     speedup: Speedup
     """The speedup that the workers' speeds predict."""
     minimum: float | None
     """F*; None if it is not known."""
     config: dict[str, Any] = field(default_factory=dict)
+    """What was run, as text and numbers."""
     interrupted: bool = False
     """True if a signal ended the race early."""
     answers: dict[str, list[float]] = field(default_factory=dict)
@@ -95,6 +108,11 @@ class Race:
             self.report(target / "report.html")
         return target
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_race
+
+        return html_of_race(self)
+
     @classmethod
     def load(cls, folder: str | Path) -> Race:
         """Read a race from its folder; raise if it is damaged."""
@@ -102,20 +120,25 @@ class Race:
 
         return load_race(Path(folder))
 
-    def report(self, path: str | Path) -> Path:
-        """Write the interactive report, one HTML file."""
+    def report(self, path: str | Path, *, minimum: float | None = None) -> Path:
+        """Write the interactive report, one HTML file. ``minimum`` replaces the race's own F*."""
         from nowait.reports import write_report
+        from nowait.reports.words import problem_in_words
 
         predictions = [
             (f"speedup of {row.method}", f"{row.predicted:.3g} x", _measured(row.measured))
             for row in self.rows
             if row.predicted is not None
         ]
+        text, subtitle = headline(self.rows) if self.runs else (None, None)
+        workers = self.config.get("workers", 0)
         return write_report(
-            self.runs,
+            self.runs | {f"{name}, tuning": sweep for name, sweep in self.tunings.items()},
             path,
-            title=f"Race on {self.problem}",
-            minimum=self.shown_from,
+            title=f"Race: {problem_in_words(self.problem)}" + (f", {workers:,} workers" if workers else ""),
+            headline=text,
+            subtitle=subtitle,
+            minimum=self.shown_from if minimum is None else minimum,
             notes=self.findings,
             predictions=predictions,
             config=self.config,
@@ -152,8 +175,10 @@ def race(
     a probe measures. ``"simulate"`` needs ``speeds``. Every method gets ``seconds``, or the time the workers need for
     this many ``gradients`` (32,000 by default). There is a run for each of the ``seeds``; a number n means 0 to n − 1.
     With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
-    ``tell`` is called with a sentence at every stage. ``log`` is a function that is called with the name of every run
-    and returns its callbacks: ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
+    ``probe_seconds`` is how long compute times are measured before a race with real workers, at least. ``labels`` are
+    kept in the configuration of every run. ``tell`` is called with a sentence at every stage; ``progress`` None shows a
+    live view on a terminal. ``log`` is a function that is called with the name of every run and returns its callbacks:
+    ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
 
     For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
     others lie beyond its end or around the best one. These runs get half the time of the race, and a seed that is not
@@ -165,32 +190,44 @@ def race(
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
-    >>> found = race(problem, engine="simulate", speeds=nw.speeds.Fixed([1.0, 1.0, 9.0]), gradients=2_000)
+    >>> found = race(
+    ...     problem,
+    ...     engine="simulate",
+    ...     speeds=nw.speeds.Fixed([1.0, 1.0, 9.0]),
+    ...     gradients=2_000,
+    ... )
     >>> [row.method for row in found.rows if row.steps > 1_500]
     ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
     """
     name = check_engine(engine, speeds)
-    check_slowdown(name, slowdown, workers, speeds)
+    check_slowed(name, slowdown, workers, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
     check_rules(update, output)
     tuning_sizes = checks.at_least(1, tuning_sizes, "tuning_sizes", "a method needs a stepsize")
     names = folder_names([entrant.name for entrant in entrants], seed_list)
-    check_initial_loss(checked_problem(problem), initial_params(problem))
-    lowest = known_minimum(problem)
     say = tell or (lambda _: None)
-    with Watch() as watch, connection(engine, workers):
+    checked_problem(problem)
+    with Watch() as watch, connection(engine, workers), importing_once(problem, engine, workers, speeds):
+        with spinner("Race: evaluating the problem", progress):
+            check_initial_loss(problem, initial_params(problem))
+            lowest = known_minimum(problem)
         if name == "simulate" and speeds is not None:
             source = Source.of_speeds(speeds, seed=0)
         else:
-            say(f"Probing the workers' speeds for {probe_seconds:.3g} s, longer if somebody needs it.")
-            source = Source.of_probe(problem, workers, probe_seconds, slowdown=slowdown, speeds=speeds, engine=engine)
+            say(f"Probing the workers' speeds for {probe_seconds:.3g} s, longer if a worker needs it.")
+            with spinner("Race: probing the workers' speeds", progress):
+                source = Source.of_probe(
+                    problem, workers, probe_seconds, slowdown=slowdown, speeds=speeds, engine=engine
+                )
         if source.silent:
             say(f"Note: {source.words}.")
-        setup = RaceSetup(problem, engine, speeds, slowdown, source, dict(labels or {}), update, output)
+        known = ({} if lowest is None else {"minimum": lowest}) | dict(labels or {})
+        setup = RaceSetup(problem, engine, speeds, slowdown, source, known, update, output)
         warn_of_split(problem, setup.workers)
         limit = seconds_each(seconds, gradients, setup)
         say(setup.words(limit))
-        tuner = setup.tuner(limit * TUNING_SHARE, unused_seed(seed_list), tuning_sizes, progress)
+        with spinner("Race: estimating the problem's constants", progress):
+            tuner = setup.tuner(limit * TUNING_SHARE, unused_seed(seed_list), tuning_sizes)
         if any(entrant.tuned for entrant in entrants):
             say(_tuned_on(_tuning_config(tuner)))
         runs = _RaceRuns(setup, limit, tuner, seed_list, say, progress, _callbacks(log, names))
@@ -199,7 +236,8 @@ def race(
             signal = runs.run_all(entrants, keep, watch)
         found = runs.found(name, lowest, interrupted=bool(signal))
         if folder is not None:
-            found.save(folder)
+            with spinner("Race: writing figures and report", progress):
+                found.save(folder)
         if signal:
             raise Interrupted(signal, race=found)
     return found
@@ -226,12 +264,14 @@ class _RaceRuns:
     def run_all(self, entrants: list[Entrant], keep: Callable[[str, int, Run], Any] | None, watch: Watch) -> str:
         """Run all methods. Return the name of the signal that ended the race early, or an empty string."""
         try:
-            for entrant in entrants:
-                size = self._tuned(entrant) if entrant.tuned else 1.0
+            for place, entrant in enumerate(entrants, start=1):
+                title = f"Race, {place} of {len(entrants)}: {entrant.name}"
+                size = self._tuned(entrant, title) if entrant.tuned else 1.0
                 watch.check()
                 for seed in self.seeds:
                     callbacks = self.callbacks(entrant.name, seed)
-                    run = self.setup.run(entrant, size, self.seconds, seed, self.progress, callbacks)
+                    with titled(title + _which_seed(self.seeds, seed)):
+                        run = self.setup.run(entrant, size, self.seconds, seed, self.progress, callbacks)
                     self._add(entrant.name, run)
                     if keep is not None:
                         keep(entrant.name, seed, run)
@@ -282,11 +322,21 @@ class _RaceRuns:
             loss = math.inf if run.stats.diverged else loss_of(self.setup.problem, run.params)
             self.answers.setdefault(name, []).append(loss)
 
-    def _tuned(self, entrant: Entrant) -> float:
-        tuning = self.tuner.tune(entrant.make)
+    def _tuned(self, entrant: Entrant, title: str) -> float:
+        with spinner(f"{title}, tuning its stepsize", self.progress):
+            tuning = self.tuner.tune(entrant.make)
         self.tunings[entrant.name], self.sizes[entrant.name] = tuning, best_of(tuning)
         self.say(_tuned_words(entrant.name, tuning))
         return self.sizes[entrant.name]
+
+
+def _which_seed(seeds: list[int], seed: int) -> str:
+    """Return which of several seeds a run has; empty if there is only one.
+
+    >>> _which_seed([3, 4, 5], 4), _which_seed([3], 3)
+    (', seed 2 of 3', '')
+    """
+    return f", seed {seeds.index(seed) + 1} of {len(seeds)}" if len(seeds) > 1 else ""
 
 
 def _callbacks(

@@ -12,10 +12,11 @@ import numpy as np
 
 from nowait.api.simulate import simulate
 from nowait.api.train import train
-from nowait.api.train_arguments import check_slowed_workers
+from nowait.api.train_arguments import TOGETHER, check_slowdown, checked_workers
 from nowait.core import Output, Problem, Update, checks
 from nowait.engines.cluster import RayCluster, connected, import_ray
 from nowait.engines.elsewhere import checked_engine
+from nowait.engines.processes.local import shared_zygote
 from nowait.recording import Interrupted, Run
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant
@@ -68,11 +69,11 @@ class RaceSetup:
             f"Predicted speedup of asynchrony, s_max/HM: {self.gain.speedup:.3g} x."
         )
 
-    def tuner(self, seconds: float, seed: int, sizes: int, progress: bool | None) -> Tuner:
+    def tuner(self, seconds: float, seed: int, sizes: int) -> Tuner:
         """Return the tuner for these workers."""
         unit = stepsize_unit(self.problem, estimate(self.problem, seed=seed), GRADIENTS)
         speeds = self.source.speeds
-        return Tuner(self.problem, speeds, unit, seconds, (seed,), sizes, self.update, self.output, progress)
+        return Tuner(self.problem, speeds, unit, seconds, (seed,), sizes, self.update, self.output)
 
     def run(
         self,
@@ -100,6 +101,7 @@ class RaceSetup:
                 "engine": self.engine,
                 "speeds": self.speeds,
                 "slowdown": self.slowdown,
+                "start": TOGETHER,
             }
             return train(self.problem, method, **where, **shared)
         try:
@@ -114,7 +116,8 @@ def check_engine(engine: str | RayCluster, speeds: Speeds | None) -> str:
     """Return the name of an engine, or raise if it is unknown or needs speeds."""
     name = "ray" if isinstance(engine, RayCluster) else engine
     if name not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+        nearest = checks.did_you_mean(engine, ENGINES)
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}{nearest}")
     if name == "ray":
         import_ray()
     if name == "simulate" and speeds is None:
@@ -126,6 +129,16 @@ def connection(engine: str | RayCluster, workers: int | None) -> contextlib.Abst
     """Connect to Ray once for all runs of a race, if they need it."""
     cluster = None if engine == "simulate" else checked_engine(engine)
     return connected(cluster, workers) if isinstance(cluster, RayCluster) else contextlib.nullcontext()
+
+
+def importing_once(
+    problem: Problem, engine: str | RayCluster, workers: int | None, speeds: Speeds | None
+) -> contextlib.AbstractContextManager[Any]:
+    """Let all runs of a race on this machine share the process that imports the library."""
+    if engine != "processes":
+        return contextlib.nullcontext()
+    number = checked_workers(workers, speeds, None)
+    return shared_zygote(problem, number) if isinstance(number, int) else contextlib.nullcontext()
 
 
 def seconds_each(seconds: float | None, gradients: int | None, setup: RaceSetup) -> float:
@@ -144,13 +157,10 @@ def unused_seed(seeds: list[int]) -> int:
     return max(seeds) + 1 if max(seeds) < LARGEST_SEED else next(seed for seed in count() if seed not in seeds)
 
 
-def check_slowdown(
-    engine: str, slowdown: Mapping[int, float] | None, workers: int | None, speeds: Speeds | None
-) -> None:
+def check_slowed(engine: str, slowdown: Mapping[int, float] | None, workers: int | None, speeds: Speeds | None) -> None:
     """Raise if ``slowdown`` would have no effect."""
-    if not slowdown:
+    if slowdown is None:
         return
     if engine == "simulate":
         raise ValueError("slowdown= is for real workers: in a simulated race, give slow workers by speeds=")
-    known = workers if workers is not None else None if speeds is None else speeds.num_workers
-    check_slowed_workers(slowdown, known)
+    check_slowdown(slowdown, workers, speeds, checked_engine(engine))

@@ -18,9 +18,15 @@ SAME_GAP = 1.001
 def next_size(scores: Mapping[float, Score], start: float) -> float:
     """Return the stepsize of the next trial: ``start``, then beyond the end that is best, then nearer to the best.
 
-    >>> next_size({}, 0.1), next_size({0.1: (UNFINISHED, 2.0)}, 0.1), next_size({0.1: (DIVERGED, 0.0)}, 0.1)
+    >>> (
+    ...     next_size({}, 0.1),
+    ...     next_size({0.1: (UNFINISHED, 2.0)}, 0.1),
+    ...     next_size({0.1: (DIVERGED, 0.0)}, 0.1),
+    ... )
     (0.1, 0.4, 0.025)
-    >>> next_size({0.1: (UNFINISHED, 2.0), 0.4: (DIVERGED, 0.0), 0.025: (UNFINISHED, 3.0)}, 0.1)
+    >>> next_size(
+    ...     {0.1: (UNFINISHED, 2.0), 0.4: (DIVERGED, 0.0), 0.025: (UNFINISHED, 3.0)}, 0.1
+    ... )
     0.05
     """
     if not scores:

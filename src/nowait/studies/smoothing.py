@@ -17,7 +17,9 @@ def smoothed(losses: Floats, half_width: int | None = None) -> Floats:
     It is the same for losses that only decrease. The first ones have narrower windows, and the loss at the start stays.
     The last ones have no window, and are NaN, like what is NaN at the end of the row.
 
-    >>> smoothed(np.array([9.0, 8.0, 7.0, 1.0, 6.0, 5.0, 4.0, 3.0, 2.0]), half_width=1).tolist()
+    >>> smoothed(
+    ...     np.array([9.0, 8.0, 7.0, 1.0, 6.0, 5.0, 4.0, 3.0, 2.0]), half_width=1
+    ... ).tolist()
     [9.0, 8.0, 7.0, 6.0, 5.0, 5.0, 4.0, 3.0, nan]
     """
     known = losses[~np.isnan(losses)]

@@ -11,12 +11,13 @@ import numpy as np
 
 from nowait.api.simulate import simulate
 from nowait.api.train import train
+from nowait.api.train_arguments import TOGETHER
 from nowait.core import Constant, Problem, checks
 from nowait.core.types import Floats
 from nowait.engines.cluster import RayCluster
 from nowait.methods import AsynchronousSGD
 from nowait.problems import NoisyQuadratic
-from nowait.recording import Interrupted, Trace
+from nowait.recording import Interrupted, Run, Trace
 from nowait.speeds import Fixed, Recorded, Speeds
 from nowait.studies.whatif import steps_of
 from nowait.theory.speedup import checked_seconds
@@ -114,26 +115,33 @@ class Source:
             )
         seconds = checks.positive(probe_seconds, "probe_seconds", "workers need time to be measured")
         for _ in range(MOST_PROBES):
-            run = train(
+            run = _probe(
                 problem,
-                STANDING_STILL,
                 workers=workers,
                 engine=engine,
                 seconds=seconds,
-                evaluate_every=NO_EVALUATION,
                 slowdown=slowdown,
                 speeds=speeds,
                 seed=seed,
-                progress=False,
             )
-            if run.stats.interrupted:
-                raise Interrupted.of(run)
             counts = np.bincount(run.trace.worker, minlength=run.trace.num_workers)
             if counts.min() >= ENOUGH_EACH:
                 break
             seconds *= LONGER
         where = "this machine" if engine == "processes" else "the cluster"
         return cls.of_trace(run.trace, f"a probe of {where} for {run.stats.seconds:.3g} s")
+
+
+def _probe(problem: Problem, **where: Any) -> Run:
+    """Return a run that measures speeds; raise ``Interrupted`` if a signal ended it."""
+    try:
+        run = train(problem, STANDING_STILL, **where, evaluate_every=NO_EVALUATION, start=TOGETHER, progress=False)
+        signal = Interrupted.of(run).signal if run.stats.interrupted else ""
+    except Interrupted as error:
+        signal = error.signal
+    if signal:
+        raise Interrupted(signal, f"{signal} ended the probe of the workers' speeds")
+    return run
 
 
 def _settled_rate(trace: Trace) -> float:

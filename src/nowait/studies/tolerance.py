@@ -74,7 +74,9 @@ def tolerance(
 
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, mu=0.05, sigma=0.01)
-    >>> found = tolerance(problem, {"sgd": nw.Sgd()}, steps=100, delays=[1, 2, 16], patterns=["constant"])
+    >>> found = tolerance(
+    ...     problem, {"sgd": nw.Sgd()}, steps=100, delays=[1, 2, 16], patterns=["constant"]
+    ... )
     >>> found.tolerated("sgd", "constant")
     2
     """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 DETAILED = 6
 """Up to this many delays the tables have columns for the stepsize and the loss at delay 1."""
-WIDEST_NAME = 13
+WIDEST_NAME, LONGEST_NAME = 13, 16
 ROUNDING = 1e-6
 """Per cents are rounded down, so that 94.9 % does not look tolerated. This much is added first, for rounded floats."""
 
@@ -81,7 +81,7 @@ def _tuning(found: Tolerance, retuned: bool) -> str:
 
 def _table(found: Tolerance, pattern: str, retuned: bool) -> str:
     names, details = found.labels, ""
-    width = max(WIDEST_NAME, *(len(name) for name in names.values()))
+    width = max(WIDEST_NAME, *(len(name) for name in names.values() if len(name) <= LONGEST_NAME))
     others = [delay for delay in found.delays if delay > 1]
     detailed = len(others) <= DETAILED
     head = f"{pattern:<{width}}" + (f"{'stepsize':>9}{'loss at 1':>10}" if detailed else "")
@@ -94,7 +94,10 @@ def _table(found: Tolerance, pattern: str, retuned: bool) -> str:
         details = f"{first.stepsize:>9.3g}{first.median:>10.3g}" if detailed else ""
         cells = "".join(f"{_cell(found, update, pattern, delay, retuned):>5}" for delay in others)
         tolerated = shown_range(found, update, pattern, retuned=retuned)
-        lines.append(f"{names[update]:<{width}}{details}{cells}   {tolerated}")
+        if len(names[update]) > width:  # in a line of its own
+            lines.append(names[update])
+        name = names[update] if len(names[update]) <= width else ""
+        lines.append(f"{name:<{width}}{details}{cells}   {tolerated}")
     means = "".join(f"{_mean_delay(found, pattern, delay):>5.3g}" for delay in others)
     lines.append(f"{'measured mean':<{width}}{' ' * len(details)}{means}")
     return "\n".join(lines)

@@ -23,17 +23,21 @@ class ToleranceRow:
     """The runs of one update at one delay: one for each seed."""
 
     update: str
+    """The name of the update."""
     pattern: str
+    """The delay pattern."""
     delay: int
     """The mean delay that was asked for."""
     retuned: bool
     """True if the stepsize was tuned at this delay, False if at delay 1."""
     stepsize: float
+    """The γ of the runs."""
     losses: tuple[float, ...]
     """The last loss of every run; infinite if it diverged."""
     mean_delay: float
     """The mean of the delays in the traces. It is below ``delay``, because the first gradients cannot be older."""
     longest_delay: int
+    """The longest delay in the traces."""
 
     @property
     def median(self) -> float:
@@ -56,17 +60,29 @@ class Tolerance:
     """
 
     problem: str
+    """A description of the problem."""
     steps: int
+    """The steps of every run."""
     rule: str
+    """The stepsize rule as text, with γ = 1."""
     trials: int
+    """The stepsizes tried for every update."""
     seeds: tuple[int, ...]
+    """The seeds of the runs."""
     delays: tuple[int, ...]
+    """The mean delays."""
     patterns: tuple[str, ...]
+    """The delay patterns."""
     updates: tuple[str, ...]
+    """The names of the updates."""
     keep: float
+    """The share of the progress that counts as tolerated."""
     start_loss: float
+    """The loss before the first step."""
     rows: list[ToleranceRow] = field(repr=False)
+    """The runs, by update, pattern and delay."""
     interrupted: bool = False
+    """True if a signal ended the study early."""
 
     @property
     def tunings(self) -> list[bool]:
@@ -124,6 +140,11 @@ class Tolerance:
             )
             for place in range(len(self.seeds))
         ]
+
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_tolerance
+
+        return html_of_tolerance(self)
 
     def save(self, folder: str | Path) -> Path:
         """Write tolerance.json, tolerance.csv and tolerance.png into a folder; ``Tolerance.load`` reads it."""

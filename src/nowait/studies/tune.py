@@ -14,10 +14,12 @@ import numpy as np
 from nowait.api.simulate import simulate
 from nowait.api.sweep import maker
 from nowait.api.train import train
+from nowait.api.train_arguments import check_slowdown
 from nowait.core import Method, Problem, Stepsize, Update, checks
 from nowait.core.problem import Evaluation, check_initial_loss, checked_problem, initial_params
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster
+from nowait.engines.elsewhere import checked_engine
 from nowait.engines.progress import Progress
 from nowait.engines.watch import Watch
 from nowait.recording import History, Interrupted, Run
@@ -45,17 +47,21 @@ class Trial:
     """One short run with one stepsize."""
 
     stepsize: float
+    """The γ that was tried."""
     value: float
     """The last value of the metric that is compared, the loss by default; NaN if the trial diverged."""
     seconds_to_target: float
     """When the trial reached its target; infinite if it did not."""
     diverged: bool
+    """True if params or the loss became infinite."""
     steps: int
+    """The number of steps that it made."""
     seconds: float
     """How long the trial took; virtual in a simulation."""
     mean_delay: float
     """The mean delay of the gradients; NaN if none arrived."""
     history: History = field(repr=False)
+    """The losses and metrics of its evaluations."""
 
     def score(self, monitor: Monitor) -> Score:
         """Return what trials are compared by: the time to the target if it was reached, else the last value."""
@@ -117,6 +123,11 @@ class Tuning:
             f"make more trials, or start there"
         )
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_tuning
+
+        return html_of_tuning(self)
+
     def __repr__(self) -> str:
         found = "every trial diverged" if self.diverged else f"stepsize {self.stepsize:.4g}"
         return f"Tuning({found} after {len(self.trials)} trials, {self.monitor.name} {self.best.value:.4g})"
@@ -156,11 +167,14 @@ def tune(
     with ``speeds`` slows real workers, as in ``nw.train``. Every trial ends after ``steps``, ``gradients`` or
     ``seconds``, or at ``target_loss`` or ``target``. Trials that reached the target are compared by the time they took,
     others by the last value of ``monitor``: the loss, or a metric such as ``"accuracy"`` or ``("perplexity", "min")``.
-    A trial that diverged is worse than all others. ``tell`` is called with a sentence after every trial.
+    A trial that diverged is worse than all others. ``workers``, ``engine``, ``slowdown``, ``update``, ``initial`` and
+    ``evaluate_every`` are those of ``nw.train``. ``tell`` is called with a sentence after every trial; ``progress``
+    None shows a bar on a terminal.
 
     >>> import nowait as nw
     >>> problem = nw.problems.LeastSquares.random(samples=200, dimension=10, seed=0)
-    >>> found = tune(problem, nw.AsynchronousSGD(nw.DelayAdaptive(1.0)), speeds=nw.speeds.Fixed([1, 1, 9]), steps=300)
+    >>> method = nw.AsynchronousSGD(nw.DelayAdaptive(1.0))
+    >>> found = tune(problem, method, speeds=nw.speeds.Fixed([1, 1, 9]), steps=300)
     >>> len(found.trials), found.method
     (6, AsynchronousSGD(stepsize=DelayAdaptive(gamma=2.0, cut=None)))
     """
@@ -282,7 +296,8 @@ def _checked_engine(
         engine = "processes" if speeds is None else "simulate"
     name = "ray" if isinstance(engine, RayCluster) else engine
     if name not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+        nearest = checks.did_you_mean(engine, ENGINES)
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}{nearest}")
     if name == "simulate" and speeds is None:
         raise ValueError("simulated trials need speeds=, such as nw.speeds.LogNormal([1.0, 1.0, 10.0], sigma=0.2)")
     if name == "simulate" and (workers is not None or slowdown):
@@ -290,6 +305,8 @@ def _checked_engine(
             "workers= and slowdown= are for real workers, but speeds= makes simulations; for real workers with these "
             'speeds, give engine="processes" as well'
         )
+    if name != "simulate":
+        check_slowdown(slowdown, workers, speeds, checked_engine(engine))
     return name
 
 

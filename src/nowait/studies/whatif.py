@@ -47,18 +47,22 @@ class Steps:
 def whatif(recorded: Recorded, *, resamples: int = 500, seed: int = 0) -> WhatIf:
     """Return how much sooner a recorded synchronous job would compute its gradients without waiting.
 
-    It compares synchronous steps, which wait for all workers, with asynchronous SGD, with synchronous
-    steps without the slowest workers, and with steps that end when the first m of the n workers have finished, for the
-    best m. All of them compute the same number of gradients. Ranges hold 95 % of ``resamples`` jobs made of blocks of
-    consecutive steps of the recorded one (a circular block bootstrap). The slowest workers and the best m are chosen
-    once, on the whole record, so the ranges of these two ways are a little narrow.
+    It compares synchronous steps, which wait for all workers, with asynchronous SGD, with synchronous steps without the
+    slowest workers, and with steps that end when the first m of the n workers have finished, for the best m. All of
+    them compute the same number of gradients. Ranges hold 95 % of ``resamples`` jobs made of blocks of consecutive
+    steps of the recorded one (a circular block bootstrap), drawn with ``seed``. The slowest workers and the best m are
+    chosen once, on the whole record, so the ranges of these two ways are a little narrow.
 
     The numbers count gradients in the long run: a stale gradient may be worth less than a fresh one, so they are upper
     limits. ``nw.plan(problem, speeds=recorded)`` simulates the time to a loss.
 
     >>> import nowait as nw
     >>> found = nw.whatif(nw.speeds.alibaba(4))
-    >>> found.worth_it, round(100 * found.asynchronous.saved), round(found.speedup.speedup, 2)
+    >>> (
+    ...     found.worth_it,
+    ...     round(100 * found.asynchronous.saved),
+    ...     round(found.speedup.speedup, 2),
+    ... )
     (True, 73, 3.26)
     """
     checks.instance(recorded, Recorded, "recorded", 'nw.speeds.Recorded.read("trace.parquet")')

@@ -32,6 +32,7 @@ class Alternative:
     """One way to compute the gradients of the job."""
 
     name: str
+    """What it does, in words."""
     seconds: float
     """How long the gradients of all recorded steps take."""
     saved: float
@@ -48,6 +49,7 @@ class WhatIf:
     """How much sooner a recorded synchronous job would compute its gradients without waiting."""
 
     source: str
+    """Where the record comes from."""
     steps: int
     """How many steps were compared."""
     speedup: Speedup
@@ -170,6 +172,11 @@ class WhatIf:
     def __str__(self) -> str:
         heading = f"{self.source}: {self.speedup.workers} workers, {self.steps:,} steps"
         return "\n".join([_wrapped(heading), "", *self._table(), "", *map(_wrapped, self.sentences)])
+
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_whatif
+
+        return html_of_whatif(self)
 
     @property
     def _is_short(self) -> bool:

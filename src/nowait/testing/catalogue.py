@@ -45,3 +45,4 @@ CATALOGUE: dict[str, Method] = {
     "ShuffledAssignment": methods.ShuffledAssignment(DelayAdaptive(0.05)),
     "StaleSynchronousSGD": methods.StaleSynchronousSGD(Constant(0.05), slack=2),
 }
+"""An example of every method, by name. The library's own tests run ``METHOD_CHECKS`` on each."""

@@ -223,6 +223,7 @@ METHOD_CHECKS: list[Callable[[Method], None]] = [
     compiled_runs_are_the_reference_runs,
     the_schedule_is_what_the_method_does,
 ]
+"""Checks of a method. Each is a function of one method, and raises ``AssertionError`` if it breaks the contract."""
 METHOD_MEMORY_CHECKS: list[Callable[[Method, Memory], None]] = [
     runs_in_this_memory_are_those_of_host_memory,
     a_replay_is_the_run,

@@ -160,6 +160,7 @@ ENGINE_CHECKS: list[Callable[[Engine], None]] = [
     an_error_in_the_problem_is_shown,
     divergence_is_a_result,
 ]
+"""Checks of an engine: a function that runs parts and returns a ``Run``."""
 
 
 class Changes(Callback):

@@ -156,6 +156,7 @@ OUTPUT_CHECKS: list[Callable[[Output], None]] = [
     shares_are_the_answer,
     config_describes_the_output,
 ]
+"""Checks of an output rule."""
 OUTPUT_MEMORY_CHECKS: list[Callable[[Output, Memory], None]] = [
     answers_in_this_memory_are_those_of_host_memory,
     the_answer_is_like_params,

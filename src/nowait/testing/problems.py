@@ -369,6 +369,7 @@ PROBLEM_CHECKS: list[Callable[[Any], None]] = [
     a_wrapper_passes_on_what_the_problem_can_do,
     compiled_runs_are_the_reference_runs,
 ]
+"""Checks of a problem. A check of an optional member passes if the problem does not have it."""
 
 
 def the_mean_gradient_is_the_slope_of_the_loss(problem: Any) -> None:

@@ -294,7 +294,11 @@ class ScriptedTransport:
         if order[3] == Instruction.HURRY:
             self.hurried.append((process.worker, order[0]))
             return
-        assert process.order is None, f"worker {process.worker} was sent a second ticket"
+        if order[3] == Instruction.BEGIN:
+            process.began += 1e-9 * order[1]
+            return
+        is_free = process.order is None or process.order[3] == Instruction.ANNOUNCE
+        assert is_free, f"worker {process.worker} was sent a second ticket"
         self._orders += 1
         process.order, process.ordered = order, self._orders
 
@@ -358,6 +362,8 @@ class ScriptedTransport:
 
     def _compute(self, process: _Process, order: tuple[int, int, int, int], seconds: float, sending: float) -> bytes:
         ticket, job, slot, instruction = order
+        if instruction == Instruction.ANNOUNCE:
+            return REPORT.pack(0, 0.0, 0.0, process.worker, ReportKind.READY)
         point = self._points.views[slot].view()
         point.flags.writeable = False
         if process.computation is not None:

@@ -55,6 +55,7 @@ def train_scripted(
     slowdown: dict[int, float] | None = None,
     replace_hung: bool = False,
     max_failures: int = 5,
+    together: bool = False,
     keeper: Keeper | None = None,
     checkpoint: Checkpoint | None = None,
     identification: Identification | None = None,
@@ -63,13 +64,20 @@ def train_scripted(
 ) -> Run:
     """Train as ``nw.train`` does, with the workers of a ``ScriptedTransport``.
 
-    ``slowdown`` makes no worker slower, but the engine tells workers of cancelled tickets as if it did. ``look`` is
+    ``slowdown`` makes no worker slower, but the engine tells workers of cancelled tickets as if it did. With
+    ``together``, the first report of each worker says that it is ready, and the run begins when all have. ``look`` is
     called after the run, also if it failed.
 
     >>> import nowait as nw
     >>> from nowait.testing.scripted import Die
     >>> problem = nw.problems.NoisyQuadratic(dimension=5, sigma=0.1)
-    >>> run = train_scripted(problem, nw.AsynchronousSGD(nw.Constant(0.1)), workers=2, steps=9, script=[Die(worker=1)])
+    >>> run = train_scripted(
+    ...     problem,
+    ...     nw.AsynchronousSGD(nw.Constant(0.1)),
+    ...     workers=2,
+    ...     steps=9,
+    ...     script=[Die(worker=1)],
+    ... )
     >>> run.stats.steps, run.stats.lost
     (9, 1)
     """
@@ -112,6 +120,7 @@ def train_scripted(
         most_workers=max(most_workers, workers),
         replace_hung=replace_hung,
         max_failures=max_failures,
+        together=together,
     )
     minimum = (1 if math.isinf(capacity) else 0) if minimum is None else minimum
     try:

@@ -12,7 +12,10 @@ from nowait.core.types import Vector
 
 
 def a_server(method: Method, num_workers: int, dimension: int = 2, **parts: Any) -> Server:
-    """Return a started server at zero params."""
+    """Return a started server of a method with ``num_workers`` workers, at ``dimension`` params that are zero.
+
+    ``parts`` are further arguments of ``nw.Server``, such as ``update``.
+    """
     server = Server(method, np.zeros(dimension), num_workers, **parts)
     server.start()
     return server

@@ -105,6 +105,7 @@ STEPSIZE_CHECKS: list[Callable[[Stepsize], None]] = [
     a_copy_is_the_same_rule,
     config_describes_the_rule,
 ]
+"""Checks of a stepsize rule."""
 
 
 def _values(rule: Stepsize) -> list[float]:

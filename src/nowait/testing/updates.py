@@ -157,6 +157,7 @@ UPDATE_CHECKS: list[Callable[[Update], None]] = [
     momentum_is_a_fraction,
     config_describes_the_update,
 ]
+"""Checks of an update."""
 UPDATE_MEMORY_CHECKS: list[Callable[[Update, Memory], None]] = [
     steps_in_this_memory_are_those_of_host_memory,
     a_step_writes_all_of_out_and_nothing_else,

@@ -120,8 +120,13 @@ def certificate(
     >>> import nowait as nw
     >>> problem = nw.problems.NoisyQuadratic(dimension=10, L=1.0, mu=0.0, sigma=0.1)
     >>> p = nw.theory.prescribe("convex", problem.constants(), workers=4, steps=10_000)
-    >>> run = nw.simulate(problem, nw.AsynchronousSGD(p.stepsize), nw.speeds.Fixed([1, 1, 1, 100]),
-    ...                   steps=p.steps, output=p.output)
+    >>> run = nw.simulate(
+    ...     problem,
+    ...     nw.AsynchronousSGD(p.stepsize),
+    ...     nw.speeds.Fixed([1, 1, 1, 100]),
+    ...     steps=p.steps,
+    ...     output=p.output,
+    ... )
     >>> found = certificate(run, problem.constants())
     >>> problem.loss(run.params) < float(found.guarantee) < float(p.guarantee.sharpened)
     True

@@ -30,7 +30,9 @@ class Uncertain(float):
     """A number with its standard error and a note on how it was estimated."""
 
     error: float
+    """The standard error."""
     how: str
+    """How it was estimated."""
 
     def __new__(cls, value: float, error: float, how: str) -> Uncertain:
         """Create the number."""
@@ -53,10 +55,15 @@ class Estimate:
     """
 
     L: Uncertain
+    """The smoothness of F."""
     sigma: Uncertain
+    """σ, the standard deviation of a stochastic gradient."""
     G: Uncertain
+    """The largest norm of a stochastic gradient."""
     B: Uncertain
+    """The distance from x_0 to the minimum."""
     Delta: Uncertain
+    """Δ = F(x_0) − F*."""
     zeta: Uncertain | None
     """None unless ``workers`` was given."""
 
@@ -92,11 +99,15 @@ def estimate(
     the power method on Hessian-vector products from gradient differences (with the same samples at both ends), sigma²
     and G² ≥ E‖∇f‖² by sampling, and, if ``workers`` is above 1, zeta from the differences between workers' gradients
     (exact ones, if the problem has ``gradient_of_worker``). B and Delta are measured from x_0 to the lowest point of
-    the path, or to the problem's own ``minimum()``. ``lowest`` is F* if you know it (or a lower bound, such as 0).
+    the path, or to the problem's own ``minimum()``. ``initial`` is x_0 if it is not that of the
+    problem; ``seed`` determines the samples. ``lowest`` is F* if you know it (or a lower bound, such as 0).
 
     >>> import nowait as nw
     >>> found = estimate(nw.problems.NoisyQuadratic(dimension=10, L=2.0, mu=0.1, sigma=0.5))
-    >>> bool(abs(found.L - 2.0) < 0.01), bool(abs(found.sigma - 0.5) < 4 * found.sigma.error)
+    >>> (
+    ...     bool(abs(found.L - 2.0) < 0.01),
+    ...     bool(abs(found.sigma - 0.5) < 4 * found.sigma.error),
+    ... )
     (True, True)
     """
     start = initial_params(checked_problem(problem), initial)

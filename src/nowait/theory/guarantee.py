@@ -27,6 +27,7 @@ class Guarantee:
     optimisation: float
     """The optimisation term, for the distance from x_0; it grows where noise makes the prescribed stepsize smaller."""
     noise: float = 0.0
+    """The term of the gradients' noise."""
     heterogeneity: float = 0.0
     """The error that remains because the workers' data differ, however many steps are made."""
     sharpened: Guarantee | None = field(default=None, repr=False)
@@ -78,12 +79,19 @@ class Prescription:
     theorem: str
     """The name of the theorem, or of the method whose guarantee it is."""
     setting: str
+    """The assumptions on F, such as "convex"."""
     constants: Constants
+    """The constants of the problem that were used."""
     workers: int
+    """The number of workers, M."""
     steps: int
+    """The number of steps, K."""
     stepsize: Stepsize
+    """The stepsize rule of the theorem."""
     output: Output
+    """The output rule of the theorem."""
     guarantee: Guarantee
+    """The bound on the error of the output."""
     notes: tuple[str, ...] = ()
     """Corrections to the paper that were applied, and assumptions."""
 

@@ -5,12 +5,26 @@ They hold for every order of arrivals and all stepsizes, so a run that violates 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
-from nowait.core import Constant, DelayAdaptive, ExponentialDelayAdaptive, Problem, Stepsize, as_stepsize, sampler
+from nowait.core import (
+    Constant,
+    DelayAdaptive,
+    ExponentialDelayAdaptive,
+    LastIterate,
+    Output,
+    Problem,
+    RandomIterate,
+    Stepsize,
+    StronglyConvexAverage,
+    UniformAverage,
+    as_stepsize,
+    sampler,
+)
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import initial_params
 from nowait.core.types import Floats, Integers, Vector
@@ -28,35 +42,109 @@ class LemmaCheck:
     """One lemma on one run: the difference of its two sides (0 where an inequality holds), and whether it holds."""
 
     lemma: str
+    """What was checked."""
     deviation: float
+    """The difference of its two sides; 0 where an inequality holds."""
     holds: bool
+    """True if it holds up to rounding."""
 
 
 def check_lemmas(
-    trace: Any, stepsize: Stepsize | float, problem: Problem, *, seed: int = 0, initial: Any = None, last: Any = None
+    trace: Any,
+    stepsize: Stepsize | float,
+    problem: Problem,
+    *,
+    seed: int = 0,
+    initial: Any = None,
+    last: Any = None,
+    output: Output | None = None,
+    params: Any = None,
 ) -> list[LemmaCheck]:
-    """Check the delay identity, the sum of the stepsizes and Lemma 1 on ``run.trace``.
+    """Check the delays, the stepsizes, their sum and Lemma 1 on ``run.trace``, and the output rule's answer.
 
     ``stepsize``, ``problem``, ``seed`` and ``initial`` are those of the run, ``last`` is ``run.last``. The run is
     recomputed with its gradients and must end at the same params (compared by norm, if ``last`` is not given). The sum
     is checked for ``Constant``, ``DelayAdaptive`` and ``ExponentialDelayAdaptive``; for other rules the check is left
-    out.
+    out. With ``output`` and ``params``, the output rule and ``run.params``, the answer is recomputed as well.
 
     >>> import nowait as nw
-    >>> problem, stepsize = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1), nw.DelayAdaptive(0.1)
-    >>> run = nw.simulate(problem, nw.AsynchronousSGD(stepsize), nw.speeds.Pareto(1.0, 1.1, workers=5), steps=100)
-    >>> [(check.lemma, check.holds) for check in check_lemmas(run.trace, stepsize, problem)]
-    [('delay identity', True), ('Lemma 1', True), ('sum of the stepsizes', True)]
+    >>> problem = nw.problems.NoisyQuadratic(dimension=3, sigma=0.1)
+    >>> stepsize = nw.DelayAdaptive(0.1)
+    >>> run = nw.simulate(
+    ...     problem,
+    ...     nw.AsynchronousSGD(stepsize),
+    ...     nw.speeds.Pareto(1.0, 1.1, workers=5),
+    ...     steps=100,
+    ... )
+    >>> [check.lemma for check in check_lemmas(run.trace, stepsize, problem) if check.holds]
+    ['delay identity', 'stepsizes', 'Lemma 1', 'sum of the stepsizes']
     """
-    if Capabilities.of(problem).num_statistics:
-        raise ValueError("Lemma 1 needs params that are all trained: models with buffers cannot be checked")
-    order = Order(trace)
-    start = initial_params(problem, initial)
-    checks = [check_delays(order, trace), check_lemma_1(order, trace, problem, seed, start, last)]
-    rule = as_stepsize(stepsize)
-    if isinstance(rule, Constant | DelayAdaptive | ExponentialDelayAdaptive):
-        checks.append(check_stepsize_sum(order, rule))
-    return checks
+    again = Replayed(trace, problem, seed=seed, initial=initial)
+    return again.checks(as_stepsize(stepsize), last=last, output=output, params=params)
+
+
+@final
+class Replayed:
+    """A run of asynchronous SGD, recomputed from its trace."""
+
+    def __init__(self, trace: Any, problem: Problem, *, seed: int = 0, initial: Any = None) -> None:
+        if Capabilities.of(problem).num_statistics:
+            raise ValueError("Lemma 1 needs params that are all trained: models with buffers cannot be checked")
+        self.order, self._trace = Order(trace), trace
+        start = initial_params(problem, initial)
+        self._single = start.dtype == np.float32
+        self.iterates, self._moves = _run_again(self.order, trace, problem, seed, start)
+
+    def checks(
+        self, rule: Stepsize, *, last: Any = None, output: Output | None = None, params: Any = None
+    ) -> list[LemmaCheck]:
+        """Return all checks that apply."""
+        order = self.order
+        checks = [check_delays(order, self._trace), check_stepsizes(order, self._trace, rule), self._lemma_1(last)]
+        if isinstance(rule, Constant | DelayAdaptive | ExponentialDelayAdaptive):
+            checks.append(check_stepsize_sum(order, rule))
+        if output is not None and params is not None:
+            checks.append(self._output(rule, output, params))
+        return checks
+
+    def weighted_mean(self, rule: Stepsize, values: Callable[[Vector], float], most: int) -> float:
+        """Return Σ γ̂_k·v(x_k)/Σ γ̂_k; with more than ``most`` iterates, over evenly spaced ones."""
+        hats = self.order.of_points(self.order.final_stepsizes(rule))
+        some = np.unique(np.linspace(1, self.order.K, min(most, self.order.K)).round().astype(np.int64))
+        found = np.array([values(self.iterates[k]) for k in some.tolist()])
+        return float(hats[some - 1] @ found / hats[some - 1].sum())
+
+    def _lemma_1(self, last: Any) -> LemmaCheck:
+        deviation = lemma_1_deviation(self.order, self.iterates, self._moves)
+        arrived = abs(float(np.linalg.norm(self.iterates[-1])) - self._trace.last_norm)
+        if last is not None:
+            arrived = float(np.abs(self.iterates[-1] - last).max())
+        return self._check("Lemma 1", max(deviation, arrived))
+
+    def _output(self, rule: Stepsize, output: Output, params: Any) -> LemmaCheck:
+        """Check that params are the answer of the output rule: for a random iterate, that they are an iterate."""
+        iterates = self.iterates[1:]
+        if isinstance(output, RandomIterate):
+            return self._check("output", float(np.abs(iterates - params).max(axis=1).min()))
+        return self._check("output", float(np.abs(self._weights(rule, output) @ iterates - params).max()))
+
+    def _weights(self, rule: Stepsize, output: Output) -> Floats:
+        """Return the weights of x_1 … x_K in the answer, from the formulas of the paper."""
+        hats = self.order.of_points(self.order.final_stepsizes(rule))
+        if isinstance(output, StronglyConvexAverage):
+            logs = output.mu * np.cumsum(self._trace.stepsize)
+            hats = hats * np.exp(logs - logs[-1])
+        elif isinstance(output, UniformAverage):
+            hats = np.ones(self.order.K)
+        elif isinstance(output, LastIterate):
+            hats = np.zeros(self.order.K)
+            hats[-1] = 1.0
+        weights: Floats = hats / hats.sum()
+        return weights
+
+    def _check(self, name: str, deviation: float) -> LemmaCheck:
+        relative = deviation / max(1.0, float(np.abs(self.iterates).max()))
+        return LemmaCheck(name, relative, bool(relative <= (SINGLE_TOLERANCE if self._single else TOLERANCE)))
 
 
 class Order:
@@ -121,14 +209,20 @@ def check_stepsize_sum(order: Order, rule: Constant | DelayAdaptive | Exponentia
     return LemmaCheck("sum of the stepsizes", max(0.0, missing), missing <= TOLERANCE * rule.gamma * order.K)
 
 
-def check_lemma_1(order: Order, trace: Any, problem: Any, seed: int, start: Vector, last: Vector | None) -> LemmaCheck:
-    """Check x_k − x̂_k = Σ_{m≠m_k} γ_{next(k,m)}·∇f(x_{prev(k,m)}; ξ), the gradients in flight just after step k.
+def check_stepsizes(order: Order, trace: Any, rule: Stepsize) -> LemmaCheck:
+    """Check that the recorded stepsizes are those of the rule for the recorded delays."""
+    expected = np.asarray(rule(trace.delay, order.M, np.arange(1, order.K + 1)), dtype=np.float64)
+    apart = float((np.abs(trace.stepsize - expected) / np.maximum(np.abs(expected), 1e-300)).max())
+    return LemmaCheck("stepsizes", apart, apart <= TOLERANCE)
 
-    x̂_1 = x_0 − Σ_m γ_{next(1,m)}·∇f(x_0; ξ_m) and x̂_{k+1} = x̂_k − γ̂_k·∇f(x_k; ξ_k). The stepsizes are those of the
-    trace. Stepsizes of gradients that never arrived appear on both sides, and the last step's stepsize is used for
-    them.
+
+def lemma_1_deviation(order: Order, iterates: Floats, moves: Floats) -> float:
+    """Return how far x_k − x̂_k is from Σ_{m≠m_k} γ_{next(k,m)}·∇f(x_{prev(k,m)}; ξ), at the most.
+
+    The sum is over the gradients in flight just after step k. x̂_1 = x_0 − Σ_m γ_{next(1,m)}·∇f(x_0; ξ_m) and
+    x̂_{k+1} = x̂_k − γ̂_k·∇f(x_k; ξ_k). The stepsizes are those of the trace. Stepsizes of gradients that never arrived
+    appear on both sides, and the last step's stepsize is used for them.
     """
-    iterates, moves = _run_again(order, trace, problem, seed, start)
     k = np.arange(1, order.K + 1)
     virtual = np.empty_like(iterates)
     virtual[1] = iterates[0] - moves[order.next[1]].sum(axis=0)
@@ -140,12 +234,7 @@ def check_lemma_1(order: Order, trace: Any, problem: Any, seed: int, start: Vect
         some = slice(first, min(first + block, order.K + 1))
         in_flight = moves[order.next[some]].sum(axis=1) - moves[some]
         apart = max(apart, float(np.abs(iterates[some] - virtual[some] - in_flight).max()))
-    arrived = abs(float(np.linalg.norm(iterates[-1])) - trace.last_norm)
-    if last is not None:
-        arrived = float(np.abs(iterates[-1] - last).max())
-    deviation = max(apart, arrived) / max(1.0, float(np.abs(iterates).max()))
-    single = start.dtype == np.float32
-    return LemmaCheck("Lemma 1", deviation, bool(deviation <= (SINGLE_TOLERANCE if single else TOLERANCE)))
+    return apart
 
 
 def _run_again(order: Order, trace: Any, problem: Any, seed: int, start: Vector) -> tuple[Floats, Floats]:

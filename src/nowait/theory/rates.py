@@ -29,6 +29,7 @@ class Rate:
     """
 
     case: Case
+    """The setting and its constants."""
 
     @classmethod
     def of(cls, setting: str, constants: Constants) -> Rate:

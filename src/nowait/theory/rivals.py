@@ -39,7 +39,9 @@ def prescribe_minibatch(setting: str, constants: Constants, *, workers: int, ste
     * non-convex, γ ≤ 1/L: [Δ/(γR) + Lγv(1 + 1/R)/2]/(1 − Lγ/2);
     * convex, G-Lipschitz: (B² + γ²G²)/(2γR) + γG²/2.
 
-    >>> p = prescribe_minibatch("convex", Constants(L=1.0, sigma=0.0, B=1.0), workers=8, steps=100)
+    >>> p = prescribe_minibatch(
+    ...     "convex", Constants(L=1.0, sigma=0.0, B=1.0), workers=8, steps=100
+    ... )
     >>> float(p.guarantee)
     0.01
     """
@@ -64,7 +66,10 @@ def prescribe_constant(
     earlier result.) Gradients still in flight at the end count too: their age must be at most ``max_delay``.
 
     >>> c = Constants(L=1.0, sigma=0.0, B=1.0)
-    >>> short, long = (prescribe_constant("convex", c, workers=8, steps=10_000, max_delay=d) for d in (8, 8_000))
+    >>> short, long = (
+    ...     prescribe_constant("convex", c, workers=8, steps=10_000, max_delay=d)
+    ...     for d in (8, 8_000)
+    ... )
     >>> float(long.guarantee) / float(short.guarantee)
     1000.0
     """

@@ -23,9 +23,13 @@ class Table1Row:
     """Rates after K gradients, without constants and logarithms; NaN where a constant is unknown or 0."""
 
     method: str
+    """The name of the method."""
     convex: float
+    """The rate for convex F."""
     strongly_convex: float
+    """The rate for strongly convex F."""
     nonconvex: float
+    """The rate for non-convex F."""
 
 
 @final
@@ -34,9 +38,13 @@ class Table2Row:
     """The updates in a given time, the optimisation term after them, and the speedup over minibatch SGD."""
 
     method: str
+    """The name of the method."""
     updates: int
+    """The updates in the given time."""
     optimisation: float
+    """The optimisation term after these updates, up to a constant."""
     speedup: float
+    """How many times as fast as minibatch SGD."""
 
 
 def table_1(constants: Constants, *, workers: int, steps: int, max_delay: float) -> list[Table1Row]:
@@ -45,9 +53,12 @@ def table_1(constants: Constants, *, workers: int, steps: int, max_delay: float)
     Minibatch SGD makes K/M steps. The bounds are on F − F*, or on ‖∇F‖² in the non-convex case. The coefficients of the
     exponentials are the same in all rows; the paper leaves them out, and with them a factor M (erratum E35).
 
-    >>> rows = table_1(Constants(L=1.0, sigma=0.0, B=1.0), workers=10, steps=1_000, max_delay=100)
+    >>> rows = table_1(
+    ...     Constants(L=1.0, sigma=0.0, B=1.0), workers=10, steps=1_000, max_delay=100
+    ... )
     >>> [(row.method, row.convex) for row in rows]  # doctest: +NORMALIZE_WHITESPACE
-    [('Minibatch SGD', 0.01), ('Asynchronous SGD, prior work', 0.1), ('Asynchronous SGD, the paper', 0.01)]
+    [('Minibatch SGD', 0.01), ('Asynchronous SGD, prior work', 0.1),
+     ('Asynchronous SGD, the paper', 0.01)]
     """
     constants = constants_of(constants)
     M = checks.at_least(1, workers, "workers", "at least one worker has to compute gradients")
@@ -63,7 +74,10 @@ def table_1(constants: Constants, *, workers: int, steps: int, max_delay: float)
 def table_2(seconds: Iterable[float], *, budget_seconds: float) -> list[Table2Row]:
     """Return Table 2: the updates that workers with these seconds per gradient make in ``budget_seconds``.
 
-    >>> [(row.updates, row.optimisation, row.speedup) for row in table_2([1, 1, 1, 10], budget_seconds=100)]
+    >>> [
+    ...     (row.updates, row.optimisation, row.speedup)
+    ...     for row in table_2([1, 1, 1, 10], budget_seconds=100)
+    ... ]
     [(10, 0.1, 1.0), (310, 0.1, 1.0), (310, 0.012903225806451613, 7.75)]
     """
     gain = speedup(seconds)

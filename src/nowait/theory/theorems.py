@@ -8,7 +8,6 @@ sharpened ones are nowait's own, for the same stepsizes (``bounds`` and ``envelo
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -63,8 +62,13 @@ def prescribe(
     >>> p = prescribe("convex", problem.constants(), workers=4, steps=10_000)
     >>> p.stepsize
     DelayAdaptive(gamma=0.01, cut=25.0)
-    >>> run = nw.simulate(problem, nw.AsynchronousSGD(p.stepsize), nw.speeds.Fixed([1, 1, 1, 100]),
-    ...                   steps=p.steps, output=p.output)
+    >>> run = nw.simulate(
+    ...     problem,
+    ...     nw.AsynchronousSGD(p.stepsize),
+    ...     nw.speeds.Fixed([1, 1, 1, 100]),
+    ...     steps=p.steps,
+    ...     output=p.output,
+    ... )
     >>> problem.loss(run.params) < float(p.guarantee)
     True
     """
@@ -101,9 +105,8 @@ def checked_case(setting: str, constants: Any, workers: int, steps: int) -> Case
 def known_case(setting: str, constants: Any, workers: int, steps: int) -> Case:
     """Return the case; raise an error if the setting is unknown or the constants are no ``Constants``."""
     if not isinstance(setting, str) or setting not in THEOREMS:
-        near = difflib.get_close_matches(str(setting), THEOREMS, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown setting {setting!r}: choose one of {', '.join(THEOREMS)}{meant}")
+        nearest = checks.did_you_mean(setting, THEOREMS)
+        raise ValueError(f"unknown setting {setting!r}: choose one of {', '.join(THEOREMS)}{nearest}")
     constants = constants_of(constants)
     M = checks.at_least(1, workers, "workers", "at least one worker has to compute gradients")
     K = checks.at_least(1, steps, "steps", "the stepsizes depend on K")

@@ -17,8 +17,11 @@ class StepsizeRange:
     """Stepsizes to try, from ``low`` (curvature limits the learning rate) to ``high`` (noise does)."""
 
     low: float
+    """The smallest stepsize to try."""
     high: float
+    """The largest stepsize to try."""
     mean_delay: float
+    """The mean of the delays."""
     momentum: float
     """A factor of momentum with which the momentum of the process and that of delays are about the former alone."""
 

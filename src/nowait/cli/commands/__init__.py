@@ -1,7 +1,8 @@
 """The commands and their options, in the order of ``nowait --help``. What they do is imported when they run."""
 
 from nowait.cli.commands.bench import bench
-from nowait.cli.commands.folders import check, report
+from nowait.cli.commands.folders import check, report, watch
+from nowait.cli.commands.methods import methods
 from nowait.cli.commands.network import drain, serve, worker
 from nowait.cli.commands.reproduce import reproduce
 from nowait.cli.commands.studies import plan, race, sweep, tolerance, tune, whatif
@@ -18,6 +19,7 @@ COMMANDS = (
     resume,
     replay,
     check,
+    watch,
     report,
     sweep,
     tune,
@@ -26,6 +28,7 @@ COMMANDS = (
     plan,
     whatif,
     bench,
+    methods,
     tables,
     certify,
 )

@@ -7,11 +7,19 @@ from typing import Annotated
 
 import typer
 
+from nowait.cli import completion, values
+from nowait.cli.exits import WrongOptionError
 from nowait.cli.options import Json
 
 
 def bench(  # noqa: PLR0917 (typer makes options of them)
-    tier: Annotated[str, typer.Option(help="small, five minutes on two cores, or full, an hour.")] = "small",
+    tier: Annotated[
+        str,
+        typer.Option(
+            help="small, five minutes on two cores, or full, an hour.",
+            autocompletion=completion.names("small", "full"),
+        ),
+    ] = "small",
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -22,7 +30,12 @@ def bench(  # noqa: PLR0917 (typer makes options of them)
         list[str] | None, typer.Option(help="A method of your own, file.py:Class; may be repeated.")
     ] = None,
     problem: Annotated[
-        list[str] | None, typer.Option(help="Only this problem of the suite; may be repeated.", show_default="all")
+        list[str] | None,
+        typer.Option(
+            help="Only this problem of the suite; may be repeated.",
+            show_default="all",
+            autocompletion=completion.bench_problems,
+        ),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="How many processes compute.", min=1, show_default="one for each core")
@@ -32,7 +45,11 @@ def bench(  # noqa: PLR0917 (typer makes options of them)
         typer.Option(help="Write the page, and a copy of the results, here.", show_default="the folder of the results"),
     ] = None,
     verify: Annotated[
-        Path | None, typer.Option(help="Compute the entries in this folder again and compare them, bit for bit.")
+        Path | None,
+        typer.Option(
+            help="Compute the entries in this folder again and compare them, bit for bit.",
+            callback=values.existing_folder,
+        ),
     ] = None,
     sample: Annotated[
         int | None, typer.Option(help="With --verify: how many entries, spread evenly.", min=1, show_default="all")
@@ -52,12 +69,12 @@ def bench(  # noqa: PLR0917 (typer makes options of them)
 
     if verify is not None:
         if folder or method or problem or processes or page:
-            raise typer.BadParameter("with --verify only --sample, --only and --json are used")
+            raise WrongOptionError("with --verify only --sample, --only and --json are used")
         if not run_verify(verify, sample, only, as_json):
             raise typer.Exit(1)
         return
     if sample is not None or only:
-        raise typer.BadParameter("--sample and --only are for --verify")
+        raise WrongOptionError("--sample and --only are for --verify")
     settings = BenchSettings(
         tier, folder or Path(f"runs/bench-{tier}"), method or [], problem or [], processes, page, as_json
     )

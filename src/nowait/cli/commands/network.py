@@ -7,32 +7,38 @@ from typing import Annotated
 
 import typer
 
-from nowait.cli.exits import end
+from nowait.cli import completion, values
+from nowait.cli.exits import end, refused_as_options
+from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
     BatchSize,
+    CheckpointEvery,
+    CheckpointSeconds,
     Config,
     Encrypt,
     EvaluateEvery,
     Folder,
     Gradients,
     Json,
+    KeepBest,
     KeyFile,
     Log,
     Loss,
     Method,
     MetricsPort,
     ProblemArgument,
+    Seconds,
     Seed,
+    Slowdown,
     Steps,
     Stepsize,
     Target,
     TargetLoss,
     chosen,
-    free_folder,
     host_and_port,
     listening,
-    port_of,
 )
+from nowait.cli.texts import port_of
 
 
 def serve(  # noqa: PLR0917 (typer makes options of them)
@@ -47,27 +53,32 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
     ] = None,
     steps: Steps = None,
     gradients: Gradients = None,
-    seconds: Annotated[float | None, typer.Option(help="End after this many seconds.")] = None,
+    seconds: Seconds = None,
     target_loss: TargetLoss = None,
     target: Target = None,
     evaluate_every: EvaluateEvery = None,
-    slowdown: Annotated[str | None, typer.Option(help="Simulated stragglers, such as 0=100,3=2.")] = None,
-    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.", min=1)] = None,
-    checkpoint_seconds: Annotated[float | None, typer.Option(help="Seconds between checkpoints.")] = None,
-    keep_best: Annotated[
-        str | None, typer.Option(help="Keep the params with the best loss, or metric of this name.")
-    ] = None,
+    slowdown: Slowdown = None,
+    checkpoint_every: CheckpointEvery = None,
+    checkpoint_seconds: CheckpointSeconds = None,
+    keep_best: KeepBest = None,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
     encrypt: Encrypt = True,
     wire: Annotated[
         str | None,
         typer.Option(
-            help="Send gradients as float32, float16, bfloat16, int8 or topk:SHARE.", show_default="as they are"
+            help="Send gradients as float32, float16, bfloat16, int8 or topk:SHARE.",
+            show_default="as they are",
+            autocompletion=completion.names("float32", "float16", "bfloat16", "int8", "topk:"),
         ),
     ] = None,
     points_wire: Annotated[
-        str | None, typer.Option(help="Send params as float32, float16 or bfloat16.", show_default="as they are")
+        str | None,
+        typer.Option(
+            help="Send params as float32, float16 or bfloat16.",
+            show_default="as they are",
+            autocompletion=completion.names("float32", "float16", "bfloat16"),
+        ),
     ] = None,
     metrics_port: MetricsPort = None,
     log: Log = None,
@@ -89,7 +100,8 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
 
     folder = free_folder(Path("runs/serve")) if folder is None else folder
     most = max(workers, DEFAULT_WORKERS[1]) if most_workers is None else most_workers
-    engine = listening(listen, key_file, encrypt=encrypt, wire=wire, points_wire=points_wire)
+    with refused_as_options():
+        engine = listening(listen, key_file, encrypt=encrypt, wire=wire, points_wire=points_wire)
     asked = chosen(RunSettings, locals() | {"workers": most})
     kept = {
         "checkpoint_every": checkpoint_every,
@@ -112,7 +124,12 @@ def worker(  # noqa: PLR0917 (typer makes options of them)
         int | None, typer.Option(help="Threads of each worker's libraries.", min=1, show_default="cores / workers")
     ] = None,
     retry_seconds: Annotated[
-        float, typer.Option(help="How long to try to connect, at the start and after the connection broke.", min=0.0)
+        float,
+        typer.Option(
+            help="How long to try to connect, at the start and after the connection broke.",
+            min=0.0,
+            callback=values.finite,
+        ),
     ] = 600.0,
     problem: Annotated[
         str | None,
@@ -134,9 +151,12 @@ def worker(  # noqa: PLR0917 (typer makes options of them)
     """
     from nowait.cli.problems import load_problem
     from nowait.cli.worker import WorkerOptions, run_worker
+    from nowait.engines.listen.key_file import read_key
 
     host, port = host_and_port(connect, "--connect")
-    own = None if problem is None else load_problem(problem, loss, batch_size)
+    with refused_as_options():
+        read_key(key_file)
+        own = None if problem is None else load_problem(problem, loss, batch_size)
     run_worker(WorkerOptions(host, port, key_file, workers, threads, retry_seconds, stay, encrypt), own)
 
 
@@ -153,5 +173,9 @@ def drain(
     Example: nowait drain node7 --connect server.example.com:7070 --key-file key
     """
     from nowait.cli.worker import run_drain
+    from nowait.engines.listen.key_file import read_key
 
-    run_drain(*host_and_port(connect, "--connect"), key_file, name, encrypt=encrypt)
+    host, port = host_and_port(connect, "--connect")
+    with refused_as_options():
+        read_key(key_file)
+    run_drain(host, port, key_file, name, encrypt=encrypt)

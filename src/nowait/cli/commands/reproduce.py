@@ -7,15 +7,29 @@ from typing import Annotated
 
 import typer
 
-from nowait.cli.options import Config, Json, free_folder
+from nowait.cli import completion, values
+from nowait.cli.new_folders import free_folder
+from nowait.cli.options import Config, Json
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Of the paper.", show_default="lists them")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Of the paper.",
+            show_default="lists them",
+            callback=values.paper,
+            autocompletion=completion.paper_names,
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A much smaller setting: a few seconds.")] = False,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where figure and data go, a new folder.", show_default="runs/reproduce-NAME-N"),
+        typer.Option(
+            help="Where figure and data go, a new folder.",
+            show_default="runs/reproduce-NAME-N",
+            callback=values.new_folder,
+        ),
     ] = None,
     as_json: Json = False,
     config: Config = None,

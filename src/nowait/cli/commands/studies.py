@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from nowait.cli import completion, values
 from nowait.cli.exits import DIVERGED
+from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
+    DEVICES,
     Address,
     BatchSize,
     Config,
     Engine,
+    FirstSeed,
     Gradients,
     Json,
     Log,
@@ -22,32 +26,50 @@ from nowait.cli.options import (
     ProblemArgument,
     Seed,
     Steps,
+    Straggler,
     Target,
     TargetLoss,
     chosen,
     engine_of,
-    free_folder,
 )
+from nowait.studies.race_setup import ENGINES
 
 
 def race(  # noqa: PLR0917 (typer makes options of them)
     workers: Annotated[int, typer.Option(help="How many workers.", min=2)] = 40,
     method: Annotated[
-        list[str] | None, typer.Option(help="A further method, such as ringmaster:max_delay=80; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="A further method, such as ringmaster:max_delay=80; may be repeated; all are listed below.",
+            callback=values.method,
+            autocompletion=completion.method_names,
+        ),
     ] = None,
-    engine: Annotated[str, typer.Option(help="processes, on this machine, ray, or simulate.")] = "processes",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="processes, on this machine, ray, or simulate.",
+            callback=values.one_of(*ENGINES),
+            autocompletion=completion.names(*ENGINES),
+        ),
+    ] = "processes",
     address: Address = None,
     native: Annotated[bool, typer.Option("--native", help="Do not slow any worker.")] = False,
     straggler: Annotated[
         float | None,
-        typer.Option(help="How many times slower one worker is.", min=1.0, show_default="10; none if native"),
+        typer.Option(
+            help="How many times slower one worker is.",
+            min=1.0,
+            show_default="10; none if native",
+            callback=values.above_zero,
+        ),
     ] = None,
     gradients: Annotated[
         int | None,
         typer.Option(
             help="Every method gets the time in which asynchronous SGD computes this many gradients.",
             min=100,
-            show_default="32,000; 2,000 if quick",
+            show_default="32,000; 7,500 if quick",
         ),
     ] = None,
     problem: Problem = None,
@@ -56,10 +78,15 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     seeds: Annotated[int, typer.Option(help="Runs of every method; several give bands.", min=1)] = 1,
     seed: Seed = 0,
     folder: Annotated[
-        Path | None, typer.Option(help="Where report, figures and runs go, a new folder.", show_default="runs/race-N")
+        Path | None,
+        typer.Option(
+            help="Where report, figures and runs go, a new folder.",
+            show_default="runs/race-N",
+            callback=values.new_folder,
+        ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer gradients and stepsizes: about 20 seconds on an idle machine.")
+        bool, typer.Option("--quick", help="Fewer gradients and stepsizes: about 15 seconds on an idle machine.")
     ] = False,
     log: Log = None,
     as_json: Json = False,
@@ -100,20 +127,21 @@ def race(  # noqa: PLR0917 (typer makes options of them)
 
 
 def sweep(  # noqa: PLR0917 (typer makes options of them)
-    method: Annotated[
-        str, typer.Option(help="A method and its parameters, such as ringmaster:max_delay=80.")
-    ] = "asynchronous",
+    method: Method = "asynchronous",
     stepsizes: Annotated[
         str | None, typer.Option(help="Numbers with commas between them.", show_default="nine around 1/L")
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 3,
     gradients: Annotated[int, typer.Option(help="How many gradients each run gets.", min=1)] = 32_000,
     workers: Annotated[int, typer.Option(help="How many workers.", min=1)] = 40,
-    straggler: Annotated[float, typer.Option(help="How many times slower one worker is.", min=1.0)] = 10.0,
+    straggler: Straggler = 10.0,
     problem: Problem = None,
     loss: Loss = "least-squares",
     batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 1,
-    device: Annotated[str, typer.Option(help="Where runs are executed: cpu, cuda or cuda:1.")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(help="Where runs are executed: cpu, cuda or cuda:1.", autocompletion=completion.names(*DEVICES)),
+    ] = "cpu",
     folder: Annotated[
         Path | None, typer.Option(help="Where the figure goes, a new folder.", show_default="runs/sweep-N")
     ] = None,
@@ -137,7 +165,8 @@ def tune(  # noqa: PLR0917 (typer makes options of them)
     problem: ProblemArgument = None,
     method: Method = "asynchronous",
     stepsize: Annotated[
-        float | None, typer.Option(help="The first γ to try.", show_default="half of 1/(ML), or of 1/L")
+        float | None,
+        typer.Option(help="The first γ to try.", show_default="half of 1/(ML), or of 1/L", callback=values.above_zero),
     ] = None,
     trials: Annotated[int, typer.Option(help="How many stepsizes to try.", min=1)] = 6,
     workers: Annotated[
@@ -152,7 +181,10 @@ def tune(  # noqa: PLR0917 (typer makes options of them)
     steps: Steps = None,
     gradients: Gradients = None,
     seconds: Annotated[
-        float | None, typer.Option(help="End every trial after this many seconds, virtual with --speeds.")
+        float | None,
+        typer.Option(
+            help="End every trial after this many seconds, virtual with --speeds.", callback=values.above_zero
+        ),
     ] = None,
     target_loss: TargetLoss = None,
     target: Target = None,
@@ -184,18 +216,37 @@ def tolerance(  # noqa: PLR0917 (typer makes options of them)
     update: Annotated[
         list[str] | None,
         typer.Option(
-            help="Optimisers with commas between them, such as sgd,adamw,muon:beta=0.9; may be repeated.",
+            help="Optimisers with commas between them, such as sgd,adamw,muon:beta=0.9; may be repeated; all are "
+            "listed below.",
             show_default="sgd,momentum,adam",
+            callback=values.updates,
+            autocompletion=completion.update_names,
         ),
     ] = None,
     delays: Annotated[str, typer.Option(help="Mean delays, with commas between them.")] = "1,2,4,8,16,32",
     pattern: Annotated[
         list[str] | None,
-        typer.Option(help="constant, uniform or straggler; may be repeated.", show_default="all three"),
+        typer.Option(
+            help="constant, uniform or straggler; may be repeated.",
+            show_default="all three",
+            autocompletion=completion.tolerance_patterns,
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(help="Steps of a run.", min=1)] = 500,
-    rule: Annotated[str, typer.Option(help="The stepsize rule: constant or adaptive.")] = "constant",
-    schedule: Annotated[str, typer.Option(help="Over the steps: constant, linear or cosine decay.")] = "constant",
+    rule: Annotated[
+        str,
+        typer.Option(
+            help="The stepsize rule: constant or adaptive.", autocompletion=completion.names("constant", "adaptive")
+        ),
+    ] = "constant",
+    schedule: Annotated[
+        str,
+        typer.Option(
+            help="Over the steps: constant, linear or cosine decay.",
+            callback=values.one_of("constant", "linear", "cosine"),
+            autocompletion=completion.names("constant", "linear", "cosine"),
+        ),
+    ] = "constant",
     retune: Annotated[bool, typer.Option("--retune", help="Also tune the stepsize again at every delay.")] = False,
     trials: Annotated[int, typer.Option(help="How many stepsizes to try at delay 1.", min=1)] = 6,
     start: Annotated[
@@ -205,15 +256,25 @@ def tolerance(  # noqa: PLR0917 (typer makes options of them)
         ),
     ] = None,
     keep: Annotated[
-        float, typer.Option(help="A delay is tolerated if this share of the progress is kept.", min=0.0, max=0.9999)
+        float,
+        typer.Option(
+            help="A delay is tolerated if this share of the progress is kept.",
+            min=0.0,
+            max=0.9999,
+            callback=values.finite,
+        ),
     ] = 0.95,
     seeds: Annotated[int, typer.Option(help="Runs of every row.", min=1)] = 3,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
-    seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    seed: FirstSeed = 0,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where figure and data go, a new folder.", show_default="runs/tolerance-N"),
+        typer.Option(
+            help="Where figure and data go, a new folder.",
+            show_default="runs/tolerance-N",
+            callback=values.new_folder,
+        ),
     ] = None,
     as_json: Json = False,
     config: Config = None,
@@ -240,10 +301,13 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
     ] = None,
     trace: Annotated[
         str | None,
-        typer.Option(help="A recorded job: the folder of a run, or what nowait whatif reads, such as alibaba:4."),
+        typer.Option(
+            help="A recorded job: the folder of a run, or what nowait whatif reads, such as alibaba:4.",
+            autocompletion=completion.run_folders,
+        ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Probe this machine with this many workers.", min=1)] = None,
-    probe: Annotated[float, typer.Option(help="Seconds that the probe takes.")] = 3.0,
+    probe: Annotated[float, typer.Option(help="Seconds that the probe takes.", callback=values.above_zero)] = 3.0,
     problem: Annotated[
         str | None,
         typer.Option(
@@ -253,18 +317,21 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
     loss: Loss = "least-squares",
     batch_size: Annotated[int, typer.Option(help="Rows per gradient.", min=1)] = 16,
     target_loss: Annotated[
-        float | None, typer.Option(help="The loss to reach.", show_default="one that all methods reach")
+        float | None,
+        typer.Option(help="The loss to reach.", show_default="one that all methods reach", callback=values.finite),
     ] = None,
     gradients: Annotated[
         int | None,
         typer.Option(
-            help="Gradients of asynchronous SGD in the simulated time.", show_default="20,000, or fewer if slow"
+            help="Gradients of asynchronous SGD in the simulated time.",
+            min=100,
+            show_default="20,000, or fewer if slow",
         ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="How many seeds.", min=1, show_default="3, or 1 if gradients are slow")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    seed: FirstSeed = 0,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -285,7 +352,8 @@ def whatif(  # noqa: PLR0917 (typer makes options of them)
         list[str],
         typer.Argument(
             help="A CSV or Parquet table, the profiler traces of all ranks (or their folder), the folder of a run, "
-            "or alibaba:1 to alibaba:4."
+            "or alibaba:1 to alibaba:4.",
+            autocompletion=completion.run_folders,
         ),
     ],
     worker_column: Annotated[str | None, typer.Option(help="The column with the worker of each time.")] = None,
@@ -293,14 +361,23 @@ def whatif(  # noqa: PLR0917 (typer makes options of them)
     start_column: Annotated[str | None, typer.Option(help="The column with their starts, which order them.")] = None,
     step_column: Annotated[str | None, typer.Option(help="The column with the numbers of the steps.")] = None,
     unit: Annotated[
-        str | None, typer.Option(help="The unit of a table's times: s, ms, us, ns or min.", show_default="s")
+        str | None,
+        typer.Option(
+            help="The unit of a table's times: s, ms, us, ns or min.",
+            show_default="s",
+            callback=values.one_of("s", "ms", "us", "ns", "min"),
+            autocompletion=completion.names("s", "ms", "us", "ns", "min"),
+        ),
     ] = None,
     event: Annotated[
         str | None, typer.Option(help="The events of a trace that are steps.", show_default="ProfilerStep")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the ranges.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the ranges.", min=0, callback=values.seed)] = 0,
     folder: Annotated[
-        Path | None, typer.Option(help="Where figure and data go, a new folder.", show_default="runs/whatif-N")
+        Path | None,
+        typer.Option(
+            help="Where figure and data go, a new folder.", show_default="runs/whatif-N", callback=values.new_folder
+        ),
     ] = None,
     as_json: Json = False,
     config: Config = None,

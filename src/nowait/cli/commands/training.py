@@ -7,10 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from nowait.cli.exits import end
+from nowait.cli import completion, values
+from nowait.cli.exits import WrongOptionError, end
+from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
     Address,
     BatchSize,
+    CheckpointEvery,
+    CheckpointSeconds,
     Config,
     Encrypt,
     Engine,
@@ -18,22 +22,28 @@ from nowait.cli.options import (
     Folder,
     Gradients,
     Json,
+    KeepBest,
     Log,
     Loss,
     Method,
     MetricsPort,
     ProblemArgument,
+    RunFolder,
+    Seconds,
     Seed,
+    Slowdown,
     Steps,
     Stepsize,
+    StoredLoss,
+    Straggler,
     Target,
     TargetLoss,
     chosen,
     engine_of,
-    free_folder,
     listening,
-    port_of,
 )
+from nowait.cli.texts import port_of, target_of
+from nowait.engines.elsewhere import NAMES as ENGINES
 
 
 def simulate(  # noqa: PLR0917 (typer makes options of them)
@@ -41,14 +51,16 @@ def simulate(  # noqa: PLR0917 (typer makes options of them)
     method: Method = "asynchronous",
     stepsize: Stepsize = None,
     workers: Annotated[int, typer.Option(help="How many workers; times are lognormal around 1 s.", min=1)] = 8,
-    straggler: Annotated[float, typer.Option(help="How many times slower one worker is.", min=1.0)] = 10.0,
+    straggler: Straggler = 10.0,
     speeds: Annotated[
         str | None,
         typer.Option(help="Instead: seconds per gradient with commas between them, or a recorded job's file."),
     ] = None,
     steps: Steps = None,
     gradients: Gradients = None,
-    seconds: Annotated[float | None, typer.Option(help="End after this many virtual seconds.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="End after this many virtual seconds.", callback=values.above_zero)
+    ] = None,
     target_loss: TargetLoss = None,
     target: Target = None,
     evaluate_every: EvaluateEvery = None,
@@ -87,17 +99,16 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     address: Address = None,
     steps: Steps = None,
     gradients: Gradients = None,
-    seconds: Annotated[float | None, typer.Option(help="End after this many seconds.")] = None,
+    seconds: Seconds = None,
     target_loss: TargetLoss = None,
     target: Target = None,
     evaluate_every: EvaluateEvery = None,
-    slowdown: Annotated[str | None, typer.Option(help="Simulated stragglers, such as 0=100,3=2.")] = None,
-    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.", min=1)] = None,
-    checkpoint_seconds: Annotated[float | None, typer.Option(help="Seconds between checkpoints.")] = None,
-    keep_best: Annotated[
-        str | None, typer.Option(help="Keep the params with the best loss, or metric of this name.")
-    ] = None,
+    slowdown: Slowdown = None,
+    checkpoint_every: CheckpointEvery = None,
+    checkpoint_seconds: CheckpointSeconds = None,
+    keep_best: KeepBest = None,
     metrics_port: MetricsPort = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the run on a local web page while it runs.")] = False,
     log: Log = None,
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
@@ -115,25 +126,36 @@ def train(  # noqa: PLR0917 (typer makes options of them)
 
     folder = free_folder(Path("runs/train")) if folder is None else folder
     asked = chosen(RunSettings, locals())
+    if most_workers is not None and engine != "ray":
+        raise WrongOptionError(f"--most-workers is for --engine ray, not for --engine {engine}")
     where = {"engine": engine_of(engine, address), "workers": (workers, most_workers) if most_workers else workers}
     kept = {
         "checkpoint_every": checkpoint_every,
         "checkpoint_seconds": checkpoint_seconds,
         "keep_best": keep_best,
         "metrics_port": port_of(metrics_port),
+        "watch": watch,
         "callbacks": loggers_of(log, folder),
     }
     end(run_train(asked, where, slowdown, kept))
 
 
 def resume(  # noqa: PLR0917 (typer makes options of them)
-    folder: Annotated[Path, typer.Argument(help="The folder of a run of nowait train or nw.train.")],
+    folder: RunFolder,
     problem: Annotated[
         str | None, typer.Option(help="As in nowait train.", show_default="as stored in the run")
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="Of a LIBSVM file.", show_default="as stored")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as stored")] = None,
-    engine: Annotated[str | None, typer.Option(help="processes or ray.", show_default="as it was")] = None,
+    loss: StoredLoss = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", min=1, show_default="as stored")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="processes or ray.",
+            show_default="as it was",
+            callback=values.one_of(*ENGINES),
+            autocompletion=completion.names(*ENGINES),
+        ),
+    ] = None,
     address: Address = None,
     listen: Annotated[
         str | None, typer.Option(help="Let workers connect to HOST:PORT, as in serve.", show_default="not")
@@ -141,17 +163,23 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
     key_file: Annotated[Path | None, typer.Option(help="With --listen, as in serve.")] = None,
     encrypt: Encrypt = True,
     steps: Annotated[
-        int | None, typer.Option(help="Go on to this many steps in all.", show_default="as stored")
+        int | None, typer.Option(help="Go on to this many steps in all.", min=1, show_default="as stored")
     ] = None,
     gradients: Annotated[
-        int | None, typer.Option(help="Go on to this many gradients in all.", show_default="as stored")
+        int | None, typer.Option(help="Go on to this many gradients in all.", min=1, show_default="as stored")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Go on to this many seconds in all.", show_default="as stored")
+        float | None,
+        typer.Option(help="Go on to this many seconds in all.", show_default="as stored", callback=values.above_zero),
     ] = None,
-    target_loss: Annotated[float | None, typer.Option(help="Go on to this loss.", show_default="as stored")] = None,
+    target_loss: Annotated[
+        float | None, typer.Option(help="Go on to this loss.", show_default="as stored", callback=values.finite)
+    ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Go on until metrics reach values, as in train.", show_default="as stored")
+        str | None,
+        typer.Option(
+            help="Go on until metrics reach values, as in train.", show_default="as stored", callback=values.target
+        ),
     ] = None,
     metrics_port: MetricsPort = None,
     log: Log = None,
@@ -164,12 +192,12 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
     Example: nowait resume runs/train-1 --steps 20000
     """
     from nowait.cli.loggers import loggers_of
-    from nowait.cli.runs import Named, run_resume, target_of
+    from nowait.cli.runs import Named, run_resume
 
     where: Any = None if engine is None and address is None else engine_of(engine or "ray", address)
     if listen is not None:
         if where is not None:
-            raise typer.BadParameter("--listen is an engine of its own: leave out --engine and --address")
+            raise WrongOptionError("--listen is an engine of its own: leave out --engine and --address")
         where = listening(listen, key_file, encrypt=encrypt)
     budget = {
         "steps": steps,
@@ -184,12 +212,12 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
 
 
 def replay(
-    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    folder: RunFolder,
     problem: Annotated[
         str | None, typer.Option(help="As in nowait train.", show_default="as stored in the run")
     ] = None,
-    loss: Annotated[str | None, typer.Option(help="Of a LIBSVM file.", show_default="as stored")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", show_default="as stored")] = None,
+    loss: StoredLoss = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", min=1, show_default="as stored")] = None,
     as_json: Json = False,
 ) -> None:
     """Replay a recorded run from its trace and compare the params bit for bit.

@@ -13,7 +13,7 @@ from typing import final
 
 from nowait.engines.workers.records import REPORT, ReportKind
 
-LEAVING = int(ReportKind.LEAVING)
+LEAVING, READY = int(ReportKind.LEAVING), int(ReportKind.READY)
 
 
 @final
@@ -25,7 +25,12 @@ class Adoption:
     >>> processes.adopt(worker=0, serial=21), processes.adopt(worker=5, serial=22)
     (True, False)
     >>> processes.started(22)
-    >>> processes.serial_here(21), processes.died(11), processes.died(12), processes.died(22)
+    >>> (
+    ...     processes.serial_here(21),
+    ...     processes.died(11),
+    ...     processes.died(12),
+    ...     processes.died(22),
+    ... )
     (11, 21, None, 22)
     """
 
@@ -87,6 +92,8 @@ class Adoption:
             ticket, *_, worker, kind = record
             if kind == LEAVING:
                 is_wanted = ticket in self._serials  # it has the serial number here in place of a ticket
+            elif kind == READY:
+                is_wanted = True  # it is about no order
             elif is_wanted := ticket >= self.uncertain.get(worker, -math.inf):
                 self.uncertain.pop(worker, None)
             if is_wanted:

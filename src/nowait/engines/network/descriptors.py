@@ -12,7 +12,11 @@ class Descriptors:
 
     >>> parts, joined = [frozenset({3}), frozenset({4})], Descriptors()
     >>> first = joined.of(*parts)
-    >>> sorted(first), joined.of(*parts) is first, sorted(joined.of(frozenset({5}), parts[1]))
+    >>> (
+    ...     sorted(first),
+    ...     joined.of(*parts) is first,
+    ...     sorted(joined.of(frozenset({5}), parts[1])),
+    ... )
     ([3, 4], True, [4, 5])
     """
 

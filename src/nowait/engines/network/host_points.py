@@ -13,7 +13,11 @@ class HostPoints:
     version until the slot is needed for another one.
 
     >>> points = HostPoints()
-    >>> points.place(worker=0, version=7), points.place(worker=1, version=7), points.place(worker=0, version=8)
+    >>> (
+    ...     points.place(worker=0, version=7),
+    ...     points.place(worker=1, version=7),
+    ...     points.place(worker=0, version=8),
+    ... )
     ((0, True), (0, False), (1, True))
     """
 

@@ -30,7 +30,7 @@ from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.pool import Ended, Leaves, PipeChannel, WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
-from nowait.engines.workers.records import REPORT, ReportKind
+from nowait.engines.workers.records import REPORT, Instruction, ReportKind
 from nowait.engines.workers.transport import GRACE_SECONDS, Died
 
 HEARTBEAT_SECONDS = 1.0
@@ -45,7 +45,9 @@ RUN_IS_OVER = "the run is over"
 DRAINED = "this host was drained"
 """Why the server ends a host."""
 NOBODY = -1
-GRADIENT, LEAVING = int(ReportKind.GRADIENT), int(ReportKind.LEAVING)
+CLOCK_ERROR = 0.1
+"""Seconds by which two measurements of the difference between two clocks may differ."""
+GRADIENT, LEAVING, HURRY = int(ReportKind.GRADIENT), int(ReportKind.LEAVING), int(Instruction.HURRY)
 WITH_DETAILS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR)))
 """The reports that details may come with."""
 LEFT = "the host was told to leave"
@@ -95,6 +97,8 @@ class Relay:
         self._channels: dict[int, PipeChannel] = {}
         self._workers: dict[int, int] = {}
         """The worker number of each process, by serial number."""
+        self._began: dict[int, float] = {}
+        """When the run began according to the order that started each process, by serial number."""
         self._adoption = Adoption()
         self._last_sent = monotonic()
         self._without_reply = 0
@@ -251,7 +255,7 @@ class Relay:
             point = self._points[slot]
             if is_new and (sent := next(arrived)) is not point:
                 point[:] = sent
-            if self._adoption.uncertain:
+            if self._adoption.uncertain and instruction < HURRY:
                 self._adoption.ordered(worker, ticket)
             channel = self._channels.get(worker)
             if channel is not None:  # else it died, and the server will know
@@ -259,11 +263,19 @@ class Relay:
 
     def _start(self, worker: int, serial: int, began: float) -> None:
         if self._adoption.adopt(worker, serial):
+            self._correct_start(worker, serial, began)
             return
         self._forget(worker)
         self._channels[worker] = self._pool.start(worker, serial, began)
-        self._workers[serial] = worker
+        self._workers[serial], self._began[serial] = worker, began
         self._adoption.started(serial)
+
+    def _correct_start(self, worker: int, serial: int, began: float) -> None:
+        """Tell a process that was adopted when the run began, if that was after the process was started."""
+        here = self._adoption.serial_here(serial)
+        later = began - self._began.get(NOBODY if here is None else here, began)
+        if later > CLOCK_ERROR:
+            self._channels[worker].send(0, round(1e9 * later), 0, Instruction.BEGIN)
 
     def _kill(self, serial: int) -> None:
         here = self._adoption.serial_here(serial)
@@ -303,6 +315,7 @@ class Relay:
 
     def _on_death(self, event: Died) -> None:
         self._forget(self._workers.get(event.serial, NOBODY))
+        self._began.pop(event.serial, None)
         serial = self._adoption.died(event.serial)
         if serial is not None:
             self._send(MessageKind.DIED, EXIT.pack(serial, event.code))

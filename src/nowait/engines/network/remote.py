@@ -16,7 +16,12 @@ from nowait.engines.network.sockets import ServerSocket
 from nowait.engines.workers.records import REPORT, Instruction, ReportKind
 
 GRADIENT, LEAVING, HURRY = int(ReportKind.GRADIENT), int(ReportKind.LEAVING), int(Instruction.HURRY)
-OTHER_KINDS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR, ReportKind.TRAINING_LOSS, ReportKind.LOADING)))
+OTHER_KINDS = frozenset(
+    map(
+        int,
+        (ReportKind.MISFIT, ReportKind.ERROR, ReportKind.TRAINING_LOSS, ReportKind.LOADING, ReportKind.READY),
+    )
+)
 """What workers report besides gradients. Evaluations and fingerprints are not computed by hosts."""
 
 VersionOf = Callable[[int], int]
@@ -106,7 +111,7 @@ class RemotePool:
     def add_order(self, worker: int, ticket: int, job: int, slot: int, instruction: int) -> None:
         """Add an order to the batch. The version in the slot is retained until the worker reports."""
         host_slot, missing = 0, False
-        if instruction != HURRY:
+        if instruction < HURRY:  # the others have no ticket to compute
             version = self._version_of(ticket)
             host_slot, missing = self._host_points.place(worker, version)
             if missing:

@@ -47,7 +47,11 @@ def available_cores() -> int:
 def cores_of_quota(text: str) -> float:
     """Return the number of cores in a quota of a control group: microseconds per period, and the period.
 
-    >>> cores_of_quota("150000 100000"), cores_of_quota("max 100000"), cores_of_quota("-1 100000")
+    >>> (
+    ...     cores_of_quota("150000 100000"),
+    ...     cores_of_quota("max 100000"),
+    ...     cores_of_quota("-1 100000"),
+    ... )
     (1.5, inf, inf)
     """
     quota, _, period = text.strip().partition(" ")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import socket
 from collections.abc import Collection, Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import final
 
 from nowait.core import Problem
 from nowait.core.memory import HOST, Slots
 from nowait.engines.processes.cores import available_cores, spin_seconds
-from nowait.engines.processes.pool import Leaves, PipeChannel, Ready, WorkerPool, Zygote
+from nowait.engines.processes.platform import portable
+from nowait.engines.processes.pool import Leaves, PipeChannel, Ready, WorkerPool, Zygote, ZygoteCopy
 from nowait.engines.processes.resources import SharedResources, shared_resources
 from nowait.engines.processes.worker import Job
 from nowait.engines.session import Parts
@@ -29,6 +32,9 @@ from nowait.engines.workers.transport import (
     TransportEvent,
 )
 from nowait.recording import Run
+
+_shared_zygote: ContextVar[tuple[tuple[int, list[str]], Zygote] | None] = ContextVar("shared_zygote", default=None)
+"""The zygote of ``shared_zygote``, with the settings that it was launched with."""
 
 
 @final
@@ -111,7 +117,7 @@ class LocalTransport:
 
     engine, traffic = "processes", None
 
-    def __init__(self, resources: SharedResources, zygote: Zygote, threads: int, log: Path | None) -> None:
+    def __init__(self, resources: SharedResources, zygote: Zygote | ZygoteCopy, threads: int, log: Path | None) -> None:
         self._resources, self._threads, self._log = resources, threads, log
         self._first_zygote = zygote
         self._pools = LocalPools(resources)
@@ -133,7 +139,7 @@ class LocalTransport:
         """Launch another zygote."""
         self._open_with(Zygote.launch(self._threads))
 
-    def _open_with(self, zygote: Zygote) -> None:
+    def _open_with(self, zygote: Zygote | ZygoteCopy) -> None:
         self._pools.add(HOME, WorkerPool.of(zygote, self._resources, self._log), math.inf)
 
     def start(self, worker: int, serial: int, place: int, began: float) -> PipeChannel:
@@ -152,14 +158,46 @@ class LocalTransport:
         return ()
 
 
-def launch_zygote(problem: Problem, num_workers: int) -> Zygote:
+def launch_zygote(problem: Problem, num_workers: int) -> Zygote | ZygoteCopy:
     """Start the zygote of a run, which imports the module of the problem while the run is being prepared."""
+    settings = (_threads(num_workers), _modules_of(problem))
+    shared = _shared_zygote.get()
+    copy = shared[1].copy() if shared is not None and shared[0] == settings else None
+    return Zygote.launch(*settings) if copy is None else copy
+
+
+@contextlib.contextmanager
+def shared_zygote(problem: Problem, num_workers: int) -> Iterator[None]:
+    """Start a zygote that imports once for all runs inside this block which have as many workers; they get copies."""
+    if portable():  # forking is not safe everywhere
+        yield
+        return
+    settings = (_threads(num_workers), _modules_of(problem))
+    with contextlib.closing(Zygote.launch(*settings)) as zygote:
+        before = _shared_zygote.set((settings, zygote))
+        try:
+            yield
+        finally:
+            _shared_zygote.reset(before)
+
+
+def _modules_of(problem: Problem) -> list[str]:
+    """Return the modules that a zygote can import before it has the problem."""
     kind = type(problem)
-    is_importable = kind.__module__ != "__main__" and "<locals>" not in kind.__qualname__
-    return Zygote.launch(_threads(num_workers), [kind.__module__] if is_importable else [])
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        return []
+    compiled = ["nowait.problems.kernels"] if kind.__module__.startswith("nowait.problems.") else []
+    return [kind.__module__, *compiled]
 
 
-def train(parts: Parts, points: Slots, options: WorkerOptions, seed: int, progress: bool | None, zygote: Zygote) -> Run:
+def train(
+    parts: Parts,
+    points: Slots,
+    options: WorkerOptions,
+    seed: int,
+    progress: bool | None,
+    zygote: Zygote | ZygoteCopy,
+) -> Run:
     """Run to the end of the budget with worker processes on this machine."""
     replaced = [] if parts.checkpoint is None else parts.checkpoint.wanted
     job = job_of(parts, points, options, seed, replaced)

@@ -17,6 +17,8 @@ MOST_DESCRIPTORS = 16
 """The maximum number of file descriptors in one message."""
 LONGEST_MESSAGE = 65_536
 """The maximum size of a message in bytes."""
+COPY = ("copy",)
+"""Sent to a zygote that has no job, with a socket: fork a zygote that gets its job through that socket."""
 CLOSED = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EPROTOTYPE)
 """Error numbers of sending to a closed socket; macOS raises the last one while the other side is closing."""
 
@@ -30,7 +32,7 @@ class MessageStream:
     """
 
     def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
+        self.connected = connected
         self._bytes = bytearray()
         self.messages: deque[tuple[Any, ...]] = deque()
         """Messages that were received and not handled yet."""
@@ -42,7 +44,9 @@ class MessageStream:
         rest = memoryview(LENGTH.pack(len(data)) + data)
         while rest:
             try:
-                sent = socket.send_fds(self._socket, [rest], descriptors) if descriptors else self._socket.send(rest)
+                sent = (
+                    socket.send_fds(self.connected, [rest], descriptors) if descriptors else self.connected.send(rest)
+                )
             except BlockingIOError:
                 wait()
             except OSError as error:
@@ -56,7 +60,7 @@ class MessageStream:
     def receive(self) -> bool:
         """Read once, into ``messages``. Returns False at the end; raises BlockingIOError if nothing is there."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._socket, READ_BYTES, MOST_DESCRIPTORS)
+            data, descriptors, _, _ = socket.recv_fds(self.connected, READ_BYTES, MOST_DESCRIPTORS)
         except ConnectionResetError:
             return False
         for descriptor in descriptors:

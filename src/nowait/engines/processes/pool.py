@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from nowait.engines.processes.log import open_log
-from nowait.engines.processes.messages import LONGEST_MESSAGE, MessageStream
+from nowait.engines.processes.messages import COPY, LONGEST_MESSAGE, MessageStream
 from nowait.engines.processes.readiness import is_ready
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.workers.records import ORDER
@@ -92,6 +92,15 @@ class Zygote:
             ours.close()
             raise
 
+    def copy(self) -> ZygoteCopy | None:
+        """Return a zygote that this one forks, with what it has imported; None if this one is gone."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            if MessageStream(self.control).send(COPY, [theirs.fileno()], wait=lambda: None):
+                return ZygoteCopy(ours)
+        ours.close()
+        return None
+
     def close(self) -> None:
         """Kill it, and with it all processes that it started."""
         self.control.close()
@@ -99,6 +108,18 @@ class Zygote:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+@final
+class ZygoteCopy:
+    """A zygote that is a child of another zygote, and the socket to it."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+
+    def close(self) -> None:
+        """Close the socket: it kills its processes and exits. A pool waits for that."""
+        self.control.close()
 
 
 @final
@@ -118,11 +139,12 @@ class WorkerPool:
         macOS may lose a descriptor that its sender closes while it is in transit."""
 
     @classmethod
-    def of(cls, zygote: Zygote, resources: SharedResources, log: Path | None = None) -> WorkerPool:
-        """Return a pool with a zygote that is a child of this process. Its output goes to ``log`` from now on."""
+    def of(cls, zygote: Zygote | ZygoteCopy, resources: SharedResources, log: Path | None = None) -> WorkerPool:
+        """Return a pool with a zygote on this machine. Its output goes to ``log`` from now on."""
         output = None if log is None else open_log(log)
+        child = zygote if isinstance(zygote, Zygote) else None
         try:
-            return cls.around(zygote.control, resources, zygote, output)
+            return cls.around(zygote.control, resources, child, output)
         finally:
             if output is not None:
                 os.close(output)

@@ -131,13 +131,18 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     between, more_reports = computation.between, computation.more_reports
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
+    ready = REPORT.pack(0, 0.0, 0.0, worker, ReportKind.READY)
     unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
     read = os.read if job.spin_seconds == 0 else _spinning_read(orders, job.spin_seconds)
     if is_slow:
         read = slowness.reading(read)
     while len(order := read(orders, size)) == size:
         ticket, number, slot, instruction = unpack(order)
-        if instruction == hurry:
+        if instruction >= hurry:
+            if instruction == Instruction.ANNOUNCE:
+                write(reports, ready)
+            elif instruction == Instruction.BEGIN:
+                began = slowness.began = connections.began + 1e-9 * number
             continue
         started = monotonic()
         kind = compute(ticket, number, views[slot] if slot < len(views) else points[slot], instruction)
@@ -168,7 +173,7 @@ class _Slowness:
 
     def __init__(self, worker: int, job: Job, connections: Connections) -> None:
         self._worker = worker
-        self._began = connections.began
+        self.began = connections.began
         self._factor = job.slowdown.get(worker, 1.0)
         self._timing: Timing | None = None if job.speeds is None else job.speeds.timing(job.seed)
         self._orders = connections.orders
@@ -189,7 +194,7 @@ class _Slowness:
         """Wait until a slower worker would have finished; returns how long the gradient took in all."""
         end = started + seconds * self._factor
         if self._timing is not None:
-            start = started - self._began
+            start = started - self.began
             end = max(end, started + (self._timing(self._worker, job, start)[1] - start) * self._factor)
         self._wait_until(end, ticket)
         return monotonic() - started

@@ -23,7 +23,7 @@ from typing import Protocol, final
 
 from nowait.core.problem import prepare
 from nowait.engines.processes.log import OutputLimit
-from nowait.engines.processes.messages import LONGEST_MESSAGE, MessageStream
+from nowait.engines.processes.messages import COPY, LONGEST_MESSAGE, MessageStream
 from nowait.engines.processes.payload import unpickle
 from nowait.engines.processes.platform import DetailsSocket, portable
 from nowait.engines.processes.spawned import Inherited, Spawn, flush_lines, open_slots, run_worker
@@ -47,12 +47,43 @@ def main(control_fd: int, *, limit_output: bool, modules: Iterable[str] = ()) ->
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     _import_all(modules)
+    stream = _wait_for_job(MessageStream(control))
     try:
-        zygote = _Zygote(control, limit_output=limit_output)
+        zygote = _Zygote(stream, limit_output=limit_output)
     except BaseException:
-        _report(MessageStream(control), "failed", traceback.format_exc()[-LONGEST_MESSAGE // 2 :])
+        _report(stream, "failed", traceback.format_exc()[-LONGEST_MESSAGE // 2 :])
         return
     zygote.serve()
+
+
+def _wait_for_job(stream: MessageStream) -> MessageStream:
+    """Return the stream through which a job has arrived. For each COPY before it, fork a zygote for another job.
+
+    A copy returns from this function as well, with the stream of its own job. It ends with this process.
+    """
+    while True:
+        while not stream.messages:
+            if not stream.receive():
+                os._exit(0)  # nobody has a job
+        if stream.messages[0] != COPY:
+            return stream
+        stream.messages.popleft()
+        theirs = stream.descriptors.popleft()
+        _reap_copies()
+        template = os.getpid()
+        if os.fork() == 0:
+            die_with_parent(template)
+            os.setsid()  # closing the stream of a zygote kills its process group
+            stream.connected.close()
+            stream = MessageStream(socket.socket(fileno=theirs))
+        else:
+            os.close(theirs)
+
+
+def _reap_copies() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 class Starter(Protocol):
@@ -64,11 +95,8 @@ class Starter(Protocol):
 
 @final
 class _Zygote:
-    def __init__(self, control: socket.socket, *, limit_output: bool) -> None:
-        self._control = control
-        self._stream = MessageStream(control)
-        while not self._stream.messages and self._stream.receive():
-            pass
+    def __init__(self, stream: MessageStream, *, limit_output: bool) -> None:
+        self._stream, self._control = stream, stream.connected
         sizes, has_log, encoded = self._stream.messages.popleft()
         descriptors = self._stream.descriptors
         inherited = Inherited(sizes, encoded, *(descriptors.popleft() for _ in range(5)))
@@ -83,7 +111,7 @@ class _Zygote:
         forkable = prepare(job.problem) and not portable()
         if job.speeds is not None:
             job.speeds.timing(job.seed)(0, 0, 0.0)  # loads what is compiled
-        self._starter: Starter = _Fork(inherited, job, control) if forkable else Spawn(inherited)
+        self._starter: Starter = _Fork(inherited, job, self._control) if forkable else Spawn(inherited)
 
     def serve(self) -> None:
         """Start and kill workers as the server asks, and report their deaths."""

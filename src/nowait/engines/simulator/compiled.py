@@ -14,7 +14,7 @@ from nowait.core import Sgd
 from nowait.core.capabilities import Capabilities
 from nowait.core.memory import HostMemory
 from nowait.engines.hooks import FixedWorkers
-from nowait.engines.progress import Progress
+from nowait.engines.progress import Progress, title_or
 from nowait.engines.session import Parts, Session
 from nowait.engines.signals import Interruption
 from nowait.engines.simulator.blueprint import Blueprint
@@ -93,7 +93,7 @@ class _CompiledRun:
 
     def _run(self) -> Run:
         quiet = np.errstate(over="ignore", invalid="ignore")
-        with quiet, Interruption(self._interrupt), Progress("simulating", self._progress) as bar:
+        with quiet, Interruption(self._interrupt), Progress(title_or("simulating"), self._progress) as bar:
             plan = self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events)
             playback = Playback(self._data, self._blueprint, plan, self._parts.server.params.copy())
             playback.kept = self._parts.recorder.kept

@@ -25,7 +25,7 @@ from nowait.core.capabilities import Capabilities
 from nowait.core.ledger import new
 from nowait.core.memory import HostMemory, Memory, namespace_of, to_host
 from nowait.core.types import Vector
-from nowait.engines.progress import Progress
+from nowait.engines.progress import Progress, title_or
 from nowait.engines.session import Parts, Session
 from nowait.engines.signals import Interruption
 from nowait.engines.simulator.alarms import Alarm, Alarms, why_nothing_happens
@@ -45,7 +45,7 @@ def simulate(
     quiet = np.errstate(over="ignore", invalid="ignore")
     session = simulator.session
     with session.calling_on_end():
-        with quiet, Interruption(session.interrupt), Progress("simulating", progress) as bar:
+        with quiet, Interruption(session.interrupt), Progress(title_or("simulating"), progress) as bar:
             simulator.run(bar)
         seconds = session.server.now if simulator.seconds is None else simulator.seconds
         run = session.result(seconds, "reference")

@@ -49,10 +49,10 @@ def spin(poller: select.poll, seconds: float) -> None:
 class RunClock:
     """Counts the seconds of a run; ``before`` is how many it had when it was resumed."""
 
-    __slots__ = ("_before", "_monotonic", "began", "now")
+    __slots__ = ("_before", "_clock", "_monotonic", "began", "now")
 
     def __init__(self, clock: WallClock, before: float) -> None:
-        self._monotonic, self._before = clock.monotonic, before
+        self._clock, self._monotonic, self._before = clock, clock.monotonic, before
         self.began = 0.0
         """When the run began, or would have begun if it had not been interrupted, by the monotonic clock."""
         self.now = before
@@ -60,8 +60,15 @@ class RunClock:
 
     def start(self) -> None:
         """Begin to count, again if necessary."""
+        self._monotonic = self._clock.monotonic
         self.began = self._monotonic() - self._before
         self.now = self._before
+
+    def hold(self) -> None:
+        """Stand still at the time before the run until ``start`` is called again."""
+        self.start()
+        held = self.began + self._before
+        self._monotonic = lambda: held
 
     def read(self) -> float:
         """Return the seconds of the run."""

@@ -38,6 +38,7 @@ from nowait.engines.workers.failures import NO_DETAILS
 from nowait.engines.workers.fingerprinting import Fingerprinting
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, Instruction, ReportKind
 from nowait.engines.workers.retired import RetiredChannel
+from nowait.engines.workers.starting import StartingLine
 from nowait.engines.workers.state import WorkerState
 from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Reports, Transport, TransportEvent
 from nowait.engines.workers.workforce import Workforce
@@ -52,7 +53,14 @@ class Dispatcher:
     """Stands between the transport, the workforce and the session of one run."""
 
     def __init__(
-        self, parts: Parts, transport: Transport, workforce: Workforce, clock: RunClock, *, imitating: bool
+        self,
+        parts: Parts,
+        transport: Transport,
+        workforce: Workforce,
+        clock: RunClock,
+        *,
+        imitating: bool,
+        together: bool = False,
     ) -> None:
         self._transport, self._workforce, self._clock = transport, workforce, clock
         self._server, self._recorder, self._device_of = parts.server, parts.recorder, parts.capabilities.device_of
@@ -60,6 +68,7 @@ class Dispatcher:
         self.fingerprinting = Fingerprinting(parts.identification)
         self._imitating = imitating
         """True if workers imitate slower ones, so that a cancelled ticket can be cut short."""
+        self.line = StartingLine(holding=together)
         self._remembers = parts.capabilities.gradient_with_memory is not None
         self._gradients_before = 0 if parts.checkpoint is None else parts.checkpoint.state.counts["gradients"]
         memory = parts.server.memory
@@ -96,6 +105,21 @@ class Dispatcher:
         version = self._server.retain()
         self._snapshot = (snapshot, version)
         self.execute(self._workforce.evaluate(version.slot, snapshot.step))
+
+    # Starting together
+
+    @property
+    def is_ready(self) -> bool:
+        """True if every worker process is ready and the first loss is known, unless the evaluator is gone."""
+        return not self.line.missing and not (self.is_evaluating and EVALUATOR in self._workforce.states)
+
+    def release_workers(self, began_later: float) -> None:
+        """Send the first tickets, after all workers were told by how many seconds the run has begun later."""
+        self.line.holding = False
+        for state in [state for state in self._workforce.states.values() if state.worker >= 0]:
+            if state.channel is not None:
+                state.channel.send(0, round(1e9 * began_later), 0, Instruction.BEGIN)
+            self._send_next(state)
 
     # Translating
 
@@ -141,6 +165,9 @@ class Dispatcher:
             return
         if kind == ReportKind.LEAVING:
             self.decide(WorkerLeaving(ticket_id))
+            return
+        if kind == ReportKind.READY:
+            self.line.ready(worker)
             return
         details = self._transport.details(worker, ticket_id)
         if worker == FINGERPRINTER:
@@ -217,6 +244,8 @@ class Dispatcher:
 
     def _send_next(self, state: WorkerState) -> None:
         """Send the first ticket of an idle worker. One whose process is about to be started has to join first."""
+        if self.line.holding:
+            return
         ticket = self._server.in_flight.first_of(state.worker)
         if ticket is not None and state.ticket is None and state.channel is not None:
             self._send(state, ticket)
@@ -253,6 +282,9 @@ class Dispatcher:
         if state.worker >= 0:
             node, device = self._workforce.node_of(state.place), self._device_of(state.worker)
             self._recorder.placed(state.worker, self._clock.now, node, device)
+            if self.line.holding:
+                self.line.started(state.worker)
+                channel.send(0, 0, 0, Instruction.ANNOUNCE)
 
     def _kill(self, action: Kill) -> None:
         self._transport.kill(action.state.serial, action.state.place)
@@ -270,6 +302,7 @@ class Dispatcher:
 
     def _release(self, action: Release) -> None:
         channel = action.state.channel
+        self.line.gone(action.state.worker)
         if channel is not None:
             self._channels.discard(channel)
             channel.close()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import final
 
 from nowait.core.memory import to_host
 from nowait.engines.live import LiveView
+from nowait.engines.progress import spinner
 from nowait.engines.session import Parts
 from nowait.engines.workers.actions import Began, Look, Requested, Tick, WorkforceEvent
 from nowait.engines.workers.clock import RunClock, WallClock
 from nowait.engines.workers.dispatch import Dispatcher
+from nowait.engines.workers.failures import FIRST_DEADLINE
 from nowait.engines.workers.records import FINGERPRINTER
 from nowait.engines.workers.snapshots import Snapshots
 from nowait.engines.workers.transport import HOME, Channel, Reports, Transport
 from nowait.engines.workers.workforce import Workforce
 from nowait.numerics.compiled import warm_up
-from nowait.recording import Run
+from nowait.recording import Interrupted, Run
+
+logger = logging.getLogger("nowait")
 
 SECONDS_BETWEEN_LOOKS = 0.25
 """How often the loop checks for workers that hang and redraws the live view."""
@@ -41,19 +46,22 @@ class Loop:
         clock: WallClock,
         *,
         imitating: bool = False,
+        together: bool = False,
     ) -> None:
         self._parts, self._transport, self._workforce, self._view = parts, transport, workforce, view
         self._server = parts.server
         parts.recorder.follow_workers()
-        self._wait = clock.wait
+        self._wait, self._monotonic = clock.wait, clock.monotonic
         self._clock = RunClock(clock, 0.0 if parts.checkpoint is None else parts.checkpoint.state.time)
-        self._dispatcher = Dispatcher(parts, transport, workforce, self._clock, imitating=imitating)
+        self._dispatcher = Dispatcher(parts, transport, workforce, self._clock, imitating=imitating, together=together)
         self._session = self._dispatcher.session
         self._fingerprinter: Channel | None = None
         self._interrupted = ""
         self._ended = False
         """True once all processes were ended."""
         self._seconds = self._next_look = self._next_snapshot = 0.0
+        self._draw_from = 0.0
+        """When the live view is drawn first: not at the start, when all workers need the server."""
         self._next_write = SECONDS_BETWEEN_WRITES
         self._snapshots: Snapshots | None = None
         if parts.keeper is not None:
@@ -73,7 +81,7 @@ class Loop:
         if self._dispatcher.fingerprinting.is_wanted and not self._interrupted:
             self._compute_fingerprint()
         if self._interrupted:
-            raise KeyboardInterrupt(f"{self._interrupted} came before the run had begun")
+            raise Interrupted(self._interrupted, f"{self._interrupted} came before the run had begun")
 
     def _compute_fingerprint(self) -> None:
         fingerprinting, serial = self._dispatcher.fingerprinting, self._workforce.next_serial()
@@ -85,13 +93,23 @@ class Loop:
         if not self._interrupted and fingerprinting.must_be_killed():
             self._transport.kill(serial, HOME)
 
-    def run(self) -> None:
-        """Run until the budget, a callback or a signal ends it."""
+    def begin(self) -> None:
+        """Start the processes, the server and the clock; with ``together``, the clock when every worker is ready."""
         self._session.begin()
-        self._clock.start()
+        together = self._dispatcher.line.holding
+        if together:
+            self._clock.hold()
+        else:
+            self._clock.start()
         self._dispatcher.execute(self._workforce.begin(self._server.workers))
         self._dispatcher.obey(self._session.start())
         self._handle(Began())
+        if together:
+            self._start_together()
+        self._draw_from = self._clock.now + SECONDS_BETWEEN_LOOKS
+
+    def run(self) -> None:
+        """Run until the budget, a callback or a signal ends it."""
         while not self._session.finished:
             self._wait_and_handle()
             if self._workforce.has_requests and not self._session.finished:
@@ -101,6 +119,33 @@ class Loop:
                 self._session.interrupt(self._interrupted)
         self._seconds = self._clock.read()
         self._finish_evaluation()
+
+    def _start_together(self) -> None:
+        """Wait until every worker is ready, at most ``FIRST_DEADLINE`` seconds; then start the clock and the workers.
+
+        A worker that dies meanwhile is replaced and waited for once; one that dies again joins after the start.
+        """
+        with spinner(f"{self._view.title}: waiting until all workers are ready", self._view.shown):
+            self._wait_until_ready()
+        if self._session.finished or self._interrupted:
+            return
+        began = self._clock.began
+        self._clock.start()
+        self._dispatcher.release_workers(self._clock.began - began)
+
+    def _wait_until_ready(self) -> None:
+        dispatcher, deadline = self._dispatcher, self._monotonic() + FIRST_DEADLINE
+        while not (dispatcher.is_ready or self._session.finished or self._interrupted):
+            if self._monotonic() > deadline:
+                logger.warning(
+                    "the run starts without workers %s, which were not ready after %.0f s",
+                    dispatcher.line.missing,
+                    FIRST_DEADLINE,
+                )
+                return
+            self._receive(SECONDS_BETWEEN_LOOKS_AT_START)
+            self._handle(Requested() if self._workforce.has_requests else Tick())
+            self._tick_transport(len(self._workforce.vacant), len(self._workforce.workers))
 
     def _finish_evaluation(self) -> None:
         """Wait for the loss that is being computed, so that none is lost at the end of a run."""
@@ -113,6 +158,8 @@ class Loop:
         """Save the run, end all processes, whose memory the last evaluation may need, and return the finished run."""
         self._session.save()  # first, because a second signal may come while processes end
         self._end_processes()
+        if self._session.interrupted:
+            self._view.say(f"{self._view.title}: computing the last loss; press Ctrl-C again to skip it")
         return self._session.result(self._seconds, self._transport.engine)
 
     def calling_on_end(self) -> contextlib.AbstractContextManager[None]:
@@ -175,9 +222,10 @@ class Loop:
         if not self._session.finished:
             self._handle(Look())
             self._tick_transport(len(workforce.vacant), len(workforce.workers))
-        if self._view.shown:
+        if self._view.shown and self._clock.now >= self._draw_from:
             views = workforce.views(self._clock.now, self._server.jobs_of, self._session.by_worker(self._clock.now))
-            self._view.update(self._server, self._session.loss, views, self._session.shown_metrics)
+            session, now = self._session, self._clock.now
+            self._view.update(self._server, session.loss, views, session.shown_metrics, now=now)
         self._tell_others()
 
     def _tell_others(self) -> None:

@@ -24,6 +24,10 @@ class Instruction(IntEnum):
     """Compute. Reset the memory to zero."""
     HURRY = 3
     """The ticket was cancelled: stop imitating a slow worker and report now."""
+    ANNOUNCE = 4
+    """Report READY: the server starts all workers together."""
+    BEGIN = 5
+    """The run begins later than the process was told at its start, by the nanoseconds in the field of the job."""
 
 
 class ReportKind(IntEnum):
@@ -49,3 +53,5 @@ class ReportKind(IntEnum):
 
     These are in the fields of the start time and of the seconds. Only problems that know it.
     """
+    READY = 8
+    """The answer to ANNOUNCE: the process has loaded the problem, and can compute gradients."""

@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 
 from nowait.engines.live import LiveView
+from nowait.engines.progress import spinner
 from nowait.engines.session import Parts
 from nowait.engines.signals import Interruption
 from nowait.engines.workers.clock import SystemClock, WallClock
@@ -34,6 +35,8 @@ class WorkerOptions:
     """If this is more than the run starts with, the others join when there is room."""
     idle_seconds: float = math.inf
     """A place that has had no workers for this long is dismissed."""
+    together: bool = False
+    """True if the clock starts, and the first tickets are sent, when every worker is ready."""
 
 
 def make_workforce(parts: Parts, options: WorkerOptions) -> Workforce:
@@ -64,12 +67,19 @@ def run_with_workers(
     """Run to the end of the budget with the workers of a transport, once there is room for ``minimum`` of them."""
     view = LiveView(str(parts.config.get("method", {}).get("type", "")), parts.budget, parts.recorder, progress)
     imitating = bool(options.slowdown) or options.speeds is not None
-    loop = Loop(parts, transport, make_workforce(parts, options), view, clock or SystemClock(), imitating=imitating)
+    workforce = make_workforce(parts, options)
+    loop = Loop(
+        parts, transport, workforce, view, clock or SystemClock(), imitating=imitating, together=options.together
+    )
     try:
         with Interruption(loop.interrupt, hangup=True), np.errstate(over="ignore", invalid="ignore"):
-            loop.open(minimum)
-            with loop.calling_on_end(), view:
-                loop.run()
-                return loop.result()
+            with spinner(f"{view.title}: starting the workers", view.shown):
+                loop.open(minimum)
+                view.prepare()
+            with loop.calling_on_end():
+                loop.begin()
+                with view:
+                    loop.run()
+                    return loop.result()
     finally:
         loop.close()

@@ -45,6 +45,10 @@ class WorkerState:
     released: bool = False
     """True if the process was given up: its death is expected."""
 
+    def computing(self, now: float) -> float | None:
+        """Return for how many seconds it has computed its ticket; None if it has none."""
+        return None if self.ticket is None else max(0.0, now - self.sent)
+
     def describe(self, now: float) -> str:
         """Return what the process does, for the live view; an empty string if it computes as usual."""
         if self.leaving:

@@ -126,13 +126,27 @@ class Workforce:
     ) -> list[WorkerView]:
         """Return what the live view shows of each worker; ``jobs_of`` counts the tickets it was given."""
         known = {stats.worker: stats for stats in by_worker}
-        states = {worker: (state.durations.mean, state.describe(now)) for worker, state in self.states.items()}
-        states |= dict.fromkeys(self.agenda.to_replace, (-1.0, "lost, to be replaced"))
-        states |= dict.fromkeys(self.vacant, (-1.0, "waits for room"))
-        states.pop(EVALUATOR, None)
-        return [
-            WorkerView(worker, max(0, jobs_of(worker) - 1), seconds, text, known.get(worker))
-            for worker, (seconds, text) in states.items()
+
+        def delivered(worker: int) -> int:
+            return known[worker].gradients if worker in known else max(0, jobs_of(worker) - 1)
+
+        absent = dict.fromkeys(self.agenda.to_replace, "lost, to be replaced")
+        absent |= dict.fromkeys(self.vacant, "waits for room")
+        views = [
+            WorkerView(
+                worker,
+                delivered(worker),
+                state.durations.mean,
+                state.describe(now),
+                known.get(worker),
+                computing=state.computing(now),
+            )
+            for worker, state in self.states.items()
+            if worker >= 0 and worker not in absent
+        ]
+        return views + [
+            WorkerView(worker, delivered(worker), -1.0, text, known.get(worker), present=False)
+            for worker, text in absent.items()
         ]
 
     def node_of(self, place: int) -> str:
@@ -331,7 +345,13 @@ class Workforce:
         return [*self._warnings_of(event), Abandon(state), *told]
 
     def _warnings_of(self, event: Raised) -> Iterator[Warn]:
-        """Show the traceback of the first error of a kind, and after that how many there were, more and more rarely."""
+        """Show the traceback of the first error of a kind, and after that how many there were, more and more rarely.
+
+        Before the first gradient there is no traceback: if the problem is broken, the run soon fails with it.
+        """
+        if not event.any_gradient:
+            yield Warn(f"worker {event.worker} raised {event.kind} before the first gradient, and tries again")
+            return
         times = self.failures.times_seen(event.kind)
         if times == 1:
             yield Warn(f"worker {event.worker} raised:\n{event.text}")

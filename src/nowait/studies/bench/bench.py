@@ -36,7 +36,8 @@ def bench(
     ``file.py:name``; ``problems`` limits the problems.
 
     Every result is written to ``folder`` when it is complete: after an interruption the same call computes the rest.
-    Ctrl-C and SIGTERM raise ``nw.Interrupted``. ``processes`` None uses all cores.
+    Ctrl-C and SIGTERM raise ``nw.Interrupted``. ``processes`` None uses all cores; ``progress`` None shows a bar on a
+    terminal.
     """
     chosen, own, wanted = checked_request(tier, methods, problems)
     processes = num_cores() if processes is None else checks.at_least(1, processes, "processes", "one has to compute")

@@ -64,7 +64,13 @@ def single(make: Make, **options: Any) -> Contender:
 def varied(name: str, values: tuple[Any, ...], make: Callable[[float, Any], Method], **options: Any) -> Contender:
     """Return a contender with one parameter.
 
-    >>> list(varied("batch", (4, 16), lambda size, batch: methods.RennalaSGD(Constant(size), batch)).choices)
+    >>> list(
+    ...     varied(
+    ...         "batch",
+    ...         (4, 16),
+    ...         lambda size, batch: methods.RennalaSGD(Constant(size), batch),
+    ...     ).choices
+    ... )
     ['batch=4', 'batch=16']
     """
 

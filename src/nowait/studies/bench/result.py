@@ -19,7 +19,9 @@ class Bench:
     header: dict[str, Any]
     """The suite, its version and digest, and the version of nowait."""
     entries: tuple[Entry, ...]
+    """The result of every method on every problem and cluster."""
     phases: tuple[PhaseEntry, ...]
+    """The results of the phase diagram."""
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -45,11 +47,16 @@ class Bench:
             "phases": [entry.as_dictionary() for entry in self.phases],
         }
 
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_bench
+
+        return html_of_bench(self)
+
     def __str__(self) -> str:
         columns = len(self.scores.columns)
         lines = [f"{'method':<30} {'score':>6} {'mean rank':>10} {'best in':>8} {'reached':>8}"]
         lines += [
-            f"{_short(standing.method):<30} {standing.score:6.3f} {standing.mean_rank:10.1f} {standing.wins:8} "
+            f"{_padded(standing.method)} {standing.score:6.3f} {standing.mean_rank:10.1f} {standing.wins:8} "
             f"{_reached(standing, columns):>8}"
             for standing in self.standings()
         ]
@@ -66,5 +73,6 @@ def _reached(standing: Standing, columns: int) -> str:
     return f"{standing.reached} of {standing.columns}" if missing else str(standing.reached)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 30 else "…" + name[-29:]
+def _padded(name: str) -> str:
+    """Return the name with spaces to 30 characters; a longer one is in a line of its own."""
+    return f"{name:<30}" if len(name) <= 30 else f"{name}\n{'':<30}"

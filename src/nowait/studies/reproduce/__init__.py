@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 
+from nowait.core import checks
 from nowait.recording import Interrupted
 from nowait.studies.reproduce import asynchronous_sgd, fedbuff, m_synchronous, rennala, ringleader, ringmaster
 from nowait.studies.reproduce.paper import Paper
@@ -32,7 +32,7 @@ def reproduce(
     ``name`` is one of "asynchronous-sgd", "rennala", "ringmaster", "ringleader", "m-synchronous" and "fedbuff"; each
     takes up to three minutes on two cores. ``quick=True`` takes a few seconds: a much smaller setting, to see that it
     works. With a ``folder``, the figure and the data are written there. ``tell`` is called with a sentence after every
-    method.
+    method; ``progress`` None shows a bar on a terminal.
 
     Ctrl-C and SIGTERM raise ``nw.Interrupted`` with the runs so far as ``reproduction``, which are also saved if there
     is a ``folder``.
@@ -65,13 +65,12 @@ def paper_named(name: str) -> Paper:
 
     >>> paper_named("ringmster")
     Traceback (most recent call last):
-    ValueError: there is no reproduction 'ringmster'; did you mean 'ringmaster'? There are ...
+    ValueError: there is no reproduction 'ringmster': choose one of ...; did you mean 'ringmaster'?
     """
     if name in PAPERS:
         return PAPERS[name]
-    near = difflib.get_close_matches(str(name), PAPERS, n=1)
-    meant = f"; did you mean {near[0]!r}?" if near else "."
-    raise ValueError(f"there is no reproduction {name!r}{meant} There are {', '.join(PAPERS)}")
+    nearest = checks.did_you_mean(name, PAPERS)
+    raise ValueError(f"there is no reproduction {name!r}: choose one of {', '.join(PAPERS)}{nearest}")
 
 
 def _checked(paper: Paper, runs: Runs) -> list[CheckedClaim]:

@@ -37,7 +37,9 @@ class Reproduction:
     paper: str
     """The name of the reproduction, such as "rennala"."""
     citation: str
+    """Authors, title and year of the paper."""
     quick: bool
+    """True if the setting was the small one."""
     curves: list[Curve]
     """The runs, by panel and method."""
     claims: list[CheckedClaim]
@@ -45,6 +47,7 @@ class Reproduction:
     differences: tuple[str, ...]
     """What differs from the published setting."""
     interrupted: bool = False
+    """True if a signal ended it early."""
 
     @property
     def panels(self) -> list[str]:
@@ -74,6 +77,11 @@ class Reproduction:
             "curves": [_plain_curve(curve) for curve in self.curves],
         }
         return plain
+
+    def _repr_html_(self) -> str:
+        from nowait.studies.notebook import html_of_reproduction
+
+        return html_of_reproduction(self)
 
     def __str__(self) -> str:
         return as_text(self)

@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from nowait.studies.reproduce.paper import Paper
     from nowait.studies.reproduce.result import Reproduction
 
-WIDTH = 100
+WIDTH = 80
 
 
 def as_text(found: Reproduction) -> str:
     """Return a table of errors for every panel, the claims, and what differs."""
     blocks = [textwrap.fill(found.citation, WIDTH)]
     if found.quick:
-        blocks.append("Quick form: a much smaller setting, which shows that it works. Its verdicts say little.")
+        words = "Quick form: a much smaller setting, which shows that it works. Its verdicts say little."
+        blocks.append(textwrap.fill(words, WIDTH))
     blocks += [_table(panel, [curve for curve in found.curves if curve.panel == panel]) for panel in found.panels]
     blocks += [
         "\n".join(
@@ -47,9 +48,16 @@ def list_of(papers: Iterable[Paper]) -> str:
 
 
 def _table(panel: str, curves: list[Curve]) -> str:
+    """Return a row for every curve; a long setting is in a line of its own, so that rows fit ``WIDTH``."""
     rows = [("", "setting", "last F − F*", "steps", "longest delay"), *(_row(curve) for curve in curves)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join([panel, *("  ".join(_padded(row, widths)).rstrip() for row in rows)])
+    if sum(widths) + 2 * (len(widths) - 1) <= WIDTH:
+        return "\n".join([panel, *("  ".join(_padded(row, widths)).rstrip() for row in rows)])
+    lines = []
+    for entry, setting, *numbers in rows:
+        lines.append(textwrap.fill(f"{entry or 'method'}, {setting}", WIDTH, subsequent_indent="  "))
+        lines.append("    " + "  ".join(text.rjust(width) for text, width in zip(numbers, widths[2:], strict=True)))
+    return "\n".join([panel, *lines])
 
 
 def _row(curve: Curve) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Formatting of numbers for the page, and rounding for its data."""
+"""Formatting of numbers for people, and rounding for the data of a page."""
 
 from __future__ import annotations
 
