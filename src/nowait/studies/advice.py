@@ -216,7 +216,7 @@ class Advice:
         one = self.choice
         return (
             f"Use {one.method}: simulated with its tuned stepsize, it reaches a loss of {self.target_loss:.4g} after "
-            f"{one.seconds:.4g} s ({one.low:.4g} to {one.high:.4g} with {len(one.times)} seeds that chose nothing)."
+            f"{one.seconds:.4g} s ({one.low:.4g} to {one.high:.4g} with {len(one.times)} fresh seeds)."
         )
 
     def _alternatives(self) -> str:
@@ -289,7 +289,8 @@ def _sooner(first: Simulated, second: Simulated) -> str:
     if math.isinf(second.seconds):
         return "reaches the target, unlike"
     ratios = _ratios(second, first)
-    between = f" ({min(ratios):.3g} to {max(ratios):.3g})" if len(ratios) > 1 else ""
+    ends = (f"{min(ratios):.3g}", f"{max(ratios):.3g}")
+    between = f" ({' to '.join(ends)})" if ends[0] != ends[1] else ""
     return f"reaches the target {second.seconds / first.seconds:.3g} x{between} sooner than"
 
 
