@@ -25,7 +25,7 @@ import numpy as np
 import nowait as nw
 from nowait.core.types import Floats
 from nowait.recording.until import until
-from nowait.speeds import Recorded, Speeds
+from nowait.speeds import Recorded, Speeds, Timing
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.candidates import Candidate, candidates
 from nowait.studies.quiet import quiet
@@ -94,9 +94,19 @@ def spread(sigma: float) -> list[float]:
     return [math.exp(sigma * NormalDist().inv_cdf(float(share))) for share in shares]
 
 
-def changing_rate(worker: int, time: float) -> float:
-    """Every worker is slow for a quarter of its time, one after the other."""
-    return 0.2 + 0.8 * (math.sin(2 * math.pi * (time / 40.0 + worker / WORKERS)) > -0.7)
+class Phases(Speeds):
+    """Every worker becomes seven times slower and faster again, one after the other, in 40 seconds."""
+
+    num_workers = WORKERS
+
+    def timing(self, seed: int) -> Timing:
+        """Return a function that takes the speed at the start of each gradient."""
+
+        def timing(worker: int, job: int, start: float) -> tuple[float, float]:
+            seconds = 1 / (1 + 0.75 * math.sin(2 * math.pi * (start / 40.0 + worker / WORKERS)))
+            return seconds, start + seconds
+
+        return timing
 
 
 def kinds() -> Iterator[Kind]:
@@ -113,7 +123,7 @@ def kinds() -> Iterator[Kind]:
         "lognormal times, equal": nw.speeds.LogNormal(ones, sigma=1.0),
         "lognormal times, spread 1": nw.speeds.LogNormal(spread(1.0), sigma=0.5),
         "Pareto": nw.speeds.Pareto(1.0, shape=1.8, workers=WORKERS),
-        "time-varying": nw.speeds.TimeVarying(changing_rate, workers=WORKERS),
+        "time-varying": Phases(),
         "outages": nw.speeds.UpDown(1.0, up=60.0, down=20.0, workers=WORKERS),
     }
     yield from (Kind(name, speeds, speeds) for name, speeds in models.items())

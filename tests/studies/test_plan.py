@@ -194,7 +194,7 @@ def test_one_lucky_loss_reaches_no_target():
 
 
 def test_a_stepsize_is_chosen_by_its_neighbours_too_and_for_times_that_scatter_little():
-    lucky = np.array([[50.0, 50.0], [60.0, 60.0], [50.0, 50.0], [100.0, 100.0], [40.0, 40.0], [math.inf, math.inf]])
+    lucky = np.array([[60.0, 60.0], [50.0, 50.0], [60.0, 60.0], [100.0, 100.0], [40.0, 40.0], [math.inf, math.inf]])
     assert steady_place(lucky, seconds=200.0) == 1
     scattering = np.array([[50.0, 54.0]] * 3 + [[10.0, 92.0]] * 3)
     assert steady_place(scattering, seconds=200.0) in (0, 1)

@@ -113,25 +113,25 @@ class Advice:
 
     @property
     def as_good(self) -> list[Simulated]:
-        """The fastest method and those whose times cannot be told from its times, simple methods first.
+        """The fastest method and those whose times cannot be told from its times.
 
         They are compared with the choosing seeds: not more than 5 % slower, or by less than two standard errors and
-        not more than 10 %.
+        not more than 10 %. Simple methods are first among the former, then come the latter.
         """
         best = self.fastest
-        limit = AS_GOOD * _mean(best.choosing_times)
+        shortest = _mean(best.choosing_times)
         found = [
             one
             for one in self.simulated
-            if _mean(one.choosing_times) <= limit
+            if _mean(one.choosing_times) <= AS_GOOD * shortest
             and not _clearly_before(best.choosing_times, one.choosing_times)
             and math.isinf(one.high) == math.isinf(best.high)
         ]
-        return sorted(found, key=lambda one: one.rank)
+        return sorted(found, key=lambda one: (_mean(one.choosing_times) > CLOSE * shortest, one.rank))
 
     @property
     def choice(self) -> Simulated:
-        """The method to use: the simplest of ``as_good``."""
+        """The method to use: the simplest of those that are at most 5 % slower than the fastest."""
         return self.as_good[0]
 
     @property
@@ -225,8 +225,10 @@ class Advice:
         if not others:
             return ""
         reason = "it is the simplest"
-        if any(len(one.workers) < len(first.workers) for one in others):
-            reason += " with all workers" if not self.drop else ""
+        if any(len(one.workers) < len(first.workers) for one in others) and not self.drop:
+            reason += " with all workers"
+        if any(one.rank < first.rank for one in others):
+            reason += " of those within 5 % of the shortest mean time"
         return (
             f"Any of these is as good, because their times cannot be told apart: "
             f"{'; '.join(one.method for one in (first, *others))}. {first.method} is listed first because {reason}."

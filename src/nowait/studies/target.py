@@ -35,12 +35,10 @@ WINDOW = 5
 """Losses are smoothed over a fifth of the expected time to both sides."""
 MOST_FINE = 4
 """At most this many seeds tune stepsizes finely, for every seed of the first sweep: more than one if runs are short."""
-FRESH, MOST_FRESH = 3, 12
+FRESH, MOST_FRESH = 3, 10
 """How many other seeds compare methods, for every seed of the first sweep: more than the least if times scatter."""
-SMALL_ERROR = 0.025
+SMALL_ERROR = 0.03
 """The standard error of mean times, relative to them, that calls for no further seeds."""
-PLANNING = 3
-"""A run with a seed of its own costs this many times as much as one that shares it with other stepsizes."""
 
 
 @final
@@ -137,8 +135,8 @@ def fresh_seeds(tuner: Tuner, chosen: Iterable[Chosen], work: float) -> FreshSee
     """
     known = [one for one in chosen if math.isfinite(one.seconds)]
     expected = sum(one.gradients for one in known)
-    affordable = work / max(2 * LONG * PLANNING * expected, 1.0)
-    scatter = math.sqrt(sum(one.scatter**2 for one in known) / max(len(known), 1))
+    affordable = work / max(2 * LONG * expected, 1.0)
+    scatter = max((one.scatter for one in known), default=0.0)
     count = _clipped(tuner, min((scatter / SMALL_ERROR) ** 2, affordable), FRESH, MOST_FRESH)
     unused = further_seeds(tuner)[MOST_FINE * len(tuner.seeds) :]
     return FreshSeeds(unused[:count], unused[count : 2 * count])
