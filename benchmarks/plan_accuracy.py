@@ -102,7 +102,7 @@ class Phases(Speeds):
     def timing(self, seed: int) -> Timing:
         """Return a function that takes the speed at the start of each gradient."""
 
-        def timing(worker: int, job: int, start: float) -> tuple[float, float]:
+        def timing(worker: int, job: int, start: float) -> tuple[float, float]:  # noqa: ARG001
             seconds = 1 / (1 + 0.75 * math.sin(2 * math.pi * (start / 40.0 + worker / WORKERS)))
             return seconds, start + seconds
 
