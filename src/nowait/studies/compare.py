@@ -20,7 +20,7 @@ from nowait.studies.smoothing import smoothed
 from nowait.studies.target import choose_stepsize, fresh_seeds, measured, work_of
 from nowait.studies.tuner import Tuner
 
-SHARE_FOR_TARGET = 2 / 3
+SHARE_FOR_TARGET = 1 / 2
 """The default target is a loss that methods reach in this share of the simulated time."""
 FAR_ENOUGH = 1e-3
 """The default target is at least this share of the distance between first and lowest loss above the lowest."""

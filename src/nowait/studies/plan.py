@@ -78,12 +78,12 @@ def plan(
     probe of ``probe_seconds`` with ``workers`` processes on this machine (``slowdown`` as in ``nw.train``). The numbers
     of ``nw.theory.speedup`` follow from them. Then methods are simulated on ``problem`` (None: a least squares
     problem), each with its stepsize tuned for the time to ``target_loss`` (None: the lowest loss that all of them
-    reach in two thirds of the time, or 99.9 % of the decrease to the lowest found). ``methods`` adds your own, by name:
+    reach in half of the time, or 99.9 % of the decrease to the lowest found). ``methods`` adds your own, by name:
     functions of the stepsize, or methods that are used as they are, as in ``nw.race``. Asynchronous SGD computes about
     ``gradients`` gradients in the simulated time.
 
     Stepsizes are tuned with ``seeds``, which are those of ``nw.sweep``; a number n is the n seeds from ``seed`` on, and
-    None is 3. Methods are compared with 3 to 10 times as many other seeds, more if times scatter, and the times
+    None is 3. Methods are compared with 3 to 12 times as many other seeds, more if times scatter, and the times
     reported are those with as many further seeds. If gradients are slow, the defaults are smaller. The results hold for
     this problem: pass your own. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
@@ -120,7 +120,7 @@ def plan(
         chosen,
         source.speeds,
         unit,
-        _budget_seconds(gain, count),
+        _budget_seconds(source, gain, count),
         tuple(seed_list),
         effort.sizes,
         evaluations=effort.evaluations,
@@ -195,10 +195,11 @@ def _warn_of_waiting(seconds: float) -> None:
         )
 
 
-def _budget_seconds(gain: Speedup, gradients: int) -> float:
+def _budget_seconds(source: Source, gain: Speedup, gradients: int) -> float:
     """Return the virtual time for this many gradients of all workers, and for some rounds of minibatch SGD."""
     wanted = gradients / gain.rate
-    return max(wanted, min(LEAST_ROUNDS * float(gain.seconds.max()), 10 * wanted))
+    waiting = max(source.round_seconds, float(gain.seconds.max()))
+    return max(wanted, min(LEAST_ROUNDS * waiting, 10 * wanted))
 
 
 def _predicted(capabilities: Capabilities, gain: Speedup, constants: Constants, compared: Compared) -> dict[str, float]:

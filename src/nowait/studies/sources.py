@@ -15,7 +15,7 @@ from nowait.api.train_arguments import TOGETHER
 from nowait.core import Constant, Problem, checks
 from nowait.core.types import Floats
 from nowait.engines.cluster import RayCluster
-from nowait.methods import AsynchronousSGD
+from nowait.methods import AsynchronousSGD, MinibatchSGD
 from nowait.problems import NoisyQuadratic
 from nowait.recording import Interrupted, Run, Trace
 from nowait.speeds import Fixed, Recorded, Speeds
@@ -23,7 +23,8 @@ from nowait.studies.whatif import steps_of
 from nowait.theory.speedup import checked_seconds
 
 STANDING_STILL = AsynchronousSGD(Constant(1e-12))
-"""Measures speeds: params hardly move."""
+STANDING_IN_ROUNDS = MinibatchSGD(Constant(1e-12))
+"""Measure speeds: params hardly move."""
 GRADIENTS_EACH = 200
 NO_EVALUATION = 2**40
 ENOUGH_EACH, MOST_PROBES, LONGER = 2, 3, 3
@@ -72,7 +73,9 @@ class Source:
         complete, _, _ = completed(run.trace)
         rate = len(run.trace) / run.stats.seconds
         errors = log_errors(times_by_worker(complete))
-        return cls(speeds, mean_seconds(complete), words, rate, _round_seconds(complete), errors)
+        rounds = simulate(still, STANDING_IN_ROUNDS, speeds, steps=GRADIENTS_EACH, seed=seed, progress=False)
+        round_seconds = rounds.stats.seconds / GRADIENTS_EACH
+        return cls(speeds, mean_seconds(complete), words, rate, round_seconds, errors)
 
     @classmethod
     def _of_record(cls, recorded: Recorded) -> Self:

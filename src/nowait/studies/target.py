@@ -35,7 +35,7 @@ WINDOW = 5
 """Losses are smoothed over a fifth of the expected time to both sides."""
 MOST_FINE = 4
 """At most this many seeds tune stepsizes finely, for every seed of the first sweep: more than one if runs are short."""
-FRESH, MOST_FRESH = 3, 10
+FRESH, MOST_FRESH = 3, 12
 """How many other seeds compare methods, for every seed of the first sweep: more than the least if times scatter."""
 SMALL_ERROR = 0.03
 """The standard error of mean times, relative to them, that calls for no further seeds."""
