@@ -14,7 +14,7 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.exits import refused_as_options
-from nowait.cli.layout import number_table
+from nowait.cli.layout import broken, number_table
 from nowait.cli.methods import parse_methods
 from nowait.cli.problems import load_problem
 from nowait.cli.records import OWN, record_of, speeds_of
@@ -24,6 +24,9 @@ from nowait.core import Method
 from nowait.speeds.reading import is_run_folder
 from nowait.studies import Advice, plan
 from nowait.studies.bench.own_methods import own_choices
+
+LONGEST_RANGE = 13
+"""A longer range of seconds takes two lines."""
 
 
 @final
@@ -158,7 +161,7 @@ def _table(advice: Advice) -> Table:
             continue
         gain = advice.minibatch.seconds / one.seconds
         shown = f"{gain:.3g} x" if math.isfinite(gain) else "–"
-        between = f"{one.low:.4g} – {one.high:.4g}"
+        between = broken(f"{one.low:.3g} – {one.high:.3g}", LONGEST_RANGE)
         table.add_row(one.method, f"{one.stepsize:.3g}", f"{one.seconds:.4g}", between, f"{one.gradients:,.0f}", shown)
     return table
 
