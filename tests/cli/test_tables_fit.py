@@ -103,12 +103,13 @@ def test_certify():
 
 
 def test_plan():
-    one = SimpleNamespace(method=f"{LONG}, the 3 fastest of 4", stepsize=1.234e-12, seconds=123_400.0, gradients=1e9)
+    numbers = {"stepsize": 1.234e-12, "seconds": 123_400.0, "low": 111_100.0, "high": 155_500.0, "gradients": 1e9}
+    one = SimpleNamespace(method=f"{LONG}, the 3 fastest of 4", times=(1.0,) * 36, **numbers)
     late = SimpleNamespace(method="Minibatch SGD", seconds=np.inf)
-    advice = SimpleNamespace(target_loss=0.1, simulated=[one, late], minibatch=late, budget_seconds=1e6)
+    advice = SimpleNamespace(target_loss=0.1, simulated=[one, late], minibatch=late, choice=one, budget_seconds=1e6)
     text = printed(plan._table(advice))
     assert_fits(text)
-    for number in ("1.23e-12", "1.234e+05", "1,000,000,000", "over 1e+06"):
+    for number in ("1.23e-12", "1.234e+05", "1,000,000,000", "over 1e+06", "1.11e+05 –", "36 seeds"):
         assert number in text
     predicted = SimpleNamespace(predicted={"Minibatch SGD": 3.0, LONG: 1.0})
     assert_fits(printed(plan._predictions(predicted)))

@@ -11,11 +11,14 @@ from typer.testing import CliRunner
 
 import nowait as nw
 from nowait.cli import app
+from nowait.cli.records import speeds_of
 from nowait.recording.until import until
+from nowait.studies import compare, tuner
 from nowait.studies.advice import Advice, Simulated
 from nowait.studies.candidates import candidates, smaller_groups
+from nowait.studies.smoothing import smoothed
 from nowait.studies.sources import Source
-from nowait.studies.target import first_at
+from nowait.studies.target import FreshSeeds, Goal, first_place, steady_place
 
 RUNNER = CliRunner()
 QUIET = nw.problems.NoisyQuadratic(dimension=20, sigma=0.0, mu=0.01)
@@ -177,25 +180,40 @@ def test_the_first_stepsize_at_the_target_must_get_there_with_every_seed():
         seeds=[0, 1],
         steps=100,
     )
-    place, seconds = first_at(sweep, target=0.05)
-    assert place == 0
-    assert 0 < seconds < 100
+    times = Goal(0.05).times(sweep)
+    assert first_place(times) == 0
+    assert 0 < times[0].mean() < 100
+    assert np.isinf(times[1]).all()
 
 
-def advice_of(sync, sync_subset, asynchronous, subset):
-    return Advice(
-        "s", "p", nw.theory.speedup([1, 1, 9]), 0.1, 100.0,
-        sorted(
-            [
-                Simulated("Minibatch SGD", (0, 1, 2), "synchronous", 0.1, sync, 10 * sync),
-                Simulated("Minibatch SGD, the 2 fastest of 3", (0, 1), "synchronous", 0.1, sync_subset, 20.0),
-                Simulated("A", (0, 1, 2), "asynchronous", 0.1, asynchronous, 30 * asynchronous),
-                Simulated("A, the 2 fastest of 3", (0, 1), "asynchronous", 0.1, subset, 20 * subset),
-            ],
-            key=lambda one: one.seconds,
-        ),
-        {},
-    )  # fmt: skip
+def test_one_lucky_loss_reaches_no_target():
+    losses = np.array([9.0, 8.0, 0.1, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, np.nan])
+    assert np.nanmin(smoothed(losses, half_width=1)) == 3.0
+    falling = np.arange(20.0, 0.0, -1.0)
+    assert smoothed(falling)[:-2].tolist() == falling[:-2].tolist(), "what only decreases stays"
+
+
+def test_a_stepsize_is_chosen_by_its_neighbours_too_and_for_times_that_scatter_little():
+    lucky = np.array([[60.0, 60.0], [50.0, 50.0], [60.0, 60.0], [100.0, 100.0], [40.0, 40.0], [math.inf, math.inf]])
+    assert steady_place(lucky, seconds=200.0) == 1
+    scattering = np.array([[50.0, 54.0]] * 3 + [[10.0, 92.0]] * 3)
+    assert steady_place(scattering, seconds=200.0) in (0, 1)
+
+
+def simulated(method, workers, kind, seconds, rank=0, scatter=0.0):
+    times = (seconds * (1 - scatter), seconds, seconds * (1 + scatter))
+    return Simulated(method, workers, kind, 0.1, times, times, (len(workers) * seconds,), rank)
+
+
+def advice_of(sync, sync_subset, asynchronous, subset, scatter=0.0):
+    found = [
+        simulated("Minibatch SGD", (0, 1, 2), "synchronous", sync, 0),
+        simulated("A", (0, 1, 2), "asynchronous", asynchronous, 1, scatter),
+        simulated("Minibatch SGD, the 2 fastest of 3", (0, 1), "synchronous", sync_subset, 2),
+        simulated("A, the 2 fastest of 3", (0, 1), "asynchronous", subset, 3),
+    ]
+    ordered = sorted(found, key=lambda one: one.seconds)
+    return Advice("s", "p", nw.theory.speedup([1, 1, 9]), 0.1, 100.0, ordered, {})
 
 
 @pytest.mark.parametrize(
@@ -288,13 +306,52 @@ def test_the_command_takes_a_function_of_the_users_file(tmp_path, monkeypatch):
 
 
 def test_a_difference_within_two_standard_errors_is_none():
-    first, second = (
-        Simulated("A", (0,), "asynchronous", 0.1, 10.0, 1, error=1.0),
-        Simulated("B", (0,), "synchronous", 0.1, 12.0, 1, error=1.0),
-    )
-    assert not first.clearly_before(second)
-    assert Simulated("A", (0,), "asynchronous", 0.1, 10.0, 1).clearly_before(second) is False
-    assert Simulated("A", (0,), "asynchronous", 0.1, 9.0, 1).clearly_before(second)
+    steady, later = (Simulated("A", (0,), "own", 0.1, times, times, (1.0,)) for times in ((9.0, 11.0), (11.0, 13.0)))
+    assert steady.clearly_before(later), "the difference is the same with every seed"
+    crossing = Simulated("B", (0,), "own", 0.1, (13.0, 10.0), (13.0, 10.0), (1.0,))
+    assert not steady.clearly_before(crossing)
+
+
+def test_methods_that_cannot_be_told_apart_are_all_named_and_the_simplest_first():
+    advice = advice_of(90, 10.2, 10.4, 30)
+    assert [one.method for one in advice.as_good] == ["A", "Minibatch SGD, the 2 fastest of 3"]
+    assert advice.fastest.method == "Minibatch SGD, the 2 fastest of 3"
+    assert advice.choice.method == "A"
+    assert "Any of these is as good" in str(advice)
+    assert "A is listed first because it is the simplest with all workers." in str(advice)
+    assert "Any of these" not in str(advice_of(90, 50, 10, 30))
+    scattered = advice_of(90, 10, 11.5, 30, scatter=0.4)
+    assert [one.method for one in scattered.as_good] == ["Minibatch SGD, the 2 fastest of 3"], "15 % is not as good"
+
+
+def test_methods_are_chosen_with_some_seeds_and_times_are_those_with_others():
+    one = simulated("Minibatch SGD", (0, 1), "synchronous", 10.0)
+    other = dataclasses.replace(simulated("A", (0, 1), "asynchronous", 12.0, 1), choosing_times=(8.0, 8.0, 8.0))
+    advice = Advice("s", "p", nw.theory.speedup([1, 1]), 0.1, 100.0, [one, other], {})
+    assert advice.choice is other
+    assert advice.choice.seconds == 12.0
+    assert advice.gain == pytest.approx(10 / 12)
+    assert advice.gain_range == pytest.approx((10 / 12, 10 / 12))
+
+
+def test_the_seeds_of_tuning_comparing_and_reporting_are_different(monkeypatch):
+    used = []
+    original = tuner.sweep
+    monkeypatch.setattr(tuner, "sweep", lambda *a, **k: used.append(k["seeds"]) or original(*a, **k))
+    monkeypatch.setattr(compare, "fresh_seeds", lambda *_: FreshSeeds((70, 71), (80, 81)))
+    advice = nw.plan(NOISY, seconds_per_gradient=[1.0, 3.0], gradients=300, seeds=[5], progress=False)
+    tuning = {seed for seeds in used for seed in seeds} - {70, 71, 80, 81}
+    assert 5 in tuning
+    assert tuning <= {5, 6, 7, 8}
+    assert len(advice.fastest.times) == len(advice.fastest.choosing_times) == 2
+
+
+def test_a_remark_on_one_of_several_workers_is_not_about_all_of_them():
+    advice = dataclasses.replace(advice_of(90, 50, 10, 20), speedup=nw.theory.speedup([1, 1, 1, 20, 30]))
+    advice.simulated[-1] = simulated("Minibatch SGD", (0, 1, 2, 3, 4), "synchronous", 90.0)
+    advice.simulated[0] = simulated("A", (0, 1, 2, 3, 4), "asynchronous", 10.0)
+    text = str(advice)
+    assert "if one worker were left out, and that one were among 3, 4; this says nothing about leaving out" in text
 
 
 def test_a_worker_that_never_delivers_is_slow_in_the_simulation_too():
@@ -346,9 +403,72 @@ def test_where_times_scatter_the_formula_says_what_waiting_costs():
 
 
 def test_a_difference_that_may_be_chance_is_called_so():
-    advice = advice_of(20, 50, 10, 30)
-    shaky = [dataclasses.replace(one, error=10.0) for one in advice.simulated]
-    assert "are 2 x apart, which may be chance" in str(dataclasses.replace(advice, simulated=shaky))
+    advice = advice_of(12, 50, 10, 30, scatter=0.9)
+    assert "are 1.2 x apart, which may be chance" in str(advice)
+
+
+def test_workers_are_separated_only_by_a_gap_that_is_significant():
+    gain = nw.theory.speedup([1.0, 1.0, 1.3, 1.3])
+    assert smaller_groups(gain) == [(0, 1)]
+    assert smaller_groups(gain, np.full(4, 0.1)) == []
+    assert smaller_groups(nw.theory.speedup([1.0, 1.05, 1.1, 1.15])) == []
+    for speeds in (nw.speeds.Pareto(1.0, shape=1.5, workers=16), nw.speeds.LogNormal([1.0] * 16, sigma=1.0)):
+        source = Source.of_speeds(speeds, seed=0)
+        assert smaller_groups(nw.theory.speedup(source.seconds.tolist()), source.errors) == []
+
+
+def test_methods_of_ones_own_are_compared_with_the_others():
+    mine = {
+        "mine": lambda size: nw.AsynchronousSGD(nw.Constant(size)),
+        "as it is": nw.AsynchronousSGD(nw.Constant(0.02)),
+    }
+    advice = planned(seconds_per_gradient=[1.0, 3.0], methods=mine)
+    found = {one.method: one for one in advice.simulated}
+    assert found["mine"].times == found["Asynchronous SGD, constant"].times
+    assert found["mine"].kind == "own"
+    assert "mine" not in {advice.choice.method, advice.best_asynchronous.method}, "simple methods are listed first"
+    with pytest.raises(ValueError, match="methods has 'Minibatch SGD', which the plan simulates anyway"):
+        planned(seconds_per_gradient=[1.0], methods={"Minibatch SGD": mine["mine"]})
+
+
+OWN_FILE = """
+import nowait as nw
+
+fleet = nw.speeds.Exponential([1.0, 4.0])
+wrong = 3
+
+def make():
+    return fleet
+
+class Mine(nw.Method):
+    def __init__(self, stepsize):
+        self.stepsize = nw.Constant(stepsize)
+
+    def on_arrival(self, server, arrival):
+        server.apply(arrival, self.stepsize.at(arrival, server))
+        server.assign(arrival.worker)
+"""
+
+
+def test_the_command_takes_methods_and_speeds_of_the_users_file(tmp_path):
+    (tmp_path / "own.py").write_text(OWN_FILE)
+    fast = ["plan", "--gradients", "200", "--seeds", "1", "--json"]
+    method = ["--method", f"{tmp_path}/own.py:Mine"]
+    found = RUNNER.invoke(app, [*fast, *method, "--speeds", f"{tmp_path}/own.py:fleet"])
+    assert found.exit_code == 0, found.output
+    result = json.loads(found.output)
+    assert f"{tmp_path}/own.py:Mine" in {one["method"] for one in result["simulated"]}
+    assert "Exponential(means=[1.0, 4.0]" in result["source"]
+    assert all(one["low"] <= one["seconds"] <= one["high"] for one in result["simulated"])
+    assert result["choice"] in result["as_good"]
+    refused = RUNNER.invoke(app, [*fast, "--speeds", f"{tmp_path}/own.py:wrong"])
+    assert refused.exit_code == 2
+    assert "must be a nowait Speeds" in refused.output.replace("\n", " ")
+
+
+def test_a_function_of_the_users_file_returns_speeds(tmp_path):
+    (tmp_path / "own.py").write_text(OWN_FILE)
+    assert speeds_of(f"{tmp_path}/own.py:make", "--speeds") == nw.speeds.Exponential([1.0, 4.0])
 
 
 def test_the_rates_for_convex_functions_are_for_convex_functions():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -12,13 +14,19 @@ from rich.table import Table
 
 import nowait as nw
 from nowait.cli.exits import refused_as_options
-from nowait.cli.layout import number_table
+from nowait.cli.layout import broken, number_table
+from nowait.cli.methods import parse_methods
 from nowait.cli.problems import load_problem
-from nowait.cli.records import record_of
+from nowait.cli.records import OWN, record_of, speeds_of
 from nowait.cli.results import open_console, plain, print_json
 from nowait.cli.texts import numbers
+from nowait.core import Method
 from nowait.speeds.reading import is_run_folder
 from nowait.studies import Advice, plan
+from nowait.studies.bench.own_methods import own_choices
+
+LONGEST_RANGE = 13
+"""A longer range of seconds takes two lines."""
 
 
 @final
@@ -28,7 +36,9 @@ class PlanSettings:
 
     seconds_per_gradient: str | None
     trace: str | None
+    speeds: str | None
     workers: int | None
+    method: list[str]
     probe: float
     problem: str | None
     loss: str
@@ -43,10 +53,11 @@ class PlanSettings:
 def run_plan(asked: PlanSettings) -> Advice:
     """Plan and print."""
     with refused_as_options():
-        problem, speeds = _problem(asked), _speeds(asked)
+        problem, speeds, methods = _problem(asked), _speeds(asked), _own_methods(asked.method)
     advice = plan(
         problem,
         **speeds,
+        methods=methods or None,
         probe_seconds=asked.probe,
         target_loss=asked.target_loss,
         gradients=asked.gradients,
@@ -62,11 +73,12 @@ def run_plan(asked: PlanSettings) -> Advice:
 
 def _problem(asked: PlanSettings) -> Any:
     """Return the problem; None for the one of ``nw.plan``."""
-    given = [name for name in ("seconds_per_gradient", "trace", "workers") if getattr(asked, name) is not None]
-    if len(given) != 1:
+    sources = (asked.seconds_per_gradient, asked.trace, asked.speeds, asked.workers)
+    if sum(source is not None for source in sources) != 1:
         raise ValueError(
             "give the speeds by one of --seconds-per-gradient 1,1,1,10, --trace FILE (a recorded job, or the "
-            "folder of a run) and --workers N (a probe of this machine)"
+            "folder of a run), --speeds file.py:name (a speed model of your own) and --workers N (a probe of this "
+            "machine)"
         )
     wants_problem = asked.problem is not None or asked.workers is not None
     return load_problem(asked.problem, asked.loss, asked.batch_size) if wants_problem else None
@@ -80,7 +92,20 @@ def _speeds(asked: PlanSettings) -> dict[str, Any]:
         seconds = numbers(asked.seconds_per_gradient, "--seconds-per-gradient")
         nw.theory.speedup(seconds)  # raises if one of them is refused
         return {"seconds_per_gradient": seconds}
+    if asked.speeds is not None:
+        return {"speeds": speeds_of(asked.speeds, "--speeds")}
     return _recorded(str(asked.trace))
+
+
+def _own_methods(texts: list[str]) -> dict[str, Callable[[float], Method]]:
+    """Return methods by name: your own as file.py:name, or others of the package with parameters."""
+    built_in = parse_methods([text for text in texts if OWN not in text])
+    own: dict[str, Callable[[float], Method]] = {}
+    for text in texts:
+        if OWN in text:
+            choices, _ = own_choices(text)
+            own |= {f"{text} {choice}".strip(): partial(make) for choice, make in choices.items()}
+    return built_in | own
 
 
 def _recorded(text: str) -> dict[str, Any]:
@@ -93,9 +118,14 @@ def _recorded(text: str) -> dict[str, Any]:
 def as_dictionary(advice: Advice) -> dict[str, Any]:
     """Return the advice as text and numbers."""
     found: dict[str, Any] = plain(advice)
+    for shown, one in zip(found["simulated"], advice.simulated, strict=True):
+        shown |= {name: plain(getattr(one, name)) for name in ("seconds", "low", "high", "gradients")}
     found |= {
+        "choice": advice.choice.method,
+        "as_good": [one.method for one in advice.as_good],
         "fastest": advice.fastest.method,
-        "gain": advice.gain,
+        "gain": plain(advice.gain),
+        "gain_range": plain(advice.gain_range),
         "asynchrony_pays": advice.asynchrony_pays,
         "synchronous_is_better": advice.synchronous_is_better,
         "drop": advice.drop,
@@ -121,14 +151,18 @@ def _print(console: Console, advice: Advice) -> None:
 
 def _table(advice: Advice) -> Table:
     title = f"Simulated with tuned stepsizes, to a loss of {advice.target_loss:.4g}"
-    table = number_table(title, ["method"], ["stepsize", "seconds", "gradients", "sooner than\nminibatch"])
+    table = number_table(title, ["method"], ["stepsize", "seconds", "range", "gradients", "gain"])
+    table.caption = (
+        f"range: seconds with each of {len(advice.choice.times)} seeds; gain: times sooner than minibatch SGD"
+    )
     for one in advice.simulated:
         if math.isinf(one.seconds):
-            table.add_row(one.method, "–", f"over {advice.budget_seconds:.4g}", "–", "–")
+            table.add_row(one.method, "–", f"over {advice.budget_seconds:.4g}", "–", "–", "–")
             continue
         gain = advice.minibatch.seconds / one.seconds
-        shown = f"{gain:.3g} x" if math.isfinite(gain) else "minibatch\ndid not reach it"
-        table.add_row(one.method, f"{one.stepsize:.3g}", f"{one.seconds:.4g}", f"{one.gradients:,.0f}", shown)
+        shown = f"{gain:.3g} x" if math.isfinite(gain) else "–"
+        between = broken(f"{one.low:.3g} – {one.high:.3g}", LONGEST_RANGE)
+        table.add_row(one.method, f"{one.stepsize:.3g}", f"{one.seconds:.4g}", between, f"{one.gradients:,.0f}", shown)
     return table
 
 

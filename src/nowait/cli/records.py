@@ -7,9 +7,12 @@ from pathlib import Path
 
 from nowait.cli.results import open_console
 from nowait.cli.texts import numbers
+from nowait.core import checks
 from nowait.speeds import Fixed, Recorded, Speeds, alibaba
+from nowait.studies.bench.own_methods import own_object
 
 ALIBABA = "alibaba:"
+OWN = ".py:"
 
 
 def record_of(files: Sequence[str], options: Mapping[str, str | None] | None = None) -> Recorded:
@@ -27,10 +30,23 @@ def record_of(files: Sequence[str], options: Mapping[str, str | None] | None = N
 
 
 def speeds_of(text: str, option: str) -> Speeds:
-    """Return the speeds that an option gives: seconds per gradient with commas between them, or a recorded job."""
+    """Return the speeds that an option gives: seconds with commas between them, a recorded job, or file.py:name."""
     if text.startswith(ALIBABA) or (text and Path(text).exists()):
         return record_of([text])
+    if OWN in text:
+        return _own_speeds(text)
     return Fixed(numbers(text, option))
+
+
+def _own_speeds(text: str) -> Speeds:
+    """Return the speeds that a Python file has under a name, or that its function of this name returns."""
+    made = own_object(text, "a speed model of your own")
+    if callable(made) and not isinstance(made, Speeds):
+        try:
+            made = made()
+        except TypeError as error:
+            raise TypeError(f"{text} is called without arguments, and returns speeds: {error}") from None
+    return checks.instance(made, Speeds, text, "nw.speeds.Exponential(1.0, workers=8)")
 
 
 def _job(text: str) -> int:

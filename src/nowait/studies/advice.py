@@ -4,40 +4,82 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import stdev
 from typing import final
 
 from nowait.theory.speedup import MINIBATCH, Speedup
 
 CLOSE = 1.05
 """Times within this factor, or within two standard errors, count as equal."""
+AS_GOOD = 1.1
+"""The advice never calls a method as good as the fastest if it takes more than this many times as long."""
+Times = tuple[float, ...]
 
 
 @final
 @dataclass(frozen=True)
 class Simulated:
-    """The simulated time of a method with a tuned stepsize to the target."""
+    """The simulated times of a method with a tuned stepsize to the target.
+
+    Its stepsize was tuned with some seeds, methods are compared with others, and the times reported are those with
+    further seeds, so that they were not selected for being short.
+    """
 
     method: str
     """The name of the method."""
     workers: tuple[int, ...]
     """The workers that take part."""
     kind: str
-    """"synchronous", "rounds" or "asynchronous"."""
+    """"synchronous", "rounds", "asynchronous", or "own" for the user's methods."""
     stepsize: float
     """The tuned γ."""
-    seconds: float
-    """Virtual seconds to the target (mean over the seeds); infinite if it was not reached."""
-    gradients: float
-    """Gradients to the target."""
-    error: float = 0.0
-    """The standard error of ``seconds``; 0 if there was one seed."""
+    times: Times
+    """Virtual seconds to the target with each of the reporting seeds; infinite if it was not reached."""
+    choosing_times: Times
+    """The same with each of the seeds by which methods are chosen."""
+    gradients_each: Times
+    """Gradients to the target with each of the reporting seeds."""
+    rank: int = 0
+    """Its place among the methods simulated: simple ones first, then those that leave workers out, then your own."""
+
+    @property
+    def seconds(self) -> float:
+        """The mean of ``times``; infinite if the target was not reached with every seed."""
+        return _mean(self.times)
+
+    @property
+    def low(self) -> float:
+        """The shortest of ``times``."""
+        return min(self.times)
+
+    @property
+    def high(self) -> float:
+        """The longest of ``times``."""
+        return max(self.times)
+
+    @property
+    def gradients(self) -> float:
+        """The mean number of gradients to the target."""
+        return _mean(self.gradients_each)
 
     def clearly_before(self, other: Simulated) -> bool:
-        """Return True if it reaches the target sooner by more than 5 % and two standard errors."""
-        if math.isinf(other.seconds):
-            return math.isfinite(self.seconds)
-        ahead = other.seconds - self.seconds
-        return self.seconds * CLOSE < other.seconds and ahead > 2 * math.hypot(self.error, other.error)
+        """Return True if it reaches the target sooner by more than 5 % and two standard errors of the difference."""
+        return _clearly_before(self.times, other.times)
+
+
+def _mean(values: Times) -> float:
+    return sum(values) / len(values)
+
+
+def _clearly_before(first: Times, second: Times) -> bool:
+    """Compare times with the same seeds, whose differences scatter less than the times."""
+    if math.isinf(max(second)):
+        return math.isfinite(max(first))
+    if math.isinf(max(first)):
+        return False
+    ahead = [late - early for early, late in zip(first, second, strict=True)]
+    error = stdev(ahead) / math.sqrt(len(ahead)) if len(ahead) > 1 else 0.0
+    return _mean(first) * CLOSE < _mean(second) and _mean(tuple(ahead)) > 2 * error
 
 
 @final
@@ -56,7 +98,7 @@ class Advice:
     budget_seconds: float
     """The virtual seconds that every method had."""
     simulated: list[Simulated]
-    """The methods in the order in which they reach the target."""
+    """The methods, those with the shortest times first."""
     predicted: dict[str, float]
     """Seconds by the rates of Table 1, up to a common constant; empty if the problem may not be convex."""
     round_seconds: float = 0.0
@@ -66,8 +108,31 @@ class Advice:
 
     @property
     def fastest(self) -> Simulated:
-        """The method that reaches the target first."""
-        return self.simulated[0]
+        """The method with the shortest mean time with the choosing seeds."""
+        return _first(self.simulated)
+
+    @property
+    def as_good(self) -> list[Simulated]:
+        """The fastest method and those whose times cannot be told from its times.
+
+        They are compared with the choosing seeds: not more than 5 % slower, or by less than two standard errors and
+        not more than 10 %. Simple methods are first among the former, then come the latter.
+        """
+        best = self.fastest
+        shortest = _mean(best.choosing_times)
+        found = [
+            one
+            for one in self.simulated
+            if _mean(one.choosing_times) <= AS_GOOD * shortest
+            and not _clearly_before(best.choosing_times, one.choosing_times)
+            and math.isinf(one.high) == math.isinf(best.high)
+        ]
+        return sorted(found, key=lambda one: (_mean(one.choosing_times) > CLOSE * shortest, one.rank))
+
+    @property
+    def choice(self) -> Simulated:
+        """The method to use: the simplest of those that are at most 5 % slower than the fastest."""
+        return self.as_good[0]
 
     @property
     def minibatch(self) -> Simulated:
@@ -78,12 +143,12 @@ class Advice:
     @property
     def best_synchronous(self) -> Simulated:
         """The fastest method that waits for all its workers."""
-        return next(one for one in self.simulated if one.kind == "synchronous")
+        return _first([one for one in self.simulated if one.kind == "synchronous"])
 
     @property
     def best_asynchronous(self) -> Simulated:
         """The fastest method that applies every gradient when it arrives."""
-        return next(one for one in self.simulated if one.kind == "asynchronous")
+        return _first([one for one in self.simulated if one.kind == "asynchronous"])
 
     @property
     def gain(self) -> float:
@@ -93,6 +158,12 @@ class Advice:
         """
         waits, goes_on = self.minibatch.seconds, self.best_asynchronous.seconds
         return waits / goes_on if math.isfinite(goes_on) else (0.0 if math.isfinite(waits) else math.nan)
+
+    @property
+    def gain_range(self) -> tuple[float, float]:
+        """The lowest and the highest ``gain`` of a single reporting seed; NaN if a target was not reached."""
+        ratios = _ratios(self.minibatch, self.best_asynchronous)
+        return (min(ratios), max(ratios)) if ratios else (math.nan, math.nan)
 
     @property
     def synchronous_is_better(self) -> bool:
@@ -106,17 +177,16 @@ class Advice:
 
     @property
     def drop(self) -> list[int]:
-        """The workers that the fastest method does not use; none if a method with all workers is as fast."""
-        all_workers = range(self.speedup.workers)
-        best = next(one for one in self.simulated if len(one.workers) == len(all_workers))
-        return sorted(set(all_workers) - set(self.fastest.workers)) if self.fastest.clearly_before(best) else []
+        """The workers that ``choice`` does not use; none if a method with all workers is as good."""
+        return sorted(set(range(self.speedup.workers)) - set(self.choice.workers))
 
     @property
     def sentences(self) -> list[str]:
         """The advice in sentences."""
         if not math.isfinite(self.fastest.seconds):
             return [self._by_formula(), f"No method reached the loss {self.target_loss:.4g} in the time simulated."]
-        return [self._by_formula(), self._first(), self._verdict(), self._about_workers(), self._per_gradient()]
+        first = [self._by_formula(), self._choice(), self._alternatives()]
+        return [*filter(None, first), self._verdict(), self._about_workers(), self._per_gradient()]
 
     def __str__(self) -> str:
         return "\n".join([f"From {self.source}; simulated on {self.problem}.", *self.sentences])
@@ -142,10 +212,26 @@ class Advice:
             f"{waiting * gain.rate:.4g}."
         )
 
-    def _first(self) -> str:
+    def _choice(self) -> str:
+        one = self.choice
         return (
-            f"Simulated with tuned stepsizes, {self.fastest.method} is the first to reach a loss of "
-            f"{self.target_loss:.4g}, after {self.fastest.seconds:.4g} s."
+            f"Use {one.method}: simulated with its tuned stepsize, it reaches a loss of {self.target_loss:.4g} after "
+            f"{one.seconds:.4g} s ({one.low:.4g} to {one.high:.4g} with {len(one.times)} fresh seeds)."
+        )
+
+    def _alternatives(self) -> str:
+        """Return which methods are as good, and why the first is first; empty if there is one."""
+        first, *others = self.as_good
+        if not others:
+            return ""
+        reason = "it is the simplest"
+        if any(len(one.workers) < len(first.workers) for one in others) and not self.drop:
+            reason += " with all workers"
+        if any(one.rank < first.rank for one in others):
+            reason += " of those within 5 % of the shortest mean time"
+        return (
+            f"Any of these is as good, because their times cannot be told apart: "
+            f"{'; '.join(one.method for one in (first, *others))}. {first.method} is listed first because {reason}."
         )
 
     def _verdict(self) -> str:
@@ -169,10 +255,14 @@ class Advice:
         removable = self.speedup.worth_removing
         if self.own_data or not removable:
             return "Keep all workers."
-        return (
-            f"Keep all workers: by formula the optimisation term M/K would be smaller without {_workers(removable)}, "
-            f"but no method without them was clearly faster."
-        )
+        if len(removable) == 1:
+            formula = f"By formula the optimisation term M/K would be smaller without {_workers(removable)}"
+        else:
+            formula = (
+                f"By formula the optimisation term M/K would be smaller if one worker were left out, and that one were "
+                f"among {_numbers(removable)}; this says nothing about leaving out several"
+            )
+        return f"Keep all workers. {formula}. In the simulation leaving out workers was not clearly faster."
 
     def _per_gradient(self) -> str:
         waits, goes_on = self.minibatch, self.best_asynchronous
@@ -200,9 +290,30 @@ def _no_difference(waits: Simulated, goes_on: Simulated) -> str:
 def _sooner(first: Simulated, second: Simulated) -> str:
     if math.isinf(second.seconds):
         return "reaches the target, unlike"
-    return f"reaches the target {second.seconds / first.seconds:.3g} x sooner than"
+    ratios = _ratios(second, first)
+    ends = (f"{min(ratios):.3g}", f"{max(ratios):.3g}")
+    between = f" ({' to '.join(ends)})" if ends[0] != ends[1] else ""
+    return f"reaches the target {second.seconds / first.seconds:.3g} x{between} sooner than"
+
+
+def _ratios(late: Simulated, early: Simulated) -> Times:
+    """Return the ratios of the times with each seed; empty if a target was not reached."""
+    if not math.isfinite(max(late.high, early.high)):
+        return ()
+    return tuple(after / before for after, before in zip(late.times, early.times, strict=True))
+
+
+def _first(methods: list[Simulated]) -> Simulated:
+    """Return the method with the shortest mean time with the choosing seeds; the simplest if several have it.
+
+    A method that misses the target with a reporting seed comes last.
+    """
+    return min(methods, key=lambda one: (math.isinf(one.high), _mean(one.choosing_times), one.rank))
 
 
 def _workers(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
-    return f"worker {shown}" if len(numbers) == 1 else f"the workers {shown}"
+    return f"worker {numbers[0]}" if len(numbers) == 1 else f"the workers {_numbers(numbers)}"
+
+
+def _numbers(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")

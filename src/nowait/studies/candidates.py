@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
 from nowait.core import Constant, DelayAdaptive, Method
+from nowait.core.types import Floats, Integers
 from nowait.methods import (
     AsynchronousSGD,
     GradientTable,
@@ -19,13 +22,19 @@ from nowait.methods import (
     RingleaderASGD,
     RingmasterASGD,
 )
+from nowait.studies.entrants import checked_entrants
 from nowait.studies.tuner import Make
 from nowait.theory.speedup import MINIBATCH, Speedup
 
-SYNCHRONOUS, ROUNDS, ASYNCHRONOUS = "synchronous", "rounds", "asynchronous"
-"""Waits for all workers; steps along fresh gradients of whichever workers are fast; applies every gradient."""
+SYNCHRONOUS, ROUNDS, ASYNCHRONOUS, OWN = "synchronous", "rounds", "asynchronous", "own"
+"""Waits for all workers; steps along fresh gradients of whichever workers are fast; applies every gradient; the user's.
+"""
 NOTABLE_GAP = 1.5
 """A gap between two successive speeds by at least this factor separates the fast from the slow workers."""
+LEAST_GAP, ERRORS = 1.1, 3.0
+"""Workers are only separated where the gap is at least this factor, and this many standard errors wide."""
+NEARBY = 1 / 8
+"""The cut near the harmonic mean is at the widest gap among so many of the workers on either side."""
 
 
 @final
@@ -37,14 +46,19 @@ class Candidate:
     make: Make
     workers: tuple[int, ...]
     kind: str = ASYNCHRONOUS
+    tuned: bool = True
+    """False for a method of the user's that is used with the stepsize it has."""
 
 
-def candidates(speedup: Speedup, heterogeneous: bool) -> list[Candidate]:
-    """Return the methods to simulate for these speeds; the first is minibatch SGD with all workers."""
+def candidates(speedup: Speedup, heterogeneous: bool, errors: Floats | None = None) -> list[Candidate]:
+    """Return the methods to simulate for these speeds, simple ones first; the first is minibatch SGD with all workers.
+
+    ``errors`` are those of ``smaller_groups``.
+    """
     everybody = tuple(range(speedup.workers))
     if heterogeneous:
         return _for_own_data(everybody)
-    groups = smaller_groups(speedup)
+    groups = smaller_groups(speedup, errors)
     return [
         *_for_same_data(everybody),
         *(_not_waiting_for_the_slow(len(some), everybody) for some in groups),
@@ -52,14 +66,40 @@ def candidates(speedup: Speedup, heterogeneous: bool) -> list[Candidate]:
     ]
 
 
-def smaller_groups(speedup: Speedup) -> list[tuple[int, ...]]:
-    """Return groups of fast workers: those up to the harmonic mean, and those before the widest gap of speeds."""
-    slow_last = np.sort(speedup.seconds)
-    counts = {int((speedup.seconds <= speedup.harmonic_mean * (1 + 1e-9)).sum())}
-    gaps = slow_last[1:] / slow_last[:-1]
-    if len(gaps) and gaps.max() >= NOTABLE_GAP:
-        counts.add(1 + int(gaps.argmax()))
-    return [tuple(speedup.fastest(count)) for count in sorted(counts) if 0 < count < speedup.workers]
+def own_candidates(methods: Mapping[str, Method | Make] | None, workers: int) -> list[Candidate]:
+    """Return the methods of the user's own, with all workers: functions of the stepsize, or methods as they are."""
+    if methods is None:
+        return []
+    everybody = tuple(range(workers))
+    return [Candidate(one.name, one.make, everybody, OWN, one.tuned) for one in checked_entrants(methods)]
+
+
+def smaller_groups(speedup: Speedup, errors: Floats | None = None) -> list[tuple[int, ...]]:
+    """Return groups of fast workers: those up to about the harmonic mean, and those before the widest gap of speeds.
+
+    ``errors`` are the standard errors of the logarithms of the workers' mean seconds; None is no error. There is no
+    group whose slowest worker is not significantly faster than the others.
+    """
+    order = np.argsort(speedup.seconds, kind="stable")
+    slow_last = speedup.seconds[order]
+    if len(order) < 2:
+        return []
+    gaps = np.log(slow_last[1:] / slow_last[:-1])
+    if errors is not None:
+        unsure = ERRORS * np.hypot(errors[order][1:], errors[order][:-1])
+        gaps = np.where(gaps > unsure, gaps, 0.0)
+    near_mean = int((slow_last <= speedup.harmonic_mean * (1 + 1e-9)).sum())
+    around = _nearby(near_mean, len(order))
+    cuts = [(int(around[gaps[around - 1].argmax()]), LEAST_GAP), (1 + int(gaps.argmax()), NOTABLE_GAP)]
+    wide = {count for count, least in cuts if gaps[count - 1] >= math.log(least)}
+    return [tuple(speedup.fastest(count)) for count in sorted(wide)]
+
+
+def _nearby(count: int, workers: int) -> Integers:
+    """Return numbers of workers near this one that leave some out, the nearest first."""
+    reach = int(workers * NEARBY)
+    numbers = np.arange(max(1, min(count, workers - 1) - reach), min(workers - 1, count + reach) + 1)
+    return numbers[np.argsort(abs(numbers - count), kind="stable")]
 
 
 def _for_same_data(workers: tuple[int, ...]) -> list[Candidate]:

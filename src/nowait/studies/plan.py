@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, final
@@ -13,20 +12,17 @@ import numpy as np
 
 from nowait.api.parts import warn_of_split
 from nowait.api.sweep import checked_seeds
-from nowait.core import Problem, checks, sampler
+from nowait.core import Method, Problem, checks, sampler
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import checked_problem, initial_params
-from nowait.engines.progress import Progress
-from nowait.engines.watch import Watch
 from nowait.problems import LeastSquares
-from nowait.recording import Sweep, Trace, name_of
+from nowait.recording import Trace, name_of
 from nowait.speeds import Speeds
 from nowait.studies.advice import Advice
-from nowait.studies.candidates import candidates
-from nowait.studies.quiet import quiet
+from nowait.studies.candidates import Candidate, candidates, own_candidates
+from nowait.studies.compare import Compared, compare
 from nowait.studies.sources import Source
-from nowait.studies.target import time_to_target
-from nowait.studies.tuner import Tuner
+from nowait.studies.tuner import Make, Tuner
 from nowait.studies.units import stepsize_unit
 from nowait.theory import Constants, Speedup, estimate, speedup
 
@@ -41,8 +37,6 @@ PATIENCE_SECONDS = 60.0
 SLOW = 1e-3
 QUICK_LOOK = {"samples": 16, "iterations": 8, "descent": 10}
 """How constants are estimated if a gradient takes longer than a millisecond."""
-FAR_ENOUGH = 1e-3
-"""The default target is at least this share of the distance between first and lowest loss above the lowest."""
 
 
 @final
@@ -54,9 +48,11 @@ class Effort:
     """Stepsizes tried for every method."""
     refinements: int = 4
     """Finer sweeps to find the time to the target."""
+    evaluations: int = 20
+    """Evaluations up to the target in runs that measure this time."""
 
 
-LITTLE_EFFORT = Effort(sizes=6, refinements=1)
+LITTLE_EFFORT = Effort(sizes=6, refinements=1, evaluations=10)
 
 
 def plan(
@@ -68,6 +64,7 @@ def plan(
     workers: int | None = None,
     probe_seconds: float = 3.0,
     slowdown: Any = None,
+    methods: Mapping[str, Method | Make] | None = None,
     target_loss: float | None = None,
     gradients: int | None = None,
     seeds: int | Iterable[int] | None = None,
@@ -79,12 +76,16 @@ def plan(
 
     The speeds come from one of: ``seconds_per_gradient`` of every worker, any ``speeds``, the ``trace`` of a run, or a
     probe of ``probe_seconds`` with ``workers`` processes on this machine (``slowdown`` as in ``nw.train``). The numbers
-    of ``nw.theory.speedup`` follow from them. Then the methods are simulated on ``problem`` (None: a least squares
+    of ``nw.theory.speedup`` follow from them. Then methods are simulated on ``problem`` (None: a least squares
     problem), each with its stepsize tuned for the time to ``target_loss`` (None: the lowest loss that all of them
-    reach, or 99.9 % of the decrease to the lowest found). Asynchronous SGD computes about ``gradients`` gradients in
-    the simulated time. ``seeds`` are those of ``nw.sweep``, a number n being the n seeds from ``seed`` on; None is 3.
-    If gradients are slow, the defaults are smaller. The results hold for this problem: pass your own. Ctrl-C and
-    SIGTERM raise ``nw.Interrupted``.
+    reach in half of the time, or 99.9 % of the decrease to the lowest found). ``methods`` adds your own, by name:
+    functions of the stepsize, or methods that are used as they are, as in ``nw.race``. Asynchronous SGD computes about
+    ``gradients`` gradients in the simulated time.
+
+    Stepsizes are tuned with ``seeds``, which are those of ``nw.sweep``; a number n is the n seeds from ``seed`` on, and
+    None is 3. Methods are compared with 3 to 12 times as many other seeds, more if times scatter, and the times
+    reported are those with as many further seeds. If gradients are slow, the defaults are smaller. The results hold for
+    this problem: pass your own. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
     >>> advice = plan(
     ...     seconds_per_gradient=[1.0, 2.0, 4.0, 30.0],
@@ -108,36 +109,42 @@ def plan(
     gain = speedup(source.seconds.tolist())
     shards = capabilities.num_shards
     warn_of_split(chosen, gain.workers)
-    entrants = candidates(gain, heterogeneous=shards > 1)
+    entrants = _entrants(candidates(gain, shards > 1, source.errors), own_candidates(methods, gain.workers))
     slowness = _seconds_per_gradient(chosen, capabilities)
     found = estimate(chosen, seed=asked_seeds[0], workers=shards, **(QUICK_LOOK if slowness > SLOW else {}))
     seed_list = asked_seeds[:1] if seeds is None and slowness > SLOW else asked_seeds
     effort = LITTLE_EFFORT if slowness > SLOW else Effort()
     count = _gradients(gradients, slowness, len(entrants) * effort.sizes * len(seed_list))
     unit = stepsize_unit(chosen, found, count)
-    tuner = Tuner(chosen, source.speeds, unit, _budget_seconds(gain, count), tuple(seed_list), effort.sizes)
-    tuned = []
-    with Watch() as watch, Progress("simulating", progress) as bar, quiet():
-        for candidate in entrants:
-            tuned.append(tuner.tune(candidate.make, candidate.workers))
-            watch.check()
-            bar.show(len(tuned) / (len(entrants) + 1))
-        target = _target(tuned, target_loss)
-        simulated = [
-            time_to_target(tuner, candidate, result, target, effort.refinements)
-            for candidate, result in zip(entrants, tuned, strict=True)
-        ]
+    tuner = Tuner(
+        chosen,
+        source.speeds,
+        unit,
+        _budget_seconds(source, gain, count),
+        tuple(seed_list),
+        effort.sizes,
+        evaluations=effort.evaluations,
+    )
+    compared = compare(tuner, entrants, target_loss, effort.refinements, progress)
     return Advice(
         source=source.words,
         problem=name_of(chosen) if problem is not None else f"{chosen!r}, because no problem was given",
         speedup=gain,
-        target_loss=target,
+        target_loss=compared.target,
         budget_seconds=tuner.seconds,
-        simulated=sorted(simulated, key=lambda one: one.seconds),
-        predicted=_predicted(capabilities, gain, found.constants, target, tuned),
+        simulated=sorted(compared.simulated, key=lambda one: (one.seconds, one.rank)),
+        predicted=_predicted(capabilities, gain, found.constants, compared),
         round_seconds=source.round_seconds,
         own_data=shards > 1,
     )
+
+
+def _entrants(usual: list[Candidate], own: list[Candidate]) -> list[Candidate]:
+    names = {candidate.name for candidate in usual}
+    for candidate in own:
+        if candidate.name in names:
+            raise ValueError(f"methods has {candidate.name!r}, which the plan simulates anyway: give it another name")
+    return [*usual, *own]
 
 
 def _source(given: dict[str, Any], problem: Problem | None, probe_seconds: float, slowdown: Any, seed: int) -> Source:
@@ -188,47 +195,19 @@ def _warn_of_waiting(seconds: float) -> None:
         )
 
 
-def _budget_seconds(gain: Speedup, gradients: int) -> float:
+def _budget_seconds(source: Source, gain: Speedup, gradients: int) -> float:
     """Return the virtual time for this many gradients of all workers, and for some rounds of minibatch SGD."""
     wanted = gradients / gain.rate
-    return max(wanted, min(LEAST_ROUNDS * float(gain.seconds.max()), 10 * wanted))
+    waiting = max(source.round_seconds, float(gain.seconds.max()))
+    return max(wanted, min(LEAST_ROUNDS * waiting, 10 * wanted))
 
 
-def _target(tuned: list[Sweep], asked: float | None) -> float:
-    """Return the loss to reach: the one asked for, or the lowest that every method reaches with all seeds.
-
-    Methods that make no progress in the simulated time, such as a minibatch with a dead worker, are not considered.
-    """
-    start = float(tuned[0].curves[0, 0, 0])
-    if not math.isfinite(start):
-        raise ValueError(f"the loss at the start is {start}: there is nothing to plan for")
-    if asked is not None:
-        target = checks.finite(asked, "target_loss", "it is the loss to reach")
-        if target >= start:
-            raise ValueError(f"target_loss={target:g} is reached already: the loss at the start is {start:g}")
-        return target
-    reached = [float(np.where(result.diverged, np.inf, result.lowest).max(axis=1).min()) for result in tuned]
-    lowest = _lowest(tuned)
-    enough = lowest + FAR_ENOUGH * (start - lowest)
-    some = [loss for loss in reached if loss < start - FAR_ENOUGH * (start - lowest)]
-    if not some:
-        raise ValueError(f"no method gets below the loss at the start, {start:g}: is it the minimum already?")
-    return max(*some, enough)
-
-
-def _lowest(tuned: list[Sweep]) -> float:
-    """Return the lowest loss of all runs."""
-    return min(float(np.where(np.isfinite(result.curves), result.curves, np.inf).min()) for result in tuned)
-
-
-def _predicted(
-    capabilities: Capabilities, gain: Speedup, constants: Constants, target: float, tuned: list[Sweep]
-) -> dict[str, float]:
+def _predicted(capabilities: Capabilities, gain: Speedup, constants: Constants, compared: Compared) -> dict[str, float]:
     """Return times by the rates of Table 1 if the problem is known to be convex and all workers have the same data."""
     known = Constants() if capabilities.constants is None else capabilities.constants()
     if known.mu is None or capabilities.num_shards > 1 or not constants.L or capabilities.minimum is None:
         return {}
-    lowest = min(_lowest(tuned), capabilities.minimum()[1])
-    if target <= lowest or not constants.B:
+    lowest = min(compared.lowest, capabilities.minimum()[1])
+    if compared.target <= lowest or not constants.B:
         return {}
-    return gain.times("convex", replace(constants, zeta=None), target - lowest)
+    return gain.times("convex", replace(constants, zeta=None), compared.target - lowest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self, final
@@ -14,7 +15,7 @@ from nowait.api.train_arguments import TOGETHER
 from nowait.core import Constant, Problem, checks
 from nowait.core.types import Floats
 from nowait.engines.cluster import RayCluster
-from nowait.methods import AsynchronousSGD
+from nowait.methods import AsynchronousSGD, MinibatchSGD
 from nowait.problems import NoisyQuadratic
 from nowait.recording import Interrupted, Run, Trace
 from nowait.speeds import Fixed, Recorded, Speeds
@@ -22,12 +23,15 @@ from nowait.studies.whatif import steps_of
 from nowait.theory.speedup import checked_seconds
 
 STANDING_STILL = AsynchronousSGD(Constant(1e-12))
-"""Measures speeds: params hardly move."""
+STANDING_IN_ROUNDS = MinibatchSGD(Constant(1e-12))
+"""Measure speeds: params hardly move."""
 GRADIENTS_EACH = 200
 NO_EVALUATION = 2**40
 ENOUGH_EACH, MOST_PROBES, LONGER = 2, 3, 3
 """A probe in which a worker delivers fewer gradients than ENOUGH_EACH is repeated, LONGER times as long."""
 MOST_ROUNDS = 1_000
+BLOCKS = 8
+"""A worker's times are split into so many blocks, whose means tell how far its mean can be trusted."""
 
 
 @final
@@ -44,6 +48,8 @@ class Source:
     """Gradients per second of all workers together."""
     round_seconds: float
     """Mean seconds of the slowest worker of a round: more than the slowest worker's mean if times vary."""
+    errors: Floats | None = None
+    """The standard errors of the logarithms of ``seconds``; None if they are exact."""
     silent: int = 0
     """How many workers delivered no gradient in the trace; they count as taking as long as the whole run."""
 
@@ -66,14 +72,18 @@ class Source:
         words = f"{speeds.num_workers} workers, {speeds!r}"
         complete, _, _ = completed(run.trace)
         rate = len(run.trace) / run.stats.seconds
-        return cls(speeds, mean_seconds(complete), words, rate, _round_seconds(complete))
+        errors = log_errors(times_by_worker(complete))
+        rounds = simulate(still, STANDING_IN_ROUNDS, speeds, steps=GRADIENTS_EACH, seed=seed, progress=False)
+        round_seconds = rounds.stats.seconds / GRADIENTS_EACH
+        return cls(speeds, mean_seconds(complete), words, rate, round_seconds, errors)
 
     @classmethod
     def _of_record(cls, recorded: Recorded) -> Self:
         """Make a source of a recorded job, with the averages of all its times."""
         means = recorded.times.means()[: recorded.num_workers]
         waiting = float(steps_of(recorded.times).table.max(axis=1).mean())
-        return cls(recorded, means, repr(recorded.times), float((1 / means).sum()), waiting)
+        errors = log_errors(recorded.seconds[: recorded.num_workers])
+        return cls(recorded, means, repr(recorded.times), float((1 / means).sum()), waiting, errors)
 
     @classmethod
     def of_trace(cls, trace: Trace, words: str = "a recorded run") -> Self:
@@ -86,7 +96,8 @@ class Source:
         if silent:
             words += f"; {len(silent)} delivered nothing, and count as slow as the run was long"
         rate, round_seconds = _settled_rate(trace), _round_seconds(complete)
-        return cls(Recorded(complete), mean_seconds(complete), words, rate, round_seconds, len(silent))
+        errors = log_errors(times_by_worker(complete))
+        return cls(Recorded(complete), mean_seconds(complete), words, rate, round_seconds, errors, len(silent))
 
     @classmethod
     def of_probe(
@@ -169,9 +180,31 @@ def mean_seconds(complete: Trace) -> Floats:
     return np.asarray(np.maximum(totals / np.maximum(counts, 1), 1e-12))
 
 
+def times_by_worker(complete: Trace) -> list[Floats]:
+    """Return the compute times of every worker, in their order."""
+    return [complete.compute_seconds[complete.worker == worker] for worker in range(complete.num_workers)]
+
+
+def log_errors(times: list[Floats]) -> Floats:
+    """Return the standard errors of the logarithms of the workers' mean times.
+
+    They come from the means of consecutive blocks, whose logarithms scatter little even if times have heavy tails. A
+    worker with fewer than two times gets the largest error of the others.
+    """
+    errors = np.array([_log_error(mine) for mine in times])
+    known = errors[~np.isnan(errors)]
+    return np.where(np.isnan(errors), known.max() if len(known) else 0.0, errors)
+
+
+def _log_error(times: Floats) -> float:
+    blocks = np.array_split(times, min(BLOCKS, len(times)))
+    logs = np.log([max(float(block.mean()), 1e-300) for block in blocks])
+    return float(logs.std(ddof=1) / math.sqrt(len(logs))) if len(logs) > 1 else math.nan
+
+
 def _round_seconds(complete: Trace) -> float:
     """Return the mean over rounds of the longest compute time of all workers, in the order ``Recorded`` uses them."""
-    times = [complete.compute_seconds[complete.worker == worker] for worker in range(complete.num_workers)]
+    times = times_by_worker(complete)
     rounds = min(MOST_ROUNDS, max(len(mine) for mine in times))
     dealt = np.array([mine[np.arange(rounds) % len(mine)] for mine in times])
     return float(dealt.max(axis=0).mean())

@@ -44,6 +44,8 @@ class Tuner:
     progress: bool | None = False
     constants: Constants | None = None
     """The estimated constants that ``unit`` was computed from, if they are known."""
+    evaluations: int = 20
+    """About how many evaluations a run gets up to its target, if it measures the time to that."""
 
     def tune(self, make: Make, workers: Iterable[int] | None = None) -> Sweep:
         """Return the losses for ``sizes`` stepsizes: a grid first, then more beyond its ends or around the best.
@@ -59,16 +61,28 @@ class Tuner:
             tried = _together(tried, self.sweep(make, more, self.seconds, taking_part))
         return tried
 
-    def sweep(self, make: Make, sizes: Iterable[float], seconds: float, workers: Iterable[int]) -> Sweep:
-        """Simulate the method with these stepsizes for some virtual time. Other workers never join."""
+    def sweep(
+        self,
+        make: Make,
+        sizes: Iterable[float],
+        seconds: float,
+        workers: Iterable[int],
+        seeds: tuple[int, ...] | None = None,
+        evaluate_every: int | None = None,
+    ) -> Sweep:
+        """Simulate the method with these stepsizes for some virtual time. Other workers never join.
+
+        ``seeds`` None are those of the tuner.
+        """
         others = sorted(set(range(self.speeds.num_workers)) - set(workers))
         return sweep(
             self.problem,
             make,
             self.speeds,
             stepsizes=[float(size) for size in sizes],
-            seeds=self.seeds,
+            seeds=self.seeds if seeds is None else seeds,
             seconds=seconds,
+            evaluate_every=evaluate_every,
             update=self.update,
             output=self.output,
             faults=Faults([(NEVER, "join", worker) for worker in others]),

@@ -306,8 +306,23 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
             autocompletion=completion.run_folders,
         ),
     ] = None,
+    speeds: Annotated[
+        str | None,
+        typer.Option(
+            help="A speed model of your own, file.py:name, where name is nw.speeds.… or a function that returns it; "
+            "or a recorded job, or seconds with commas between them."
+        ),
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Probe this machine with this many workers.", min=1)] = None,
     probe: Annotated[float, typer.Option(help="Seconds that the probe takes.", callback=values.above_zero)] = 3.0,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further method: your own as file.py:name, a function of the stepsize, or one such as "
+            "ringmaster:max_delay=80; may be repeated.",
+            autocompletion=completion.method_names,
+        ),
+    ] = None,
     problem: Annotated[
         str | None,
         typer.Option(
@@ -329,7 +344,12 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="How many seeds.", min=1, show_default="3, or 1 if gradients are slow")
+        int | None,
+        typer.Option(
+            help="How many seeds tune stepsizes; times are of others.",
+            min=1,
+            show_default="3, or 1 if gradients are slow",
+        ),
     ] = None,
     seed: FirstSeed = 0,
     as_json: Json = False,
@@ -344,6 +364,7 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
     """
     from nowait.cli.plan import PlanSettings, run_plan
 
+    method = method or []
     run_plan(chosen(PlanSettings, locals()))
 
 

@@ -24,16 +24,27 @@ def own_contender(text: str) -> Contender:
     The name is a class or function of the stepsize, or a dictionary of such functions, one for each choice of
     parameters. Momentum is tried as well, unless the method makes its own update.
     """
-    path, name = _parts(text)
-    made = getattr(_module(path), name, None)
-    if made is None:
-        raise ValueError(f"{path} has no {name}")
+    choices, methods = own_choices(text)
+    own_updates = any(method.makes_its_own_update for method in methods)
+    return Contender(choices, updates=PLAIN if own_updates else EITHER)
+
+
+def own_choices(text: str) -> tuple[dict[str, Make], list[Method]]:
+    """Return the functions of the stepsize that ``file.py:name`` gives, by choice of parameters, and examples."""
+    made = own_object(text, "a method of your own")
     choices = {str(key): value for key, value in made.items()} if isinstance(made, Mapping) else {"": made}
     if not choices:
         raise ValueError(f"{text} is an empty dictionary: it needs a function of the stepsize for each choice")
-    methods = [_checked(make, text) for make in choices.values()]
-    own_updates = any(method.makes_its_own_update for method in methods)
-    return Contender(choices, updates=PLAIN if own_updates else EITHER)
+    return choices, [_checked(make, text) for make in choices.values()]
+
+
+def own_object(text: str, what: str) -> Any:
+    """Return what ``file.py:name`` names; ``what`` is for errors."""
+    path, name = _parts(text, what)
+    made = getattr(_module(path), name, None)
+    if made is None:
+        raise ValueError(f"{path} has no {name}")
+    return made
 
 
 def own_source(text: str) -> str:
@@ -51,10 +62,10 @@ def normalised(text: str) -> str:
     return f"{path.as_posix()}:{name}"
 
 
-def _parts(text: str) -> tuple[Path, str]:
+def _parts(text: str, what: str = "a method of your own") -> tuple[Path, str]:
     place, colon, name = text.rpartition(":")
     if not colon or not place.endswith(".py"):
-        raise ValueError(f"a method of your own is given as file.py:name, got {text!r}")
+        raise ValueError(f"{what} is given as file.py:name, got {text!r}")
     return Path(place), name
 
 
