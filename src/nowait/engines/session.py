@@ -152,7 +152,7 @@ class Session:
         if advice and not self.advice:
             self.advice = advice
             if not self._parts.quiet:
-                logger.warning(advice)
+                logger.warning(advice, extra={"by_signal": self.interrupted})
 
     @property
     def due(self) -> tuple[float, float, float]:
