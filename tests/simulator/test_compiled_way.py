@@ -484,6 +484,7 @@ def test_a_signal_during_the_execution_ends_the_run_there(monkeypatch, caplog, o
     reference = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=100, engine="reference", output=output)
     assert np.array_equal(run.last, reference.last)
     np.testing.assert_allclose(run.params, reference.params, rtol=1e-12)
+    assert np.array_equal(run.trace.arrivals["ticket"], reference.trace.arrivals["ticket"])
 
 
 def test_after_a_signal_during_a_long_plan_only_a_short_one_is_executed(monkeypatch, caplog):
@@ -502,7 +503,6 @@ def test_after_a_signal_during_a_long_plan_only_a_short_one_is_executed(monkeypa
         nw.simulate(PROBLEM, METHOD, SPEEDS, steps=1_000, evaluate_every=1_000)
     assert plans == [compiled.LONG, 60]
     assert caught.value.run.stats.steps == 60
-    assert np.array_equal(run.trace.arrivals["ticket"], reference.trace.arrivals["ticket"])
 
 
 def test_a_compiled_run_replays():
