@@ -93,6 +93,14 @@ def test_a_folder_that_exists_is_refused_before_the_race(tmp_path, monkeypatch, 
     code, printed = run_main(monkeypatch, capsys, "race", "--folder", str(tmp_path))
     assert code == 2
     assert printed.err == f"nowait: {tmp_path} exists: choose another --folder\nTry: nowait race --help\n"
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "run"
+    code, printed = run_main(monkeypatch, capsys, "train", "--steps", "5", "--folder", str(folder))
+    assert code == 2
+    assert f"cannot make the folder {folder}, because {tmp_path / 'file'} is a file: choose another" in printed.err
     assert printed.out == ""
 
 

@@ -71,7 +71,7 @@ def test_a_signal_while_workers_start_has_the_status_of_that_signal():
     assert status_of(nw.Interrupted("SIGTERM", "SIGTERM came before the run had begun")) == 143
 
 
-def test_a_run_that_a_signal_ended_says_how_to_continue_it(tmp_path, monkeypatch):
+def test_a_run_that_a_signal_ended_says_how_to_continue_it(tmp_path, monkeypatch, caplog):
     """The signal arrives after some steps, as if the user had pressed Ctrl-C."""
     train = nw.train
 
@@ -89,6 +89,7 @@ def test_a_run_that_a_signal_ended_says_how_to_continue_it(tmp_path, monkeypatch
     run = nw.load(folder)
     assert result.exit_code == 130
     assert f"nowait: SIGINT ended the run after {run.stats.steps} steps" in result.stderr
+    assert "SIGINT" not in caplog.text, "the last line of the command says it"
     assert f"continue with: nowait resume {folder}" in result.stderr
     assert run.history.step[-1] == run.stats.steps
     assert f"loss {run.history.loss[-1]:.6g});" in result.stdout.replace("\n", "")

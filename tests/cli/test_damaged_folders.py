@@ -101,7 +101,7 @@ def test_a_damaged_file_is_named_in_one_sentence(name, damage, command, folder, 
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name not in ("missing", "a folder")])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [name for name in FILES if name != "params.safetensors"])
 def test_a_report_names_the_damaged_file_of_a_run_that_it_skips(name, damage, folder, run):
     DAMAGES[damage](folder / name)
     code, printed = run("report", "run")

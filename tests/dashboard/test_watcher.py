@@ -136,6 +136,7 @@ def test_the_command_prints_the_address_and_ends_at_ctrl_c(tmp_path, monkeypatch
     monkeypatch.setattr(nw.Watcher, "wait", pressed)
     result = CliRunner().invoke(app, ["watch", str(tmp_path / "no"), "--no-browser", "--token", "from-the-command"])
     assert result.exit_code == 130
+    assert result.stderr.endswith("\nStopped watching.\n")
     assert urls[0] in result.stdout
     assert urls[0].endswith("?token=from-the-command")
     assert "does not exist yet" in " ".join(result.stderr.split())

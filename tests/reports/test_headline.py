@@ -32,7 +32,7 @@ def test_the_headline_is_the_speedup_over_the_synchronous_method():
     runs = {"slow": [a_run(SYNCHRONOUS, [8, 4, 2])], "fast": [a_run(ASYNCHRONOUS, [8, 2, 1])]}
     found = headline(runs, {})
     assert found.text == "2 × as fast as slow"
-    assert found.detail == "Fast reached the loss with which slow ended (2) after 1 s; slow needed 2 s."
+    assert found.detail == "After 1 s fast had the final loss of slow (2), which needed 2 s."
 
 
 @pytest.mark.parametrize(

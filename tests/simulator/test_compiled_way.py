@@ -11,6 +11,7 @@ import scipy.sparse
 import nowait as nw
 from names import plain
 from nowait.engines.simulator import compiled, execution, playback, schedule
+from nowait.engines.simulator.blueprint import Blueprint
 from nowait.engines.simulator.planner import Planner
 from nowait.testing import CATALOGUE
 
@@ -478,11 +479,30 @@ def test_a_signal_during_the_execution_ends_the_run_there(monkeypatch, caplog, o
         nw.simulate(PROBLEM, METHOD, SPEEDS, steps=1_000, evaluate_every=100, output=output)
     run = caught.value.run
     assert (run.stats.engine, run.stats.interrupted, run.stats.steps) == ("compiled", True, 100)
+    assert run.stats.advice == str(caught.value) == "SIGINT ended the run after 100 steps"
     monkeypatch.undo()
     reference = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=100, engine="reference", output=output)
     assert np.array_equal(run.last, reference.last)
     np.testing.assert_allclose(run.params, reference.params, rtol=1e-12)
     assert np.array_equal(run.trace.arrivals["ticket"], reference.trace.arrivals["ticket"])
+
+
+def test_after_a_signal_during_a_long_plan_only_a_short_one_is_executed(monkeypatch, caplog):
+    original, plans = Blueprint.plan, []
+
+    def plan(self, *arguments, **options):
+        plans.append(options["most_events"])
+        found = original(self, *arguments, **options)
+        if len(plans) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(Blueprint, "plan", plan)
+    monkeypatch.setattr(compiled, "SHORT", 60)
+    with pytest.raises(nw.Interrupted) as caught:
+        nw.simulate(PROBLEM, METHOD, SPEEDS, steps=1_000, evaluate_every=1_000)
+    assert plans == [compiled.LONG, 60]
+    assert caught.value.run.stats.steps == 60
 
 
 def test_a_compiled_run_replays():

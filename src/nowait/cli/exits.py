@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import signal
 import sys
@@ -70,8 +71,38 @@ def kept_study(folder: Path, *own: str) -> str:
     return f"What was complete is in {folder}. It cannot be continued: run the command again for the rest."
 
 
+class StoppedError(KeyboardInterrupt):
+    """A signal ended a command that never has anything to save. The message is all that is printed."""
+
+    def __init__(self, words: str, signal: str) -> None:
+        super().__init__(words)
+        self.signal = signal
+
+
+def signal_of(error: KeyboardInterrupt) -> str:
+    """Return the name of the signal that raised this."""
+    return error.signal if isinstance(error, nowait.Interrupted | StoppedError) else "SIGINT"
+
+
+@contextmanager
+def signals_told_once() -> Iterator[None]:
+    """Drop the warning of a run that a signal ended it: the last line of the command says the same."""
+
+    def is_new(record: logging.LogRecord) -> bool:
+        return not getattr(record, "by_signal", False)
+
+    logger = logging.getLogger("nowait")
+    logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_new)
+
+
 def words_of(error: KeyboardInterrupt) -> str:
     """Return what a command says that a signal ended: what was interrupted, and what is kept."""
+    if isinstance(error, StoppedError):
+        return str(error)
     notes: list[str] = getattr(error, "__notes__", [])
     return "\n".join([f"nowait: {str(error) or 'interrupted'}", *(notes or ["Nothing was saved."])])
 
@@ -84,8 +115,7 @@ def end_early(name: str) -> None:
 
 def status_of(error: KeyboardInterrupt) -> int:
     """Return the exit status of a command that a signal ended."""
-    name = error.signal if isinstance(error, nowait.Interrupted) else "SIGINT"
-    return KILLED + int(signal.Signals[name])
+    return KILLED + int(signal.Signals[signal_of(error)])
 
 
 @contextmanager

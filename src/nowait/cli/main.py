@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 import nowait
 from nowait.cli.commands import COMMANDS
-from nowait.cli.exits import advice_on, end_early, place_of, sentence_of, status_of, words_of
+from nowait.cli.exits import advice_on, end_early, place_of, sentence_of, signals_told_once, status_of, words_of
 from nowait.cli.listings import epilog_of
 from nowait.cli.new_folders import empty_folders_removed
 from nowait.cli.usage import printable, reported_in_a_line
@@ -26,7 +26,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
-            with reported_in_a_line(ctx), Watch(), empty_folders_removed():
+            with reported_in_a_line(ctx), signals_told_once(), Watch(), empty_folders_removed():
                 return super().invoke(ctx)
         except KeyboardInterrupt as error:
             typer.echo(words_of(error), err=True)

@@ -14,6 +14,7 @@ from typing import Any
 import nowait as nw
 from nowait.cli.names import choice
 from nowait.core.problem import checked_problem
+from nowait.engines.progress import spinner
 from nowait.studies.units import stepsize_unit
 
 LOSSES = {"least-squares": nw.problems.LeastSquares, "logistic": nw.problems.LogisticRegression}
@@ -27,6 +28,11 @@ def load_problem(text: str | None, loss: str, batch_size: int) -> Any:
 
     None is the paper's least squares problem.
     """
+    with spinner("loading the problem"):
+        return _loaded(text, loss, batch_size)
+
+
+def _loaded(text: str | None, loss: str, batch_size: int) -> Any:
     loss = choice(loss, LOSSES, "--loss")
     if text is None:
         if loss != BUILT_IN_LOSS:
@@ -91,7 +97,8 @@ def _searching_here() -> Iterator[None]:
 
 def unit_of(problem: Any) -> float:
     """Return the order of magnitude of stepsizes: 1/L, exact for built-in problems, else estimated."""
-    return stepsize_unit(problem, nw.theory.estimate(problem), gradients=10_000)
+    with spinner("estimating the problem's constants"):
+        return stepsize_unit(problem, nw.theory.estimate(problem), gradients=10_000)
 
 
 def _made_by(place: str, function: str) -> Any:

@@ -20,7 +20,6 @@ from nowait.cli.methods import parse_methods
 from nowait.cli.problems import COMMAND, load_problem, remembered
 from nowait.cli.results import open_console, print_json
 from nowait.core import Method
-from nowait.engines.progress import spinner
 from nowait.recording import describe
 from nowait.studies import Race, race
 from nowait.studies.entrants import checked_entrants, the_papers_three
@@ -75,8 +74,7 @@ def run_race(asked: RaceSettings, log: Callable[[str], list[nw.loggers.Logger]] 
         checked_entrants(methods)
         speeds, slowdown, imitation = _workers(asked)
         check_engine(asked.engine, speeds)
-        with spinner("Race: loading the problem"):
-            problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+        problem = load_problem(asked.problem, asked.loss, asked.batch_size)
         make_folder(asked.folder)
     console = open_console(stderr=asked.as_json)
     console.print(f"{problem!r}. {imitation}", highlight=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,23 @@ def _metrics_port(value: str, option: str) -> None:
 
 
 def _new_folder(value: Path, option: str) -> None:
-    from nowait.recording.fresh import is_taken
+    from nowait.recording.fresh import is_taken, nearest_folder
 
     if is_taken(value):
         raise ValueError(f"{value} exists: choose another {option}")
+    if not value.exists():
+        _check_can_be_made(value, nearest_folder(value), option)
+
+
+def _check_can_be_made(value: Path, parent: Path, option: str) -> None:
+    """Raise if no folder can be made in the nearest parent that exists."""
+    if not parent.is_dir():
+        raise ValueError(f"cannot make the folder {value}, because {parent} is a file: choose another {option}")
+    try:
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".nowait-"):
+            pass
+    except OSError as error:
+        raise ValueError(f"cannot make the folder {value} ({error.strerror}): choose another {option}") from None
 
 
 def _paper(value: str, _: str) -> None:

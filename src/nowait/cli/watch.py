@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import nowait as nw
+from nowait.cli.exits import StoppedError, signal_of
 from nowait.cli.results import open_console
 from nowait.dashboard.access import is_loopback
 
@@ -22,4 +23,7 @@ def run_watch(folders: list[Path], host: str, port: int, token: str | None, brow
         open_console().print(f"Watching {', '.join(map(str, folders))} at", highlight=False)
         open_console().print(watcher.url, highlight=False, soft_wrap=True)
         console.print("Ctrl-C ends it.", highlight=False)
-        watcher.wait()
+        try:
+            watcher.wait()
+        except KeyboardInterrupt as error:
+            raise StoppedError("Stopped watching.", signal_of(error)) from error

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from threading import Lock
+from threading import Lock, Timer
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self, final
 
 from nowait.engines.notebook import CellOutput, in_notebook
-from nowait.engines.screens import Bar, is_watched, open_bar
+from nowait.engines.screens import Bar, is_on_terminal, is_watched, open_bar
 from nowait.html import preformatted
 
 EVENTS_BETWEEN_UPDATES = 256
@@ -82,6 +82,11 @@ class Progress:
     def __init__(self, label: str, shown: bool | None = None) -> None:
         self._label = label
         self.shown = is_watched() if shown is None else shown
+        self._timer: Timer | None = None
+        """Opens the bar on a terminal even if no event ends in the first second, as while code is compiled."""
+        if shown is None and is_on_terminal():
+            self._timer = Timer(SECONDS_BEFORE_SHOWING, self._open_late)
+            self._timer.daemon = True
         self._events = 0
         self._began = 0.0
         self._bar: Bar | None = None
@@ -91,12 +96,17 @@ class Progress:
         self._began = monotonic()
         if self.shown:
             report_compiling()
+        if self._timer is not None:
+            self._timer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.shown = False
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._opening:
+            self.shown = False
         if self._bar is not None:
             self._bar.close()
 
@@ -117,6 +127,11 @@ class Progress:
         if not self.shown:
             return
         self._opened().show(None)
+
+    def _open_late(self) -> None:
+        with self._opening:
+            if self.shown and self._bar is None:
+                self._bar = open_bar(self._label)
 
     def _opened(self) -> Bar:
         with self._opening:  # threads of a sweep may come here together

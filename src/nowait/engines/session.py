@@ -57,6 +57,8 @@ class Session:
         self._worker_control: WorkerControl | None = worker_control
         self._evaluator = evaluator
         self.interrupted = False
+        self._signal = ""
+        """The signal that ended the run."""
         self._saved = self._is_resumed = False
         self._evaluated_step = -1
         self._keeper = parts.keeper
@@ -150,7 +152,7 @@ class Session:
         if advice and not self.advice:
             self.advice = advice
             if not self._parts.quiet:
-                logger.warning(advice)
+                logger.warning(advice, extra={"by_signal": self.interrupted})
 
     @property
     def due(self) -> tuple[float, float, float]:
@@ -205,8 +207,8 @@ class Session:
 
     def interrupt(self, signal: str) -> None:
         """End the run because of a signal."""
-        self.interrupted = True
-        self.stop(f"{signal} ended the run after {self.server.steps} steps")
+        self.interrupted = self.finished = True
+        self._signal = self._signal or signal
 
     def save(self) -> None:
         """Write the last checkpoint, once."""
@@ -217,6 +219,8 @@ class Session:
     def result(self, seconds: float, engine: str) -> Run:
         """Return the finished run, and write it to its folder."""
         server = self.server
+        if self._signal:  # only now the number of steps is final
+            self.stop(f"{self._signal} ended the run after {server.steps} steps")
         self.save()
         if server.diverged is None and self.loss_step != server.steps:
             self._evaluate_last()

@@ -31,6 +31,11 @@ def fresh_folder(base: str | Path) -> Path:
     raise AssertionError("count() never ends")
 
 
+def nearest_folder(path: Path) -> Path:
+    """Return the nearest of the path's parents that exists."""
+    return next(parent for parent in path.absolute().parents if parent.exists())
+
+
 def is_taken(path: Path) -> bool:
     """Return True if something exists at the path, other than an empty folder.
 

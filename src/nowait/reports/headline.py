@@ -58,8 +58,8 @@ def _speedup(runs: Mapping[str, Sequence[Run]]) -> Headline | None:
     if not 0 < times[best] < needed < math.inf or made < LEAST_PROGRESS * most:
         return None
     detail = (
-        f"{best} reached the loss with which {baseline} ended ({shown(target)}) after {shown(times[best])} s; "
-        f"{baseline} needed {shown(needed)} s."
+        f"After {shown(times[best])} s {best} had the final loss of {baseline} ({shown(target)}), which needed "
+        f"{shown(needed)} s."
     )
     return Headline(f"{shown(needed / times[best])} × as fast as {baseline}", detail)
 

@@ -124,7 +124,8 @@ def findings(rows: list[RaceRow], runs: Mapping[str, list[Run]], gain: Speedup, 
         f"{best.steps:,.0f}."
     )
     reached = [_who_was_first(first, best, gain), *why_not_as_predicted(first, best)]
-    return [steps, *reached, _per_gradient(runs, first, best), *diverged]
+    had_all_the_time = not any(run.stats.interrupted for row in (first, best) for run in runs[row.method])
+    return [*([steps] if had_all_the_time else []), *reached, _per_gradient(runs, first, best), *diverged]
 
 
 def headline(rows: list[RaceRow]) -> tuple[str | None, str | None]:
@@ -137,8 +138,8 @@ def headline(rows: list[RaceRow]) -> tuple[str | None, str | None]:
     predicted = "" if best.predicted is None else f" The workers' speeds predict {best.predicted:.3g} ×."
     return (
         f"{best.measured:.3g} × as fast as {first.method}",
-        f"{best.method} reached the loss with which {first.method} ended after {best.seconds_to_first:.3g} s; "
-        f"{first.method} needed {first.seconds_to_first:.3g} s.{predicted}",
+        f"After {best.seconds_to_first:.3g} s {best.method} had the final loss of {first.method}, which needed "
+        f"{first.seconds_to_first:.3g} s.{predicted}",
     )
 
 
@@ -176,11 +177,12 @@ def _too_large(row: RaceRow) -> str:
 
 def _who_was_first(first: RaceRow, best: RaceRow, gain: Speedup) -> str:
     if best.measured is None:
-        return f"No other method reached the loss that {first.method} ends with, {first.loss:.4g}."
-    promised = f" (s_max/HM of the workers' speeds predicts {gain.speedup:.3g} x)" if best.predicted else ""
+        return f"No other method reached the final loss of {first.method}, {first.loss:.4g}."
+    promised = f" (the workers' speeds predict {gain.speedup:.3g} times)" if best.predicted else ""
     return (
-        f"{best.method} reached the loss that {first.method} ends with after {best.seconds_to_first:.3g} s, "
-        f"{best.measured:.3g} times as fast{promised}, and ended at {best.loss:.4g} against {first.loss:.4g}."
+        f"After {best.seconds_to_first:.3g} s {best.method} had the final loss of {first.method}, which needed "
+        f"{first.seconds_to_first:.3g} s: {best.measured:.3g} times as fast{promised}. It ended at {best.loss:.4g}, "
+        f"{first.method} at {first.loss:.4g}."
     )
 
 

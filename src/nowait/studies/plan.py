@@ -15,6 +15,7 @@ from nowait.api.sweep import checked_seeds
 from nowait.core import Method, Problem, checks, sampler
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import checked_problem, initial_params
+from nowait.engines.progress import spinner
 from nowait.problems import LeastSquares
 from nowait.recording import Trace, name_of
 from nowait.speeds import Speeds
@@ -103,15 +104,17 @@ def plan(
     if target_loss is not None:
         checks.finite(target_loss, "target_loss", "it is the loss to reach")
     asked_seeds = checked_seeds(SEEDS if seeds is None else seeds, first=seed)
-    source = _source(given, problem, probe_seconds, slowdown, asked_seeds[0])
+    with spinner("planning: measuring speeds", progress):
+        source = _source(given, problem, probe_seconds, slowdown, asked_seeds[0])
     chosen = LeastSquares.random(samples=2_000, dimension=100, noise=0.01, batch_size=8) if problem is None else problem
     capabilities = Capabilities.of(checked_problem(chosen))
     gain = speedup(source.seconds.tolist())
     shards = capabilities.num_shards
     warn_of_split(chosen, gain.workers)
     entrants = _entrants(candidates(gain, shards > 1, source.errors), own_candidates(methods, gain.workers))
-    slowness = _seconds_per_gradient(chosen, capabilities)
-    found = estimate(chosen, seed=asked_seeds[0], workers=shards, **(QUICK_LOOK if slowness > SLOW else {}))
+    with spinner("planning: estimating the problem's constants", progress):
+        slowness = _seconds_per_gradient(chosen, capabilities)
+        found = estimate(chosen, seed=asked_seeds[0], workers=shards, **(QUICK_LOOK if slowness > SLOW else {}))
     seed_list = asked_seeds[:1] if seeds is None and slowness > SLOW else asked_seeds
     effort = LITTLE_EFFORT if slowness > SLOW else Effort()
     count = _gradients(gradients, slowness, len(entrants) * effort.sizes * len(seed_list))

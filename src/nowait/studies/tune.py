@@ -20,7 +20,7 @@ from nowait.core.problem import Evaluation, check_initial_loss, checked_problem,
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster
 from nowait.engines.elsewhere import checked_engine
-from nowait.engines.progress import Progress
+from nowait.engines.progress import Progress, spinner
 from nowait.engines.watch import Watch
 from nowait.recording import History, Interrupted, Run
 from nowait.recording.monitor import Monitor
@@ -184,7 +184,6 @@ def tune(
     budget = Budget(steps, gradients, seconds, target_loss, target)
     if budget.only_a_loss_ends_it:
         raise ValueError("every trial needs an end: give steps=, gradients= or seconds=; some trials reach no target")
-    check_initial_loss(checked_problem(problem), initial_params(problem))
     shared: dict[str, Any] = {
         "steps": steps,
         "gradients": gradients,
@@ -199,7 +198,9 @@ def tune(
     }
     where = {"speeds": speeds} if name == "simulate" else {"speeds": speeds, "workers": workers, "slowdown": slowdown}
     count = speeds.num_workers if speeds is not None else workers or os.cpu_count() or 1
-    first = _start(start, method, make, problem, count)
+    with spinner("tuning: estimating the problem's constants", progress):
+        check_initial_loss(checked_problem(problem), initial_params(problem))
+        first = _start(start, method, make, problem, count)
     real = None if name == "simulate" else engine or "processes"
     made = _Trials(problem, make, budget, watched, shared | where, real, tell or (lambda _: None))
     with Watch() as watch, connection(real or "simulate", workers), Progress("tuning", progress) as bar, quiet():

@@ -18,7 +18,7 @@ from nowait.engines.progress import Progress, title_or
 from nowait.engines.session import Parts, Session
 from nowait.engines.signals import Interruption
 from nowait.engines.simulator.blueprint import Blueprint
-from nowait.engines.simulator.plan import NotPlannable
+from nowait.engines.simulator.plan import NotPlannable, Plan
 from nowait.engines.simulator.playback import Playback
 from nowait.problems.compiled_data import ProblemData
 from nowait.recording import Interrupted, Run
@@ -94,7 +94,7 @@ class _CompiledRun:
     def _run(self) -> Run:
         quiet = np.errstate(over="ignore", invalid="ignore")
         with quiet, Interruption(self._interrupt), Progress(title_or("simulating"), self._progress) as bar:
-            plan = self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events)
+            plan = self._first_plan(bar)
             playback = Playback(self._data, self._blueprint, plan, self._parts.server.params.copy())
             playback.kept = self._parts.recorder.kept
             server: Any = playback
@@ -117,11 +117,18 @@ class _CompiledRun:
         seconds = playback.now if playback.plan.seconds is None else playback.plan.seconds
         return session.result(seconds, "compiled")
 
+    def _first_plan(self, bar: Progress) -> Plan:
+        """Return the first plan; a short one if a signal came meanwhile, because executing a long one takes time."""
+        plan = self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events)
+        if not self._signal or len(plan.moments) <= SHORT:
+            return plan
+        self._blueprint.allow()
+        return self._blueprint.plan(self._parts.budget, bar, most_events=SHORT)
+
     def _interrupt(self, signal: str) -> None:
         self._signal = signal
-        if self._session is None:
-            self._blueprint.stop()  # the events planned so far are executed
-        else:
+        self._blueprint.stop()
+        if self._session is not None:
             self._session.interrupt(signal)
 
     def _play(self, session: Session, playback: Playback, bar: Progress) -> None:
@@ -134,15 +141,19 @@ class _CompiledRun:
             else:
                 session.handle(playback.next_stretch(session))  # type: ignore[arg-type]
                 bar.show(self._parts.budget.share_used(playback.steps, playback.counts.gradients, playback.now))
+            if self._signal and not session.interrupted:  # it came before there was a session
+                session.interrupt(self._signal)
 
     def _end_of_plan(self, session: Session, playback: Playback, bar: Progress) -> None:
         """Handle a plan that ended before the run: a signal, no more time or events, or too few events in the plan."""
         if self._signal:
-            session.interrupt(self._signal)
-        elif playback.num_events < self._most_events:
+            return
+        if playback.num_events < self._most_events:
             session.stop(playback.plan.advice)
         elif self._most_events >= MOST_EVENTS:
             raise NotPlannable(TOO_LONG)
         else:
             self._most_events = min(GROWTH * self._most_events, MOST_EVENTS)
-            playback.continue_with(self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events))
+            plan = self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events)
+            if not self._signal:  # else the plan was stopped early, and the run ends with the last one
+                playback.continue_with(plan)
