@@ -4,8 +4,9 @@
 const AXES = { time: "time (s)", step: "steps", gradients: "gradients" };
 const MARK_KINDS = { joined: "join", lost: "death", resumed: "resume" };
 const MARK_WORDS = { join: "worker joined", death: "worker lost", resume: "resumed", checkpoint: "checkpoint on disk" };
-/* The speed is drawn over columns with about as many arrivals, or as many seconds; if possible, as many columns. */
-const [LEAST_ARRIVALS, LEAST_SECONDS, LEAST_COLUMNS] = [20, 1, 4];
+/* The speed is drawn over columns with about as many arrivals, if that leaves the fewest columns, and as many seconds, if
+   that leaves the usual number. */
+const [LEAST_ARRIVALS, FEWEST_COLUMNS, LEAST_SECONDS, USUAL_COLUMNS] = [20, 4, 1, 40];
 const SPEEDS = {
   steps: ["steps per second", ({ steps, width }, column) => (steps[column] - (steps[column - 1] ?? 0)) / width],
   arrivals: ["gradients per second", (grid, column) => grid.arrivals[column] / grid.width],
@@ -125,11 +126,12 @@ function speedSeries(run, value) {
   return { ...seriesBase(run), x, y: numbers.map((column) => SPEEDS[value][1](grid, column)) };
 }
 
-/* The columns merged until they have enough arrivals on average or are long enough, since shorter ones show noise. */
+/* The columns merged until they have enough arrivals on average and are long enough, since shorter ones show noise. */
 function widened(grid, columns) {
   const arrivals = grid.arrivals.slice(0, columns).reduce((sum, each) => sum + each, 0);
-  const least = Math.min(LEAST_ARRIVALS * columns / Math.max(1, arrivals), LEAST_SECONDS / grid.width);
-  const merged = Math.max(1, Math.min(Math.ceil(least), Math.floor(columns / LEAST_COLUMNS)));
+  const byArrivals = Math.min(LEAST_ARRIVALS * columns / Math.max(1, arrivals), columns / FEWEST_COLUMNS);
+  const bySeconds = Math.min(LEAST_SECONDS / grid.width, columns / USUAL_COLUMNS);
+  const merged = Math.max(1, Math.floor(Math.max(byArrivals, bySeconds)));
   const starts = Array.from({ length: Math.floor(columns / merged) }, (_, place) => place * merged);
   const parts = (name) => starts.map((start) => grid[name].slice(start, start + merged));
   const total = (numbers) => numbers.reduce((sum, each) => sum + each, 0);
