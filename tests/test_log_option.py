@@ -80,7 +80,9 @@ def test_every_run_of_a_race_is_a_run_of_the_tracker(trackers):
 
 def test_tensorboard_files_are_in_logs_under_the_name_of_the_run(tmp_path):
     pytest.importorskip("tensorboard")
-    assert RUNNER.invoke(app, [*SIMULATE, "--log", "tensorboard"]).exit_code == 0
+    result = RUNNER.invoke(app, [*SIMULATE, "--log", "tensorboard"])
+    assert result.exit_code == 0
+    assert "tensorboard --logdir logs/simulate-1" in result.stderr
     assert len(list((tmp_path / "logs" / "simulate-1").iterdir())) == 1
     assert RUNNER.invoke(app, [*SIMULATE, "--log", "tensorboard:folder=elsewhere"]).exit_code == 0
     assert len(list((tmp_path / "elsewhere").iterdir())) == 1
@@ -111,3 +113,13 @@ def test_a_tracker_that_is_not_installed_is_named_before_any_work(monkeypatch, t
     assert "--log trackio needs the package trackio" in result.output
     assert "pip install trackio" in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tracker_that_refuses_the_run_is_an_error_of_one_sentence(trackers, monkeypatch):
+    def refuse(**settings):
+        raise RuntimeError("No API key configured.\nUse `wandb login` to log in.")
+
+    monkeypatch.setattr(trackers["wandb"], "init", refuse)
+    result = RUNNER.invoke(app, [*SIMULATE, "--log", "wandb"])
+    words = "--log wandb: No API key configured; set WANDB_MODE=offline to log without an account"
+    assert (type(result.exception).__base__, str(result.exception)) == (ValueError, words)

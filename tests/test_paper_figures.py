@@ -83,7 +83,8 @@ def test_a_figure_has_its_width_text_of_8_to_10_points_that_is_not_cut_and_one_l
 def test_a_figure_is_drawn_into_axes_of_the_users_own(name, shown):
     own = Figure(figsize=(9.0, 9.0))
     axes = own.subplots(PANELS[name], squeeze=False)
-    assert draw(name, shown, ax=axes[0, 0] if PANELS[name] == 1 else axes.ravel()) is own
+    drawn = draw(name, shown, ax=axes[0, 0] if PANELS[name] == 1 else axes.ravel())
+    assert drawn is axes[0, 0] if PANELS[name] == 1 else drawn == axes.ravel().tolist()
     assert own.get_size_inches().tolist() == [9.0, 9.0]
     assert all(one.has_data() for one in axes.ravel())
     assert sum(one.get_legend() is not None for one in axes.ravel()) <= 1

@@ -13,7 +13,7 @@ from nowait.dashboard.facts import facts_of, goal_of, minimum_of
 from nowait.dashboard.frame_index import Entry, FrameIndex
 from nowait.dashboard.grid import Grid
 from nowait.dashboard.marks import Marks
-from nowait.dashboard.recent import HELD, Recent
+from nowait.dashboard.recent import HELD, NO_PACE, Recent
 from nowait.dashboard.summary import RunSummary, TraceSummary
 from nowait.dashboard.timeline import jobs_between, stretch_of_grid, stretch_of_jobs
 from nowait.dashboard.workers import WorkerRow, lanes_of, straggler_of
@@ -128,6 +128,7 @@ def slowest_first(*rows):
 def test_the_slowest_worker_is_a_straggler_if_the_others_are_much_faster():
     rows = slowest_first(worker(0, recent=1.0), worker(1, recent=20.0), worker(2, recent=1.1))
     assert straggler_of(rows).worker == 1
+    assert straggler_of(rows)[1:] == pytest.approx((20, 1.05))
     assert straggler_of(rows).times == pytest.approx(20 / 1.05)
     assert straggler_of(slowest_first(worker(0, recent=1.0), worker(1, recent=1.2))) is None
 
@@ -167,11 +168,25 @@ def test_workers_of_a_synchronous_method_wait_for_its_straggler():
     assert straggler_of([slow, waiting]).worker == 1
 
 
-def test_recent_jobs_count_most():
-    recent = Recent()
-    recent.add(jobs_of_workers([1.0], until=50.0))
-    recent.add(rows_of(*((0, 50.0 + 4 * job, 54.0 + 4 * job, 1) for job in range(20))))
-    assert 3.5 < recent.seconds[0] < 4.0
+def pace_after(*changes):
+    """The seconds per gradient of a worker after so many jobs of so many seconds each, one after another."""
+    pace, time, jobs = NO_PACE, 0.0, 0
+    for number, seconds in changes:
+        time, jobs = time + number * seconds, jobs + number
+        pace = pace.at(time, np.array([time]), np.array([jobs]))
+    return pace.seconds[0]
+
+
+def test_recent_jobs_count_most_and_a_single_long_one_little():
+    assert 3.5 < pace_after(*[(1, 1.0)] * 50, (20, 4.0)) < 4.0
+    assert pace_after((5000, 0.001), (1, 0.05)) < 0.0011
+    assert pace_after((5000, 0.001), (10, 3.0)) > 0.05
+
+
+def test_a_short_pause_of_a_fast_worker_is_no_hang_and_a_long_one_is():
+    assert worker(0, recent=0.0004, in_flight=0.018).pace == 0.0004
+    assert worker(0, recent=0.0004, in_flight=5.0).pace == 5.0
+    assert worker(0, recent=2.0, in_flight=5.0).pace == 2.0
 
 
 def test_a_held_gradient_is_waiting_until_its_step_is_known():
@@ -194,11 +209,11 @@ def test_of_many_workers_the_slowest_are_drawn_and_some_of_the_others():
 def test_lanes_stay_the_same_until_the_straggler_is_missing():
     summary = RunSummary()
     rows = [worker(number, recent=1.0) for number in range(100)]
-    lanes = summary.lanes(rows)
+    lanes = summary.lanes(rows, None)
     missing = next(number for number in range(100) if number not in lanes)
-    assert summary.lanes(rows[1:] + rows[:1]) == lanes
+    assert summary.lanes(rows[1:] + rows[:1], None) == lanes
     rows = [worker(missing, recent=9.0), *(row for row in rows if row.stats.worker != missing)]
-    assert missing in summary.lanes(rows)
+    assert missing in summary.lanes(rows, straggler_of(rows))
     assert summary.lane_changes == 2
 
 

@@ -15,6 +15,7 @@ from nowait.dashboard.follow_run import FollowedRun
 from nowait.dashboard.follow_trace import TraceFollower
 from nowait.dashboard.payload import Cursor, details_of
 from nowait.dashboard.runs import RunTable, id_of
+from nowait.recording.diagnosis import slowest
 from nowait.recording.metrics import metrics_line
 from nowait.recording.phases import JOINED
 
@@ -257,8 +258,11 @@ def test_finished_runs_have_their_results(tmp_path):
     details = details_of(run, Cursor())
     assert (details["words"], details["steps"], details["live_workers"]) == ("finished", 30, 2)
     assert details["points"]["loss"] == saved.history.loss.tolist()
-    assert details["straggler"]["worker"] == 1
-    assert details["workers"]["rows"][0]["worker"] == 1
+    found = slowest(saved.trace.by_worker())
+    numbers = found.times, found.worker.seconds_per_gradient
+    assert details["straggler"]["worker"] == found.worker.worker == 1
+    assert (details["straggler"]["times"], details["straggler"]["pace"]) == pytest.approx(numbers)
+    assert details["workers"]["rows"][0]["pace"] == pytest.approx(found.worker.seconds_per_gradient)
 
 
 # Folders

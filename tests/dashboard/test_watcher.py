@@ -84,6 +84,7 @@ def test_folders_may_be_one_or_several_and_need_not_exist(tmp_path):
         assert update_of(one.url)["watched"] == [str(tmp_path / "later")]
         assert len(update_of(two.url)["watched"]) == 2
         assert repr(one) == f"Watcher('{one.url}')"
+        assert f'<a href="{one.url}"' in one._repr_html_()
     one.close()  # a second time does nothing
     one.wait()  # returns at once
 

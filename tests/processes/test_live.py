@@ -175,3 +175,9 @@ def test_it_is_shown_on_a_terminal():
 def test_without_a_standard_error_stream_nothing_is_shown(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     assert not is_on_terminal()
+
+
+def test_workers_are_sorted_by_the_seconds_that_are_shown():
+    """A ticket that takes a little longer than usual changes nothing; one that hangs is shown as it is."""
+    views = [busy(0, 0.002, 0.5), busy(1, 0.004, 0.0), busy(2, 0.001, 8.0)]
+    assert [(view.worker, view.slowness) for view in stragglers_first(views)] == [(2, 8.0), (1, 0.004), (0, 0.002)]

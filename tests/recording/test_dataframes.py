@@ -88,3 +88,9 @@ def test_what_to_install_is_said_if_it_is_missing(run, kind, monkeypatch):
     monkeypatch.setitem(sys.modules, kind, None)
     with pytest.raises(ImportError, match=rf"to_{kind}\(\) needs {kind}.*pip install {kind}"):
         getattr(run.history, f"to_{kind}")()
+
+
+def test_the_text_of_a_history_is_one_short_line():
+    history = History(np.array([0, 10]), np.array([0, 12]), np.array([0.0, 1.5]), np.array([2.0, 0.25]))
+    assert repr(history) == "History(2 evaluations, 0 other metrics, last loss 0.25 at step 10)"
+    assert repr(History(*(np.zeros(0),) * 4)) == "History(0 evaluations, 0 other metrics)"

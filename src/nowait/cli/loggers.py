@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
+
+import typer
 
 from nowait import loggers
 from nowait.cli.exits import refused_as_options
@@ -14,6 +17,44 @@ from nowait.core import checks
 
 LOGS = Path("logs")
 """TensorBoard's files of a run are in a folder of its name in here."""
+
+ADVICE = {"wandb": "; set WANDB_MODE=offline to log without an account"}
+"""What to do if a tracker cannot be opened."""
+
+
+class TrackerError(ValueError):
+    """A tracker cannot be opened."""
+
+
+@final
+class NamedLogger(loggers.Logger):
+    """A logger that ``--log`` names: it says in one sentence why it cannot be opened, and a hint when it closes."""
+
+    def __init__(self, option: str, logger: loggers.Logger, hint: str) -> None:
+        self._option, self._logger, self._hint = option, logger, hint
+
+    @property
+    def name(self) -> str:
+        """The name of the logger."""
+        return self._logger.name
+
+    def open(self, opening: loggers.Opening) -> str | None:
+        """Open a run of the tracker; raise ``TrackerError`` if that fails."""
+        try:
+            return self._logger.open(opening)
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise TrackerError(f"--log {self._option}: {lines[0].rstrip('.')}{ADVICE.get(self._option, '')}") from error
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Write numbers."""
+        self._logger.log(values, step)
+
+    def close(self, state: str) -> None:
+        """Close the run of the tracker, and print the hint."""
+        self._logger.close(state)
+        if self._hint:
+            typer.echo(self._hint, err=True)
 
 
 def loggers_of(texts: list[str] | None, folder: Path) -> list[loggers.Logger]:
@@ -36,7 +77,7 @@ def _logger_of(text: str, run_name: str) -> loggers.Logger:
         nearest = checks.did_you_mean(name, TRACKERS)
         raise ValueError(f"--log: there is no tracker {name!r}: choose one of {', '.join(TRACKERS)}{nearest}")
     settings = parameters_of(rest)
-    return TRACKERS[name](_imported(name), run_name, settings)
+    return NamedLogger(name, TRACKERS[name](_imported(name), run_name, settings), _hint(name, run_name, settings))
 
 
 def _imported(name: str) -> Any:
@@ -63,7 +104,19 @@ def _mlflow(module: Any, run_name: str, settings: Mapping[str, str]) -> loggers.
 
 def _tensorboard(module: Any, run_name: str, settings: Mapping[str, str]) -> loggers.Logger:  # noqa: ARG001
     _check_names("tensorboard", settings, ("folder",))
-    return loggers.TensorBoard(settings.get("folder", LOGS / run_name))
+    return loggers.TensorBoard(_tensorboard_folder(run_name, settings))
+
+
+def _tensorboard_folder(run_name: str, settings: Mapping[str, str]) -> Path:
+    return Path(settings.get("folder", LOGS / run_name))
+
+
+def _hint(name: str, run_name: str, settings: Mapping[str, str]) -> str:
+    """Return where the tracker's files are and how to look at them; empty if the tracker says so itself."""
+    if name != "tensorboard":
+        return ""
+    folder = _tensorboard_folder(run_name, settings)
+    return f"TensorBoard files: {folder}; look at them with: tensorboard --logdir {shlex.quote(str(folder))}"
 
 
 def _check_names(tracker: str, settings: Mapping[str, str], known: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ from nowait.dashboard.curve import Curve
 from nowait.dashboard.follow_metrics import MetricsFollower
 from nowait.dashboard.follow_trace import TraceFollower
 from nowait.dashboard.summary import RunSummary
+from nowait.dashboard.workers import Straggler, WorkerRow, rows_of_the_whole_run, straggler_of
 from nowait.recording.checkpoints import NAME
 from nowait.recording.folder import CHECKPOINTS
 from nowait.recording.run import CONFIG, METRICS, STATS, TRACE
@@ -59,6 +60,18 @@ class FollowedRun:
         self._read_small_files()
         self.written = max(modified(self.folder / TRACE), modified(self.folder / METRICS))
         self.present = self._present(wall)
+
+    @property
+    def is_over(self) -> bool:
+        """True if the run is not running now."""
+        return self.state is not FolderState.RUNNING
+
+    def workers(self) -> tuple[list[WorkerRow], Straggler | None]:
+        """Return the workers, the slowest first, and the straggler: as of now, or of the whole run if it is over."""
+        trace = self.summary.trace
+        rows = [] if trace is None else trace.workers(self.present)
+        rows = rows_of_the_whole_run(rows) if self.is_over else rows
+        return rows, straggler_of(rows, is_over=self.is_over)
 
     @property
     def has_more(self) -> bool:

@@ -24,7 +24,7 @@ from nowait.dashboard.timeline import (
     stretch_of_grid,
     stretch_of_jobs,
 )
-from nowait.dashboard.workers import WorkerRow, straggler_of
+from nowait.dashboard.workers import Straggler, WorkerRow
 from nowait.html.numbers import compact
 from nowait.recording.phases import PHASES
 from nowait.recording.unfinished import FolderState
@@ -58,13 +58,13 @@ def line_of(name: str, listed: Listed, wall: float) -> dict[str, Any]:
 
 def details_of(run: FollowedRun, cursor: Cursor) -> dict[str, Any]:
     """Return everything of a run that is new since the cursor; all of it if the epoch is another one."""
-    rows = [] if run.summary.trace is None else run.summary.trace.workers(run.present)
-    lanes = run.summary.lanes(rows)  # may change the epoch
+    rows, slow = run.workers()
+    lanes = run.summary.lanes(rows, slow)  # may change the epoch
     if cursor.epoch != run.epoch:
         cursor = Cursor(run.epoch)
     return {
         "epoch": run.epoch,
-        **_overview(run, rows),
+        **_overview(run, rows, slow),
         "points": points_of(run.summary.curve.points, cursor.points),
         "latest": points_of([run.summary.curve.latest] if run.summary.curve.latest else [], 0),
         "grid": None if run.summary.trace is None else grid_of(run.summary.trace.grid, lanes, cursor.version),
@@ -75,8 +75,8 @@ def details_of(run: FollowedRun, cursor: Cursor) -> dict[str, Any]:
     }
 
 
-def _overview(run: FollowedRun, rows: Sequence[WorkerRow]) -> dict[str, Any]:
-    summary, slow = run.summary, straggler_of(rows)
+def _overview(run: FollowedRun, rows: Sequence[WorkerRow], slow: Straggler | None) -> dict[str, Any]:
+    summary = run.summary
     latest = summary.curve.latest
     return {
         "state": run.state.value,
@@ -91,11 +91,16 @@ def _overview(run: FollowedRun, rows: Sequence[WorkerRow]) -> dict[str, Any]:
         "loss": None if latest is None else _number(latest.loss),
         "kept": "full" if summary.trace is None else summary.trace.kept,
         "live_workers": sum(row.state != "left" for row in rows),
-        "straggler": None if slow is None else {"worker": slow.worker, "times": _number(slow.times)},
+        "straggler": None if slow is None else _straggler(slow),
         "diverged": bool(run.stats.get("diverged", False)),
         "problems": run.problems,
         "read": round(run.share_read, 3) if run.has_more else 1,
     }
+
+
+def _straggler(slow: Straggler) -> dict[str, Any]:
+    numbers = {"times": slow.times, "pace": slow.pace, "others": slow.others}
+    return {"worker": slow.worker} | {name: _number(value) for name, value in numbers.items()}
 
 
 def state_words(state: FolderState, steps: int) -> str:
@@ -170,10 +175,8 @@ def _mean_delays(cells: Cells) -> Floats:
 
 def workers_of(rows: Sequence[WorkerRow]) -> dict[str, Any]:
     """Return the table of workers, the slowest first."""
-    paces = [row.pace for row in rows if row.state != "left"]
     return {
         "total": len(rows),
-        "median": _number(float(np.median(paces))) if paces else None,
         "phases": PHASES,
         "rows": [_worker(row) for row in rows[:MOST_WORKERS]],
     }
@@ -200,7 +203,7 @@ def _worker(row: WorkerRow) -> dict[str, Any]:
 
 def range_of(run: FollowedRun, start: float, end: float) -> dict[str, Any]:
     """Return the jobs between two times if they are few, and always cells."""
-    lanes = run.summary.lanes([] if run.summary.trace is None else run.summary.trace.workers(run.present))
+    lanes = run.summary.lanes(*run.workers())
     rows = run.trace.rows_between(start, end)
     base = {"from": start, "to": end, "lanes": lanes, "jobs": None}
     if rows is None:

@@ -12,8 +12,8 @@ from nowait.core.types import Integers
 from nowait.dashboard.curve import Curve, Point
 from nowait.dashboard.grid import Grid
 from nowait.dashboard.marks import Marks
-from nowait.dashboard.recent import Recent
-from nowait.dashboard.workers import MOST_LANES, WorkerRow, lanes_of, straggler_of, worker_rows
+from nowait.dashboard.recent import NO_PACE, Recent
+from nowait.dashboard.workers import MOST_LANES, Straggler, WorkerRow, lanes_of, worker_rows
 from nowait.recording.phases import PhaseTotals
 from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE
 from nowait.recording.worker_stats import Loading, Placement, stats_of_workers
@@ -28,6 +28,7 @@ class TraceSummary:
     def __init__(self, initial_workers: Sequence[int], kept: str = "full") -> None:
         self.kept = kept
         self.grid, self.marks, self.recent = Grid(), Marks(), Recent()
+        self._pace = NO_PACE
         self.phases = PhaseTotals(initial_workers, complete=kept == "full")
         self.arrivals = 0
         self.steps = 0
@@ -85,15 +86,19 @@ class TraceSummary:
         is_late = events["after"] < before if self.kept == "full" else np.zeros(len(events), bool)
         self.phases.add(NO_ROWS, events[is_late])
         self.phases.add(self._waiting, events[~is_late])
+        if len(self._waiting):
+            time = float(self._waiting["time"].max())
+            self._pace = self._pace.at(time, self.phases.busy, self.phases.arrivals.copy())
         self._waiting = NO_ROWS
 
     def workers(self, end: float) -> list[WorkerRow]:
-        """Return all workers up to a time, the slowest first."""
+        """Return all workers at a time, the slowest first."""
         phases = self.phases.copy()
         phases.add(self._waiting, NO_EVENTS)
         valid: Integers = self.recent.valid
         stats = stats_of_workers(phases, valid, self._placements.values(), end)
-        return worker_rows(stats, self.recent, phases.present, max(0.0, end - self._stepped))
+        pace = self._pace.at(self.arrived, phases.busy, phases.arrivals).seconds
+        return worker_rows(stats, self.recent, pace, phases.present, max(0.0, end - self._stepped))
 
 
 @final
@@ -131,13 +136,12 @@ class RunSummary:
         doublings = 0 if self.trace is None else self.trace.grid.doublings
         return self.curve.thinnings, doublings, self.lane_changes
 
-    def lanes(self, rows: Sequence[WorkerRow]) -> list[int]:
+    def lanes(self, rows: Sequence[WorkerRow], slow: Straggler | None) -> list[int]:
         """Return the workers to draw.
 
         They are chosen again only when workers join, columns widen, or the straggler is not among them.
         """
         doublings = self.generation[1] if len(rows) > MOST_LANES else 0
-        slow = straggler_of(rows)
         is_missing = slow is not None and slow.worker not in self._lanes
         if is_missing or self._lanes_for != (len(rows), doublings):
             self._lanes_for = (len(rows), doublings)

@@ -65,6 +65,11 @@ class Watcher:
     def __repr__(self) -> str:
         return f"Watcher({self.url!r})"
 
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f'<a href="{escape(self.url)}" target="_blank" rel="noopener">{escape(self.url)}</a>'
+
 
 def watch(
     folders: str | Path | Sequence[str | Path],

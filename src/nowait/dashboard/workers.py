@@ -1,4 +1,4 @@
-"""Who is slow now: one row for every worker, the slowest first."""
+"""Who is slow now, or was in a run that is over: one row for every worker, the slowest first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core.types import Integers
+from nowait.core.types import Floats, Integers
 from nowait.dashboard.recent import Recent
 from nowait.recording.diagnosis import SLOW
 from nowait.recording.worker_stats import WorkerStats
@@ -23,6 +23,9 @@ SLOWEST_LANES = 16
 WAITS = 0.05
 """A worker that waited for this share of its time is waiting if its latest gradient is held for a step."""
 
+HANGS_TIMES, HANGS_SECONDS = 3.0, 1.0
+"""A worker seems to hang if its job takes this many times as long as usual, and at least these seconds."""
+
 
 @final
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class WorkerRow:
     state: str
     """"computing", "waiting" for a step, "starting" (it has delivered nothing yet) or "left"."""
     recent: float
-    """Seconds per gradient of its latest jobs; NaN without an arrival."""
+    """Seconds per gradient of its latest jobs, or of all jobs if the run is over; NaN without an arrival."""
     delay: int
     """The delay of its latest gradient; 0 without one."""
     job_seconds: float = 0.0
@@ -41,32 +44,54 @@ class WorkerRow:
 
     @property
     def pace(self) -> float:
-        """Seconds per gradient now: of its latest jobs, or of the job that it computes if that takes longer already."""
-        return max(self.recent if math.isfinite(self.recent) else 0.0, self.job_seconds)
+        """Seconds per gradient of its latest jobs, or of the job that it computes if the worker seems to hang."""
+        if not math.isfinite(self.recent):
+            return self.job_seconds
+        return self.job_seconds if self.job_seconds > max(HANGS_TIMES * self.recent, HANGS_SECONDS) else self.recent
 
 
 class Straggler(NamedTuple):
     """The slowest worker, if it is slower than the others."""
 
     worker: int
-    times: float
-    """How many times as long as the median worker it takes for a gradient."""
+    pace: float
+    """Its seconds per gradient."""
+    others: float
+    """The median of the seconds per gradient of the others."""
+
+    @property
+    def times(self) -> float:
+        """How many times as long as the others it takes for a gradient."""
+        return self.pace / self.others if self.others > 0 else math.inf
 
 
 def worker_rows(
-    stats: Sequence[WorkerStats], recent: Recent, present: NDArray[np.bool_], since_step: float
+    stats: Sequence[WorkerStats], recent: Recent, pace: Floats, present: NDArray[np.bool_], since_step: float
 ) -> list[WorkerRow]:
-    """Return all workers, the slowest first and those that have left last. The latest step was ``since_step`` ago."""
+    """Return all workers now, the slowest first and those that have left last.
+
+    ``pace``: seconds per gradient of the latest jobs of each. The latest step was ``since_step`` ago.
+    """
     held = recent.is_held
     rows = []
     for one in stats:
-        known = one.worker < len(recent.seconds)
+        known = one.worker < len(recent.delay)
         is_held = known and bool(held[one.worker])
         state = _state(one, bool(present[one.worker]), is_held)
-        seconds = float(recent.seconds[one.worker]) if known else math.nan
+        seconds = float(pace[one.worker]) if one.worker < len(pace) else math.nan
         delay = int(recent.delay[one.worker]) if known else 0
         rows.append(WorkerRow(one, state, seconds, delay, _job_seconds(one, state, since_step)))
     return sorted(rows, key=lambda row: (row.state == "left", -row.pace, row.stats.worker))
+
+
+def rows_of_the_whole_run(rows: Sequence[WorkerRow]) -> list[WorkerRow]:
+    """Return workers of a run that is over, the slowest first: seconds per gradient are those of the whole run."""
+    whole = []
+    for row in rows:
+        mean = row.stats.seconds_per_gradient if row.stats.gradients else math.nan
+        silent = 0.0 if row.stats.gradients else row.stats.phases.unfinished
+        whole.append(WorkerRow(row.stats, row.state, mean, row.delay, silent))
+    return sorted(whole, key=lambda row: (-row.pace, row.stats.worker))
 
 
 def _state(stats: WorkerStats, is_present: bool, is_held: bool) -> str:
@@ -84,15 +109,20 @@ def _job_seconds(stats: WorkerStats, state: str, since_step: float) -> float:
     return min(stats.in_flight, since_step) if stats.share_of("waiting") > WAITS else stats.in_flight
 
 
-def straggler_of(rows: Sequence[WorkerRow]) -> Straggler | None:
-    """Return the slowest worker of the run if it is much slower than the median of the others."""
-    live = [row for row in rows if row.state != "left"]
-    if len(live) < 2:
+def straggler_of(rows: Sequence[WorkerRow], *, is_over: bool = False) -> Straggler | None:
+    """Return the slowest worker if it is much slower than the median of the others.
+
+    Workers that have left count if the run ``is_over``, as in ``run.stats.diagnosis``.
+    """
+    compared = [row for row in rows if row.state != "left"]
+    if is_over:
+        compared = [row for row in rows if row.stats.gradients or row is rows[0]]
+    if len(compared) < 2:
         return None
-    usual = median(row.pace for row in live[1:])
-    if live[0].pace < SLOW * usual or live[0].pace == 0:
+    found, others = compared[0], median(row.pace for row in compared[1:])
+    if found.pace < SLOW * others or found.pace == 0:
         return None
-    return Straggler(live[0].stats.worker, live[0].pace / usual if usual > 0 else math.inf)
+    return Straggler(found.stats.worker, found.pace, others)
 
 
 def lanes_of(rows: Sequence[WorkerRow], most: int = MOST_LANES, slowest: int = SLOWEST_LANES) -> list[int]:

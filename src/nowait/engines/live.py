@@ -23,6 +23,8 @@ MOST_WORKERS = 12
 COLUMNS = ("worker", "node", "share", "gradients", "s/gradient", "mostly", "now")
 LONGEST_NODE = 14
 """Characters of a node's name that are shown."""
+HANGS_TIMES, HANGS_SECONDS = 3.0, 1.0
+"""A worker hangs if its ticket takes this many times as long as usual, and at least these seconds."""
 RECENT = 2_000
 """Delays are those of this many recent arrivals."""
 
@@ -35,7 +37,7 @@ class WorkerView:
     worker: int
     gradients: int
     seconds: float
-    """Mean seconds per gradient; negative if none has arrived."""
+    """Mean seconds from order to arrival of a gradient, as in ``stats.by_worker``; negative if none has arrived."""
     state: str
     """What it does, unless it computes as usual."""
     stats: WorkerStats | None = None
@@ -52,8 +54,15 @@ class WorkerView:
 
     @property
     def slowness(self) -> float:
-        """Seconds per gradient: the mean, or how long it has computed so far if that is longer."""
-        return max(self.seconds, self.computing or 0.0)
+        """The seconds per gradient that are shown: the mean, or how long it has computed so far if it hangs."""
+        return self.computing if self.hangs and self.computing is not None else self.seconds
+
+    @property
+    def hangs(self) -> bool:
+        """True if its present ticket takes far longer than usual, or if it has delivered none."""
+        if self.computing is None or self.seconds < 0:
+            return self.computing is not None
+        return self.computing > max(HANGS_TIMES * self.seconds, HANGS_SECONDS)
 
 
 @final
@@ -204,9 +213,7 @@ def _cells(view: WorkerView, workers: list[WorkerView]) -> dict[str, str]:
 
 
 def _seconds(view: WorkerView) -> str:
-    if view.seconds >= 0:
-        return f"{view.seconds:.3g}"
-    return "" if view.computing is None else f"> {view.computing:.3g}"
+    return "" if view.slowness < 0 else f"{'> ' * view.hangs}{view.slowness:.3g}"
 
 
 def _activity(view: WorkerView, some_wait: bool) -> str:

@@ -1,7 +1,8 @@
 """Figures of runs and studies, with matplotlib, for notebooks and papers.
 
 Every function returns a ``Figure``: a notebook shows it, ``savefig`` writes it. ``width`` is the width of the figure in
-inches; text is 8 to 9 points whatever the width. ``ax`` draws into axes of your own, one for every panel.
+inches; text is 8 to 9 points whatever the width. ``ax`` draws into axes of your own, one for every panel, and returns
+them: a notebook shows their figure once, by itself.
 """
 
 from nowait.plots.bench_figures import phases, profiles

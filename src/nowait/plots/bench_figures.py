@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from nowait.core.types import Floats
-from nowait.plots.sheet import Into, new_sheet
+from nowait.plots.sheet import Drawn, Into, new_sheet
 from nowait.plots.style import COLOURS, styles
 
 SHOWN = 8
@@ -25,7 +24,7 @@ CLEAR_LEAD = 1.05
 NOBODY = "0.92"
 
 
-def profiles(bench: Any, *, width: float | None = None, ax: Into = None) -> Figure:
+def profiles(bench: Any, *, width: float | None = None, ax: Into = None) -> Drawn:
     """Plot performance profiles, from the result of ``nw.bench``: in which share of columns is a method within a ratio.
 
     The best methods by score are named, and asynchronous and minibatch SGD; the others are grey.
@@ -46,10 +45,10 @@ def profiles(bench: Any, *, width: float | None = None, ax: Into = None) -> Figu
         axes.set_xticks([1, 2, 4, 10], ["1", "2", "4", "10"])
         axes.grid(alpha=0.3)
         sheet.legend()
-    return sheet.figure
+    return sheet.drawn
 
 
-def phases(bench: Any, *, width: float | None = None, ax: Into = None) -> Figure:
+def phases(bench: Any, *, width: float | None = None, ax: Into = None) -> Drawn:
     """Plot the phase diagram, from the result of ``nw.bench``: who is first, by spread of speeds and noise.
 
     A panel for each number of workers. The spread is the longest time per gradient over the harmonic mean (HM) of the
@@ -74,7 +73,7 @@ def phases(bench: Any, *, width: float | None = None, ax: Into = None) -> Figure
         for axes in sheet.axes:
             axes.set_ylim(min(lowest), max(highest))
         sheet.legend([Patch(color=COLOURS[place], label=method) for place, method in enumerate(methods)])
-    return sheet.figure
+    return sheet.drawn
 
 
 def _draw_grid(axes: Axes, entries: Sequence[Any], methods: list[str]) -> None:

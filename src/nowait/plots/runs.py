@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from nowait.core.types import Floats
-from nowait.plots.sheet import Into, new_sheet
+from nowait.plots.sheet import Drawn, Into, new_sheet
 from nowait.plots.style import LABELS, styles
 from nowait.recording import Run
 
@@ -20,25 +19,25 @@ POINTS_OF_BANDS = 200
 
 def errors(
     runs: Runs, axis: str = "time", minimum: float = 0.0, *, width: float | None = None, ax: Into = None
-) -> Figure:
+) -> Drawn:
     """Plot loss minus ``minimum`` against "time", "gradients" or "step", on a logarithmic scale."""
     checked = checked_runs(runs)
     with new_sheet(1, width, ax) as sheet:
         _draw_errors(sheet.axes[0], checked, axis, minimum)
         sheet.legend()
-    return sheet.figure
+    return sheet.drawn
 
 
-def delays(runs: Runs, *, width: float | None = None, ax: Into = None) -> Figure:
+def delays(runs: Runs, *, width: float | None = None, ax: Into = None) -> Drawn:
     """Plot a histogram of the gradients' delays on logarithmic scales, with M and τ_max marked."""
     checked = checked_runs(runs)
     with new_sheet(1, width, ax) as sheet:
         _draw_delays(sheet.axes[0], checked, named=True)
         sheet.legend()
-    return sheet.figure
+    return sheet.drawn
 
 
-def race(runs: Runs, minimum: float = 0.0, *, width: float | None = None, ax: Into = None) -> Figure:
+def race(runs: Runs, minimum: float = 0.0, *, width: float | None = None, ax: Into = None) -> Drawn:
     """Plot error against time, error against gradients, and delays: three panels."""
     checked = checked_runs(runs)
     with new_sheet(3, width, ax) as sheet:
@@ -46,7 +45,7 @@ def race(runs: Runs, minimum: float = 0.0, *, width: float | None = None, ax: In
         _draw_errors(sheet.axes[1], checked, "gradients", minimum)
         _draw_delays(sheet.axes[2], checked, named=False)
         sheet.legend()
-    return sheet.figure
+    return sheet.drawn
 
 
 def checked_runs(runs: Runs) -> dict[str, list[Run]]:

@@ -19,6 +19,8 @@ from nowait.plots.style import FONTS_IN_FILES, TEXT_SIZES
 
 Into = Axes | Sequence[Axes] | None
 """The axes to draw into; None makes a new figure."""
+Drawn = Figure | Any
+"""A new figure, or the axes that were given: a notebook shows their figure by itself, and would show it twice."""
 USUAL_WIDTHS = {1: 5.2, 2: 8.4}
 WIDEST = 10.8
 """The width of a new figure with three panels or more, in inches."""
@@ -59,6 +61,13 @@ class Sheet:
         self._columns = columns
         self._is_new = is_new
         """False if the axes are the user's: their sizes and texts are not changed."""
+
+    @property
+    def drawn(self) -> Drawn:
+        """The new figure; if the axes are the user's, these: one, or a list."""
+        if self._is_new:
+            return self.figure
+        return self.axes[0] if len(self.axes) == 1 else self.axes
 
     def legend(self, handles: Sequence[Any] | None = None) -> None:
         """Draw one legend for all panels: above them in a new figure, in the first panel if the axes are the user's.

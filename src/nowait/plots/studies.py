@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from nowait.plots.runs import band
-from nowait.plots.sheet import Into, new_sheet
+from nowait.plots.sheet import Drawn, Into, new_sheet
 from nowait.plots.style import COLOURS, LABELS, styles
 from nowait.recording import Sweep
 
 
-def sweep(result: Sweep, *, width: float | None = None, ax: Into = None) -> Figure:
+def sweep(result: Sweep, *, width: float | None = None, ax: Into = None) -> Drawn:
     """Plot final loss against stepsize (median and range over seeds), and the loss curves of the best stepsize.
 
     Two panels. Stepsizes of which a run diverged are dotted lines.
@@ -26,7 +25,7 @@ def sweep(result: Sweep, *, width: float | None = None, ax: Into = None) -> Figu
         _draw_final_losses(sheet.axes[0], result)
         _draw_curves(sheet.axes[1], result)
         sheet.legend()
-    return sheet.figure
+    return sheet.drawn
 
 
 def _draw_final_losses(axes: Axes, result: Sweep) -> None:
@@ -59,7 +58,7 @@ def _draw_curves(axes: Axes, result: Sweep) -> None:
     axes.grid(alpha=0.3)
 
 
-def longest_delay(study: Any, *, width: float | None = None, ax: Into = None) -> Figure:
+def longest_delay(study: Any, *, width: float | None = None, ax: Into = None) -> Drawn:
     """Plot errors and guarantees against the longest delay, from the result of ``nowait.studies.longest_delay()``.
 
     Two panels.
@@ -77,10 +76,10 @@ def longest_delay(study: Any, *, width: float | None = None, ax: Into = None) ->
             axes.set(xscale="log", yscale="log")
             axes.grid(alpha=0.3)
         sheet.legend()
-    return sheet.figure
+    return sheet.drawn
 
 
-def tolerance(study: Any, *, width: float | None = None, ax: Into = None) -> Figure:
+def tolerance(study: Any, *, width: float | None = None, ax: Into = None) -> Drawn:
     """Plot final loss against mean delay, from the result of ``nw.tolerance``: a panel for every delay pattern.
 
     A line is the median over the seeds for one update, with the range as a band. Dashed lines have stepsizes that were
@@ -98,7 +97,7 @@ def tolerance(study: Any, *, width: float | None = None, ax: Into = None) -> Fig
                     _draw_losses(axes, made, label, COLOURS[number % len(COLOURS)], "--" if retuned else "-")
             _label_tolerance(axes, study, pattern)
         sheet.legend()
-    return sheet.figure
+    return sheet.drawn
 
 
 def _label_tolerance(axes: Axes, study: Any, pattern: str) -> None:
@@ -127,7 +126,7 @@ def _draw_losses(axes: Axes, rows: Sequence[Any], label: str, colour: str, line:
     axes.fill_between(delays, lowest, highest, color=colour, alpha=0.15, linewidth=0)
 
 
-def reproduction(found: Any, *, width: float | None = None, ax: Into = None) -> Figure:
+def reproduction(found: Any, *, width: float | None = None, ax: Into = None) -> Drawn:
     """Plot the errors of every method, from the result of ``nw.reproduce``: two panels in a row.
 
     A line is the median over the seeds, with the range as a band. A method that diverged is named in its panel. The
@@ -144,7 +143,7 @@ def reproduction(found: Any, *, width: float | None = None, ax: Into = None) -> 
             axes.grid(alpha=0.3)
             _name_diverged(axes, [curve.entry for curve in curves if curve.diverged])
         sheet.legend()
-    return sheet.figure
+    return sheet.drawn
 
 
 def _draw_reproduced(axes: Axes, curve: Any, style: dict[str, Any]) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from nowait.plots.sheet import Into, new_sheet
+from nowait.plots.sheet import Drawn, Into, new_sheet
 from nowait.plots.style import COLOURS
 
 MOST_WORKERS = 40
@@ -17,7 +16,7 @@ LONGEST_LINE = 24
 """Longer names of alternatives are wrapped."""
 
 
-def whatif(found: Any, *, width: float | None = None, ax: Into = None) -> Figure:
+def whatif(found: Any, *, width: float | None = None, ax: Into = None) -> Drawn:
     """Plot the times of the workers, and how long the same gradients take with each alternative, with ranges.
 
     Two panels. A dot is the median time of a worker, its line the range from the 5 % to the 95 % quantile. Beyond 40
@@ -29,7 +28,7 @@ def whatif(found: Any, *, width: float | None = None, ax: Into = None) -> Figure
         _draw_workers(sheet.axes[0], found)
         _draw_alternatives(sheet.axes[1], found)
         sheet.title(f"{found.source}: {found.verdict}")
-    return sheet.figure
+    return sheet.drawn
 
 
 def _draw_workers(axes: Axes, found: Any) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from nowait.core import checks
 from nowait.core.types import Floats, Integers
 from nowait.plots.runs import Runs, checked_runs
-from nowait.plots.sheet import Into, new_sheet
+from nowait.plots.sheet import Drawn, Into, new_sheet
 from nowait.plots.style import COLOURS, LABELS, styles
 from nowait.recording import Run, Trace
 
@@ -30,7 +29,7 @@ OUTCOME_COLOURS = {
 NOTHING_YET = "no gradient yet"
 
 
-def work_share(runs: Runs, *, width: float | None = None, ax: Into = None) -> Figure:
+def work_share(runs: Runs, *, width: float | None = None, ax: Into = None) -> Drawn:
     """Plot the share of the gradients that each worker computed, and the equal share 1/M.
 
     A bar for every worker; with many workers, points that are sorted from the largest share to the smallest.
@@ -47,7 +46,7 @@ def work_share(runs: Runs, *, width: float | None = None, ax: Into = None) -> Fi
         axes.set(ylabel="share of the gradients", ylim=(0, None))
         axes.grid(alpha=0.3, axis="y")
         sheet.legend()
-    return sheet.figure
+    return sheet.drawn
 
 
 def _draw_bars(axes: Axes, shares: dict[str, Floats], workers: int) -> None:
@@ -68,7 +67,7 @@ def _draw_sorted_points(axes: Axes, shares: dict[str, Floats]) -> None:
     axes.set(xlabel="workers, sorted by share")
 
 
-def timeline(run: Run, jobs: int = 300, *, width: float | None = None, ax: Into = None) -> Figure:
+def timeline(run: Run, jobs: int = 300, *, width: float | None = None, ax: Into = None) -> Drawn:
     """Plot when each worker computed: a bar for every gradient, coloured by its outcome, the slowest worker on top.
 
     It ends when the first ``jobs`` gradients have arrived; bars of gradients that arrive later are cut there. Of many
@@ -83,7 +82,7 @@ def timeline(run: Run, jobs: int = 300, *, width: float | None = None, ax: Into 
         sheet.height(max(2.2, 0.9 + INCHES_PER_LANE * len(lanes)))
         _draw_timeline(sheet.axes[0], run.trace, lanes, end)
         sheet.legend()
-    return sheet.figure
+    return sheet.drawn
 
 
 def _lanes(trace: Trace, end: float) -> list[int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class History:
     """One entry per evaluation.
 
@@ -38,6 +38,10 @@ class History:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def __repr__(self) -> str:
+        last = f", last loss {self.loss[-1]:.6g} at step {self.step[-1]}" if len(self) else ""
+        return f"History({len(self)} evaluations, {len(self.metrics)} other metrics{last})"
 
     def rows(self) -> list[dict[str, float]]:
         """Return the entries as dictionaries, for a table or a file. Metrics that are NaN are left out."""

@@ -117,6 +117,14 @@ class PhaseTotals:
         return {worker: self._phases(totals[:, worker].tolist(), worker) for worker in known.tolist()}
 
     @property
+    def busy(self) -> Floats:
+        """The seconds of each worker, by number, from order to arrival: receiving, loading, computing and sending."""
+        seconds: Floats = self._totals[[TOTALS.index(name) for name in ("receiving", "computing", "sending")]].sum(
+            axis=0
+        )
+        return seconds
+
+    @property
     def present(self) -> NDArray[np.bool_]:
         """Whether each worker, by number, is one of the run now."""
         present: NDArray[np.bool_] = self._since != AWAY

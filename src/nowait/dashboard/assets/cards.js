@@ -14,8 +14,9 @@ function duration(seconds) {
 /* Columns of the grid that have ended: what happened in them is known. */
 const endedColumns = ({ grid, present }) => (grid ? Math.min(grid.columns, Math.floor(present / grid.width)) : 0);
 
-/* Over the latest columns that have ended, about a twentieth of the run. */
+/* Over the latest columns that have ended, about a twentieth of the run; of the whole run if it is over. */
 function stepsPerSecond(run) {
+  if (run.state !== "running") return run.time > 0 ? run.steps / run.time : null;
   const last = endedColumns(run);
   if (last < 1) return null;
   const first = Math.max(0, last - Math.max(2, Math.round(last / 20)));
@@ -69,7 +70,8 @@ function slowWords(run) {
   if (run.read < 1) return `reading the trace, ${Math.floor(100 * run.read)} %`;
   const updated = `${run.state === "running" ? "updated" : "ended"} ${duration(run.age)} ago`;
   if (!run.straggler) return run.live_workers > 1 ? `no straggler · ${updated}` : updated;
-  return `worker ${run.straggler.worker} is ${timesWords(run.straggler.times)} · ${updated}`;
+  const is = run.state === "running" ? "is" : "was";
+  return `worker ${run.straggler.worker} ${is} ${timesWords(run.straggler.times)} · ${updated}`;
 }
 
 /* Which part of the budget is used: of steps, gradients and seconds, the one that ends the run first. */

@@ -3,7 +3,10 @@
 
 const AXES = { time: "time (s)", step: "steps", gradients: "gradients" };
 const MARK_KINDS = { joined: "join", lost: "death", resumed: "resume" };
-const MARK_WORDS = { join: "worker joined", death: "worker lost", resume: "resumed", checkpoint: "checkpoint" };
+const MARK_WORDS = { join: "worker joined", death: "worker lost", resume: "resumed", checkpoint: "checkpoint on disk" };
+/* The speed is drawn over columns with about as many arrivals, if that leaves the fewest columns, and as many seconds, if
+   that leaves the usual number. */
+const [LEAST_ARRIVALS, FEWEST_COLUMNS, LEAST_SECONDS, USUAL_COLUMNS] = [20, 4, 1, 40];
 const SPEEDS = {
   steps: ["steps per second", ({ steps, width }, column) => (steps[column] - (steps[column - 1] ?? 0)) / width],
   arrivals: ["gradients per second", (grid, column) => grid.arrivals[column] / grid.width],
@@ -117,8 +120,27 @@ function speedChart(box) {
 }
 
 function speedSeries(run, value) {
-  const columns = endedColumns(run);
-  const numbers = Array.from({ length: columns }, (_, column) => column);
-  const x = numbers.map((column) => (column + 0.5) * run.grid.width);
-  return { ...seriesBase(run), x, y: numbers.map((column) => SPEEDS[value][1](run.grid, column)) };
+  const grid = endedColumns(run) ? widened(run.grid, endedColumns(run)) : { steps: [] };
+  const numbers = grid.steps.map((_, column) => column);
+  const x = numbers.map((column) => (column + 0.5) * grid.width);
+  return { ...seriesBase(run), x, y: numbers.map((column) => SPEEDS[value][1](grid, column)) };
+}
+
+/* The columns merged until they have enough arrivals on average and are long enough, since shorter ones show noise. */
+function widened(grid, columns) {
+  const arrivals = grid.arrivals.slice(0, columns).reduce((sum, each) => sum + each, 0);
+  const byArrivals = Math.min(LEAST_ARRIVALS * columns / Math.max(1, arrivals), columns / FEWEST_COLUMNS);
+  const bySeconds = Math.min(LEAST_SECONDS / grid.width, columns / USUAL_COLUMNS);
+  const merged = Math.max(1, Math.floor(Math.max(byArrivals, bySeconds)));
+  const starts = Array.from({ length: Math.floor(columns / merged) }, (_, place) => place * merged);
+  const parts = (name) => starts.map((start) => grid[name].slice(start, start + merged));
+  const total = (numbers) => numbers.reduce((sum, each) => sum + each, 0);
+  const counts = parts("arrivals").map(total);
+  const weighted = grid.delay.map((delay, column) => (delay ?? 0) * grid.arrivals[column]);
+  const delays = starts.map((start) => total(weighted.slice(start, start + merged)));
+  return {
+    width: grid.width * merged, arrivals: counts, steps: parts("steps").map((steps) => steps.at(-1)),
+    delay: delays.map((sum, place) => (counts[place] ? sum / counts[place] : null)),
+    longest: parts("longest").map((longest) => Math.max(...longest)),
+  };
 }

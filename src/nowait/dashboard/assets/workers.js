@@ -1,4 +1,4 @@
-// The table of workers: who is slow now, slowest first.
+// The table of workers: who is slow, slowest first.
 // Exposes: workersTable.
 
 const FIRST_ROWS = 10;
@@ -34,13 +34,15 @@ function workersTable(box, verdict) {
 
 function verdictOf(run) {
   if (!run.workers.total) return [`${run.name} has no workers yet.`];
-  if (!run.straggler) return [`${run.name}: no worker is much slower than the others.`];
-  const { worker, times } = run.straggler;
+  const none = `no worker ${run.state === "running" ? "is" : "was"} much slower than the others`;
+  if (!run.straggler) return [`${run.name}: ${none}.`];
+  const { worker, times, pace, others } = run.straggler;
   const row = run.workers.rows.find((each) => each.worker === worker);
   const where = row && several(run) ? ` on ${row.node}` : "";
-  const usual = row?.state === "starting" ? "and none has arrived" : `usually ${duration(run.workers.median)}`;
-  const words = row ? `: ${duration(row.pace)} per gradient, ${usual}` : "";
-  return [html("strong", {}, `Worker ${worker}${where} is ${timesWords(times)} than the others`), words, "."];
+  const [is, take] = run.state === "running" ? ["is", "take"] : ["was", "took"];
+  const both = `${duration(pace)} per gradient, the others ${take} ${duration(others)}`;
+  const words = row?.state === "starting" ? `it has delivered nothing in ${duration(pace)}` : both;
+  return [html("strong", {}, `Worker ${worker}${where} ${is} ${timesWords(times)} than the others`), `: ${words}.`];
 }
 
 function workerRow(run, row) {

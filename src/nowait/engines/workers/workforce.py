@@ -130,13 +130,17 @@ class Workforce:
         def delivered(worker: int) -> int:
             return known[worker].gradients if worker in known else max(0, jobs_of(worker) - 1)
 
+        def seconds(worker: int, computing: float) -> float:
+            stats = known.get(worker)
+            return computing if stats is None or not stats.gradients else stats.seconds_per_gradient
+
         absent = dict.fromkeys(self.agenda.to_replace, "lost, to be replaced")
         absent |= dict.fromkeys(self.vacant, "waits for room")
         views = [
             WorkerView(
                 worker,
                 delivered(worker),
-                state.durations.mean,
+                seconds(worker, state.durations.mean),
                 state.describe(now),
                 known.get(worker),
                 computing=state.computing(now),
