@@ -33,7 +33,7 @@ class KnownError(Exception):
 def planned(seeds, monkeypatch, **options):
     used = []
 
-    def tuner(*arguments):
+    def tuner(*arguments, **options):
         used.extend(arguments[4])
         raise KnownError
 

@@ -328,9 +328,10 @@ def test_processes_end_when_the_caller_stops(tmp_path):
     def stop():
         raise StoppedError
 
+    before = set(multiprocessing.active_children())  # other tests may have some
     with pytest.raises(StoppedError):
         list(computed([Job("small", tmp_path, PhasePoint(4, 0.001, ratio=2.0), 1.0)], processes=1, check=stop))
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= before
 
 
 # Methods of the user's own
