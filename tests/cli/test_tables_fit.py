@@ -19,6 +19,7 @@ from nowait.studies.findings import RaceRow
 from nowait.studies.reproduce import PAPERS
 from nowait.studies.reproduce.text import _table as panel_table
 from nowait.studies.reproduce.text import list_of
+from nowait.theory import SpeedupRange
 
 WIDTH = 80
 LONG = "ringmaster:max_delay=1000,cancel_stale=true,stepsize=constant"
@@ -43,7 +44,9 @@ def row(name, **others):
     values = dict.fromkeys(("gradients", "steps", "seconds", "loss", "error", "steps_per_second"), 123_456_789.0)
     values |= {"delay_median": 4_321.0, "delay_mean": 1_234.5, "delay_max": 987_654.0, "dropped": 1e6}
     values |= {"diverged": False, "worse_than_start": False, "seconds_to_first": np.inf}
-    return RaceRow(name, **values | {"predicted": 12.3, "measured": None} | others)
+    return RaceRow(
+        name, **values | {"predicted": 12.3, "expected": SpeedupRange(1234.5, 98765.4, 0.1), "measured": None} | others
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 9])

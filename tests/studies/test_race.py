@@ -17,6 +17,7 @@ from nowait.studies.race_folder import save_race
 from nowait.studies.race_setup import RaceSetup, unused_seed
 from nowait.studies.sources import Source
 from nowait.studies.tuner import Tuner, best_of
+from nowait.theory import SpeedupRange, relative_noise, speedup
 
 PROBLEM = nw.problems.LeastSquares.random(samples=300, dimension=10, noise=0.01, batch_size=4, seed=0)
 UNEQUAL = nw.speeds.Fixed([1.0, 1.0, 2.0, 15.0])
@@ -59,19 +60,19 @@ def row(**changes):
 
 def best(measured, gradients=2_000.0):
     method = {"method": "Asynchronous SGD", "gradients": gradients, "predicted": 10.0, "measured": measured}
-    return row(**method, seconds_to_first=10.0 / measured)
+    return row(**method, expected=SpeedupRange(7.0, 15.0, noise=0.0), seconds_to_first=10.0 / measured)
 
 
 def test_a_speedup_as_predicted_needs_no_explanation():
     for measured in (7.0, 10.0, 15.0):
         assert why_not_as_predicted(row(), best(measured)) == []
-    assert why_not_as_predicted(row(), row(predicted=None, measured=2.0)) == []
+    assert why_not_as_predicted(row(), row(predicted=None, expected=None, measured=2.0)) == []
     assert why_not_as_predicted(row(), row(predicted=2.0, measured=None)) == []
 
 
 def test_a_baseline_with_few_steps_explains_another_speedup():
     (sentence,) = why_not_as_predicted(row(steps=3.0), best(4.0))
-    assert sentence.startswith("The measured speedup is 0.4 times the predicted one: Minibatch SGD made only 3 steps")
+    assert sentence.startswith("The measured speedup is below the predicted range: Minibatch SGD made only 3 steps")
 
 
 def test_so_do_workers_that_were_slower_in_the_race():
@@ -116,11 +117,49 @@ def test_every_stage_is_told_with_grid_and_winner(a_race):
 
 def test_the_findings_name_steps_speedup_and_gradients(a_race):
     found, _ = a_race
-    first, second, why, third = found.findings[:4]
+    first, second, regime, why, third = found.findings[:5]
     assert "of virtual time Minibatch SGD made" in first
     assert "times as fast (the workers' speeds predict" in second
-    assert why.startswith("The measured speedup is 0.68 times the predicted one: for the same loss Asynchronous SGD")
+    assert why.startswith("The measured speedup is below the predicted range: for the same loss Asynchronous SGD")
+    assert regime.endswith(f"s_max/s_min = {found.speedup.ceiling:.3g} the most.")
     assert "After the same" in third
+
+
+def test_the_noise_is_that_at_the_end_of_the_first_method(a_race):
+    found, _ = a_race
+    end, (_, lowest) = found.runs[MINIBATCH][0].params, PROBLEM.minimum()
+    rows = [PROBLEM.gradient(end, sample) for sample in samples(2_000)]
+    sigma = float(np.sqrt(((rows - np.mean(rows, axis=0)) ** 2).sum(axis=1).mean()))
+    constants = nw.theory.Constants(L=PROBLEM.constants().L, sigma=sigma)
+    assert found.noise == pytest.approx(relative_noise(constants, PROBLEM.loss(end) - lowest, workers=4), rel=0.3)
+
+
+def samples(count):
+    sampler = nw.core.randomness.sampler(7)
+    return [sampler.sample(0, job) for job in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [
+        (0.1, "is 0.1. With little noise s_max/HM = 7.75 is roughly the least speedup, and s_max/s_min = 10 the most."),
+        (0.5, "With some noise the speedup is between half of s_max/HM = 7.75 and s_max/s_min = 10."),
+        (2.0, "With much noise the speedup is 0.5 to 1.5 times s_max/HM = 7.75."),
+    ],
+)
+def test_the_regime_is_told(noise, words):
+    gain = speedup([1.0, 1.0, 1.0, 10.0])
+    runs = {"minibatch": [a_run(nw.MinibatchSGD(nw.Constant(0.1)))]}
+    runs |= {"asynchronous": [a_run(nw.AsynchronousSGD(nw.Constant(0.1)))]}
+    rows = rows_of(runs, 0.0, gain, noise)
+    assert words in " ".join(findings(rows, runs, gain, "simulate"))
+
+
+def test_a_race_whose_minimum_is_unknown_has_no_regime(a_race):
+    found, _ = a_race
+    without = dataclasses.replace(found, config={**found.config, "noise": None})
+    assert without.rows[1].expected.regime == "unknown noise"
+    assert "σ²/(M·L·ε)" not in " ".join(without.findings)
 
 
 def test_everything_is_saved(a_race, tmp_path):

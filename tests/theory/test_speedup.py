@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nowait as nw
-from nowait.theory import Constants, Rate, malenia_time, rennala_time, speedup, table_1, table_2
+from nowait.theory import Constants, Rate, malenia_time, relative_noise, rennala_time, speedup, table_1, table_2
 
 SECONDS = st.lists(st.floats(0.01, 1e3), min_size=1, max_size=12)
 CONSTANTS = Constants(L=1.0, mu=0.1, sigma=0.5, B=2.0, Delta=1.0, G=1.0, zeta=0.0)
@@ -25,6 +25,61 @@ def test_the_numbers_of_table_2():
     assert gain.async_steps(80) == 80 + 40 + 20 + 2
     assert gain.minibatch_steps(80) == 2
     assert (gain.async_steps(79.99), gain.minibatch_steps(79.99)) == (79 + 39 + 19 + 1, 1)
+
+
+def test_the_range_of_speedups_by_noise():
+    gain = speedup([1, 1, 1, 10])
+    assert gain.ceiling == 10
+    little, some, much, unknown = (gain.expected(noise) for noise in (0.3, 0.5, 1.0, None))
+    assert [one.regime for one in (little, some, much, unknown)] == [
+        "little noise",
+        "some noise",
+        "much noise",
+        "unknown noise",
+    ]
+    assert (little.low, little.high) == pytest.approx((0.7 * 7.75, 10))
+    assert (some.low, some.high) == (unknown.low, unknown.high) == pytest.approx((7.75 / 2, 10))
+    assert (much.low, much.high) == pytest.approx((7.75 / 2, 10)), "never above the ceiling"
+    assert gain.speedup in little
+    assert 11 not in little
+    wide = speedup([1, 8, 8, 8])
+    assert wide.expected(2.0).high == pytest.approx(1.5 * wide.speedup)
+    with pytest.raises(ValueError, match="noise"):
+        gain.expected(-1.0)
+
+
+@pytest.mark.parametrize("noise", [0.0, 10.0])
+def test_measured_gains_are_in_the_range(noise):
+    """Time of minibatch SGD to a target over that of asynchronous SGD, both with the best of several stepsizes."""
+    seconds, target = [1.0, 1.5, 3.0, 4.0, 8.0, 20.0], 1e-4
+    problem = nw.problems.NoisyQuadratic(dimension=20, L=1.0, mu=0.05, sigma=math.sqrt(noise * 6 * target))
+    rate = speedup(seconds).rate
+
+    def fastest(make, sizes, gradients, every):
+        swept = nw.sweep(
+            problem,
+            make,
+            nw.speeds.Fixed(seconds),
+            stepsizes=sizes,
+            seeds=3,
+            seconds=gradients / rate,
+            evaluate_every=every,
+            progress=False,
+        )
+        below = np.where(np.nan_to_num(swept.curves, nan=np.inf) <= target, swept.time, np.inf)
+        return below.min(axis=2).mean(axis=1).min()
+
+    minibatch = fastest(lambda s: nw.MinibatchSGD(nw.Constant(s)), 1.8 * 2.0 ** np.arange(-6, 1), 40_000, 1)
+    running = fastest(lambda s: nw.AsynchronousSGD(nw.DelayAdaptive(s)), 1.8 * 2.0 ** np.arange(-8, 1), 12_000, 6)
+    assert minibatch / running in speedup(seconds).expected(noise)
+
+
+def test_relative_noise():
+    assert relative_noise(Constants(L=2.0, sigma=3.0), 0.5, workers=9) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="sigma"):
+        relative_noise(Constants(L=2.0), 0.5, workers=9)
+    with pytest.raises(ValueError, match="accuracy"):
+        relative_noise(Constants(L=2.0, sigma=1.0), 0.0, workers=9)
 
 
 def test_counts_are_not_spoilt_by_rounding():

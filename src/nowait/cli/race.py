@@ -195,7 +195,7 @@ CELLS: dict[str, Callable[[RaceRow], str]] = {
     "seconds to reach the baseline's loss": lambda row: (
         f"{row.seconds_to_first:.3g}" if math.isfinite(row.seconds_to_first) else "not reached"
     ),
-    "speedup predicted": lambda row: _times(row.predicted),
+    "speedup predicted": lambda row: "–" if row.expected is None else f"{row.expected} x",
     "speedup measured": lambda row: _times(row.measured),
 }
 """The rows of the table."""

@@ -11,10 +11,10 @@ import numpy as np
 
 from nowait.recording import Run
 from nowait.recording.until import until
-from nowait.theory import Constants, Speedup, lower_bound_time
+from nowait.theory import Constants, Speedup, SpeedupRange, lower_bound_time
 
-AS_PREDICTED = (0.7, 1.5)
-"""Between these, the ratio of the measured and the predicted speedup needs no explanation."""
+SAME_RATES = (0.7, 1.5)
+"""Between these times the predicted ones, workers had the speeds that were measured before."""
 FEW_STEPS = 10
 """With fewer steps of the baseline, its last loss says little about its speed."""
 
@@ -44,6 +44,8 @@ class RaceRow:
     """Seconds to reach the final loss of the first method; infinite if never."""
     predicted: float | None
     """The speedup by the formula s_max/HM; None where it does not apply."""
+    expected: SpeedupRange | None
+    """The range in which the speedup is expected at the noise of the race; None where it does not apply."""
     measured: float | None
     """The measured speedup; None for the first method, and if the loss was not reached."""
     answer: float | None = None
@@ -54,11 +56,15 @@ def rows_of(
     runs: Mapping[str, list[Run]],
     minimum: float | None,
     gain: Speedup,
+    noise: float | None = None,
     answers: Mapping[str, list[float]] | None = None,
 ) -> list[RaceRow]:
-    """Return the table of a race; the others are compared with the first method."""
+    """Return the table of a race; the others are compared with the first method.
+
+    ``noise`` is σ²/(M·L·ε) at the final loss of the first method; None if it is not known.
+    """
     first = next(iter(runs.values()))
-    rows = [_row(name, mine, first, minimum, gain) for name, mine in runs.items() if mine]
+    rows = [_row(name, mine, first, minimum, gain, noise) for name, mine in runs.items() if mine]
     return [replace(row, answer=_median(answers[row.method])) for row in rows] if answers else rows
 
 
@@ -79,14 +85,16 @@ def _last_loss(run: Run) -> str:
     return f", at a loss of {run.history.loss[-1]:.4g}" + ("" if step == run.stats.steps else f" at step {step:,}")
 
 
-def _row(name: str, runs: list[Run], first: list[Run], minimum: float | None, gain: Speedup) -> RaceRow:
+def _row(
+    name: str, runs: list[Run], first: list[Run], minimum: float | None, gain: Speedup, noise: float | None
+) -> RaceRow:
     targets = [final_loss(run) for run in first[: len(runs)]]
     pairs = list(zip(runs, targets, strict=False))
     seconds_to = float(np.median([_until(run, target) for run, target in pairs])) if pairs else math.inf
     ends = float(np.median([_until(run, target) for run, target in zip(first, targets, strict=False)]))
     delays = [run.trace.delay for run in runs]
     loss = _median(final_loss(run) for run in runs)
-    compared = runs is not first and _is_synchronous(first[0])
+    compared = runs is not first and _is_synchronous(first[0]) and _applies_at_once(runs[0])
     return RaceRow(
         method=name,
         gradients=_median(run.stats.gradients for run in runs),
@@ -102,7 +110,8 @@ def _row(name: str, runs: list[Run], first: list[Run], minimum: float | None, ga
         diverged=any(run.stats.diverged for run in runs),
         worse_than_start=any(final_loss(run) > float(run.history.loss[0]) for run in runs),
         seconds_to_first=seconds_to,
-        predicted=gain.speedup if compared and _applies_at_once(runs[0]) else None,
+        predicted=gain.speedup if compared else None,
+        expected=gain.expected(noise) if compared else None,
         measured=ends / seconds_to if runs is not first and 0 < seconds_to < math.inf and ends < math.inf else None,
     )
 
@@ -123,7 +132,7 @@ def findings(rows: list[RaceRow], runs: Mapping[str, list[Run]], gain: Speedup, 
         f"In {first.seconds:.4g} s of {time} {first.method} made {first.steps:,.0f} steps, {best.method} "
         f"{best.steps:,.0f}."
     )
-    reached = [_who_was_first(first, best, gain), *why_not_as_predicted(first, best)]
+    reached = [_who_was_first(first, best), *_regime(best, gain), *why_not_as_predicted(first, best)]
     had_all_the_time = not any(run.stats.interrupted for row in (first, best) for run in runs[row.method])
     return [*([steps] if had_all_the_time else []), *reached, _per_gradient(runs, first, best), *diverged]
 
@@ -135,7 +144,7 @@ def headline(rows: list[RaceRow]) -> tuple[str | None, str | None]:
     if not fast or first.diverged or first.worse_than_start or first.steps == 0:
         return None, None
     best = max(fast, key=lambda row: row.measured or 0.0)
-    predicted = "" if best.predicted is None else f" The workers' speeds predict {best.predicted:.3g} ×."
+    predicted = "" if best.expected is None else f" The workers' speeds predict {best.expected} ×."
     return (
         f"{best.measured:.3g} × as fast as {first.method}",
         f"After {best.seconds_to_first:.3g} s {best.method} had the final loss of {first.method}, which needed "
@@ -175,10 +184,10 @@ def _too_large(row: RaceRow) -> str:
     return f"{row.method} {words}: its stepsize is too large for these workers."
 
 
-def _who_was_first(first: RaceRow, best: RaceRow, gain: Speedup) -> str:
+def _who_was_first(first: RaceRow, best: RaceRow) -> str:
     if best.measured is None:
         return f"No other method reached the final loss of {first.method}, {first.loss:.4g}."
-    promised = f" (the workers' speeds predict {gain.speedup:.3g} times)" if best.predicted else ""
+    promised = f" (the workers' speeds predict {best.expected} times)" if best.expected else ""
     return (
         f"After {best.seconds_to_first:.3g} s {best.method} had the final loss of {first.method}, which needed "
         f"{first.seconds_to_first:.3g} s: {best.measured:.3g} times as fast{promised}. It ended at {best.loss:.4g}, "
@@ -186,18 +195,31 @@ def _who_was_first(first: RaceRow, best: RaceRow, gain: Speedup) -> str:
     )
 
 
-def why_not_as_predicted(first: RaceRow, best: RaceRow) -> list[str]:
-    """Return a sentence on why the measured speedup is far from the predicted one; empty if it is not.
+def _regime(best: RaceRow, gain: Speedup) -> list[str]:
+    """Return a sentence on how noisy the race was, and what speedups are expected there; empty if it is not known."""
+    if best.expected is None or best.expected.noise is None:
+        return []
+    by_regime = {
+        "little noise": f"With little noise s_max/HM = {gain.speedup:.3g} is roughly the least speedup, and "
+        f"s_max/s_min = {gain.ceiling:.3g} the most.",
+        "some noise": f"With some noise the speedup is between half of s_max/HM = {gain.speedup:.3g} and "
+        f"s_max/s_min = {gain.ceiling:.3g}.",
+        "much noise": f"With much noise the speedup is 0.5 to 1.5 times s_max/HM = {gain.speedup:.3g}.",
+    }
+    noise = f"The noise of a gradient at this loss, σ²/(M·L·ε), is {best.expected.noise:.2g}."
+    return [f"{noise} {by_regime[best.expected.regime]}"]
 
-    The speedup is the ratio of gradients per second times the ratio of gradients that the loss took. The prediction
-    says how large the former is, and takes the latter for 1.
+
+def why_not_as_predicted(first: RaceRow, best: RaceRow) -> list[str]:
+    """Return a sentence on why the measured speedup is not in the predicted range; empty if it is.
+
+    The speedup is the ratio of gradients per second times the ratio of gradients that the loss took. The formula
+    s_max/HM says how large the former is.
     """
-    if best.measured is None or best.predicted is None:
+    if best.measured is None or best.predicted is None or best.expected is None or best.measured in best.expected:
         return []
-    low, high = AS_PREDICTED
-    if low <= best.measured / best.predicted <= high:
-        return []
-    share = f"The measured speedup is {best.measured / best.predicted:.2g} times the predicted one"
+    low, high = SAME_RATES
+    share = f"The measured speedup is {'below' if best.measured < best.expected.low else 'above'} the predicted range"
     if first.steps < FEW_STEPS:
         return [
             f"{share}: {first.method} made only {first.steps:,.0f} steps, too few to measure a speedup. Give every "

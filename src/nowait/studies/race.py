@@ -20,7 +20,7 @@ from nowait.engines.watch import Watch
 from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant, checked_entrants
-from nowait.studies.findings import RaceRow, cut_short, findings, headline, lower_bound, rows_of
+from nowait.studies.findings import RaceRow, cut_short, final_loss, findings, headline, lower_bound, rows_of
 from nowait.studies.quiet import quiet
 from nowait.studies.race_setup import (
     RaceSetup,
@@ -34,7 +34,8 @@ from nowait.studies.race_setup import (
 from nowait.studies.sources import Source
 from nowait.studies.tuner import Make, Tuner, best_of, makes_steps
 from nowait.studies.units import known_minimum
-from nowait.theory import Constants, Speedup
+from nowait.theory import Constants, Speedup, relative_noise
+from nowait.theory.estimate import sigma_at
 
 TUNING_SHARE = 0.5
 """The share of the race's time that runs for tuning stepsizes get."""
@@ -70,7 +71,12 @@ class Race:
     @property
     def rows(self) -> list[RaceRow]:
         """The table: one row for every method, medians over the seeds."""
-        return rows_of(self.runs, self.minimum, self.speedup, self.answers) if self.runs else []
+        return rows_of(self.runs, self.minimum, self.speedup, self.noise, self.answers) if self.runs else []
+
+    @property
+    def noise(self) -> float | None:
+        """σ²/(M·L·ε) where the first method ended, at an error ε; None if F* is not known."""
+        return self.config.get("noise")
 
     @property
     def findings(self) -> list[str]:
@@ -127,9 +133,9 @@ class Race:
         from nowait.reports.words import problem_in_words
 
         predictions = [
-            (f"speedup of {row.method}", f"{row.predicted:.3g} x", _measured(row.measured))
+            (f"speedup of {row.method}", f"{row.expected} x", _measured(row.measured))
             for row in self.rows
-            if row.predicted is not None
+            if row.expected is not None
         ]
         text, subtitle = headline(self.rows) if self.runs else (None, None)
         workers = self.config.get("workers", 0)
@@ -295,10 +301,21 @@ class _RaceRuns:
             tunings=self.tunings,
             speedup=self.setup.gain,
             minimum=minimum,
-            config=self._config(engine) | self.setup.labels,
+            config=self._config(engine) | self._noise(minimum) | self.setup.labels,
             interrupted=interrupted,
             answers=self.answers,
         )
+
+    def _noise(self, minimum: float | None) -> dict[str, float]:
+        """Return the relative noise where the first run of the first method ended; empty if it cannot be computed."""
+        first, constants = next(iter(self.runs.values()), []), self.tuner.constants
+        if not first or first[0].stats.diverged or minimum is None or constants is None or not constants.L:
+            return {}
+        error = final_loss(first[0]) - minimum
+        if not error > 0:
+            return {}
+        sigma = float(sigma_at(self.setup.problem, first[0].params))
+        return {"noise": relative_noise(Constants(L=constants.L, sigma=sigma), error, self.setup.workers)}
 
     def _config(self, engine: str) -> dict[str, Any]:
         setup = self.setup

@@ -4,10 +4,12 @@ from nowait.theory.certificate import Condition, RunCertificate, certificate
 from nowait.theory.constants import Constants
 from nowait.theory.estimate import Estimate, Uncertain, estimate
 from nowait.theory.guarantee import Guarantee, Prescription
+from nowait.theory.heterogeneity import heterogeneity_floor, worker_weights
 from nowait.theory.lemmas import LemmaCheck, check_lemmas
 from nowait.theory.limited import prescribe_ringleader, prescribe_ringmaster
 from nowait.theory.ranking import RankedMethod, ranking
 from nowait.theory.rates import Rate
+from nowait.theory.regimes import SpeedupRange, relative_noise
 from nowait.theory.rivals import prescribe_constant, prescribe_minibatch
 from nowait.theory.rounds import (
     prescribe_m_synchronous,
@@ -31,6 +33,7 @@ __all__ = [
     "Rate",
     "RunCertificate",
     "Speedup",
+    "SpeedupRange",
     "StepsizeRange",
     "Table1Row",
     "Table2Row",
@@ -38,6 +41,7 @@ __all__ = [
     "certificate",
     "check_lemmas",
     "estimate",
+    "heterogeneity_floor",
     "lower_bound_time",
     "malenia_time",
     "prescribe",
@@ -50,9 +54,11 @@ __all__ = [
     "prescribe_ringleader",
     "prescribe_ringmaster",
     "ranking",
+    "relative_noise",
     "rennala_time",
     "speedup",
     "stepsize_range",
     "table_1",
     "table_2",
+    "worker_weights",
 ]

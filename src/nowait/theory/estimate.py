@@ -133,6 +133,11 @@ def estimate(
     )
 
 
+def sigma_at(problem: Problem, point: Vector, samples: int = 64, seed: int = 0) -> Uncertain:
+    """Estimate the standard deviation σ of a stochastic gradient at one point."""
+    return _Survey(problem, point, samples, workers=1, seed=seed).spread(point)[0]
+
+
 class _Survey:
     """Computes gradients on fixed samples, so that differences between points do not come from sampling."""
 

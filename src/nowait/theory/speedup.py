@@ -13,6 +13,7 @@ from nowait.core import checks
 from nowait.core.types import Floats
 from nowait.theory.constants import Constants, constants_of
 from nowait.theory.rates import Rate
+from nowait.theory.regimes import SpeedupRange, speedup_range
 
 OLD = "Asynchronous SGD, constant stepsize (by the longest delay)"
 ASYNCHRONOUS = "Asynchronous SGD, delay-adaptive"
@@ -64,6 +65,24 @@ class Speedup:
     def speedup(self) -> float:
         """s_max/HM(s), at least 1: the speedup over minibatch SGD in the optimisation terms (Table 2)."""
         return float(self.seconds.max() / self.harmonic_mean)
+
+    @property
+    def ceiling(self) -> float:
+        """s_max/s_min: the fastest worker computes so many gradients in a row while minibatch SGD makes one step."""
+        return float(self.seconds.max() / self.seconds.min())
+
+    def expected(self, noise: float | None = None) -> SpeedupRange:
+        """Return between what the speedup is expected to be in a run, for the noise σ²/(M·L·ε) of ``relative_noise``.
+
+        With little noise ``speedup`` is roughly the least and ``ceiling`` the most. With much noise it is 0.5 to 1.5
+        times ``speedup``. None is unknown noise. If compute times vary, minibatch SGD waits for the longest of every
+        round, and both numbers are too low.
+
+        >>> gain = speedup([1.0, 1.0, 1.0, 10.0])
+        >>> print(gain.expected(noise=0.0), "|", gain.expected(noise=5.0), "|", gain.expected())
+        5.42 to 10 | 3.88 to 10 | 3.88 to 10
+        """
+        return speedup_range(self.speedup, self.ceiling, noise)
 
     @property
     def delays(self) -> Floats:
@@ -141,7 +160,7 @@ class Speedup:
     def __repr__(self) -> str:
         return (
             f"Speedup({self.workers} workers, {self.seconds.min():g} to {self.seconds.max():g} s per gradient: "
-            f"{self.speedup:.3g} x, longest delay {self.max_delay:.4g})"
+            f"{self.speedup:.3g} x by s_max/HM, at most {self.ceiling:.3g} x, longest delay {self.max_delay:.4g})"
         )
 
 
