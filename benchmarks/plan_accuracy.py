@@ -141,9 +141,11 @@ def halves(recorded: Recorded) -> tuple[Recorded, Recorded]:
     return Recorded.of([first for first, _ in cut]), Recorded.of([second for _, second in cut])
 
 
-def measure(problem: nw.Problem, kind: Kind, advice: Advice) -> tuple[dict[str, Floats], dict[str, Floats], Floats]:
+def measure(
+    problem: nw.Problem, kind: Kind, advice: Advice, seed: int
+) -> tuple[dict[str, Floats], dict[str, Floats], Floats]:
     """Return the times of every method tuned again, of smoothed losses and not, and those of the plan's choice."""
-    source = Source.of_speeds(kind.planned, 0)
+    source = Source.of_speeds(kind.planned, seed)
     entrants = candidates(nw.theory.speedup(source.seconds.tolist()), False, source.errors)
     planned = {one.method: one for one in advice.simulated}
     tuner = Tuner(problem, kind.happens, 1.0, 1.0, tuple(range(FIRST_SEED, FIRST_SEED + TUNING_SEEDS)), 1)
@@ -202,7 +204,7 @@ def compare(kind: Kind, noise: str, problem: nw.Problem, seed: int) -> Row:
     advice = nw.plan(problem, speeds=kind.planned, gradients=GRADIENTS, seed=seed, progress=False)
     took = perf_counter() - began
     with quiet():
-        smooth, raw, chosen = measure(problem, kind, advice)
+        smooth, raw, chosen = measure(problem, kind, advice, seed)
     means = {name: float(times.mean()) for name, times in smooth.items()}
     best = min(means, key=means.__getitem__)
     minibatch = advice.minibatch.method
