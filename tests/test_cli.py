@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import nowait as nw
+from names import typed
 from nowait.cli import app, main
 from nowait.cli.cluster import mixed_cluster
 from nowait.cli.commands import COMMANDS
@@ -239,7 +240,7 @@ def test_what_is_wrong_with_a_question_of_theory_is_told_in_a_line(arguments, me
     assert printed.err.count("\n") == 2
 
 
-@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS])
+@pytest.mark.parametrize("command", [typed(command) for command in COMMANDS])
 def test_every_command_has_an_example(command):
     assert f"Example: nowait {command}" in RUNNER.invoke(app, [command, "--help"]).output
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import nowait as nw
-from nowait.studies.longest_delay import longest_delay
+from nowait.studies import Prescribed, Ratio, RulePays, longest_delay
 
 PROBLEM = nw.problems.NoisyQuadratic(dimension=4, sigma=0.1)
 MEDIANS = [*np.linspace(0.5, 2.0, 39).tolist(), 100.0]
@@ -30,6 +30,7 @@ PANELS = {
     "reproduction": 2,
     "tolerance": 3,
     "whatif": 2,
+    "rule_pays": 2,
 }
 
 
@@ -49,8 +50,18 @@ def shown():
         "longest_delay": longest_delay(progress=False),
         "reproduction": nw.reproduce("rennala", quick=True, progress=False),
         "tolerance": tolerance,
+        "rule_pays": rule_pays_study(),
         "whatif": nw.whatif(nw.speeds.Recorded.of(times.tolist())),
     }
+
+
+def rule_pays_study():
+    """Return a map of the size that the command makes."""
+    names = ["quadratic", "logistic regression", "least squares"]
+    rows = [Prescribed(name, 10.0**power, 1e-5, 1e-5 * 10**power) for name in names for power in range(5)]
+    noises, clusters = (10.0, 1.0, 0.3, 0.1, 0.0), tuple(f"straggler × {number},000" for number in range(9))
+    times = [Ratio(cluster, f"noise {noise:g}", (0.96, 2.2)) for noise in noises for cluster in clusters]
+    return RulePays(16, 5, 80_000, rows, noises, clusters, times, [])
 
 
 def draw(name, shown, **arguments):

@@ -6,6 +6,7 @@ import pytest
 from typer.main import get_command
 
 import nowait as nw
+from names import typed
 from nowait.cli import app
 from nowait.cli.commands import COMMANDS
 
@@ -93,7 +94,7 @@ def options_of(command):
 
 
 NUMBERS = [
-    (command.__name__, option, wrong)
+    (typed(command), option, wrong)
     for command in COMMANDS
     for option, kinds in options_of(command)
     for kind, values in ((int, ("x", "1.5", "nan", "-1", "")), (float, ("x", "nan", "inf", "-inf", "")))
@@ -115,7 +116,7 @@ def test_a_wrong_number_is_refused_before_any_work(command, option, wrong, refus
     refusal(command, *given, option, wrong)
 
 
-@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS])
+@pytest.mark.parametrize("command", [typed(command) for command in COMMANDS])
 def test_an_unknown_option_names_the_nearest_one(command, refusal):
     line = refusal(command, *NEEDED.get(command, []), "--hlep")
     assert line == "nowait: there is no option --hlep; did you mean '--help'?"

@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_read_is_skipped_with_its_reason(folders, report
     (tmp_path / "runs" / "first" / "stats.json").write_text("{")
     result, text = report(tmp_path / "runs")
     assert result.exit_code == 0, result.output
-    assert f"Skipped {tmp_path}/runs/first: " in result.output.replace("\n", "")
+    assert f"Skipped {tmp_path}/runs/first:" in result.output.replace("\n", "")
     assert len(data_of(text)["methods"]) == 1
 
 

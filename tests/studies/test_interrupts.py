@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 import nowait as nw
 from nowait.cli import app
 from nowait.studies import longest_delay
+from nowait.studies import rule_pays as study_of_the_rule
+from nowait.studies.rule_pays.settings import Cluster
 from nowait.studies.sources import Source
 from nowait.theory.lemmas import Replayed
 
@@ -109,6 +111,11 @@ def certify():
     return nw.certify(settings=["convex"], patterns=["straggler"], steps=40, seeds=2, progress=False)
 
 
+def rule_pays():
+    options = {"noises": [0.0], "clusters": [Cluster(0.0)], "batches": [], "steps": 20, "progress": False}
+    return study_of_the_rule(workers=2, seeds=1, **options)
+
+
 def tolerance():
     options = {"delays": [1, 2], "patterns": ["constant"], "trials": 2, "seeds": 1, "retune": True}
     return nw.tolerance(QUADRATIC, {"adam": nw.Adam()}, steps=10, **options, progress=False)
@@ -130,6 +137,7 @@ WORK = [
     plan,
     certify,
     longest_delay,
+    rule_pays,
     tolerance,
     replay,
 ]

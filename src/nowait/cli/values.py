@@ -16,6 +16,8 @@ from nowait.cli.names import choice
 Check = Callable[[Any, str], object]
 """Takes the value and the name of the option; returns the value to use, or None to keep it."""
 LARGEST_SEED = 2**63 - 1
+FIGURES = (".png", ".pdf", ".svg")
+"""How the name of a figure may end."""
 
 
 def refusing(check: Check) -> Callable[[Any, Any, Any], Any]:
@@ -132,6 +134,12 @@ def _new_file(value: Path, option: str) -> None:
         raise ValueError(f"there is no folder {value.parent} for {option} {value}")
 
 
+def _new_figure(value: Path, option: str) -> None:
+    if value.suffix not in FIGURES:
+        raise ValueError(f"{option} must end in {', '.join(FIGURES)}, got {value}")
+    _new_file(value, option)
+
+
 above_zero = refusing(_above_zero)
 finite = refusing(_finite)
 seed = refusing(_seed)
@@ -144,3 +152,4 @@ paper = refusing(_paper)
 new_folder = refusing(_new_folder)
 existing_folder = refusing(_existing_folder)
 new_file = refusing(_new_file)
+new_figure = refusing(_new_figure)

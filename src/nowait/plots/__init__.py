@@ -6,6 +6,7 @@ them: a notebook shows their figure once, by itself.
 """
 
 from nowait.plots.bench_figures import phases, profiles
+from nowait.plots.rule_pays import rule_pays
 from nowait.plots.runs import delays, errors, race
 from nowait.plots.studies import longest_delay, reproduction, sweep, tolerance
 from nowait.plots.whatif import whatif
@@ -19,6 +20,7 @@ __all__ = [
     "profiles",
     "race",
     "reproduction",
+    "rule_pays",
     "sweep",
     "timeline",
     "tolerance",

@@ -10,6 +10,9 @@ from nowait.studies.longest_delay import LongestDelay, longest_delay
 from nowait.studies.plan import plan
 from nowait.studies.race import Race, race
 from nowait.studies.reproduce import Reproduction, reproduce
+from nowait.studies.rule_pays.prescribed import Prescribed
+from nowait.studies.rule_pays.study import RulePays, rule_pays
+from nowait.studies.rule_pays.tuned import Ratio
 from nowait.studies.tolerance import tolerance
 from nowait.studies.tolerated import Tolerance, ToleranceRow
 from nowait.studies.tune import Trial, Tuning, tune
@@ -25,8 +28,11 @@ __all__ = [
     "CertifiedRow",
     "LongestDelay",
     "MutantRow",
+    "Prescribed",
     "Race",
+    "Ratio",
     "Reproduction",
+    "RulePays",
     "Simulated",
     "Tolerance",
     "ToleranceRow",
@@ -40,6 +46,7 @@ __all__ = [
     "plan",
     "race",
     "reproduce",
+    "rule_pays",
     "tolerance",
     "tune",
     "whatif",

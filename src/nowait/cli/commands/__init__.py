@@ -6,7 +6,7 @@ from nowait.cli.commands.methods import methods
 from nowait.cli.commands.network import drain, serve, worker
 from nowait.cli.commands.reproduce import reproduce
 from nowait.cli.commands.studies import plan, race, sweep, tolerance, tune, whatif
-from nowait.cli.commands.theory import certify, tables
+from nowait.cli.commands.theory import certify, rule_pays, tables
 from nowait.cli.commands.training import replay, resume, simulate, train
 
 COMMANDS = (
@@ -31,4 +31,5 @@ COMMANDS = (
     methods,
     tables,
     certify,
+    rule_pays,
 )

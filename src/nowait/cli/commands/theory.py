@@ -79,7 +79,7 @@ def certify(  # noqa: PLR0917 (typer makes options of them)
         Path | None,
         typer.Option(
             help="Also draw errors against the longest delay into this file (.png, .pdf, .svg).",
-            callback=values.new_file,
+            callback=values.new_figure,
         ),
     ] = None,
     as_json: Json = False,
@@ -98,3 +98,28 @@ def certify(  # noqa: PLR0917 (typer makes options of them)
 
     if not run_certify(CertifySettings(setting, pattern, workers, steps, seeds, seed, mutants, figure, as_json)):
         raise typer.Exit(1)
+
+
+def rule_pays(
+    workers: Annotated[int, typer.Option(help="How many workers.", min=2)] = 16,
+    seeds: Annotated[int, typer.Option(help="How many clusters of each kind are drawn.", min=1)] = 5,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A coarser map with one cluster of each kind; takes a minute.")
+    ] = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(help="Also draw the map into this file (.png, .pdf, .svg).", callback=values.new_figure),
+    ] = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Show where the delay-adaptive stepsize is better than a constant one, and where it is not.
+
+    In virtual time: errors with the stepsizes that theory prescribes while one straggler becomes slower, and with tuned
+    stepsizes the time to a target for much and little noise and for clusters of many kinds. Takes about ten minutes.
+
+    Example: nowait rule-pays --figure when-the-rule-pays.png
+    """
+    from nowait.cli.rule_pays import RulePaysSettings, run_rule_pays
+
+    run_rule_pays(RulePaysSettings(workers, seeds, quick, figure, as_json))

@@ -1,0 +1,1 @@
+"""Where the paper's stepsize rule pays: the study of ``nowait rule-pays``."""

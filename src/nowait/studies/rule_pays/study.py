@@ -1,0 +1,111 @@
+"""``rule_pays``: where the delay-adaptive stepsize γ·min(1, M/τ) is better than a constant one, and where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar, final
+
+from nowait.core import checks
+from nowait.engines.progress import Progress
+from nowait.engines.watch import Watch
+from nowait.studies.rule_pays.prescribed import FACTORS, PROBLEMS, STEPS, Prescribed, prescribed_errors
+from nowait.studies.rule_pays.settings import CLUSTERS, NOISES, Cluster
+from nowait.studies.rule_pays.tuned import BATCHES, WIDE, Ratio, loss_ratio, time_ratio
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RulePays:
+    """The result of ``nowait.studies.rule_pays()``."""
+
+    workers: int
+    """The number of workers, M."""
+    seeds: int
+    """How many clusters of each kind were drawn."""
+    steps: int
+    """The steps of the runs with prescribed stepsizes."""
+    prescribed: list[Prescribed]
+    """With the stepsizes that theory prescribes, for a straggler that becomes slower: problem by problem."""
+    noises: tuple[float, ...]
+    """The noise σ²/(M·L·ε) at the target ε: the rows of the map."""
+    clusters: tuple[str, ...]
+    """The kinds of clusters: the columns of the map."""
+    times: list[Ratio]
+    """With tuned stepsizes: time to the target of the constant stepsize over that of the rule, row by row."""
+    losses: list[Ratio]
+    """With tuned stepsizes: error of the constant stepsize over that of the rule after the same time."""
+
+    def time(self, noise: float, cluster: str) -> Ratio:
+        """Return one cell of the map."""
+        return self.times[self.noises.index(noise) * len(self.clusters) + self.clusters.index(cluster)]
+
+
+def rule_pays(
+    *,
+    workers: int = 16,
+    seeds: int = 5,
+    noises: Sequence[float] = NOISES,
+    clusters: Sequence[Cluster] = CLUSTERS,
+    batches: Sequence[int] = BATCHES,
+    steps: int = STEPS,
+    progress: bool | None = None,
+) -> RulePays:
+    """Compare the delay-adaptive with the constant stepsize of asynchronous SGD, in virtual time.
+
+    With the stepsizes of the theory: after ``steps`` steps, for a straggler that becomes slower. With tuned stepsizes:
+    the time to a target on a quadratic, for every noise and every kind of cluster, and the error after the same time on
+    the paper's least squares, for every batch size. ``seeds`` clusters of each kind are drawn; the ranges of the result
+    are over these. Takes about ten minutes with all defaults. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
+    """
+    workers = checks.at_least(2, workers, "workers", "a cluster has at least two")
+    seeds = checks.at_least(1, seeds, "seeds", "at least one cluster of each kind is simulated")
+    steps = checks.at_least(1, steps, "steps", "it is the length of a run")
+    rows = [checks.not_negative(noise, "noises", "it is the variance σ²/(M·L·ε)") for noise in noises]
+    sizes = [checks.at_least(1, size, "batches", "it is the number of samples in a batch") for size in batches]
+    wide = [Cluster(spread) for spread in WIDE]
+    parts = len(PROBLEMS) * len(FACTORS) + seeds * (len(rows) * len(clusters) + len(sizes) * len(wide))
+    with Watch() as watch, Progress("comparing the rules", progress) as bar:
+        work = _Work(watch, bar, parts)
+        prescribed = [
+            one
+            for name in PROBLEMS
+            for one in work.each(FACTORS, partial(prescribed_errors, name, workers=workers, steps=steps))
+        ]
+        times = [
+            Ratio(str(kind), f"noise {noise:g}", work.each(range(seeds), partial(time_ratio, kind, noise, workers)))
+            for noise in rows
+            for kind in clusters
+        ]
+        losses = [
+            Ratio(str(kind), f"batches of {size}", work.each(range(seeds), partial(loss_ratio, kind, size, workers)))
+            for size in sizes
+            for kind in wide
+        ]
+    return RulePays(workers, seeds, steps, prescribed, tuple(rows), tuple(map(str, clusters)), times, losses)
+
+
+@final
+@dataclass
+class _Work:
+    """Computes the parts of the study, shows how many are done, and stops at Ctrl-C."""
+
+    watch: Watch
+    bar: Progress
+    parts: int
+    done: int = field(default=0, init=False)
+
+    def each(self, items: Iterable[Item], compute: Callable[[Item], Value]) -> tuple[Value, ...]:
+        """Return what ``compute`` returns for each item."""
+        return tuple(self._one(compute, item) for item in items)
+
+    def _one(self, compute: Callable[[Item], Value], item: Item) -> Value:
+        value = compute(item)
+        self.done += 1
+        self.bar.show(self.done / self.parts)
+        self.watch.check()
+        return value
