@@ -8,13 +8,14 @@ import signal
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import nowait as nw
 from names import typed
 from nowait.cli import app, main
-from nowait.cli.cluster import mixed_cluster
+from nowait.cli.cluster import mixed_cluster, spread_cluster
 from nowait.cli.commands import COMMANDS
 from nowait.cli.methods import default_stepsize, known_methods, parse_method
 from nowait.cli.problems import load_problem, unit_of
@@ -73,6 +74,41 @@ def test_a_native_race_leaves_delays_to_the_machine(tmp_path):
     assert result.exit_code == 0, result.output
     assert "at the speed of this machine, but worker 2 is slowed 5 x" in result.output
     assert (tmp_path / "race" / "minibatch-sgd").is_dir()
+
+
+def test_a_race_of_spread_speeds(tmp_path):
+    options = ["--spread", "1.5", "--thorough", "--seeds", "2", "--folder", str(tmp_path / "race"), "--json"]
+    result = RUNNER.invoke(app, [*SIMULATED, *options])
+    assert result.exit_code == 0, result.output
+    config = json.loads(result.stdout)["config"]
+    assert config["seconds_per_gradient"] == pytest.approx((1.02 * spread_cluster(3, 1.5)).tolist(), rel=0.2)
+    assert (config["tuning"]["share_of_the_time"], config["tuning"]["seeds"]) == (1.0, [2, 3, 4])
+    assert config["tuning"]["stepsizes_tried"] == 12
+
+
+def test_spread_speeds_of_real_workers_have_the_usual_rate(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr("nowait.cli.race.race", lambda *_, **options: asked.append(options) or sys.exit(7))
+    result = RUNNER.invoke(app, [*SMALL, "--spread", "2", "--folder", str(tmp_path / "race")])
+    assert result.exit_code == 7
+    (options,) = asked
+    medians = np.array(options["speeds"].medians)
+    assert (1 / medians).sum() == pytest.approx(2_000)
+    np.testing.assert_allclose(medians / medians[1], spread_cluster(3, 2.0), rtol=1e-6)
+    assert options["probe_seconds"] == pytest.approx(max(2.0, 3 * medians.max()))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--spread", "1", "--native"], "--spread slows workers, --native does not"),
+        (["--spread", "1", "--straggler", "3"], "--spread and --straggler are two kinds of clusters"),
+    ],
+)
+def test_a_spread_excludes_other_clusters(options, message, tmp_path):
+    result = RUNNER.invoke(app, [*SMALL, *options, "--folder", str(tmp_path / "race")])
+    assert result.exit_code == 2
+    assert message in result.output
 
 
 def test_the_race_uses_a_new_folder_every_time(tmp_path, monkeypatch):

@@ -11,10 +11,10 @@ from names import plain
 from nowait.engines.progress import title_or
 from nowait.studies import tuner as tuners
 from nowait.studies.entrants import ADAPTIVE, CONSTANT, MINIBATCH, the_papers_three
-from nowait.studies.findings import RaceRow, findings, lower_bound, rows_of, why_not_as_predicted
+from nowait.studies.findings import RaceRow, findings, lower_bound, rows_of, rules_compared, why_not_as_predicted
 from nowait.studies.race import folder_names
 from nowait.studies.race_folder import save_race
-from nowait.studies.race_setup import RaceSetup, unused_seed
+from nowait.studies.race_setup import RaceSetup, unused_seeds
 from nowait.studies.sources import Source
 from nowait.studies.tuner import Tuner, best_of
 from nowait.theory import SpeedupRange, relative_noise, speedup
@@ -160,6 +160,56 @@ def test_a_race_whose_minimum_is_unknown_has_no_regime(a_race):
     without = dataclasses.replace(found, config={**found.config, "noise": None})
     assert without.rows[1].expected.regime == "unknown noise"
     assert "σ²/(M·L·ε)" not in " ".join(without.findings)
+
+
+def rule_race(constant, adaptive, minimum=0.0):
+    """Return the sentence on two rules whose runs end with these losses above the minimum."""
+    problem = nw.problems.NoisyQuadratic(dimension=2)
+
+    def ending_at(rule, error):
+        run = nw.simulate(problem, nw.AsynchronousSGD(rule), nw.speeds.Fixed([1.0]), steps=2, progress=False)
+        run.history.loss[-1] = error
+        return run
+
+    runs = {
+        "other": [ending_at(nw.StepDecay(0.1, 1, 0.5), 9.0)],
+        "constant": [ending_at(nw.Constant(0.1), error) for error in constant],
+        "adaptive": [ending_at(nw.DelayAdaptive(0.1), error) for error in adaptive],
+    }
+    return rules_compared(runs, minimum)
+
+
+def test_the_two_stepsize_rules_are_compared():
+    assert rule_race([8.0, 6.0, 3.0], [2.0, 1.0, 1.0]) == [
+        "The delay-adaptive stepsize ended with a smaller error than the constant one: 4 times smaller, 3 to 6 times "
+        "over 3 seeds."
+    ]
+    assert rule_race([1.0], [2.5]) == [
+        "The constant stepsize ended with a smaller error than the delay-adaptive one: 2.5 times smaller."
+    ]
+    about = "The constant and the delay-adaptive stepsize ended with about the same error: the former's is "
+    assert rule_race([8.0, 2.0], [2.0, 4.0]) == [f"{about}0.5 to 4 times the latter's."]
+    assert rule_race([1.05], [1.0]) == [f"{about}1.05 times the latter's."]
+
+
+def test_rules_are_not_compared_without_both_or_without_a_minimum():
+    assert rule_race([8.0], []) == []
+    assert rule_race([8.0], [2.0], minimum=None) == []
+    assert rule_race([8.0], [2.0], minimum=2.0) == [], "an error of zero has no ratio"
+    assert rule_race([math.inf], [2.0]) == []
+
+
+def test_stepsizes_can_be_tuned_for_the_whole_time_with_several_seeds():
+    options = {"tuning_sizes": 2, "tuning_seeds": 3, "tuning_share": 1.0}
+    found = nw.race(PROBLEM, engine="simulate", speeds=UNEQUAL, gradients=300, seeds=[5, 6], **options)
+    assert found.config["tuning"] == {
+        "share_of_the_time": 1.0,
+        "seconds": found.seconds,
+        "seeds": [7, 8, 9],
+        "stepsizes_tried": 2,
+    }
+    assert all(len(tuning.seeds) == 3 for tuning in found.tunings.values())
+    assert found.tuned_on.endswith("on 100% of the time of the race (117 s) and with seeds 7 to 9, which do not race.")
 
 
 def test_everything_is_saved(a_race, tmp_path):
@@ -380,8 +430,10 @@ def test_one_or_two_stepsizes_are_near_the_unit():
 
 
 def test_the_seed_of_the_tuning_does_not_race():
-    assert unused_seed([0, 1, 2]) == 3
-    assert unused_seed([2**63 - 1, 0, 1]) == 2
+    assert unused_seeds([0, 1, 2], 1) == (3,)
+    assert unused_seeds([5, 6], 3) == (7, 8, 9)
+    assert unused_seeds([2**63 - 2, 0, 2], 1) == (2**63 - 1,)
+    assert unused_seeds([2**63 - 2, 0, 2], 2) == (1, 3)
     seeds_of_sweeps = []
     original = tuners.sweep
 
@@ -466,6 +518,9 @@ def test_a_damaged_race_is_refused_in_a_sentence(a_race, tmp_path):
         ({"methods": {"a": lambda size: 3}}, "must be a nowait Method"),
         ({"seeds": []}, "seeds is empty"),
         ({"tuning_sizes": 0}, "tuning_sizes must be an integer of at least 1, got 0"),
+        ({"tuning_seeds": 0}, "tuning_seeds must be an integer of at least 1, got 0"),
+        ({"tuning_share": 0.0}, "tuning_share must be a finite number above 0"),
+        ({"tuning_share": 1.5}, "tuning_share must be at most 1"),
         ({"workers": 3, "slowdown": {3: 2.0}}, "slowdown names worker 3, but the workers are 0 to 2"),
         ({"speeds": UNEQUAL, "slowdown": {9: 2.0}}, "slowdown names worker 9, but the workers are 0 to 3"),
         ({"engine": "simulate", "speeds": UNEQUAL, "slowdown": {0: 2.0}}, "slowdown= is for real workers"),

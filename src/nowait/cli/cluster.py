@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 
@@ -15,6 +16,20 @@ def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
     """Return seconds per gradient: lognormal around 1, and one straggler."""
     seconds: Floats = exp(0.5 * np.round(np.random.default_rng(seed).standard_normal(workers), 9))
     seconds[-1] = straggler * float(np.median(seconds))
+    return seconds
+
+
+def spread_cluster(workers: int, spread: float) -> Floats:
+    """Return seconds per gradient: the quantiles of a lognormal distribution around 1, the slowest worker last.
+
+    ``spread`` is the standard deviation of their logarithms.
+
+    >>> spread_cluster(4, 1.0).round(2).tolist()
+    [0.32, 0.73, 1.38, 3.16]
+    """
+    shares = (np.arange(workers) + 0.5) / workers
+    normal = np.array([round(NormalDist().inv_cdf(float(share)), 9) for share in shares])
+    seconds: Floats = exp(spread * normal)
     return seconds
 
 

@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 import nowait as nw
-from nowait.cli.cluster import make_folder, mixed_cluster
+from nowait.cli.cluster import make_folder, mixed_cluster, spread_cluster
 from nowait.cli.exits import kept_study, on_interrupt, refused_as_options
 from nowait.cli.layout import side_by_side
 from nowait.cli.methods import parse_methods
 from nowait.cli.problems import COMMAND, load_problem, remembered
 from nowait.cli.results import open_console, print_json
 from nowait.core import Method
+from nowait.core.types import Floats
 from nowait.recording import describe
 from nowait.studies import Race, race
 from nowait.studies.entrants import checked_entrants, the_papers_three
@@ -31,8 +32,11 @@ GRADIENTS_PER_SECOND, QUICK_GRADIENTS_PER_SECOND = 2_000, 3_000
 USUAL_STRAGGLER = 10.0
 GRADIENTS, QUICK_GRADIENTS = 32_000, 7_500
 """The straggler delivers about 20 of the quick ones: with fewer steps of minibatch SGD, a speedup says little."""
-USUAL_SIZES, QUICK_SIZES = 7, 4
-"""Stepsizes tried for every method."""
+TUNING: dict[str, Any] = {"tuning_sizes": 7}
+QUICK_TUNING: dict[str, Any] = {"tuning_sizes": 4}
+THOROUGH_TUNING: dict[str, Any] = {"tuning_sizes": 12, "tuning_seeds": 3, "tuning_share": 1.0}
+JITTER = 0.2
+"""Compute times of a slowed worker are lognormal around its median; the standard deviation of their logarithms."""
 
 
 @final
@@ -45,6 +49,7 @@ class RaceSettings:
     engine: str | nw.RayCluster
     native: bool
     straggler: float | None
+    spread: float | None
     gradients: int | None
     problem: str | None
     loss: str
@@ -53,12 +58,18 @@ class RaceSettings:
     seed: int
     folder: Path
     quick: bool
+    thorough: bool
     as_json: bool
 
     @property
-    def seconds_per_gradient(self) -> float:
-        """How long a typical worker takes that is slowed."""
-        return self.workers / (QUICK_GRADIENTS_PER_SECOND if self.quick else GRADIENTS_PER_SECOND)
+    def rate(self) -> int:
+        """About how many gradients per second the slowed workers compute in total."""
+        return QUICK_GRADIENTS_PER_SECOND if self.quick else GRADIENTS_PER_SECOND
+
+    @property
+    def tuning(self) -> dict[str, Any]:
+        """How stepsizes are tuned: arguments of ``nw.race``."""
+        return THOROUGH_TUNING if self.thorough else QUICK_TUNING if self.quick else TUNING
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -105,7 +116,7 @@ def _race(
             gradients=(QUICK_GRADIENTS if asked.quick else GRADIENTS) if asked.gradients is None else asked.gradients,
             seeds=range(asked.seed, asked.seed + asked.seeds),
             probe_seconds=_probe_seconds(asked),
-            tuning_sizes=QUICK_SIZES if asked.quick else USUAL_SIZES,
+            **asked.tuning,
             folder=asked.folder,
             labels={COMMAND: asked.resolved},
             log=log,
@@ -130,31 +141,48 @@ def _tell(console: Console, found: Race, asked: RaceSettings) -> None:
 
 def _workers(asked: RaceSettings) -> tuple[Any, dict[int, float] | None, str]:
     """Return speeds, slowdown, and a sentence about them."""
-    slowest = asked.workers - 1
     if asked.native:
-        if asked.engine == "simulate":
-            raise ValueError("--native means real delays: it needs --engine processes or ray")
-        slowdown = None if asked.straggler is None else {slowest: asked.straggler}
-        words = "" if slowdown is None else f", but worker {slowest} is slowed {asked.straggler:g} x"
-        return None, slowdown, f"Workers run at the speed of this machine{words}."
-    straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
-    unit = 1.0 if asked.engine == "simulate" else asked.seconds_per_gradient
-    medians = unit * mixed_cluster(asked.workers, straggler, asked.seed)
+        return _native_workers(asked)
+    medians, kind = _medians(asked)
     real = "" if asked.engine == "simulate" else ", in addition to the delays of this machine"
-    words = (
-        f"Workers are slowed like a mixed cluster{real}: lognormal times with medians from {medians.min():.3g} to "
-        f"{medians[:-1].max():.3g} s, and worker {slowest} as a straggler with {medians[-1]:.3g} s, "
-        f"{straggler:g} times the median."
+    words = f"Workers are slowed like a mixed cluster{real}: lognormal times with medians from {kind}."
+    return nw.speeds.LogNormal(medians.tolist(), sigma=JITTER), None, words
+
+
+def _native_workers(asked: RaceSettings) -> tuple[None, dict[int, float] | None, str]:
+    if asked.engine == "simulate":
+        raise ValueError("--native means real delays: it needs --engine processes or ray")
+    if asked.spread is not None:
+        raise ValueError("--spread slows workers, --native does not: give only one of them")
+    slowest = asked.workers - 1
+    slowdown = None if asked.straggler is None else {slowest: asked.straggler}
+    words = "" if slowdown is None else f", but worker {slowest} is slowed {asked.straggler:g} x"
+    return None, slowdown, f"Workers run at the speed of this machine{words}."
+
+
+def _medians(asked: RaceSettings) -> tuple[Floats, str]:
+    """Return the median seconds per gradient of slowed workers, and a few words about them."""
+    if asked.spread is not None:
+        if asked.straggler is not None:
+            raise ValueError("--spread and --straggler are two kinds of clusters: give only one of them")
+        medians = spread_cluster(asked.workers, asked.spread)
+        if asked.engine != "simulate":
+            medians *= float((1 / medians).sum()) / asked.rate
+        return medians, f"{medians.min():.3g} to {medians.max():.3g} s"
+    straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
+    unit = 1.0 if asked.engine == "simulate" else asked.workers / asked.rate
+    medians = unit * mixed_cluster(asked.workers, straggler, asked.seed)
+    return medians, (
+        f"{medians.min():.3g} to {medians[:-1].max():.3g} s, and worker {asked.workers - 1} as a straggler with "
+        f"{medians[-1]:.3g} s, {straggler:g} times the median"
     )
-    return nw.speeds.LogNormal(medians.tolist(), sigma=0.2), None, words
 
 
 def _probe_seconds(asked: RaceSettings) -> float:
-    """Return a time in which the straggler delivers several gradients."""
+    """Return a time in which the slowest worker delivers several gradients."""
     if asked.native:
         return 1.0 if asked.quick else 2.0
-    straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
-    return max(0.8 if asked.quick else 2.0, 3 * straggler * asked.seconds_per_gradient)
+    return max(0.8 if asked.quick else 2.0, 3 * float(_medians(asked)[0].max()))
 
 
 def _print(console: Console, found: Race, folder: Path) -> None:

@@ -9,12 +9,16 @@ from typing import final
 
 import numpy as np
 
+from nowait.core.types import Floats
+from nowait.html.numbers import shown
 from nowait.recording import Run
 from nowait.recording.until import until
 from nowait.theory import Constants, Speedup, SpeedupRange, lower_bound_time
 
 SAME_RATES = (0.7, 1.5)
 """Between these times the predicted ones, workers had the speeds that were measured before."""
+ABOUT_THE_SAME = 1.1
+"""Errors that differ by at most this factor are called about the same."""
 FEW_STEPS = 10
 """With fewer steps of the baseline, its last loss says little about its speed."""
 
@@ -173,6 +177,49 @@ def lower_bound(rows: list[RaceRow], constants: Constants, gain: Speedup) -> lis
     ]
 
 
+def rules_compared(runs: Mapping[str, list[Run]], minimum: float | None) -> list[str]:
+    """Return a sentence that compares the last errors with constant and with delay-adaptive stepsizes.
+
+    It is about asynchronous SGD. Empty if one of them did not race or diverged, or if F* is not known.
+    """
+    constant, adaptive = (_of_rule(runs, rule) for rule in ("Constant", "DelayAdaptive"))
+    both = list(zip(constant, adaptive, strict=False))
+    if minimum is None or not both:
+        return []
+    errors = np.array([[final_loss(run) - minimum for run in pair] for pair in both])
+    if not (np.isfinite(errors).all() and (errors > 0).all()):
+        return []
+    ratios = errors[:, 0] / errors[:, 1]
+    middle = float(np.median(ratios))
+    if ratios.min() < 1 < ratios.max() or 1 / ABOUT_THE_SAME <= middle <= ABOUT_THE_SAME:
+        return [
+            "The constant and the delay-adaptive stepsize ended with about the same error: the former's is "
+            f"{_range_of(ratios)}times the latter's."
+        ]
+    better, worse = ("delay-adaptive", "constant") if middle > 1 else ("constant", "delay-adaptive")
+    times = ratios if middle > 1 else 1 / ratios
+    seeds = f", {_range_of(times)}times over {len(times)} seeds" if len(times) > 1 else ""
+    return [
+        f"The {better} stepsize ended with a smaller error than the {worse} one: {shown(float(np.median(times)))} "
+        f"times smaller{seeds}."
+    ]
+
+
+def _of_rule(runs: Mapping[str, list[Run]], rule: str) -> list[Run]:
+    """Return the runs of the first method that is asynchronous SGD with this stepsize rule."""
+    for mine in runs.values():
+        method = mine[0].config.get("method", {}) if mine else {}
+        if method.get("type") == "AsynchronousSGD" and method["stepsize"].get("type") == rule:
+            return mine
+    return []
+
+
+def _range_of(ratios: Floats) -> str:
+    """Return the least and the largest value as text, or the value if there is one, and a space."""
+    low, high = shown(float(ratios.min())), shown(float(ratios.max()))
+    return f"{low} " if low == high else f"{low} to {high} "
+
+
 def _no_baseline(first: RaceRow) -> str:
     if first.steps == 0:
         return f"{first.method} made no step in the time of the race, so there is nothing to compare the others with."
@@ -201,9 +248,9 @@ def _regime(best: RaceRow, gain: Speedup) -> list[str]:
         return []
     by_regime = {
         "little noise": f"With little noise s_max/HM = {gain.speedup:.3g} is roughly the least speedup, and "
-        f"s_max/s_min = {gain.ceiling:.3g} the most.",
+        f"s_max/s_min = {shown(gain.ceiling)} the most.",
         "some noise": f"With some noise the speedup is between half of s_max/HM = {gain.speedup:.3g} and "
-        f"s_max/s_min = {gain.ceiling:.3g}.",
+        f"s_max/s_min = {shown(gain.ceiling)}.",
         "much noise": f"With much noise the speedup is 0.5 to 1.5 times s_max/HM = {gain.speedup:.3g}.",
     }
     noise = f"The noise of a gradient at this loss, σ²/(M·L·ε), is {best.expected.noise:.2g}."

@@ -12,7 +12,7 @@ import numpy as np
 
 from nowait.api.parts import warn_of_split
 from nowait.api.sweep import check_rules, checked_seeds
-from nowait.core import LastIterate, Method, Output, Problem, Update, checks
+from nowait.core import LastIterate, Method, Output, Problem, Update
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.engines.cluster import RayCluster
 from nowait.engines.progress import spinner, titled
@@ -20,16 +20,25 @@ from nowait.engines.watch import Watch
 from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant, checked_entrants
-from nowait.studies.findings import RaceRow, cut_short, final_loss, findings, headline, lower_bound, rows_of
+from nowait.studies.findings import (
+    RaceRow,
+    cut_short,
+    final_loss,
+    findings,
+    headline,
+    lower_bound,
+    rows_of,
+    rules_compared,
+)
 from nowait.studies.quiet import quiet
 from nowait.studies.race_setup import (
     RaceSetup,
+    Tuning,
     check_engine,
     check_slowed,
     connection,
     importing_once,
     seconds_each,
-    unused_seed,
 )
 from nowait.studies.sources import Source
 from nowait.studies.tuner import Make, Tuner, best_of, makes_steps
@@ -37,8 +46,6 @@ from nowait.studies.units import known_minimum
 from nowait.theory import Constants, Speedup, relative_noise
 from nowait.theory.estimate import sigma_at
 
-TUNING_SHARE = 0.5
-"""The share of the race's time that runs for tuning stepsizes get."""
 LONGEST_NAME = 80
 
 
@@ -83,6 +90,7 @@ class Race:
         """The result in sentences, and how the stepsizes were tuned."""
         warning = ["Interrupted: not every method had its time.", *cut_short(self.runs)] if self.interrupted else []
         found = findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else []
+        found += rules_compared(self.runs, self.minimum)
         found += lower_bound(self.rows, Constants(**self.config.get("constants", {})), self.speedup)
         return warning + found + ([self.tuned_on] if self.tunings else [])
 
@@ -165,6 +173,8 @@ def race(
     seeds: int | Iterable[int] = (0,),
     probe_seconds: float = 2.0,
     tuning_sizes: int = 7,
+    tuning_seeds: int = 1,
+    tuning_share: float = 0.5,
     update: Update | None = None,
     output: Output | None = None,
     folder: str | Path | None = None,
@@ -188,8 +198,9 @@ def race(
     ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
 
     For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
-    others lie beyond its end or around the best one. These runs get half the time of the race, and a seed that is not
-    raced (``found.tuned_on`` says which). ``update`` and ``output`` are those of ``nw.train``, for all methods; with an
+    others lie beyond its end or around the best one. These runs get ``tuning_share`` of the time of the race, and
+    ``tuning_seeds`` seeds that are not raced (``found.tuned_on`` says which); the stepsize with the lowest median loss
+    is the best. ``update`` and ``output`` are those of ``nw.train``, for all methods; with an
     output rule, stepsizes are compared by the loss of its answer.
 
     Ctrl-C and SIGTERM raise ``nw.Interrupted`` with the race so far as ``race``, which is also saved if there is a
@@ -210,7 +221,7 @@ def race(
     check_slowed(name, slowdown, workers, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
     check_rules(update, output)
-    tuning_sizes = checks.at_least(1, tuning_sizes, "tuning_sizes", "a method needs a stepsize")
+    tuning = Tuning.checked(tuning_sizes, tuning_seeds, tuning_share, seed_list)
     names = folder_names([entrant.name for entrant in entrants], seed_list)
     say = tell or (lambda _: None)
     checked_problem(problem)
@@ -234,9 +245,9 @@ def race(
         limit = seconds_each(seconds, gradients, setup)
         say(setup.words(limit))
         with spinner("Race: estimating the problem's constants", progress):
-            tuner = setup.tuner(limit * TUNING_SHARE, unused_seed(seed_list), tuning_sizes)
+            tuner = setup.tuner(limit, tuning)
         if any(entrant.tuned for entrant in entrants):
-            say(_tuned_on(_tuning_config(tuner)))
+            say(_tuned_on(_tuning_config(tuner, limit)))
         runs = _RaceRuns(setup, limit, tuner, seed_list, say, progress, _callbacks(log, names))
         keep = None if folder is None else (lambda name, seed, run: run.save(Path(folder) / names[name, seed]))
         with quiet():
@@ -330,7 +341,7 @@ class _RaceRuns:
             "update": describe(setup.update),
             "output": describe(setup.output),
             "stepsizes": self.sizes,
-            "tuning": _tuning_config(self.tuner),
+            "tuning": _tuning_config(self.tuner, self.seconds),
             "constants": {} if self.tuner.constants is None else self.tuner.constants.known(),
         }
 
@@ -367,19 +378,19 @@ def _callbacks(
 
 def _tuned_words(name: str, tuning: Sweep) -> str:
     shown = ", ".join(
-        f"{size:.3g}" + (" (diverged)" if diverged else "")
-        for size, diverged in zip(tuning.stepsizes, tuning.diverged[:, 0], strict=True)
+        f"{size:.3g}" + (" (diverged)" if any(diverged) else "")
+        for size, diverged in zip(tuning.stepsizes, tuning.diverged, strict=True)
     )
     best = best_of(tuning)
     if not makes_steps(tuning):
-        return f"{name}: it makes no step in half the time, so {best:.3g} is taken untuned"
+        return f"{name}: it makes no step in the time for tuning, so {best:.3g} is taken untuned"
     edge = "; it is at the end of the grid" if best in (tuning.stepsizes.min(), tuning.stepsizes.max()) else ""
     return f"{name}: of the stepsizes {shown} the best is {best:.3g}{edge}"
 
 
-def _tuning_config(tuner: Tuner) -> dict[str, Any]:
+def _tuning_config(tuner: Tuner, seconds: float) -> dict[str, Any]:
     return {
-        "share_of_the_time": TUNING_SHARE,
+        "share_of_the_time": tuner.seconds / seconds,
         "seconds": tuner.seconds,
         "seeds": list(tuner.seeds),
         "stepsizes_tried": tuner.sizes,
@@ -388,10 +399,11 @@ def _tuning_config(tuner: Tuner) -> dict[str, Any]:
 
 def _tuned_on(tuning: Mapping[str, Any]) -> str:
     """Return a sentence about how the stepsizes were tuned."""
+    first, last = tuning["seeds"][0], tuning["seeds"][-1]
+    seeds = f"seed {first}, which does not race" if first == last else f"seeds {first} to {last}, which do not race"
     return (
         f"Stepsizes are tuned in virtual time, {tuning['stepsizes_tried']} for every method, on "
-        f"{tuning['share_of_the_time']:.0%} of the time of the race ({tuning['seconds']:,.4g} s) and with seed "
-        f"{tuning['seeds'][0]}, which does not race."
+        f"{tuning['share_of_the_time']:.0%} of the time of the race ({tuning['seconds']:,.4g} s) and with {seeds}."
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import count
-from typing import Any, final
+from itertools import count, islice
+from typing import Any, Self, final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from nowait.core import Output, Problem, Update, checks
 from nowait.engines.cluster import RayCluster, connected, import_ray
 from nowait.engines.elsewhere import checked_engine
 from nowait.engines.processes.local import shared_zygote
+from nowait.html.numbers import shown
 from nowait.recording import Interrupted, Run
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant
@@ -31,6 +32,29 @@ GRADIENTS = 32_000
 """By default every method gets the time in which asynchronous SGD computes this many gradients."""
 LEAST_SECONDS = 5.0
 """The shortest default time of a race with real workers."""
+
+
+@final
+@dataclass(frozen=True)
+class Tuning:
+    """How the stepsizes of a race are tuned."""
+
+    sizes: int
+    """How many stepsizes are tried for every method."""
+    seeds: tuple[int, ...]
+    """None of them is raced."""
+    share: float
+    """The time of these runs, divided by that of the race."""
+
+    @classmethod
+    def checked(cls, sizes: int, seeds: int, share: float, raced: list[int]) -> Self:
+        """Return the arguments of a race that has these seeds; raise if one of them is wrong."""
+        sizes = checks.at_least(1, sizes, "tuning_sizes", "a method needs a stepsize")
+        seeds = checks.at_least(1, seeds, "tuning_seeds", "stepsizes are compared by runs")
+        share = checks.positive(share, "tuning_share", "stepsizes are compared by runs")
+        if share > 1:
+            raise ValueError(f"tuning_share must be at most 1, got {share!r}: it is a share of the time of the race")
+        return cls(sizes, unused_seeds(raced, seeds), share)
 
 
 @final
@@ -67,15 +91,15 @@ class RaceSetup:
             f"median {np.median(took):.3g}; "
             f"{self.source.rate:,.0f} gradients per second; every method gets {seconds:,.4g} s{virtual}. "
             f"Predicted speedup of asynchrony: s_max/HM = {self.gain.speedup:.3g} x, at most s_max/s_min = "
-            f"{self.gain.ceiling:.3g} x."
+            f"{shown(self.gain.ceiling)} x."
         )
 
-    def tuner(self, seconds: float, seed: int, sizes: int) -> Tuner:
-        """Return the tuner for these workers."""
-        found = estimate(self.problem, seed=seed)
-        unit, speeds = stepsize_unit(self.problem, found, GRADIENTS), self.source.speeds
-        rules = (self.update, self.output)
-        return Tuner(self.problem, speeds, unit, seconds, (seed,), sizes, *rules, constants=found.constants)
+    def tuner(self, seconds: float, tuning: Tuning) -> Tuner:
+        """Return the tuner for these workers, and a race of so many seconds."""
+        found = estimate(self.problem, seed=tuning.seeds[0])
+        unit, share = stepsize_unit(self.problem, found, GRADIENTS), tuning.share * seconds
+        given = (self.problem, self.source.speeds, unit, share, tuning.seeds, tuning.sizes)
+        return Tuner(*given, self.update, self.output, constants=found.constants)
 
     def run(
         self,
@@ -154,9 +178,10 @@ def seconds_each(seconds: float | None, gradients: int | None, setup: RaceSetup)
     return wanted if setup.engine == "simulate" or gradients is not None else max(LEAST_SECONDS, wanted)
 
 
-def unused_seed(seeds: list[int]) -> int:
-    """Return a seed that is none of these."""
-    return max(seeds) + 1 if max(seeds) < LARGEST_SEED else next(seed for seed in count() if seed not in seeds)
+def unused_seeds(seeds: list[int], number: int) -> tuple[int, ...]:
+    """Return so many seeds that are none of these: the next ones, or the first ones if there are none after these."""
+    first = max(seeds) + 1 if max(seeds) + number <= LARGEST_SEED else 0
+    return tuple(islice((seed for seed in count(first) if seed not in seeds), number))
 
 
 def check_slowed(engine: str, slowdown: Mapping[int, float] | None, workers: int | None, speeds: Speeds | None) -> None:

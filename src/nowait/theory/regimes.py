@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from nowait.core import checks
+from nowait.html.numbers import shown
 from nowait.theory.constants import Constants, constants_of
 
 LITTLE_NOISE, MUCH_NOISE = 0.3, 1.0
@@ -43,7 +44,7 @@ class SpeedupRange:
         return self.low <= speedup <= self.high
 
     def __str__(self) -> str:
-        low, high = f"{self.low:.3g}", f"{self.high:.3g}"
+        low, high = shown(self.low), shown(self.high)
         return low if low == high else f"{low} to {high}"
 
 

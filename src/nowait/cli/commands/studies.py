@@ -60,8 +60,16 @@ def race(  # noqa: PLR0917 (typer makes options of them)
         typer.Option(
             help="How many times slower one worker is.",
             min=1.0,
-            show_default="10; none if native",
+            show_default="10; none if native or spread",
             callback=values.above_zero,
+        ),
+    ] = None,
+    spread: Annotated[
+        float | None,
+        typer.Option(
+            help="Spread workers' speeds instead: the standard deviation of the logarithms of their seconds.",
+            min=0.0,
+            callback=values.finite,
         ),
     ] = None,
     gradients: Annotated[
@@ -88,6 +96,10 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer gradients and stepsizes: about 15 seconds on an idle machine.")
     ] = False,
+    thorough: Annotated[
+        bool,
+        typer.Option("--thorough", help="Tune with 12 stepsizes and 3 seeds, for the whole time of the race."),
+    ] = False,
     log: Log = None,
     as_json: Json = False,
     config: Config = None,
@@ -95,9 +107,9 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     """Race minibatch SGD against asynchronous SGD, with real worker processes. About two minutes.
 
     The paper's least squares problem (10,000 rows, 400 dimensions, batches of 256). The workers are slowed like a mixed
-    cluster with one straggler, unless --native. Stepsizes are tuned first, in virtual time on compute times measured
-    in a probe; then every method runs live for the same wall-clock time. Prints a table and conclusions; writes
-    report.html, figures and the runs.
+    cluster with one straggler, unless --native or --spread. Stepsizes are tuned first, in virtual time on compute times
+    measured in a probe; then every method runs live for the same wall-clock time. Prints a table and conclusions;
+    writes report.html, figures and the runs.
 
     Example: nowait race --workers 40 --straggler 100 --method ringmaster:max_delay=80
     """
@@ -112,6 +124,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
             engine_of(engine, address),
             native,
             straggler,
+            spread,
             gradients,
             problem,
             loss,
@@ -120,6 +133,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
             seed,
             folder,
             quick,
+            thorough,
             as_json,
         ),
         race_loggers(log, folder),
