@@ -61,7 +61,7 @@ def rule_pays_study():
     rows = [Prescribed(name, 10.0**power, 1e-5, 1e-5 * 10**power) for name in names for power in range(5)]
     noises, clusters = (10.0, 1.0, 0.3, 0.1, 0.0), tuple(f"straggler × {number},000" for number in range(9))
     times = [Ratio(cluster, f"noise {noise:g}", (0.96, 2.2)) for noise in noises for cluster in clusters]
-    return RulePays(16, 5, 80_000, rows, noises, clusters, times, [])
+    return RulePays(16, 5, 80_000, rows, noises, clusters, times, [], [])
 
 
 def draw(name, shown, **arguments):

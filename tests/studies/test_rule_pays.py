@@ -13,7 +13,7 @@ from nowait.studies import Prescribed, Ratio, RulePays, rule_pays
 from nowait.studies.rule_pays import tuned
 from nowait.studies.rule_pays.prescribed import prescribed_errors
 from nowait.studies.rule_pays.settings import Cluster, quadratic, target
-from nowait.studies.rule_pays.tuned import loss_ratio, time_ratio
+from nowait.studies.rule_pays.tuned import loss_ratio, stay_ratio, time_ratio
 
 
 def small(**options):
@@ -42,6 +42,20 @@ def test_tuned_the_rule_pays_with_wide_spreads_and_no_noise_but_not_with_noise()
 
 def test_tuned_one_straggler_makes_no_difference():
     assert 0.9 < time_ratio(Cluster(0.0, 100.0), 0.0, 16, 0) < 1.1
+
+
+def test_tuned_to_stay_below_the_target_the_rule_pays_too():
+    assert stay_ratio(Cluster(2.0), 0.0, 16, 0) > 1.5
+    assert 0.9 < stay_ratio(Cluster(0.0), 0.0, 16, 0) < 1.15
+
+
+def test_losses_stay_below_the_target_after_the_last_one_above_it():
+    times, above = np.arange(1.0, 6.0), 2 * target()
+    assert tuned._last_above(times, np.array([above, 0.0, above, 0.0, 0.0])) == 3.0
+    assert tuned._last_above(times, np.array([above, 0.0, 0.0, 0.0, above])) == 5.0, "its whole length"
+    assert tuned._last_above(times, np.array([above, np.nan, 0.0, 0.0, 0.0])) == 2.0, "diverged for a while"
+    padded = np.array([1.0, 2.0, np.nan, np.nan])
+    assert tuned._last_above(padded, np.array([above, 0.0, np.nan, np.nan])) == 1.0, "NaN where others are longer"
 
 
 def test_losses_after_the_same_time(monkeypatch):
@@ -79,6 +93,12 @@ def test_the_map_has_a_cell_for_every_noise_and_cluster(study):
     cell = study.time(0.0, "spread 1.5")
     assert cell is study.times[3]
     assert cell.each == tuple(time_ratio(Cluster(1.5), 0.0, 4, seed) for seed in (0, 1))
+    assert [(one.problem, one.cluster) for one in study.stays] == [
+        ("noise 0", "spread 0.4"),
+        ("noise 0", "spread 1.2"),
+        ("noise 0", "spread 2"),
+    ], "only where there is little noise"
+    assert study.stays[1].each == tuple(stay_ratio(Cluster(1.2), 0.0, 4, seed) for seed in (0, 1))
     assert len(study.prescribed) == 15
 
 
@@ -144,7 +164,7 @@ def test_the_tables_fit_80_columns():
         Ratio(f"straggler × {place},000", f"noise {noise}", (0.123, 123.4)) for noise in range(5) for place in range(3)
     ]
     rows = [Prescribed("logistic regression", 10_000.0, 1.23e-5, 1.23e-5)]
-    found = RulePays(16, 5, 80_000, rows, (), (), ratios, ratios)
+    found = RulePays(16, 5, 80_000, rows, (), (), ratios, ratios, ratios)
     from rich.console import Console
 
     console = Console(width=80, record=True)
@@ -152,4 +172,4 @@ def test_the_tables_fit_80_columns():
     text = console.export_text()
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
-    assert text.count("3.90 (0.12–1.2e+02)") == 30
+    assert text.count("3.90 (0.12–123)") == 45

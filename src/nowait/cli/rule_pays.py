@@ -12,6 +12,7 @@ from rich.table import Table
 import nowait as nw
 from nowait.cli.layout import number_table, side_by_side
 from nowait.cli.results import open_console, print_json
+from nowait.html.numbers import shown
 from nowait.studies import Ratio, RulePays, rule_pays
 from nowait.studies.rule_pays.settings import Cluster
 
@@ -63,6 +64,7 @@ def _as_dictionary(found: RulePays) -> dict[str, object]:
         "steps": found.steps,
         "prescribed": [asdict(one) for one in found.prescribed],
         "times": [described(one) for one in found.times],
+        "stays": [described(one) for one in found.stays],
         "losses": [described(one) for one in found.losses],
     }
 
@@ -87,8 +89,10 @@ def _prescribed_table(found: RulePays) -> Table:
 def _maps(found: RulePays, width: int) -> list[Table]:
     """Return the tables for tuned stepsizes, as many as it takes to fit this width."""
     times = "Tuned: time to the target,\nconstant / rule, by noise σ²/(M·L·ε)"
+    stays = "Tuned: time from which losses stay below the target,\nconstant / rule"
     losses = "Tuned, least squares: error after the same time,\nconstant / rule"
-    return [*_ratio_tables(times, found.times, width), *_ratio_tables(losses, found.losses, width)]
+    titled = ((times, found.times), (stays, found.stays), (losses, found.losses))
+    return [table for title, ratios in titled for table in _ratio_tables(title, ratios, width)]
 
 
 def _ratio_tables(title: str, ratios: list[Ratio], width: int) -> list[Table]:
@@ -99,6 +103,5 @@ def _ratio_tables(title: str, ratios: list[Ratio], width: int) -> list[Table]:
 
 
 def _cell(ratio: Ratio) -> str:
-    if len(ratio.each) == 1:
-        return f"{ratio.middle:.2f}"
-    return f"{ratio.middle:.2f} ({ratio.low:.2g}–{ratio.high:.2g})"
+    range_of = "" if len(ratio.each) == 1 else f" ({shown(ratio.low, 2)}–{shown(ratio.high, 2)})"
+    return shown(ratio.middle, trim=False) + range_of

@@ -12,7 +12,7 @@ from nowait.engines.progress import Progress
 from nowait.engines.watch import Watch
 from nowait.studies.rule_pays.prescribed import FACTORS, PROBLEMS, STEPS, Prescribed, prescribed_errors
 from nowait.studies.rule_pays.settings import CLUSTERS, NOISES, Cluster
-from nowait.studies.rule_pays.tuned import BATCHES, WIDE, Ratio, loss_ratio, time_ratio
+from nowait.studies.rule_pays.tuned import BATCHES, LITTLE_NOISE, WIDE, Ratio, loss_ratio, stay_ratio, time_ratio
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -37,6 +37,8 @@ class RulePays:
     """The kinds of clusters: the columns of the map."""
     times: list[Ratio]
     """With tuned stepsizes: time to the target of the constant stepsize over that of the rule, row by row."""
+    stays: list[Ratio]
+    """The same for the time from which losses stay below the target, where there is little noise."""
     losses: list[Ratio]
     """With tuned stepsizes: error of the constant stepsize over that of the rule after the same time."""
 
@@ -58,9 +60,10 @@ def rule_pays(
     """Compare the delay-adaptive with the constant stepsize of asynchronous SGD, in virtual time.
 
     With the stepsizes of the theory: after ``steps`` steps, for a straggler that becomes slower. With tuned stepsizes:
-    the time to a target on a quadratic, for every noise and every kind of cluster, and the error after the same time on
-    the paper's least squares, for every batch size. ``seeds`` clusters of each kind are drawn; the ranges of the result
-    are over these. Takes about ten minutes with all defaults. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
+    the time to a target on a quadratic, for every noise and every kind of cluster; the time from which losses stay
+    below it, where there is little noise; and the error after the same time on the paper's least squares, for every
+    batch size. ``seeds`` clusters of each kind are drawn; the ranges of the result are over these. Takes about ten
+    minutes with all defaults. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
     """
     workers = checks.at_least(2, workers, "workers", "a cluster has at least two")
     seeds = checks.at_least(1, seeds, "seeds", "at least one cluster of each kind is simulated")
@@ -68,7 +71,9 @@ def rule_pays(
     rows = [checks.not_negative(noise, "noises", "it is the variance σ²/(M·L·ε)") for noise in noises]
     sizes = [checks.at_least(1, size, "batches", "it is the number of samples in a batch") for size in batches]
     wide = [Cluster(spread) for spread in WIDE]
-    parts = len(PROBLEMS) * len(FACTORS) + seeds * (len(rows) * len(clusters) + len(sizes) * len(wide))
+    quiet = [noise for noise in rows if noise <= LITTLE_NOISE]
+    cells = len(rows) * len(clusters) + (len(quiet) + len(sizes)) * len(wide)
+    parts = len(PROBLEMS) * len(FACTORS) + seeds * cells
     with Watch() as watch, Progress("comparing the rules", progress) as bar:
         work = _Work(watch, bar, parts)
         prescribed = [
@@ -81,12 +86,17 @@ def rule_pays(
             for noise in rows
             for kind in clusters
         ]
+        stays = [
+            Ratio(str(kind), f"noise {noise:g}", work.each(range(seeds), partial(stay_ratio, kind, noise, workers)))
+            for noise in quiet
+            for kind in wide
+        ]
         losses = [
             Ratio(str(kind), f"batches of {size}", work.each(range(seeds), partial(loss_ratio, kind, size, workers)))
             for size in sizes
             for kind in wide
         ]
-    return RulePays(workers, seeds, steps, prescribed, tuple(rows), tuple(map(str, clusters)), times, losses)
+    return RulePays(workers, seeds, steps, prescribed, tuple(rows), tuple(map(str, clusters)), times, stays, losses)
 
 
 @final
