@@ -213,7 +213,9 @@ def _other_weights(config: dict[str, Any], case: Case) -> str:
     if case.setting != "strongly-convex" or _given_output(config) != StronglyConvexAverage.__name__:
         return ""
     given, needed = float(config["output"]["mu"]), case.need_positive("mu") / 2
-    return "" if math.isclose(given, needed) else f"({given:g}) in place of {StronglyConvexAverage.__name__}({needed:g})"
+    return (
+        "" if math.isclose(given, needed) else f"({given:g}) in place of {StronglyConvexAverage.__name__}({needed:g})"
+    )
 
 
 def _setting_of(constants: Constants, output: str) -> str:
