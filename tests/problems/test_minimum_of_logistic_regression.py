@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 import nowait as nw
 
@@ -57,6 +58,22 @@ def test_separable_rows_have_no_minimiser_and_a_warning_says_so(problem, caplog)
     problem.minimum()
     assert "has no minimiser" in caplog.text
     assert "add l2=" in caplog.text
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("model", [nw.problems.LogisticRegression, nw.problems.SoftmaxRegression])
+def test_a_feature_of_one_class_is_found_without_newton(model, sparse, caplog, monkeypatch):
+    monkeypatch.setattr("nowait.problems.logistic_regression.MOST_NEWTON", 1)
+    features = with_a_column_for_few(FEATURES, LABELS)
+    model(csr_matrix(features) if sparse else features, LABELS).minimum()
+    assert "has no minimiser" in caplog.text
+
+
+@pytest.mark.parametrize("model", [nw.problems.LogisticRegression, nw.problems.SoftmaxRegression])
+def test_rows_that_cannot_be_separated_have_a_minimiser(model, caplog):
+    zero = np.zeros((len(LABELS), 1))
+    model(np.hstack([FEATURES, zero]), LABELS).minimum()
+    assert caplog.text == ""
 
 
 def test_with_l2_separable_rows_have_a_minimiser(caplog):

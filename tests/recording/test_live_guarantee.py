@@ -63,7 +63,7 @@ def test_there_is_no_guarantee_while_a_condition_is_violated():
 
 
 def test_other_methods_are_rejected_before_the_run():
-    with pytest.raises(ValueError, match="LiveGuarantee is for runs of AsynchronousSGD, got MinibatchSGD"):
+    with pytest.raises(ValueError, match="known for runs of AsynchronousSGD only, got a run of MinibatchSGD"):
         simulated(nw.MinibatchSGD(0.1))
 
 

@@ -191,10 +191,45 @@ def test_an_unknown_rule_must_be_passed():
     assert certificate(run, QUADRATIC.constants(), setting="convex", stepsize=rule).steps == 50
 
 
-def test_other_methods_have_no_certificate():
-    run = nw.simulate(QUADRATIC, nw.MinibatchSGD(0.1), SPEEDS, steps=5)
-    with pytest.raises(ValueError, match="apply every arrival immediately"):
+@pytest.mark.parametrize("method", [nw.MinibatchSGD(0.001), nw.ClippedASGD(0.001, max_norm=0.001)])
+def test_other_methods_have_no_certificate(method):
+    run = nw.simulate(QUADRATIC, method, SPEEDS, steps=5, output=nw.UniformAverage())
+    with pytest.raises(ValueError, match=f"AsynchronousSGD only, got a run of {type(method).__name__}"):
         certificate(run, QUADRATIC.constants())
+
+
+def test_other_updates_have_no_certificate():
+    method, output = nw.AsynchronousSGD(0.001), nw.UniformAverage()
+    run = nw.simulate(QUADRATIC, method, SPEEDS, steps=5, output=output, update=nw.Adam())
+    with pytest.raises(ValueError, match="plain steps along the gradients only, got update=Adam"):
+        certificate(run, QUADRATIC.constants())
+
+
+def test_a_rule_that_the_run_did_not_have_is_rejected():
+    run = nw.simulate(QUADRATIC, nw.AsynchronousSGD(nw.DelayAdaptive(0.02)), SPEEDS, steps=500)
+    with pytest.raises(ValueError, match=r"did not have the stepsizes of Constant\(gamma=0.02\)"):
+        certificate(run, QUADRATIC.constants(), stepsize=nw.Constant(0.02))
+
+
+def test_workers_with_different_data_are_covered_by_one_setting_only():
+    run = nw.simulate(QUADRATIC, nw.AsynchronousSGD(0.001), SPEEDS, steps=50)
+    apart = dataclasses.replace(QUADRATIC.constants(), zeta=3.0)
+    with pytest.raises(ValueError, match="zeta is 3: the workers' data differ"):
+        certificate(run, apart, setting="convex")
+    assert certificate(run, apart).setting == "heterogeneous"
+
+
+def test_an_average_with_other_weights_is_not_the_one_that_is_covered():
+    method, output = nw.AsynchronousSGD(nw.DelayAdaptive(0.02)), nw.StronglyConvexAverage(5.0)
+    found = certificate(nw.simulate(QUADRATIC, method, SPEEDS, steps=500, output=output), QUADRATIC.constants())
+    assert not found.is_for_the_answer
+    assert "but the run had StronglyConvexAverage(5) in place of StronglyConvexAverage(0.05)" in str(found)
+
+
+def test_a_uniform_iterate_is_covered_if_the_stepsize_is_constant():
+    run = nw.simulate(QUADRATIC, nw.AsynchronousSGD(0.001), SPEEDS, steps=50, output=nw.UniformIterate())
+    found = certificate(run, QUADRATIC.constants())
+    assert (found.setting, found.is_for_the_answer) == ("nonconvex", True)
 
 
 def test_missing_constants_are_named():

@@ -40,6 +40,20 @@ def test_a_prescription_is_a_paragraph_with_formulas(setting):
     assert p.latex().startswith(f"% {p.theorem} ({setting})\n")
 
 
+def test_doubled_stepsizes_have_no_printed_bound():
+    text = prescribe("convex", ALL, workers=8, steps=10_000, doubled=True).latex()
+    rendered(text)
+    assert "180" not in text
+    assert "180" in prescribe("convex", ALL, workers=8, steps=10_000).latex()
+
+
+@pytest.mark.parametrize("command", [r"\mathbb", r"\text"])
+def test_the_packages_of_its_commands_are_named(command):
+    package = {r"\mathbb": "amssymb", r"\text": "amsmath"}[command]
+    assert command in prescribe("convex", ALL, workers=8, steps=10_000).latex()
+    assert package in nw.theory.Prescription.latex.__doc__
+
+
 def test_a_vacuous_guarantee_says_so():
     assert "This is vacuous" in prescribe("convex", ALL, workers=8, steps=10).latex()
     assert "vacuous" not in prescribe("convex", ALL, workers=8, steps=10**7).latex()

@@ -13,7 +13,7 @@ from nowait.core.types import Floats, Vector
 from nowait.numerics.compiled import kernels
 from nowait.problems.libsvm import read_libsvm
 from nowait.problems.linear_model import LinearModel
-from nowait.problems.matrix import full_kernels
+from nowait.problems.matrix import full_kernels, has_one_sided_column
 from nowait.problems.rows import scale_rows
 from nowait.theory import Constants
 
@@ -87,10 +87,13 @@ class LogisticRegression(LogisticModel):
     def _solve(self) -> Vector:
         """Newton's method, or L-BFGS if there are many features; warn if the loss has no minimiser."""
         found, runs_away = (self.descend(), False) if self.dimension > MOST_NEWTON else self._newton()
-        if self.l2 == 0 and (runs_away or bool((self.targets * (self.features @ found) > 0).all())):
+        if self.l2 == 0 and (runs_away or has_one_sided_column(self.features, self.targets) or self._separates(found)):
             self.warn_of_no_minimiser()
         solution: Vector = found.astype(self.targets.dtype)
         return solution
+
+    def _separates(self, point: Floats) -> bool:
+        return bool((self.targets * (self.features @ point) > 0).all())
 
     def _newton(self) -> tuple[Floats, bool]:
         """Return where Newton's method ends, started at zero, and True if it moved on with a vanishing gradient.

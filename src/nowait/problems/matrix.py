@@ -42,6 +42,23 @@ def squared_norms_of(features: Any) -> Floats:
     return sparse
 
 
+def has_one_sided_column(features: Any, signs: Any) -> bool:
+    """Return True if a column times the signs of the rows is never negative, or never positive, but not all zero.
+
+    The loss of a classifier then decreases for ever along that column's weight: it has no minimiser.
+    """
+    if isinstance(features, np.ndarray):
+        products = features * np.asarray(signs)[:, None]
+        above, below = (products > 0).any(axis=0), (products < 0).any(axis=0)
+    else:
+        products = features.data * np.repeat(signs, np.diff(features.indptr))
+        above, below = (
+            np.bincount(features.indices[side], minlength=features.shape[1]) > 0
+            for side in (products > 0, products < 0)
+        )
+    return bool((above != below).any())
+
+
 @cache
 def full_kernels() -> Any:
     """Return the module ``nowait.problems.full_kernels``, imported at its first use."""

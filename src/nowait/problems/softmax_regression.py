@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nowait.core import Layout, Sample
 from nowait.core.types import Floats, Integers, Vector
 from nowait.problems.libsvm import read_libsvm
-from nowait.problems.matrix import full_kernels, margins_of, sums_of
+from nowait.problems.matrix import full_kernels, has_one_sided_column, margins_of, sums_of
 from nowait.problems.rows import RowModel
 from nowait.theory import Constants
 
@@ -99,9 +99,14 @@ class SoftmaxRegression(RowModel):
 
     def _solve(self) -> Vector:
         solution: Vector = self.descend().astype(self.targets.dtype)
-        if self.l2 == 0 and self.accuracy(solution) == 1.0:
+        if self.l2 == 0 and (self.accuracy(solution) == 1.0 or self._has_one_sided_column()):
             self.warn_of_no_minimiser()
         return solution
+
+    def _has_one_sided_column(self) -> bool:
+        """Return True if a feature, such as a rare word, never occurs in one of the classes, or only in one."""
+        others = (np.where(self._numbers == number, -1.0, 1.0) for number in range(len(self.classes)))
+        return any(has_one_sided_column(self.features, signs) for signs in others)
 
     def _matrix(self, point: Vector) -> NDArray[Any]:
         """Return params as the matrix X."""

@@ -15,7 +15,7 @@ from nowait.core import Stepsize, as_stepsize
 from nowait.core.types import Floats, Integers
 from nowait.recording.callbacks import Callback, Control
 from nowait.theory import Constants, RunCertificate, certificate
-from nowait.theory.certificate import rule_of
+from nowait.theory.certificate import check_method, rule_of
 from nowait.theory.constants import constants_of
 
 logger = logging.getLogger("nowait")
@@ -64,12 +64,7 @@ class LiveGuarantee(Callback):
 
     def on_start(self, control: Control) -> None:
         """Start again for a new run; raise ValueError if there is no guarantee for its method."""
-        described = control.config.get("method", {})
-        if described.get("type") != "AsynchronousSGD":
-            raise ValueError(
-                f"LiveGuarantee is for runs of AsynchronousSGD, got {described.get('type')}: the certificate of a run "
-                f"is known for that method only"
-            )
+        check_method(control.config)
         if self._stepsize is None:
             rule_of(control.config)  # raises now if the rule is not known
         self.latest, self._seen, self._is_over = None, _Arrivals(tuple(control.workers)), False

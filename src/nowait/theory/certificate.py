@@ -13,10 +13,14 @@ from nowait.core import (
     Constant,
     DelayAdaptive,
     ExponentialDelayAdaptive,
+    Output,
     RandomIterate,
+    Sgd,
     Stepsize,
     StepsizeWeightedAverage,
     StronglyConvexAverage,
+    UniformAverage,
+    UniformIterate,
     as_stepsize,
     checks,
 )
@@ -26,11 +30,13 @@ from nowait.theory.constants import Constants
 from nowait.theory.flights import Flights
 from nowait.theory.guarantee import SQUARED_GRADIENT, SUBOPTIMALITY, Guarantee
 from nowait.theory.latex import certificate_text
-from nowait.theory.theorems import known_case
+from nowait.theory.theorems import check_same_data, known_case
 
 RULES: tuple[type[Stepsize], ...] = (Constant, DelayAdaptive, ExponentialDelayAdaptive)
 """The stepsize rules that are rebuilt from the configuration of a run."""
 TOLERANCE = 1e-9
+SAME_RULE = 1e-6
+"""The largest relative difference between recorded stepsizes and those of the rule."""
 
 
 @final
@@ -106,7 +112,7 @@ class RunCertificate:
             + ("" if self.is_for_the_answer else f", but the run had {self.given_output}"),
             *([] if self.measured is None else [f"  measured   {self.measured:.4g}"]),
             *(f"  needs      {condition}" for condition in self.conditions),
-            f"  assumed    {self.constants}, and delays that do not depend on the samples",
+            f"  assumed    {self.constants}, and delays and a number of steps that do not depend on the samples",
         ]
         return "\n".join(lines)
 
@@ -143,14 +149,15 @@ def certificate(
     >>> problem.loss(run.params) < float(found.guarantee) < float(p.guarantee.sharpened)
     True
     """
+    check_method(run.config)
     rule = rule_of(run.config) if stepsize is None else as_stepsize(stepsize)
     flights = Flights(run.trace, rule)
-    given = str(run.config.get("output", {}).get("type", "LastIterate"))
+    _check_rule(run.trace, rule)
+    given = _given_output(run.config)
     chosen = _setting_of(constants, given) if setting is None else setting
     case = known_case(chosen, constants, flights.M, flights.K)
-    bound, conditions = case.solved_by(lambda same: BOUNDS[chosen](same, flights))
-    if not all(condition.holds for condition in conditions):
-        bound = Guarantee(bound.measure, math.inf)
+    check_same_data(case)
+    bound, conditions = bound_of(case, flights)
     return RunCertificate(
         setting=chosen,
         constants=case.constants,
@@ -158,12 +165,56 @@ def certificate(
         steps=flights.K,
         guarantee=bound.with_start(case.error_at_start(bound.measure)),
         output=_output_of(chosen, given, rule),
-        given_output=given,
+        given_output=given + _other_weights(run.config, case),
         conditions=tuple(conditions),
         stepsize_sum=float(flights.hats.sum()),
         largest_stepsize=float(flights.stepsize.max()),
         longest_delay=int(run.trace.delay.max()),
         measured=None if measured is None else checks.not_negative(measured, "measured", "it is an error"),
+    )
+
+
+def bound_of(case: Case, flights: Flights) -> tuple[Guarantee, list[Condition]]:
+    """Return the bound for the delays and stepsizes of a run, infinite if a condition is violated, and the conditions.
+
+    It takes the run for one of asynchronous SGD: see ``check_method``.
+    """
+    bound, conditions = case.solved_by(lambda same: BOUNDS[case.setting](same, flights))
+    if not all(condition.holds for condition in conditions):
+        bound = Guarantee(bound.measure, math.inf)
+    return bound, conditions
+
+
+def check_method(config: dict[str, Any]) -> None:
+    """Raise ValueError unless the run made plain steps along the gradients, as ``AsynchronousSGD`` does by default.
+
+    Other methods, such as those that clip gradients, may also apply every arrival at once; no bound is known for them.
+    """
+    method, update = (str(config.get(part, {}).get("type")) for part in ("method", "update"))
+    if method != "AsynchronousSGD":
+        raise ValueError(f"a certificate is known for runs of AsynchronousSGD only, got a run of {method}")
+    if update not in (Sgd.__name__, "None"):
+        raise ValueError(f"a certificate is known for plain steps along the gradients only, got update={update}")
+
+
+def _check_rule(trace: Any, rule: Stepsize) -> None:
+    """Raise ValueError if the recorded stepsizes are not those of the rule."""
+    expected = np.asarray(rule(trace.delay, trace.num_workers, trace.step), dtype=np.float64)
+    if not np.allclose(trace.stepsize, expected, rtol=SAME_RULE, atol=0.0):
+        raise ValueError(f"the run did not have the stepsizes of {rule!r}: pass the rule that it had as stepsize=")
+
+
+def _given_output(config: dict[str, Any]) -> str:
+    return str(config.get("output", {}).get("type", "LastIterate"))
+
+
+def _other_weights(config: dict[str, Any], case: Case) -> str:
+    """Return what to add to the name of the run's output if it is a strongly convex average with other weights."""
+    if case.setting != "strongly-convex" or _given_output(config) != StronglyConvexAverage.__name__:
+        return ""
+    given, needed = float(config["output"]["mu"]), case.need_positive("mu") / 2
+    return (
+        "" if math.isclose(given, needed) else f"({given:g}) in place of {StronglyConvexAverage.__name__}({needed:g})"
     )
 
 
@@ -175,17 +226,20 @@ def _setting_of(constants: Constants, output: str) -> str:
         return "convex-lipschitz"
     if output == StronglyConvexAverage.__name__ and constants.mu:
         return "strongly-convex"
-    return "nonconvex" if output == RandomIterate.__name__ or constants.B is None else "convex"
+    is_random = output in (RandomIterate.__name__, UniformIterate.__name__)
+    return "nonconvex" if is_random or constants.B is None else "convex"
 
 
 def _output_of(setting: str, given: str, rule: Stepsize) -> str:
     """Return the name of the output rule that a bound is for."""
     if setting == "strongly-convex":
         return StronglyConvexAverage.__name__
-    if setting in ("convex", "convex-lipschitz"):
-        same = isinstance(rule, Constant) and given == "UniformAverage"  # equal weights are the stepsizes then
-        return given if same else StepsizeWeightedAverage.__name__
-    return RandomIterate.__name__
+    by_stepsize: type[Output] = StepsizeWeightedAverage
+    uniform: type[Output] = UniformAverage
+    if setting not in ("convex", "convex-lipschitz"):
+        by_stepsize, uniform = RandomIterate, UniformIterate
+    same = isinstance(rule, Constant) and given == uniform.__name__  # equal weights are the stepsizes then
+    return given if same else by_stepsize.__name__
 
 
 def rule_of(config: dict[str, Any]) -> Stepsize:

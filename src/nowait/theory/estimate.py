@@ -59,7 +59,7 @@ class Estimate:
     sigma: Uncertain
     """σ, the standard deviation of a stochastic gradient."""
     G: Uncertain
-    """The largest norm of a stochastic gradient."""
+    """The root of the largest E‖∇f‖² at one of the points, which is what Theorems 1 and 2 need."""
     B: Uncertain
     """The distance from x_0 to the minimum."""
     Delta: Uncertain

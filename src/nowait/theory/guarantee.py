@@ -117,7 +117,8 @@ class Prescription:
     def latex(self) -> str:
         """Return a paragraph in LaTeX, for a paper: constants, stepsize, output and guarantee, with the numbers.
 
-        It needs the package amsmath; the bounds are those of ``guarantee`` and, if there is one, its ``sharpened``.
+        It needs the packages amsmath and amssymb. The bounds are those of ``guarantee`` and, if there is one, of its
+        ``sharpened``.
         """
         return prescription_text(self)
 

@@ -99,6 +99,7 @@ def prescription_text(p: Prescription) -> str:
     """Return a paragraph: the constants, the method with its stepsize, the output and the guarantee."""
     vacuous = "" if not p.guarantee.best.is_vacuous else _vacuous(p.guarantee.best)
     sharper = p.guarantee.sharpened
+    printed = PRINTED.get(p.theorem, "") if sharper is not None else ""  # doubled stepsizes have no printed bound
     lines = [
         f"% {p.theorem} ({p.setting})",
         f"Let {_sizes(p.workers, p.steps)}, {_constants(p.constants)}. Then {_method(p)} with the stepsizes",
@@ -106,7 +107,7 @@ def prescription_text(p: Prescription) -> str:
         "and the output",
         _display(output_formula(type(p.output).__name__, _rate(p.output))),
         "satisfies",
-        _display(guarantee_formula(p.guarantee, PRINTED.get(p.theorem, ""))),
+        _display(guarantee_formula(p.guarantee, printed)),
     ]
     if sharper is not None:
         lines += ["With the sharper constants of nowait,", _display(guarantee_formula(sharper))]

@@ -94,12 +94,17 @@ def checked_case(setting: str, constants: Any, workers: int, steps: int) -> Case
             f"the setting {setting!r} needs K ≥ {needed}, got steps={case.K} for workers={case.M}: "
             f"take at least {least} steps"
         )
-    if setting != "heterogeneous" and case.constants.zeta:
+    check_same_data(case)
+    return case
+
+
+def check_same_data(case: Case) -> None:
+    """Raise ValueError if the workers' data differ in a setting that does not cover it."""
+    if case.setting != "heterogeneous" and case.constants.zeta:
         raise ValueError(
             f"zeta is {case.constants.zeta:g}: the workers' data differ, and only the setting 'heterogeneous' "
             f"(Theorem 4) covers that"
         )
-    return case
 
 
 def known_case(setting: str, constants: Any, workers: int, steps: int) -> Case:
