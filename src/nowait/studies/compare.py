@@ -49,11 +49,12 @@ def compare(
         done = _Counter(watch, bar, 3 * len(candidates))
         tuned = [done.after(_tuned(tuner, candidate)) for candidate in candidates]
         target = find_target(tuned, target_loss, tuner.seconds)
+        work = sum(map(work_of, tuned))
         chosen = [
-            done.after(choose_stepsize(tuner, candidate, result, target, refinements))
+            done.after(choose_stepsize(tuner, candidate, result, target, refinements, work / len(candidates)))
             for candidate, result in zip(candidates, tuned, strict=True)
         ]
-        seeds = fresh_seeds(tuner, chosen, sum(map(work_of, tuned)))
+        seeds = fresh_seeds(tuner, chosen, work)
         simulated = [
             done.after(replace(measured(tuner, one, target, seeds), rank=rank)) for rank, one in enumerate(chosen)
         ]

@@ -33,9 +33,9 @@ LONG, LONGER = 1.6, 8.0
 """Runs that measure a time last this many times as long as expected; those that miss the target are made longer."""
 WINDOW = 5
 """Losses are smoothed over a fifth of the expected time to both sides."""
-MOST_FINE = 4
+MOST_FINE = 8
 """At most this many seeds tune stepsizes finely, for every seed of the first sweep: more than one if runs are short."""
-FRESH, MOST_FRESH = 3, 12
+FRESH, MOST_FRESH = 3, 24
 """How many other seeds compare methods, for every seed of the first sweep: more than the least if times scatter."""
 SMALL_ERROR = 0.03
 """The standard error of mean times, relative to them, that calls for no further seeds."""
@@ -106,16 +106,20 @@ class FreshSeeds:
     """With these the times are measured that the advice reports."""
 
 
-def choose_stepsize(tuner: Tuner, candidate: Candidate, tuned: Sweep, target: float, refinements: int) -> Chosen:
+def choose_stepsize(
+    tuner: Tuner, candidate: Candidate, tuned: Sweep, target: float, refinements: int, work: float | None = None
+) -> Chosen:
     """Return the stepsize that reaches the target first, found by up to ``refinements`` finer sweeps.
 
     Each covers twice the time expected: where the target is reached early in the simulated time, evaluations are too
-    far apart to tell when. The last one has the best stepsize in the middle.
+    far apart to tell when. The last one has the best stepsize in the middle. Each has as many seeds as this ``work``, a
+    number of gradients, allows; None is that of ``tuned``.
     """
+    work = work_of(tuned) if work is None else work
     coarse, fine = Goal(target), Goal(target, tuner.evaluations // WINDOW)
     best = Chosen.of(candidate, tuned, first_place(coarse.times(tuned)), coarse)
     for _ in range(refinements if 0 < best.seconds < math.inf and candidate.tuned else 0):
-        count = _clipped(tuner, work_of(tuned) / (len(FINER) * TWICE * best.gradients), 1, MOST_FINE)
+        count = _clipped(tuner, work / (len(FINER) * TWICE * best.gradients), 1, MOST_FINE)
         seeds = (tuner.seeds + further_seeds(tuner))[:count]
         finer = best.sweep(tuner, best.stepsize * FINER, TWICE, seeds)
         place = steady_place(fine.times(finer), TWICE * best.seconds)
