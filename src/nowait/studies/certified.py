@@ -17,6 +17,7 @@ from nowait.speeds import Speeds
 from nowait.theory import Prescription, certificate
 from nowait.theory.guarantee import SUBOPTIMALITY
 from nowait.theory.lemmas import Replayed
+from nowait.theory.printed import unlike_the_paper
 
 HOLDS, OPEN, VIOLATED = "holds", "open", "violated"
 CONFIDENCE = 0.99
@@ -56,7 +57,7 @@ class CertifiedRow:
     start: float
     """The error of x_0: a method that never moves has it at the end."""
     lemmas_broken: tuple[str, ...]
-    """Lemmas that failed on some run; there should be none."""
+    """Lemmas and other checks that failed on some run; there should be none."""
 
     @property
     def ratio(self) -> float:
@@ -123,6 +124,7 @@ class Trial:
             return Measurement(math.nan, 0.0, int(run.trace.delay.max(initial=1)), (NOT_THE_ALGORITHM,))
         checks = again.checks(rule, last=run.last, output=self.prescription.output, params=run.params)
         broken = tuple(check.lemma for check in checks if not check.holds)
+        broken += unlike_the_paper(self.prescription, run.trace)
         error = (
             self._error(run.params) if self.measures_loss else again.weighted_mean(rule, self._error, MOST_GRADIENTS)
         )
