@@ -5,13 +5,15 @@ import importlib
 import json
 import math
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import nowait as nw
 from nowait.cli import app
+from nowait.core import Stepsize
 from nowait.studies import bias
-from nowait.studies.certified import CertifiedRow
+from nowait.studies.certified import CertifiedRow, Trial
 from nowait.studies.certify import HARD, Certificate, MutantRow
 from nowait.studies.hard_instances import ORDERS, hard_instances, stepsize_sum
 from nowait.studies.mutants import MUTANTS
@@ -22,6 +24,7 @@ from nowait.theory.theorems import THEOREMS
 
 RUNNER = CliRunner()
 certify_module = importlib.import_module("nowait.studies.certify")
+hard_module = importlib.import_module("nowait.studies.hard_instances")
 
 
 @pytest.fixture
@@ -69,6 +72,14 @@ def the_hard_instances_come_close_to_their_bounds(with_mistakes):
     assert close["1", "coin", "alternating"] < 4
 
 
+def test_the_noisy_instance_comes_close_to_its_bound():
+    noisy = hard_instances("convex", 4, 300)[-1]
+    trial = Trial(noisy.name, noisy.problem, noisy.order, noisy.speeds, noisy.prescription)
+    row = trial.row([trial.measured(trial.run(seed), seed) for seed in range(200)])
+    assert 1.5 < row.ratio < 2.25
+    assert row.could_fail
+
+
 def every_planted_mistake_is_found(with_mistakes):
     assert [row.mutant for row in with_mistakes.mutants] == [mutant.name for mutant in MUTANTS]
     for row in with_mistakes.mutants:
@@ -107,6 +118,49 @@ def test_planted_mistakes_are_found(with_mistakes):
     the_hard_instances_come_close_to_their_bounds(with_mistakes)
     every_planted_mistake_is_found(with_mistakes)
     mistakes_are_found_by_bounds_alone(with_mistakes)
+
+
+def twice_the_cut(self, delay, num_workers, step):
+    return self.gamma * np.minimum(1.0, 2 * (self.cut or num_workers) / delay)
+
+
+def the_cut_one_step_late(self, delay, num_workers, step):
+    return self.gamma * np.minimum(1.0, (self.cut or num_workers) / np.maximum(1, delay - 1))
+
+
+def no_cut(self, delay, num_workers, step):
+    return self.gamma + 0.0 * delay
+
+
+@pytest.mark.parametrize("wrong", [twice_the_cut, the_cut_one_step_late, no_cut])
+def test_a_mistake_in_the_library_s_own_rule_is_found(monkeypatch, wrong):
+    """The runs and the rule they are compared with have the same mistake; the paper's formula has not."""
+    monkeypatch.setattr(nw.DelayAdaptive, "__call__", wrong)
+    monkeypatch.setattr(nw.DelayAdaptive, "at", Stepsize.at)
+    found = nw.certify(settings=["convex"], patterns=[HARD, "straggler"], steps=300, seeds=2, progress=False)
+    assert "the paper's stepsizes" in found.rows[0].lemmas_broken
+    assert not found.holds
+
+
+@pytest.mark.parametrize("setting", THEOREMS)
+def test_a_mistake_in_what_is_prescribed_is_found(monkeypatch, setting):
+    def for_one_worker_more(*arguments, workers, steps):
+        p = nw.theory.prescribe(*arguments, workers=workers + 1, steps=steps)
+        return dataclasses.replace(p, workers=workers)
+
+    monkeypatch.setattr(hard_module, "prescribe", for_one_worker_more)
+    found = nw.certify(settings=[setting], patterns=[HARD], steps=300, seeds=2, progress=False)
+    assert "the paper's stepsizes" in found.rows[0].lemmas_broken
+
+
+def test_an_average_with_the_wrong_mu_is_found(monkeypatch):
+    def with_mu(*arguments, **options):
+        p = nw.theory.prescribe(*arguments, **options)
+        return dataclasses.replace(p, output=nw.StronglyConvexAverage(p.constants.mu))
+
+    monkeypatch.setattr(hard_module, "prescribe", with_mu)
+    found = nw.certify(settings=["strongly-convex"], patterns=[HARD], steps=300, seeds=2, progress=False)
+    assert found.rows[0].lemmas_broken == ("the paper's output",)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -148,6 +202,22 @@ def a_row(mean, low, high, bound, lemmas=()):
 def test_the_verdict(row, verdict, holds):
     assert row.verdict == verdict
     assert Certificate([row], [], 4, 100, 2).holds == holds
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 row is open"), (2, "2 rows are open")])
+def test_the_command_says_how_many_rows_are_open(monkeypatch, count, words):
+    rows = [a_row(1.9, 1.7, 2.1, bound=2.0)] * count
+    monkeypatch.setattr("nowait.cli.certify.certify", lambda **_: Certificate(rows, [], 4, 100, 2))
+    result = RUNNER.invoke(app, SMALL, env={"COLUMNS": "160"})
+    assert f"{words}: the bound lies inside the error's interval" in result.output
+
+
+def test_the_command_names_a_mistake_that_no_row_finds(monkeypatch):
+    missed = Certificate([], [], 4, 100, 2, [MutantRow("subtle", {"3.1 Huber, alternating": "missed"})])
+    monkeypatch.setattr("nowait.cli.certify.certify", lambda **_: missed)
+    result = RUNNER.invoke(app, [*SMALL, "--mutants"], env={"COLUMNS": "160"})
+    assert result.exit_code == 1
+    assert "No row found these planted mistakes: subtle." in result.output
 
 
 SMALL = ["certify", "--setting", "convex", "--pattern", "equal", "--steps", "100", "--seeds", "6", "--workers", "2"]
@@ -220,5 +290,6 @@ def test_the_command_counts_which_rows_find_planted_mistakes():
     result = RUNNER.invoke(app, ["certify", *options], env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
     assert "Planted mistakes: how many rows find them" in result.output
-    assert "stepsizes × 1e-9" in result.output
+    assert "1 stepsizes × 1e-9" in result.output
+    assert "3.1 Huber, slow, then alone   B c c c – c c B" in result.output
     assert max(map(len, result.output.splitlines())) <= 80

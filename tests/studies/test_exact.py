@@ -1,5 +1,6 @@
 """The exact worst case of small orders, beside the bound."""
 
+import math
 import sys
 
 import pytest
@@ -30,12 +31,20 @@ def test_the_worst_case_grows_with_the_square_of_the_distance(pepit):
     assert far.exact == pytest.approx(4 * near.exact, rel=1e-4)
 
 
+def test_stepsizes_that_the_proof_does_not_allow_have_no_bound(pepit):
+    allowed, too_large = (worst_case([0, 1, 0, 1], workers=2, stepsize=size) for size in (0.25, 10.0))
+    assert allowed.exact < allowed.bound < math.inf
+    assert too_large.bound == too_large.ratio == math.inf
+
+
 @pytest.mark.parametrize(
     ("order", "message"),
     [
         ([], "order must have 1 to 60 arrivals, got 0"),
         ([0] * 61, "order must have 1 to 60 arrivals, got 61"),
         ([0, 3], r"order must contain workers from 0 to 2, got \[0, 3\]"),
+        ([0, 1.5], r"order must contain workers from 0 to 2, got \[0, 1.5\]"),
+        ("ab", r"order must contain workers from 0 to 2, got \['a', 'b'\]"),
     ],
 )
 def test_wrong_orders_are_refused(order, message):

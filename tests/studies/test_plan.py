@@ -47,6 +47,7 @@ def test_with_equal_workers_and_no_noise_synchronous_is_better_and_the_plan_says
     advice = planned(QUIET, seconds_per_gradient=[1.0] * 8)
     assert advice.synchronous_is_better
     assert not advice.asynchrony_pays
+    assert "Asynchrony gains time" not in str(advice)
     assert advice.drop == []
     text = str(advice)
     assert "no worker waits, so there is nothing to gain" in text
@@ -259,6 +260,48 @@ def test_the_words_follow_the_numbers(times, pays, better, drop, words):
     assert words in str(advice)
 
 
+def timed(method, workers, kind, choosing, times, rank):
+    return Simulated(method, workers, kind, 0.1, times, choosing, times, rank)
+
+
+def unlike_seeds():
+    """B is clearly slower than A with the choosing seeds, and not with the reporting seeds; C is slower with both."""
+    return [
+        timed("A", (0, 1), "asynchronous", (10.0, 10.2, 9.8), (10.0, 11.0, 9.0), 1),
+        timed("B", (0, 1), "asynchronous", (11.5, 11.6, 11.4), (10.1, 11.1, 9.1), 2),
+        timed("C", (0, 1), "asynchronous", (13.0, 13.1, 12.9), (13.0, 13.1, 12.9), 3),
+        timed("Minibatch SGD", (0, 1), "synchronous", (10.6, 10.9, 10.3), (12.0, 13.0, 11.0), 0),
+    ]
+
+
+def test_a_method_that_the_table_shows_to_be_as_fast_is_called_as_good():
+    advice = Advice("s", "p", nw.theory.speedup([1, 2]), 0.1, 100.0, unlike_seeds(), {})
+    assert [one.method for one in advice.as_good] == ["A", "B"]
+
+
+def test_the_verdict_does_not_tell_apart_what_is_called_as_good():
+    found = [
+        timed("Minibatch SGD", (0, 1), "synchronous", (10.0, 11.0, 9.0), (10.0, 10.1, 9.9), 0),
+        timed("A", (0, 1), "asynchronous", (10.2, 11.2, 9.2), (12.0, 12.1, 11.9), 1),
+    ]
+    advice = Advice("s", "p", nw.theory.speedup([1, 2]), 0.1, 100.0, found, {})
+    assert [one.method for one in advice.as_good] == ["Minibatch SGD", "A"]
+    assert not advice.synchronous_is_better
+    assert "no clear difference: Minibatch SGD and A are 1.2 x apart" in str(advice)
+
+
+def test_workers_whose_times_are_random_and_alike_are_not_called_slow():
+    advice = nw.plan(speeds=nw.speeds.Pareto(1.0, 1.5, workers=6), gradients=500, seeds=1, progress=False)
+    assert advice.speedup.worth_removing
+    assert advice.removable == []
+    assert "M/K" not in str(advice)
+
+
+def test_the_advice_does_not_claim_a_simulation_that_was_not_made():
+    advice = nw.plan(seconds_per_gradient=[1.0, 1.05, 1.1], gradients=500, seeds=1, progress=False)
+    assert "No simulation left out workers, because no gap between their speeds is wide enough." in str(advice)
+
+
 SMALL = ["plan", "--gradients", "2000", "--seeds", "1"]
 
 
@@ -351,7 +394,7 @@ def test_a_remark_on_one_of_several_workers_is_not_about_all_of_them():
     advice.simulated[-1] = simulated("Minibatch SGD", (0, 1, 2, 3, 4), "synchronous", 90.0)
     advice.simulated[0] = simulated("A", (0, 1, 2, 3, 4), "asynchronous", 10.0)
     text = str(advice)
-    assert "if one worker were left out, and that one were among 3, 4; this says nothing about leaving out" in text
+    assert "M/K smaller if it is one of 3, 4; this says nothing about leaving out several" in text
 
 
 def test_a_worker_that_never_delivers_is_slow_in_the_simulation_too():

@@ -16,6 +16,7 @@ from nowait.cli.exits import refused_as_options
 from nowait.cli.layout import number_table
 from nowait.cli.results import open_console, print_json
 from nowait.studies import Certificate, CertifiedRow, certify, longest_delay
+from nowait.studies.certified import OPEN, VIOLATED
 from nowait.studies.certify import check_request
 from nowait.studies.mutants import BOUND, CHECKS, MISSED, NONE
 
@@ -78,11 +79,20 @@ def _print(console: Console, found: Certificate) -> None:
     console.print(_bias_table(found))
     if found.mutants:
         console.print(_mutant_table(found))
-    verdict = "Everything holds." if found.holds else "VIOLATED: see the rows above."
-    undecided = sum(row.verdict == "open" for row in found.rows)
-    if found.holds and undecided:
-        verdict = f"Nothing is violated, but in {undecided} rows the interval is wider than the bound: take more seeds."
-    console.print(verdict, style="bold" if found.holds else "bold red", highlight=False, markup=False)
+        console.print(_mutant_rows(found), highlight=False, markup=False)
+    console.print(_verdict(found), style="bold" if found.holds else "bold red", highlight=False, markup=False)
+
+
+def _verdict(found: Certificate) -> str:
+    if not found.holds:
+        missed = ", ".join(row.mutant for row in found.mutants if not row.is_caught)
+        broken = any(row.verdict == VIOLATED or row.lemmas_broken for row in found.rows)
+        return "VIOLATED: see the rows above." if broken else f"No row found these planted mistakes: {missed}."
+    undecided = sum(row.verdict == OPEN for row in found.rows)
+    if not undecided:
+        return "Everything holds."
+    rows = "1 row is" if undecided == 1 else f"{undecided} rows are"
+    return f"Nothing is violated, but {rows} open: the bound lies inside the error's interval. Use more seeds."
 
 
 def _table(found: Certificate) -> str:
@@ -119,7 +129,7 @@ def _cells(row: CertifiedRow) -> list[str]:
         f"{row.mean:.2e} ± {row.high - row.mean:.0e}",
         f"{row.guarantee:.1e}",
         f"{row.given_delays:.1e}",
-        f"{row.ratio:.1e}",
+        f"{row.ratio:.3g}",
         row.verdict,
     ]
 
@@ -141,9 +151,21 @@ def _mutant_table(found: Certificate) -> Table:
     """Return a table of the planted mistakes: how many rows find each by their bound, only by the checks, or not."""
     headings = ["by the bound", "by the checks", "missed", "cannot have it"]
     table = number_table("Planted mistakes: how many rows find them", ["mistake"], headings)
-    for row in found.mutants:
-        table.add_row(row.mutant, *(str(row.count(how)) for how in (BOUND, CHECKS, MISSED, NONE)))
+    for number, row in enumerate(found.mutants, start=1):
+        table.add_row(f"{number} {row.mutant}", *(str(row.count(how)) for how in (BOUND, CHECKS, MISSED, NONE)))
     return table
+
+
+def _mutant_rows(found: Certificate) -> str:
+    """Return a line for every row: how it finds each of the numbered mistakes."""
+    marks = {BOUND: "B", CHECKS: "c", MISSED: "·", NONE: NONE}
+    names = list(found.mutants[0].found)
+    width = max(map(len, names))
+    numbers = " ".join(str(number) for number in range(1, len(found.mutants) + 1))
+    lines = ["Which row finds which: B by its bound, c by the checks, · not, – cannot have it"]
+    lines.append(f"  {'':<{width}}  {numbers}")
+    lines += [f"  {name:<{width}}  {' '.join(marks[row.found[name]] for row in found.mutants)}" for name in names]
+    return "\n".join(lines)
 
 
 def _bias_table(found: Certificate) -> Table:

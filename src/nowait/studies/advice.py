@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import final
 
+import numpy as np
+
+from nowait.core.types import Floats
 from nowait.theory.speedup import MINIBATCH, Speedup
 
 CLOSE = 1.05
 """Times within this factor, or within two standard errors, count as equal."""
 AS_GOOD = 1.1
 """The advice never calls a method as good as the fastest if it takes more than this many times as long."""
+ERRORS = 3.0
+"""Workers are only called slow, and only left out, where their speeds differ by this many standard errors."""
 Times = tuple[float, ...]
 
 
@@ -58,6 +63,11 @@ class Simulated:
         return max(self.times)
 
     @property
+    def longest(self) -> float:
+        """The longest time of all seeds; infinite if the target was not always reached."""
+        return max(*self.times, *self.choosing_times)
+
+    @property
     def gradients(self) -> float:
         """The mean number of gradients to the target."""
         return _mean(self.gradients_each)
@@ -80,6 +90,11 @@ def _clearly_before(first: Times, second: Times) -> bool:
     ahead = [late - early for early, late in zip(first, second, strict=True)]
     error = stdev(ahead) / math.sqrt(len(ahead)) if len(ahead) > 1 else 0.0
     return _mean(first) * CLOSE < _mean(second) and _mean(tuple(ahead)) > 2 * error
+
+
+def _slower(times: Times, best: Times) -> bool:
+    """Return True if these times are clearly longer than the best ones, or longer by more than 10 %."""
+    return _mean(times) > AS_GOOD * _mean(best) or _clearly_before(best, times)
 
 
 @final
@@ -105,6 +120,8 @@ class Advice:
     """Mean seconds of a round of minibatch SGD."""
     own_data: bool = False
     """True if every worker has data of its own."""
+    speed_errors: Floats | None = None
+    """The standard errors of the logarithms of the workers' mean seconds; None if the means are exact."""
 
     @property
     def fastest(self) -> Simulated:
@@ -115,17 +132,17 @@ class Advice:
     def as_good(self) -> list[Simulated]:
         """The fastest method and those whose times cannot be told from its times.
 
-        They are compared with the choosing seeds: not more than 5 % slower, or by less than two standard errors and
-        not more than 10 %. Simple methods are first among the former, then come the latter.
+        With the choosing seeds or with the reporting seeds they are at most 5 % slower, or slower by less than two
+        standard errors and at most 10 %. Those that are at most 5 % slower with the choosing seeds come first, simple
+        methods first among them.
         """
         best = self.fastest
         shortest = _mean(best.choosing_times)
         found = [
             one
             for one in self.simulated
-            if _mean(one.choosing_times) <= AS_GOOD * shortest
-            and not _clearly_before(best.choosing_times, one.choosing_times)
-            and math.isinf(one.high) == math.isinf(best.high)
+            if not (_slower(one.choosing_times, best.choosing_times) and _slower(one.times, best.times))
+            and math.isinf(one.longest) == math.isinf(best.longest)
         ]
         return sorted(found, key=lambda one: (_mean(one.choosing_times) > CLOSE * shortest, one.rank))
 
@@ -168,17 +185,26 @@ class Advice:
     @property
     def synchronous_is_better(self) -> bool:
         """True if a synchronous method, maybe without slow workers, is clearly faster than every asynchronous one."""
-        return self.best_synchronous.clearly_before(self.best_asynchronous)
+        return self._can_tell(self.best_synchronous, self.best_asynchronous)
 
     @property
     def asynchrony_pays(self) -> bool:
         """True if an asynchronous method is clearly faster than minibatch SGD, and no synchronous one is faster."""
-        return self.best_asynchronous.clearly_before(self.minibatch) and not self.synchronous_is_better
+        return self._can_tell(self.best_asynchronous, self.minibatch) and not self.synchronous_is_better
 
     @property
     def drop(self) -> list[int]:
         """The workers that ``choice`` does not use; none if a method with all workers is as good."""
         return sorted(set(range(self.speedup.workers)) - set(self.choice.workers))
+
+    @property
+    def removable(self) -> list[int]:
+        """Workers without any single one of which the term M/K would be smaller; only those that are clearly slow."""
+        slow = self.speedup.worth_removing
+        if self.speed_errors is None:
+            return slow
+        excess = np.log(self.speedup.seconds / self.speedup.harmonic_mean)
+        return [worker for worker in slow if excess[worker] > ERRORS * self.speed_errors[worker]]
 
     @property
     def sentences(self) -> list[str]:
@@ -245,24 +271,33 @@ class Advice:
         verdict = f"Asynchrony pays: {goes_on.method} {_sooner(goes_on, self.minibatch)} {MINIBATCH} with all workers"
         if waits is self.minibatch:
             return f"{verdict}."
-        if goes_on.clearly_before(waits):
+        if self._can_tell(goes_on, waits):
             return f"{verdict}, and {_sooner(goes_on, waits)} {waits.method}."
         return f"{verdict}. But {waits.method} is as fast: leaving out slow workers gains as much as asynchrony."
 
     def _about_workers(self) -> str:
         if self.drop:
             return f"Leave out {_workers(self.drop)}: no method with all workers was as fast."
-        removable = self.speedup.worth_removing
+        removable = self.removable
         if self.own_data or not removable:
             return "Keep all workers."
         if len(removable) == 1:
             formula = f"By formula the optimisation term M/K would be smaller without {_workers(removable)}"
         else:
             formula = (
-                f"By formula the optimisation term M/K would be smaller if one worker were left out, and that one were "
-                f"among {_numbers(removable)}; this says nothing about leaving out several"
+                f"By formula, leaving out a single worker would make the optimisation term M/K smaller if it is one of "
+                f"{_numbers(removable)}; this says nothing about leaving out several"
             )
-        return f"Keep all workers. {formula}. In the simulation leaving out workers was not clearly faster."
+        if any(len(one.workers) < self.speedup.workers for one in self.simulated):
+            simulation = "In the simulation leaving out workers was not clearly faster."
+        else:
+            simulation = "No simulation left out workers, because no gap between their speeds is wide enough."
+        return f"Keep all workers. {formula}. {simulation}"
+
+    def _can_tell(self, first: Simulated, second: Simulated) -> bool:
+        """Return True if the first method is clearly faster, and the two are not both among those as good as any."""
+        as_good = self.as_good
+        return first.clearly_before(second) and not (first in as_good and second in as_good)
 
     def _per_gradient(self) -> str:
         waits, goes_on = self.minibatch, self.best_asynchronous
@@ -270,7 +305,8 @@ class Advice:
             return "The gradients to the target cannot be compared."
         factor = goes_on.gradients / waits.gradients
         words = "worse" if factor > CLOSE else "about as good" if factor > 1 / CLOSE else "better"
-        ending = " Asynchrony gains time because no worker waits." if factor > CLOSE else ""
+        pays = factor > CLOSE and self.asynchrony_pays
+        ending = " Asynchrony gains time because no worker waits." if pays else ""
         return (
             f"Per gradient asynchrony is {words}: {goes_on.gradients:,.0f} gradients for {goes_on.method}, "
             f"{waits.gradients:,.0f} for {waits.method}.{ending}"

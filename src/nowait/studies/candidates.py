@@ -22,6 +22,7 @@ from nowait.methods import (
     RingleaderASGD,
     RingmasterASGD,
 )
+from nowait.studies.advice import ERRORS
 from nowait.studies.entrants import checked_entrants
 from nowait.studies.tuner import Make
 from nowait.theory.speedup import MINIBATCH, Speedup
@@ -31,8 +32,8 @@ SYNCHRONOUS, ROUNDS, ASYNCHRONOUS, OWN = "synchronous", "rounds", "asynchronous"
 """
 NOTABLE_GAP = 1.5
 """A gap between two successive speeds by at least this factor separates the fast from the slow workers."""
-LEAST_GAP, ERRORS = 1.1, 3.0
-"""Workers are only separated where the gap is at least this factor, and this many standard errors wide."""
+LEAST_GAP = 1.1
+"""Workers are only separated where the gap is at least this factor, and ERRORS standard errors wide."""
 NEARBY = 1 / 8
 """The cut near the harmonic mean is at the widest gap among so many of the workers on either side."""
 

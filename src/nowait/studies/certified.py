@@ -19,6 +19,7 @@ from nowait.theory.certificate import bound_of
 from nowait.theory.flights import Flights
 from nowait.theory.guarantee import SUBOPTIMALITY
 from nowait.theory.lemmas import Replayed
+from nowait.theory.printed import unlike_the_paper
 from nowait.theory.theorems import known_case
 
 HOLDS, OPEN, VIOLATED = "holds", "open", "violated"
@@ -59,7 +60,7 @@ class CertifiedRow:
     start: float
     """The error of x_0: a method that never moves has it at the end."""
     lemmas_broken: tuple[str, ...]
-    """Lemmas that failed on some run; there should be none."""
+    """Lemmas and other checks that failed on some run; there should be none."""
 
     @property
     def ratio(self) -> float:
@@ -126,6 +127,7 @@ class Trial:
             return Measurement(math.nan, 0.0, int(run.trace.delay.max(initial=1)), (NOT_THE_ALGORITHM,))
         checks = again.checks(rule, last=run.last, output=self.prescription.output, params=run.params)
         broken = tuple(check.lemma for check in checks if not check.holds)
+        broken += unlike_the_paper(self.prescription, run.trace)
         error = (
             self._error(run.params) if self.measures_loss else again.weighted_mean(rule, self._error, MOST_GRADIENTS)
         )

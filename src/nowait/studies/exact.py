@@ -6,6 +6,7 @@ grows with the number of steps: use it for a few workers and up to about 20 step
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -18,6 +19,7 @@ from nowait.theory.bounds import convex_bound
 from nowait.theory.case import Case
 
 MOST_STEPS = 60
+TOLERANCE = 1e-9
 
 
 @final
@@ -29,7 +31,7 @@ class WorstCase:
     exact: float
     """The largest F(x̃) − F* over all convex L-smooth functions with ‖x_0 − x*‖ ≤ B, without noise."""
     bound: float
-    """nowait's bound for this order: B²/(2S), see docs/proofs.md."""
+    """nowait's bound for this order: B²/(2S), see docs/proofs.md; infinite if its proof allows no such stepsizes."""
 
     @property
     def ratio(self) -> float:
@@ -44,7 +46,7 @@ def worst_case(
 
     ``order`` are the workers in the order in which their gradients arrive. ``stepsize`` is the rule; None is that of
     the theorem, γ = 1/(4ML) and cut = M. Of the ``constants`` L and B are used; None is 1 for both. The answer is the
-    average with the weights γ̂_k.
+    average with the weights γ̂_k. The bound is infinite unless L·(M·γ_k + γ_j·τ(j)) ≤ 1 for all k and j.
     """
     arrivals = _checked_order(order, workers)
     given = Constants(L=1.0, B=1.0) if constants is None else constants
@@ -52,18 +54,20 @@ def worst_case(
     smoothness, distance = case.need_positive("L"), case.need_positive("B")
     rule = DelayAdaptive(1 / (4 * workers * smoothness)) if stepsize is None else as_stepsize(stepsize)
     sizes, hats, points = _stepsizes(arrivals, workers, rule)
-    bound = convex_bound(case, float(sizes.max()), float(hats.sum()))
-    return WorstCase(tuple(arrivals), _solved(points, sizes, hats, smoothness, distance), float(bound))
+    late = float((sizes * (np.arange(1, len(sizes) + 1) - points)).max())
+    allowed = smoothness * (workers * float(sizes.max()) + late) <= 1 + TOLERANCE
+    bound = float(convex_bound(case, float(sizes.max()), float(hats.sum()))) if allowed else math.inf
+    return WorstCase(tuple(arrivals), _solved(points, sizes, hats, smoothness, distance), bound)
 
 
 def _checked_order(order: Sequence[int], workers: int) -> list[int]:
     workers = checks.at_least(1, workers, "workers", "somebody has to compute gradients")
-    arrivals = [int(worker) for worker in order]
+    arrivals = list(order)
     if not 1 <= len(arrivals) <= MOST_STEPS:
         raise ValueError(f"order must have 1 to {MOST_STEPS} arrivals, got {len(arrivals)}: more take too long")
-    if not all(0 <= worker < workers for worker in arrivals):
+    if not all(worker in range(workers) for worker in arrivals):
         raise ValueError(f"order must contain workers from 0 to {workers - 1}, got {arrivals}")
-    return arrivals
+    return [int(worker) for worker in arrivals]
 
 
 def _stepsizes(order: list[int], workers: int, rule: Stepsize) -> tuple[Any, Any, list[int]]:

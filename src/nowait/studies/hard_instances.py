@@ -208,7 +208,7 @@ def _huber_functions(workers: int, steps: int) -> list[HardInstance]:
         slope = 1 / stepsize_sum(ORDERS[order](workers, steps), workers, gamma)
         made.append(_instance("Huber", "convex", Huber(slope), order, workers, steps))
     noise = math.sqrt(steps) / 4  # so much that it decides the stepsize
-    noisy = Huber(slope=2 * noise / math.sqrt(steps), noise=noise)
+    noisy = Huber(slope=1.5 * noise / math.sqrt(steps), noise=noise)
     return [*made, _instance("noisy Huber", "convex", noisy, "alternating", workers, steps)]
 
 

@@ -139,6 +139,7 @@ def plan(
         predicted=_predicted(capabilities, gain, found.constants, compared),
         round_seconds=source.round_seconds,
         own_data=shards > 1,
+        speed_errors=source.errors,
     )
 
 
