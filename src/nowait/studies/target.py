@@ -23,8 +23,8 @@ from nowait.studies.tuner import Tuner
 
 EARLY = 5
 """A target reached in the first fifth of the time calls for a shorter sweep."""
-TWICE = 2.0
-"""Finer sweeps last this many times as long as the target is expected to take."""
+FINE_LENGTH = 3.0
+"""Finer sweeps last this many times as long as the target is expected to take, so that few runs miss it."""
 FINER = 2.0 ** np.linspace(-0.75, 0.75, 7)
 """Stepsizes around the best of the sweep before."""
 TOO_LATE = 2.0
@@ -111,7 +111,7 @@ def choose_stepsize(
 ) -> Chosen:
     """Return the stepsize that reaches the target first, found by up to ``refinements`` finer sweeps.
 
-    Each covers twice the time expected: where the target is reached early in the simulated time, evaluations are too
+    Each covers three times the time expected: where the target is reached early in the simulated time, evaluations are too
     far apart to tell when. The last one has the best stepsize in the middle. Each has as many seeds as this ``work``, a
     number of gradients, allows; None is that of ``tuned``.
     """
@@ -119,14 +119,14 @@ def choose_stepsize(
     coarse, fine = Goal(target), Goal(target, tuner.evaluations // WINDOW)
     best = Chosen.of(candidate, tuned, first_place(coarse.times(tuned)), coarse)
     for _ in range(refinements if 0 < best.seconds < math.inf and candidate.tuned else 0):
-        count = _clipped(tuner, work / (len(FINER) * TWICE * best.gradients), 1, MOST_FINE)
+        count = _clipped(tuner, work / (len(FINER) * FINE_LENGTH * best.gradients), 1, MOST_FINE)
         seeds = (tuner.seeds + further_seeds(tuner))[:count]
-        finer = best.sweep(tuner, best.stepsize * FINER, TWICE, seeds)
-        place = steady_place(fine.times(finer), TWICE * best.seconds)
+        finer = best.sweep(tuner, best.stepsize * FINER, FINE_LENGTH, seeds)
+        place = steady_place(fine.times(finer), FINE_LENGTH * best.seconds)
         found = Chosen.of(candidate, finer, place, fine)
         if math.isinf(found.seconds):
             break
-        early, best = found.seconds < TWICE * best.seconds / EARLY, found
+        early, best = found.seconds < FINE_LENGTH * best.seconds / EARLY, found
         if not early and 0 < place < len(FINER) - 1:
             break
     return best
