@@ -111,9 +111,9 @@ def choose_stepsize(
 ) -> Chosen:
     """Return the stepsize that reaches the target first, found by up to ``refinements`` finer sweeps.
 
-    Each covers three times the time expected: where the target is reached early in the simulated time, evaluations are too
-    far apart to tell when. The last one has the best stepsize in the middle. Each has as many seeds as this ``work``, a
-    number of gradients, allows; None is that of ``tuned``.
+    Each covers three times the time expected: where the target is reached early in the simulated time, evaluations are
+    too far apart to tell when. The last one has the best stepsize in the middle. Each has as many seeds as this
+    ``work``, a number of gradients, allows; None is that of ``tuned``.
     """
     work = work_of(tuned) if work is None else work
     coarse, fine = Goal(target), Goal(target, tuner.evaluations // WINDOW)
