@@ -144,7 +144,7 @@ def samples(count):
     [
         (0.1, "is 0.1. With little noise s_max/HM = 7.75 is roughly the least speedup, and s_max/s_min = 10 the most."),
         (0.5, "With some noise the speedup is between half of s_max/HM = 7.75 and s_max/s_min = 10."),
-        (2.0, "With much noise the speedup is 0.5 to 1.5 times s_max/HM = 7.75."),
+        (2.0, "With much noise the speedup is 0.5 to 1.6 times s_max/HM = 7.75."),
     ],
 )
 def test_the_regime_is_told(noise, words):

@@ -43,7 +43,7 @@ def test_the_range_of_speedups_by_noise():
     assert gain.speedup in little
     assert 11 not in little
     wide = speedup([1, 8, 8, 8])
-    assert wide.expected(2.0).high == pytest.approx(1.5 * wide.speedup)
+    assert wide.expected(2.0).high == pytest.approx(1.6 * wide.speedup)
     with pytest.raises(ValueError, match="noise"):
         gain.expected(-1.0)
 

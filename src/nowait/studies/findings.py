@@ -14,6 +14,7 @@ from nowait.html.numbers import shown
 from nowait.recording import Run
 from nowait.recording.until import until
 from nowait.theory import Constants, Speedup, SpeedupRange, lower_bound_time
+from nowait.theory.regimes import WITH_NOISE
 
 SAME_RATES = (0.7, 1.5)
 """Between these times the predicted ones, workers had the speeds that were measured before."""
@@ -246,12 +247,13 @@ def _regime(best: RaceRow, gain: Speedup) -> list[str]:
     """Return a sentence on how noisy the race was, and what speedups are expected there; empty if it is not known."""
     if best.expected is None or best.expected.noise is None:
         return []
+    least, most = WITH_NOISE
     by_regime = {
         "little noise": f"With little noise s_max/HM = {gain.speedup:.3g} is roughly the least speedup, and "
         f"s_max/s_min = {shown(gain.ceiling)} the most.",
         "some noise": f"With some noise the speedup is between half of s_max/HM = {gain.speedup:.3g} and "
         f"s_max/s_min = {shown(gain.ceiling)}.",
-        "much noise": f"With much noise the speedup is 0.5 to 1.5 times s_max/HM = {gain.speedup:.3g}.",
+        "much noise": f"With much noise the speedup is {least:g} to {most:g} times s_max/HM = {gain.speedup:.3g}.",
     }
     noise = f"The noise of a gradient at this loss, σ²/(M·L·ε), is {best.expected.noise:.2g}."
     return [f"{noise} {by_regime[best.expected.regime]}"]

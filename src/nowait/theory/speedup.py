@@ -74,7 +74,7 @@ class Speedup:
     def expected(self, noise: float | None = None) -> SpeedupRange:
         """Return between what the speedup is expected to be in a run, for the noise σ²/(M·L·ε) of ``relative_noise``.
 
-        With little noise ``speedup`` is roughly the least and ``ceiling`` the most. With much noise it is 0.5 to 1.5
+        With little noise ``speedup`` is roughly the least and ``ceiling`` the most. With much noise it is 0.5 to 1.6
         times ``speedup``. None is unknown noise. If compute times vary, minibatch SGD waits for the longest of every
         round, and both numbers are too low.
 
