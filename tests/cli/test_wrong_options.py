@@ -225,6 +225,8 @@ WRONG = [
     ("bench", ["--problem", "least-sqares"], "the problem must be one of"),
     ("bench", ["--method", "nothing.py:Mine"], "there is no file nothing.py"),
     ("bench", ["--method", "Mine"], "a method of your own is given as file.py:name"),
+    ("bench", ["--method", "mine.py:"], "a method of your own is given as file.py:name, got 'mine.py:'"),
+    ("plan", ["--method", "mine.py"], "a method of your own is given as file.py:name"),
     ("bench", ["--sample", "3"], "--sample and --only are for --verify"),
     ("bench", ["--verify", "nowhere"], "there is no folder nowhere"),
     ("serve", ["--listen", "7070"], "--listen must be HOST:PORT"),

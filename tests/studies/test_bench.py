@@ -403,6 +403,8 @@ def test_a_dictionary_is_several_choices_of_parameters(tmp_path):
     ("name", "words"),
     [
         ("own.py:missing", "has no missing"),
+        ("own.py:mine", "has no mine; did you mean 'Mine'"),
+        ("own.py:", "file.py:name"),
         ("own.py:number", "function of the stepsize"),
         ("own.py:needs_more", "stepsize alone"),
         ("own.py:other", "nw.Method"),

@@ -99,6 +99,9 @@ def _speeds(asked: PlanSettings) -> dict[str, Any]:
 
 def _own_methods(texts: list[str]) -> dict[str, Callable[[float], Method]]:
     """Return methods by name: your own as file.py:name, or others of the package with parameters."""
+    for text in texts:
+        if text.endswith(".py"):
+            raise ValueError(f"a method of your own is given as file.py:name, got {text!r}")
     built_in = parse_methods([text for text in texts if OWN not in text])
     own: dict[str, Callable[[float], Method]] = {}
     for text in texts:

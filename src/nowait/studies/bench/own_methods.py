@@ -41,9 +41,10 @@ def own_choices(text: str) -> tuple[dict[str, Make], list[Method]]:
 def own_object(text: str, what: str) -> Any:
     """Return what ``file.py:name`` names; ``what`` is for errors."""
     path, name = _parts(text, what)
-    made = getattr(_module(path), name, None)
+    module = _module(path)
+    made = getattr(module, name, None)
     if made is None:
-        raise ValueError(f"{path} has no {name}")
+        raise ValueError(f"{path} has no {name}{checks.did_you_mean(name, vars(module))}")
     return made
 
 
@@ -64,7 +65,7 @@ def normalised(text: str) -> str:
 
 def _parts(text: str, what: str = "a method of your own") -> tuple[Path, str]:
     place, colon, name = text.rpartition(":")
-    if not colon or not place.endswith(".py"):
+    if not colon or not place.endswith(".py") or not name:
         raise ValueError(f"{what} is given as file.py:name, got {text!r}")
     return Path(place), name
 
