@@ -53,7 +53,8 @@ class PlanSettings:
 def run_plan(asked: PlanSettings) -> Advice:
     """Plan and print."""
     with refused_as_options():
-        problem, speeds, methods = _problem(asked), _speeds(asked), _own_methods(asked.method)
+        _check_sources(asked)
+        methods, speeds, problem = _own_methods(asked.method), _speeds(asked), _problem(asked)
     advice = plan(
         problem,
         **speeds,
@@ -71,8 +72,8 @@ def run_plan(asked: PlanSettings) -> Advice:
     return advice
 
 
-def _problem(asked: PlanSettings) -> Any:
-    """Return the problem; None for the one of ``nw.plan``."""
+def _check_sources(asked: PlanSettings) -> None:
+    """Raise unless the speeds come from one source."""
     sources = (asked.seconds_per_gradient, asked.trace, asked.speeds, asked.workers)
     if sum(source is not None for source in sources) != 1:
         raise ValueError(
@@ -80,6 +81,10 @@ def _problem(asked: PlanSettings) -> Any:
             "folder of a run), --speeds file.py:name (a speed model of your own) and --workers N (a probe of this "
             "machine)"
         )
+
+
+def _problem(asked: PlanSettings) -> Any:
+    """Return the problem; None for the one of ``nw.plan``."""
     wants_problem = asked.problem is not None or asked.workers is not None
     return load_problem(asked.problem, asked.loss, asked.batch_size) if wants_problem else None
 
