@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 import nowait as nw
 from nowait.cli import app
-from nowait.studies import longest_delay
+from nowait.studies import Cluster, longest_delay
 from nowait.studies import rule_pays as study_of_the_rule
-from nowait.studies.rule_pays.settings import Cluster
 from nowait.studies.sources import Source
 from nowait.theory.lemmas import Replayed
 
@@ -112,7 +111,7 @@ def certify():
 
 
 def rule_pays():
-    options = {"noises": [0.0], "clusters": [Cluster(0.0)], "batches": [], "steps": 20, "progress": False}
+    options = {"noises": [0.3], "clusters": [Cluster(0.0)], "batches": [], "steps": 20, "progress": False}
     return study_of_the_rule(workers=2, seeds=1, **options)
 
 
@@ -149,6 +148,9 @@ def short_studies(monkeypatch):
     module = sys.modules["nowait.studies.longest_delay"]
     monkeypatch.setattr(module, "STEPS", 60)
     monkeypatch.setattr(module, "FACTORS", (1, 3))
+    module = sys.modules["nowait.studies.rule_pays.study"]
+    monkeypatch.setattr(module, "PROBLEMS", ["quadratic"])
+    monkeypatch.setattr(module, "FACTORS", (1.0, 3.0))
     monkeypatch.setattr(sys.modules["nowait.studies.plan"], "_seconds_per_gradient", lambda *_: 0.01)
     monkeypatch.setattr(sys.modules["nowait.studies.plan"], "LEAST_ROUNDS", 2)
 

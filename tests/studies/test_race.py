@@ -55,7 +55,11 @@ def test_the_speedup_is_predicted_and_measured(a_race):
 
 def row(**changes):
     usual = dict.fromkeys(RaceRow.__dataclass_fields__, 1.0)
-    return RaceRow(**usual | {"method": "Minibatch SGD", "steps": 20.0, "gradients": 200.0, "seconds": 10.0} | changes)
+    return RaceRow(
+        **usual
+        | {"method": "Minibatch SGD", "steps": 20.0, "gradients": 200.0, "seconds": 10.0, "seconds_to_first": 10.0}
+        | changes
+    )
 
 
 def best(measured, gradients=2_000.0):
@@ -134,6 +138,23 @@ def test_the_noise_is_that_at_the_end_of_the_first_method(a_race):
     assert found.noise == pytest.approx(relative_noise(constants, PROBLEM.loss(end) - lowest, workers=4), rel=0.3)
 
 
+def untuned_race(stepsize, **options):
+    methods = {"first": nw.MinibatchSGD(stepsize), "second": nw.AsynchronousSGD(stepsize)}
+    return nw.race(PROBLEM, methods, engine="simulate", speeds=UNEQUAL, gradients=300, progress=False, **options)
+
+
+def test_the_noise_is_that_at_the_last_iterate_whatever_the_output_rule_and_the_labels():
+    plain, averaged = untuned_race(0.01), untuned_race(0.01, output=nw.UniformAverage(), labels={"noise": "high"})
+    assert (averaged.runs["first"][0].params != averaged.runs["first"][0].last).any()
+    assert averaged.noise == plain.noise > 0
+
+
+def test_a_baseline_that_gets_worse_has_no_noise():
+    found = untuned_race(100.0, labels={"noise": "high"})
+    assert found.noise is None
+    assert found.rows[1].expected.regime == "unknown noise"
+
+
 def samples(count):
     sampler = nw.core.randomness.sampler(7)
     return [sampler.sample(0, job) for job in range(count)]
@@ -143,8 +164,8 @@ def samples(count):
     ("noise", "words"),
     [
         (0.1, "is 0.1. With little noise s_max/HM = 7.75 is roughly the least speedup, and s_max/s_min = 10 the most."),
-        (0.5, "With some noise the speedup is between half of s_max/HM = 7.75 and s_max/s_min = 10."),
-        (2.0, "With much noise the speedup is 0.5 to 1.6 times s_max/HM = 7.75."),
+        (0.5, "With some noise the speedup is between 0.5 times s_max/HM = 7.75 and s_max/s_min = 10."),
+        (2.0, "With much noise the speedup is 0.5 to 1.6 times s_max/HM = 7.75, at most s_max/s_min = 10."),
     ],
 )
 def test_the_regime_is_told(noise, words):
@@ -155,11 +176,13 @@ def test_the_regime_is_told(noise, words):
     assert words in " ".join(findings(rows, runs, gain, "simulate"))
 
 
-def test_a_race_whose_minimum_is_unknown_has_no_regime(a_race):
+def test_a_race_whose_noise_is_unknown_has_no_regime(a_race):
     found, _ = a_race
     without = dataclasses.replace(found, config={**found.config, "noise": None})
-    assert without.rows[1].expected.regime == "unknown noise"
-    assert "σ²/(M·L·ε)" not in " ".join(without.findings)
+    older = dataclasses.replace(found, config={key: found.config[key] for key in found.config if key != "noise"})
+    for race in (without, older):
+        assert race.rows[1].expected.regime == "unknown noise"
+        assert "σ²/(M·L·ε)" not in " ".join(race.findings)
 
 
 def rule_race(constant, adaptive, minimum=0.0):
@@ -187,9 +210,21 @@ def test_the_two_stepsize_rules_are_compared():
     assert rule_race([1.0], [2.5]) == [
         "The constant stepsize ended with a smaller error than the delay-adaptive one: 2.5 times smaller."
     ]
-    about = "The constant and the delay-adaptive stepsize ended with about the same error: the former's is "
-    assert rule_race([8.0, 2.0], [2.0, 4.0]) == [f"{about}0.5 to 4 times the latter's."]
-    assert rule_race([1.05], [1.0]) == [f"{about}1.05 times the latter's."]
+    neither = "Neither stepsize rule was clearly better: the error of the constant stepsize at the end is "
+    assert rule_race([8.0, 2.0], [2.0, 4.0]) == [f"{neither}0.5 to 4 times that of the delay-adaptive one."]
+    assert rule_race([1.05], [1.0]) == [f"{neither}1.05 times that of the delay-adaptive one."]
+
+
+def test_rules_are_not_compared_by_runs_that_were_cut_short():
+    problem, speeds = nw.problems.NoisyQuadratic(dimension=2), nw.speeds.Fixed([1.0])
+    runs = {
+        rule: [nw.simulate(problem, nw.AsynchronousSGD(rule(size)), speeds, steps=2, progress=False)]
+        for rule, size in ((nw.Constant, 0.1), (nw.DelayAdaptive, 0.01))
+    }
+    assert len(rules_compared(runs, 0.0)) == 1
+    (run,) = runs[nw.DelayAdaptive]
+    runs[nw.DelayAdaptive] = [dataclasses.replace(run, stats=dataclasses.replace(run.stats, interrupted=True))]
+    assert rules_compared(runs, 0.0) == []
 
 
 def test_rules_are_not_compared_without_both_or_without_a_minimum():

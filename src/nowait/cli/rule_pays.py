@@ -13,8 +13,7 @@ import nowait as nw
 from nowait.cli.layout import number_table, side_by_side
 from nowait.cli.results import open_console, print_json
 from nowait.html.numbers import shown
-from nowait.studies import Ratio, RulePays, rule_pays
-from nowait.studies.rule_pays.settings import Cluster
+from nowait.studies import Cluster, Ratio, RulePays, rule_pays
 
 QUICK: dict[str, Any] = {
     "seeds": 1,
@@ -34,7 +33,7 @@ class RulePaysSettings:
     """The options of the command."""
 
     workers: int
-    seeds: int
+    seeds: int | None
     quick: bool
     figure: Path | None
     as_json: bool
@@ -42,7 +41,8 @@ class RulePaysSettings:
 
 def run_rule_pays(asked: RulePaysSettings) -> RulePays:
     """Make the comparison, print it, and draw the figure."""
-    found = rule_pays(workers=asked.workers, **(QUICK if asked.quick else {"seeds": asked.seeds}))
+    seeds = {} if asked.seeds is None else {"seeds": asked.seeds}
+    found = rule_pays(workers=asked.workers, **(QUICK if asked.quick else {}) | seeds)
     if asked.as_json:
         print_json(_as_dictionary(found))
     else:
@@ -62,6 +62,8 @@ def _as_dictionary(found: RulePays) -> dict[str, object]:
         "workers": found.workers,
         "seeds": found.seeds,
         "steps": found.steps,
+        "noises": found.noises,
+        "clusters": found.clusters,
         "prescribed": [asdict(one) for one in found.prescribed],
         "times": [described(one) for one in found.times],
         "stays": [described(one) for one in found.stays],

@@ -11,6 +11,7 @@ from nowait.studies.plan import plan
 from nowait.studies.race import Race, race
 from nowait.studies.reproduce import Reproduction, reproduce
 from nowait.studies.rule_pays.prescribed import Prescribed
+from nowait.studies.rule_pays.settings import Cluster
 from nowait.studies.rule_pays.study import RulePays, rule_pays
 from nowait.studies.rule_pays.tuned import Ratio
 from nowait.studies.tolerance import tolerance
@@ -26,6 +27,7 @@ __all__ = [
     "BiasRow",
     "Certificate",
     "CertifiedRow",
+    "Cluster",
     "LongestDelay",
     "MutantRow",
     "Prescribed",

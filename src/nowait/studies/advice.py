@@ -65,7 +65,7 @@ class Simulated:
     @property
     def longest(self) -> float:
         """The longest time of all seeds; infinite if the target was not always reached."""
-        return max(*self.times, *self.choosing_times)
+        return max(self.times + self.choosing_times)
 
     @property
     def gradients(self) -> float:

@@ -19,7 +19,7 @@ from nowait.theory.regimes import WITH_NOISE
 SAME_RATES = (0.7, 1.5)
 """Between these times the predicted ones, workers had the speeds that were measured before."""
 ABOUT_THE_SAME = 1.1
-"""Errors that differ by at most this factor are called about the same."""
+"""If errors differ by at most this factor, no stepsize rule is called better."""
 FEW_STEPS = 10
 """With fewer steps of the baseline, its last loss says little about its speed."""
 
@@ -181,10 +181,12 @@ def lower_bound(rows: list[RaceRow], constants: Constants, gain: Speedup) -> lis
 def rules_compared(runs: Mapping[str, list[Run]], minimum: float | None) -> list[str]:
     """Return a sentence that compares the last errors with constant and with delay-adaptive stepsizes.
 
-    It is about asynchronous SGD. Empty if one of them did not race or diverged, or if F* is not known.
+    It is about asynchronous SGD, and about runs that had all the time of the race. Empty if one of the rules did not
+    race or diverged, or if F* is not known.
     """
     constant, adaptive = (_of_rule(runs, rule) for rule in ("Constant", "DelayAdaptive"))
-    both = list(zip(constant, adaptive, strict=False))
+    pairs = zip(constant, adaptive, strict=False)
+    both = [pair for pair in pairs if not any(run.stats.interrupted for run in pair)]
     if minimum is None or not both:
         return []
     errors = np.array([[final_loss(run) - minimum for run in pair] for pair in both])
@@ -194,12 +196,12 @@ def rules_compared(runs: Mapping[str, list[Run]], minimum: float | None) -> list
     middle = float(np.median(ratios))
     if ratios.min() < 1 < ratios.max() or 1 / ABOUT_THE_SAME <= middle <= ABOUT_THE_SAME:
         return [
-            "The constant and the delay-adaptive stepsize ended with about the same error: the former's is "
-            f"{_range_of(ratios)}times the latter's."
+            "Neither stepsize rule was clearly better: the error of the constant stepsize at the end is "
+            f"{_range_of(ratios)} times that of the delay-adaptive one."
         ]
     better, worse = ("delay-adaptive", "constant") if middle > 1 else ("constant", "delay-adaptive")
     times = ratios if middle > 1 else 1 / ratios
-    seeds = f", {_range_of(times)}times over {len(times)} seeds" if len(times) > 1 else ""
+    seeds = f", {_range_of(times)} times over {len(times)} seeds" if len(times) > 1 else ""
     return [
         f"The {better} stepsize ended with a smaller error than the {worse} one: {shown(float(np.median(times)))} "
         f"times smaller{seeds}."
@@ -216,9 +218,9 @@ def _of_rule(runs: Mapping[str, list[Run]], rule: str) -> list[Run]:
 
 
 def _range_of(ratios: Floats) -> str:
-    """Return the least and the largest value as text, or the value if there is one, and a space."""
+    """Return the least and the largest value as text, or the value if there is one."""
     low, high = shown(float(ratios.min())), shown(float(ratios.max()))
-    return f"{low} " if low == high else f"{low} to {high} "
+    return low if low == high else f"{low} to {high}"
 
 
 def _no_baseline(first: RaceRow) -> str:
@@ -248,12 +250,11 @@ def _regime(best: RaceRow, gain: Speedup) -> list[str]:
     if best.expected is None or best.expected.noise is None:
         return []
     least, most = WITH_NOISE
+    formula, ceiling = f"s_max/HM = {gain.speedup:.3g}", f"s_max/s_min = {shown(gain.ceiling)}"
     by_regime = {
-        "little noise": f"With little noise s_max/HM = {gain.speedup:.3g} is roughly the least speedup, and "
-        f"s_max/s_min = {shown(gain.ceiling)} the most.",
-        "some noise": f"With some noise the speedup is between half of s_max/HM = {gain.speedup:.3g} and "
-        f"s_max/s_min = {shown(gain.ceiling)}.",
-        "much noise": f"With much noise the speedup is {least:g} to {most:g} times s_max/HM = {gain.speedup:.3g}.",
+        "little noise": f"With little noise {formula} is roughly the least speedup, and {ceiling} the most.",
+        "some noise": f"With some noise the speedup is between {least:g} times {formula} and {ceiling}.",
+        "much noise": f"With much noise the speedup is {least:g} to {most:g} times {formula}, at most {ceiling}.",
     }
     noise = f"The noise of a gradient at this loss, σ²/(M·L·ε), is {best.expected.noise:.2g}."
     return [f"{noise} {by_regime[best.expected.regime]}"]
@@ -275,7 +276,7 @@ def why_not_as_predicted(first: RaceRow, best: RaceRow) -> list[str]:
             f"method more time."
         ]
     rates = (best.gradients / best.seconds) / (first.gradients / first.seconds)
-    needed, theirs = best.gradients / best.seconds * best.seconds_to_first, first.gradients
+    needed, theirs = (row.gradients / row.seconds * row.seconds_to_first for row in (best, first))
     if not low <= rates / best.predicted <= high:
         return [
             f"{share}: {best.method} had {rates:.3g} times as many gradients per second as {first.method}. So the "

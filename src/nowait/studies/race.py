@@ -82,7 +82,7 @@ class Race:
 
     @property
     def noise(self) -> float | None:
-        """σ²/(M·L·ε) where the first method ended, at an error ε; None if F* is not known."""
+        """σ²/(M·L·ε) where the first method ended, at an error ε; None if it is not known, because F* is not."""
         return self.config.get("noise")
 
     @property
@@ -200,8 +200,8 @@ def race(
     For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
     others lie beyond its end or around the best one. These runs get ``tuning_share`` of the time of the race, and
     ``tuning_seeds`` seeds that are not raced (``found.tuned_on`` says which); the stepsize with the lowest median loss
-    is the best. ``update`` and ``output`` are those of ``nw.train``, for all methods; with an
-    output rule, stepsizes are compared by the loss of its answer.
+    is the best. ``update`` and ``output`` are those of ``nw.train``, for all methods; with an output rule, stepsizes
+    are compared by the loss of its answer.
 
     Ctrl-C and SIGTERM raise ``nw.Interrupted`` with the race so far as ``race``, which is also saved if there is a
     ``folder``.
@@ -312,21 +312,21 @@ class _RaceRuns:
             tunings=self.tunings,
             speedup=self.setup.gain,
             minimum=minimum,
-            config=self._config(engine) | self._noise(minimum) | self.setup.labels,
+            config=self._config(engine) | self.setup.labels | {"noise": self._noise(minimum)},
             interrupted=interrupted,
             answers=self.answers,
         )
 
-    def _noise(self, minimum: float | None) -> dict[str, float]:
-        """Return the relative noise where the first run of the first method ended; empty if it cannot be computed."""
+    def _noise(self, minimum: float | None) -> float | None:
+        """Return the relative noise where the first run of the first method ended; None if it is not known."""
         first, constants = next(iter(self.runs.values()), []), self.tuner.constants
-        if not first or first[0].stats.diverged or minimum is None or constants is None or not constants.L:
-            return {}
-        error = final_loss(first[0]) - minimum
-        if not error > 0:
-            return {}
-        sigma = float(sigma_at(self.setup.problem, first[0].params))
-        return {"noise": relative_noise(Constants(L=constants.L, sigma=sigma), error, self.setup.workers)}
+        if not first or minimum is None or constants is None or not constants.L:
+            return None
+        run, loss = first[0], final_loss(first[0])
+        if not minimum < loss <= float(run.history.loss[0]):  # at the minimum, or its stepsize was too large
+            return None
+        sigma = float(sigma_at(self.setup.problem, run.last))
+        return relative_noise(Constants(L=constants.L, sigma=sigma), loss - minimum, self.setup.workers)
 
     def _config(self, engine: str) -> dict[str, Any]:
         setup = self.setup
@@ -399,12 +399,24 @@ def _tuning_config(tuner: Tuner, seconds: float) -> dict[str, Any]:
 
 def _tuned_on(tuning: Mapping[str, Any]) -> str:
     """Return a sentence about how the stepsizes were tuned."""
-    first, last = tuning["seeds"][0], tuning["seeds"][-1]
-    seeds = f"seed {first}, which does not race" if first == last else f"seeds {first} to {last}, which do not race"
     return (
         f"Stepsizes are tuned in virtual time, {tuning['stepsizes_tried']} for every method, on "
-        f"{tuning['share_of_the_time']:.0%} of the time of the race ({tuning['seconds']:,.4g} s) and with {seeds}."
+        f"{tuning['share_of_the_time']:.0%} of the time of the race ({tuning['seconds']:,.4g} s) and with "
+        f"{_seeds_in_words(tuning['seeds'])}."
     )
+
+
+def _seeds_in_words(seeds: list[int]) -> str:
+    """Return which seeds tuned the stepsizes.
+
+    >>> _seeds_in_words([3]), _seeds_in_words([7, 8, 9]), _seeds_in_words([1, 3])
+    ('seed 3, which does not race', 'seeds 7 to 9, which do not race', 'seeds 1, 3, which do not race')
+    """
+    first, last = seeds[0], seeds[-1]
+    if first == last:
+        return f"seed {first}, which does not race"
+    successive = last - first + 1 == len(seeds)
+    return f"seeds {f'{first} to {last}' if successive else ', '.join(map(str, seeds))}, which do not race"
 
 
 def folder_names(methods: list[str], seeds: list[int]) -> dict[tuple[str, int], str]:

@@ -69,6 +69,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
         typer.Option(
             help="Spread workers' speeds instead: the standard deviation of the logarithms of their seconds.",
             min=0.0,
+            max=10.0,
             callback=values.finite,
         ),
     ] = None,

@@ -102,10 +102,11 @@ def certify(  # noqa: PLR0917 (typer makes options of them)
 
 def rule_pays(
     workers: Annotated[int, typer.Option(help="How many workers.", min=2)] = 16,
-    seeds: Annotated[int, typer.Option(help="How many clusters of each kind are drawn.", min=1)] = 5,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A coarser map with one cluster of each kind; takes a minute.")
-    ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="How many clusters of each kind are drawn.", min=1, show_default="5; 1 if quick"),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A coarser map; takes a minute.")] = False,
     figure: Annotated[
         Path | None,
         typer.Option(help="Also draw the map into this file (.png, .pdf, .svg).", callback=values.new_figure),

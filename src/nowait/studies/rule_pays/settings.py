@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import final
 
 import numpy as np
@@ -51,6 +52,7 @@ class Cluster:
 CLUSTERS = tuple(Cluster(spread) for spread in SPREADS) + tuple(Cluster(0.0, factor) for factor in STRAGGLERS)
 
 
+@cache
 def target() -> float:
     """Return the error to reach on the quadratic."""
     exact = NoisyQuadratic(DIMENSION, SMOOTHNESS, CURVATURE)
@@ -69,11 +71,7 @@ def gradients_needed(noise: float, workers: int) -> float:
     return steps * workers * (0.75 + 0.5 * noise)
 
 
+@cache
 def least_squares(batch_size: int) -> LeastSquares:
     """Return the paper's least squares problem, whose labels have almost no noise."""
     return LeastSquares.random(samples=10_000, dimension=400, noise=1e-5, batch_size=batch_size, seed=42)
-
-
-def little_noise() -> LeastSquares:
-    """Return the problem of the README's race with widely spread speeds: the paper's, with large batches."""
-    return least_squares(64)

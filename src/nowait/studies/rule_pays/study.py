@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 from nowait.core import checks
 from nowait.engines.progress import Progress
 from nowait.engines.watch import Watch
 from nowait.studies.rule_pays.prescribed import FACTORS, PROBLEMS, STEPS, Prescribed, prescribed_errors
 from nowait.studies.rule_pays.settings import CLUSTERS, NOISES, Cluster
-from nowait.studies.rule_pays.tuned import BATCHES, LITTLE_NOISE, WIDE, Ratio, loss_ratio, stay_ratio, time_ratio
+from nowait.studies.rule_pays.tuned import BATCHES, MOST_NOISE_TO_STAY, WIDE, Ratio, loss_ratio, stay_ratio, time_ratio
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -62,40 +62,30 @@ def rule_pays(
     With the stepsizes of the theory: after ``steps`` steps, for a straggler that becomes slower. With tuned stepsizes:
     the time to a target on a quadratic, for every noise and every kind of cluster; the time from which losses stay
     below it, where there is little noise; and the error after the same time on the paper's least squares, for every
-    batch size. ``seeds`` clusters of each kind are drawn; the ranges of the result are over these. Takes about ten
-    minutes with all defaults. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
+    batch size. ``noises`` are σ²/(M·L·ε) at the target ε; ``clusters`` are kinds of clusters, such as
+    ``nowait.studies.Cluster(spread=1.2)``. ``seeds`` clusters of each kind are drawn; the ranges of the result are over
+    these. Takes about ten minutes with all defaults. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
     """
     workers = checks.at_least(2, workers, "workers", "a cluster has at least two")
     seeds = checks.at_least(1, seeds, "seeds", "at least one cluster of each kind is simulated")
     steps = checks.at_least(1, steps, "steps", "it is the length of a run")
     rows = [checks.not_negative(noise, "noises", "it is the variance σ²/(M·L·ε)") for noise in noises]
     sizes = [checks.at_least(1, size, "batches", "it is the number of samples in a batch") for size in batches]
+    for kind in clusters:
+        checks.instance(kind, Cluster, "clusters", "nowait.studies.Cluster(spread=1.2)")
     wide = [Cluster(spread) for spread in WIDE]
-    quiet = [noise for noise in rows if noise <= LITTLE_NOISE]
+    quiet = [noise for noise in rows if noise <= MOST_NOISE_TO_STAY]
     cells = len(rows) * len(clusters) + (len(quiet) + len(sizes)) * len(wide)
-    parts = len(PROBLEMS) * len(FACTORS) + seeds * cells
     with Watch() as watch, Progress("comparing the rules", progress) as bar:
-        work = _Work(watch, bar, parts)
+        work = _Work(watch, bar, len(PROBLEMS) * len(FACTORS) + seeds * cells, workers, seeds)
         prescribed = [
             one
             for name in PROBLEMS
             for one in work.each(FACTORS, partial(prescribed_errors, name, workers=workers, steps=steps))
         ]
-        times = [
-            Ratio(str(kind), f"noise {noise:g}", work.each(range(seeds), partial(time_ratio, kind, noise, workers)))
-            for noise in rows
-            for kind in clusters
-        ]
-        stays = [
-            Ratio(str(kind), f"noise {noise:g}", work.each(range(seeds), partial(stay_ratio, kind, noise, workers)))
-            for noise in quiet
-            for kind in wide
-        ]
-        losses = [
-            Ratio(str(kind), f"batches of {size}", work.each(range(seeds), partial(loss_ratio, kind, size, workers)))
-            for size in sizes
-            for kind in wide
-        ]
+        times = work.ratios(time_ratio, "noise", rows, clusters)
+        stays = work.ratios(stay_ratio, "noise", quiet, wide)
+        losses = work.ratios(loss_ratio, "batches of", sizes, wide)
     return RulePays(workers, seeds, steps, prescribed, tuple(rows), tuple(map(str, clusters)), times, stays, losses)
 
 
@@ -107,7 +97,24 @@ class _Work:
     watch: Watch
     bar: Progress
     parts: int
+    workers: int
+    seeds: int
     done: int = field(default=0, init=False)
+
+    def ratios(
+        self,
+        compute: Callable[[Cluster, Any, int, int], float],
+        label: str,
+        values: Sequence[float],
+        kinds: Sequence[Cluster],
+    ) -> list[Ratio]:
+        """Return a ratio for each value, which the label names, and each kind of cluster."""
+        seeds = range(self.seeds)
+        return [
+            Ratio(str(kind), f"{label} {value:g}", self.each(seeds, partial(compute, kind, value, self.workers)))
+            for value in values
+            for kind in kinds
+        ]
 
     def each(self, items: Iterable[Item], compute: Callable[[Item], Value]) -> tuple[Value, ...]:
         """Return what ``compute`` returns for each item."""

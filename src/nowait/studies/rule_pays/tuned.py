@@ -43,7 +43,7 @@ HORIZON, EVALUATIONS = 4.0, 200
 evaluations."""
 SMALLER = 2.0 ** np.linspace(-2.0, 0.25, 10)
 """Staying below the target takes stepsizes that are smaller by these factors than those that reach it first."""
-LITTLE_NOISE = 0.1
+MOST_NOISE_TO_STAY = 0.1
 """With more noise, losses stay below the target only by chance, or with stepsizes that take much longer."""
 LAST = 0.1
 """The error at the end is the median over this last part of a run."""
