@@ -61,8 +61,8 @@ def measured(problem: nw.Problem, speeds: Speeds, candidate: Candidate, planned:
 
 def main() -> None:
     problem = nw.problems.NoisyQuadratic(dimension=100, L=1.0, mu=0.02, sigma=0.05)
-    print("| cluster | predicted | range | measured | predicted / measured | method |")
-    print("|---|---|---|---|---|---|")
+    print("| cluster | predicted | measured | predicted / measured | method |")
+    print("|---|---|---|---|---|")
     for name, speeds in clusters().items():
         advice = nw.plan(problem, speeds=speeds, gradients=3_000, progress=False)
         source = Source.of_speeds(speeds, 0)
@@ -71,12 +71,7 @@ def main() -> None:
         both = (advice.minibatch, min(everybody, key=lambda one: one.seconds))
         waiting, running = (measured(problem, speeds, known[one.method], one, advice.target_loss) for one in both)
         predicted, gain = both[0].seconds / both[1].seconds, waiting / running
-        low, high = advice.gain_range
-        print(
-            f"| {name} | {predicted:.3g} | {low:.3g} to {high:.3g} | {gain:.3g} | {predicted / gain:.2f} | "
-            f"{both[1].method} |",
-            flush=True,
-        )
+        print(f"| {name} | {predicted:.3g} | {gain:.3g} | {predicted / gain:.2f} | {both[1].method} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,14 @@ def test_and_a_method_that_needs_more_gradients_for_the_same_loss():
     assert sentence.endswith("for the same loss Asynchronous SGD took 400 gradients, Minibatch SGD 200.")
 
 
+def test_a_speedup_above_the_range_may_come_from_times_that_vary():
+    (sentence,) = why_not_as_predicted(row(), best(20.0))
+    assert sentence == (
+        "The measured speedup is above the predicted range: for the same loss Asynchronous SGD took 100 gradients, "
+        "Minibatch SGD 200. If compute times vary, Minibatch SGD also waits longer than s_max in every round."
+    )
+
+
 def test_a_run_has_the_place_of_its_method_and_of_its_seed_as_its_title(monkeypatch):
     titles, made = [], RaceSetup.run
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nowait as nw
-from nowait.theory import Constants, certificate
+from nowait.theory import Constants, Uncertain, certificate
 from nowait.theory.certificate import rule_of
 from nowait.theory.flights import Flights
 from theory.test_bounds import alternating
@@ -217,6 +217,15 @@ def test_workers_with_different_data_are_covered_by_one_setting_only():
     with pytest.raises(ValueError, match="zeta is 3: the workers' data differ"):
         certificate(run, apart, setting="convex")
     assert certificate(run, apart).setting == "heterogeneous"
+
+
+def test_estimates_are_constants_too():
+    method, output = nw.AsynchronousSGD(nw.DelayAdaptive(0.02)), nw.StronglyConvexAverage(0.05)
+    run = nw.simulate(QUADRATIC, method, SPEEDS, steps=500, output=output)
+    found = nw.theory.estimate(QUADRATIC)
+    assert certificate(run, found).setting == "convex", "an estimate has no mu"
+    undetected = dataclasses.replace(found, zeta=Uncertain(0.1, 0.09, "by sampling"))
+    assert certificate(run, undetected).setting == "convex", "a zeta within its error counts as 0"
 
 
 def test_an_average_with_other_weights_is_not_the_one_that_is_covered():

@@ -54,6 +54,8 @@ def test_equal_workers_have_no_floor():
         ([[1.0]], "a row for each of the 2 workers"),
         ([1.0, 2.0], r"got shape \(2,\)"),
         ([[1.0], [float("nan")]], "must be finite"),
+        ([[1.0], [2.0, 3.0]], "must be a table of numbers"),
+        ([["a"], ["b"]], "must be a table of numbers"),
     ],
 )
 def test_wrong_differences_are_refused(differences, message):

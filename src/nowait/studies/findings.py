@@ -268,8 +268,8 @@ def why_not_as_predicted(first: RaceRow, best: RaceRow) -> list[str]:
     """
     if best.measured is None or best.predicted is None or best.expected is None or best.measured in best.expected:
         return []
-    low, high = SAME_RATES
-    share = f"The measured speedup is {'below' if best.measured < best.expected.low else 'above'} the predicted range"
+    (low, high), is_below = SAME_RATES, best.measured < best.expected.low
+    share = f"The measured speedup is {'below' if is_below else 'above'} the predicted range"
     if first.steps < FEW_STEPS:
         return [
             f"{share}: {first.method} made only {first.steps:,.0f} steps, too few to measure a speedup. Give every "
@@ -282,7 +282,10 @@ def why_not_as_predicted(first: RaceRow, best: RaceRow) -> list[str]:
             f"{share}: {best.method} had {rates:.3g} times as many gradients per second as {first.method}. So the "
             f"workers were not as fast in the race as in the probe, for example because of other programs."
         ]
-    return [f"{share}: for the same loss {best.method} took {needed:,.0f} gradients, {first.method} {theirs:,.0f}."]
+    waits = "" if is_below else f" If compute times vary, {first.method} also waits longer than s_max in every round."
+    return [
+        f"{share}: for the same loss {best.method} took {needed:,.0f} gradients, {first.method} {theirs:,.0f}.{waits}"
+    ]
 
 
 def _per_gradient(runs: Mapping[str, list[Run]], first: RaceRow, best: RaceRow) -> str:

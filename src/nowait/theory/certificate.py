@@ -26,7 +26,7 @@ from nowait.core import (
 )
 from nowait.theory.bounds import best_alpha
 from nowait.theory.case import Case
-from nowait.theory.constants import Constants
+from nowait.theory.constants import Constants, constants_of
 from nowait.theory.flights import Flights
 from nowait.theory.guarantee import SQUARED_GRADIENT, SUBOPTIMALITY, Guarantee
 from nowait.theory.latex import certificate_text
@@ -149,6 +149,7 @@ def certificate(
     >>> problem.loss(run.params) < float(found.guarantee) < float(p.guarantee.sharpened)
     True
     """
+    constants = constants_of(constants)
     check_method(run.config)
     rule = rule_of(run.config) if stepsize is None else as_stepsize(stepsize)
     flights = Flights(run.trace, rule)
@@ -190,7 +191,7 @@ def check_method(config: dict[str, Any]) -> None:
 
     Other methods, such as those that clip gradients, may also apply every arrival at once; no bound is known for them.
     """
-    method, update = (str(config.get(part, {}).get("type")) for part in ("method", "update"))
+    method, update = (str((config.get(part) or {}).get("type")) for part in ("method", "update"))
     if method != "AsynchronousSGD":
         raise ValueError(f"a certificate is known for runs of AsynchronousSGD only, got a run of {method}")
     if update not in (Sgd.__name__, "None"):

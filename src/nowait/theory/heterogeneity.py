@@ -51,7 +51,10 @@ def heterogeneity_floor(seconds: Iterable[float], differences: Any, stepsize: St
     [0.444, 0.774]
     """
     weights = worker_weights(seconds, stepsize)
-    rows = np.asarray(differences, dtype=np.float64)
+    try:
+        rows = np.asarray(differences, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"differences must be a table of numbers, ∇F_m − ∇F for every worker: {error}") from None
     if rows.ndim != 2 or len(rows) != len(weights):
         raise ValueError(
             f"differences must have a row for each of the {len(weights)} workers, ∇F_m − ∇F, got shape {rows.shape}"
