@@ -84,7 +84,7 @@ def plan(
     ``gradients`` gradients in the simulated time.
 
     Stepsizes are tuned with ``seeds``, which are those of ``nw.sweep``; a number n is the n seeds from ``seed`` on, and
-    None is 3. Methods are compared with 3 to 12 times as many other seeds, more if times scatter, and the times
+    None is 3. Methods are compared with 3 to 24 times as many other seeds, more if times scatter, and the times
     reported are those with as many further seeds. If gradients are slow, the defaults are smaller. The results hold for
     this problem: pass your own. Ctrl-C and SIGTERM raise ``nw.Interrupted``.
 
