@@ -247,16 +247,20 @@ class OnTensors(TorchProblem):
 
 
 class Params(nw.Callback):
-    """Records the params at every checkpoint, and the number of child processes at every evaluation."""
+    """Records the params at every checkpoint, and the processes started since at every evaluation."""
 
     def __init__(self):
         self.at, self.children = {}, {}
+        self.before = self.processes()
+
+    def processes(self):
+        return set(children()) if sys.platform == "linux" else set()
 
     def on_step(self, control):
         self.at[control.steps] = np.array(control.params)
 
     def on_evaluate(self, control):
-        self.children[control.steps] = children() if sys.platform == "linux" else []
+        self.children[control.steps] = self.processes() - self.before
 
 
 def test_every_checkpoint_of_a_run_has_the_model(tmp_path, monkeypatch, caplog):
