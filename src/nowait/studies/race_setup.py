@@ -90,8 +90,8 @@ class RaceSetup:
             f"{self.workers} workers, {took.min():.3g} to {took.max():.3g} s per gradient, "
             f"median {np.median(took):.3g}; "
             f"{self.source.rate:,.0f} gradients per second; every method gets {seconds:,.4g} s{virtual}. "
-            f"Predicted speedup of asynchrony: s_max/HM = {self.gain.speedup:.3g} x, at most s_max/s_min = "
-            f"{shown(self.gain.ceiling)} x."
+            f"Predicted speedup of asynchrony: s_max/HM = {self.gain.speedup:.3g} x; with little noise up to "
+            f"s_max/s_min = {shown(self.gain.ceiling)} x."
         )
 
     def tuner(self, seconds: float, tuning: Tuning) -> Tuner:

@@ -160,7 +160,8 @@ class Speedup:
     def __repr__(self) -> str:
         return (
             f"Speedup({self.workers} workers, {self.seconds.min():g} to {self.seconds.max():g} s per gradient: "
-            f"{self.speedup:.3g} x by s_max/HM, at most {self.ceiling:.3g} x, longest delay {self.max_delay:.4g})"
+            f"{self.speedup:.3g} x by s_max/HM, up to {self.ceiling:.3g} x by s_max/s_min, "
+            f"longest delay {self.max_delay:.4g})"
         )
 
 
