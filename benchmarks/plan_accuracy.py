@@ -23,6 +23,7 @@ from time import perf_counter
 import numpy as np
 
 import nowait as nw
+from nowait.cli.cluster import spread_cluster
 from nowait.core.types import Floats
 from nowait.recording.until import until
 from nowait.speeds import Recorded, Speeds, Timing
@@ -87,14 +88,6 @@ def problems() -> dict[str, nw.Problem]:
     }
 
 
-def spread(sigma: float) -> list[float]:
-    """Return seconds per gradient whose logarithms are spread evenly like normal ones."""
-    from statistics import NormalDist
-
-    shares = (np.arange(WORKERS) + 0.5) / WORKERS
-    return [math.exp(sigma * NormalDist().inv_cdf(float(share))) for share in shares]
-
-
 class Phases(Speeds):
     """Every worker becomes seven times slower and faster again, one after the other, in 40 seconds."""
 
@@ -118,11 +111,11 @@ def kinds() -> Iterator[Kind]:
         "straggler x 10": nw.speeds.Fixed([*ones[1:], 10.0]),
         "straggler x 100": nw.speeds.Fixed([*ones[1:], 100.0]),
         "two groups, x 4": nw.speeds.Fixed([*ones[:8], *[4.0] * 8]),
-        "spread 0.5": nw.speeds.Fixed(spread(0.5)),
-        "spread 1.5": nw.speeds.Fixed(spread(1.5)),
+        "spread 0.5": nw.speeds.Fixed(spread_cluster(WORKERS, 0.5).tolist()),
+        "spread 1.5": nw.speeds.Fixed(spread_cluster(WORKERS, 1.5).tolist()),
         "exponential": nw.speeds.Exponential(1.0, workers=WORKERS),
         "lognormal times, equal": nw.speeds.LogNormal(ones, sigma=1.0),
-        "lognormal times, spread 1": nw.speeds.LogNormal(spread(1.0), sigma=0.5),
+        "lognormal times, spread 1": nw.speeds.LogNormal(spread_cluster(WORKERS, 1.0).tolist(), sigma=0.5),
         "Pareto": nw.speeds.Pareto(1.0, shape=1.8, workers=WORKERS),
         "time-varying": Phases(),
         "outages": nw.speeds.UpDown(1.0, up=60.0, down=20.0, workers=WORKERS),

@@ -11,6 +11,9 @@ from nowait.core.types import Floats
 from nowait.numerics.elementary import exp
 from nowait.recording.fresh import is_taken
 
+JITTER = 0.2
+"""Compute times of a slowed worker are lognormal around its median; the standard deviation of their logarithms."""
+
 
 def mixed_cluster(workers: int, straggler: float, seed: int) -> Floats:
     """Return seconds per gradient: lognormal around 1, and one straggler."""

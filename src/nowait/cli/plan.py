@@ -104,16 +104,12 @@ def _speeds(asked: PlanSettings) -> dict[str, Any]:
 
 def _own_methods(texts: list[str]) -> dict[str, Callable[[float], Method]]:
     """Return methods by name: your own as file.py:name, or others of the package with parameters."""
-    for text in texts:
-        if text.endswith(".py"):
-            raise ValueError(f"a method of your own is given as file.py:name, got {text!r}")
-    built_in = parse_methods([text for text in texts if OWN not in text])
+    mine = [text for text in texts if OWN in f"{text}:"]  # own_choices refuses a file without a name
     own: dict[str, Callable[[float], Method]] = {}
-    for text in texts:
-        if OWN in text:
-            choices, _ = own_choices(text)
-            own |= {f"{text} {choice}".strip(): partial(make) for choice, make in choices.items()}
-    return built_in | own
+    for text in mine:
+        choices, _ = own_choices(text)
+        own |= {f"{text} {choice}".strip(): partial(make) for choice, make in choices.items()}
+    return parse_methods([text for text in texts if text not in mine]) | own
 
 
 def _recorded(text: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import nowait as nw
-from nowait.cli.cluster import make_folder, mixed_cluster, spread_cluster
+from nowait.cli.cluster import JITTER, make_folder, mixed_cluster, spread_cluster
 from nowait.cli.exits import kept_study, on_interrupt, refused_as_options
 from nowait.cli.layout import side_by_side
 from nowait.cli.methods import parse_methods
@@ -35,8 +35,6 @@ GRADIENTS, QUICK_GRADIENTS = 32_000, 7_500
 TUNING: dict[str, Any] = {"tuning_sizes": 7}
 QUICK_TUNING: dict[str, Any] = {"tuning_sizes": 4}
 THOROUGH_TUNING: dict[str, Any] = {"tuning_sizes": 12, "tuning_seeds": 3, "tuning_share": 1.0}
-JITTER = 0.2
-"""Compute times of a slowed worker are lognormal around its median; the standard deviation of their logarithms."""
 
 
 @final

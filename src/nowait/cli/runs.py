@@ -12,7 +12,7 @@ import numpy as np
 import nowait as nw
 from nowait.api.recorded import LOCAL_ADDRESSES, cluster_of, entry, part, read_config
 from nowait.api.train_arguments import check_slowdown
-from nowait.cli.cluster import check_new_folder, mixed_cluster
+from nowait.cli.cluster import JITTER, check_new_folder, mixed_cluster
 from nowait.cli.consent import confirm_cluster, confirm_problem
 from nowait.cli.exits import kept_run, on_interrupt, refused_as_options
 from nowait.cli.methods import check_has_default_stepsize, default_stepsize, parse_method
@@ -105,7 +105,7 @@ def _kept_simulation(folder: Path) -> str:
 
 
 def _mixed(workers: int, straggler: float) -> nw.speeds.Speeds:
-    return nw.speeds.LogNormal(mixed_cluster(workers, straggler, seed=0).tolist(), sigma=0.2)
+    return nw.speeds.LogNormal(mixed_cluster(workers, straggler, seed=0).tolist(), sigma=JITTER)
 
 
 def run_train(

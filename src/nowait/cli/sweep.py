@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import nowait as nw
-from nowait.cli.cluster import check_new_folder, make_folder, mixed_cluster
+from nowait.cli.cluster import JITTER, check_new_folder, make_folder, mixed_cluster
 from nowait.cli.exits import on_interrupt, refused_as_options
 from nowait.cli.layout import number_table
 from nowait.cli.methods import parse_method
@@ -66,7 +66,7 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
         sweep = nw.sweep(
             problem,
             make,
-            nw.speeds.LogNormal(medians.tolist(), sigma=0.2),
+            nw.speeds.LogNormal(medians.tolist(), sigma=JITTER),
             stepsizes=stepsizes,
             seeds=range(settings.seeds),
             gradients=settings.gradients,

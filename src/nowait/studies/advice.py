@@ -16,7 +16,7 @@ CLOSE = 1.05
 """Times within this factor, or within two standard errors, count as equal."""
 AS_GOOD = 1.1
 """The advice never calls a method as good as the fastest if it takes more than this many times as long."""
-ERRORS = 3.0
+STANDARD_ERRORS = 3.0
 """Workers are only called slow, and only left out, where their speeds differ by this many standard errors."""
 Times = tuple[float, ...]
 
@@ -204,7 +204,7 @@ class Advice:
         if self.speed_errors is None:
             return slow
         excess = np.log(self.speedup.seconds / self.speedup.harmonic_mean)
-        return [worker for worker in slow if excess[worker] > ERRORS * self.speed_errors[worker]]
+        return [worker for worker in slow if excess[worker] > STANDARD_ERRORS * self.speed_errors[worker]]
 
     @property
     def sentences(self) -> list[str]:

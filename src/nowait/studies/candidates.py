@@ -22,7 +22,7 @@ from nowait.methods import (
     RingleaderASGD,
     RingmasterASGD,
 )
-from nowait.studies.advice import ERRORS
+from nowait.studies.advice import STANDARD_ERRORS
 from nowait.studies.entrants import checked_entrants
 from nowait.studies.tuner import Make
 from nowait.theory.speedup import MINIBATCH, Speedup
@@ -33,7 +33,7 @@ SYNCHRONOUS, ROUNDS, ASYNCHRONOUS, OWN = "synchronous", "rounds", "asynchronous"
 NOTABLE_GAP = 1.5
 """A gap between two successive speeds by at least this factor separates the fast from the slow workers."""
 LEAST_GAP = 1.1
-"""Workers are only separated where the gap is at least this factor, and ERRORS standard errors wide."""
+"""Workers are only separated where the gap is at least this factor, and so many standard errors wide."""
 NEARBY = 1 / 8
 """The cut near the harmonic mean is at the widest gap among so many of the workers on either side."""
 
@@ -87,7 +87,7 @@ def smaller_groups(speedup: Speedup, errors: Floats | None = None) -> list[tuple
         return []
     gaps = np.log(slow_last[1:] / slow_last[:-1])
     if errors is not None:
-        unsure = ERRORS * np.hypot(errors[order][1:], errors[order][:-1])
+        unsure = STANDARD_ERRORS * np.hypot(errors[order][1:], errors[order][:-1])
         gaps = np.where(gaps > unsure, gaps, 0.0)
     near_mean = int((slow_last <= speedup.harmonic_mean * (1 + 1e-9)).sum())
     around = _nearby(near_mean, len(order))
