@@ -19,6 +19,7 @@ def nodes():
     head = {"num_cpus": 1, "resources": {"near": 4}, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head | memory)
     cluster.add_node(num_cpus=5, resources={"far": 4}, **memory)
+    cluster.wait_for_nodes()
     ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
     yield cluster
     ray.shutdown()

@@ -275,8 +275,8 @@ def test_a_host_that_is_sent_sigterm_lets_its_workers_deliver_and_leave(where, o
 
 
 def until_all_is_free():
-    """Return when the hosts of earlier tests have given everything back."""
-    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
+    """Return when both nodes are there, and the hosts of earlier tests have given everything back."""
+    while ray.available_resources().get("CPU") != 6:
         pass
 
 
