@@ -62,6 +62,9 @@ class Faulty:
     def fail(self, gradient):
         raise ArithmeticError("this sample cannot be computed")
 
+    def run_out_of_memory(self, gradient):
+        raise MemoryError("no room for this sample")
+
     def nan(self, gradient):
         return gradient * np.nan
 

@@ -9,6 +9,7 @@ data for all workers, once with different data on each (ζ = 1), and once with r
 uniform average as the output. Most changes of a method's behaviour change this table.
 """
 
+import math
 import sys
 from pathlib import Path
 
@@ -37,11 +38,12 @@ HEADER = " ".join([f"{'method':34}", *(f"{name:>{width}}" for name, width in COL
 def row(name):
     """Return one line of the table: counts, and the losses with the same data, different data and random speeds."""
     same = nw.simulate(SAME, CATALOGUE[name], SPEEDS, seconds=100.0, evaluate_every=10_000)
-    own = nw.simulate(OWN, CATALOGUE[name], SPEEDS, seconds=100.0, evaluate_every=10_000)
+    refused = CATALOGUE[name].needs_shared_data
+    own = None if refused else nw.simulate(OWN, CATALOGUE[name], SPEEDS, seconds=100.0, evaluate_every=10_000)
     output, faults = nw.UniformAverage(), nw.speeds.Faults(TURMOIL)
     turmoil = nw.simulate(SAME, CATALOGUE[name], RANDOM, seconds=100.0, output=output, faults=faults)
     stats = same.stats
-    losses = [same.history.loss[-1], own.history.loss[-1], SAME.loss(turmoil.params)]
+    losses = [same.history.loss[-1], math.nan if own is None else own.history.loss[-1], SAME.loss(turmoil.params)]
     counts = f"{stats.steps:>6} {stats.gradients:>9} {stats.dropped:>7} {stats.cancelled:>9}"
     return " ".join([f"{name:34}", counts, *(f"{loss:>13.6e}" for loss in losses)])
 

@@ -63,8 +63,9 @@ def simulated(problem, method=ASYNCHRONOUS, speeds=FIXED, **options):
 
 def of_the_catalogue():
     """Yield a run of every method."""
-    problem = quadratic(10)
+    split, shared = quadratic(10), nw.problems.NoisyQuadratic(10, L=1.0, mu=0.01, sigma=0.3)
     for method in CATALOGUE.values():
+        problem = shared if method.needs_shared_data else split
         yield from simulated(problem, method, EXPONENTIAL, engine="reference")
 
 

@@ -125,6 +125,35 @@ def run_main(monkeypatch, capsys, *arguments):
     return end.value.code, capsys.readouterr()
 
 
+def test_train_with_resume_starts_continues_and_shows_a_run(tmp_path, monkeypatch):
+    """Without --stepsize it keeps the one of the first call, which is not estimated again."""
+    train = ["train", "--workers", "1", "--json", "--resume", "--folder", str(tmp_path / "run"), "--steps"]
+    first = RUNNER.invoke(app, [*train, "20"])
+    assert first.exit_code == 0, first.output
+    monkeypatch.setattr("nowait.cli.stepping.unit_of", lambda problem: 1e9)
+    second, third = (RUNNER.invoke(app, [*train, "30"]) for _ in range(2))
+    assert json.loads(second.stdout)["stats"]["steps"] == 30
+    assert json.loads(third.stdout) == json.loads(second.stdout)
+    assert nw.load(tmp_path / "run").trace.events["kind"].tolist() == [3], "it was resumed once"
+    refused = RUNNER.invoke(app, [*train, "30", "--stepsize", "0.125"])
+    assert "method.stepsize.gamma of the run in" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--resume"], "--resume needs --folder, the folder of the run to start or to continue"),
+        (["--resume", "--folder", "."], ". exists: choose another --folder"),
+    ],
+)
+def test_resume_is_refused_where_there_is_no_run(options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    code, printed = run_main(monkeypatch, capsys, "train", "--steps", "5", *options)
+    assert code == 2
+    assert printed.err == f"nowait: {message}\nTry: nowait train --help\n"
+
+
 def test_a_folder_that_exists_is_refused_before_the_race(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine").touch()
     code, printed = run_main(monkeypatch, capsys, "race", "--folder", str(tmp_path))
@@ -576,8 +605,9 @@ def test_an_error_in_the_users_code_is_told_with_its_place(tmp_path, monkeypatch
         monkeypatch, capsys, "simulate", "broken_problem.py:make", "--steps", "3", "--stepsize", "1"
     )
     assert code == 1
-    assert printed.err.count("\n") == 1
-    assert "broken_problem.py:7 in gradient: KeyError: 'missing'" in printed.err
+    settings, error = printed.err.splitlines()
+    assert settings == "No --update given: using plain SGD."
+    assert error.endswith("broken_problem.py:7 in gradient: KeyError: 'missing'")
 
 
 def test_a_sweep_in_which_everything_diverges_is_a_result(tmp_path):

@@ -100,6 +100,15 @@ def test_modules_are_not_imported_either(name, folder):
     assert not (folder.parent / "package" / "ran").exists()
 
 
+@pytest.mark.parametrize("command", ["replay", "resume"])
+def test_a_method_that_a_folder_names_is_not_imported(command, folder):
+    change(folder, method=f"{folder.parent}/hostile.py:make", stepsize=0.1)
+    result = RUNNER.invoke(app, [command, str(folder), "--problem", str(folder / "nothing")])
+    assert result.exit_code == 2
+    assert f"--method '{folder.parent}/hostile.py:make'" in result.stderr
+    assert not ran(folder)
+
+
 def test_the_file_of_a_module_is_found_without_importing_it(folder):
     package = folder.parent / "package"
     package.mkdir()
@@ -151,7 +160,19 @@ def test_what_is_no_file_of_data_is_not_opened(name, folder):
 
 
 @pytest.mark.parametrize(
-    "command", [{"problem": 3}, {"problem": ["x"]}, {"loss": {}}, {"batch_size": "x"}, {"batch_size": 0}], ids=str
+    "command",
+    [
+        {"problem": 3},
+        {"problem": ["x"]},
+        {"loss": {}},
+        {"batch_size": "x"},
+        {"batch_size": 0},
+        {"method": 3, "stepsize": 0.1},
+        {"method": "hostile.py:make", "stepsize": "x"},
+        {"method": "hostile.py:make", "stepsize": 0.1, "schedule": 3},
+        {"method": "hostile.py:make", "stepsize": 0.1, "steps": "x"},
+    ],
+    ids=str,
 )
 def test_a_wrong_command_in_the_labels_is_told_in_a_sentence(command, folder):
     change(folder, **command)

@@ -43,7 +43,7 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     names = {}
     exec(code, names)
     assert (names["again"].params == names["run"].params).all()
-    assert (tmp_path / "runs" / "first" / "config.json").exists()
+    assert (tmp_path / "runs" / "simulated" / "config.json").exists()
 
 
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

@@ -1,6 +1,9 @@
 """Every online output equals its offline formula."""
 
+import json
 import math
+from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +12,10 @@ from hypothesis import strategies as st
 
 import nowait as nw
 from audit import Audit
+from nowait.core import Resumed
+from nowait.core.server import Server
+from nowait.testing import ScriptedWorkers
+from nowait.testing.catalogue import CATALOGUE
 
 PROBLEM = nw.problems.NoisyQuadratic(dimension=3, L=1.0, mu=0.2, sigma=0.5)
 METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.3, cut=1.5))
@@ -233,3 +240,37 @@ def test_which_iterate_params_last_and_losses_are():
     assert run.history.step.tolist() == list(losses) == [0, 10, 20, 30]
     assert run.history.loss.tolist() == list(losses.values())
     assert run.history.loss.tolist() == [problem.loss(iterates[step]) for step in losses]
+
+
+def until_a_step_along_a_sum(method, output):
+    """Workers after 40 events and up to the next step, if the method makes its steps along sums; else None."""
+    workers = ScriptedWorkers(deepcopy(method), num_workers=5, output=output).after(40)
+    steps = workers.server.steps
+    while workers.server.steps == steps:
+        workers.next_event()
+    return workers if workers.server._weighs_last else None
+
+
+@pytest.mark.parametrize("output", [nw.StepsizeWeightedAverage(), nw.StronglyConvexAverage(0.1)], ids=repr)
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_run_resumed_at_its_last_step_has_the_same_answer(name, output):
+    """What decides how tickets in flight are weighed is in the checkpoint, if the method steps along sums.
+
+    (For the others the tickets themselves decide, and they are lost with a checkpoint.) A replay, which handles a
+    "resumed" event without a checkpoint, has the answer too.
+    """
+    workers = until_a_step_along_a_sum(CATALOGUE[name], deepcopy(output))
+    if workers is None:
+        pytest.skip("it steps along single gradients")
+    server = workers.server
+    state = server.state()
+    stored = json.loads(json.dumps(state.weight_of_last))
+    resumed = Server(deepcopy(CATALOGUE[name]), state.params, state.workers, output=deepcopy(output))
+    resumed.resume(replace(state, weight_of_last=stored))
+    again = Server(deepcopy(CATALOGUE[name]), state.params, state.workers, output=deepcopy(output))
+    again.resume(resumed.state())
+    replayed = until_a_step_along_a_sum(CATALOGUE[name], deepcopy(output)).server
+    replayed.handle(Resumed(replayed.now))
+    answer = server.finish()
+    for other in (resumed, again, replayed):
+        assert np.array_equal(other.finish(), answer)

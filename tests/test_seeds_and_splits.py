@@ -85,12 +85,46 @@ def test_bad_seeds(arguments, message):
         checked_seeds(*arguments)
 
 
+LARGE = 2**63
+
+
+@pytest.mark.parametrize("seed", [LARGE, 2**64 + 3, 10**5000], ids=["2^63", "above 2^64", "5001 digits"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda seed: nw.simulate(SPLIT, METHOD, nw.speeds.Fixed([1.0]), steps=2, seed=seed, **SMALL),
+        lambda seed: nw.train(SPLIT, METHOD, workers=1, steps=2, seed=seed, **SMALL),
+        lambda seed: nw.replay(TRACE.trace, SPLIT, METHOD, seed=seed, **SMALL),
+        lambda seed: nw.sweep(SPLIT, METHOD, nw.speeds.Fixed([1.0]), stepsizes=[0.1], steps=2, seeds=[seed], **SMALL),
+        lambda seed: checked_seeds(2, first=seed - 1),
+    ],
+    ids=["simulate", "train", "replay", "sweep", "several"],
+)
+def test_a_seed_that_would_repeat_the_run_of_a_smaller_one_is_refused_everywhere(call, seed):
+    with pytest.raises(ValueError, match=r"seed must be below 2\*\*63, got"):
+        call(seed)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, True, None, LARGE, "0"])
+def test_seeds_of_splits(seed):
+    rows = nw.problems.LeastSquares.random(samples=8, dimension=2, seed=0)
+    with pytest.raises(ValueError, match=r"seed must be (an integer of at least 0|below 2\*\*63), got"):
+        rows.split(2, seed=seed)
+
+
+def test_too_many_seeds():
+    for number in (10**7, 2**63, 10**400):
+        with pytest.raises(ValueError, match=r"seeds must be (at most 1,048,576|below 2\*\*63), got"):
+            checked_seeds(number)
+
+
 def test_numpy_numbers_are_seeds():
     assert checked_seeds(np.int64(2)) == [0, 1]
     assert checked_seeds(np.array([4, 2])) == [4, 2]
 
 
 SPLIT = nw.problems.NoisyQuadratic(dimension=4, sigma=0.1, mu=0.1).split(3, by="sorted", zeta=0.5)
+TRACE = nw.simulate(SPLIT, METHOD, nw.speeds.Fixed([1.0] * 3), steps=2, **SMALL)
 VERBS = {
     "simulate": lambda workers: nw.simulate(SPLIT, METHOD, nw.speeds.Fixed([1.0] * workers), steps=20, **SMALL),
     "train": lambda workers: nw.train(SPLIT, METHOD, workers=workers, steps=20, **SMALL),

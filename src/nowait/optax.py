@@ -40,9 +40,9 @@ def delay_aware(
     """Wrap a gradient transformation: ``update(grads, state, params, delay=τ)`` scales the step as a delay rule says.
 
     ``rule`` is a function of (delay, workers), such as those of ``nowait.rules``, or a stepsize rule, whose γ does not
-    matter. A fresh gradient has delay 1. ``scale="step"`` multiplies the updates that ``optimizer`` returns, which
-    is a smaller learning rate; ``"gradient"`` multiplies the gradients that it gets. With a factor of 0 the updates
-    are 0 and the state does not change. The state is that of ``optimizer``.
+    matter, and which may not depend on the step. A fresh gradient has delay 1. ``scale="step"`` multiplies the updates
+    that ``optimizer`` returns, which is a smaller learning rate; ``"gradient"`` multiplies the gradients that it gets.
+    With a factor of 0 the updates are 0 and the state does not change. The state is that of ``optimizer``.
 
     ``delay`` is a number or, under ``jax.jit``, an argument of the compiled function: then ``rule`` is called with a
     traced array. The rules of nowait are made for that; write a function of your own with ``jax.numpy``. A number is

@@ -35,7 +35,7 @@ def completed(monkeypatch, capsys):
     return complete
 
 
-METHOD_COMMANDS = ("race", "simulate", "train", "serve", "sweep", "tune")
+METHOD_COMMANDS = ("race", "simulate", "train", "serve", "sweep", "tune", "plan", "resume", "replay")
 
 
 @pytest.mark.parametrize("command", METHOD_COMMANDS)
@@ -55,6 +55,9 @@ def test_methods_are_completed(command, completed):
         ("nowait resume x --engine r", ["ray"]),
         ("nowait tolerance --update ", list(UPDATES)),
         ("nowait tolerance --update sgd,ada", ["sgd,adam", "sgd,adamw"]),
+        ("nowait train --update ada", ["adam", "adamw"]),
+        ("nowait serve --schedule c", ["constant", "cosine"]),
+        ("nowait simulate --schedule constant,w", ["constant,warmup"]),
         ("nowait tolerance --rule a", ["adaptive"]),
         ("nowait tolerance --schedule c", ["constant", "cosine"]),
         ("nowait tolerance --pattern u", ["uniform"]),
@@ -78,6 +81,10 @@ def test_parameters_of_a_method_are_completed_where_the_shell_keeps_the_colon(co
     found = completed("nowait train --method ringmaster:max_delay=3,c", shell="fish")
     assert found == ["ringmaster:max_delay=3,cancel_stale="]
     assert completed("nowait train --method ringmaster:max_delay=", shell="fish") == []
+    assert completed("nowait train --update adamw:eps=1,w", shell="fish") == ["adamw:eps=1,weight_decay="]
+    assert completed("nowait train --schedule warmup:steps=9,cosine:f", shell="fish") == [
+        "warmup:steps=9,cosine:final="
+    ]
 
 
 @pytest.mark.parametrize("command", ["resume", "replay", "check", "report"])

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nowait.cli import app
-from nowait.cli.listings import TAKE_METHODS, methods, rules, updates
+from nowait.cli.listings import TAKE_METHODS, TAKE_UPDATES, methods, rules, schedules, updates
 from nowait.cli.methods import known_methods, parse_method
 from nowait.cli.updates import UPDATES
 
@@ -22,15 +22,17 @@ def test_the_help_lists_every_method_with_its_parameters(command):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_the_help_of_tolerance_lists_every_update():
-    shown = "".join(RUNNER.invoke(app, ["tolerance", "--help"], env={"COLUMNS": "80"}).output.split())
-    for one in updates():
+@pytest.mark.parametrize("command", TAKE_UPDATES)
+def test_the_help_lists_every_update_and_schedule(command):
+    shown = "".join(RUNNER.invoke(app, [command, "--help"], env={"COLUMNS": "80"}).output.split())
+    for one in (*updates(), *schedules()):
         assert one.signature in shown
+    assert "warmup:steps;linear:steps,final=0;cosine:steps,final=0" in shown
 
 
 def test_the_list_has_all_methods_rules_and_updates():
     shown = RUNNER.invoke(app, ["methods"], env={"COLUMNS": "80"}).output
-    for one in (*methods(), *rules()):
+    for one in (*methods(), *rules(), *schedules()):
         assert f"  {one.signature}\n    " in shown
     for name in UPDATES:
         assert f"\n  {name}" in shown
@@ -38,7 +40,7 @@ def test_the_list_has_all_methods_rules_and_updates():
 
 def test_the_list_for_machines():
     found = {one["name"]: one for one in json.loads(RUNNER.invoke(app, ["methods", "--json"]).output)}
-    assert set(found) == {*known_methods(), "adaptive", "constant", *UPDATES}
+    assert set(found) == {*known_methods(), "adaptive", "constant", *UPDATES, "warmup", "linear", "cosine"}
     assert found["ringmaster"]["class"] == "RingmasterASGD"
     assert found["ringmaster"]["parameters"] == {"max_delay": None, "cancel_stale": "false"}
 

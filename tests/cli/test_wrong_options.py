@@ -139,16 +139,19 @@ METHODS = [
     ("picky:radius=inf", "radius must be a finite number"),
     ("asynchronous:stepsize=adaptiv", "there is no stepsize rule 'adaptiv'; did you mean 'adaptive'?"),
     ("", "there is no method '': choose one of adaptiverevision, asynchronous"),
+    ("nothing.py:Mine", "there is no file nothing.py"),
+    ("mine.py", "a method of your own is given as file.py:name, got 'mine.py'"),
 ]
 
 
 @pytest.mark.parametrize(("method", "message"), METHODS)
-@pytest.mark.parametrize("command", METHOD_COMMANDS)
+@pytest.mark.parametrize("command", [*METHOD_COMMANDS, "plan"])
 def test_a_wrong_method_is_refused_before_any_work(command, method, message, refusal):
     assert message in refusal(command, *NEEDED.get(command, []), "--method", method)
 
 
 RUNS = ("simulate", "train", "serve", "tune")
+STEPPED = (*RUNS, "sweep")
 WRONG = [
     *((command, ["--engine", "rey"], "did you mean 'ray'?") for command in ("race", "train", "tune", "resume")),
     *(
@@ -200,6 +203,24 @@ WRONG = [
     ("sweep", ["--stepsizes", "0.1,nan"], "stepsize must be a finite number above 0"),
     ("sweep", ["--stepsizes", "0.1,0.1"], "--stepsizes has one of them twice"),
     ("sweep", ["--device", "cud"], "device must be 'cpu', 'cuda'"),
+    *((command, ["--method", "nothing.py:Mine"], "there is no file nothing.py") for command in ("resume", "replay")),
+    *((command, ["--update", "adm"], "there is no update 'adm'; did you mean 'adam'?") for command in STEPPED),
+    ("sweep", ["--update", "adam:lr=0.1"], "adam has no parameter 'lr': the learning rate is the stepsize of the run"),
+    *((command, ["--update", "adamw:wait=1"], "adamw has no parameter 'wait'") for command in STEPPED),
+    *((command, ["--update", "adamw:weight_deca=1"], "did you mean 'weight_decay'?") for command in STEPPED),
+    *((command, ["--update", "torch.AdmW"], "did you mean 'AdamW'?") for command in STEPPED),
+    *((command, ["--update", "sgd,adam"], "--update has 2 updates, sgd and adam, but a run") for command in STEPPED),
+    *((command, ["--update", ""], "there is no update ''") for command in STEPPED),
+    *(
+        (command, ["--schedule", "cosin"], "there is no schedule 'cosin'; did you mean 'cosine'?")
+        for command in STEPPED
+    ),
+    *((command, ["--schedule", "cosine:finl=0"], "cosine has no parameter 'finl'; did you") for command in STEPPED),
+    *((command, ["--schedule", "warmup"], "warmup needs steps: write warmup:steps=100") for command in STEPPED),
+    *((command, ["--schedule", "warmup:steps=0"], "steps must be an integer of at least 1") for command in STEPPED),
+    *((command, ["--schedule", ""], "there is no schedule ''") for command in STEPPED),
+    ("sweep", ["--schedule", "cosine"], "cosine needs steps, because the run has none: write cosine:steps=1000"),
+    ("simulate", ["--method", "orderedmomentum:beta=0.5", "--update", "adam"], "OrderedMomentum makes its own update"),
     ("tolerance", ["--update", "adm"], "there is no update 'adm'; did you mean 'adam'?"),
     ("tolerance", ["--update", "sgd,muon:bta=0.9"], "muon has no parameter 'bta'; did you mean 'beta'?"),
     ("tolerance", ["--update", "momentum:beta=2"], "beta"),
@@ -238,7 +259,7 @@ WRONG = [
     ("resume", ["--listen", "a:1"], "--listen needs --key-file"),
     ("report", ["--out", "run"], "run is a folder: give --out a file"),
     ("report", ["--out", "nowhere/report.html"], "there is no folder nowhere for --out"),
-    ("methods", ["ringmastr"], "there is no method, stepsize rule or update 'ringmastr'; did you mean 'ringmaster'?"),
+    ("methods", ["ringmastr"], "stepsize rule, update or schedule 'ringmastr'; did you mean 'ringmaster'?"),
 ]
 
 

@@ -1,9 +1,13 @@
 """A real Ray cluster on this machine, for the tests of this folder."""
 
+import os
+
 import pytest
 
 import nowait as nw
 
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (the name is Ray's)
+"""By default Ray's processes are nice, so that on a busy machine tests would wait for them without end."""
 ray = pytest.importorskip("ray")
 
 

@@ -76,7 +76,7 @@ def test_the_contract_of_engines(name, both, caplog):
 def test_the_same_order_of_arrivals_gives_the_params_of_the_simulator(name, both, tmp_path):
     conductor = Conductor(tmp_path, workers=3)
     method, problem = CATALOGUE[name], Conducted(folder=str(tmp_path))
-    run = nw.train(problem, InOrder(method, ORDER, conductor), workers=3, steps=24, seed=5, engine=both)
+    run = nw.train(problem, InOrder(method, ORDER, conductor), workers=3, steps=24, seed=5, engine=both, audit=False)
     conductor.close()
     simulated = nw.simulate(problem.problem, method, nw.speeds.Adversary(ORDER), steps=24, seed=5)
     assert run.stats.engine == "ray"

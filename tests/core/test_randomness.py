@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import nowait as nw
 from nowait.core import sampler
 from nowait.core.randomness import CounterRandom, Stream, below, child, children, mix
+from nowait.testing import train_scripted
 
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -42,6 +44,39 @@ def test_samples_never_change():
 def test_numbers_of_a_trace_name_a_sample_too():
     plain, numpys = sampler(7).sample(3, 11), sampler(np.int64(7)).sample(np.int64(3), np.int64(11))
     assert plain.index(1_000) == numpys.index(np.int64(1_000))
+
+
+def test_a_sample_knows_its_ticket_and_draws_nothing_from_it():
+    sample, other = sampler(0).sample(2, 5, ticket=40), sampler(0).sample(2, 5)
+    assert (sample.ticket, sample.part(1).ticket, other.ticket, other.part(1).ticket) == (40, 40, None, None)
+    assert (sample.key, sample.part(1).key) == (other.key, other.part(1).key)
+    assert [sample.of_local_step(number, steps=3).ticket for number in range(3)] == [120, 121, 122]
+    assert other.of_local_step(1, steps=3).ticket is None
+
+
+class TicketNumbers:
+    """Its gradients are the numbers of their tickets: how many the server had issued before, to all workers."""
+
+    dimension = 1
+
+    def initial(self):
+        return np.zeros(1)
+
+    def gradient(self, point, sample):
+        return np.full(1, float(sample.ticket))
+
+    def loss(self, point):
+        return 0.0
+
+
+def test_every_engine_says_which_ticket_a_gradient_is_for():
+    method = nw.AsynchronousSGD(nw.Constant(1.0))
+    for run in (
+        nw.simulate(TicketNumbers(), method, nw.speeds.Fixed([1.0, 3.0]), steps=9),
+        train_scripted(TicketNumbers(), method, workers=2, steps=9),
+    ):
+        assert run.params.tolist() == [-sum(run.trace.ticket.tolist())]
+        assert (nw.replay(run.trace, TicketNumbers(), method).params == run.params).all()
 
 
 def test_samples_differ_by_seed_worker_and_job():

@@ -565,7 +565,7 @@ def test_minibatch_workers_share_one_version():
 def test_a_worker_that_sent_something_valid_is_not_of_the_wrong_kind_any_more():
     rejections = Rejections()
     ticket, params = Ticket(0, 1, 0, 0), np.zeros(3)
-    rejections.bad(ticket, np.zeros(2), params, 4)
+    rejections.bad(ticket, np.zeros(2), params, range(4))
     assert rejections.wrong_kind == {1}
     rejections.good(1, 0)
     assert rejections.wrong_kind == set()

@@ -122,7 +122,7 @@ def test_a_stepsize_that_is_neither_a_number_nor_a_rule(value):
 
 
 def test_a_number_that_is_no_stepsize_and_a_class_in_place_of_a_rule():
-    with pytest.raises(ValueError, match=r"stepsize must be a finite number above 0, got -1\.0"):
+    with pytest.raises(ValueError, match=r"stepsize must be a finite number above 0, got -1:"):
         nw.AsynchronousSGD(-1)
     with pytest.raises(TypeError, match=r"stepsize must be an object, got the class Constant: write Constant\(...\)"):
         nw.AsynchronousSGD(nw.Constant)

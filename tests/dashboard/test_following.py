@@ -126,7 +126,7 @@ def test_metrics_are_read_line_by_line(written):
     follower = MetricsFollower(written.folder / "metrics.jsonl")
     assert follower.read() == []
     written.evaluate(1, 0.5, 2.0, accuracy=0.5)
-    line = metrics_line(2, 2, 0.75, 1.0).encode() + b"\n"
+    line = metrics_line("", 2, 2, 0.75, 1.0).encode() + b"\n"
     with (written.folder / "metrics.jsonl").open("ab") as file:
         file.write(line[:20])
     assert [(point.step, point.loss, point.metrics) for point in follower.read()] == [(1, 2.0, {"accuracy": 0.5})]

@@ -7,9 +7,10 @@ import pytest
 
 import nowait as nw
 from dashboard.written import WrittenRun, jobs_of_workers
-from nowait.dashboard.access import Access, Answer, is_loopback
+from nowait.dashboard.access import Access, Answer
 from nowait.dashboard.runs import id_of
 from nowait.dashboard.site import Site
+from nowait.engines.host_names import is_loopback
 
 TOKEN = "a-token-for-tests"
 
@@ -175,6 +176,17 @@ def test_a_cursor_that_is_not_one_is_refused(watcher, query):
 )
 def test_an_interval_that_is_not_one_is_refused(watcher, query, status):
     assert ask(watcher, f"/api/range?{query}")[0] == status
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "status"),
+    [("-1e308", "1e308", 400), ("0", "1e308", 400), ("0", "1e-320", 400), ("0", "inf", 400), ("-1e99", "1e99", 200)],
+)
+def test_an_interval_whose_arithmetic_overflows_is_refused_and_no_error_of_the_server(
+    watcher, folder, start, end, status
+):
+    ask(watcher, "/api/update")  # which finds the runs
+    assert ask(watcher, f"/api/range?run={id_of(folder / 'mine')}&from={start}&to={end}")[0] == status
 
 
 def test_an_error_in_the_server_is_answered_and_logged(watcher, monkeypatch, caplog):

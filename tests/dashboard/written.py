@@ -74,7 +74,7 @@ class WrittenRun:
 
     def evaluate(self, step, time, loss, **metrics):
         """Append a line of metrics."""
-        append_metrics(self.folder / "metrics.jsonl", step, step, time, loss, metrics)
+        append_metrics(self.folder / "metrics.jsonl", step, step, time, loss, metrics, run="")
 
     def checkpoint(self, step):
         (self.folder / "checkpoints" / f"step_{step}").mkdir()

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 import nowait as nw
 from nowait.core.problem import Evaluation
 from nowait.engines.budget import Budget
+from nowait.engines.training_losses import TrainingLosses
 from nowait.recording import HistoryRecorder
 from nowait.recording.best import BestFile, checked_keep_best
 from nowait.recording.metrics import read_metrics, write_metrics
@@ -96,6 +97,17 @@ def test_callbacks_get_the_metrics_of_the_same_evaluation_as_the_loss():
     assert seen == [(loss, {"halved": loss / 2}) for loss in run.history.loss.tolist()]
 
 
+def test_the_checksum_of_losses_is_that_of_the_first_ones_whenever_it_is_asked_for():
+    recorder, fresh = HistoryRecorder(), HistoryRecorder()
+    for step in range(6):
+        recorder.add(step, step, 0.1 * step, math.nan if step == 2 else 1 / (1 + step), {"accuracy": 0.5})
+        if step < 4:
+            fresh.add(*recorder.entries[-1])
+    checksums = [recorder.checksum(count) for count in (2, 4, 6, 4, 0)]
+    assert checksums[1] == checksums[3] == fresh.checksum(4)
+    assert len(set(checksums)) == 4
+
+
 def test_a_metric_that_some_evaluations_lack_is_nan_there(tmp_path):
     recorder = HistoryRecorder()
     recorder.add(0, 0, 0.0, 1.0)
@@ -103,8 +115,8 @@ def test_a_metric_that_some_evaluations_lack_is_nan_there(tmp_path):
     history = recorder.history()
     assert np.array_equal(history.metrics["accuracy"], [math.nan, 0.75], equal_nan=True)
     assert history.rows()[0].keys() == {"step", "gradients", "time", "loss"}
-    write_metrics(tmp_path / "metrics.jsonl", history)
-    found, broken = read_metrics(tmp_path / "metrics.jsonl", with_checksums=True)
+    write_metrics(tmp_path / "metrics.jsonl", "12", history)
+    found, broken = read_metrics(tmp_path / "metrics.jsonl", "12")
     assert (found, broken) == (recorder, [])
     assert found.cut(4).history().metrics == {}
 
@@ -155,6 +167,8 @@ def test_which_values_reach_a_target(target, values, reached):
 def test_wrong_targets_are_refused():
     with pytest.raises(ValueError, match="there is no metric 'acc', only"):
         simulated(Plain(), target={"acc": 0.5})
+    with pytest.raises(ValueError, match="there is no metric 'acc', only"):
+        simulated(Plain(), target={"loss": -1.0, "acc": 0.5})
     for target in ({}, 0.5, {"accuracy": (">", 0.5)}, {"accuracy": math.nan}, {3: 0.5}):
         with pytest.raises((TypeError, ValueError), match="target"):
             Budget(target=target)
@@ -300,6 +314,17 @@ def test_training_losses_that_are_not_finite_do_not_count():
 
     run = scripted(Broken())
     assert set(run.history.metrics["training_loss"][1:].tolist()) <= {4.0}
+
+
+def test_training_losses_without_use_are_left_out_and_said_more_and_more_rarely(caplog):
+    losses = TrainingLosses()
+    for loss in (4.0, 1e308, 1e308, -1e308, math.nan, math.inf, 2.0):
+        losses.add(loss, worker=3)
+    assert (losses.take(), losses.left_out) == (3.0, 5)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"worker 3 reported a training loss of {loss}: it is left out of training_loss ({number} so far in this run)"
+        for loss, number in (("1e+308", 1), ("1e+308", 2), ("nan", 4))
+    ]
 
 
 def test_a_report_that_comes_twice_counts_once():

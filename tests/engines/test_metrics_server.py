@@ -1,8 +1,11 @@
 """What Prometheus reads: the text, and the server that shows it during a run."""
 
+import contextlib
+import errno
 import http.client
 import math
 import socket
+import socketserver
 import threading
 from dataclasses import replace
 
@@ -14,6 +17,7 @@ from nowait.api.train_arguments import checked_metrics_address
 from nowait.core.ledger import Counts
 from nowait.engines import metrics_server
 from nowait.engines.exposition import RunSnapshot, exposition, growing_seconds
+from nowait.engines.http_server import MOST_CONNECTIONS, SECONDS_FOR_A_REQUEST
 from nowait.engines.metrics_server import MetricsServer
 from nowait.recording.phases import PHASES, Phases
 from nowait.recording.worker_stats import WorkerStats
@@ -37,6 +41,7 @@ SNAPSHOT = RunSnapshot(
     delays={0.5: 2.0, 1.0: 7.0},
     deaths=6,
     errors=7,
+    strays=8,
     bytes_up=100,
     bytes_down=200,
     traffic=(300, 400),
@@ -74,6 +79,7 @@ def test_prometheus_reads_every_number():
     assert [samples[(f"nowait_{name}",)] for name in names] == [3, 4, 5, math.inf, 2]
     names = ["worker_deaths_total", "worker_errors_total", "gradient_bytes_total", "params_bytes_total"]
     assert [samples[(f"nowait_{name}",)] for name in names] == [6, 7, 100, 200]
+    assert samples[("nowait_reports_unknown_total",)] == 8
     names = ["checkpoint_age_seconds", "network_received_bytes_total", "network_sent_bytes_total"]
     assert [samples[(f"nowait_{name}",)] for name in names] == [3.0, 300, 400]
     assert samples["nowait_metric", "name=accuracy"] == 0.5
@@ -121,10 +127,10 @@ def server():
     assert not [thread for thread in threading.enumerate() if thread.name == "nowait-metrics"]
 
 
-def get(server, path="/metrics", method="GET"):
+def get(server, path="/metrics", method="GET", **headers):
     connection = http.client.HTTPConnection(*server.address, timeout=20)
     try:
-        connection.request(method, path)
+        connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.getheader("Content-Type"), answer.read().decode()
     finally:
@@ -147,6 +153,68 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(server, monkeypatch):
         assert get(server)[0] == 200
         server.close()
     assert threading.active_count() < before, "its thread has ended too"
+
+
+def is_closed(connection):
+    """Wait until the server has closed a connection; False if it does not."""
+    connection.settimeout(10)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def test_past_the_limit_of_connections_the_oldest_is_closed_and_others_are_answered(server, monkeypatch):
+    monkeypatch.setattr(metrics_server._Handler, "timeout", None)
+    monkeypatch.setattr(server._server, "_clock", lambda: 0.0)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(server.address)) for _ in range(MOST_CONNECTIONS + 5)]
+        assert get(server)[0] == 200
+        assert all(is_closed(connection) for connection in silent[:6])
+        assert len(server._server._deadlines) < MOST_CONNECTIONS + 1
+        silent[-1].sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        silent[-1].settimeout(10)
+        assert silent[-1].recv(12) == b"HTTP/1.0 200", "the newest ones are still open"
+
+
+def test_without_descriptors_for_another_connection_the_oldest_one_is_closed(server, monkeypatch):
+    monkeypatch.setattr(metrics_server._Handler, "timeout", None)
+    monkeypatch.setattr(server._server, "_clock", lambda: 0.0)
+    accept, failures = socketserver.TCPServer.get_request, []
+    with socket.create_connection(server.address) as first:
+        assert get(server)[0] == 200, "so the first one was accepted"
+
+        def without_descriptors(self):
+            if not failures:
+                failures.append(errno.EMFILE)
+                raise OSError(errno.EMFILE, "Too many open files")
+            return accept(self)
+
+        monkeypatch.setattr(socketserver.TCPServer, "get_request", without_descriptors)
+        assert get(server)[0] == 200
+        assert is_closed(first)
+        assert failures == [errno.EMFILE]
+
+
+def test_a_client_that_sends_its_request_byte_by_byte_has_one_deadline(server, monkeypatch):
+    monkeypatch.setattr(metrics_server._Handler, "timeout", None)
+    now = [100.0]
+    monkeypatch.setattr(server._server, "_clock", lambda: now[0])
+    with socket.create_connection(server.address) as slow:
+        slow.sendall(b"G")
+        assert get(server)[0] == 200, "a later connection was answered, so the slow one was accepted"
+        for byte in (b"E", b"T"):
+            now[0] += 0.6 * SECONDS_FOR_A_REQUEST
+            slow.sendall(byte)
+        assert is_closed(slow)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:9100", "192.168.0.7", ""])
+def test_a_request_under_another_name_is_refused(server, host):
+    status, _, text = get(server, Host=host)
+    assert (status, "does not answer under that name" in text) == (421, True)
 
 
 def test_a_port_that_is_in_use_is_refused_before_anything_is_started(server):

@@ -12,7 +12,7 @@ pytest.importorskip("cryptography")
 import nowait as nw
 from faulty import Faulty
 from nowait.cli import app
-from nowait.engines.listen.key_file import make_key_file
+from nowait.engines.listen.key_file import make_key_file, read_key
 
 RUNNER = CliRunner()
 
@@ -51,6 +51,40 @@ def test_a_worker_refuses_a_key_file_that_others_may_read(tmp_path):
     (tmp_path / "key").chmod(0o644)
     result = RUNNER.invoke(app, ["worker", "--connect", "127.0.0.1:1", "--key-file", str(tmp_path / "key")])
     assert "chmod 600" in result.stderr
+
+
+def test_a_worker_waits_for_a_key_file_that_the_server_has_not_made_yet(tmp_path, monkeypatch, caplog):
+    """The server makes the file during the third pause; empty is not yet whole."""
+    caplog.set_level("INFO", logger="nowait.listen")
+    path, pauses, started = tmp_path / "key", [], []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            path.touch(mode=0o600)
+        if len(pauses) == 3:
+            path.unlink()
+            make_key_file(path)
+
+    monkeypatch.setattr("nowait.cli.commands.network.sleep", sleep)
+    monkeypatch.setattr("nowait.cli.worker.run_worker", lambda options, problem: started.append(options))
+    result = RUNNER.invoke(app, ["worker", "--connect", "127.0.0.1:1", "--key-file", str(path)])
+    assert result.exit_code == 0, result.output
+    assert pauses == [0.2, 0.4, 0.8]
+    assert started[0].key == read_key(path)
+    assert repr(started[0].key) not in repr(started[0])
+    assert f"there is no key file {path}: looking for it again in 0.2 s" in caplog.text
+
+
+def test_a_worker_looks_for_its_key_file_only_as_long_as_it_tries_to_connect(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("nowait.cli.commands.network.monotonic", lambda: now[0])
+    monkeypatch.setattr("nowait.cli.commands.network.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    options = ["worker", "--connect", "127.0.0.1:1", "--key-file", str(tmp_path / "key"), "--retry-seconds", "2"]
+    result = RUNNER.invoke(app, options, env={"COLUMNS": "300"})
+    assert result.exit_code == 2
+    assert f"the key file {tmp_path / 'key'} did not appear within 2 s: the server makes it" in result.output
+    assert now[0] == pytest.approx(2.0)
 
 
 def test_a_server_whose_port_is_in_use_says_so_before_it_makes_a_folder(tmp_path, setting):

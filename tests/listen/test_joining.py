@@ -14,8 +14,9 @@ pytest.importorskip("cryptography")
 import nowait as nw
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.listen.joining import PIECE_BYTES, PIECE_REQUEST, Joining, Part, Welcome
-from nowait.engines.listen.key_file import make_key_file, read_key
+from nowait.engines.listen.key_file import make_key_file, read_drain_key, read_key
 from nowait.engines.listen.pauses import Pauses
+from nowait.engines.listen.preparing import prepare_to_listen
 from nowait.engines.listen.sources import to_bytes, user_sources, write_sources
 from nowait.engines.listen.table import HostTable, what_is_missing
 from nowait.engines.listen.transfer import Download, Offer, Requests
@@ -27,6 +28,7 @@ from nowait.engines.workers.records import REPORT
 
 SHAPES = Shapes((10, "<f8"), (24, "|u1"), encoded=True)
 JOINING = Joining("1.2.3", "3.11", "abc", "a machine", 8)
+PRINT = {"size": 5, "dtype": "float64", "gradient_norm": 1.0, "direction": [0.5] * 8}
 
 
 # Messages
@@ -35,7 +37,7 @@ JOINING = Joining("1.2.3", "3.11", "abc", "a machine", 8)
 def test_a_host_says_who_it_is_and_the_server_what_it_needs():
     welcome = Welcome("run", SHAPES, (Part("12", (3, 4), 128),))
     assert Joining.read(JOINING.to_bytes()) == JOINING
-    own = replace(JOINING, problem=Fingerprint(5, "float64", 1.5))
+    own = replace(JOINING, problem=Fingerprint(5, "float64", 1.5, (0.5,) * 8))
     assert Joining.read(own.to_bytes()) == own
     assert Welcome.read(welcome.to_bytes()) == welcome
 
@@ -53,9 +55,13 @@ def test_a_host_says_who_it_is_and_the_server_what_it_needs():
         {"process": None},
         {"nowait": 3},
         {"problem": 3},
-        {"problem": {"size": 0, "dtype": "float64", "gradient_norm": 1.0}},
-        {"problem": {"size": 5, "dtype": "float64", "gradient_norm": -1.0}},
-        {"problem": {"size": 5, "dtype": "float64", "gradient_norm": float("nan")}},
+        {"problem": {"size": 0, "dtype": "float64", "gradient_norm": 1.0, "direction": [0.5] * 8}},
+        {"problem": PRINT | {"gradient_norm": -1.0}},
+        {"problem": PRINT | {"gradient_norm": float("nan")}},
+        {"problem": PRINT | {"direction": None}},
+        {"problem": PRINT | {"direction": [0.5] * 7}},
+        {"problem": PRINT | {"direction": [0.5] * 7 + [float("inf")]}},
+        {"problem": PRINT | {"gradient_norm": None}},
     ],
     ids=str,
 )
@@ -140,6 +146,21 @@ def test_a_key_file_that_is_missing_or_a_folder_is_refused(tmp_path):
         read_key(tmp_path)
     with pytest.raises(OSError, match="cannot be made"):
         make_key_file(tmp_path / "no folder" / "key")
+
+
+def test_the_drain_key_is_a_second_file_and_a_run_goes_on_without_it(tmp_path, caplog, monkeypatch):
+    listen = nw.Listen(port=0, host="127.0.0.1", key_file=tmp_path / "key")
+    prepare_to_listen(listen)
+    key, drain_key = read_key(tmp_path / "key"), read_drain_key(tmp_path / "key")
+    assert len(drain_key) == 32
+    assert drain_key != key
+    assert f"made the drain key file {tmp_path / 'key.drain'}: nowait drain needs it, workers do not" in caplog.text
+    (tmp_path / "key.drain").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no drain key file .*key\.drain: the server makes it"):
+        read_drain_key(tmp_path / "key")
+    (tmp_path / "key.drain").symlink_to(tmp_path / "missing" / "folder")
+    prepare_to_listen(listen)
+    assert "nowait drain cannot be used for this run" in caplog.text
 
 
 # Source code
@@ -273,6 +294,25 @@ def test_a_process_that_connects_again_replaces_its_earlier_connection():
     assert len({first.place, other.place, second.place}) == 3
 
 
+def test_several_hosts_of_one_machine_have_different_names():
+    table = a_table()
+    hosts = [table.add(str(number).encode(), 0.0) for number in range(5)]
+    for process, host in zip("abc", hosts, strict=False):
+        table.joins(host, replace(JOINING, name="node7", process=process), 0.0)
+        table.is_ready(host)
+    assert [host.name for host in hosts[:3]] == ["the host node7", "the host node7#2", "the host node7#3"]
+    assert table.joins(hosts[3], replace(JOINING, name="node7", process="b"), 0.0) == [hosts[1]]
+    table.remove(hosts[1])
+    table.is_ready(hosts[3])
+    assert hosts[3].label == "node7#2", "it keeps its name when it connects again"
+    assert table.named("node7#2") == [hosts[3]]
+    assert table.named("node7") == [hosts[0], hosts[2], hosts[3]], "the name of the machine means all of them"
+    assert "node7 (8 workers), node7#3 (8 workers), node7#2 (8 workers)" in table.described()
+    table.remove(hosts[0])
+    table.joins(hosts[4], replace(JOINING, name="node7", process="d"), 0.0)
+    assert hosts[4].label == "node7", "a name that is free is used again"
+
+
 def test_a_host_joins_once_and_before_it_offers_workers():
     table = a_table()
     host = table.add(b"1", 0.0)
@@ -360,6 +400,7 @@ def test_reports_on_orders_of_the_earlier_connection_are_dropped():
     processes.offer({0: 11, 1: 12})
     processes.adopt(0, 21)
     assert processes.wanted(reports((0, 5), (1, 6), (2, 7))) == reports((2, 7))
+    assert processes.wanted(reports((0, -3))) == reports((0, -3)), "the numbers of audits are used once"
     processes.ordered(0, 8)
     processes.ordered(0, 9)
     assert processes.wanted(reports((0, 5))) == b""

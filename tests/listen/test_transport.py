@@ -5,7 +5,7 @@ import json
 import logging
 import select
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import astuple, replace
 from time import monotonic
 
 import pytest
@@ -18,8 +18,8 @@ import nowait.engines.listen.transport as transport_module
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.listen.client import Client, ClientSettings, RefusedByServerError, ask_to_drain
 from nowait.engines.listen.joining import PIECE_REQUEST, PIECES_IN_TRANSIT, Joining, Welcome, drain_request
-from nowait.engines.listen.table import SECONDS_TO_EXIT
-from nowait.engines.listen.transport import SPARE_MESSAGES, ListenTransport
+from nowait.engines.listen.table import SECONDS_TO_DELIVER, SECONDS_TO_EXIT
+from nowait.engines.listen.transport import SECONDS_BETWEEN_WARNINGS, SPARE_MESSAGES, ListenTransport
 from nowait.engines.listen.versions import library_version, python_version
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import DisconnectedError
@@ -33,8 +33,11 @@ from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers.transport import GRACE_SECONDS, Gone, Leaving, Opened
 
-KEY = bytes(range(32))
+KEY, DRAIN_KEY = bytes(range(32)), bytes(range(32, 64))
 JOINING = Joining(library_version(), python_version(), "process", "machine", 3)
+OWN = Fingerprint(5, "float64", 1.0, (1.0,) + 7 * (0.0,))
+OTHER = replace(OWN, direction=(-1.0,) + 7 * (0.0,))
+ALIKE = replace(OWN, gradient_norm=1.01)
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def transport(stack, monkeypatch):
     resources = SharedResources(points, gradients, mailbox, payload)
     listen = nw.Listen(port=0, host="127.0.0.1", key_file="key")
     transport = ListenTransport(
-        listen, KEY, resources, lambda ticket: 0, memoryview(b"settings"), deterministic=True, log=None
+        listen, KEY, DRAIN_KEY, resources, lambda ticket: 0, memoryview(b"settings"), deterministic=True, log=None
     )
     transport.open()
     stack.callback(transport.close)
@@ -113,7 +116,7 @@ def test_a_host_joins_gets_the_job_and_offers_workers(stack, transport):
     assert piece.content[PIECE_REQUEST.size :].startswith(b"a pickle")
     host.send(MessageKind.READY, AHEAD.pack(0.0))
     events, _ = exchange(transport, [host], lambda events, _: events)
-    assert events == [Opened(1, 3, distance=1, name="machine")]
+    assert events == [Opened(1, 3, distance=1, name="machine", label="machine")]
 
 
 def test_a_host_that_connects_again_takes_the_place_of_its_earlier_connection(stack, transport):
@@ -130,21 +133,21 @@ def test_a_host_that_connects_again_takes_the_place_of_its_earlier_connection(st
 def test_a_host_that_joins_twice_is_given_up_whenever_it_does(stack, transport):
     """The second time it waits for a comparison of problems, which is made later."""
     host, _ = joined(stack, transport)
-    host.send(MessageKind.JOIN, replace(JOINING, problem=Fingerprint(5, "float64", 1.0)).to_bytes())
+    host.send(MessageKind.JOIN, replace(JOINING, problem=OWN).to_bytes())
     assert answer(transport, host) is None
     waiting = a_host(stack, transport, b"2")
-    for number in (1.0, 2.0):
-        waiting.send(MessageKind.JOIN, replace(JOINING, problem=Fingerprint(5, "float64", number)).to_bytes())
+    for problem in (OWN, OTHER):
+        waiting.send(MessageKind.JOIN, replace(JOINING, problem=problem).to_bytes())
     assert answer(transport, waiting) is None
-    transport._comparison.answered((5, "float64", 1.0))
+    transport._comparison.answered(astuple(OWN))
     assert list(transport.tick(1, 1)) == []
 
 
 def test_what_a_comparison_finds_wrong_ends_a_host_and_not_the_run(stack, transport, monkeypatch):
     host = a_host(stack, transport)
-    host.send(MessageKind.JOIN, replace(JOINING, problem=Fingerprint(5, "float64", 1.0)).to_bytes())
+    host.send(MessageKind.JOIN, replace(JOINING, problem=OWN).to_bytes())
     exchange(transport, [host], lambda *_: any(one.waits_for for one in transport._hosts.by_identity.values()))
-    transport._comparison.answered((5, "float64", 1.0))
+    transport._comparison.answered(astuple(OWN))
 
     def joins(*_):
         raise ProtocolError("it is wrong")
@@ -174,6 +177,26 @@ def test_a_host_that_was_told_to_exit_has_some_seconds(stack, transport, monkeyp
     assert b"1" not in transport._gateway._socket._links
 
 
+def test_a_host_that_was_given_up_learns_why_and_may_not_join_again(stack, transport, caplog):
+    host, _ = joined(stack, transport)
+    host.send(MessageKind.READY, AHEAD.pack(0.0))
+    exchange(transport, [host], lambda events, _: events)
+    transport.dismiss(1, "worker 0 sent NaN")
+    reason = "this host was given up: worker 0 sent NaN"
+    message = answer(transport, host)
+    assert (message.kind, message.content.decode()) == (MessageKind.END, reason)
+    again = a_host(stack, transport, b"2")
+    again.send(MessageKind.JOIN, JOINING.to_bytes())
+    message = answer(transport, again)
+    assert (message.kind, message.content.decode()) == (MessageKind.REFUSED, reason)
+
+
+def test_a_worker_command_whose_host_was_given_up_ends_with_an_error():
+    client = Client(ClientSettings(Address("127.0.0.1", 1, KEY, encrypt=True), workers=1, threads=1, retry_seconds=0.0))
+    with pytest.raises(nw.WorkerFailedError, match="this host was given up: worker 0 sent NaN"):
+        client._is_over("this host was given up: worker 0 sent NaN")
+
+
 def test_a_transport_may_be_closed_twice(stack, transport):
     joined(stack, transport)
     transport.close()
@@ -192,8 +215,46 @@ def test_a_host_with_another_version_is_told_both(stack, transport, other, words
     assert message.kind == MessageKind.REFUSED
     for word in words:
         assert word in message.content.decode()
-    host.send(MessageKind.JOIN, JOINING.to_bytes())
-    assert answer(transport, host).kind == MessageKind.WELCOME, "asking again does no harm"
+
+
+def test_a_host_that_is_refused_again_and_again_is_disconnected_each_time_and_logged_once(
+    stack, transport, caplog, monkeypatch
+):
+    now = [monotonic()]
+    monkeypatch.setattr(transport_module, "monotonic", lambda: now[0])
+    for number in range(5):
+        host = a_host(stack, transport, str(number).encode())
+        for _ in range(2):
+            host.send(MessageKind.JOIN, replace(JOINING, nowait="0.0.1", name=f"node{number}").to_bytes())
+        _, messages = exchange(transport, [host], lambda _, messages: None in messages)
+        assert [message and message.kind for message in messages] == [MessageKind.REFUSED, MessageKind.END, None]
+    assert transport._hosts.by_identity == {}
+    assert "the host node0 was refused" in caplog.text
+    now[0] += SECONDS_BETWEEN_WARNINGS
+    list(transport.tick(0, 1))
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert warnings[1].startswith("the host node4 was refused")
+    assert warnings[1].endswith("(and 3 more before it)")
+
+
+def test_a_host_that_takes_workers_and_delivers_nothing_is_named(stack, transport, caplog, monkeypatch):
+    now = [monotonic()]
+    monkeypatch.setattr(transport_module, "monotonic", lambda: now[0])
+    host, _ = joined(stack, transport, joining=replace(JOINING, workers=65_536))
+    host.send(MessageKind.READY, AHEAD.pack(0.0))
+    exchange(transport, [host], lambda events, _: events)
+    record = transport._hosts.by_identity[b"1"]
+    assert transport._hosts._longest_silence(record) == pytest.approx(15.0), "not longer because it offers many"
+    for worker in range(2):
+        transport.start(worker, worker + 1, 1, 0.0)
+    for _ in range(2):
+        now[0] += SECONDS_TO_DELIVER + 1
+        transport._gateway.pools[b"1"].last_message = now[0]  # it sends heartbeats
+        list(transport.tick(0, 2))
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("the host machine has run 2 workers for 31 s and has not delivered a gradient")
+    assert warning.endswith("nowait drain machine")
 
 
 WRONG = {
@@ -221,7 +282,7 @@ def test_a_host_that_does_something_wrong_only_loses_its_connection(stack, trans
     assert events == []
     good.send(MessageKind.READY, AHEAD.pack(0.0))
     events, _ = exchange(transport, [good], lambda events, _: events)
-    assert events == [Opened(1, 3, distance=1, name="machine")]
+    assert events == [Opened(1, 3, distance=1, name="machine", label="machine")]
 
 
 def test_a_host_that_leaves_before_it_is_ready_is_no_event(stack, transport, caplog):
@@ -231,19 +292,16 @@ def test_a_host_that_leaves_before_it_is_ready_is_no_event(stack, transport, cap
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-OWN, OTHER = Fingerprint(5, "float64", 1.0), Fingerprint(5, "float64", 2.0)
-
-
 @pytest.mark.parametrize(
     ("found", "theirs", "refused"),
     [
-        ((5, "float64", 1.0), OWN, False),
-        ((5, "float64", 1.0), OTHER, True),
-        ((6, "float64", 1.0), OWN, True),
+        (astuple(OWN), OWN, False),
+        (astuple(OWN), OTHER, True),
+        ((6, *astuple(OWN)[1:]), OWN, True),
         (("ValueError", "no gradient"), OTHER, False),
         (None, OTHER, False),
     ],
-    ids=["same", "another norm", "another size", "no fingerprint", "no answer"],
+    ids=["same", "another sign", "another size", "no fingerprint", "no answer"],
 )
 def test_a_host_with_a_problem_of_its_own_waits_until_it_was_compared(stack, transport, found, theirs, refused):
     host = a_host(stack, transport)
@@ -260,19 +318,67 @@ def test_a_host_with_a_problem_of_its_own_waits_until_it_was_compared(stack, tra
         assert f"{found[0]}, 'float64'] and a first gradient of norm 1" in message.content.decode()
 
 
-def test_a_machine_is_drained_by_somebody_with_the_key(stack, transport):
+def test_a_host_with_a_slightly_different_gradient_joins_and_the_log_says_so(stack, transport, caplog):
+    """Another precision does that, but it might also be another model: Tanh for ReLU, with small weights."""
+    host = a_host(stack, transport)
+    host.send(MessageKind.JOIN, replace(JOINING, problem=ALIKE).to_bytes())
+    exchange(transport, [host], lambda *_: any(each.waits_for for each in transport._hosts.by_identity.values()))
+    transport._comparison.answered(astuple(OWN))
+    assert list(transport.tick(1, 1)) == []
+    assert answer(transport, host).kind == MessageKind.WELCOME
+    [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    text = "the host machine may have another problem than the server: the first gradients differ by 0.0099 of their"
+    assert text in record.getMessage()
+
+
+def an_asker(stack, transport, identity=b"other"):
+    """Somebody with the key, whose handshake is over."""
+    asker = a_host(stack, transport, identity)
+    exchange(transport, [asker], lambda *_: asker.binding)
+    return asker
+
+
+def test_the_key_alone_drains_nobody_and_a_proof_is_good_for_one_connection_and_one_name(stack, transport, caplog):
     host, _ = joined(stack, transport)
     host.send(MessageKind.READY, AHEAD.pack(0.0))
     exchange(transport, [host], lambda events, _: events)
-    other = a_host(stack, transport, b"other")
+    asker = an_asker(stack, transport)
+    passed_on = drain_request("machine", DRAIN_KEY, asker.binding)
+    of_another_name = json.dumps(json.loads(drain_request("other", DRAIN_KEY, asker.binding)) | {"name": "machine"})
+    for number, content in enumerate(
+        [b'{"name": "machine"}', b"{}", drain_request("machine", KEY, bytes(32)), passed_on, of_another_name.encode()]
+    ):
+        sender = asker if number == 4 else an_asker(stack, transport, f"attacker {number}".encode())
+        sender.send(MessageKind.DRAIN, content)
+        events, messages = exchange(transport, [sender], lambda _, messages: None in messages)
+        assert events == []
+        assert messages[0].kind == MessageKind.REFUSED
+        assert b"draining needs the drain key of this run" in messages[0].content
+    assert host.receive() is None, "it stays"
+    assert [host.reason_to_leave for host in transport._hosts.by_identity.values()] == [""]
+    assert "a request to drain hosts was refused" in caplog.text
+
+
+def test_without_a_drain_key_nobody_drains(stack, transport):
+    transport._drain_key = None
+    asker = an_asker(stack, transport)
+    asker.send(MessageKind.DRAIN, drain_request(None, b"", asker.binding))
+    assert answer(transport, asker).kind == MessageKind.REFUSED
+
+
+def test_a_machine_is_drained_by_somebody_with_both_keys(stack, transport):
+    host, _ = joined(stack, transport)
+    host.send(MessageKind.READY, AHEAD.pack(0.0))
+    exchange(transport, [host], lambda events, _: events)
+    other = an_asker(stack, transport)
     for name, kind, words in [
         (None, MessageKind.DRAIN, "the hosts are machine (3 workers)"),
         ("elsewhere", MessageKind.REFUSED, "there is no host 'elsewhere': the hosts are machine (3 workers)"),
     ]:
-        other.send(MessageKind.DRAIN, drain_request(name))
+        other.send(MessageKind.DRAIN, drain_request(name, DRAIN_KEY, other.binding))
         message = answer(transport, other)
         assert (message.kind, message.content.decode()) == (kind, words)
-    other.send(MessageKind.DRAIN, drain_request("machine"))
+    other.send(MessageKind.DRAIN, drain_request("machine", DRAIN_KEY, other.binding))
     events, [message] = exchange(transport, [other], lambda _, messages: messages)
     assert events == [Leaving(1, GRACE_SECONDS)]
     transport.dismiss(1)
@@ -289,7 +395,7 @@ def test_the_command_that_drains_prints_the_answer(stack, transport, name, words
     joined(stack, transport)[0].send(MessageKind.READY, AHEAD.pack(0.0))
     exchange(transport, [], lambda events, _: events)
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(ask_to_drain, transport._gateway.address, name)
+        asked = pool.submit(ask_to_drain, transport._gateway.address, DRAIN_KEY, name)
         asked.add_done_callback(lambda _: a_host(stack, transport))  # wakes the server up
         exchange(transport, [], lambda *_: asked.done())
     text = asked.result() if name is None else str(asked.exception())

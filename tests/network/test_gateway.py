@@ -94,6 +94,13 @@ def test_every_message_of_reports_gets_its_own_reply(setting):
     assert setting.orders() == [(1, 1)] * 3 + [(0, 0)]
 
 
+def test_a_host_that_is_given_up_because_of_its_reports_gets_no_reply_to_them(setting):
+    """After the last frame nothing can be sent: the connection would raise, and end the run."""
+    for _ in setting.gateway.handle(HOST, Message(MessageKind.REPORTS, report(0, 0), [np.ones(5)])):
+        setting.gateway.pools.pop(HOST).end("this host was given up: worker 0 sent NaN")
+    assert [kind for kind, *_ in setting.socket.sent] == [MessageKind.END]
+
+
 def test_a_point_that_the_host_has_is_not_sent_again(setting):
     """Both workers get version 7, then worker 0 gets it again, then version 8, then both do."""
     for ticket, (worker, version) in enumerate([(0, 7), (1, 7), (0, 7), (0, 8), (0, 8), (1, 8)]):
@@ -161,6 +168,30 @@ def test_gradients_of_a_killed_process_are_received_elsewhere(setting):
     setting.pool.start(0, 12, 0.0)
     [slot] = setting.gateway.gradient_slots(HOST, MessageKind.REPORTS, report(0, 0), 1)
     assert slot is setting.gradients[0]
+
+
+def test_an_order_to_compute_a_gradient_of_another_worker_has_a_point_and_its_answer_a_vector(setting):
+    """The version of such an order is known by a number below 0."""
+    setting.versions |= {5: 0, -1: 0}
+    setting.channels[0].send(5, 0, 0, Instruction.KEEP)
+    setting.channels[1].send(-1, 3, 0, Instruction.AUDIT + 0)
+    setting.pool.flush()
+    assert setting.orders() == [(2, 1)], "both are at one version, which is sent once"
+    [reports] = setting.events(MessageKind.REPORTS, report(-1, 1, ReportKind.AUDITED), [np.ones(5)])
+    assert reports.gradients[1].tolist() == [1.0] * 5
+
+
+def test_a_host_cannot_report_for_a_worker_whose_process_was_killed_there(setting):
+    """The worker may run on another host by now; its tickets can be guessed."""
+    setting.pool.kill(10)
+    content = report(7, 0) + report(8, 1)
+    [reports] = setting.events(MessageKind.REPORTS, content, [np.zeros(5), np.ones(5)])
+    assert reports.records == report(8, 1)
+    setting.events(MessageKind.DETAILS, details(0, 7, ["KeyError", "text"]))
+    assert setting.mailbox.details(0, 7) is None
+    setting.pool.start(0, 12, 0.0)
+    [reports] = setting.events(MessageKind.REPORTS, content, [np.zeros(5), np.ones(5)])
+    assert reports.records == content
 
 
 @pytest.mark.parametrize(
@@ -262,10 +293,18 @@ def test_a_host_that_was_given_up_is_disconnected(setting):
 def test_details_are_kept_for_the_report_that_announces_them(setting):
     assert setting.events(MessageKind.DETAILS, details(0, 7, ["KeyError", "text"])) == []
     assert setting.events(MessageKind.DETAILS, details(1, 8, ["float32", [3, 2]])) == []
-    assert setting.mailbox.details(0, 7) == ("KeyError", "text")
+    assert setting.mailbox.details(0, 7) == ("KeyError", "    text")
     assert setting.mailbox.details(1, 8) == ("float32", (3, 2))
     [event] = setting.events(MessageKind.REPORTS, report(7, 0, ReportKind.ERROR))
     assert event == Reports(report(7, 0, ReportKind.ERROR), {})
+
+
+def test_a_text_of_a_host_cannot_change_the_terminal_or_look_like_a_line_of_ours(setting):
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202e\u2028\nnowait: the run is over\n\tdone é ß 中"
+    shown = "\ufffd]0;owned\ufffd\ufffd[2J\ufffd31m\ufffd\ufffd\ufffd\n    nowait: the run is over\n        done é ß 中"
+    setting.events(MessageKind.DETAILS, details(0, 7, [evil, evil]))
+    assert setting.mailbox.details(0, 7) == (shown, f"    {shown}")
+    assert setting.events(MessageKind.FAILED, evil.encode() + b"\xff") == [Failed(HOST, f"{shown}\ufffd")]
 
 
 def test_a_host_becomes_ready_once(setting):

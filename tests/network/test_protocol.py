@@ -24,7 +24,7 @@ from nowait.engines.network.handshake import (
     ProtocolError,
     ServerHandshake,
 )
-from nowait.engines.network.messages import HEAD, MOST_BODY, Format, MessageKind
+from nowait.engines.network.messages import HEAD, LIMITS, MOST_BODY, MOST_RECORD, Format, MessageKind
 from nowait.engines.network.protocol import MOST_FIRST_PAYLOAD, SENT_PAYLOAD, Connection
 
 SECRET = bytes(range(32))
@@ -169,9 +169,9 @@ def test_large_vectors_are_written_where_they_belong(encrypt):
 def test_content_and_small_vectors_of_many_frames_arrive_whole():
     client, server = connected()
     content, vectors = random.Random(0).randbytes(2 * SENT_PAYLOAD + 16), [np.full(5, float(n)) for n in range(9_000)]
-    client.send(MessageKind.DETAILS, content, vectors)
+    client.send(MessageKind.REPORTS, content, vectors)
     [(kind, received, found)] = feed(server, outgoing(client))
-    assert (kind, received) == (MessageKind.DETAILS, content)
+    assert (kind, received) == (MessageKind.REPORTS, content)
     assert found == [[float(n)] * 5 for n in range(9_000)]
 
 
@@ -497,7 +497,7 @@ def test_what_is_reserved_is_sent_as_zeros_and_refused_otherwise():
         with pytest.raises(ProtocolError, match="is not accepted"):
             feed(server, sealed(client, frame))
     client, server = connected()
-    with pytest.raises(ProtocolError, match="a message would have"):
+    with pytest.raises(ProtocolError, match="a message of the kind 12 would have"):
         feed(server, sealed(client, (BODY, HEAD.pack(MessageKind.HEARTBEAT, 0, 0, 1))))
     client, server = connected()
     assert feed(server, sealed(client, (BODY, head))) == [(MessageKind.HEARTBEAT, b"", [])]
@@ -524,6 +524,27 @@ def test_sizes_are_checked_before_memory_is_allocated():
     with pytest.raises(ProtocolError, match="is not accepted"):
         feed(server, HEADER.pack(MOST_FIRST_PAYLOAD + 1, BODY, 0, 0))
     assert len(server.buffer()) <= MOST_FIRST_PAYLOAD + OVERHEAD
+
+
+def test_an_announced_size_takes_no_memory_before_its_bytes_arrive():
+    client, server = connected()
+    assembly = server._receiver._assembly
+    head = HEAD.pack(MessageKind.REPORTS, MOST_BODY - HEAD.size, 0, 0)
+    for arrived, payload in ((16, head), (17, b"x"), (20, b"xyz"), (1 << 20, bytes((1 << 20) - 20))):
+        assert feed(server, sealed(client, (BODY, payload))) == []
+        assert server.missing() == MOST_BODY - arrived
+        assert len(assembly._body) <= 2 * arrived
+
+
+@pytest.mark.parametrize("kind", [*MessageKind, 0, 99])
+def test_a_message_of_each_kind_has_a_limit_of_its_own(kind):
+    limit = LIMITS.get(kind, MOST_RECORD)
+    assert limit < MOST_BODY or kind in {MessageKind.ORDERS, MessageKind.REPORTS}
+    client, server = connected()
+    assert feed(server, sealed(client, (BODY, HEAD.pack(kind, limit - HEAD.size, 0, 0)))) == []
+    client, server = connected()
+    with pytest.raises(ProtocolError, match=f"a message of the kind {int(kind)} would have {limit + 1} bytes"):
+        feed(server, sealed(client, (BODY, HEAD.pack(kind, limit + 1 - HEAD.size, 0, 0))))
 
 
 def test_after_the_last_frame_nothing_is_sent_or_accepted():

@@ -1,6 +1,7 @@
 """The sockets between the server and hosts on other machines: who gets in, what arrives, and what happens when not."""
 
 import contextlib
+import errno
 import random
 import select
 import socket
@@ -314,6 +315,28 @@ def test_a_connection_that_does_not_show_the_secret_in_time_is_closed(stack):
     server.close_overdue(float("inf"))
     assert is_closed(sending)
     assert len(server._unauthenticated) == 0
+
+
+def test_without_descriptors_for_another_connection_the_oldest_unauthenticated_one_is_closed(stack):
+    class NoDescriptors:
+        def __init__(self, listener):
+            self.fileno, self.close = listener.fileno, listener.close
+
+        def accept(self):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    server, host = connected(stack)
+    strangers = []
+    for _ in range(2):
+        strangers.append(stack.enter_context(socket.create_connection((server.address.host, server.address.port))))
+        list(server.receive([server._listener.fileno()]))
+    server._listener = NoDescriptors(server._listener)
+    list(server.receive([server._listener.fileno()]))
+    assert is_closed(strangers[0])
+    assert len(server._unauthenticated) == 1
+    host.send(MessageKind.DETAILS, b"still here")
+    [(sender, message)], _ = exchange(server, [host], lambda at_server, _: at_server)
+    assert (sender, message.content) == (b"1", b"still here")
 
 
 def test_an_address_does_not_show_its_secret(stack):

@@ -64,6 +64,9 @@ class Everything(Bare):
     def prepare(self):
         pass
 
+    def process_settings(self):
+        return 7
+
     def take_share(self, share, num_shares):
         pass
 
@@ -105,6 +108,9 @@ class Everything(Bare):
 
     def usual_update(self):
         return nw.Momentum(0.1)
+
+    def usual_stepsize(self):
+        return nw.Constant(0.1)
 
     def write_files(self, params, folder):
         (folder / "params.txt").write_text(str(params.tolist()))
@@ -193,6 +199,7 @@ def test_a_problem_without_optional_members_gets_the_defaults():
         "layout",
         "items_of",
         "auto_batch_sizes",
+        "usual_stepsize",
         "evaluate",
         "training_loss",
         "loading_seconds",
@@ -272,6 +279,7 @@ def test_nothing_else_looks_for_optional_members():
         "num_shards",
         "num_statistics",
         "point_encoding",
+        "repeatable",
         "replayable",
         "statistics_momentum",
         "uses_job_numbers",

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_array, csr_matrix
 
 import nowait as nw
 
@@ -21,8 +21,6 @@ def with_a_column_for_few(features, labels):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("l2", [0.0, 0.01])
 def test_the_gradient_vanishes_at_the_minimum(sparse, l2, caplog):
-    from scipy.sparse import csr_array
-
     problem = nw.problems.LogisticRegression(csr_array(FEATURES) if sparse else FEATURES, LABELS, l2=l2)
     solution, lowest = problem.minimum()
     assert np.linalg.norm(problem.full_gradient(solution)) < 1e-10
@@ -90,3 +88,14 @@ def test_the_gradient_of_a_worker_is_the_mean_of_its_rows():
     alone = nw.problems.LogisticRegression(FEATURES, LABELS, l2=0.1)
     slopes = alone.slopes(FEATURES[rows] @ point, problem.targets[rows])
     assert parts[2] == pytest.approx(slopes @ FEATURES[rows] / len(rows) + 0.1 * point)
+
+
+@pytest.mark.parametrize("make", [nw.problems.LeastSquares, nw.problems.SoftmaxRegression])
+@pytest.mark.parametrize("as_matrix", [np.asarray, csr_array])
+def test_the_mean_of_the_workers_gradients_is_that_of_the_problem(make, as_matrix):
+    labels = np.arange(len(LABELS)) % 3
+    problem = make(as_matrix(FEATURES), labels, l2=0.1).split(4, by="sorted")
+    point = np.linspace(-1, 1, problem.dimension)
+    parts = [problem.gradient_of_worker(point, worker) for worker in range(4)]
+    assert np.mean(parts, axis=0) == pytest.approx(problem.full_gradient(point))
+    assert np.ptp(parts, axis=0).max() > 0.01

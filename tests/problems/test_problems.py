@@ -268,7 +268,10 @@ def test_splitting_by_label_separates_the_classes_and_iid_does_not(rng):
         ),
         (lambda: nw.problems.LogisticRegression(np.eye(3), [1, 2, 3]), "labels must have exactly two values, got 3"),
         (lambda: nw.problems.LeastSquares.random(10, 2).split(11), "cannot split 10 rows among 11 workers"),
-        (lambda: nw.problems.LeastSquares.random(10, 2).split(2, by="magic"), "by must be 'iid', 'label' or 'sorted'"),
+        (
+            lambda: nw.problems.LeastSquares.random(10, 2).split(2, by="magic"),
+            "by must be one of 'iid', 'label', 'sorted', got 'magic'",
+        ),
         (lambda: nw.problems.LeastSquares.random(10, 2).split(2, by="label"), "use by='sorted'"),
         (lambda: nw.problems.LeastSquares.random(10, 2, noise=-1), "noise must be a finite number of at least 0"),
         (lambda: nw.problems.NoisyQuadratic(3, L=1.0, mu=2.0), "mu must not exceed L"),

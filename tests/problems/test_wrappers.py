@@ -279,7 +279,7 @@ def test_local_steps_go_inside_compression():
     ("make", "message"),
     [
         (lambda: LocalSteps(QUADRATIC, 0, 0.1), "steps must be an integer of at least 1"),
-        (lambda: LocalSteps(QUADRATIC, [], 0.1), "entries of steps must be an integer of at least 1"),
+        (lambda: LocalSteps(QUADRATIC, [], 0.1), "steps is empty: give at least one"),
         (lambda: LocalSteps(QUADRATIC, 8.0, 0.1), "steps must be an integer of at least 1, got 8.0"),
         (lambda: LocalSteps(LocalSteps(QUADRATIC, 2, 0.1), 2, 0.1), "LocalSteps cannot wrap LocalSteps: multiply"),
         (lambda: Compressed(QUADRATIC, TopK(1), error_feedback="no"), "error_feedback must be"),

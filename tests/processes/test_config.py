@@ -18,6 +18,7 @@ from nowait.recording import describe
 
 resuming = importlib.import_module("nowait.api.resume")
 training = importlib.import_module("nowait.api.training")
+PRINT = {"problem": "Faulty()", "params": [4, "float64"], "gradient_norm": 0.5, "gradient_direction": [0.5] * 8}
 METHOD = nw.RingmasterASGD(nw.Cosine(nw.DelayAdaptive(0.1), steps=100), max_delay=4)
 RESUMED = "the run would go on"
 
@@ -44,7 +45,7 @@ def folder(tmp_path, monkeypatch):
     config = {name: describe(getattr(plan, name)) for name in vars(plan)}
     config |= {"method": describe(METHOD), "update": describe(nw.Proximal(nw.updates.Ball(1.0)))}
     config |= {"output": describe(nw.StronglyConvexAverage(0.1)), "labels": {"mine": 1}}
-    config["fingerprint"] = {"problem": "Faulty()", "params": [4, "float64"], "gradient_norm": 0.5}
+    config |= {"run": "0123456789abcdef", "fingerprint": PRINT}
     (tmp_path / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(resuming, "_check_size", lambda *_: None)
     monkeypatch.setattr(resuming, "run_training", lambda _: RESUMED)
@@ -144,7 +145,8 @@ def test_a_missing_entry_is_told_in_a_sentence(folder):
     for path in places(config):
         message = outcome(folder, json.dumps(without(config, path)))
         assert is_one_sentence(message), (path, message)
-        if len(path) == 1 and path[0] not in ("labels", "engine", "trace", "keep_best", "wire", "points_wire", "start"):
+        optional = ("labels", "engine", "trace", "keep_best", "wire", "points_wire", "start", "audit")
+        if len(path) == 1 and path[0] not in optional:
             assert f"config.json has no {path[0]}" in message
 
 
@@ -178,6 +180,7 @@ def test_damaged_bytes_are_told_in_a_sentence(folder):
         ("engine", {"colour": 1}, "config.json, entry 'engine': .*unexpected keyword argument 'colour'"),
         ("fingerprint", 3, "config.json, entry 'fingerprint': it must hold entries by name, got 3"),
         ("fingerprint", {"params": "x"}, "config.json, entry 'fingerprint': its params must be a number and a dtype"),
+        ("fingerprint", PRINT | {"gradient_direction": [1.0]}, "its gradient_direction must be 8 numbers or none"),
         ("checkpoint_seconds", "soon", "config.json, entry 'checkpoint_seconds': it must be a finite number above 0"),
         ("evaluate_every", 0, "config.json, entry 'evaluate_every': it must be an integer of at least 1, got 0"),
         ("workers", 10**12, "config.json, entry 'workers': workers must be at most 4,194,304"),

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import shutil
 import signal
@@ -12,13 +13,27 @@ import pytest
 import nowait as nw
 from faulty import Faulty
 from nowait.core import sampler
-from nowait.engines.fingerprint import Fingerprint, Identification, Match
+from nowait.engines.fingerprint import BLOCK, Fingerprint, Identification, Match, products_of
 from nowait.engines.workers import fingerprinting
 from nowait.engines.workers.fingerprinting import Fingerprinting
 from nowait.engines.workers.records import ReportKind
 
 METHOD = nw.AsynchronousSGD(nw.Constant(0.05))
-RECORDED = {"problem": "Mine()", "params": [3, "float64"], "gradient_norm": 2.0}
+ALONG = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+RECORDED = {"problem": "Mine()", "params": [3, "float64"], "gradient_norm": 2.0, "gradient_direction": list(ALONG)}
+
+
+WEIGHTED = [24.0, 10.0, -42.0, -1.0, -58.0, -12.0, -109.0, 34.0]
+
+
+def of_norm(length, direction=ALONG, dtype="float64"):
+    return Fingerprint(3, dtype, length, direction)
+
+
+def turned(distance):
+    """ALONG, turned by an angle at which the vectors are this far apart."""
+    return (1 - distance**2 / 2, math.sqrt(distance**2 - distance**4 / 4), *ALONG[2:])
+
 
 # Comparing
 
@@ -26,23 +41,43 @@ RECORDED = {"problem": "Mine()", "params": [3, "float64"], "gradient_norm": 2.0}
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        (Fingerprint(3, "float64", 2.0), Match.SAME),
-        (Fingerprint(3, "float64", 2.0 * (1 + 1e-5)), Match.SAME),
-        (Fingerprint(3, "float64", 2.01), Match.UNSURE),
-        (Fingerprint(3, "float64", None), Match.UNSURE),
-        (Fingerprint(3, "float64", 2.1), Match.OTHER),
-        (Fingerprint(4, "float64", 2.0), Match.OTHER),
-        (Fingerprint(3, "float32", 2.0), Match.OTHER),
+        (of_norm(2.0), Match.SAME),
+        (of_norm(2.0 * (1 + 1e-7)), Match.SAME),
+        (of_norm(2.0, turned(1e-7)), Match.SAME),
+        (of_norm(2.0 * (1 + 1e-5)), Match.UNSURE),
+        (of_norm(2.0, turned(1e-5)), Match.UNSURE),
+        (of_norm(2.0, turned(0.04)), Match.UNSURE),
+        (of_norm(None, ()), Match.UNSURE),
+        (of_norm(3.0), Match.OTHER),
+        (of_norm(2.0, turned(0.06)), Match.OTHER),
+        (of_norm(2.0, (-1.0, *ALONG[1:])), Match.OTHER),
+        (of_norm(0.0, ()), Match.OTHER),
+        (Fingerprint(4, "float64", 2.0, ALONG), Match.OTHER),
+        (of_norm(2.0, dtype="float32"), Match.OTHER),
     ],
 )
-def test_size_and_dtype_are_compared_exactly_and_the_norm_with_a_tolerance(given, match):
-    assert Fingerprint.read(RECORDED).compare(given, deterministic=True) is match
+def test_size_and_dtype_are_compared_exactly_and_the_gradient_with_a_tolerance(given, match):
+    recorded = Fingerprint.read(RECORDED)
+    assert recorded.compare(given, deterministic=True) is given.compare(recorded, deterministic=True) is match
+
+
+def test_float32_has_a_larger_tolerance_because_other_processors_round_differently():
+    own = of_norm(2.0, dtype="float32")
+    assert own.compare(of_norm(2.0, turned(1e-3), "float32"), deterministic=True) is Match.SAME
+    assert own.compare(of_norm(2.0, turned(0.2), "float32"), deterministic=True) is Match.UNSURE
+    assert own.compare(of_norm(2.0, turned(0.3), "float32"), deterministic=True) is Match.OTHER
+
+
+def test_two_gradients_that_are_zero_say_nothing():
+    zero = of_norm(0.0, ())
+    assert zero.compare(zero, deterministic=True) is Match.UNSURE
+    assert zero.differs_by(zero) == "first gradients that are zero or not finite cannot be compared"
 
 
 def test_gradients_that_vary_by_themselves_do_not_refuse_a_problem():
     recorded = Fingerprint.read(RECORDED)
-    assert recorded.compare(Fingerprint(3, "float64", 9.0), deterministic=False) is Match.UNSURE
-    assert recorded.compare(Fingerprint(4, "float64", 2.0), deterministic=False) is Match.OTHER
+    assert recorded.compare(of_norm(9.0), deterministic=False) is Match.UNSURE
+    assert recorded.compare(Fingerprint(4, "float64", 2.0, ALONG), deterministic=False) is Match.OTHER
 
 
 def test_a_fingerprint_is_written_and_read_back():
@@ -55,7 +90,53 @@ def test_a_fingerprint_is_written_and_read_back():
     assert Fingerprint.read(None) is None
 
 
-@pytest.mark.parametrize("entry", [3, {}, {"params": [3], "gradient_norm": 1.0}, RECORDED | {"gradient_norm": "x"}])
+@pytest.mark.parametrize("size", [1, 7, 1000, 2 * BLOCK + 5])
+def test_the_products_keep_the_length_and_have_fixed_weights(size):
+    """Their distance estimates that of the gradients: within 25 % or so, and exactly if one entry differs."""
+    draws = [sampler(3).sample(0, job).normals(size) for job in range(2)]
+    lengths = [np.linalg.norm(draw) for draw in draws]
+    products = [products_of(draw, length) for draw, length in zip(draws, lengths, strict=True)]
+    distance = np.linalg.norm(draws[0] / lengths[0] - draws[1] / lengths[1])
+    assert 0.4 * distance <= np.linalg.norm(products[0] - products[1]) <= 2 * distance
+    assert np.array_equal(products_of(-draws[0], lengths[0]), -products[0])
+    draws[0][size // 2] += 1.0
+    assert np.linalg.norm(products_of(draws[0], lengths[0]) - products[0]) == pytest.approx(1 / lengths[0])
+
+
+def test_the_weights_never_change():
+    """Folders have products of them, so they must be the same in every version and on every machine."""
+    assert products_of(np.arange(1.0, 41.0), 1.0).tolist() == WEIGHTED
+
+
+class Renamed(Faulty):
+    """Its gradient is another one of the same norm."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def gradient(self, point, sample):
+        return self.change(super().gradient(point, sample))
+
+
+@pytest.mark.parametrize("change", [np.negative, np.flip, lambda gradient: np.roll(gradient, 1)])
+def test_another_gradient_of_the_same_norm_is_another_problem(change):
+    own, other = Fingerprint.of(Faulty()), Fingerprint.of(Renamed(change))
+    assert own.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-12)
+    assert own.compare(other, deterministic=True) is Match.OTHER
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        3,
+        {},
+        {"params": [3], "gradient_norm": 1.0},
+        RECORDED | {"gradient_norm": "x"},
+        RECORDED | {"gradient_direction": None},
+        RECORDED | {"gradient_direction": ["x"]},
+    ],
+)
 def test_a_changed_fingerprint_is_an_error(entry):
     with pytest.raises(ValueError, match=r"config.json was changed: its fingerprint is"):
         Fingerprint.read(entry)
@@ -74,14 +155,14 @@ def started(recorded):
 def test_a_new_run_records_it():
     mine, kept = started(None)
     assert mine.blocks_the_run(100.0)
-    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0))
-    assert kept == [{"problem": repr(Faulty())[:200], "params": [3, "float64"], "gradient_norm": 2.0}]
+    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0, ALONG))
+    assert kept == [RECORDED | {"problem": repr(Faulty())[:200]}]
     assert not mine.blocks_the_run(100.0)
 
 
 def test_the_exit_of_a_process_that_has_answered_is_no_failure(caplog):
     mine, _ = started(None)
-    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0))
+    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0, ALONG))
     mine.ended("it ends as it should")
     assert caplog.text == ""
 
@@ -104,11 +185,57 @@ def test_a_run_goes_on_without_it_if_it_cannot_be_computed(recorded, caplog):
 def test_a_resumed_run_refuses_another_problem_and_is_not_sure_of_a_similar_one(caplog):
     mine, kept = started(RECORDED)
     with pytest.raises(ValueError, match=r"runs/mine is a run of another problem: that was Mine\(\) with params \[3"):
-        mine.answered(ReportKind.FINGERPRINT, (3, "float64", 3.0))
+        mine.answered(ReportKind.FINGERPRINT, (3, "float64", 3.0, ALONG))
     mine, kept = started(RECORDED)
-    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.01))
+    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.02, ALONG))
     assert "the problem may not be the one of runs/mine" in caplog.text
+    assert "the first gradients differ by 0.0099 of their norm" in caplog.text
     assert kept == []
+
+
+def test_where_gradients_are_the_same_twice_a_similar_problem_is_another_one(caplog):
+    strict = Identification(Alike(1.0), RECORDED, "runs/mine", fail, strict=True)
+    for alike in (of_norm(2.0), of_norm(None, ())):
+        strict.known(alike)
+    given = of_norm(2.02)
+    with pytest.raises(ValueError, match=r"differ by 0\.0099 of their norm, although machine, .* allow_changes=True"):
+        strict.known(given)
+    varying = Alike(1.0)
+    varying.replayable = False
+    Identification(varying, RECORDED, "runs/mine", fail, strict=True).known(given)
+    assert "of their norm, which proves nothing, because its gradients are random" in caplog.text
+    with pytest.raises(ValueError, match=r"whose gradients are random has to say replayable = False"):
+        strict.known(of_norm(9.0))
+
+
+def fail(entry):
+    pytest.fail(f"{entry} was recorded")
+
+
+def test_a_run_resumed_on_the_same_machine_refuses_a_problem_that_differs_a_little(tmp_path, caplog):
+    run = nw.train(Alike(1.0), METHOD, workers=1, steps=4, folder=tmp_path / "run", checkpoint_every=2, audit=False)
+    assert run.stats.steps == 4
+    with pytest.raises(ValueError, match=r"is a run of another problem: .* although machine, versions and settings"):
+        nw.resume(tmp_path / "run", Alike(1.01), steps=6)
+    caplog.clear()
+    assert nw.resume(tmp_path / "run", Alike(1.01), steps=6, allow_changes=True).stats.steps == 6
+    assert "the problem may not be the one of" in caplog.text
+
+
+class Alike:
+    dimension = 3
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def initial(self):
+        return np.ones(3)
+
+    def gradient(self, point, sample):
+        return self.factor * point
+
+    def loss(self, point):
+        return 0.5 * self.factor * float(point @ point)
 
 
 @pytest.mark.parametrize(("recorded", "seconds", "killed"), [(None, 10.0, False), (RECORDED, 120.0, True)])
@@ -118,7 +245,7 @@ def test_a_process_that_takes_too_long_does_not_block_the_run(recorded, seconds,
     assert mine.blocks_the_run(99.9 + seconds)
     assert not mine.blocks_the_run(100.0 + seconds)
     assert mine.must_be_killed() is killed
-    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0))
+    mine.answered(ReportKind.FINGERPRINT, (3, "float64", 2.0, ALONG))
     assert len(kept) == (recorded is None)
 
 

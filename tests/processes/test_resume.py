@@ -190,6 +190,77 @@ def test_parts_of_ones_own_have_to_be_passed_again(crashed):
     assert run.stats.steps == 60
 
 
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            {"method": nw.RennalaSGD(0.05, batch=2)},
+            r"method of the run in .*run is AsynchronousSGD, but method= has Renn",
+        ),
+        (
+            {"method": nw.AsynchronousSGD(nw.DelayAdaptive(0.07))},
+            r"method.stepsize.gamma of the run in .* is 0.05, but method= has 0.07: pass the method of the run, or ",
+        ),
+        ({"update": nw.Momentum()}, r"update of the run in .* is Sgd, but update= has Momentum"),
+        ({"output": nw.UniformAverage()}, r"output of the run in .* is LastIterate, but output= has UniformAverage"),
+    ],
+)
+def test_parts_that_differ_from_those_of_the_run_are_refused(other, message, crashed):
+    with pytest.raises(ValueError, match=message):
+        nw.resume(crashed, Faulty(), **other)
+    with pytest.raises(TypeError, match="allow_changes must be True or False, got 'no'"):
+        nw.resume(crashed, Faulty(), allow_changes="no", **other)
+    assert checkpoints(crashed) == [10, 20, 30], "nothing was changed"
+
+
+def test_parts_that_differ_are_used_if_the_caller_says_so(crashed):
+    same = {"method": crashing.METHODS["asynchronous"], "update": nw.Sgd(), "output": nw.LastIterate()}
+    assert nw.resume(crashed, Faulty(), steps=32, **same).stats.steps == 32
+    nw.resume(crashed, Faulty(), update=nw.Momentum(0.3), steps=40, allow_changes=True)
+    assert read_config(crashed)["update"] == {"type": "Momentum", "beta": 0.3}
+    assert nw.resume(crashed, Faulty(), steps=42).stats.steps == 42
+
+
+def test_one_call_starts_resumes_and_reads_a_run(tmp_path):
+    def preempt(control):
+        if control.steps == 30:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    folder, problem = tmp_path / "run", Faulty()
+
+    def start_or_resume(steps=60, workers=2, **options):
+        settings = {"checkpoint_every": 20, "update": nw.Momentum(0.2), "folder": folder, "resume": True}
+        return nw.train(problem, nw.AsynchronousSGD(0.05), steps=steps, workers=workers, **(settings | options))
+
+    first = start_or_resume(callbacks=[preempt])
+    second = start_or_resume(workers=None)
+    third = start_or_resume()
+    assert first.stats.interrupted
+    assert second.trace.events["kind"].tolist().count(3) == 1
+    assert third.stats.wall_seconds == second.stats.wall_seconds, "it is read, and not made again"
+    assert np.array_equal(third.params, second.params)
+    assert third.problem is problem
+    assert start_or_resume(steps=70).stats.steps == 70
+    for other, message in [
+        ({"steps": 50}, "has 70 steps already: steps=50 must be more than that"),
+        ({"seed": 1}, r"seed of the run in .*run is 0, this call has 1: a run that is resumed keeps its settings"),
+        ({"workers": 3}, r"workers of the run in .* is 2, this call has 3"),
+        ({"update": nw.Adam()}, r"is Momentum, but update= has Adam: .* use nw.resume\(\.\.\., allow_changes=True\)"),
+        ({"folder": None, "checkpoint_every": None}, r"resume=True continues the run in a folder: give folder="),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            start_or_resume(**({"steps": 70} | other))
+    with pytest.raises(TypeError, match="resume must be True or False, got 'no'"):
+        start_or_resume(resume="no")
+    nw.simulate(problem, nw.AsynchronousSGD(0.05), nw.speeds.Fixed([1.0]), steps=5).save(tmp_path / "simulated")
+    with pytest.raises(ValueError, match=r"the run was not made by nw.train"):
+        start_or_resume(folder=tmp_path / "simulated")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="nothing is overwritten"):
+        start_or_resume(folder=tmp_path / "mine")
+
+
 def test_what_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"is not the folder of a run: it has no config.json"):
         nw.resume(tmp_path, Faulty())
@@ -330,7 +401,9 @@ def test_rows_of_held_gradients_are_written_again_when_they_are_stepped_and_rese
     recorder, losses = TraceRecorder([0, 1, 2]), HistoryRecorder()
     workers = ScriptedWorkers(nw.FedBuff(nw.Constant(0.1), buffer=4), num_workers=3, log=recorder)
     state = workers.server.state()
-    folder = RunFolder.create(tmp_path / "run", {}, 3, recorder, lambda log: checkpoint_of(state, log, [0], losses))
+    folder = RunFolder.create(
+        tmp_path / "run", {"run": "1" * 16}, 3, recorder, lambda log: checkpoint_of(state, log, [0], losses)
+    )
 
     def steps_on_disk(length=None):
         return Journal(FrameFile.read_only(folder.path / "trace.rows"), length=length).column("step").tolist()
@@ -378,6 +451,20 @@ def test_a_changed_config_is_checked(key, value, message, crashed):
         nw.resume(crashed, Faulty())
 
 
+def test_a_folder_without_an_id_was_written_by_an_older_version(crashed):
+    config = read_config(crashed)
+    config["fingerprint"] = None
+    del config["run"]
+    write_json(crashed / "config.json", sealed(config))
+    for read in (
+        lambda: nw.load(crashed, unfinished=True),
+        lambda: nw.resume(crashed, Faulty()),
+        lambda: nw.train(Faulty(), crashing.METHODS["asynchronous"], steps=60, folder=crashed, resume=True),
+    ):
+        with pytest.raises(ValueError, match="was written by an earlier version of nowait"):
+            read()
+
+
 def test_chaos(tmp_path, caplog):
     """Workers are killed 30 times and the server 3 times in one run, at places drawn by lot."""
     random = CounterRandom(0, "chaos")
@@ -391,7 +478,7 @@ def test_chaos(tmp_path, caplog):
     for death in deaths[1:]:
         crash(folder, die_at=max(death, checkpoints(folder)[-1] + 60), resume=True, **plan)
     rest = Watched(crashing.METHODS["asynchronous"], lambda jobs: sum(job > 252 for job in jobs.values()) == 3)
-    run = nw.resume(folder, crashing.problem_of(plan), method=rest, callbacks=[rest])
+    run = nw.resume(folder, crashing.problem_of(plan), method=rest, callbacks=[rest], allow_changes=True)
     assert run.history.loss[-1] < 0.02 * run.history.loss[0]
     kinds = run.trace.events["kind"].tolist()
     assert kinds.count(3) == 3

@@ -46,7 +46,7 @@ def conductor(tmp_path):
 def test_the_same_order_of_arrivals_gives_the_params_of_the_simulator(name, conductor):
     method = CATALOGUE[name]
     problem = Conducted(folder=conductor.folder)
-    run = nw.train(problem, InOrder(method, ORDER, conductor), workers=3, steps=24, seed=5)
+    run = nw.train(problem, InOrder(method, ORDER, conductor), workers=3, steps=24, seed=5, audit=False)
     simulated = nw.simulate(problem.problem, method, nw.speeds.Adversary(ORDER), steps=24, seed=5)
     assert np.array_equal(run.last, simulated.last)
     columns = ["ticket", "worker", "job", "version", "delay", "outcome", "step", "weight", "stepsize", "gradient_norm"]
@@ -158,7 +158,8 @@ def test_many_workers_can_be_asked_for_at_once():
 def test_what_workers_print_is_not_lost(tmp_path):
     class Talking(Faulty):
         def gradient(self, point, sample):
-            print(f"worker {sample.worker} at job {sample.job}")  # noqa: T201
+            # one write, also where output is not buffered
+            print(f"worker {sample.worker} at job {sample.job}\n", end="")  # noqa: T201
             return super().gradient(point, sample)
 
     train_until(lambda jobs: 1 in jobs, Talking(), ASYNCHRONOUS, workers=2, folder=tmp_path / "run")
@@ -444,7 +445,7 @@ def test_it_works_from_a_script_without_a_main_guard_and_for_problems_of_the_scr
 def test_a_problem_that_cannot_be_sent_says_so():
     problem = Faulty()
     problem.lock = threading.Lock()
-    with pytest.raises(TypeError, match="the problem cannot be sent to worker processes"):
+    with pytest.raises(TypeError, match="lock of Faulty cannot be sent to worker processes: cannot pickle"):
         nw.train(problem, ASYNCHRONOUS, workers=2, steps=10)
     assert children() == []
 

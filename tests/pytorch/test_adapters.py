@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader
 
 import nowait as nw
+from hugging_face_trainers import a_trainer, gpt2
 from nowait.core import sampler
 from nowait.pytorch import TorchProblem
 
@@ -33,58 +34,20 @@ def gradient_of(loss, model):
 
 # Hugging Face
 
-SHAPE = {
-    "vocab_size": 12,
-    "n_positions": 8,
-    "n_embd": 8,
-    "n_layer": 1,
-    "n_head": 2,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-}
-NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+def gradient_of_training_step(trainer, model, batch):
+    """A Trainer divides the loss by the number of labels that it counts, also if the loss has fewer terms."""
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.training_step(model, dict(batch), trainer._get_num_items_in_batch([batch], torch.device("cpu")))
+    return np.concatenate([parameter.grad.flatten().numpy() for parameter in model.parameters()])
 
 
-def gpt2():
-    import transformers
-
-    torch.manual_seed(0)
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**SHAPE, **NO_DROPOUT))
-
-
-def sequences(count, length=6):
-    return [
-        {"input_ids": (torch.arange(length) + first) % 12, "labels": (torch.arange(length) + first) % 12}
-        for first in range(count)
-    ]
-
-
-def accuracy_of(prediction):
-    hits = prediction.predictions[:, :-1].argmax(-1) == prediction.label_ids[:, 1:]
-    return {"eval_accuracy": hits.mean(), "hits": list(hits.sum(1)), "count": hits.size}
-
-
-def a_trainer(folder, kind=None, model=None, settings=None, **options):
-    import transformers
-
-    arguments = transformers.TrainingArguments(
-        str(folder),
-        use_cpu=True,
-        report_to=[],
-        disable_tqdm=True,
-        **({"per_device_train_batch_size": 4} | (settings or {})),
-    )
-    options = {"train_dataset": sequences(20), "eval_dataset": sequences(22), "compute_metrics": accuracy_of} | options
-    return (kind or transformers.Trainer)(model or gpt2(), arguments, **options)
-
-
-def test_the_gradient_is_that_of_the_trainers_loss(tmp_path):
+def test_the_gradient_is_that_of_a_step_of_the_trainer(tmp_path):
     trainer = a_trainer(tmp_path, settings={"max_grad_norm": 0.0, "label_smoothing_factor": 0.1})
     problem = TorchProblem.from_trainer(trainer)
     batch = problem._batches.draw(SAMPLE, 0, 1)
     assert set(batch) == {"input_ids", "labels"}
-    model = gpt2().train()
-    expected = gradient_of(trainer.compute_loss(model, dict(batch)), model)
+    expected = gradient_of_training_step(trainer, gpt2(), batch)
     gradient = problem.gradient(problem.initial(), SAMPLE)
     assert gradient == pytest.approx(expected, rel=1e-4, abs=1e-7)
     tensors = problem.gradient(torch.from_numpy(problem.initial()), SAMPLE)
@@ -190,7 +153,6 @@ def test_trainers_that_cannot_be_used_are_refused(tmp_path):
     pair = (optimizer, lr_scheduler.LambdaLR(optimizer, lambda step: 1.0))
     for trainer, words in [
         (a_trainer(tmp_path, model=model, optimizers=pair), "has a scheduler that belongs to its optimiser"),
-        (a_trainer(tmp_path, eval_dataset={"a": sequences(3), "b": sequences(3)}), "eval_dataset must be one data set"),
         (a_trainer(tmp_path, settings={"neftune_noise_alpha": 5.0}), "neftune_noise_alpha"),
         (a_trainer(tmp_path, train_dataset=None), "the trainer has no train_dataset"),
     ]:
@@ -304,34 +266,23 @@ def test_modules_that_cannot_be_used_are_refused(caplog):
         def configure_optimizers(self):
             return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.body, self.head)]
 
-    class Plateau(Classifier):
-        def configure_optimizers(self):
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-            return [optimizer], [lr_scheduler.ReduceLROnPlateau(optimizer)]
-
-    class Weighted(Items):
-        def train_dataloader(self):
-            return DataLoader(self.data, batch_size=4, sampler=WeightedRandomSampler([1.0] * 50, 50))
-
     for module, data, words in [
         (Manual(), Items(), "Manual uses manual optimisation"),
         (Two(), Items(), "one optimiser with at most one scheduler"),
-        (Plateau(), Items(), "does not give a factor"),
-        (Classifier(), Weighted(), "the sampler WeightedRandomSampler"),
     ]:
         with pytest.raises(ValueError, match=words):
             TorchProblem.from_lightning(module, data)
     with pytest.raises(TypeError, match="needs a LightningModule"):
         TorchProblem.from_lightning(nn.Linear(2, 2), Items())
 
-    class WithBatchSampler(Items):
+    class WithoutBatches(Items):
         def train_dataloader(self):
-            return DataLoader(self.data, batch_sampler=BatchSampler(RandomSampler(self.data), 4, drop_last=False))
+            return DataLoader(self.data, batch_size=None)
 
     for data, words in [
         (DATA, "datamodule must be a LightningDataModule object, got a TensorDataset"),
         (Items, "datamodule must be a LightningDataModule object, got the class Items"),
-        (WithBatchSampler(), "a DataLoader with a batch_size: workers do not use a batch_sampler"),
+        (WithoutBatches(), "a DataLoader with a batch_size, as every gradient is of a batch"),
     ]:
         with pytest.raises(TypeError, match=words):
             TorchProblem.from_lightning(Classifier(), data)

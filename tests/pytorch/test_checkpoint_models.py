@@ -158,11 +158,11 @@ def a_checkpoint(problem, folder, model_file):
         METHOD, params, 1, update=update, log=recorder, statistics=problem.num_statistics, layout=problem.layout
     )
     (folder / "checkpoints").mkdir()
-    path = CheckpointFolder(folder / "checkpoints", keep=1).write(
+    written = CheckpointFolder(folder / "checkpoints", keep=1).write(
         checkpoint_of(server.initial_state(), recorder, [0], HistoryRecorder(), model_file), lambda: None
     )
-    assert path is not None
-    return path, params
+    assert written is not None
+    return written.path, params
 
 
 def read(path):
@@ -284,7 +284,7 @@ def test_every_checkpoint_of_a_run_has_the_model(tmp_path, monkeypatch, caplog):
     newest = tmp_path / "run" / "checkpoints" / "step_30" / "model.safetensors"
     data = newest.read_bytes()
     newest.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    latest = RunFolder(tmp_path / "run", keep=9).latest()
+    latest = RunFolder(tmp_path / "run", 9, run.config["run"]).latest()
     assert "step_30/model.safetensors is damaged: its checksum differs" in caplog.text
     assert latest.state.steps < 30
     assert np.array_equal(latest.state.params, seen.at.get(latest.state.steps, problem.initial()))
@@ -297,3 +297,38 @@ def test_a_run_in_host_memory_is_resumed_from_its_model_with_its_optimiser(tmp_p
     assert resumed.stats.steps == 30
     replayed = nw.replay(resumed.trace, problem, METHOD, update=update)
     assert np.array_equal(replayed.last, resumed.last), "as if it had not been interrupted"
+
+
+def mixed():
+    return nn.Sequential(nn.Linear(4, 6).to(torch.bfloat16), ToFloat(), nn.BatchNorm1d(6), nn.Linear(6, 2))
+
+
+class ToFloat(nn.Module):
+    def forward(self, inputs):
+        return inputs.float()
+
+
+def half_with_statistics():
+    return nn.Sequential(nn.Linear(4, 2).to(torch.bfloat16), ToFloat(), nn.BatchNorm1d(2, affine=False))
+
+
+def partly_frozen_in_half():
+    model = nn.Sequential(nn.Linear(4, 2).to(torch.bfloat16), ToFloat(), nn.Linear(2, 40), nn.Linear(40, 2))
+    model[0].requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("build", [half_with_statistics, partly_frozen_in_half])
+def test_params_beside_tensors_that_numpy_cannot_read_come_back_bit_for_bit(build, tmp_path):
+    problem = a_problem(build)
+    assert problem.checkpoint_model() is not None
+    path, params = a_checkpoint(problem, tmp_path, problem.checkpoint_model())
+    assert np.array_equal(read(path), params)
+
+
+def test_params_of_a_model_with_several_dtypes_come_back_bit_for_bit(tmp_path):
+    problem = a_problem(mixed)
+    path, params = a_checkpoint(problem, tmp_path, problem.checkpoint_model())
+    tensors = load_file(path / "model.safetensors")
+    assert (tensors["0.weight"].dtype, tensors["3.weight"].dtype) == (torch.bfloat16, torch.float32)
+    assert np.array_equal(read(path), params)

@@ -14,9 +14,11 @@ import nowait as nw
 from nowait.api.batch_sizes import check_measurable, choose_batch_sizes
 from nowait.api.recorded import use_recorded_batch_sizes
 from nowait.core import sampler
+from nowait.problems.shards import Shards
 from nowait.pytorch import TorchProblem
 from nowait.pytorch.auto_sizes import AutoSizes
 from nowait.pytorch.batches import Batches
+from nowait.pytorch.samplers import Rows
 from nowait.pytorch.streams import Stream
 
 INPUTS = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
@@ -75,7 +77,25 @@ def test_a_stream_with_too_few_items_is_an_error():
         Stream(Numbers(), 11, 12).take()
 
 
-class Rows(IterableDataset):
+class InShards(IterableDataset):
+    """Divides its shards among workers, as the streams of Hugging Face do."""
+
+    num_shards = 2
+
+    def __iter__(self):
+        info = get_worker_info()
+        for shard in range(info.id, self.num_shards, info.num_workers):
+            yield from range(5 * shard, 5 * shard + 5)
+
+
+def test_a_stream_with_fewer_shards_than_workers_names_them():
+    assert taken(Stream(InShards(), 1, 2), 2) == [5, 6]
+    sentence = "gave 0 items in a pass.*num_shards is 2.*Train with workers=2, or.*num_shards=3"
+    with pytest.raises(ValueError, match=sentence):
+        Stream(InShards(), 2, 3).take()
+
+
+class InRows(IterableDataset):
     """Items that a model's gradient shows: number n has input n modulo 6 only."""
 
     def __iter__(self):
@@ -98,12 +118,12 @@ class SeenInputs(nw.MinibatchSGD):
 
 def test_the_processes_of_a_run_divide_a_stream():
     method = SeenInputs()
-    nw.train(a_problem(Rows(), batch_size=4, loader_workers=1), method, workers=2, steps=6)
+    nw.train(a_problem(InRows(), batch_size=4, loader_workers=1), method, workers=2, steps=6)
     assert method.seen == {0: {0, 2, 4}, 1: {1, 3, 5}}
 
 
 def test_a_wrapper_that_only_starts_workers_divides_a_stream_too():
-    problem = a_problem(Rows(), batch_size=4)
+    problem = a_problem(InRows(), batch_size=4)
     problem.start_worker(1, 2)
     gradient = problem.gradient(problem.initial(), sampler(0).sample(1, 0))
     assert set(np.flatnonzero(gradient[:12].reshape(2, 6).any(axis=0))) <= {1, 3, 5}
@@ -144,7 +164,7 @@ def test_a_bad_item_is_replaced_by_one_that_follows_from_the_ticket(caplog):
 
 def test_replacements_are_from_the_data_of_the_worker():
     problem = a_problem(Torn(), skip_bad_items=True).split(2)
-    mine = set(problem._batches.shards.rows_of(1).tolist())
+    mine = set(problem._batches.choice.shards.rows_of(1).tolist())
     for job in range(10):
         inputs, _ = problem._batches.draw(sampler(0).sample(1, job), 0, 1)
         places = {int((row == INPUTS).all(dim=1).nonzero()[0]) for row in inputs}
@@ -164,7 +184,7 @@ def test_too_many_bad_items_are_an_error():
     with pytest.raises(ValueError, match="none of the items 0 to 7 of train_set can be read"):
         a_problem(Torn(lambda place: True), skip_bad_items=True)
     problem = a_problem(Torn(lambda place: place > 7), skip_bad_items=True).split(2)
-    problem._batches.shards = type(problem._batches.shards).split(np.arange(40), 2)
+    problem._batches.choice = Rows(Shards.split(np.arange(40), 2), "replacement")
     with pytest.raises(ValueError, match="101 items in a row of train_set cannot be read"):
         problem.gradient(problem.initial(), sampler(0).sample(1, 0))
 
@@ -265,7 +285,7 @@ def test_workers_are_measured_without_their_first_gradient(interrupted):
 def test_the_batches_of_evaluations_have_a_size_of_their_own():
     def sizes_with(**options):
         problem = a_problem(**options)
-        return [count for count, _ in problem._validation_batches()]
+        return [batch.items for batch in problem._validation_batches()]
 
     assert sizes_with() == [32, 32, 32, 24]
     assert sizes_with(evaluation_batch_size=50) == [50, 50, 20]
@@ -285,7 +305,7 @@ def test_the_batches_of_evaluations_have_a_size_of_their_own():
         ({"accumulate": [1, 0]}, "accumulate must be an integer of at least 1, got 0"),
         ({"evaluation_batch_size": 0}, "evaluation_batch_size must be an integer of at least 1"),
         ({"loader_workers": -1}, "loader_workers must be an integer of at least 0"),
-        ({"data": Rows(), "skip_bad_items": True}, "let an IterableDataset skip its bad items"),
+        ({"data": InRows(), "skip_bad_items": True}, "let an IterableDataset skip its bad items"),
         ({"data": (torch.ones(9, 6), torch.zeros(9))}, "train_set is a tuple of arrays, not of items"),
         ({"data": ()}, "train_set is empty"),
     ],

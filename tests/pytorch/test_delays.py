@@ -31,6 +31,20 @@ def test_a_rule_is_the_factor_of_its_stepsize(name):
     np.testing.assert_allclose([rules.factor_of(stepsize)(int(delay), 4) for delay in DELAYS], expected, rtol=1e-15)
 
 
+@pytest.mark.parametrize("name", STEPSIZES)
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16, torch.int64])
+def test_a_rule_of_tensors_is_a_tensor(name, kind):
+    stepsize, options = STEPSIZES[name]
+    function, delays = getattr(rules, name.partition(",")[0]), torch.tensor(DELAYS).to(kind)
+    expected = torch.from_numpy(function(DELAYS, 4, **options)).to(torch.float32 if kind == torch.int64 else kind)
+    workers = torch.full((len(DELAYS),), 4)
+    for found in (function(delays, 4, **options), function(delays, workers, **options)):
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+    assert torch.equal(function(delays[3], 4, **options), expected[3])
+    torch.testing.assert_close(rules.factor_of(stepsize)(delays, 4), expected)
+
+
 def test_every_stepsize_rule_with_a_size_has_a_function():
     sized = {type(stepsize).__name__ for stepsize, _ in STEPSIZES.values()}
     schedules = {"Scheduled", "StepDecay", "Cosine"}
@@ -38,6 +52,49 @@ def test_every_stepsize_rule_with_a_size_has_a_function():
     assert public - {"Stepsize", "AdaDelay"} - schedules == sized
     with pytest.raises(TypeError, match="a delay rule must be a function"):
         rules.factor_of(0.5)
+
+
+class ByTable(nw.Stepsize):
+    """A rule of a user, which reads the step in a way of its own."""
+
+    def __init__(self, read):
+        self.read = read
+
+    def with_size(self, size):
+        return self
+
+    def __call__(self, delay, num_workers, step):
+        return 0.5 if self.read(step) else 1.0
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        nw.Scheduled(nw.DelayAdaptive(0.1), nw.schedules.warmup(100)),
+        nw.Scheduled(nw.DelayAdaptive(0.1), lambda step: 1.0),
+        nw.StepDecay(nw.Constant(0.1), every=10**7),
+        nw.Cosine(nw.DelayAdaptive(0.1), steps=100),
+        ByTable(lambda step: step == 5),
+        ByTable(lambda step: step in {1, 2}),
+        ByTable(lambda step: step),
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_a_rule_that_depends_on_the_step_is_refused(rule):
+    with pytest.raises(ValueError, match=r"depends on the number of the step, .* would stay at step 1: give the delay"):
+        DelayAware(torch.optim.SGD(a_model().parameters(), lr=0.1), rule, workers=4)
+
+
+def test_a_rule_without_a_size_says_so():
+    class Inverse(nw.Stepsize):
+        def __call__(self, delay, num_workers, step):
+            return 0.1 / delay
+
+    optimizer = torch.optim.SGD(a_model().parameters(), lr=0.1)
+    with pytest.raises(TypeError, match=r"Inverse has no with_size\(size\), .* give a function of \(delay, workers\)"):
+        DelayAware(optimizer, Inverse(), workers=4)
+    with pytest.raises(ValueError, match=r"AdaDelay depends on the number of the step"):
+        DelayAware(optimizer, nw.AdaDelay(0.1, scale=1.0), workers=4)
 
 
 def a_model():

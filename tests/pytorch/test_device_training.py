@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_model
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
@@ -17,6 +18,7 @@ from nowait.engines.processes.shared import SharedSlots, shared_slots
 from nowait.pytorch import TorchMemory, TorchOptimizer, TorchProblem, process
 from nowait.pytorch.cuda_runtime import clear_memory_errors
 from nowait.pytorch.rng import seeded
+from nowait.pytorch.threads import torch_threads
 
 INPUTS = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
@@ -37,6 +39,20 @@ class OnTensors(TorchProblem):
 
     def device_memory(self):
         return TorchMemory("cpu") if self._devices[0].type == "cpu" else super().device_memory()
+
+
+def test_kernels_of_a_gpu_may_be_others_when_a_run_is_resumed(tmp_path, caplog):
+    def scaled(factor):
+        build, data = seeded_linear, TensorDataset(INPUTS, TARGETS)
+        return OnTensors(build, lambda output, target: factor * cross_entropy(output, target), data, batch_size=8)
+
+    nw.train(scaled(1.0), METHOD, workers=1, steps=2, folder=tmp_path / "run")
+    assert nw.resume(tmp_path / "run", scaled(1.05), steps=3).stats.steps == 3
+    assert "the problem may not be the one of" in caplog.text
+
+
+def seeded_linear():
+    return nn.Linear(6, 3)
 
 
 def accuracy(output, target):
@@ -178,6 +194,71 @@ def test_a_model_in_half_precision_is_trained_with_params_in_float32():
     tensor = torch.from_numpy(run.last.copy())
     assert not torch.equal(tensor, tensor.to(torch.bfloat16).float()), "params have more digits than the model"
     assert problem.model(run.params)[0].weight.dtype == torch.bfloat16
+
+
+class MixedModel(nn.Module):
+    """Matrices in bfloat16, normalisation and output in float32: as language models are often loaded."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(6, 16).to(torch.bfloat16), nn.BatchNorm1d(16)
+        self.second, self.output = nn.Linear(16, 8).half(), nn.Linear(8, 3)
+
+    def forward(self, inputs):
+        hidden = self.norm(self.first(inputs.to(torch.bfloat16)).float())
+        return self.output(self.second(hidden.relu().half()).float())
+
+
+def a_mixed_problem(device="cpu", **options):
+    return TorchProblem(
+        MixedModel, cross_entropy, TensorDataset(INPUTS, TARGETS), batch_size=8, device=device, **options
+    )
+
+
+@pytest.mark.parametrize("vectors", [np.asarray, torch.from_numpy])
+def test_gradients_of_a_model_with_several_dtypes_are_those_of_plain_pytorch(vectors):
+    problem = a_mixed_problem()
+    params, sample = problem.initial() * np.float32(1.001), sampler(0).sample(0, 3)
+    assert params.dtype == np.float32
+    gradient = problem.gradient(vectors(params), sample)
+
+    model = problem.model(params).train()
+    assert [parameter.dtype for parameter in model.parameters()] == [
+        *[torch.bfloat16] * 2,
+        *[torch.float32] * 2,
+        *[torch.float16] * 2,
+        *[torch.float32] * 2,
+    ]
+    inputs, targets = problem._batches.draw(sample, 0, 1)
+    with torch_threads(1):
+        cross_entropy(model(inputs), targets).backward()
+    expected = torch.cat([parameter.grad.float().ravel() for parameter in model.parameters()])
+    assert torch.equal(torch.as_tensor(gradient)[: len(expected)], expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+def test_a_model_with_several_dtypes_trains_and_replays(device, tmp_path):
+    problem = a_mixed_problem(device, clip_norm=1.0)
+    run = nw.train(problem, METHOD, workers=2, steps=200, update=nw.Sgd(), folder=tmp_path / "run")
+    assert run.history.loss[-1] < 0.8 * run.history.loss[0]
+    assert np.array_equal(nw.replay(run.trace, problem, METHOD, update=nw.Sgd()).params, run.params)
+    trained = problem.initial()[: problem.layout.length]
+    assert not np.array_equal(run.params[: len(trained)], trained)
+    model = MixedModel()
+    load_model(model, tmp_path / "run" / "model.safetensors")
+    assert torch.equal(model.norm.running_mean, problem.model(run.params).norm.running_mean)
+    assert torch.equal(model.first.weight, problem.model(run.params).first.weight)
+
+
+def test_a_model_that_gets_another_dtype_later_is_named():
+    kinds = iter([torch.float32, torch.float32, torch.float64])
+    problem = TorchProblem(
+        lambda: nn.Linear(6, 3).to(next(kinds)), cross_entropy, TensorDataset(INPUTS, TARGETS), batch_size=8
+    )
+    with pytest.raises(
+        ValueError, match=r"whose weight is torch\.float64, but torch\.float32 when the problem was made"
+    ):
+        problem.gradient(np.zeros(problem.dimension, np.float32), sampler(0).sample(0, 0))
 
 
 class Counting(nn.Module):
@@ -359,6 +440,11 @@ def test_a_gpu_without_memory_is_reported_with_advice():
         raise RuntimeError(torchs)
     with pytest.raises(RuntimeError, match="sizes do not match"), clear_memory_errors():
         raise RuntimeError("sizes do not match")
+
+
+def test_a_machine_without_memory_is_reported_with_advice():
+    with pytest.raises(MemoryError, match=r"can't allocate memory.*Use fewer workers"), clear_memory_errors():
+        torch.empty(10**15)
 
 
 def test_worker_processes_seed_in_the_same_way_and_leave_states(monkeypatch):

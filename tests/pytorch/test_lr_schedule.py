@@ -1,13 +1,20 @@
 """Schedulers of PyTorch as schedules of the stepsize."""
 
 import pickle
+from functools import partial
+from importlib import import_module
 
 import pytest
 import torch
 from torch.optim import lr_scheduler
+from torch.utils.data import TensorDataset
 
 import nowait as nw
-from nowait.pytorch import lr_schedule
+from nowait.pytorch import TorchProblem, lr_schedule
+from nowait.pytorch.adapter import Recipe
+from nowait.pytorch.evaluation import UsualEvaluations
+from nowait.pytorch.gradients import usual_forward
+from nowait.pytorch.optimizer_kind import OptimizerKind
 
 
 def sequence(optimizer):
@@ -56,3 +63,36 @@ def test_schedulers_that_are_no_function_of_the_step_are_refused():
             short(12)
     with pytest.raises(ValueError, match="step must be at least 1, got 0"):
         short(0)
+
+
+class PlainAdapter:
+    """As the adapter of a framework, without one: its schedule halves the learning rate every four steps."""
+
+    recipe = Recipe(
+        OptimizerKind(torch.optim.SGD),
+        {},
+        0.1,
+        lr_schedule(lambda optimizer: lr_scheduler.StepLR(optimizer, 4, gamma=0.5)),
+        10,
+    )
+    evaluates_sets_together = False
+
+    def begin(self, sample):
+        pass
+
+    def evaluation(self, *, with_metrics):
+        return UsualEvaluations(usual_forward, torch.nn.functional.mse_loss, {}).evaluation(with_metrics=with_metrics)
+
+    def write_beside(self, folder):
+        pass
+
+
+def test_a_run_with_the_schedule_of_a_framework_resumes_without_its_method(tmp_path, monkeypatch):
+    data = TensorDataset(torch.ones(8, 2), torch.ones(8, 1))
+    loss = torch.nn.functional.mse_loss
+    problem = TorchProblem(partial(torch.nn.Linear, 2, 1), loss, data, adapter=PlainAdapter())
+    method = nw.AsynchronousSGD(problem.usual_stepsize())
+    nw.train(problem, method, workers=1, steps=4, folder=tmp_path / "run", checkpoint_every=4)
+    monkeypatch.setattr(import_module("nowait.api.resume"), "run_training", lambda training: training.method)
+    resumed = nw.resume(tmp_path / "run", problem, steps=10)
+    assert [resumed.stepsize(1, 1, step) for step in (4, 5, 10)] == [0.1, 0.05, 0.025]

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from nowait.core import sampler
+from nowait.engines.fingerprint import Fingerprint, Match
 from nowait.pytorch import TorchProblem
 
 INPUTS = torch.randn(40, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -32,6 +33,22 @@ class Net(nn.Module):
 
 def a_problem(build, **options):
     return TorchProblem(build, cross_entropy, DATA, batch_size=8, **options)
+
+
+def test_batch_norm_does_not_hide_other_data_or_another_activation():
+    """Its running statistics are many times larger than the first gradient, and hardly depend on either."""
+
+    def print_of(activation, data):
+        def make():
+            return nn.Sequential(nn.Conv2d(3, 4, 3), activation(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
+
+        return Fingerprint.of(TorchProblem(make, cross_entropy, data, batch_size=8))
+
+    own = print_of(nn.ReLU, DATA)
+    other_data = TensorDataset(INPUTS.flip(3) + 0.1 * INPUTS, DATA.tensors[1])
+    assert own.compare(print_of(nn.ReLU, DATA), deterministic=True) is Match.SAME
+    for other in (print_of(nn.GELU, DATA), print_of(nn.Tanh, DATA), print_of(nn.ReLU, other_data)):
+        assert own.compare(other, deterministic=True) is Match.OTHER
 
 
 def gradients(problem):

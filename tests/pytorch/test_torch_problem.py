@@ -559,12 +559,18 @@ def test_wrong_optimisers_are_refused(make, message):
 def test_much_momentum_and_many_workers_are_warned_of(caplog):
     momentum = TorchOptimizer(torch.optim.SGD, momentum=0.9)
     nw.simulate(a_problem(), METHOD, nw.speeds.Fixed(1.0, workers=8), steps=2, update=momentum)
-    assert "use a smaller factor" in caplog.text
+    assert "start from no momentum" in caplog.text
     caplog.clear()
     nw.simulate(
         a_problem(), nw.MinibatchSGD(nw.Constant(0.1)), nw.speeds.Fixed(1.0, workers=8), steps=2, update=momentum
     )
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("update", [TorchOptimizer(torch.optim.AdamW), nw.Adam(), nw.ScaleGradient(nw.AMSGrad())])
+def test_the_moments_of_adam_are_no_momentum_to_warn_of(update, caplog):
+    nw.simulate(a_problem(), METHOD, nw.speeds.Fixed(1.0, workers=8), steps=2, update=update)
+    assert "momentum" not in caplog.text
 
 
 # Errors before any process starts
@@ -620,7 +626,7 @@ def growing():
         ({"build": nn.Flatten}, "has no parameters that require gradients"),
         (
             {"build": lambda: nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 3).double())},
-            r"parameters must all be float32 \(or all float64, bfloat16 or float16\), got torch.float32, torch.float64",
+            "parameters must be float32, bfloat16 or float16, or all of them float64, got torch.float32, torch.float64",
         ),
         (
             {"loss": nn.CrossEntropyLoss(reduction="none")},
@@ -689,7 +695,7 @@ def test_what_does_not_pickle_is_named():
             return INPUTS[place], TARGETS[place]
 
     problem = TorchProblem(with_dropout, cross_entropy, Locked(), batch_size=2)
-    with pytest.raises(TypeError, match="train_set of TorchProblem cannot be sent to worker processes"):
+    with pytest.raises(TypeError, match=r"train_set\.lock of TorchProblem cannot be sent to worker processes"):
         nw.train(problem, METHOD, workers=1, steps=1)
 
 

@@ -42,7 +42,7 @@ def a_problem(build=build, loss=cross_entropy, data=DATA, **options):
         ({"validation": DataLoader(DATA)}, TypeError, "validation must be a data set, got a DataLoader"),
         ({"metrics": [len]}, ValueError, "metrics must map names to functions"),
         ({"metrics": {"top": lambda output, _: output}, "validation": DATA}, TypeError, r"top of a batch .* \(32, 2\)"),
-        ({"seed": 2**64}, ValueError, r"seed must be less than 2\*\*64"),
+        ({"seed": 2**64}, ValueError, r"seed must be below 2\*\*63"),
         ({"build": lambda: nn.Linear(5, 2, device="meta")}, ValueError, "weight of the model is on the device 'meta'"),
     ],
 )

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 import nowait as nw
-from nowait.recording.environment import environment
+from nowait.recording.environment import environment, is_environment
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -16,6 +16,16 @@ def test_machine_and_versions_are_json_values():
     assert json.loads(json.dumps(found)) == found
     assert found["versions"]["numpy"] == np.__version__
     assert found["machine"]["cores"] >= 1
+
+
+def test_another_machine_or_version_is_another_environment():
+    found = json.loads(json.dumps(environment()))
+    assert is_environment(found)
+    assert not is_environment(found | {"machine": found["machine"] | {"processor": "Other"}})
+    assert not is_environment(found | {"machine": found["machine"] | {"host": "other"}})
+    assert not is_environment(found | {"versions": found["versions"] | {"numpy": "1.0"}})
+    assert not is_environment({})
+    assert not is_environment(None)
 
 
 def test_packages_that_are_not_imported_are_not_mentioned(monkeypatch):

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,20 +20,23 @@ from nowait.engines.keeper import Keeper, checkpoint_of
 from nowait.recording import HistoryRecorder, TraceRecorder
 from nowait.recording.best import BestFile
 from nowait.recording.check import check_folder
-from nowait.recording.checkpoints import CheckpointFolder
+from nowait.recording.checkpoints import CheckpointFolder, params_in
 from nowait.recording.errors import DamagedFileError
-from nowait.recording.files import replace_file, sealed, write_json
+from nowait.recording.files import replace_file, sealed, vector_checksum, write_json
 from nowait.recording.folder import RunFolder
+from nowait.recording.identity import EarlierVersionError, OtherRunError, run_in
+from nowait.recording.metrics import write_metrics
 from nowait.recording.monitor import Monitor
 from nowait.recording.run import Run, Stats, read_config
 
 METHOD = nw.FedBuff(nw.Constant(0.1), buffer=3)
+RUN, OTHER = "0123456789abcdef", "fedcba9876543210"
 
 
 class Scripted:
     """A server with two workers that is driven event by event and recorded in a folder, without processes."""
 
-    def __init__(self, path, keep=3, size=4, every=2, checkpoint=None, folder=None):
+    def __init__(self, path, keep=3, size=4, every=2, checkpoint=None, folder=None, *, run=RUN):
         self.recorder = TraceRecorder([0, 1], "full", chunk_rows=8)
         initial = np.zeros(size) if checkpoint is None else checkpoint.state.params
         workers = [0, 1] if checkpoint is None else checkpoint.state.workers
@@ -42,7 +46,7 @@ class Scripted:
             state = self.server.initial_state()
             folder = RunFolder.create(
                 path,
-                {"seed": 7, "method": {"type": "FedBuff"}},
+                {"run": run, "seed": 7, "method": {"type": "FedBuff"}},
                 keep,
                 self.recorder,
                 lambda recorder: checkpoint_of(state, recorder, [0, 1], HistoryRecorder()),
@@ -82,7 +86,14 @@ class Scripted:
         self.recorder.finish(self.server.now, 1.0)
         stats = Stats(self.server.steps, 0, 0, 0, 0, 0, 0, 1.0, 1.0, np.array([0.5, 0.5]), "scripted", False)
         trace = self.recorder.trace(self.server.now, 1.0)
-        run = Run(self.server.params.copy(), self.server.params.copy(), trace, self.history.history(), stats, {"a": 1})
+        run = Run(
+            self.server.params.copy(),
+            self.server.params.copy(),
+            trace,
+            self.history.history(),
+            stats,
+            {"run": self.folder.run, "a": 1},
+        )
         self.folder.finish(run)
         self.keeper.close()
         return run
@@ -90,8 +101,7 @@ class Scripted:
 
 def resumed(path):
     """Resume a folder, as ``nw.resume`` does."""
-    read_config(path)
-    folder = RunFolder(path, keep=3)
+    folder = RunFolder(path, keep=3, run=run_in(read_config(path), path))
     folder.lock()
     try:
         return Scripted(path, checkpoint=folder.latest(), folder=folder)
@@ -109,6 +119,168 @@ def unfinished(path, steps=9):
 
 def files_of(path):
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+
+
+def test_a_trace_has_the_checksums_of_params_at_checkpoints_also_after_a_resume(tmp_path):
+    """At step 9 the checkpoint of step 8 is the last; the trace after it is cut, and begins with its checksum again."""
+    unfinished(tmp_path / "run")
+    run = resumed(tmp_path / "run").run(11).finish()
+    checksums = nw.Trace.load(tmp_path / "run" / "trace.rows").checksums
+    assert list(checksums) == [2, 4, 6, 8, 10, 11]
+    assert checksums == run.trace.checksums
+    for step in (8, 10, 11):
+        params = params_in(tmp_path / "run" / "checkpoints" / f"step_{step}")
+        assert checksums[step] == vector_checksum(params)
+
+
+# Files of two runs
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory):
+    """Two unfinished runs of the same problem and method, with what each ends at if it is resumed from a checkpoint.
+
+    Their gradients arrive in another order, so that their params differ.
+    """
+    folder = tmp_path_factory.mktemp("twins")
+    runs = {}
+    for name, run in (("own", RUN), ("other", OTHER)):
+        (folder / name).mkdir()
+        scripted = Scripted(folder / name / "run", run=run)
+        scripted.tickets.sort(key=lambda ticket: ticket.worker, reverse=run == OTHER)
+        scripted.run(9).folder.close()
+        runs[name] = folder / name / "run", results_from_each_checkpoint(folder / name)
+    assert not np.array_equal(runs["own"][1][8], runs["other"][1][8])
+    return runs
+
+
+MIXED = [
+    "config.json",
+    "trace.rows",
+    "metrics.jsonl",
+    "checkpoints/step_8/state.json",
+    "checkpoints/step_8/state.safetensors",
+    "checkpoints/step_6",
+]
+
+
+def replaced(target, source, name):
+    """Replace a file or checkpoint of one folder by that of another."""
+    if (source / name).is_dir():
+        shutil.rmtree(target / name)
+        shutil.copytree(source / name, target / name)
+    else:
+        shutil.copyfile(source / name, target / name)
+
+
+@pytest.mark.parametrize("number", range(1, 1 << len(MIXED)))
+def test_files_of_two_runs_are_refused_or_change_nothing(number, twins, tmp_path):
+    """Every mixture of the files of two crashed runs: refused in one sentence, or the result of one of them."""
+    names = [name for place, name in enumerate(MIXED) if number >> place & 1]
+    (own, expected), (other, expected_of_other) = twins["own"], twins["other"]
+    shutil.copytree(own, tmp_path / "run")
+    for name in names:
+        replaced(tmp_path / "run", other, name)
+    check = check_folder(tmp_path / "run")
+    try:
+        run = resumed(tmp_path / "run")
+    except OtherRunError as error:
+        refusal = str(error)
+        assert "\n" not in refusal
+        assert RUN in refusal
+        assert OTHER in refusal
+        assert not check.whole
+        return
+    step = run.server.steps
+    run.run(20).folder.close()
+    whole = expected_of_other if "config.json" in names else expected
+    assert np.array_equal(run.server.params, whole[step])
+
+
+@pytest.mark.parametrize("name", ["config.json", "trace.rows", "metrics.jsonl", "stats.json"])
+def test_a_finished_run_with_a_file_of_another_is_refused(name, tmp_path):
+    for run, folder in ((RUN, "own"), (OTHER, "other")):
+        Scripted(tmp_path / folder, run=run).run(9).finish()
+    replaced(tmp_path / "own", tmp_path / "other", name)
+    file = "stats.json" if name == "config.json" else name
+    with pytest.raises(
+        OtherRunError, match=rf"own/{file} is of run \w+, but config.json of that folder is of run \w+: "
+    ):
+        nw.load(tmp_path / "own")
+    check = check_folder(tmp_path / "own")
+    assert not check.whole
+    assert check.summary == "The run can neither be read nor resumed: it has files of different runs."
+
+
+def test_a_folder_without_an_id_is_of_an_earlier_version_not_damaged(tmp_path):
+    unfinished(tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    entries = json.loads(path.read_text())
+    write_json(path, sealed({name: value for name, value in entries.items() if name not in ("run", "checksum")}))
+    for read in (check_folder, lambda folder: nw.resume(folder, nw.problems.NoisyQuadratic(4))):
+        with pytest.raises(EarlierVersionError, match="was written by an earlier version of nowait"):
+            read(tmp_path / "run")
+
+
+def test_a_trace_of_another_history_of_the_same_run_is_noticed(tmp_path, caplog):
+    """A run and its copy are resumed from step 6 and go on differently; then the trace of the copy is put back."""
+    unfinished(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step_8")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    for name in ("run", "copy"):
+        again = resumed(tmp_path / name)
+        again.tickets.sort(key=lambda ticket: ticket.worker, reverse=name == "copy")
+        again.run(9).folder.close()
+    own, other = ((tmp_path / name / "trace.rows") for name in ("run", "copy"))
+    assert own.stat().st_size == other.stat().st_size
+    assert own.read_bytes() != other.read_bytes()
+    replaced(tmp_path / "run", tmp_path / "copy", "trace.rows")
+    assert resumed(tmp_path / "run").server.steps == 6
+    assert "before the checkpoint of step 8 it has another history of the run" in caplog.text
+
+
+def test_losses_of_another_history_of_the_same_run_are_noticed(tmp_path, caplog):
+    unfinished(tmp_path / "run")
+    path, losses = tmp_path / "run" / "metrics.jsonl", HistoryRecorder()
+    for step in range(1, 10):
+        losses.add(step, step, float(step), 0.5)
+    write_metrics(path, RUN, losses.history())
+    assert resumed(tmp_path / "run").server.steps == 8
+    assert (
+        "metrics.jsonl is damaged: the losses before step 8 are not those that the checkpoint was made" in caplog.text
+    )
+
+
+def test_the_best_params_of_another_run_are_refused(tmp_path):
+    unfinished(tmp_path / "run")
+    best = BestFile(tmp_path / "run" / "best.safetensors", Monitor.of("accuracy"), OTHER)
+    best.offer(40, Evaluation(0.5, {"accuracy": 0.75}), np.ones(3), None)
+    with pytest.raises(OtherRunError, match=f"best.safetensors is of run {OTHER}"):
+        resumed(tmp_path / "run")
+    assert "best.safetensors" in [file.name for file in check_folder(tmp_path / "run").files if not file.whole]
+
+
+def test_a_run_that_is_saved_again_keeps_its_id_and_others_get_new_ones(tmp_path):
+    run = nw.simulate(nw.problems.NoisyQuadratic(3), METHOD, nw.speeds.Fixed([1.0, 2.0]), steps=4)
+    first, second = (nw.load(run.save(tmp_path / name)) for name in ("first", "second"))
+    assert "run" not in run.config
+    assert first.config["run"] == first.trace.run != second.config["run"]
+    assert nw.load(first.save(tmp_path / "third")).config["run"] == first.config["run"]
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: replace_file(path, b"mine")], ids=["deleted", "replaced"])
+@pytest.mark.parametrize("during", [True, False], ids=["before a checkpoint", "before the end"])
+def test_a_trace_that_disappears_during_the_run_is_written_again(change, during, tmp_path, caplog):
+    scripted = Scripted(tmp_path / "run").run(5)
+    change(tmp_path / "run" / "trace.rows")
+    if during:
+        scripted.run(7)
+        assert check_folder(tmp_path / "run").summary == "The run can be resumed from step 6."
+    run = scripted.finish()
+    assert caplog.text.count("trace.rows was deleted or replaced while the run writes it") == 1
+    loaded = nw.load(tmp_path / "run")
+    assert np.array_equal(loaded.trace.arrivals, run.trace.arrivals)
+    assert check_folder(tmp_path / "run").whole
 
 
 # Damage
@@ -235,7 +407,7 @@ def test_missing_metrics_are_noticed(tmp_path, caplog):
 
 def test_every_flipped_byte_of_the_params_of_a_finished_run_is_noticed(tmp_path):
     unfinished(tmp_path / "run").finish()
-    assert nw.load(tmp_path / "run").config == {"a": 1}
+    assert nw.load(tmp_path / "run").config == {"run": RUN, "a": 1}
     path = tmp_path / "run" / "params.safetensors"
     data = path.read_bytes()
     for place in range(len(data)):
@@ -276,17 +448,18 @@ def test_a_config_that_was_changed_on_purpose_is_read_without_its_checksum(tmp_p
 
 
 def test_checksums_do_not_depend_on_the_layout_of_a_file(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(sealed({"b": [1, 2.5], "a": {"x": None, "y": math.inf}})))
-    assert read_config(tmp_path) == {"a": {"x": None, "y": math.inf}, "b": [1, 2.5]}
+    entries = {"run": RUN, "b": [1, 2.5], "a": {"x": None, "y": math.inf}}
+    (tmp_path / "config.json").write_text(json.dumps(sealed(entries)))
+    assert read_config(tmp_path) == entries
 
 
 @pytest.mark.parametrize("name", ["params.safetensors", "stats.json"])
 def test_damaged_results_of_a_finished_run_are_written_again(name, tmp_path, caplog):
     whole = unfinished(tmp_path / "run").finish()
-    assert RunFolder(tmp_path / "run", keep=3).is_finished()
+    assert RunFolder(tmp_path / "run", keep=3, run=RUN).is_finished()
     path = tmp_path / "run" / name
     path.write_bytes(path.read_bytes()[:-9] + b"?" + path.read_bytes()[-8:])
-    assert not RunFolder(tmp_path / "run", keep=3).is_finished()
+    assert not RunFolder(tmp_path / "run", keep=3, run=RUN).is_finished()
     assert f"{name} is damaged" in caplog.text
     resumed(tmp_path / "run").finish()
     assert np.array_equal(nw.load(tmp_path / "run").last, whole.last)
@@ -326,7 +499,7 @@ def test_check_names_what_is_damaged(tmp_path):
 
 def test_check_reads_the_header_of_the_best_params(tmp_path):
     unfinished(tmp_path / "run").finish()
-    best = BestFile(tmp_path / "run" / "best.safetensors", Monitor.of("accuracy"))
+    best = BestFile(tmp_path / "run" / "best.safetensors", Monitor.of("accuracy"), RUN)
     best.offer(40, Evaluation(0.5, {"accuracy": 0.75}), np.ones(3), None)
     [found] = [file for file in check_folder(tmp_path / "run").files if file.name == "best.safetensors"]
     assert (found.whole, found.words) == (True, "accuracy 0.75 at step 40, no checksum")
@@ -393,7 +566,11 @@ def test_a_run_that_never_began_removes_its_own_files_and_no_others(tmp_path):
     state = server.initial_state()
     for foreign in (False, True):
         folder = RunFolder.create(
-            tmp_path / "run", {}, 3, TraceRecorder([0]), lambda log: checkpoint_of(state, log, [0], HistoryRecorder())
+            tmp_path / "run",
+            {"run": RUN},
+            3,
+            TraceRecorder([0]),
+            lambda log: checkpoint_of(state, log, [0], HistoryRecorder()),
         )
         if foreign:
             (tmp_path / "run" / "notes.txt").write_text("mine")

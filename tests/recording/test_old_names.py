@@ -65,13 +65,13 @@ def test_a_run_saved_by_an_older_version_is_loaded(tmp_path):
     stats["way"] = stats.pop("engine")
     del stats["checksum"]
     write_json(folder / "stats.json", sealed(stats))
-    write_json(folder / "config.json", sealed(old_description(run.config)))
+    write_json(folder / "config.json", sealed(old_description(run.config | {"run": stats["run"]})))
     assert "largest" in (folder / "config.json").read_text()
 
     loaded = nw.load(folder)
 
     assert loaded.stats.engine == run.stats.engine
-    assert loaded.config == read_config(folder) == json.loads(json.dumps(run.config))
+    assert loaded.config == read_config(folder) == json.loads(json.dumps(run.config | {"run": stats["run"]}))
 
 
 def test_a_sweep_of_an_older_version_goes_on(tmp_path):

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import nowait as nw
 from nowait.core import Resumed, TimerFired
-from nowait.recording import HistoryRecorder, TraceRecorder, rows
+from nowait.recording import TraceRecorder, rows
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.framefile import FrameFile
 from nowait.recording.frames import FILE_HEADER, Kind, decode_rows, frame_bytes, rows_body
-from nowait.recording.journal import Journal, JournalWriter, whole_length
+from nowait.recording.journal import Journal, JournalWriter, whole_frames
 from nowait.recording.metrics import metrics_line, read_metrics
 from nowait.recording.rows import ARRIVAL_DTYPE, CHUNK_ROWS, COLUMNS
 from nowait.recording.tally import FIRST_ARRIVALS, ONE_IN, Tally
@@ -23,6 +23,10 @@ from nowait.testing import ScriptedWorkers
 
 PROBLEM = nw.problems.NoisyQuadratic(dimension=4, sigma=0.3)
 SPEEDS = nw.speeds.Exponential([0.3, 1.0, 1.0, 9.0])
+
+
+def ends_of(path):
+    return [position.length for position in Journal(FrameFile.read_only(path)).positions]
 
 
 def recorded(chunk_rows, kept="full", method=None, arrivals=100):
@@ -211,7 +215,7 @@ def test_every_cut_of_a_trace_is_noticed(tmp_path):
 
 def test_frames_in_another_order_or_twice_are_noticed(tmp_path):
     path = stored(tmp_path)
-    data, ends = path.read_bytes(), [len(FILE_HEADER), *Journal(FrameFile.read_only(path)).ends]
+    data, ends = path.read_bytes(), [len(FILE_HEADER), *ends_of(path)]
     frames = [data[first:last] for first, last in itertools.pairwise(ends)]
     for order in ([0, 2, 1, *range(3, len(frames))], [0, 1, 1, *range(2, len(frames))], [1, 0, *range(2, len(frames))]):
         path.write_bytes(FILE_HEADER + b"".join(frames[place] for place in order))
@@ -219,14 +223,28 @@ def test_frames_in_another_order_or_twice_are_noticed(tmp_path):
             nw.Trace.load(path)
 
 
+def test_the_checksum_of_a_position_depends_on_everything_before_it():
+    """A CRC that goes on over data with their own CRC would forget them."""
+
+    def position(body):
+        writer = JournalWriter.new(FrameFile(), [0], "full")
+        writer.write(Kind.EVENTS, body, count=1)
+        writer.write(Kind.EVENTS, b"the same", count=1)
+        return writer.position
+
+    first, second = position(b"one body"), position(b"another!")
+    assert (first.length, first.frames) == (second.length, second.frames)
+    assert first.checksum != second.checksum
+
+
 def test_the_whole_frames_before_a_damage_are_known(tmp_path):
     path = stored(tmp_path)
-    data, ends = path.read_bytes(), Journal(FrameFile.read_only(path)).ends
+    data, ends = path.read_bytes(), ends_of(path)
     for damaged in (2, 4, len(ends) - 1):
         place = ends[damaged] - 3
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        found, trouble = whole_length(FrameFile.read_only(path), path)
-        assert found == ends[:damaged]
+        positions, trouble, _ = whole_frames(FrameFile.read_only(path), path)
+        assert [position.length for position in positions] == ends[:damaged]
         assert "trace.rows is damaged" in trouble
 
 
@@ -264,24 +282,33 @@ def test_a_file_that_is_something_else_is_refused_in_one_sentence(damage, tmp_pa
         nw.Trace.load(path)
 
 
+def test_an_archive_of_an_older_version_has_no_checksums(tmp_path):
+    method = nw.AsynchronousSGD(nw.Constant(0.1))
+    trace = nw.simulate(nw.problems.NoisyQuadratic(2, sigma=0.1), method, nw.speeds.Fixed([1.0]), steps=3).trace
+    trace.save(tmp_path / "trace.npz")
+    with np.load(tmp_path / "trace.npz") as file:
+        np.savez(tmp_path / "old.npz", **{name: file[name] for name in file.files if name != "checksums"})
+    assert list(trace.checksums) == [3]
+    assert nw.Trace.load(tmp_path / "old.npz").checksums == {}
+
+
 def test_a_flipped_byte_of_metrics_breaks_its_line_alone(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    lines = [metrics_line(step, 2 * step, 0.1 * step, 1 / (1 + step)).encode() + b"\n" for step in range(5)]
+    lines = [metrics_line("12", step, 2 * step, 0.1 * step, 1 / (1 + step)).encode() + b"\n" for step in range(5)]
     data = b"".join(lines)
     first, last = len(lines[0]) + len(lines[1]), len(lines[0]) + len(lines[1]) + len(lines[2]) - 1
     for place in range(first, last):
         path.write_bytes(data[:place] + bytes([data[place] ^ 0x01]) + data[place + 1 :])
-        history, broken = read_metrics(path, with_checksums=True)
+        history, broken = read_metrics(path, "12")
         assert 3 in broken
         assert [entry[0] for entry in history.entries] == [0, 1, 3, 4]
 
 
-def test_metrics_of_older_versions_have_no_checksums(tmp_path):
+def test_a_line_that_a_crash_cut_is_left_out_and_one_without_a_checksum_is_damaged(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 3, "gradients": 4, "time": 0.5, "loss": 0.25}\n{"step": 6, "gra')
-    history, broken = read_metrics(path, with_checksums=False)
-    assert (history.entries, broken) == ([(3, 4, 0.5, 0.25)], [])
-    assert read_metrics(path, with_checksums=True) == (HistoryRecorder(), [1])
+    path.write_text(metrics_line("12", 3, 4, 0.5, 0.25) + '\n{"run": "12", "step": 6}\n{"step": 9, "gra')
+    history, broken = read_metrics(path, "12")
+    assert (history.entries, broken) == ([(3, 4, 0.5, 0.25)], [2])
 
 
 def test_the_struct_of_a_row_has_the_columns_of_the_dtype():

@@ -74,6 +74,9 @@ def test_what_a_command_says_of_its_place_is_not_what_was_run():
     ]
     runs = [(str(seed), a_run(seed=seed, labels=labels[seed])) for seed in range(2)]
     assert len(grouped(runs)) == 1
+    same_rules = {"update": "adam:beta1=0.9", "schedule": "constant"}
+    written_out = a_run(labels={"command": labels[0]["command"] | same_rules})
+    assert len(grouped([*runs, ("2", written_out)])) == 1, "the entries of method and update say what was run"
     elsewhere = a_run(labels={"command": labels[0]["command"] | {"problem": "mine.py:other"}})
     assert len(grouped([*runs, ("2", elsewhere)])) == 2
 

@@ -200,10 +200,13 @@ def test_the_differences_of_many_runs_have_a_row_per_run():
 
 def test_entries_that_only_the_program_needs_are_not_shown(run):
     command = {"as_json": False, "stepsize": 0.1, "loss": "least-squares"}
-    more = {"labels": {"command": command, "name": "mine"}, "fingerprint": {"gradient_norm": 0.5}}
+    more = {
+        "labels": {"command": command, "name": "mine"},
+        "fingerprint": {"gradient_norm": 0.5, "gradient_direction": [1.0]},
+    }
     table = config_tables({"one": [dataclasses.replace(run, config=run.config | more)]}, None)
     assert "as_json" not in table
-    assert "gradient_norm" not in table
+    assert "gradient_" not in table
     assert '<th scope="row">command.loss</th><td data-label="value">least-squares</td>' in table
     assert '<th scope="row">labels.name</th><td data-label="value">mine</td>' in table
 

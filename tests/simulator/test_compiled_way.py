@@ -45,6 +45,8 @@ SPEEDS = nw.speeds.LogNormal([0.3, 1.0, 1.0, 2.0, 7.0], sigma=0.5)
 TURMOIL = nw.speeds.Faults([(3.0, "leave", 0), (9.0, "join", 0), (12.0, "join", 7), (30.0, "leave", 2)])
 LOOKS_AT_GRADIENTS = {
     "AdaptiveRevision",
+    "Auto",
+    "Auto, no momentum",
     "ClippedASGD",
     "DelayCompensatedSGD",
     "DelayCompensatedSGD, adaptive",
@@ -325,6 +327,9 @@ class Proxy:
         self.problem.gradient_into(point, sample, out)
         out *= 2
 
+    def gradient(self, point, sample):
+        return 2 * self.problem.gradient(point, sample)
+
 
 @pytest.mark.parametrize(
     ("changed", "engine"),
@@ -549,3 +554,30 @@ def test_queued_tickets_are_lost_with_their_worker():
     first, second = with_both(method=nw.RandomAssignment(nw.Constant(0.01)), speeds=speeds, faults=faults, gradients=20)
     assert second.stats.lost > 1
     check_that_they_agree(first, second)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        nw.UniformAverage(),
+        nw.StepsizeWeightedAverage(),
+        nw.StronglyConvexAverage(0.5),
+        nw.RandomIterate(),
+        nw.UniformIterate(),
+    ],
+    ids=lambda output: type(output).__name__,
+)
+def test_a_compiled_run_without_a_step_ends_at_the_initial_params(output, caplog):
+    initial, speeds = np.array([1.0, 2.0, 3.0]), nw.speeds.Fixed([1.0, 2.0])
+    run = nw.simulate(
+        nw.problems.NoisyQuadratic(3),
+        nw.AsynchronousSGD(0.1),
+        speeds,
+        seconds=0.5,
+        output=output,
+        initial=initial,
+        progress=False,
+    )
+    assert (run.stats.engine, run.stats.steps) == ("compiled", 0)
+    assert run.params.tolist() == run.last.tolist() == initial.tolist()
+    assert "no step was made" in caplog.text

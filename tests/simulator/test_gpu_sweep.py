@@ -259,8 +259,8 @@ WIDE = nw.problems.LeastSquares(np.ones((2, 8193)), np.ones(2))
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"update": nw.Momentum(0.9)}, "the update or the output is not the default"),
-        ({"output": nw.UniformAverage()}, "the update or the output is not the default"),
+        ({"update": nw.Momentum(0.9)}, "the update is not plain SGD, or the output is not the last iterate"),
+        ({"output": nw.UniformAverage()}, "the update is not plain SGD, or the output is not the last iterate"),
         ({"problem": nw.problems.NoisyQuadratic(3)}, "no losses and gradients of NoisyQuadratic for GPUs"),
         ({"problem": nw.problems.Compressed(PROBLEM, nw.problems.TopK(2))}, "the problem has no compiled gradient"),
         ({"problem": WIDE}, "the problem has 8,193 params, and at most 8,192 fit"),

@@ -1,6 +1,8 @@
 """Traces: their columns, saving, loading and replaying."""
 
 import functools
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 import nowait as nw
 from nowait.core import sampler
 from nowait.recording import TraceRecorder
+from nowait.recording.files import vector_checksum
 
 PROBLEM = nw.problems.LeastSquares.random(samples=40, dimension=5, noise=0.1, batch_size=2, seed=1)
 METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.2))
@@ -76,7 +79,7 @@ def test_a_saved_run_loads_the_same(tmp_path):
     assert again.history.rows() == run.history.rows()
     assert again.stats.work_share.tolist() == run.stats.work_share.tolist()
     assert again.stats.seconds == run.stats.seconds
-    assert again.config == run.config
+    assert again.config == run.config | {"run": again.trace.run}
     assert again.config["method"] == {
         "type": "AsynchronousSGD",
         "stepsize": {"type": "DelayAdaptive", "gamma": 0.2, "cut": None},
@@ -163,6 +166,52 @@ def test_other_stepsizes_and_updates_are_refused_even_if_no_gradient_tells(chang
     assert np.array_equal(nw.replay(**arguments).params, run.params)
     with pytest.raises(ValueError, match=message):
         nw.replay(**(arguments | change))
+
+
+class Flipped:
+    """PROBLEM, with a low bit flipped in the gradient of one job: norms differ by less than 1e-9 of them."""
+
+    dimension, initial, loss = PROBLEM.dimension, staticmethod(PROBLEM.initial), staticmethod(PROBLEM.loss)
+
+    def __init__(self, worker, job):
+        self.flipped = (worker, job)
+
+    def gradient(self, point, sample):
+        gradient = PROBLEM.gradient(point, sample)
+        if (sample.worker, sample.job) == self.flipped:
+            gradient.view(np.int64)[0] ^= 1 << 16
+        return gradient
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_flipped_bit_is_seen_even_if_all_norms_agree(seed, caplog):
+    """The warning says between which checksums of the trace it was, and it stays in the stats."""
+    points = {}
+    options = {"seed": seed, "callbacks": [lambda control: points.setdefault(control.steps, control.params.copy())]}
+    run = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=100, engine="reference", **options)
+    trace = replace(run.trace, checksums=run.trace.checksums | {50: vector_checksum(points[50])})
+    row = int(np.flatnonzero(trace.step == 70)[0])
+    other = Flipped(trace.worker[row], trace.job[row])
+    replayed = nw.replay(trace, other, METHOD, seed=seed)
+    assert not np.array_equal(replayed.last, run.last)
+    assert "the replay is not the run bit for bit: params after step 100 have other bits" in caplog.text
+    assert f"those after step 50 are equal, and gradient norms before row {row}" in replayed.stats.advice
+    caplog.clear()
+    assert nw.replay(trace, PROBLEM, METHOD, seed=seed).stats.advice == caplog.text == ""
+
+
+@pytest.mark.parametrize("engine", [None, "reference"])
+def test_the_checksum_of_params_is_saved_in_every_format(engine, tmp_path):
+    run = nw.simulate(PROBLEM, METHOD, SPEEDS, steps=20, engine=engine)
+    assert run.trace.checksums == {20: vector_checksum(run.last)}
+    run.trace.save(tmp_path / "trace.npz")
+    run.save(tmp_path / "run")
+    for trace in (
+        nw.Trace.load(tmp_path / "trace.npz"),
+        nw.Trace.load(tmp_path / "run" / "trace.rows"),
+        pickle.loads(pickle.dumps(run.trace)),
+    ):
+        assert trace.checksums == run.trace.checksums
 
 
 def test_a_replay_took_as_long_as_its_run():

@@ -10,6 +10,8 @@ import pytest
 
 import nowait as nw
 from nowait.core import Method
+from nowait.engines.workers.computation import Computation
+from nowait.engines.workers.records import ReportKind
 
 PROBLEM = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.2, sigma=0.1)
 METHOD = nw.AsynchronousSGD(nw.DelayAdaptive(0.1))
@@ -334,23 +336,82 @@ def test_an_error_in_a_gradient_says_whose_it_was():
     assert "while worker 1 computed its job 2 at version" in error.value.__notes__[0]
 
 
-def test_what_gradient_into_returns_does_not_matter():
-    class Chatty:
-        dimension = 4
+class InPlace:
+    """``gradient_into`` calls ``compute(point, sample, out)`` and returns what that returns."""
 
-        def initial(self):
-            return np.zeros(4)
+    dimension = 4
 
-        def gradient_into(self, point, sample, out):
-            PROBLEM.gradient_into(point, sample, out)
-            return 3.0
+    def __init__(self, compute):
+        self.gradient_into = compute
+        self.gradients = 0
 
-        gradient = None
+    def initial(self):
+        return np.zeros(4)
 
-        def loss(self, point):
-            return PROBLEM.loss(point)
+    def gradient(self, point, sample):
+        self.gradients += 1
+        return PROBLEM.gradient(point, sample)
 
-    assert np.array_equal(simulate(problem=Chatty(), steps=20).params, simulate(steps=20).params)
+    def loss(self, point):
+        return PROBLEM.loss(point)
+
+
+def written_and_returned(point, sample, out):
+    PROBLEM.gradient_into(point, sample, out)
+    return out
+
+
+def returned_only(point, sample, out):
+    out[:] = 0.0
+    return PROBLEM.gradient(point, sample)
+
+
+def doubled(point, sample, out):
+    PROBLEM.gradient_into(point, sample, out)
+    out *= 2
+
+
+def test_gradient_into_may_return_out_and_is_compared_with_gradient_once():
+    problem = InPlace(written_and_returned)
+    assert np.array_equal(simulate(problem=problem, steps=20).params, simulate(steps=20).params)
+    assert problem.gradients == 1
+
+
+@pytest.mark.parametrize(
+    ("compute", "error", "text"),
+    [
+        (returned_only, TypeError, r"InPlace.gradient_into\(.*\) returned ndarray: it must write"),
+        (
+            doubled,
+            ValueError,
+            r"gradient_into\(.*\) and gradient\(.*\) compute different gradients: .* set replayable = F",
+        ),
+    ],
+    ids=["returned", "doubled"],
+)
+@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "wrapped"])
+def test_a_gradient_into_that_does_not_write_the_gradient_is_refused(compute, error, text, wrapped):
+    problem = InPlace(compute)
+    with pytest.raises(error, match=text):
+        simulate(problem=nw.problems.LocalSteps(problem, 2, 0.1) if wrapped else problem, steps=5)
+    with pytest.raises(error, match=text):
+        compute_in_worker(problem)
+
+
+def test_gradients_that_differ_from_run_to_run_are_not_compared():
+    problem = InPlace(doubled)
+    problem.replayable = False
+    assert simulate(problem=problem, steps=5).stats.steps == 5
+    assert problem.gradients == 0
+
+
+def compute_in_worker(problem):
+    """Compute one gradient as a worker process does; raise the error that it reports."""
+    point, errors = np.zeros(4), []
+    computation = Computation(0, problem, 0, np.zeros(4), lambda *details: errors.append(details))
+    if computation.compute(0, 0, point, 0) == ReportKind.ERROR:
+        kind, text = errors[0][2]
+        raise {"TypeError": TypeError, "ValueError": ValueError}[kind.split()[0]](text)
 
 
 def test_a_method_without_a_stepsize_runs_and_is_refused_only_by_an_averaging_output():

@@ -344,7 +344,7 @@ def test_advice_is_logged_once_and_divergence_is_not_told_run_by_run(caplog):
         ({"stepsizes": [[0.1], 0.2]}, ValueError, r"stepsizes\[0\] must be a finite number above 0"),
         ({"seeds": [0, True]}, ValueError, "seed must be an integer of at least 0, got True"),
         ({"seeds": [0, 0]}, ValueError, "seeds has one of them twice"),
-        ({"seeds": [1 << 63]}, ValueError, r"seeds must be below 2\*\*63"),
+        ({"seeds": [1 << 63]}, ValueError, r"seed must be below 2\*\*63"),
         (
             {"stepsizes": [0.1, 0.2], "method": lambda size: METHOD if size < 0.15 else None},
             TypeError,

@@ -199,6 +199,60 @@ def test_on_a_gpu_what_counts_is_what_kernels_do(tmp_path):
     assert seconds == pytest.approx(0.5)
 
 
+def test_what_the_host_does_for_nccl_is_no_waiting(tmp_path):
+    """It launches a kernel; a rank waits in the kernel."""
+    launch = event("nccl:all_reduce", 0, 400_000, "user_annotation")
+    dispatch = event("c10d::allreduce_", 0, 450_000, "cpu_op")
+    copy = event("nccl:all_reduce", 500_000, 400_000, "gpu_user_annotation")
+    reduction = event("ncclDevKernel_AllReduce", 500_000, 300_000, "kernel")
+    kernel = event("gemm", 400_000, 200_000, "kernel")
+    events = [launch, dispatch, copy, reduction, kernel]
+    written(tmp_path, json.dumps(trace(0, [1_000_000], *events)), "rank.json")
+    [[seconds]] = lists(Recorded.read(tmp_path / "rank.json"))
+    assert seconds == pytest.approx(0.8), "of 0.3 s of reduction, 0.1 s are hidden behind computing"
+
+
+def test_traces_of_a_profiler_say_how_many_ranks_there_are(tmp_path):
+    for rank in (0, 5):
+        content = trace(rank, [1_000_000, 2_000_000])
+        content["distributedInfo"]["world_size"] = 8
+        written(tmp_path, json.dumps(content), f"{rank}.json")
+    assert Recorded.read(tmp_path).times.missing() == (6, [1, 2, 3, 4, 6, 7])
+    assert Recorded.read(tmp_path, world_size=2).times.missing() == (0, [])
+    content["distributedInfo"]["world_size"] = 2
+    written(tmp_path, json.dumps(content), "5.json")
+    with pytest.raises(ValueError, match=r"world_size is 2 in 5.json and 8 in 0.json: pass the traces of one run only"):
+        Recorded.read(tmp_path)
+
+
+def test_traces_that_are_not_of_the_same_time_are_not_of_one_run(tmp_path):
+    for rank, base in enumerate([1.7e18, 1.7e18 + 1e9, 1.7e18 + 300e9]):
+        content = trace(rank, [1_000_000, 2_000_000]) | {"baseTimeNanoseconds": int(base)}
+        written(tmp_path, json.dumps(content), f"{rank}.json")
+    assert len(lists(Recorded.read([tmp_path / "0.json", tmp_path / "1.json"]))) == 2
+    with pytest.raises(ValueError, match="rank 0 ends 297 s before rank 2 begins, so they are not of one run"):
+        Recorded.read(tmp_path)
+
+
+def test_times_of_profilers_and_runs_are_known_to_be_without_waiting(tmp_path):
+    steps = trace(0, [1_000_000])
+    waits = trace(0, [1_000_000], event("gloo:all_reduce", 500_000, 500_000))
+    assert not Recorded.read(written(tmp_path, json.dumps(steps), "a.json")).times.computing_only
+    assert Recorded.read(written(tmp_path, json.dumps(waits), "b.json")).times.computing_only
+    assert not Recorded.read(written(tmp_path, ROWS)).times.computing_only
+    assert Recorded.read(written(tmp_path, BYTEDANCE, "c.csv")).times.computing_only
+
+
+def test_the_number_of_all_workers_is_checked(tmp_path):
+    path = written(tmp_path, ROWS)
+    with pytest.raises(ValueError, match=r"job.csv has times of 2 workers, but world_size is 1"):
+        Recorded.read(path, world_size=1)
+    problem, speeds = nw.problems.NoisyQuadratic(dimension=2), nw.speeds.Fixed([1.0, 2.0])
+    nw.simulate(problem, nw.AsynchronousSGD(nw.Constant(0.1)), speeds, steps=6).save(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"world_size=4 cannot be used: .*run is the folder of a run"):
+        Recorded.read(tmp_path / "run", world_size=4)
+
+
 def test_ranks_are_taken_from_names_of_files_or_processes(tmp_path):
     steps = [event("train", 0, 2_000_000), event("train", 9_000_000, 1_000_000)]
     for rank in (12, 3):
@@ -253,6 +307,8 @@ def test_the_folder_of_a_run_has_its_compute_times(tmp_path):
         ("a.csv", "", {}, "a.csv is empty: its first line must have the names of its columns"),
         ("a.csv", "worker,seconds\n", {}, "a.csv has no rows below the names of its columns: there are no times"),
         ("a.csv", "rank,ms\n0,1\n", {}, "a.csv has no column 'seconds' or 'duration': name the column with seconds="),
+        ("a.csv", "worker,rank,seconds\n0,1,2\n", {}, "columns 'worker' and 'rank', and only one .* with worker="),
+        ("a.csv", "worker,seconds,duration\n0,1,2\n", {}, "columns 'seconds' and 'duration', .*--seconds-column"),
         ("a.csv", ROWS, {"worker": "host"}, "a.csv has no column 'host': .* of these: 'worker', 'duration'"),
         ("a.csv", "worker,seconds\n0,1\n1,fast\n", {}, "column 'seconds' must be a number, got 'fast' in row 2"),
         ("a.csv", "worker,seconds\n0,nan\n", {}, "a.csv: column 'seconds' must be a number, got 'nan' in row 1"),
@@ -274,7 +330,7 @@ def test_the_folder_of_a_run_has_its_compute_times(tmp_path):
         ("a.json", "{", {}, "a.json cannot be read as JSON: Expecting property name"),
         ("a.json", "3", {}, "a.json is no trace in Chrome's format: it has no list of traceEvents"),
         ("a.json", '{"metadata": {"gap_seconds": 300}, "data": [1]}', {}, "counts of machines are for Faults"),
-        ("a.json", "[]", {}, r"a.json has no events 'ProfilerStep': call profiler.step\(\) after every step"),
+        ("a.json", "[]", {}, r"'ProfilerStep': give torch.profiler.profile a schedule=, .* call profiler.step\(\)"),
         ("a.json", json.dumps([event("go", 0, 1)]), {"event": "train"}, "has no events 'train': its events are 'go'"),
         ("a.json", json.dumps([event("ProfilerStep#1", 0, 0)]), {}, "a step at ts 0 of process 1 computes nothing"),
         ("a.json", "[]", {"unit": "ms"}, "unit= cannot be used: .*a.json is no table"),
@@ -291,7 +347,7 @@ def test_files_that_are_not_there_are_named(tmp_path):
         Recorded.read(tmp_path / "nothing.csv")
     with pytest.raises(ValueError, match=r"has no traces \(.json\): known are CSV"):
         Recorded.read(tmp_path)
-    with pytest.raises(ValueError, match="no file was given"):
+    with pytest.raises(ValueError, match="path is empty: give at least one"):
         Recorded.read([])
     with pytest.raises(ValueError, match="a table has the times of all workers: pass one file, got 2"):
         Recorded.read([written(tmp_path, ROWS), written(tmp_path, ROWS, "other.csv")])

@@ -81,7 +81,7 @@ def test_a_suite_is_frozen_a_change_needs_a_new_version(name, digest):
     assert suite(name).digest()[:16] == digest
 
 
-NOT_YET: set[str] = set()
+NOT_YET: set[str] = {"Auto"}
 """Methods that are newer than the suite: they wait for its next version."""
 
 

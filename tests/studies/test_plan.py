@@ -79,11 +79,25 @@ def test_any_speeds_are_measured_by_their_means():
     assert advice.speedup.seconds == pytest.approx([1.0, 4.0], rel=0.2)
 
 
-def test_a_probe_measures_this_machine(tmp_path):
-    advice = planned(workers=2, probe_seconds=0.3, slowdown={1: 8.0})
-    assert "a probe of this machine for 0." in advice.source
+def test_a_probe_measures_this_machine():
+    advice = planned(workers=2, probe_seconds=0.3)
+    assert "a probe of this machine for " in advice.source
     assert "2 workers" in advice.source
-    assert advice.speedup.seconds[1] > 2 * advice.speedup.seconds[0] > 0
+    assert advice.speedup.seconds.min() > 0
+
+
+def test_a_probe_slows_workers_and_its_seconds_are_those_of_its_run(monkeypatch):
+    asked = []
+
+    def simulated(problem, method, *, workers, seconds, slowdown, seed, **options):
+        asked.append((workers, slowdown))
+        speeds = nw.speeds.Fixed([seconds / 100 * slowdown.get(worker, 1.0) for worker in range(workers)])
+        return nw.simulate(problem, method, speeds, seconds=seconds, seed=seed)
+
+    monkeypatch.setattr("nowait.studies.sources.train", simulated)
+    advice = planned(workers=2, probe_seconds=1.0, slowdown={1: 8.0})
+    assert set(map(str, asked)) == {"(2, {1: 8.0})"}
+    assert advice.speedup.seconds[1] == pytest.approx(8 * advice.speedup.seconds[0])
 
 
 class Slow:

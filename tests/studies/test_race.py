@@ -9,13 +9,15 @@ import pytest
 import nowait as nw
 from names import plain
 from nowait.engines.progress import title_or
+from nowait.recording import TraceRecorder
+from nowait.studies import sources
 from nowait.studies import tuner as tuners
 from nowait.studies.entrants import ADAPTIVE, CONSTANT, MINIBATCH, the_papers_three
 from nowait.studies.findings import RaceRow, findings, lower_bound, rows_of, rules_compared, why_not_as_predicted
 from nowait.studies.race import folder_names
 from nowait.studies.race_folder import save_race
 from nowait.studies.race_setup import RaceSetup, unused_seeds
-from nowait.studies.sources import Source
+from nowait.studies.sources import Source, from_arrival_to_arrival
 from nowait.studies.tuner import Tuner, best_of
 from nowait.theory import SpeedupRange, relative_noise, speedup
 
@@ -457,6 +459,77 @@ def test_a_worker_that_delivered_nothing_in_the_probe_is_reported(monkeypatch):
     assert any(words.startswith("Note: ") and "1 delivered nothing" in words for words in said)
     assert Source.of_trace(trace).silent == 1
     assert Source.of_seconds([1.0, 2.0]).silent == 0
+
+
+def probed(times_of_arrivals, compute_seconds):
+    """Return the trace of a probe: for every worker, when its gradients arrived."""
+    recorder = TraceRecorder(list(range(len(times_of_arrivals))))
+    trace = recorder.trace(seconds=max(map(max, times_of_arrivals)), last_norm=0.0)
+    pairs = sorted((time, worker) for worker, times in enumerate(times_of_arrivals) for time in times)
+    arrivals = np.zeros(len(pairs), trace.arrivals.dtype)
+    arrivals["time"], arrivals["worker"] = zip(*pairs, strict=True)
+    arrivals["compute_seconds"] = compute_seconds
+    return dataclasses.replace(trace, source=arrivals, num_arrivals=-1)
+
+
+def test_a_probe_counts_the_time_of_the_server():
+    """Gradients of 1 µs arrive every 100 µs and every 200 µs: that is what a race with these workers will see."""
+    trace = probed([np.arange(1, 201) * 1e-4, np.arange(1, 101) * 2e-4], compute_seconds=1e-6)
+    source = Source.of_trace(from_arrival_to_arrival(trace))
+    assert source.seconds == pytest.approx([1e-4, 2e-4], rel=0.02)
+    simulated = nw.simulate(PROBLEM, nw.AsynchronousSGD(0.1), source.speeds, seconds=0.1, progress=False)
+    assert simulated.stats.gradients / 0.1 == pytest.approx(source.rate, rel=0.02)
+    assert source.rate == pytest.approx(15_000, rel=0.02)
+
+
+def test_a_race_of_real_workers_uses_it(monkeypatch):
+    trace = probed([np.arange(1, 201) * 1e-4, np.arange(1, 101) * 2e-4], compute_seconds=1e-6)
+    run = dataclasses.replace(a_run(nw.AsynchronousSGD(0.1), seconds=3.0), trace=trace)
+    monkeypatch.setattr(sources, "_probe", lambda *_, **__: run)
+    source = Source.of_probe(PROBLEM, 2, 1.0)
+    assert source.seconds == pytest.approx([1e-4, 2e-4], rel=0.02)
+
+
+def test_the_findings_say_when_the_best_stepsize_is_at_the_end_of_its_grid(a_race):
+    found, _ = a_race
+    assert not any("of the grid" in words for words in found.findings)
+    far_too_small = {"tiny": lambda size: nw.MinibatchSGD(nw.Constant(1e-6 * size))}
+    narrow = nw.race(
+        PROBLEM, far_too_small, engine="simulate", speeds=UNEQUAL, gradients=300, tuning_sizes=2, progress=False
+    )
+    (words,) = [words for words in narrow.findings if "of the grid" in words]
+    assert words.startswith("tiny may do better than here: the best stepsize, ")
+    assert words.endswith("is the largest of the grid: a wider grid may do better. "
+        "Raise tuning_sizes (--thorough) to try more stepsizes.")  # fmt: skip
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_race(tmp_path, monkeypatch):
+    monkeypatch.setattr(Source, "of_probe", lambda *_, **__: pytest.fail("it probes before it looks at the folder"))
+    for name in (folder_names([MINIBATCH], [0])[MINIBATCH, 0], "tunings"):
+        (tmp_path / name / name / "file").mkdir(parents=True)
+        with pytest.raises(FileExistsError, match=f"already has '{name}', and nothing is overwritten: choose another"):
+            nw.race(PROBLEM, workers=2, folder=tmp_path / name)
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/below"):
+        with pytest.raises(NotADirectoryError, match="file is not a folder that can be written to"):
+            nw.race(PROBLEM, workers=2, folder=tmp_path / folder)
+    with pytest.raises(TypeError):
+        nw.race(PROBLEM, workers=2, folder=3)
+
+
+def test_wrong_callbacks_are_refused_before_the_race(monkeypatch):
+    monkeypatch.setattr(Source, "of_probe", lambda *_, **__: pytest.fail("it probes before it looks at log"))
+    with pytest.raises(TypeError, match="log must be a function, such as lambda name: "):
+        nw.race(PROBLEM, workers=2, log=[])
+    with pytest.raises(TypeError, match=r"a callback is a nowait.Callback object or a function of control, got 3"):
+        nw.race(PROBLEM, workers=2, log=lambda name: [3])
+
+
+def test_log_is_called_once_for_every_run():
+    names = []
+    options = {"engine": "simulate", "speeds": UNEQUAL, "gradients": 20, "progress": False}
+    nw.race(PROBLEM, {"one": nw.AsynchronousSGD(0.1)}, seeds=2, log=lambda name: names.append(name) or [], **options)
+    assert names == ["one-seed-0", "one-seed-1"]
 
 
 def test_one_or_two_stepsizes_are_near_the_unit():

@@ -121,7 +121,7 @@ def test_the_command_prints_json_and_reads_its_options_from_a_file(mine, tmp_pat
         (["--delays", "2,2"], "twice"),
         (["--pattern", "sometimes"], "a pattern must be one of"),
         (["--rule", "adaptiv"], "did you mean 'adaptive'"),
-        (["--schedule", "step"], "--schedule must be one of constant, linear, cosine"),
+        (["--schedule", "step"], "there is no schedule 'step': choose one of constant, warmup, linear, cosine"),
         (["--start", "muon=1"], "start has a stepsize for 'muon'"),
         (["--update", "muon"], "muon is for matrices"),
         (["--problem-that-is-not-there"], "there is no option --problem-that-is-not-there"),

@@ -75,7 +75,7 @@ def test_the_lower_bounds_are_the_times_of_the_optimal_methods():
     seconds = [1.0, 2.0, 50.0]
     assert lower_bound_time(seconds, CONSTANTS, 0.1) == rennala_time(seconds, CONSTANTS, 0.1)
     assert lower_bound_time(seconds, APART, 0.1, "heterogeneous") == malenia_time(seconds, APART, 0.1)
-    with pytest.raises(ValueError, match="'nonconvex' and 'heterogeneous', got 'convex'"):
+    with pytest.raises(ValueError, match="setting must be one of 'nonconvex', 'heterogeneous', got 'convex'"):
         lower_bound_time(seconds, CONSTANTS, 0.1, "convex")
 
 

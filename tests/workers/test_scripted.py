@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import nowait as nw
 from faulty import Faulty
 from nowait.engines.fingerprint import Identification
-from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER
-from nowait.engines.workers.transport import HOME
+from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, ReportKind
+from nowait.engines.workers.transport import HOME, Reports
 from nowait.testing import CATALOGUE, ENGINE_CHECKS, train_scripted
 from nowait.testing.scripted import (
     Call,
@@ -26,13 +26,22 @@ from nowait.testing.scripted import (
     Report,
     ReportAgain,
     ReportAndDie,
+    ScriptedTransport,
     Wait,
 )
 
 ASYNCHRONOUS = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
 ORDER = [2, 0, 1, 1, 2, 2, 0, 2]
 JOINED, LOST = 0, 1
-DEPEND_ON_TIME = ("DecoupledDiLoCo, grace", "MindFlayerSGD", "FedAT", "ATA", "RescaledASGD")
+DEPEND_ON_TIME = (
+    "Auto",
+    "Auto, no momentum",
+    "DecoupledDiLoCo, grace",
+    "MindFlayerSGD",
+    "FedAT",
+    "ATA",
+    "RescaledASGD",
+)
 
 
 def events(run, kind):
@@ -50,6 +59,31 @@ def check_that_it_replays(run, problem, method=ASYNCHRONOUS, **options):
 @pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
 def test_the_contract_of_engines(check, caplog):
     check(train_scripted)
+
+
+# Reports on tickets that were never issued
+
+
+def test_reports_on_tickets_that_their_worker_was_never_given_are_counted_and_shown(monkeypatch, caplog):
+    """Worker 1 names tickets that nobody has, and once that of worker 0; then everything goes on as without them."""
+    receive, calls = ScriptedTransport.receive, []
+
+    def with_forged(self, ready):
+        calls.append(ready)
+        of_the_other = next((p.order[0] for p in self._processes.values() if p.worker == 0 and p.order), None)
+        for ticket in (10**9, -1, 2**62, of_the_other) if len(calls) == 5 else ():
+            for kind in (ReportKind.GRADIENT, ReportKind.ERROR):
+                yield Reports(REPORT.pack(ticket, 0.0, 0.1, 1, kind), {1: np.full(3, 1e9)})
+        yield from receive(self, ready)
+
+    honest = train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=20)
+    monkeypatch.setattr(ScriptedTransport, "receive", with_forged)
+    run = train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=20)
+    assert np.array_equal(run.last, honest.last)
+    assert run.stats.rejected == run.stats.late == 0
+    shown = [record.getMessage() for record in caplog.records if "never given" in record.getMessage()]
+    assert [text.partition("(")[2].partition(" ")[0] for text in shown] == ["1", "2", "4", "8"]
+    assert shown[0].startswith("worker 1 on home reported on ticket 1000000000, which it was never given")
 
 
 # The same arrivals make the same iterates
@@ -143,6 +177,23 @@ def test_an_error_is_shown_with_its_worker_and_the_run_goes_on(caplog):
     assert "ArithmeticError: this sample cannot be computed" in caplog.text
     assert run.stats.lost == 1
     assert run.trace.job[run.trace.worker == 2].max() > 4
+
+
+def test_a_worker_that_runs_out_of_memory_is_replaced_and_the_run_replays(caplog):
+    problem = Faulty({(2, 4): "run_out_of_memory"})
+    run = train_scripted(problem, ASYNCHRONOUS, workers=3, steps=40)
+    assert "worker 2 ran out of memory: its process is replaced\n" in caplog.text
+    assert "MemoryError: no room for this sample" in caplog.text
+    assert run.stats.lost == 1
+    assert run.trace.job[run.trace.worker == 2].max() > 4
+    check_that_it_replays(run, problem)
+
+
+def test_a_problem_that_never_has_enough_memory_stops_the_run(caplog):
+    problem = Faulty(dict.fromkeys(range(3), "run_out_of_memory"))
+    with pytest.raises(nw.WorkerFailedError, match="MemoryError: no room for this sample"):
+        train_scripted(problem, ASYNCHRONOUS, workers=3, steps=40)
+    assert caplog.text.count("its process is replaced") <= 3
 
 
 def test_an_error_now_and_then_never_stops_the_run(caplog):

@@ -20,7 +20,7 @@ from nowait.engines.workers.actions import (
     Tick,
     Warn,
 )
-from nowait.engines.workers.failures import FIRST_DEADLINE, FIRST_PAUSE
+from nowait.engines.workers.failures import ERRORS_IN_A_ROW, FIRST_DEADLINE, FIRST_PAUSE
 from nowait.engines.workers.records import EVALUATOR
 from nowait.engines.workers.transport import HOME, Died, Gone, Opened
 from nowait.engines.workers.workforce import Workforce
@@ -287,6 +287,45 @@ def test_the_same_error_before_any_gradient_fails_the_run_soon():
         assert Fail not in kinds(others)
     [fail] = workforce.handle(Raised(0, "E at x:1", "text", any_gradient=False), 0.0)
     assert fail.message == "worker 0 raised, not for the first time:\ntext"
+
+
+def out_of_memory(workforce, worker=0, kind="OutOfMemoryError at x:1"):
+    return workforce.handle(Raised(worker, kind, "its traceback", any_gradient=True), 2.0)
+
+
+@pytest.mark.parametrize("kind", ["OutOfMemoryError at x:1", "MemoryError", "_ArrayMemoryError at x:1"])
+def test_a_worker_that_runs_out_of_memory_gets_a_new_process_once(kind):
+    workforce = begun()
+    old = workforce.states[0]
+
+    actions = out_of_memory(workforce, kind=kind)
+
+    assert kinds(actions) == [Warn, Kill, Release, Tell, Start, Tell]
+    assert actions[0].message == "worker 0 ran out of memory: its process is replaced\nits traceback"
+    assert actions[1].state is old
+    assert told(actions) == [WorkerLost(0, 2.0), WorkerJoined(0, 2.0)]
+    assert workforce.states[0] is not old
+    assert workforce.handle(Died(old.serial, -9), 3.0) == []
+    assert kinds(out_of_memory(workforce, kind=kind)) == [Warn, Abandon, Tell, Tell]  # as any other error
+    assert workforce.failures.errors == 2
+
+
+def test_a_worker_whose_new_process_runs_out_of_memory_again_and_again_ends_the_run():
+    workforce = begun(workers=1)
+    actions = [out_of_memory(workforce) for _ in range(1 + ERRORS_IN_A_ROW)]
+    [failure] = [action for action in actions[-1] if isinstance(action, Fail)]
+    assert failure.message == "worker 0 raised, not for the first time:\nits traceback"
+    assert not any(Fail in kinds(earlier) for earlier in actions[:-1])
+
+
+def test_a_worker_that_has_delivered_since_is_replaced_again():
+    workforce = begun()
+    for times in range(1, 2 * ERRORS_IN_A_ROW):
+        actions = out_of_memory(workforce)
+        assert Start in kinds(actions)
+        counted = "\nits traceback" if times == 1 else f" (OutOfMemoryError at x:1: {times} times in this run)"
+        assert actions[0].message == f"worker 0 ran out of memory: its process is replaced{counted}"
+        workforce.delivered(0, HOME)
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nowait.core import LastIterate, Method, Output, Problem, Server, Sgd, Update, checks
+from nowait.core import LastIterate, Method, Output, Problem, Schedule, Scheduled, Server, Sgd, Update, checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.layout import checked_layout
 from nowait.core.memory import Memory
@@ -64,8 +64,15 @@ def make_parts(
             f"{type(method).__name__} makes its own update: {type(update).__name__} on top of it would change its "
             f"steps; omit update="
         )
+    if method.needs_shared_data and capabilities.num_shards > 1:
+        raise ValueError(
+            f"every worker has data of its own, and {type(method).__name__} would leave out those of slow workers: use "
+            f"a method for different data, such as nw.GradientTable or nw.RingleaderASGD, or let all workers draw from "
+            f"the same data"
+        )
     output = checks.instance(LastIterate() if output is None else output, Output, "output", "nw.UniformAverage()")
     warn_of_momentum(update, method, len(workers))
+    warn_of_ended_schedule(method, budget.steps)
     evaluations = EvaluationPlan.of(evaluate_every, budget, evaluate_seconds=evaluate_seconds)
     checked = checked_callbacks(callbacks)
     recorder = TraceRecorder(workers, checked_kept(trace))
@@ -124,19 +131,38 @@ def initial_vector(capabilities: Capabilities, initial: Any) -> Any:
 
 def checked_kept(trace: Any) -> str:
     """Return how much of the trace is kept, or raise."""
-    if trace not in KEPT:
-        raise ValueError(f'trace must be "full", "sampled" or "none", got {trace!r}: it says how much of it is kept')
-    return str(trace)
+    if not isinstance(trace, str) or trace not in KEPT:
+        came = checks.shown(trace)
+        raise ValueError(f'trace must be "full", "sampled" or "none", got {came}: it says how much of it is kept')
+    return trace
 
 
 def warn_of_momentum(update: Update, method: Method, num_workers: int) -> None:
-    """Warn of large momentum with many workers: asynchrony itself acts like momentum, which adds to it."""
-    if update.momentum_factor > 0.5 and num_workers >= MANY_WORKERS and method.schedule() is not None:
+    """Warn of large momentum with many workers: asynchrony itself acts like momentum, which adds to it.
+
+    Means of gradients, as in Adam, were measured to do no harm (docs/optimisers.md).
+    """
+    sums = update.momentum_factor > 0.5 and not update.averages_gradients
+    if sums and num_workers >= MANY_WORKERS and method.schedule() is not None:
         logger.warning(
-            "momentum %.2g may be unstable: gradients are about %d steps old, which acts like additional momentum; use "
-            "a smaller factor, nw.DelayedNesterov, or a method of minibatches or buffers",
+            "momentum %.2g may be unstable: gradients are about %d steps old, which acts like additional momentum; "
+            "start from no momentum, or use nw.DelayedNesterov or a method of minibatches or buffers",
             update.momentum_factor,
             num_workers,
+        )
+
+
+def warn_of_ended_schedule(method: Method, steps: int | None) -> None:
+    """Warn if the schedule of the stepsize is 0 before the run ends, as when a run is resumed beyond its schedule."""
+    rule = getattr(method, "stepsize", None)
+    if steps is None or not isinstance(rule, Scheduled) or not isinstance(rule.schedule, Schedule):
+        return
+    if rule.schedule(steps) == 0.0:
+        logger.warning(
+            "the schedule of the stepsize, %r, is 0 before step %d, where the run ends: the last steps do not change "
+            "params; give the schedule as many steps as the run",
+            rule.schedule,
+            steps,
         )
 
 

@@ -11,13 +11,16 @@ import math
 from typing import Any
 
 from nowait import core, methods, speeds
-from nowait.core import L1, Ball, Box, Method, Output, Schedule, Stepsize, Update
+from nowait.core import L1, Ball, Box, Method, Output, Schedule, Scheduled, Stepsize, Update
+from nowait.core.capabilities import Capabilities
 from nowait.methods import AdaptiveStrength, WindowRule
 from nowait.speeds import Speeds
 
 NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 BASES = (Method, Update, Output, Stepsize, Schedule, Speeds, WindowRule, L1, Ball, Box, AdaptiveStrength)
 """Only these classes and their subclasses are made from a description."""
+USUAL_SCHEDULE = "UsualSchedule"
+"""The name of a schedule that is not recorded, because the problem has it."""
 FUSED_BEFORE = "device"
 """What ``TorchOptimizer`` did in runs whose description does not say it."""
 KINDS: dict[str, type] = {"method": Method, "update": Update, "output": Output, "speeds": Speeds}
@@ -40,6 +43,41 @@ def rebuild(description: Any, what: str) -> Any:
     return part
 
 
+def with_usual_schedule(description: Any, problem: Any) -> Any:
+    """Return a description in which the schedule of a framework is the one that the problem has, if it is the same."""
+    if isinstance(description, list):
+        return [with_usual_schedule(item, problem) for item in description]
+    if not isinstance(description, dict):
+        return description
+    if description.get("type") == USUAL_SCHEDULE:
+        return _usual_schedule(description.get("factors"), problem)
+    return {key: with_usual_schedule(item, problem) for key, item in description.items()}
+
+
+def _usual_schedule(factors: Any, problem: Any) -> Any:
+    usual = None if problem is None else Capabilities.of(problem).usual_stepsize
+    rule = None if usual is None else usual()
+    if not isinstance(rule, Scheduled):
+        raise ValueError("the run had the schedule of a framework, but the problem has none: pass method= again")
+    if not isinstance(factors, dict):
+        raise ValueError("the factors of its schedule are not recorded: pass method= again")
+    for step, factor in factors.items():
+        if not math.isclose(rule.schedule(int(step)), factor, rel_tol=1e-9):
+            raise ValueError(
+                f"the problem has another schedule than the run: the factor of step {step} is "
+                f"{rule.schedule(int(step)):g}, and was {factor:g}; make the trainer with the settings it had, or pass "
+                f"method= again"
+            )
+    return rule.schedule
+
+
+def fields_of(description: Any, what: str) -> dict[str, Any]:
+    """Return the fields in the description of a dataclass that is not of this library, rebuilt, by name."""
+    if not isinstance(description, dict):
+        raise ValueError(f"the {what} must be described by the names of its fields, got {description!r:.100}")
+    return {key: _value(item, what) for key, item in description.items() if key != "type"}
+
+
 def _value(description: Any, what: str) -> Any:
     if isinstance(description, list):
         return [_value(item, what) for item in description]
@@ -60,7 +98,10 @@ def _made(description: dict[str, Any], what: str) -> Any:
         return _torch_optimizer(description, what)
     kind = _class_of(name)
     if kind is None:
-        raise ValueError(f"the {what} of the run is a {name!s:.100}, which is not of this library: pass {what}= again")
+        command = f" (to nowait resume and replay: --method file.py:{name!s:.100})" if what == "method" else ""
+        raise ValueError(
+            f"the {what} of the run is a {name!s:.100}, which is not of this library: pass {what}= again{command}"
+        )
     return kind(**{key: _value(item, what) for key, item in description.items()})
 
 

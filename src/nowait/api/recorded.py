@@ -6,22 +6,28 @@ of one sentence that begins with ``config.json`` and names the entry.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nowait.api.rebuild import NUMBERS, rebuild
+from nowait.api.rebuild import NUMBERS, rebuild, with_usual_schedule
 from nowait.core import checks
 from nowait.core.capabilities import Capabilities
-from nowait.core.problem import checked_problem
+from nowait.core.problem import checked_problem, settings_as_text
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster
 from nowait.engines.elsewhere import Elsewhere
+from nowait.engines.fingerprint import NUM_PRODUCTS
 from nowait.recording.best import checked_keep_best
+from nowait.recording.config import describe
+from nowait.recording.environment import is_environment
 from nowait.recording.errors import NotARunError
 from nowait.recording.monitor import Monitor
 from nowait.recording.run import read_config as read_sealed_config
 
+logger = logging.getLogger("nowait")
 T = TypeVar("T")
 
 LARGEST_FILE = 16 * 2**20
@@ -58,9 +64,17 @@ def entry(config: dict[str, Any], name: str, check: Callable[[Any], T]) -> T:
         raise ValueError(f"config.json, entry {name!r}: {_one_line(error)}") from error
 
 
-def part(config: dict[str, Any], name: str) -> Any:
-    """Return the method, update or output of the run, rebuilt."""
-    made = entry(config, name, lambda description: rebuild(description, name))
+def part(config: dict[str, Any], name: str, problem: Any = None) -> Any:
+    """Return the method, update or output of the run, rebuilt.
+
+    The schedule of a framework is that of the problem. So is an update that is described as the problem's own, whose
+    class may not be of a library.
+    """
+    if name == "update" and problem is not None:
+        usual = Capabilities.of(problem).usual_update()
+        if describe(usual) == config.get(name):
+            return usual
+    made = entry(config, name, lambda description: rebuild(with_usual_schedule(description, problem), name))
     if made is None:
         raise ValueError(f"config.json, entry {name!r}: it is null, but every run has one: pass {name}= again")
     return made
@@ -76,6 +90,29 @@ def use_recorded_batch_sizes(config: dict[str, Any], problem: Any) -> None:
     sizes = Capabilities.of(checked_problem(problem)).auto_batch_sizes
     if sizes is not None and sizes.chosen is None:
         entry(config, "batch_sizes", sizes.use)
+
+
+def computes_alike(config: dict[str, Any], problem: Any) -> bool:
+    """Return True if this process computes the gradients of the run: the same machine, versions and settings.
+
+    Logs which global settings, such as PyTorch's, are not those of the run.
+    """
+    same_machine = is_environment(config.get("environment"))
+    return not _warn_of_other_settings(config, problem, same_machine=same_machine) and same_machine
+
+
+def _warn_of_other_settings(config: dict[str, Any], problem: Any, *, same_machine: bool) -> bool:
+    recorded = entry({"process_settings": {}} | config, "process_settings", _dictionary)
+    now = settings_as_text(problem)
+    other = [name for name, value in recorded.items() if name in now and now[name] != value]
+    if other:
+        changes = "; ".join(f"{name} was {_shown(recorded[name])} and is {now[name]!r}" for name in other)
+        logger.warning(
+            "this process has other global settings than the run had, which change gradients: %s%s",
+            changes,
+            "" if same_machine else ". They may be the defaults of this machine or version: set them if it matters",
+        )
+    return bool(other)
 
 
 def budget_of(description: Any) -> Budget:
@@ -153,7 +190,7 @@ def seconds_or_none(value: Any) -> float | None:
 
 
 def fingerprint_of(description: Any) -> dict[str, Any] | None:
-    """Return a recorded fingerprint: the problem as text, number and dtype of params, and the norm of one gradient.
+    """Return a recorded fingerprint: the problem as text, number and dtype of params, norm and direction of a gradient.
 
     None if it was not known when the run ended.
     """
@@ -167,9 +204,20 @@ def fingerprint_of(description: Any) -> dict[str, Any] | None:
     length = NUMBERS.get(length, length) if isinstance(length, str) else length
     if length is not None and (isinstance(length, bool) or not isinstance(length, int | float) or not length >= 0):
         raise ValueError(f"its gradient_norm must be a number of at least 0, got {_shown(length)}")
+    direction = values.get("gradient_direction")
+    if (
+        not isinstance(direction, list)
+        or len(direction) not in (0, NUM_PRODUCTS)
+        or not all(map(_is_finite, direction))
+    ):
+        raise ValueError(f"its gradient_direction must be {NUM_PRODUCTS} numbers or none, got {_shown(direction)}")
     if not isinstance(values.get("problem"), str):
         raise ValueError(f"its problem must be text, got {_shown(values.get('problem'))}")
     return values | {"gradient_norm": None if length is None else float(length)}
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _dictionary(value: Any) -> dict[str, Any]:

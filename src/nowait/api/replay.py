@@ -32,8 +32,10 @@ def replay(
     """Run the events of a trace again, with gradients recomputed: the iterates are the same, bit for bit.
 
     Problem, method, seed, update and initial params must be those of the run. A trace of others is refused at the first
-    row where a ticket, a delay, an outcome, a stepsize or a gradient's norm differs. ``output`` may be another rule: it
-    computes another answer from the same iterates. Vectors are rounded as they were for sending: the trace says how.
+    row where a ticket, a delay, an outcome, a stepsize or a gradient's norm differs. If all norms agree but the params
+    have other bits than those of the run, as on another kind of processor, a warning says so, and ``stats.advice`` has
+    it. ``output`` may be another rule: it computes another answer from the same iterates. Vectors are rounded as they
+    were for sending: the trace says how.
     ``evaluate_every``, ``callbacks`` and ``progress`` are those of ``nw.simulate``. Ctrl-C and SIGTERM raise
     ``nw.Interrupted``.
 
@@ -45,6 +47,7 @@ def replay(
     True
     """
     called = perf_counter()
+    progress = checks.flag_or_none(progress, "progress")
     checks.instance(trace, Trace, "trace", "run.trace")
     if trace.kept != "full":
         raise ValueError(f'the run kept only a part of its trace (trace="{trace.kept}"), so it cannot be replayed')

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from time import perf_counter
 from typing import Any
 
+from nowait.api.different_data import usual_seconds, warn_of_different_data
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.core import Method, Output, Problem, Update, checks
 from nowait.core.randomness import checked_seed
@@ -75,9 +76,11 @@ def simulate(
     faults = Faults([]) if faults is None else checks.instance(faults, Faults, "faults", "nw.speeds.Faults([...])")
     faults.check_leavers(speeds.num_workers)
     seed = checked_seed(seed)
-    if engine not in (None, "reference"):
+    progress, kept_labels = checks.flag_or_none(progress, "progress"), checks.labels(labels)
+    if engine is not None and not (isinstance(engine, str) and engine == "reference"):
         raise ValueError(
-            f"engine must be None or 'reference', got {engine!r}: a run is compiled wherever that is possible"
+            f"engine must be None or 'reference', got {checks.shown(engine)}: a run is compiled wherever that is "
+            f"possible"
         )
     parts = make_parts(
         problem,
@@ -96,10 +99,12 @@ def simulate(
     )
     parts.called = called
     warn_of_split(problem, speeds.num_workers)
+    named = {type(method).__name__: method}
+    warn_of_different_data(problem, named, speeds.num_workers, usual_seconds(speeds), parts.server.params)
     parts.config |= {
         "speeds": describe(speeds),
         "faults": describe(faults),
-        "labels": describe(dict(labels or {})),
+        "labels": describe(kept_labels),
         "trace": trace,
     }
     with Watch():

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.api.parts import UPDATES, initial_vector, make_parts, warn_of_split
-from nowait.core import LastIterate, Method, Output, Problem, Update, checks
+from nowait.core import LastIterate, Method, Output, Problem, Sgd, Update, checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import check_is_finite, checked_problem, initial_params, loss_of
 from nowait.core.randomness import checked_seed
@@ -33,6 +33,8 @@ logger = logging.getLogger("nowait")
 
 EVALUATIONS = 20
 """The number of evaluations of each run of a sweep by default."""
+MOST_SEEDS = 1 << 20
+"""The largest number of seeds that may be given as a number."""
 Make = Callable[[float], Method]
 
 
@@ -86,7 +88,8 @@ def sweep(
     >>> result.best, result.diverged.any(axis=1).tolist()
     (1.0, [False, False, False, True])
     """
-    device = checked_name(device)
+    device, progress = checked_name(device), checks.flag_or_none(progress, "progress")
+    folder = None if folder is None else Path(checks.path(folder))
     if device != "cpu":
         find_device(device)
     sizes, seed_list = _checked_sizes(stepsizes), checked_seeds(seeds)
@@ -105,7 +108,7 @@ def sweep(
     check_is_finite(parts.initial_loss)
     check_rules(update, output)
     described = make(1.0) if isinstance(method, Method) else first
-    rules = _Rules(described.usual_update() if update is None else update, output)
+    rules = _Rules(_update_of(problem, described) if update is None else update, output)
     config = _config(parts, described, rules)
     found = None if folder is None else SweepFolder.open_or_create(folder, sizes, np.array(seed_list), config)
     with Watch() as watch, Progress("sweeping", progress) as bar:
@@ -126,13 +129,21 @@ def maker(method: Method | Make) -> Make:
     if not isinstance(method, Method):
         if callable(method) and not isinstance(method, type):
             return method
-        raise TypeError(f"method must be a method or a function of the stepsize that makes one, got {method!r}")
+        raise TypeError(
+            f"method must be a method or a function of the stepsize that makes one, got {checks.shown(method)}"
+        )
     rule = getattr(method, "stepsize", None)
     if rule is None or not dataclasses.is_dataclass(method):
         raise TypeError(
             f"{type(method).__name__} has no stepsize to sweep over: pass a function of the stepsize that makes it"
         )
     return lambda size: dataclasses.replace(method, stepsize=rule.with_size(size))
+
+
+def _update_of(problem: Problem, method: Method) -> Update | None:
+    """Return the update of runs that are not given one: that of the method or the problem; None for plain SGD."""
+    usual = Capabilities.of(problem).update_for(method)
+    return None if isinstance(usual, Sgd) else usual
 
 
 @final
@@ -144,7 +155,7 @@ class _Rules:
     @property
     def usual(self) -> bool:
         """True for plain SGD with the last iterate as the answer."""
-        return self.update is None and self.has_last_iterate
+        return (self.update is None or isinstance(self.update, Sgd)) and self.has_last_iterate
 
     @property
     def has_last_iterate(self) -> bool:
@@ -181,7 +192,7 @@ class _Work:
         for sizes, seeds in self._missing():
             try:
                 if not self._rules.usual:
-                    raise NotPlannable("the update or the output is not the default")
+                    raise NotPlannable("the update is not plain SGD, or the output is not the last iterate")
                 sweep_compiled(self._parts, sizes, seeds, threads, bar, self._keep_compiled)
             except NotPlannable as error:
                 self.not_compiled = self.not_compiled or error.reason
@@ -193,7 +204,7 @@ class _Work:
         from nowait.engines.simulator.gpu.sweep import sweep_on_gpu
 
         if not self._rules.usual:
-            raise NotOnGpuError("the update or the output is not the default")
+            raise NotOnGpuError("the update is not plain SGD, or the output is not the last iterate")
         for sizes, seeds in self._missing():
             sweep_on_gpu(self._parts, sizes, seeds, device=device, threads=threads, bar=bar, keep=self._keep_gpu)
 
@@ -283,7 +294,7 @@ def _config(parts: SweepParts, method: Method, rules: _Rules) -> dict[str, Any]:
 def _checked_sizes(stepsizes: Iterable[float]) -> Floats:
     sizes = [
         checks.positive(size, f"stepsizes[{place}]", "params would not move")
-        for place, size in enumerate(_listed(stepsizes, "stepsizes"))
+        for place, size in enumerate(checks.listed(stepsizes, "stepsizes"))
     ]
     if len(set(sizes)) < len(sizes):
         raise ValueError("stepsizes has one of them twice")
@@ -308,20 +319,13 @@ def checked_seeds(seeds: int | Iterable[int], first: int = 0) -> list[int]:
     if isinstance(seeds, Iterable):
         if first != 0:
             raise ValueError(f"give seed={first} with a number of seeds, or the seeds themselves, not both")
-        checked = [checked_seed(seed) for seed in _listed(seeds, "seeds")]
+        checked = [checked_seed(seed) for seed in checks.listed(seeds, "seeds")]
     else:
-        checked = list(range(first, first + checks.at_least(1, seeds, "seeds", "give how many, or a list of them")))
+        number = checks.at_least(1, seeds, "seeds", "give how many, or a list of them")
+        if number > MOST_SEEDS:
+            raise ValueError(f"seeds must be at most {MOST_SEEDS:,}, got {checks.shown(seeds)}: each is a run")
+        checked = list(range(first, first + number))
     if len(set(checked)) < len(checked):
         raise ValueError("seeds has one of them twice: it would count twice")
-    if max(checked) >= 1 << 63:
-        raise ValueError(f"seeds must be below 2**63, got {max(checked)}")
+    checked_seed(max(checked))
     return checked
-
-
-def _listed(values: Any, name: str) -> list[Any]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"{name} must be a list of numbers, got {values!r}")
-    listed = list(values)
-    if not listed:
-        raise ValueError(f"{name} is empty: give at least one")
-    return listed

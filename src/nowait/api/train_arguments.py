@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from nowait.api.rebuild import rebuild
-from nowait.core import checks
+from nowait.core import Audit, checks
+from nowait.core.audit import checked_audit
+from nowait.core.capabilities import Capabilities
 from nowait.engines.elsewhere import Elsewhere
 from nowait.engines.listen.options import DEFAULT_WORKERS, Listen
 from nowait.speeds import Adversary, Speeds
@@ -16,6 +18,21 @@ IMMEDIATELY, TOGETHER = "immediately", "together"
 LAST_PORT = 65_535
 MOST_WORKERS = 2**22
 """The largest number of process ids that Linux allows."""
+
+
+def check_started_once(environment: Mapping[str, str] = os.environ) -> None:
+    """Raise a ValueError in a process of ``torchrun`` and the like: each of them would start the whole run.
+
+    The variables of Slurm and MPI say nothing: this process may be the only one of its job that calls ``nw.train``.
+    """
+    size, rank = environment.get("WORLD_SIZE", ""), environment.get("RANK", "")
+    if rank and size.isdecimal() and int(size) > 1:
+        raise ValueError(
+            f"this process is rank {rank} of {size} (variables RANK and WORLD_SIZE, as torchrun sets them), and each "
+            f"would start the whole run: start the script once, with python instead of torchrun, because nowait starts "
+            f"the workers itself (workers={size}). If every process shall train on its own, or only this one does, "
+            f'unset WORLD_SIZE before, in Python with os.environ.pop("WORLD_SIZE")'
+        )
 
 
 def checked_workers(workers: Any, speeds: Speeds | None, cluster: Elsewhere | None) -> int | tuple[int, int] | None:
@@ -85,7 +102,9 @@ def checked_slowdown(slowdown: Mapping[int, float] | None) -> dict[int, float]:
     if slowdown is None:
         return {}
     if not isinstance(slowdown, Mapping):
-        raise TypeError(f"slowdown must map worker numbers to factors, as in {{0: 100.0}}, got {slowdown!r}")
+        raise TypeError(
+            f"slowdown must map worker numbers to factors, as in {{0: 100.0}}, got {checks.shown(slowdown)}"
+        )
     checked = {}
     for worker, factor in slowdown.items():
         number = checks.at_least(0, worker, "a worker in slowdown", "workers are numbered from 0")
@@ -95,14 +114,30 @@ def checked_slowdown(slowdown: Mapping[int, float] | None) -> dict[int, float]:
     return checked
 
 
+def suitable_audit(audit: Any, problem: Any) -> Audit | None:
+    """Return the audit for an argument; raise if a share is asked for and gradients cannot be computed again."""
+    checked, can = checked_audit(audit), Capabilities.of(problem)
+    if checked is not None and checked.share > 0 and not can.auditable:
+        why = "the data of each process"
+        if can.gradient_with_memory is not None:
+            why = "a memory of the worker"
+        elif can.repeatable:
+            why = "more than the point and the sample, as replayable = False says"
+        raise ValueError(
+            f"audit={audit!r}: gradients of this {type(problem).__name__} depend on {why}, so another worker cannot "
+            f"compute them again: leave audit out"
+        )
+    return checked
+
+
 def checked_start(start: Any) -> str:
     """Return when workers start: "immediately", each as soon as it is ready, or "together"."""
-    if start not in (IMMEDIATELY, TOGETHER):
+    if not isinstance(start, str) or start not in (IMMEDIATELY, TOGETHER):
         raise ValueError(
             f'start must be "{IMMEDIATELY}", so that each worker starts when it is ready, or "{TOGETHER}", so that all '
-            f"wait for the last one, got {start!r}"
+            f"wait for the last one, got {checks.shown(start)}"
         )
-    return str(start)
+    return start
 
 
 def checked_server_threads(threads: Any) -> int | None:
@@ -123,7 +158,8 @@ def checked_metrics_address(port: Any) -> tuple[str, int] | None:
         host, number = port
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LAST_PORT or not host:
         raise ValueError(
-            f'metrics_port must be a port, such as 9100, or an address, such as "0.0.0.0:9100", got {port!r}'
+            f'metrics_port must be a port, such as 9100, or an address, such as "0.0.0.0:9100", '
+            f"got {checks.shown(port)}"
         )
     return str(host), number
 

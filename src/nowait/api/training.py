@@ -9,15 +9,18 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
+
 from nowait.api.batch_sizes import MOST_SECONDS, Measurement, check_measurable, choose_batch_sizes
+from nowait.api.different_data import usual_seconds, warn_of_different_data
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.api.train_arguments import TOGETHER
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import Method, Output, Problem, Sgd, Update
 from nowait.core.capabilities import Capabilities
-from nowait.core.memory import Memory, Slots
-from nowait.core.problem import checked_problem
-from nowait.core.types import Vector
+from nowait.core.memory import HOST, Memory, Slots
+from nowait.core.problem import checked_problem, settings_as_text
+from nowait.core.types import Floats, Vector
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster, connected
 from nowait.engines.fingerprint import Identification
@@ -31,12 +34,13 @@ from nowait.engines.processes.platform import require_ray_hosts
 from nowait.engines.processes.pool import Zygote, ZygoteCopy
 from nowait.engines.processes.shared import shared_slots
 from nowait.engines.session import Parts
-from nowait.engines.workers.running import WorkerOptions
+from nowait.engines.workers.options import WorkerOptions
 from nowait.numerics.parallel import using_threads
 from nowait.problems.encodings import Encodings, sent_vectors
 from nowait.recording import HistoryRecorder, Run, describe
 from nowait.recording.best import BEST, BestFile
 from nowait.recording.folder import RunFolder
+from nowait.recording.identity import new_run_id
 
 if TYPE_CHECKING:
     from nowait.engines.metrics_server import MetricsServer
@@ -65,6 +69,8 @@ class Training:
     """The locked folder of the run to resume."""
     fingerprint: Any = None
     """The problem's fingerprint in ``config.json``; None if it is not known yet."""
+    computes_alike: bool = False
+    """True if a resumed run has the machine, versions and settings it had, so that its gradients are the same."""
     labels: dict[str, Any] = field(default_factory=dict)
     server_threads: int | None = None
     """Not a part of the plan, because it changes no result: None chooses it."""
@@ -90,6 +96,8 @@ def run_training(training: Training) -> Run:
     plan, resumed = training.plan, training.resumed
     if resumed is None:
         warn_of_split(training.problem, plan.most or 1)
+        named = {type(training.method).__name__: training.method}
+        warn_of_different_data(training.problem, named, plan.most or 1, _known_seconds(plan))
         sizes = Capabilities.of(checked_problem(training.problem)).auto_batch_sizes
         if sizes is not None and sizes.chosen is None:
             check_measurable(plan.engine)
@@ -97,10 +105,19 @@ def run_training(training: Training) -> Run:
     return _run_parts(training)
 
 
+def _known_seconds(plan: TrainingPlan) -> Floats | None:
+    """Return the workers' seconds per gradient as far as ``speeds`` or ``slowdown`` tell; None if they tell nothing."""
+    if plan.speeds is not None:
+        return usual_seconds(plan.speeds)
+    if not plan.slowdown:
+        return None
+    return np.array([plan.slowdown.get(worker, 1.0) for worker in range(plan.most or 1)])
+
+
 def _measuring(training: Training, measurement: Measurement) -> Training:
     """Return a short training that measures the workers of another one."""
     budget = Budget(seconds=MOST_SECONDS)
-    plan = replace(training.plan, budget=budget, evaluate_every=NEVER, keep_best=None, trace="none")
+    plan = replace(training.plan, budget=budget, evaluate_every=NEVER, keep_best=None, trace="none", audit=None)
     return replace(
         training,
         plan=plan,
@@ -152,12 +169,14 @@ def _run_parts(training: Training) -> Run:
         del checkpoint  # the session drops its vectors when they are no longer needed
         parts.config |= {setting.name: describe(getattr(plan, setting.name)) for setting in fields(plan)}
         parts.config["labels"] = describe(training.labels)
+        if settings := settings_as_text(problem):
+            parts.config["process_settings"] = settings
         if parts.capabilities.auto_batch_sizes is not None:
             parts.config["batch_sizes"] = parts.capabilities.auto_batch_sizes.chosen
         if training.folder is not None:
             parts.keeper = _keeper(training, parts, training.folder)
             if plan.keep_best is not None:
-                parts.best = BestFile(parts.keeper.folder.path / BEST, plan.keep_best)
+                parts.best = BestFile(parts.keeper.folder.path / BEST, plan.keep_best, parts.config["run"])
             stack.callback(parts.keeper.close)
         with using_threads(_server_threads(training, slots[0].length)):
             return _run(plan, parts, slots[0], zygote, training.progress)
@@ -197,6 +216,7 @@ def _run(
         speeds=plan.speeds,
         replace_hung=plan.replace_hung,
         max_failures=plan.max_failures,
+        audit=plan.audit,
         log=log,
         most_workers=plan.most or 0,
         together=plan.start == TOGETHER,
@@ -217,6 +237,7 @@ def _run(
 def _keeper(training: Training, parts: Parts, folder: str | Path) -> Keeper:
     """Return the run's ``Keeper``, and set up how the problem's fingerprint is recorded or compared."""
     plan, config = training.plan, parts.config
+    config["run"] = new_run_id() if training.resumed is None else training.resumed.run
     config["fingerprint"] = training.fingerprint
     run_folder = training.resumed or _new_folder(plan, parts, folder)
 
@@ -224,7 +245,10 @@ def _keeper(training: Training, parts: Parts, folder: str | Path) -> Keeper:
         config["fingerprint"] = fingerprint
         run_folder.write_config(config)
 
-    parts.identification = Identification(training.problem, training.fingerprint, str(run_folder.path), keep)
+    strict = training.computes_alike and parts.server.memory is HOST  # kernels of GPUs are chosen anew in every process
+    parts.identification = Identification(
+        training.problem, training.fingerprint, str(run_folder.path), keep, strict=strict
+    )
     every, seconds = plan.checkpoint_every or math.inf, plan.checkpoint_seconds or math.inf
     return Keeper(run_folder, every, seconds, parts.capabilities.checkpoint_model())
 

@@ -28,7 +28,8 @@ from nowait.api.train_arguments import (
     speeds_of,
     workers_of,
 )
-from nowait.core import checks
+from nowait.core import Audit, checks
+from nowait.core.audit import checked_audit
 from nowait.core.randomness import checked_seed
 from nowait.engines.budget import Budget
 from nowait.engines.elsewhere import Elsewhere, checked_engine
@@ -61,6 +62,8 @@ class TrainingPlan:
     wire: str | None = None
     """How gradients are sent to other machines. A run that is resumed keeps it, on any engine."""
     points_wire: str | None = None
+    audit: Audit | None = None
+    """Which gradients a second worker computes again; None: none."""
     start: str = IMMEDIATELY
     """When workers start: each as soon as it is ready, or all together."""
 
@@ -84,7 +87,7 @@ class TrainingPlan:
     def of(cls, config: dict[str, Any], speeds: Speeds | None, engine: str | Elsewhere | None) -> TrainingPlan:
         """Read the settings from a ``config.json``; ``speeds`` and ``engine`` replace its own where given."""
         added = {"engine": None, "trace": "full", "keep_best": None, "wire": None, "points_wire": None}
-        config = added | {"start": IMMEDIATELY} | config
+        config = added | {"start": IMMEDIATELY, "audit": True} | config
         needed = [*(field.name for field in fields(cls)), "method", "update", "output", "fingerprint"]
         check_complete(config, needed)
         cluster = entry(config, "engine", engine_of) if engine is None else checked_engine(engine)
@@ -129,5 +132,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "wire": lambda value: checked_encoding(value, "it", points=False),
     "points_wire": lambda value: checked_encoding(value, "it", points=True),
     "start": checked_start,
+    "audit": checked_audit,
 }
 """How each entry of ``config.json`` that is a field of the same name is checked."""

@@ -1,4 +1,4 @@
-"""What the shell offers after Tab: names of methods, engines, losses, updates and so on, and the folders of runs.
+"""What the shell offers after Tab: names of methods, updates, schedules, engines and so on, and the folders of runs.
 
 Nothing is imported here that ``import nowait`` does not import. Each function takes the beginning of a word and returns
 the words that begin with it. Options that are not completed here get files from the shell.
@@ -23,12 +23,24 @@ def method_names(incomplete: str) -> list[str]:
     """Complete a method; after a colon, its parameters: ``ringmaster:max_d`` to ``ringmaster:max_delay=``."""
     from nowait.cli.methods import known_methods, parameters
 
-    name, colon, rest = incomplete.partition(":")
-    if not colon:
-        return _beginning(incomplete, known_methods())
-    if name not in known_methods():
-        return []
-    return _parameter(name, rest, [*parameters(known_methods()[name]), "stepsize"])
+    kinds = known_methods()
+    return _with_parameters(incomplete, kinds, lambda name: [*parameters(kinds[name]), "stepsize"])
+
+
+def update_name(incomplete: str) -> list[str]:
+    """Complete an update; after a colon, its parameters."""
+    from nowait.cli.updates import UPDATES, update_parameters
+
+    return _with_parameters(incomplete, UPDATES, lambda name: [*update_parameters(UPDATES[name]), "scale"])
+
+
+def schedule_names(incomplete: str) -> list[str]:
+    """Complete the last schedule of a list with commas between them, or its first parameter."""
+    from nowait.cli.schedules import SCHEDULES, schedule_parameters
+
+    before, comma, last = incomplete.rpartition(",")
+    found = _with_parameters(last, SCHEDULES, lambda name: schedule_parameters(SCHEDULES[name]))
+    return [f"{before}{comma}{text}" for text in found]
 
 
 def update_names(incomplete: str) -> list[str]:
@@ -40,11 +52,10 @@ def update_names(incomplete: str) -> list[str]:
 
 
 def listed_names(incomplete: str) -> list[str]:
-    """Complete a method, stepsize rule or update."""
-    from nowait.cli.methods import RULES, known_methods
-    from nowait.cli.updates import UPDATES
+    """Complete a method, stepsize rule, update or schedule."""
+    from nowait.cli.listings import everything
 
-    return _beginning(incomplete, (*known_methods(), *RULES, *UPDATES))
+    return _beginning(incomplete, (one.name for one in everything()))
 
 
 def setting_names(incomplete: str) -> list[str]:
@@ -93,8 +104,16 @@ def run_folders(incomplete: str) -> list[str]:
     return _beginning(incomplete, sorted(texts))
 
 
+def _with_parameters(incomplete: str, known: Iterable[str], parameters: Callable[[str], Iterable[str]]) -> list[str]:
+    """Complete a name; after a colon, the parameters of the name."""
+    name, colon, rest = incomplete.partition(":")
+    if not colon:
+        return _beginning(incomplete, known)
+    return _parameter(name, rest, parameters(name)) if name in known else []
+
+
 def _parameter(name: str, rest: str, known: Iterable[str]) -> list[str]:
-    """Complete the last parameter of a method, unless its value has been begun."""
+    """Complete the last parameter of a method or update, unless its value has been begun."""
     before, comma, last = rest.rpartition(",")
     if "=" in last:
         return []

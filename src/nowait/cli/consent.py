@@ -32,6 +32,14 @@ def confirm_problem(folder: Path, problem: str) -> None:
     )
 
 
+def confirm_method(folder: Path, method: str) -> None:
+    """Return if the user confirms the file with the method that a folder names; else end the command."""
+    _confirm(
+        f"config.json in {str(folder)!r} names code to run: the method {method!r}",
+        f"--method {method!r}",
+    )
+
+
 def confirm_cluster(folder: Path, address: str) -> None:
     """Return if the user confirms the Ray cluster that a folder names; else end the command."""
     _confirm(

@@ -1,4 +1,4 @@
-"""Lists methods, stepsize rules and updates: for ``nowait methods`` and at the end of ``--help``."""
+"""Lists methods, stepsize rules, updates and schedules: for ``nowait methods`` and at the end of ``--help``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from typing import Any, NamedTuple
 
 from nowait.cli.methods import RULES, known_methods, parameters
 from nowait.cli.names import short_name
+from nowait.cli.schedules import SCHEDULES, schedule_parameters
 from nowait.cli.updates import UPDATES, update_parameters
 
 INDENT = "    "
+TORCH_UPDATES = "torch.NAME for any optimiser of torch.optim, such as torch.RAdam:weight_decay=0.1"
 WIDEST = 100
 TAKE_METHODS = ("race", "simulate", "train", "serve", "sweep", "tune")
-TAKE_UPDATES = ("tolerance",)
+TAKE_UPDATES = ("simulate", "train", "serve", "sweep", "tune", "tolerance")
+"""They take schedules, too."""
 
 
 class Listed(NamedTuple):
-    """A method, stepsize rule or update."""
+    """A method, stepsize rule, update or schedule."""
 
     name: str
     kind: Callable[..., Any]
@@ -57,19 +60,31 @@ def updates() -> list[Listed]:
     return [Listed(name, make, update_parameters(make)) for name, make in UPDATES.items()]
 
 
+def schedules() -> list[Listed]:
+    """Return the schedules that have parameters."""
+    kinds = {name: make for name, make in SCHEDULES.items() if schedule_parameters(make)}
+    return [Listed(name, make, schedule_parameters(make)) for name, make in kinds.items()]
+
+
+def everything() -> list[Listed]:
+    """Return all methods, stepsize rules, updates and schedules."""
+    return [*methods(), *rules(), *updates(), *schedules()]
+
+
 def listed(name: str) -> Listed:
-    """Return the method, stepsize rule or update of this name, or raise."""
-    found = {one.name: one for one in (*updates(), *rules(), *methods())}
-    return found[short_name(name, {one.name: one.kind for one in found.values()}, "method, stepsize rule or update")]
+    """Return the method, stepsize rule, update or schedule of this name, or raise."""
+    found = {one.name: one for one in everything()}
+    kinds = {one.name: one.kind for one in found.values()}
+    return found[short_name(name, kinds, "method, stepsize rule, update or schedule")]
 
 
 def overview(width: int) -> str:
-    """Return all methods, stepsize rules and updates with a line about each."""
+    """Return all methods, stepsize rules, updates and schedules with a line about each."""
     return "\n".join(_overview_lines(width))
 
 
 def details(one: Listed, width: int) -> str:
-    """Return everything about one method, stepsize rule or update."""
+    """Return everything about one method, stepsize rule, update or schedule."""
     head = f"{one.signature} ({one.kind.__name__})"
     required = [name for name, default in one.parameters.items() if default is dataclasses.MISSING]
     words = f"\nRequired: {', '.join(required)}." if required else ""
@@ -82,28 +97,33 @@ def print_listing(one: Listed | None, *, as_json: bool) -> None:
     from nowait.cli.results import open_console, print_json
 
     if as_json:
-        print_json([_as_dictionary(each) for each in ((*methods(), *rules(), *updates()) if one is None else (one,))])
+        print_json([_as_dictionary(each) for each in (everything() if one is None else (one,))])
         return
     width = min(open_console().width, WIDEST)
     print(overview(width) if one is None else details(one, width))
 
 
 def epilog_of(command: Callable[..., None]) -> str | None:
-    """Return the end of a command's help: the methods or updates that it takes, with their parameters."""
+    """Return the end of a command's help: the methods, updates and schedules that it takes, with their parameters."""
+    sentences = []
     if command.__name__ in TAKE_METHODS:
-        signatures = "; ".join(one.signature for one in methods())
-        return f"Methods and their parameters: {signatures}. The command nowait methods explains them."
+        sentences.append(f"Methods and their parameters: {_signatures(methods())}.")
     if command.__name__ in TAKE_UPDATES:
-        signatures = "; ".join(one.signature for one in updates())
-        return f"Updates and their parameters: {signatures}. The command nowait methods explains them."
-    return None
+        sentences.append(f"Updates and their parameters: {_signatures(updates())}; {TORCH_UPDATES}.")
+        sentences.append(f"Schedules and their parameters: {_signatures(schedules())}.")
+    return " ".join([*sentences, "The command nowait methods explains them."]) if sentences else None
+
+
+def _signatures(entries: list[Listed]) -> str:
+    return "; ".join(one.signature for one in entries)
 
 
 def _overview_lines(width: int) -> Iterator[str]:
     sections = {
         "Methods (--method)": methods(),
         "Stepsize rules (stepsize= of a method, --rule of tolerance)": rules(),
-        "Updates (--update of tolerance)": updates(),
+        "Updates (--update)": updates(),
+        "Schedules (--schedule)": schedules(),
     }
     for title, entries in sections.items():
         yield f"{title}:"
@@ -112,7 +132,8 @@ def _overview_lines(width: int) -> Iterator[str]:
             yield textwrap.fill(one.explanation.splitlines()[0], width, initial_indent=INDENT, subsequent_indent=INDENT)
         yield ""
     yield textwrap.fill(
-        "A parameter without a value is required. Names of classes are accepted as well, in any case: "
+        "A parameter without a value is required; the steps of linear and cosine are those of the run. Updates are "
+        f"also {TORCH_UPDATES}. Names of classes are accepted as well, in any case: "
         "RingmasterASGD:max_delay=80. For more: nowait methods NAME",
         width,
     )

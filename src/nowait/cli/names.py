@@ -60,6 +60,24 @@ def option_of(item: str) -> tuple[str, str]:
     return name, value
 
 
+def split_list(texts: Iterable[str]) -> list[str]:
+    """Return the names of one or more lists with commas, each with its own parameters.
+
+    A part with an equals sign and no name of its own is a further parameter of the name before it.
+
+    >>> split_list(["sgd,muon:beta=0.9,nesterov=false,adam"])
+    ['sgd', 'muon:beta=0.9,nesterov=false', 'adam']
+    """
+    parts: list[str] = []
+    for text in texts:
+        for number, part in enumerate(text.split(",")):
+            if number and "=" in part and ":" not in part.partition("=")[0]:
+                parts[-1] += f",{part.strip()}"
+            else:
+                parts.append(part.strip())
+    return parts
+
+
 def value_of(text: str) -> bool | int | float:
     """Return a number, or true or false."""
     if text.lower() in ("true", "false"):

@@ -102,9 +102,37 @@ ProblemArgument = Annotated[
 Method = Annotated[
     str,
     typer.Option(
-        help="A method and its parameters, such as ringmaster:max_delay=80; all are listed below.",
+        help="A method and its parameters, such as ringmaster:max_delay=80; all are listed below. Or one of your own, "
+        "file.py:Class.",
         callback=values.method,
         autocompletion=completion.method_names,
+    ),
+]
+StoredMethod = Annotated[
+    str | None,
+    typer.Option(
+        help="Of a run with a method of your own: the method as in nowait train, file.py:Class.",
+        show_default="as stored in the run",
+        callback=values.method,
+        autocompletion=completion.method_names,
+    ),
+]
+Update = Annotated[
+    str | None,
+    typer.Option(
+        help="The update of the server, such as adamw:weight_decay=0.1 or torch.RAdam; all are listed below.",
+        show_default="that of the method or the problem, or plain SGD",
+        callback=values.update,
+        autocompletion=completion.update_name,
+    ),
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        help="Factors of the stepsize over the steps, with commas between them: warmup:steps=100,cosine:final=0.1.",
+        show_default="constant",
+        callback=values.schedule,
+        autocompletion=completion.schedule_names,
     ),
 ]
 Stepsize = Annotated[float | None, _number("γ.", show_default="half of 1/(ML), or of 1/L")]
@@ -151,11 +179,36 @@ MetricsPort = Annotated[
         callback=values.metrics_port,
     ),
 ]
+Audit = Annotated[
+    float | None,
+    typer.Option(
+        help="Let a second worker compute this share of the gradients as well, such as 0.001, and compare them.",
+        show_default="the first of each process",
+        min=0.0,
+        max=1.0,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="The seed of samples and speeds.", min=0, callback=values.seed)]
 FirstSeed = Annotated[int, typer.Option(help="The first seed.", min=0, callback=values.seed)]
 Folder = Annotated[
     Path | None,
     typer.Option(help="Where the run goes, a new folder.", show_default="runs/<command>-N", callback=values.new_folder),
+]
+FolderToTrain = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where the run goes, a new folder; with --resume that of the run.",
+        show_default="runs/<command>-N",
+        callback=values.folder_to_train,
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Start the run in --folder, continue it if it has not finished, or show it if it has.",
+        is_eager=True,
+    ),
 ]
 RunFolder = Annotated[
     Path,

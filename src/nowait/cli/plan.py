@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -17,13 +15,11 @@ from nowait.cli.exits import refused_as_options
 from nowait.cli.layout import broken, number_table
 from nowait.cli.methods import parse_methods
 from nowait.cli.problems import load_problem
-from nowait.cli.records import OWN, record_of, speeds_of
+from nowait.cli.records import record_of, speeds_of
 from nowait.cli.results import open_console, plain, print_json
 from nowait.cli.texts import numbers
-from nowait.core import Method
 from nowait.speeds.reading import is_run_folder
 from nowait.studies import Advice, plan
-from nowait.studies.bench.own_methods import own_choices
 
 LONGEST_RANGE = 13
 """A longer range of seconds takes two lines."""
@@ -54,7 +50,7 @@ def run_plan(asked: PlanSettings) -> Advice:
     """Plan and print."""
     with refused_as_options():
         _check_sources(asked)
-        methods, speeds, problem = _own_methods(asked.method), _speeds(asked), _problem(asked)
+        methods, speeds, problem = parse_methods(asked.method), _speeds(asked), _problem(asked)
     advice = plan(
         problem,
         **speeds,
@@ -100,16 +96,6 @@ def _speeds(asked: PlanSettings) -> dict[str, Any]:
     if asked.speeds is not None:
         return {"speeds": speeds_of(asked.speeds, "--speeds")}
     return _recorded(str(asked.trace))
-
-
-def _own_methods(texts: list[str]) -> dict[str, Callable[[float], Method]]:
-    """Return methods by name: your own as file.py:name, or others of the package with parameters."""
-    mine = [text for text in texts if OWN in f"{text}:"]  # own_choices refuses a file without a name
-    own: dict[str, Callable[[float], Method]] = {}
-    for text in mine:
-        choices, _ = own_choices(text)
-        own |= {f"{text} {choice}".strip(): partial(make) for choice, make in choices.items()}
-    return parse_methods([text for text in texts if text not in mine]) | own
 
 
 def _recorded(text: str) -> dict[str, Any]:

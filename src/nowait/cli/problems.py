@@ -15,6 +15,7 @@ import nowait as nw
 from nowait.cli.names import choice
 from nowait.core.problem import checked_problem
 from nowait.engines.progress import spinner
+from nowait.studies.own_code import module_in
 from nowait.studies.units import stepsize_unit
 
 LOSSES = {"least-squares": nw.problems.LeastSquares, "logistic": nw.problems.LogisticRegression}
@@ -115,21 +116,23 @@ def _made_by(place: str, function: str) -> Any:
 
 def _module(place: str) -> Any:
     """Import the module of this name, or in this file; its folder stays on the path, for worker processes."""
-    path = Path(place)
     if place.endswith(".py"):
-        if not path.is_file():
-            raise ValueError(f"--problem: there is no file {place}")
-        folder, name = str(path.resolve().parent), path.stem
-    else:
-        folder, name = str(Path.cwd()), place
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+        return _module_in_file(Path(place))
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     try:
-        module = importlib.import_module(name)
+        return importlib.import_module(place)
     except ModuleNotFoundError as error:
         raise ValueError(f"--problem: there is no module {error.name}, which {place} needs") from error
     except SyntaxError as error:
         raise ValueError(f"--problem: {error}") from error
-    if place.endswith(".py") and Path(module.__file__ or "").resolve() != path.resolve():
-        raise ValueError(f"--problem: there is another module named {name}; give the file {place} another name")
+
+
+def _module_in_file(path: Path) -> Any:
+    """Import a file; raise if its name is that of another module, which workers would import instead."""
+    if not path.is_file():
+        raise ValueError(f"--problem: there is no file {path}")
+    module = module_in(path)
+    if module.__name__ != path.stem:
+        raise ValueError(f"--problem: there is another module named {path.stem}; give the file {path} another name")
     return module

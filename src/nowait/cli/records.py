@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nowait.cli.results import open_console
 from nowait.cli.texts import numbers
 from nowait.core import checks
 from nowait.speeds import Fixed, Recorded, Speeds, alibaba
-from nowait.studies.bench.own_methods import own_object
+from nowait.studies.own_code import names_a_file, object_in
 
 ALIBABA = "alibaba:"
-OWN = ".py:"
 
 
-def record_of(files: Sequence[str], options: Mapping[str, str | None] | None = None) -> Recorded:
+def record_of(files: Sequence[str], options: Mapping[str, Any] | None = None) -> Recorded:
     """Return the recorded job in these files. ``options`` are keyword arguments of ``Recorded.read``."""
     given = {name: value for name, value in (options or {}).items() if value is not None}
     if len(files) == 1 and files[0].startswith(ALIBABA):
@@ -33,14 +33,14 @@ def speeds_of(text: str, option: str) -> Speeds:
     """Return the speeds that an option gives: seconds with commas between them, a recorded job, or file.py:name."""
     if text.startswith(ALIBABA) or (text and Path(text).exists()):
         return record_of([text])
-    if OWN in text:
+    if names_a_file(text):
         return _own_speeds(text)
     return Fixed(numbers(text, option))
 
 
 def _own_speeds(text: str) -> Speeds:
     """Return the speeds that a Python file has under a name, or that its function of this name returns."""
-    made = own_object(text, "a speed model of your own")
+    made = object_in(text, "a speed model of your own")
     if callable(made) and not isinstance(made, Speeds):
         try:
             made = made()

@@ -15,7 +15,7 @@ from nowait.recording.errors import DamagedFileError
 from nowait.recording.run import PARAMS, load_finished
 from nowait.recording.sweep_folder import HEADER
 from nowait.reports.groups import grouped
-from nowait.studies.race_folder import SUMMARY
+from nowait.studies.race_setup import SUMMARY
 
 DEEPEST = 3
 """How many levels of folders are searched."""

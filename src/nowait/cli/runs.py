@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
@@ -15,17 +15,17 @@ from nowait.api.train_arguments import check_slowdown
 from nowait.cli.cluster import JITTER, check_new_folder, mixed_cluster
 from nowait.cli.consent import confirm_cluster, confirm_problem
 from nowait.cli.exits import kept_run, on_interrupt, refused_as_options
-from nowait.cli.methods import check_has_default_stepsize, default_stepsize, parse_method
-from nowait.cli.problems import BUILT_IN_LOSS, COMMAND, load_problem, remembered, unit_of
+from nowait.cli.methods import remembered_method
+from nowait.cli.own_runs import method_of, stepsize_of
+from nowait.cli.problems import BUILT_IN_LOSS, COMMAND, load_problem, remembered
 from nowait.cli.records import speeds_of
 from nowait.cli.results import open_console, print_json
+from nowait.cli.stepping import Stepping, stepping_of
 from nowait.cli.texts import slowdown_of, target_of
-from nowait.core import Method, checks
+from nowait.core import checks
 from nowait.core.randomness import checked_seed
 from nowait.engines.cluster import import_ray
 from nowait.engines.elsewhere import checked_engine
-
-Make = Callable[[float], Method]
 
 
 @final
@@ -38,6 +38,8 @@ class RunSettings:
     batch_size: int
     method: str
     stepsize: float | None
+    update: str | None
+    schedule: str | None
     workers: int
     steps: int | None
     gradients: int | None
@@ -59,12 +61,19 @@ class RunSettings:
             raise ValueError("say when the run ends: --steps, --gradients, --seconds, --target-loss or --target")
         return budget
 
-    def labels(self, method: Method, **more: Any) -> dict[str, Any]:
+    @property
+    def stepping(self) -> Stepping:
+        """The method with its schedule, and the update."""
+        stepping = stepping_of(self.method, self.update, self.schedule, self.steps)
+        if self.stepsize is None:
+            stepping.check_default_stepsize(None, "--stepsize")
+        return stepping
+
+    def labels(self, stepsize: float, **more: Any) -> dict[str, Any]:
         """Return the options to store in the run's folder, so that it can be resumed and replayed without them."""
         values = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
-        rule = getattr(method, "stepsize", None)
-        size = getattr(rule, "gamma", self.stepsize)
-        return {COMMAND: values | more | {"problem": remembered(self.problem), "stepsize": size}}
+        named = {"problem": remembered(self.problem), "method": remembered_method(self.method)}
+        return {COMMAND: values | more | named | {"stepsize": stepsize}}
 
 
 def run_simulate(
@@ -72,11 +81,11 @@ def run_simulate(
 ) -> nw.Run:
     """Make a run in virtual time."""
     with refused_as_options():
-        budget, make = asked.budget, _checked_method(asked)
+        budget, stepping = asked.budget, asked.stepping
         check_new_folder(asked.folder)
         model = _mixed(asked.workers, straggler) if speeds is None else speeds_of(speeds, "--speeds")
-        problem = load_problem(asked.problem, asked.loss, asked.batch_size)
-    method = _method(make, asked.stepsize, problem, model.num_workers)
+        problem = _problem(asked, stepping)
+    method, size = stepping.method(asked.stepsize, problem, model.num_workers)
     with on_interrupt(lambda: _kept_simulation(asked.folder)):
         try:
             run = nw.simulate(
@@ -85,9 +94,10 @@ def run_simulate(
                 model,
                 **budget,
                 evaluate_every=asked.evaluate_every,
+                update=stepping.update,
                 seed=asked.seed,
                 callbacks=callbacks,
-                labels=asked.labels(method, workers=model.num_workers, speeds=speeds, straggler=straggler),
+                labels=asked.labels(size, workers=model.num_workers, speeds=speeds, straggler=straggler),
             )
         except nw.Interrupted as error:
             if error.run is not None:
@@ -114,16 +124,24 @@ def run_train(
     slowdown: str | None,
     kept: Mapping[str, Any],
 ) -> nw.Run:
-    """Make a run with real workers; ``where`` and ``kept`` are arguments of ``nw.train``."""
+    """Make a run with real workers; ``where`` and ``kept`` are arguments of ``nw.train``.
+
+    With ``resume`` among them, a run that was started without a stepsize keeps the one that was chosen then.
+    """
     with refused_as_options():
-        budget, make, slower = asked.budget, _checked_method(asked), slowdown_of(slowdown)
+        budget, stepping, slower = asked.budget, asked.stepping, slowdown_of(slowdown)
         cluster = checked_engine(where["engine"])
         check_slowdown(slower, where["workers"], None, cluster)
-        check_new_folder(asked.folder)
+        existing = (
+            read_config(asked.folder) if kept.get("resume") and (asked.folder / "config.json").is_file() else None
+        )
+        if existing is None:
+            check_new_folder(asked.folder)
         if isinstance(cluster, nw.RayCluster):
             import_ray()
-        problem = load_problem(asked.problem, asked.loss, asked.batch_size)
-    method = _method(make, asked.stepsize, problem, asked.workers)
+        problem = _problem(asked, stepping)
+    stepsize = stepsize_of(existing) if existing is not None and asked.stepsize is None else asked.stepsize
+    method, size = stepping.method(stepsize, problem, asked.workers)
     with on_interrupt(lambda: kept_run(asked.folder)):
         run = nw.train(
             problem,
@@ -131,11 +149,12 @@ def run_train(
             **where,
             **budget,
             evaluate_every=asked.evaluate_every,
+            update=stepping.update,
             seed=asked.seed,
             slowdown=slower,
             folder=asked.folder,
             **kept,
-            labels=asked.labels(method, slowdown=slowdown),
+            labels=asked.labels(size, slowdown=slowdown),
         )
         return _finished(run, asked.folder, asked.as_json)
 
@@ -143,11 +162,12 @@ def run_train(
 @final
 @dataclass(frozen=True)
 class Named:
-    """A problem named on the command line; None means as stored in the run."""
+    """A problem and a method named on the command line; None means as stored in the run."""
 
     problem: str | None
     loss: str | None
     batch_size: int | None
+    method: str | None
 
 
 def run_resume(
@@ -157,7 +177,8 @@ def run_resume(
     with on_interrupt(lambda: kept_run(folder)):
         config = read_config(folder)
         engine = _cluster_of(folder, config) if engine is None else engine
-        run = nw.resume(folder, _problem_of(folder, config, named), engine=engine, **budget)
+        method = method_of(folder, config, named.method)
+        run = nw.resume(folder, _problem_of(folder, config, named), method=method, engine=engine, **budget)
         return _finished(run, folder, as_json)
 
 
@@ -167,9 +188,11 @@ def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
     config = read_config(folder)
     if "method" not in config:
         raise ValueError(f"{folder} does not say which method it ran: replay it with nw.replay")
-    method, update, output = (part(config, name) for name in ("method", "update", "output"))
-    seed = entry(config, "seed", checked_seed)
+    own = method_of(folder, config, named.method)
     problem = _problem_of(folder, config, named)
+    method = part(config, "method", problem) if own is None else own
+    update, output = (part(config, name, problem) for name in ("update", "output"))
+    seed = entry(config, "seed", checked_seed)
     replayed = nw.replay(recorded.trace, problem, method, update=update, output=output, seed=seed)
     same = bool(np.array_equal(replayed.last, recorded.last))
     if as_json:
@@ -182,21 +205,13 @@ def run_replay(folder: Path, named: Named, as_json: bool) -> nw.Run:
     return replayed
 
 
-def _checked_method(asked: RunSettings) -> Make:
-    """Return a function of the stepsize that makes the method; raise if it needs a stepsize that is not given."""
-    make = parse_method(asked.method)
+def _problem(asked: RunSettings, stepping: Stepping) -> Any:
+    """Return the problem; raise if a stepsize is missing, and print the update."""
+    problem = load_problem(asked.problem, asked.loss, asked.batch_size)
     if asked.stepsize is None:
-        check_has_default_stepsize(make(1.0))
-    return make
-
-
-def _method(make: Make, stepsize: float | None, problem: Any, workers: int) -> Method:
-    """Return the method with the stepsize given, or with half of 1/L over the method's divisor."""
-    if stepsize is not None:
-        return make(stepsize)
-    size, text = default_stepsize(make(1.0), unit_of(problem), workers)
-    open_console(stderr=True).print(f"No --stepsize given: using {size:.3g}, half of {text}.", highlight=False)
-    return make(size)
+        stepping.check_default_stepsize(problem, "--stepsize")
+    open_console(stderr=True).print(stepping.words_on_update(problem), highlight=False)
+    return problem
 
 
 def _problem_of(folder: Path, config: dict[str, Any], named: Named) -> Any:
@@ -238,6 +253,7 @@ def _finished(run: nw.Run, folder: Path, as_json: bool) -> nw.Run:
     """Print a run; raise ``nw.Interrupted`` if a signal ended it."""
     if as_json:
         history = {"loss": run.history.loss, "step": run.history.step, "metrics": run.history.metrics}
+        history |= {"missed_target": run.missed_target}
         print_json({"folder": str(folder), "stats": asdict(run.stats)} | history)
     else:
         _print_run(run, folder)
@@ -258,4 +274,13 @@ def _print_run(run: nw.Run, folder: Path) -> None:
         console.print(run.stats.diagnosis, highlight=False)
     if run.stats.advice and not run.stats.interrupted:  # else it is the last line of the command
         console.print(run.stats.advice, style="yellow", highlight=False)
+    if run.missed_target:
+        console.print(_words_on_missed_target(run), style="yellow", highlight=False)
     console.print(f"Run: {folder}", highlight=False)
+
+
+def _words_on_missed_target(run: nw.Run) -> str:
+    """Return what was missed, and the last values of the loss and of the metrics that have a target."""
+    last, names = run.history.rows()[-1], ["loss", *(run.config["budget"]["target"] or {})]
+    values = ", ".join(f"{name} {last[name]:.6g}" for name in dict.fromkeys(names) if name in last)
+    return f"The target {run.missed_target} was missed: at step {last['step']:,} the run had {values}."

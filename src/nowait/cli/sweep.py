@@ -15,9 +15,9 @@ import nowait as nw
 from nowait.cli.cluster import JITTER, check_new_folder, make_folder, mixed_cluster
 from nowait.cli.exits import on_interrupt, refused_as_options
 from nowait.cli.layout import number_table
-from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.results import open_console, print_json
+from nowait.cli.stepping import Stepping, stepping_of
 from nowait.cli.texts import numbers
 from nowait.core import Method
 from nowait.core.types import Floats
@@ -32,6 +32,8 @@ class SweepSettings:
     """The options of the command."""
 
     method: str
+    update: str | None
+    schedule: str | None
     problem: str | None
     loss: str
     batch_size: int
@@ -48,7 +50,7 @@ class SweepSettings:
 def run_sweep(settings: SweepSettings) -> nw.Sweep:
     """Load the problem, make the runs, and print the table and the figure."""
     with refused_as_options():
-        make, problem, given = _checked(settings)
+        stepping, problem, given = _checked(settings)
     medians = mixed_cluster(settings.workers, settings.straggler, seed=0)
     stepsizes = np.geomspace(1e-3, 1.0, 9) * unit_of(problem) if given is None else given
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in vars(settings).items()}
@@ -57,7 +59,7 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     console.print(
         f"{problem!r}; {settings.method} with {settings.workers} simulated workers, {medians.min():.2f} to "
         f"{medians.max():.2f} s per gradient; {len(stepsizes)} stepsizes, {settings.seeds} seeds, "
-        f"{settings.gradients:,} gradients each.",
+        f"{settings.gradients:,} gradients each. {stepping.words_on_update(problem)}",
         highlight=False,
         markup=False,
     )
@@ -65,11 +67,12 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     with on_interrupt(lambda: words):
         sweep = nw.sweep(
             problem,
-            make,
+            stepping.make,
             nw.speeds.LogNormal(medians.tolist(), sigma=JITTER),
             stepsizes=stepsizes,
             seeds=range(settings.seeds),
             gradients=settings.gradients,
+            update=stepping.update,
             device=settings.device,
             folder=settings.folder,
         )
@@ -77,18 +80,20 @@ def run_sweep(settings: SweepSettings) -> nw.Sweep:
     return sweep
 
 
-def _checked(settings: SweepSettings) -> tuple[Callable[[float], Method], Any, Floats | None]:
-    """Check all options and create the folder. Return the method, the problem, and the stepsizes given."""
+def _checked(settings: SweepSettings) -> tuple[Stepping, Any, Floats | None]:
+    """Check all options and create the folder. Return method and update, the problem, and the stepsizes given."""
     _check_device(settings.device)
-    make = parse_method(settings.method)
-    given = _given_stepsizes(settings.stepsizes, make)
+    stepping = stepping_of(settings.method, settings.update, settings.schedule, steps=None)
+    given = _given_stepsizes(settings.stepsizes, stepping.make)
     continued = (settings.folder / HEADER).is_file()
     if not continued:
         check_new_folder(settings.folder)
     problem = load_problem(settings.problem, settings.loss, settings.batch_size)
+    if given is None:
+        stepping.check_default_stepsize(problem, "--stepsizes")
     if not continued:
         make_folder(settings.folder)
-    return make, problem, given
+    return stepping, problem, given
 
 
 def _tell(console: Console, sweep: nw.Sweep, settings: SweepSettings) -> None:

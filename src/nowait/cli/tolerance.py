@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -11,18 +10,16 @@ import nowait as nw
 from nowait.cli.cluster import make_folder
 from nowait.cli.exits import kept_study, on_interrupt, refused_as_options
 from nowait.cli.methods import RULES
-from nowait.cli.names import choice, option_of, short_name, value_of
+from nowait.cli.names import option_of, short_name, value_of
 from nowait.cli.problems import load_problem, remembered
 from nowait.cli.results import open_console, print_json
+from nowait.cli.schedules import parse_schedule
 from nowait.cli.texts import whole_numbers
 from nowait.cli.updates import parse_updates
 from nowait.recording.files import write_json
 from nowait.studies.tolerance import checked_delays, checked_patterns, checked_start, checked_updates
 from nowait.studies.tolerance_text import short_names
 from nowait.studies.tolerated import FIGURE
-
-SCHEDULES: dict[str, Callable[[int], Any]] = {"linear": nw.schedules.linear, "cosine": nw.schedules.cosine}
-CONSTANT = "constant"
 
 
 @final
@@ -96,8 +93,8 @@ def _checked(asked: ToleranceSettings) -> tuple[Any, dict[str, Any]]:
 
 def _rule(name: str, schedule: str, steps: int) -> nw.Stepsize:
     rule = RULES[short_name(name, RULES, "stepsize rule")](1.0)
-    shape = choice(schedule, (CONSTANT, *SCHEDULES), "--schedule")
-    return rule if shape == CONSTANT else nw.Scheduled(rule, SCHEDULES[shape](steps))
+    factor = parse_schedule(schedule, steps)
+    return rule if factor is None else nw.Scheduled(rule, factor)
 
 
 def _start(text: str | None, updates: tuple[str, ...]) -> dict[str, float]:

@@ -11,10 +11,10 @@ from rich.table import Table
 import nowait as nw
 from nowait.cli.exits import refused_as_options
 from nowait.cli.layout import WIDEST_NAME, broken, number_table
-from nowait.cli.methods import parse_method
 from nowait.cli.problems import load_problem
 from nowait.cli.records import speeds_of
 from nowait.cli.results import open_console, print_json
+from nowait.cli.stepping import stepping_of
 from nowait.cli.texts import target_of
 
 
@@ -28,6 +28,8 @@ class TuneSettings:
     batch_size: int
     method: str
     stepsize: float | None
+    update: str | None
+    schedule: str | None
     trials: int
     workers: int | None
     speeds: str | None
@@ -47,13 +49,16 @@ def run_tune(asked: TuneSettings, engine: str | nw.RayCluster) -> nw.Tuning:
     with refused_as_options():
         if asked.steps is None and asked.gradients is None and asked.seconds is None:
             raise ValueError("say when a trial ends: --steps, --gradients or --seconds")
-        make = parse_method(asked.method)
+        stepping = stepping_of(asked.method, asked.update, asked.schedule, asked.steps)
         where = _where(asked, engine)
         problem = load_problem(asked.problem, asked.loss, asked.batch_size)
+        if asked.stepsize is None:
+            stepping.check_default_stepsize(problem, "--stepsize, the first to try,")
     console = open_console(stderr=asked.as_json)
+    console.print(stepping.words_on_update(problem), highlight=False)
     found = nw.tune(
         problem,
-        make,
+        stepping.make,
         **where,
         trials=asked.trials,
         steps=asked.steps,
@@ -63,6 +68,7 @@ def run_tune(asked: TuneSettings, engine: str | nw.RayCluster) -> nw.Tuning:
         target=target_of(asked.target),
         start=asked.stepsize,
         monitor=asked.monitor,
+        update=stepping.update,
         evaluate_every=asked.evaluate_every,
         seed=asked.seed,
         tell=lambda words: console.print(words, highlight=False),

@@ -60,15 +60,30 @@ def _seed(value: int, option: str) -> None:
 
 
 def _method(value: str | Iterable[str], option: str) -> None:
-    from nowait.cli.methods import parse_methods
+    from nowait.cli.methods import parse_method, parse_methods
 
-    parse_methods([value] if isinstance(value, str) else list(value), option)
+    if isinstance(value, str):
+        parse_method(value)
+    else:
+        parse_methods(value, option)
 
 
 def _updates(value: Iterable[str], _: str) -> None:
     from nowait.cli.updates import parse_updates
 
     parse_updates(value)
+
+
+def _update(value: str, _: str) -> None:
+    from nowait.cli.updates import parse_one_update
+
+    parse_one_update(value)
+
+
+def _schedule(value: str, _: str) -> None:
+    from nowait.cli.schedules import parse_schedule
+
+    parse_schedule(value, steps=1)  # the steps of the run are not known yet
 
 
 def _target(value: str, _: str) -> None:
@@ -145,11 +160,22 @@ finite = refusing(_finite)
 seed = refusing(_seed)
 method = refusing(_method)
 updates = refusing(_updates)
+update = refusing(_update)
+schedule = refusing(_schedule)
 target = refusing(_target)
 slowdown = refusing(_slowdown)
 metrics_port = refusing(_metrics_port)
 paper = refusing(_paper)
 new_folder = refusing(_new_folder)
 existing_folder = refusing(_existing_folder)
+
+
+def folder_to_train(context: typer.Context, parameter: typer.CallbackParam, value: Path | None) -> Any:
+    """Return the folder of a run, a new one or, with ``--resume``, that of a run; or end the command."""
+    if value is not None and context.params.get("resume") and (value / "config.json").is_file():
+        return value
+    return new_folder(context, parameter, value)
+
+
 new_file = refusing(_new_file)
 new_figure = refusing(_new_figure)

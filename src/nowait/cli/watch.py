@@ -7,7 +7,7 @@ from pathlib import Path
 import nowait as nw
 from nowait.cli.exits import StoppedError, signal_of
 from nowait.cli.results import open_console
-from nowait.dashboard.access import is_loopback
+from nowait.engines.host_names import is_loopback
 
 
 def run_watch(folders: list[Path], host: str, port: int, token: str | None, browser: bool | None) -> None:

@@ -26,12 +26,13 @@ class WhatIfSettings:
     step_column: str | None
     unit: str | None
     event: str | None
+    world_size: int | None
     seed: int
     folder: Path
     as_json: bool
 
     @property
-    def reading(self) -> dict[str, str | None]:
+    def reading(self) -> dict[str, str | int | None]:
         """How to read the files: the keyword arguments of ``Recorded.read``."""
         return {
             "worker": self.worker_column,
@@ -40,6 +41,7 @@ class WhatIfSettings:
             "step": self.step_column,
             "unit": self.unit,
             "event": self.event,
+            "world_size": self.world_size,
         }
 
 

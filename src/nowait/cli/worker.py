@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -11,7 +11,7 @@ import typer
 
 from nowait.cli.exits import on_interrupt
 from nowait.core.errors import WorkerFailedError
-from nowait.engines.listen.key_file import read_key
+from nowait.engines.listen.key_file import read_drain_key, read_key
 from nowait.engines.listen.preparing import require_cryptography
 from nowait.engines.processes.cores import available_cores
 from nowait.engines.processes.platform import require_worker_processes
@@ -20,11 +20,11 @@ from nowait.engines.processes.platform import require_worker_processes
 @final
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The options of the command."""
+    """The options of the command, and the key from its file."""
 
     host: str
     port: int
-    key_file: Path
+    key: bytes = field(repr=False)
     workers: int | None
     threads: int | None
     retry_seconds: float
@@ -43,7 +43,7 @@ def run_worker(asked: WorkerOptions, problem: Any = None) -> None:
     cores = available_cores()
     workers = cores if asked.workers is None else asked.workers
     settings = ClientSettings(
-        Address(asked.host, asked.port, read_key(asked.key_file), asked.encrypt),
+        Address(asked.host, asked.port, asked.key, asked.encrypt),
         workers=workers,
         threads=max(1, cores // workers) if asked.threads is None else asked.threads,
         retry_seconds=asked.retry_seconds,
@@ -67,7 +67,9 @@ def run_drain(host: str, port: int, key_file: Path, name: str | None, *, encrypt
     from nowait.engines.network.sockets import Address
 
     try:
-        typer.echo(ask_to_drain(Address(host, port, read_key(key_file), encrypt), name))
+        typer.echo(
+            ask_to_drain(Address(host, port, read_key(key_file), encrypt), read_drain_key(key_file), name or None)
+        )
     except (DisconnectedError, WorkerFailedError) as error:
         typer.echo(f"nowait: {error}", err=True)
         raise typer.Exit(1) from None

@@ -1,6 +1,7 @@
 """The core: a server that decides, with no clock and no input or output. Everything else is built on it."""
 
 from nowait.core.arrival import Arrival
+from nowait.core.audit import Audit
 from nowait.core.errors import BadWorkerError, IllegalEvent, WorkerFailedError
 from nowait.core.layout import Block, Layout
 from nowait.core.log import Log, Outcome
@@ -66,6 +67,7 @@ __all__ = [
     "ApplyAtOnce",
     "Arrival",
     "Assign",
+    "Audit",
     "BadWorkerError",
     "Ball",
     "Block",

@@ -10,11 +10,13 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core import checks
+from nowait.core.gradient_into import CheckedGradientInto, is_of_the_library
 from nowait.core.layout import Layout
 from nowait.core.memory import Memory
 from nowait.core.method import Method
 from nowait.core.randomness import Sample
 from nowait.core.schedule import speaks_for
+from nowait.core.stepsizes import Stepsize
 from nowait.core.types import Vector
 from nowait.core.updates import Sgd, Update
 
@@ -39,7 +41,10 @@ class Capabilities:
     gradient: Callable[[Vector, Sample], Vector]
     """``gradient(point, sample)``, which every problem has."""
     gradient_into: Callable[[Vector, Sample, Vector], None] | None
-    """``gradient_into(point, sample, out)`` writes the gradient into ``out``, which saves a copy."""
+    """``gradient_into(point, sample, out)`` writes the gradient into ``out``, which saves a copy, and returns nothing.
+
+    The first gradient of a process is compared with that of ``gradient``.
+    """
     gradient_with_memory: Callable[[Vector, Sample, Vector, Vector], None] | None
     """``gradient_with_memory(point, sample, memory, out)``, for workers that keep a vector between gradients.
 
@@ -55,6 +60,13 @@ class Capabilities:
     """``prepare()`` loads or compiles what gradients need; called before workers are forked. Default: does nothing.
 
     If it returns False, this process must not be forked: every worker is started as a new interpreter.
+    """
+    process_settings: Callable[[], Any]
+    """``process_settings()`` returns the global settings of this process that change results.
+
+    It is called in the process of the run. What it returns has ``values``, a dictionary by name, which ``config.json``
+    keeps as text, and ``apply()``, which every process that computes for the problem calls before ``prepare``.
+    Default: None, there are none.
     """
     take_share: Callable[[int, int], None]
     """``take_share(share, num_shares)`` is called in the process of a worker, before ``start_worker``.
@@ -108,6 +120,11 @@ class Capabilities:
     """
     replayable: bool
     """False if gradients depend on more than the point and the sample: such a run is not replayed. Default: True."""
+    repeatable: bool
+    """True if every worker process computes the same gradient from a point and a sample, whoever's sample it is.
+
+    Then gradients can be audited. Default: False if there is a ``take_share``, after which processes differ.
+    """
     uses_job_numbers: bool
     """True if ``sample.job`` decides which data a gradient uses, as with epochs. Default: False, they are drawn.
 
@@ -115,6 +132,9 @@ class Capabilities:
     """
     usual_update: Callable[[], Update]
     """``usual_update()`` is the update of a run that is not given one. Default: ``Sgd()``."""
+    usual_stepsize: Callable[[], Stepsize] | None
+    """``usual_stepsize()`` is the stepsize rule of the framework that the problem comes from; its schedule is not
+    recorded, so ``nw.resume`` takes it from there."""
     evaluate: Callable[[Vector], Mapping[str, Any]] | None
     """``evaluate(params)`` returns metrics by name. If "loss" is among them, ``loss`` is not called as well."""
     training_loss: Callable[[], float | None] | None
@@ -160,6 +180,11 @@ class Capabilities:
     compiled code would compute something else.
     """
 
+    @property
+    def auditable(self) -> bool:
+        """True if a second worker can compute a gradient again."""
+        return self.repeatable and self.replayable and self.gradient_with_memory is None
+
     @classmethod
     def of(cls, problem: Any) -> Capabilities:
         """Resolve the members of a problem, or call its own ``capabilities()``."""
@@ -168,10 +193,11 @@ class Capabilities:
             return checks.instance(own, Capabilities, f"{type(problem).__name__}.capabilities()", "Capabilities")
         return cls(
             gradient=problem.gradient,
-            gradient_into=_faster_gradient(problem, "gradient_into"),
+            gradient_into=_gradient_into(problem),
             gradient_with_memory=_faster_gradient(problem, "gradient_with_memory"),
             device_memory=_method(problem, "device_memory") or _do_nothing,
             prepare=_method(problem, "prepare") or _do_nothing,
+            process_settings=_method(problem, "process_settings") or _do_nothing,
             take_share=_method(problem, "take_share") or _start_nothing,
             start_worker=_method(problem, "start_worker") or _start_nothing,
             between_gradients=_method(problem, "between_gradients"),
@@ -191,9 +217,11 @@ class Capabilities:
             ),
             items_of=_method(problem, "items_of"),
             auto_batch_sizes=getattr(problem, "auto_batch_sizes", None),
-            replayable=bool(getattr(problem, "replayable", True)),
+            replayable=_is_replayable(problem),
+            repeatable=bool(getattr(problem, "repeatable", _method(problem, "take_share") is None)),
             uses_job_numbers=bool(getattr(problem, "uses_job_numbers", False)),
             usual_update=_method(problem, "usual_update") or Sgd,
+            usual_stepsize=_method(problem, "usual_stepsize"),
             evaluate=_method(problem, "evaluate"),
             training_loss=_method(problem, "training_loss"),
             loading_seconds=_method(problem, "loading_seconds"),
@@ -258,6 +286,19 @@ def _faster_gradient(problem: Any, name: str) -> Any:
     return None if inherited else found
 
 
+def _gradient_into(problem: Any) -> Callable[[Vector, Sample, Vector], None] | None:
+    """Return ``gradient_into``; that of a user's class with checks, which those of this library do not need."""
+    found: Callable[[Vector, Sample, Vector], None] | None = _faster_gradient(problem, "gradient_into")
+    if found is None or is_of_the_library(found):
+        return found
+    other = _method(problem, "gradient") if _is_replayable(problem) else None
+    return CheckedGradientInto(found, other, type(problem).__name__)
+
+
+def _is_replayable(problem: Any) -> bool:
+    return bool(getattr(problem, "replayable", True))
+
+
 def _compiled_data(problem: Any) -> Callable[[], Any] | None:
     kind = type(problem)
     declared = callable(getattr(kind, "compiled_data", None)) and speaks_for(kind, "compiled_data", COMPUTED_BY)
@@ -266,7 +307,7 @@ def _compiled_data(problem: Any) -> Callable[[], Any] | None:
 
 
 def _do_nothing() -> None:
-    """Do nothing; used if a problem has no ``prepare``, ``device_memory`` or ``checkpoint_model``."""
+    """Return None; used for methods that a problem does not have, such as ``prepare``."""
 
 
 def _start_nothing(number: int, count: int) -> None:

@@ -10,8 +10,8 @@ class WorkerFailedError(RuntimeError):
 
 
 class BadWorkerError(RuntimeError):
-    """One worker keeps sending gradients that cannot be used."""
+    """One worker keeps sending gradients that cannot be used, or computes other ones than two workers that agree."""
 
     def __init__(self, worker: int, reason: str) -> None:
         super().__init__(f"worker {worker} {reason}")
-        self.worker = worker
+        self.worker, self.reason = worker, reason

@@ -81,6 +81,14 @@ class InFlight(Mapping[int, Ticket]):
             queue.remove(known)
         return True
 
+    def put_back(self, ticket: Ticket) -> None:
+        """Put a ticket back that was the running one of its worker when it was taken."""
+        queued = self.running.get(ticket[1])
+        if queued is not None:
+            self.queued[ticket[1]].appendleft(queued)
+        self.running[ticket[1]] = self.tickets[ticket[0]] = ticket
+        self.by_age = None
+
     def take_all_of(self, worker: int) -> tuple[Ticket, ...]:
         """Remove all tickets of a worker. Returns the running one, then the queued ones."""
         running = self.running.pop(worker, None)

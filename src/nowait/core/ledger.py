@@ -86,8 +86,11 @@ class Ledger(ABC):
         """The arrival being handled."""
         self._unchecked: Arrival | None = None
         """The same, until its gradient has been checked."""
-        self._stepped_along_sum = False
-        """Whether the latest step was made along a sum."""
+        self._weighs_last: bool | float = False
+        """Whether the latest step was made along a sum, so that the last params count once in an average.
+
+        If the run was resumed since, it is their weight, which the method cannot tell any more.
+        """
 
     def jobs_of(self, worker: int) -> int:
         """How many tickets a worker number has had."""
@@ -113,7 +116,7 @@ class Ledger(ABC):
         self._step_along_gradient(arrival, stepsize, direction)
         self.steps = step = self.steps + 1
         self.stepped_at = self.now
-        self._stepped_along_sum = False
+        self._weighs_last = False
         arrival.outcome = APPLIED
         if arrival.step == 0:
             arrival.step, arrival.weight, arrival.stepsize = step, 1.0, stepsize
@@ -135,7 +138,7 @@ class Ledger(ABC):
         self._step_along_sum(total, stepsize, scale)
         self.steps += 1
         self.stepped_at = self.now
-        self._stepped_along_sum = True
+        self._weighs_last = True
         weights, arrival = total.take_first_steps(scale), self._arrival
         if arrival is not None and arrival.row in weights:
             arrival.step, arrival.weight, arrival.stepsize = self.steps, weights.pop(arrival.row), stepsize
@@ -248,13 +251,22 @@ class Ledger(ABC):
         """
         if self.steps == 0:
             return
-        if self._stepped_along_sum:
-            self._weigh_pending(None, self.method.pending_stepsize(self, 1))  # type: ignore[arg-type]
+        weight = self._weight_of_last()
+        if weight is not None:
+            self._weigh_pending(None, weight)
             return
         tickets = list(self.in_flight.values())
         versions = np.array([ticket.version for ticket in tickets], np.int64)
         for ticket, delay in zip(tickets, delays_at_end(versions, self.steps).tolist(), strict=True):
             self._weigh_pending(ticket, self.method.pending_stepsize(self, delay))  # type: ignore[arg-type]
+
+    def _weight_of_last(self) -> float | None:
+        """Return the weight of the last params if the method steps along sums; None for other methods."""
+        if self._weighs_last is False:
+            return None
+        if self._weighs_last is True:
+            return float(self.method.pending_stepsize(self, 1))  # type: ignore[arg-type]
+        return self._weighs_last
 
     # What a subclass does with vectors, tickets and timers
 

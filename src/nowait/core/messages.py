@@ -77,4 +77,6 @@ class Wake(NamedTuple):
 
 
 Event = GradientArrived | WorkerJoined | WorkerLost | TimerFired | Resumed
+EVENTS: tuple[type, ...] = (GradientArrived, WorkerJoined, WorkerLost, TimerFired, Resumed)
+"""The classes of events."""
 Command = Assign | Cancel | Wake

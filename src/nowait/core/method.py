@@ -30,6 +30,8 @@ class Method(ABC):
 
     makes_its_own_update = False
     """Whether its steps already include an update rule: then ``update`` must be plain SGD."""
+    needs_shared_data = False
+    """Whether all workers must draw from the same data: then a run on split data is refused."""
 
     def __post_init__(self) -> None:
         stepsize = getattr(self, "stepsize", MISSING)
@@ -73,12 +75,30 @@ class Method(ABC):
         """
         return float(num_workers)
 
+    def why_no_step(self) -> str:
+        """Return a sentence with the likely cause if the method makes no step for a very long time; empty if unknown.
+
+        Runs warn of that; see ``nowait.core.standstill``.
+        """
+        return ""
+
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True if, in the long run, the data of all workers have the same weight, however fast the workers are.
+
+        Runs on split data warn of methods that return False, because they minimise a mixture in which fast workers have
+        more weight. The default is False.
+        """
+        return False
+
     def usual_update(self) -> Update | None:
         """Return the default update of a run; None for that of the problem."""
         return None
 
     def pending_stepsize(self, server: Server, delay: int) -> float:
-        """Return the stepsize of a gradient still in flight at the end: its weight in averaging outputs."""
+        """Return the stepsize of a gradient still in flight at the end: its weight in averaging outputs.
+
+        Checkpoints call it during the run as well, so it must not change the method.
+        """
         stepsize = getattr(self, "stepsize", None)
         if not isinstance(stepsize, Stepsize):
             raise TypeError(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 
+from nowait.core import checks
 from nowait.core.capabilities import Capabilities, has_own_capabilities
 from nowait.core.randomness import Sample
 from nowait.core.types import Vector, checked_params
 
 TRAINING_LOSS = "training_loss"
 """The metric that engines add: the mean of the losses that workers computed since the evaluation before."""
-RESERVED_METRICS = frozenset({"step", "gradients", "time", "crc32", TRAINING_LOSS})
+RESERVED_METRICS = frozenset({"run", "step", "gradients", "time", "crc32", TRAINING_LOSS})
 """Names that ``evaluate`` may not use, because ``metrics.jsonl`` has other values under them."""
 
 
@@ -58,7 +59,7 @@ def checked_problem(problem: Any) -> Problem:
 def initial_params(problem: Any, initial: Any = None) -> Vector:
     """Return the params that a run starts from: ``initial`` if given, else those of the problem. Both are checked."""
     name = "initial" if initial is not None else f"{type(problem).__name__}.initial()"
-    params = checked_params(problem.initial() if initial is None else np.asarray(initial), name)
+    params = checked_params(problem.initial() if initial is None else checks.array(initial, name), name)
     if params.size != problem.dimension:
         raise ValueError(f"{name} has {params.size} entries, but the problem's dimension is {problem.dimension}")
     return params
@@ -70,12 +71,28 @@ def prepare(problem: Any) -> bool:
     Returns False if one of them says that this process must not be forked. A wrapper with ``capabilities()`` passes
     ``prepare`` on by itself.
     """
-    forkable = Capabilities.of(problem).prepare() is not False
+    answers = [Capabilities.of(part).prepare() for part in _with_inner_problems(problem)]
+    return not any(answer is False for answer in answers)
+
+
+def process_settings(problem: Any) -> tuple[Any, ...]:
+    """Return the global settings of this process that the results of a problem depend on."""
+    found = [Capabilities.of(part).process_settings() for part in _with_inner_problems(problem)]
+    return tuple(settings for settings in found if settings is not None)
+
+
+def settings_as_text(problem: Any) -> dict[str, str]:
+    """Return these settings by name, with values as text."""
+    return {name: str(value) for settings in process_settings(problem) for name, value in settings.values.items()}
+
+
+def _with_inner_problems(problem: Any) -> Iterator[Any]:
+    """Yield a problem, and the problems among its attributes unless it speaks for them."""
+    yield problem
     if not has_own_capabilities(problem):
         for part in getattr(problem, "__dict__", {}).values():
             if isinstance(part, Problem):
-                forkable = prepare(part) and forkable
-    return forkable
+                yield from _with_inner_problems(part)
 
 
 def loss_of(problem: Any, point: Vector) -> float:

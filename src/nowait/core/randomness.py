@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core import checks
 from nowait.core.types import Floats, Integers
 from nowait.numerics.elementary import cos_of_turns, log
 from nowait.numerics.splitmix import FIRST_FACTOR, GOLDEN, MASK, NORMALS, PARTS, SECOND_FACTOR, TICKET_STRIDE, UNIFORMS
@@ -88,7 +89,14 @@ def many_normals(key: int, size: int) -> Floats:
 def checked_seed(seed: object) -> int:
     """The seed as an integer, or an error that says what a seed is."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or int(seed) < 0:
-        raise ValueError(f"seed must be an integer of at least 0, got {seed!r}: it fixes samples and speeds")
+        raise ValueError(
+            f"seed must be an integer of at least 0, got {checks.shown(seed)}: it fixes samples and speeds"
+        )
+    if int(seed) >= checks.LIMIT:
+        raise ValueError(
+            f"seed must be below 2**63, got {checks.shown(seed)}: larger seeds would repeat the runs of smaller ones; "
+            f"take seed % 2**63 if it is a hash"
+        )
     return int(seed)
 
 
@@ -122,9 +130,9 @@ class Stream:
         radius = math.sqrt(-2.0 * log(unit(child(key, 0))))
         return radius * float(cos_of_turns(unit(child(key, 1))))
 
-    def sample(self, worker: int, job: int) -> Sample:
-        """The draws of one ticket as a ``Sample``."""
-        return Sample(worker, job, self.key(worker, job))
+    def sample(self, worker: int, job: int, ticket: int | None = None) -> Sample:
+        """The draws of one ticket as a ``Sample``; ``ticket`` is its id."""
+        return Sample(worker, job, self.key(worker, job), ticket)
 
     def _new_worker_key(self, worker: int) -> int:
         worker_key = child(self.own_key, worker)
@@ -140,17 +148,21 @@ class Sample:
     normals are independent of each other; the same call again gives the same draws again. For more independent ones
     take ``part(0)``, ``part(1)``, …
 
+    ``ticket`` is the id of the ticket: how many tickets the server had issued before it, to all workers. It says how
+    far the run is, for schedules inside of a problem; nothing is drawn from it. None if the sample is of no ticket.
+
     >>> sample = sampler(seed=0).sample(worker=2, job=5)
     >>> sample.indices(1000, size=3)
     array([400, 558, 235])
     """
 
-    __slots__ = ("job", "key", "worker")
+    __slots__ = ("job", "key", "ticket", "worker")
 
-    def __init__(self, worker: int, job: int, key: int) -> None:
+    def __init__(self, worker: int, job: int, key: int, ticket: int | None = None) -> None:
         self.worker = worker
         self.job = job
         self.key = key
+        self.ticket = ticket
 
     def index(self, limit: int) -> int:
         """One integer in [0, limit): the first of ``indices``, without an array."""
@@ -177,7 +189,7 @@ class Sample:
 
     def part(self, number: int) -> Sample:
         """An independent sample of the same ticket: for several batches, or noise beside them."""
-        return Sample(self.worker, self.job, child(self.key, PARTS + int(number)))
+        return Sample(self.worker, self.job, child(self.key, PARTS + int(number)), self.ticket)
 
     def of_local_step(self, number: int, steps: int) -> Sample:
         """The sample of step ``number`` of this ticket, if every ticket of its worker is ``steps`` local steps.
@@ -195,7 +207,8 @@ class Sample:
         """
         before = int(self.job)  # numbers from a trace are numpy's, which would overflow
         job = before * steps + number
-        return Sample(self.worker, job, (self.key + (job - before) * TICKET_STRIDE) & MASK)
+        ticket = None if self.ticket is None else int(self.ticket) * steps + number
+        return Sample(self.worker, job, (self.key + (job - before) * TICKET_STRIDE) & MASK, ticket)
 
     def rng(self) -> np.random.Generator:
         """A numpy generator of its own, for problems that need more than the draws above."""

@@ -69,6 +69,11 @@ class ScaleGradient(Update):
         """That of the inner update."""
         return self.update.momentum_factor
 
+    @property
+    def averages_gradients(self) -> bool:
+        """As in the update."""
+        return self.update.averages_gradients
+
     def start(self, params: Vector) -> None:
         """Start the inner update."""
         self.update.start(params)

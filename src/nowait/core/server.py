@@ -18,14 +18,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import final
 
+from nowait.core import checks
 from nowait.core.arrival import Arrival
-from nowait.core.errors import IllegalEvent
+from nowait.core.errors import BadWorkerError, IllegalEvent
 from nowait.core.in_flight import InFlight
 from nowait.core.layout import Layout, Sections, checked_layout
 from nowait.core.ledger import INFINITY, Counts, Ledger, new
 from nowait.core.log import Log, NoLog, Outcome
 from nowait.core.memory import HOST, Memory, Stepper
 from nowait.core.messages import (
+    EVENTS,
     Assign,
     Cancel,
     Command,
@@ -104,7 +106,7 @@ class Server(Ledger):
         self._gradient_kind = memory.kind, initial.shape, self.params.dtype
         self._scratch: Vector | None = None
         self._commands: list[Command] = []
-        self._rejections = Rejections()
+        self.rejections = Rejections()
 
     @property
     def params(self) -> Vector:
@@ -113,6 +115,11 @@ class Server(Ledger):
         After ``close`` it is a NumPy array. ``nowait.core.memory.to_host`` makes one of any vector.
         """
         return self._versions.current.point
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self._seed
 
     def trained(self, vector: Vector) -> Vector:
         """The parameters in a vector like params: all entries but the statistics at its end."""
@@ -133,6 +140,8 @@ class Server(Ledger):
         """Handle one event. Returns the commands for the engine, in order."""
         if type(event) is GradientArrived:
             return self._on_gradient(event)
+        if type(event) not in EVENTS:
+            raise _no_event(event)
         if not event.time >= self.now or self.diverged is not None:
             raise self._illegal(event)
         if type(event) is WorkerJoined:
@@ -144,7 +153,7 @@ class Server(Ledger):
             return self._decide(self.method.on_timer)
         if type(event) is Resumed:
             return self._on_resume(event)
-        raise TypeError(f"not an event: {event!r}")
+        raise _no_event(event)
 
     def initial_state(self) -> ServerState:
         """Return the state for a checkpoint of a run that is about to start, to be written before it does."""
@@ -182,6 +191,7 @@ class Server(Ledger):
             workers=list(self.workers),
             draws=self.random.draws,
             counts=counts,
+            weight_of_last=self._weight_of_last() if self._averaging else None,
             update=update,
             output=output,
         )
@@ -195,6 +205,8 @@ class Server(Ledger):
         self.num_tickets, self._rows, self._jobs = state.next_ticket, state.rows, dict(state.jobs)
         self.random.draws = state.draws
         self.counts = Counts(**state.counts)
+        if state.weight_of_last is not None:
+            self._weighs_last = state.weight_of_last
         self.update.restore(state.update)
         self.output.restore(state.output)
         return self.handle(Resumed(state.time))
@@ -243,6 +255,22 @@ class Server(Ledger):
     def release(self, version: Version) -> None:
         """Release a version that ``retain`` returned."""
         self._versions.release(version)
+
+    def lend(self, number: int, version: Version) -> None:
+        """Keep a version under a number below 0 until ``take_back``: its gradient is computed once more."""
+        self._versions.lent[number] = self._versions.retain(version)
+
+    def take_back(self, number: int) -> None:
+        """Release a version that was lent."""
+        self._versions.release(self._versions.lent.pop(number))
+
+    def lent(self, number: int) -> Version:
+        """Return a version that was lent."""
+        return self._versions.lent[number]
+
+    def version_of(self, ticket: int) -> int:
+        """Return at which version a ticket in flight is computed, by its id, or one that was lent, by its number."""
+        return self._versions.lent[ticket].number if ticket < 0 else self.in_flight.tickets[ticket].version
 
     # What the verbs of a method do
 
@@ -310,8 +338,10 @@ class Server(Ledger):
         self.output.start(self.params, CounterRandom(self._seed, "output"))
 
     def _on_resume(self, event: Resumed) -> list[Command]:
+        if self._averaging and (weight := self._weight_of_last()) is not None:
+            self._weighs_last = weight
         self._accept(event)
-        self._rejections = Rejections()
+        self.rejections.forget_all()
         return self._decide(self.method.start)
 
     def _on_gradient(self, event: GradientArrived) -> list[Command]:
@@ -339,8 +369,8 @@ class Server(Ledger):
             self.method.on_arrival(self, arrival)
             if self._unchecked is not None:
                 self._check_gradient()
-            if self._rejections.in_a_row:
-                self._rejections.good(arrival.worker, ticket[2])
+            if self.rejections.in_a_row:
+                self.rejections.good(arrival.worker, ticket[2])
             self._record_valid(arrival)
             return commands
         except GradientRejected:
@@ -379,7 +409,7 @@ class Server(Ledger):
         if event.worker not in self.workers:
             raise IllegalEvent(f"{_brief(event)}: there is no such worker")
         self._accept(event)
-        self._rejections.forget(event.worker)
+        self.rejections.forget(event.worker)
         return self._decide(lambda server: self.method.on_leave(server, event.worker))
 
     def _decide(self, handler: Callable[[Server], None]) -> list[Command]:
@@ -405,20 +435,30 @@ class Server(Ledger):
         self._unchecked = None
 
     def _reject(self, arrival: Arrival) -> list[Command]:
-        """Issue the ticket of a bad gradient again, or stop the run."""
-        self.counts.rejected += 1
+        """Issue the ticket of a bad gradient again, or stop the run; ``BadWorkerError`` leaves the ticket in flight."""
         self._unchecked = None
         arrival.logged_norm = math.nan
-        reason = self._rejections.bad(arrival.ticket, arrival.raw_gradient, self.params, self.num_workers)
+        reason = self._verdict(arrival)
+        self.counts.rejected += 1
         if reason is not None:
             return self._stop(arrival, reason)
         commands = self._commands = []
-        ticket = self.assign(arrival.worker, at=None if self._rejections.tried_enough(arrival.worker) else arrival)
+        ticket = self.assign(arrival.worker, at=None if self.rejections.tried_enough(arrival.worker) else arrival)
         self._arrival = None
         self.method.on_reissue(self, arrival.ticket, ticket)
         arrival.outcome = Outcome.REJECTED
         self._record(arrival)
         return commands
+
+    def _verdict(self, arrival: Arrival) -> str | None:
+        """Return the reason if the run diverged, else None. Raises ``BadWorkerError`` if the worker is broken."""
+        ticket = arrival.ticket
+        try:
+            return self.rejections.bad(ticket, arrival.raw_gradient, self.params, self.workers)
+        except BadWorkerError:
+            self.in_flight.put_back(ticket)
+            self._versions.hold(ticket[0], arrival.version_held)
+            raise
 
     def _stop(self, arrival: Arrival, reason: str) -> list[Command]:
         """Declare the run diverged at an arrival whose gradient was not used."""
@@ -474,6 +514,11 @@ class Server(Ledger):
             measured = arrival.raw_gradient[-count:]
             fitted = self.memory.namespace.concatenate([self.trained(fitted), measured])
         return fitted
+
+
+def _no_event(event: object) -> TypeError:
+    names = ", ".join(kind.__name__ for kind in EVENTS)
+    return TypeError(f"a server handles events of these classes: {names}; got {checks.shown(event)}")
 
 
 def _brief(event: Event) -> str:

@@ -140,14 +140,16 @@ class Muon(Update):
         self.weight_decay = checks.not_negative(self.weight_decay, "weight_decay", "params would grow")
         self.rest_stepsize = checks.not_negative(self.rest_stepsize, "rest_stepsize", "it multiplies the stepsize")
         self.adjust = checks.one_of(self.adjust, ADJUSTMENTS, "adjust")
-        checks.instance(self.nesterov, bool, "nesterov", "True")
+        self.nesterov = checks.flag(self.nesterov, "nesterov")
         checks.instance(self.rest, Update, "rest", "nw.Adam()")
         self.newton_schulz_steps = checks.at_least(
             1, self.newton_schulz_steps, "newton_schulz_steps", "a matrix would only be scaled"
         )
         names = self.exclude if isinstance(self.exclude, tuple | list) else (None,)
         if not all(isinstance(name, str) for name in names):
-            raise TypeError(f"exclude must be names of tensors, as in ('head.weight',), got {self.exclude!r}")
+            raise TypeError(
+                f"exclude must be names of tensors, as in ('head.weight',), got {checks.shown(self.exclude)}"
+            )
         self.exclude = tuple(self.exclude)
         self._matrices: tuple[Block, ...] = ()
         self._others: tuple[Block, ...] = ()

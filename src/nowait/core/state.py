@@ -76,6 +76,8 @@ class ServerState:
     draws: int
     """How many random numbers the method has drawn."""
     counts: dict[str, int]
+    weight_of_last: float | None
+    """The weight of these params in an average if no step follows; None: tickets in flight decide, or no average."""
     update: State
     output: State
 

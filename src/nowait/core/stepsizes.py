@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nowait.core.server import Arrival, Server
 
 WHY_POSITIVE = "params would not move towards lower loss"
+LATER = 1_000
+"""A step, and a delay in numbers of workers, by which rules have changed."""
 
 
 class Stepsize(ABC):
@@ -60,6 +62,15 @@ else:
     StepsizeOrFloat = Stepsize | float
 
 
+def ignores_delay(rule: Stepsize, num_workers: int) -> bool:
+    """Return True if old gradients have the stepsize of fresh ones.
+
+    >>> ignores_delay(Constant(0.1), 4), ignores_delay(DelayAdaptive(0.1), 4)
+    (True, False)
+    """
+    return bool(rule(1, num_workers, LATER) == rule(LATER * num_workers, num_workers, LATER))
+
+
 def as_stepsize(value: Stepsize | float, name: str = "stepsize") -> Stepsize:
     """Return a stepsize rule as it is, and ``Constant(value)`` for a number; raise for anything else.
 
@@ -67,7 +78,7 @@ def as_stepsize(value: Stepsize | float, name: str = "stepsize") -> Stepsize:
     Constant(gamma=0.1)
     """
     if isinstance(value, Real) and not isinstance(value, bool):
-        return Constant(float(value))
+        return Constant(value)  # type: ignore[arg-type]
     if isinstance(value, Stepsize) or (isinstance(value, type) and issubclass(value, Stepsize)):
         return checks.instance(value, Stepsize, name, "nw.DelayAdaptive(0.01)")
     raise TypeError(
@@ -123,7 +134,7 @@ class DelayAdaptive(Stepsize):
 
     def __post_init__(self) -> None:
         checks.store(self, gamma=checks.positive(self.gamma, "stepsize", WHY_POSITIVE))
-        if self.cut is not None and self.cut != math.inf:
+        if self.cut is not None and not (isinstance(self.cut, Real) and self.cut == math.inf):
             why = "gradients with a delay above it get smaller steps"
             checks.store(self, cut=checks.positive(self.cut, "cut", why))
 
@@ -390,7 +401,8 @@ class Scheduled(Stepsize):
         checks.store(self, rule=as_stepsize(self.rule, "rule"))
         if not callable(self.schedule) or isinstance(self.schedule, type):
             raise TypeError(
-                f"schedule must be a function of the step, such as nw.schedules.warmup(100), got {self.schedule!r}"
+                f"schedule must be a function of the step, such as nw.schedules.warmup(100), "
+                f"got {checks.shown(self.schedule)}"
             )
 
     def with_size(self, size: float) -> Scheduled:

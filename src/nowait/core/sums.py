@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -90,6 +91,11 @@ class BaseSum(ABC):
     def __repr__(self) -> str:
         return f"GradientSum(count={self.count})"
 
+    @property
+    @abstractmethod
+    def norm(self) -> float:
+        """The norm of the sum."""
+
     @abstractmethod
     def _add(self, arrival: Arrival, weight: float) -> None:
         """Add ``weight`` times the gradient to the vector."""
@@ -107,12 +113,18 @@ class BaseSum(ABC):
 class GradientSum(BaseSum):
     """A vector that gradients are added to, made by ``server.sum()``."""
 
-    __slots__ = ("_add_scaled", "vector")
+    __slots__ = ("_add_scaled", "_memory", "vector")
 
     def __init__(self, server: Any, memory: Memory, like: Vector) -> None:
         super().__init__(server)
+        self._memory = memory
         self._add_scaled = memory.adder(like)
         self.vector: Vector = memory.namespace.zeros_like(like)
+
+    @property
+    def norm(self) -> float:
+        """The norm of the sum, without the statistics of a model."""
+        return math.sqrt(self._memory.squared_norm(self._ledger.trained(self.vector)))  # type: ignore[attr-defined]
 
     def _add(self, arrival: Arrival, weight: float) -> None:
         self._add_scaled(self.vector, arrival.raw_gradient, weight)

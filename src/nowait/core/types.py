@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core import checks
 from nowait.core.memory import memory_of
 
 Vector = NDArray[np.floating[Any]]
@@ -24,6 +25,7 @@ def norm(vector: Vector) -> float:
 
 def checked_params(values: object, name: str) -> Vector:
     """Return values as a contiguous array of params, or raise an error that says what params must be."""
+    checks.unmasked(values, name)
     if not isinstance(values, np.ndarray) or values.dtype not in (np.float32, np.float64) or values.ndim != 1:
         came = f"{values.dtype} {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
         raise TypeError(f"{name} must be a one-dimensional numpy array of float32 or float64, got {came}")

@@ -48,6 +48,11 @@ class Update(ABC):
         return 0.0
 
     @property
+    def averages_gradients(self) -> bool:
+        """True if the momentum is a mean of gradients, as in Adam; False if it is a sum, which makes steps longer."""
+        return False
+
+    @property
     def scales_gradient(self) -> bool:
         """True if a delay rule scales the gradient before it enters the state of the update, instead of the step."""
         return False
@@ -183,6 +188,11 @@ class Adam(Update):
         """Return β1."""
         return self.beta1
 
+    @property
+    def averages_gradients(self) -> bool:
+        """True."""
+        return True
+
     def start(self, params: Vector) -> None:
         """Set both moments to zero."""
         zeros_like = namespace_of(params).zeros_like
@@ -234,6 +244,11 @@ class AMSGrad(Update):
     def momentum_factor(self) -> float:
         """Return β1."""
         return self.beta1
+
+    @property
+    def averages_gradients(self) -> bool:
+        """True."""
+        return True
 
     def start(self, params: Vector) -> None:
         """Set the moments and the running maximum to zero."""

@@ -39,13 +39,15 @@ class Versions:
     calls ``choose_spare``.
     """
 
-    __slots__ = ("_allocate", "_memory", "by_ticket", "current", "free", "num_slots", "spare")
+    __slots__ = ("_allocate", "_memory", "by_ticket", "current", "free", "lent", "num_slots", "spare")
 
     def __init__(self, initial: Vector, memory: Memory, allocate: Callable[[], Vector]) -> None:
         self._memory = memory
         self._allocate = allocate
         self.by_ticket: dict[int, Version] = {}
         """The version that each ticket in flight is computed at, by ticket id. Each entry is a reference."""
+        self.lent: dict[int, Version] = {}
+        """The versions of tickets that are computed once more, by a number below 0. Each entry is a reference."""
         self.free: list[Version] = []
         """The versions without references, whose arrays can be written again."""
         self.num_slots = 0
@@ -89,6 +91,7 @@ class Versions:
         """Release all arrays; ``last``, a NumPy array, becomes the current version. Nothing can be published then."""
         self.free.clear()
         self.by_ticket.clear()
+        self.lent.clear()
         self._allocate = _closed
         self.spare = None
         number, self.current = self.current.number, Version(last, 0, HOST)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 from enum import Enum
 from http.cookies import CookieError, SimpleCookie
 from typing import final
-from urllib.parse import urlsplit
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+from nowait.engines.host_names import HostNames
+
 TOKEN_BYTES = 24
 
 
@@ -24,31 +23,19 @@ class Answer(Enum):
 
 @final
 class Access:
-    """Checks requests.
-
-    Another web page may let its own name point to this machine (DNS rebinding): its requests have that name in their
-    ``Host`` header and are refused. An address in digits cannot be used for that.
-    """
+    """Checks the name, and the token, of each request."""
 
     def __init__(self, token: str | None, host: str, names: frozenset[str] = frozenset()) -> None:
         self.token = secrets.token_urlsafe(TOKEN_BYTES) if token is None else checked_token(token)
-        self.is_local = is_loopback(host)
-        self._names = LOOPBACK | ({host.lower()} | names if not self.is_local else frozenset())
+        self._names = HostNames(host, names)
 
     def check(self, host: str | None, token: str | None, cookie: str | None, cookie_name: str) -> Answer:
         """Return whether a request with these headers, or with this token in its address, is answered."""
-        if not self._is_own(host):
+        if not self._names.include(host):
             return Answer.WRONG_HOST
         given = cookie_value(cookie, cookie_name) if token is None else token
         same = given is not None and hmac.compare_digest(given.encode(), self.token.encode())
         return Answer.ALLOWED if same else Answer.NO_TOKEN
-
-    def _is_own(self, header: str | None) -> bool:
-        try:
-            name = urlsplit(f"//{header or ''}").hostname or ""
-        except ValueError:
-            return False
-        return name in self._names or (not self.is_local and _is_address(name))
 
 
 def checked_token(token: str) -> str:
@@ -59,11 +46,6 @@ def checked_token(token: str) -> str:
     return token
 
 
-def is_loopback(host: str) -> bool:
-    """Return True if only programs on this machine can connect to a host name or address."""
-    return host in LOOPBACK or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
 def cookie_value(header: str | None, name: str) -> str | None:
     """Return a cookie from the header; None if it is not there."""
     try:
@@ -71,11 +53,3 @@ def cookie_value(header: str | None, name: str) -> str | None:
     except CookieError:
         return None
     return None if found is None else found.value
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

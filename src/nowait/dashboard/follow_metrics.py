@@ -52,6 +52,6 @@ class MetricsFollower:
         return self._points(whole)
 
     def _points(self, lines: bytes) -> list[Point]:
-        entries = [read_line(line, True) for line in lines.split(b"\n")[:-1]]
-        self.damaged_lines += entries.count(None)
-        return [Point(*entry) for entry in entries if entry is not None]
+        read = [read_line(line) for line in lines.split(b"\n")[:-1]]
+        self.damaged_lines += read.count(None)
+        return [Point(*line.entry) for line in read if line is not None]

@@ -141,7 +141,7 @@ class TraceFollower:
             summary.add_events(table_of(body, frame.kind, frame.entries))
         elif frame.kind == Kind.WORKERS:
             summary.add_workers(*read_workers(body))
-        else:
+        elif frame.kind == Kind.END:
             summary.end(float(json.loads(body)["seconds"]))
 
     def _add_rows(self, summary: TraceSummary, frame: Frame, body: bytes) -> None:

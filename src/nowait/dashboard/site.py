@@ -19,6 +19,8 @@ SCRIPTS = ("store.js", "cards.js", "curves.js", "workers.js", "lanes.js", "watch
 HTML, CSS, SCRIPT, JSON = "text/html", "text/css", "text/javascript", "application/json"
 DEFAULT_SHOWN = 6
 """Runs that a page shows until the user chooses others."""
+SHORTEST_TIME, LONGEST_TIME = 1e-100, 1e100
+"""Seconds of an interval that is zoomed: with shorter and longer ones the arithmetic of its columns overflows."""
 
 
 class Reply(NamedTuple):
@@ -81,7 +83,7 @@ class Site:
 
     def _range(self, query: Mapping[str, str]) -> Reply:
         start, end = _number(query, "from"), _number(query, "to")
-        if not start < end:
+        if not end - start > SHORTEST_TIME:
             raise _BadQueryError("the interval must end after it starts")
         name = query.get("run", "")
         run = self._runs.followed([name], self._wall()).get(name)
@@ -112,8 +114,8 @@ def _number(query: Mapping[str, str], name: str) -> float:
         value = float(query.get(name, ""))
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise _BadQueryError(f"{name} must be a number")
+    if not abs(value) <= LONGEST_TIME:
+        raise _BadQueryError(f"{name} must be a number of seconds, at most {LONGEST_TIME:g}")
     return value
 
 

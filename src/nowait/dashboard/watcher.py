@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, final
 
+from nowait.core import checks
+
 if TYPE_CHECKING:
     from nowait.dashboard.runs import RunTable
     from nowait.dashboard.server import WatchServer
@@ -41,7 +43,7 @@ class Watcher:
 
     def add(self, folder: str | Path) -> None:
         """Also show the runs in this folder."""
-        self._runs.watch(Path(folder))
+        self._runs.watch(Path(checks.path(folder)))
 
     def wait(self) -> None:
         """Wait until it is closed, or until Ctrl-C raises ``KeyboardInterrupt``."""
@@ -97,6 +99,7 @@ def watch(
     from nowait.dashboard.runs import RunTable
     from nowait.dashboard.server import WatchServer
     from nowait.dashboard.site import Site
+    from nowait.engines.host_names import own_names
 
     runs = RunTable(checked_folders(folders))
     access = Access(token, host, own_names(host))
@@ -115,22 +118,14 @@ def watch(
 
 def checked_folders(folders: str | Path | Sequence[str | Path]) -> list[Path]:
     """Return the folders as paths; raise if one is a file, or if there is none."""
-    paths = [Path(folders)] if isinstance(folders, str | Path) else [Path(folder) for folder in folders]
+    given = folders if isinstance(folders, Sequence) and not isinstance(folders, str) else [folders]
+    paths = [Path(checks.path(folder)) for folder in given]
     if not paths:
         raise ValueError("there is no folder to watch: give a run folder, or a folder that contains runs")
     for path in paths:
         if path.is_file():
             raise NotADirectoryError(f"{path} is a file: give a run folder, or a folder that contains runs")
     return paths
-
-
-def own_names(host: str) -> frozenset[str]:
-    """Return the names of this machine under which pages are served, if others can connect at all."""
-    import socket
-
-    from nowait.dashboard.access import is_loopback
-
-    return frozenset() if is_loopback(host) else frozenset({socket.gethostname().lower()})
 
 
 def has_screen() -> bool:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from nowait.core import checks
-from nowait.core.problem import TRAINING_LOSS, Evaluation
+from nowait.core.problem import Evaluation
 from nowait.recording.monitor import Monitor, lower_is_better
+from nowait.recording.target import is_reached
 
 EVALUATIONS = 100
 """The number of evaluations of a run by default."""
@@ -58,12 +59,7 @@ class Budget:
 
     def reached(self, evaluation: Evaluation) -> bool:
         """Return True if an evaluation reached ``target_loss`` or ``target``."""
-        if self.target_loss is not None and evaluation.loss <= self.target_loss:
-            return True
-        values = {TRAINING_LOSS: math.nan} | evaluation.values
-        return bool(self.target) and all(
-            _is_reached(Monitor.of(name).value(values), *goal) for name, goal in (self.target or {}).items()
-        )
+        return is_reached(evaluation.values, self.target_loss, self.target)
 
     @property
     def only_a_loss_ends_it(self) -> bool:
@@ -98,10 +94,6 @@ def _checked_goal(name: str, goal: Any) -> tuple[str, float]:
             raise ValueError(f'target[{name!r}] must be a number, or as in ("<=", 20), got {checks.shown(goal)}')
         sign, value = goal
     return sign, checks.finite(value, f"target[{name!r}]", "no metric would ever reach it")
-
-
-def _is_reached(value: float, sign: str, goal: float) -> bool:
-    return value <= goal if sign == "<=" else value >= goal
 
 
 @final

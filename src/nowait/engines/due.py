@@ -41,6 +41,8 @@ class Due:
     """Steps, gradients and time of the next evaluation."""
     end: tuple[float, float] = (math.inf, math.inf)
     """Steps and gradients at which the budget is used up."""
+    look: float = math.inf
+    """Gradients at which the session looks for a standstill."""
     paused: bool = False
     """True while an evaluation is running: the next one waits for its result."""
 
@@ -59,13 +61,21 @@ class Due:
     def pause(self) -> None:
         """Start no further evaluation until ``unpause``."""
         self.paused = True
-        self.steps, self.gradients, self.time = *self.end, math.inf
+        self.steps, self.gradients, self.time = self.end[0], min(self.end[1], self.look), math.inf
 
     def unpause(self) -> None:
         """Allow evaluations again."""
         self.paused = False
         steps, gradients, self.time = self.evaluation
-        self.steps, self.gradients = min(steps, self.end[0]), min(gradients, self.end[1])
+        self.steps, self.gradients = min(steps, self.end[0]), min(gradients, self.end[1], self.look)
+
+    def look_at(self, gradients: float) -> None:
+        """Look for a standstill at so many gradients."""
+        self.look = gradients
+        if self.paused:
+            self.pause()
+        else:
+            self.unpause()
 
     def for_evaluation(self, server: RunCounters) -> bool:
         """Return True if the loss should be evaluated now."""

@@ -18,11 +18,9 @@ def checked_engine(engine: Any) -> Elsewhere | None:
     """Return where the workers of an ``engine`` argument are; None for worker processes on this machine."""
     if isinstance(engine, (RayCluster, Listen)):
         return engine
-    if engine == "ray":
-        return RayCluster()
-    if engine == "processes":
-        return None
+    if isinstance(engine, str) and engine in NAMES:
+        return RayCluster() if engine == "ray" else None
     nearest = checks.did_you_mean(engine, NAMES)
     raise ValueError(
-        f"engine must be 'processes', 'ray', nw.RayCluster(...) or nw.Listen(...), got {engine!r}{nearest}"
+        f"engine must be 'processes', 'ray', nw.RayCluster(...) or nw.Listen(...), got {checks.shown(engine)}{nearest}"
     )

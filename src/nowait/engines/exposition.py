@@ -40,6 +40,8 @@ class RunSnapshot:
     """Processes that died."""
     errors: int = 0
     """Gradients in whose place the problem raised an exception."""
+    strays: int = 0
+    """Reports on tickets that their worker was never given."""
     bytes_up: int = 0
     bytes_down: int = 0
     traffic: tuple[int, int] | None = None
@@ -107,6 +109,9 @@ def _families(run: RunSnapshot) -> Iterator[_Family]:
     yield _one("nowait_workers", GAUGE, "Live workers.", run.num_workers)
     yield _one("nowait_worker_deaths_total", COUNTER, "Processes that died.", run.deaths)
     yield _one("nowait_worker_errors_total", COUNTER, "Exceptions of the problem in workers.", run.errors)
+    yield _one(
+        "nowait_reports_unknown_total", COUNTER, "Reports on tickets that their worker was never given.", run.strays
+    )
     yield _one("nowait_gradient_bytes_total", COUNTER, "Bytes of the gradients that workers sent.", run.bytes_up)
     yield _one("nowait_params_bytes_total", COUNTER, "Bytes of the params that workers were sent.", run.bytes_down)
     received, sent = run.traffic or (None, None)

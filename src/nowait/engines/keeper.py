@@ -13,7 +13,7 @@ from nowait.core import Server
 from nowait.core.state import ServerState
 from nowait.core.versions import Version
 from nowait.recording import HistoryRecorder, TraceRecorder
-from nowait.recording.checkpoints import BackgroundWrite, Checkpoint
+from nowait.recording.checkpoints import BackgroundWrite, Checkpoint, Written
 from nowait.recording.folder import RunFolder
 from nowait.recording.model_file import ModelFile
 
@@ -57,31 +57,31 @@ class Keeper:
         self, server: Server, recorder: TraceRecorder, history: HistoryRecorder, *, in_background: bool
     ) -> list[Path]:
         """Make a checkpoint if it is due, or always if ``in_background`` is False. Return those complete now."""
-        made = self._collected(server)
+        made = self._collected(server, recorder)
         if in_background and not self.is_due(server):
             return made
+        self.folder.keep_trace()
         version = server.retain()
         checkpoint = checkpoint_of(server.live_state(), recorder, self.wanted_workers(), history, self.model_file)
         if in_background and checkpoint.num_bytes >= BACKGROUND_BYTES:
             checkpoint = replace(checkpoint, state=server.snapshot())
             self._pending = BackgroundWrite(lambda: self.folder.write_checkpoint(checkpoint)), version
         else:
-            path = self.folder.write_checkpoint(checkpoint)
-            made += [] if path is None else [path]
+            made += _noted(self.folder.write_checkpoint(checkpoint), recorder)
             server.release(version)
         self.plan(server)
         return made
 
-    def _collected(self, server: Server) -> list[Path]:
+    def _collected(self, server: Server, recorder: TraceRecorder) -> list[Path]:
         """Wait for the checkpoint that is being written, if there is one."""
         if self._pending is None:
             return []
         (write, version), self._pending = self._pending, None
         try:
-            path = write.result()
+            written = write.result()
         finally:
             server.release(version)
-        return [] if path is None else [path]
+        return _noted(written, recorder)
 
     def rewind(self, checkpoint: Checkpoint, recorder: TraceRecorder, config: dict[str, Any]) -> None:
         """Go back to a checkpoint, and update ``config.json``, because the engine may be another one."""
@@ -101,6 +101,14 @@ class Keeper:
         self.folder.leave()
 
 
+def _noted(written: Written | None, recorder: TraceRecorder) -> list[Path]:
+    """Let the trace have the checksum of a checkpoint that was written, and return its path."""
+    if written is None:
+        return []
+    recorder.params_are(written.step, written.checksum)
+    return [written.path]
+
+
 def checkpoint_of(
     state: ServerState,
     recorder: TraceRecorder,
@@ -118,6 +126,7 @@ def checkpoint_of(
         position=position,
         tally=tally,
         evaluations=len(entries),
+        losses_checksum=history.checksum(len(entries)),
         loss=entries[-1][3] if entries else math.nan,
         model_file=model_file,
     )

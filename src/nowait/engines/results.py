@@ -14,6 +14,7 @@ from nowait.core.types import Integers, Vector, norm
 from nowait.engines.parts import Parts
 from nowait.problems.encodings import codec_of
 from nowait.recording import HistoryRecorder, Run, Stats
+from nowait.recording.files import vector_checksum
 from nowait.recording.sent import Sent
 from nowait.recording.worker_stats import stats_of_workers
 
@@ -44,8 +45,10 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
     server, recorder = parts.server, parts.recorder
     last_norm = norm(to_host(server.params))  # before params are copied, because it needs memory as well
     last = memory_of(server.params).copy_to_host(server.params)
+    recorder.params_are(server.steps, vector_checksum(last))
     counts, tally = server.counts, recorder.tally()
     if parts.keeper is not None:
+        parts.keeper.folder.keep_trace()
         recorder.finish(ending.seconds, last_norm)
     trace = recorder.trace(ending.seconds, last_norm)
     bytes_of_gradient, bytes_of_point = bytes_sent(trace.sent, parts.capabilities, last)

@@ -12,9 +12,10 @@ from typing import Any, Protocol, final
 
 from numpy.typing import NDArray
 
-from nowait.core import Command, Event
+from nowait.core import Command, Event, TimerFired
 from nowait.core.memory import to_host
 from nowait.core.problem import TRAINING_LOSS, Evaluation, evaluation
+from nowait.core.standstill import Standstill
 from nowait.core.types import Vector
 from nowait.engines.due import Due
 from nowait.engines.hooks import Hooks, SessionControl, WorkerControl
@@ -23,6 +24,7 @@ from nowait.engines.results import Ending, build_run, is_reasonable
 from nowait.engines.training_losses import TrainingLosses
 from nowait.recording import History, HistoryRecorder, Run
 from nowait.recording.checkpoints import Checkpoint
+from nowait.recording.outlying import Outlier, first_outlier
 from nowait.recording.worker_stats import WorkerStats
 
 __all__ = ["Evaluator", "Parts", "Session", "Snapshot", "WorkerControl"]
@@ -51,11 +53,19 @@ class Snapshot:
 class Session:
     """One run from start to end. The engine feeds it events and executes the commands it returns."""
 
-    def __init__(self, parts: Parts, worker_control: WorkerControl, evaluator: Evaluator | None = None) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        worker_control: WorkerControl,
+        evaluator: Evaluator | None = None,
+        standstill: Standstill | None = None,
+    ) -> None:
         self._parts = parts
         self.server = parts.server
         self._worker_control: WorkerControl | None = worker_control
         self._evaluator = evaluator
+        self._has_real_workers = evaluator is not None
+        """False in a simulation, where no worker can compute wrongly."""
         self.interrupted = False
         self._signal = ""
         """The signal that ended the run."""
@@ -67,6 +77,10 @@ class Session:
         self._hooks = Hooks(parts.callbacks)
         self._watched = self._hooks.follow_events or self._keeper is not None
         self._due = Due()
+        self._standstill = standstill
+        """None: nobody looks for a standstill, because the events are those of a plan or a trace."""
+        self._told = False
+        """Whether the warning of a standstill was given."""
         self._first_commands: list[Command] = []
         self.loss: float | None = None
         """The latest loss evaluated."""
@@ -110,6 +124,8 @@ class Session:
         """Return the first commands. Evaluates the initial params, or those of the checkpoint if nobody did."""
         if self._keeper is not None:
             self._keeper.folder.begin()
+        if self._standstill is not None:
+            self._due.look = self._standstill.next_look(self.server)
         if self._evaluated_step != self.server.steps:
             self._evaluate()
         else:
@@ -131,6 +147,9 @@ class Session:
         commands = server.handle(event)
         if self._watched:
             self._watch(event)
+        if type(event) is TimerFired and self._standstill is not None:
+            self._standstill.timer_expired(server)
+            self._look_for_standstill()
         if (
             server.steps >= due.steps
             or server.counts.gradients >= due.gradients
@@ -145,6 +164,19 @@ class Session:
             self._checkpoint(in_background=True)
         if self._hooks.follow_events:
             self._hooks.handled(event, self.server, SessionControl(self))
+
+    def _look_for_standstill(self) -> None:
+        """Warn once of a method that makes no progress; end a simulation that would never end."""
+        assert self._standstill is not None
+        server, budget = self.server, self._parts.budget
+        if not self._told and (reason := self._standstill.reason(server)):
+            self._told = True
+            if not self._parts.quiet:
+                logger.warning(reason)
+        if self._standstill.is_hopeless(
+            server, seconds_end_it=budget.seconds is not None, gradients_end_it=budget.gradients is not None
+        ):
+            self.stop(f"the run was ended, because it would never end: {self._standstill.reason(server)}")
 
     def stop(self, advice: str = "") -> None:
         """End the run after this event. ``advice`` says why, if it ends before its budget is used up."""
@@ -225,7 +257,10 @@ class Session:
         if server.diverged is None and self.loss_step != server.steps:
             self._evaluate_last()
         if server.steps == 0 and not self.advice and not self._parts.budget.has_target:
-            self.stop("no step was made: the budget ended before the method had the gradients for one")
+            in_time = server.counts.gradients or not server.counts.cancelled
+            cause = "" if in_time else server.method.why_no_step()
+            text = "no step was made: the budget ended before the method had the gradients for one"
+            self.stop(f"{text}. {cause}" if cause else text)
         ending = Ending(
             seconds=seconds,
             wall_seconds=perf_counter() - self._parts.called,
@@ -284,6 +319,10 @@ class Session:
         if server.diverged is not None:
             self._diverge(server.diverged, server.steps)
             return
+        if self._standstill is not None and server.counts.gradients >= self._due.look:
+            self._standstill.gradients_arrived(server)
+            self._due.look_at(self._standstill.next_look(server))
+            self._look_for_standstill()
         self.finished = self.finished or budget.exhausted(server.steps, server.counts.gradients)
         new_params = server.stepped_at == server.now and self._evaluated_step != server.steps
         if self._due.paused or (self.finished and self._evaluator is not None):
@@ -335,4 +374,19 @@ class Session:
         if step == 0:
             self.stop(f"not finite before the first step: {reason}. Look at the problem's gradient and loss")
         else:
-            self.stop(f"diverged after {self.server.steps} steps: {reason}. Try a stepsize ten times smaller")
+            self.stop(f"diverged after {self.server.steps} steps: {reason}. {self._what_to_try()}")
+
+    def _outlier(self) -> Outlier | None:
+        recorder = self._parts.recorder
+        names = ("worker", "version", "delay", "gradient_norm")
+        return first_outlier(*(recorder.recent(name, recorder.num_arrivals) for name in names))
+
+    def _what_to_try(self) -> str:
+        """Return what to do about a run that diverged: a worker whose gradients are far too large may be the cause."""
+        outlier = self._outlier() if self._has_real_workers else None
+        if outlier is None:
+            return "Try a stepsize ten times smaller"
+        return (
+            f"Before that, worker {outlier.worker} sent a gradient {outlier.times:.0e} times as large as those of the "
+            f"other workers at points of the same age: check its data and its machine, then try a smaller stepsize"
+        )

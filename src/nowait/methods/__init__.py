@@ -3,6 +3,7 @@
 from nowait.methods.adaptive_revision import AdaptiveRevision
 from nowait.methods.asynchronous_sgd import AsynchronousSGD
 from nowait.methods.ata import ATA
+from nowait.methods.auto import Auto
 from nowait.methods.ca2fl import CA2FL
 from nowait.methods.clipped_asgd import ClippedASGD
 from nowait.methods.cycle_sgd import CycleSGD
@@ -38,6 +39,7 @@ __all__ = [
     "AdaptiveRevision",
     "AdaptiveStrength",
     "AsynchronousSGD",
+    "Auto",
     "ClippedASGD",
     "CycleSGD",
     "DecoupledDiLoCo",

@@ -10,6 +10,9 @@ from typing import final
 from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
 from nowait.numerics.elementary import log
 
+MOST_JOBS = 1 << 24
+"""Ordering this many gradients takes about a minute."""
+
 
 @final
 @method_dataclass
@@ -49,6 +52,10 @@ class ATA(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.batch = checks.at_least(1, self.batch, "batch", "a step needs at least one gradient")
+        if self.batch > MOST_JOBS:
+            raise ValueError(
+                f"batch must be at most {MOST_JOBS:,}, got {self.batch}: every gradient of a round is ordered at once"
+            )
         self.spread = checks.not_negative(self.spread, "spread", "it is how much times scatter around their mean")
 
     def start(self, server: Server) -> None:

@@ -57,6 +57,10 @@ class CA2FL(Method):
         """Return M/buffer, at least 1: there is one step per full buffer."""
         return max(1.0, num_workers / self.buffer)
 
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True: each worker has one entry of the cache."""
+        return True
+
     def _step(self, server: Server, arrival: Arrival) -> None:
         direction = server.sum()
         for cached in self.cache.values():

@@ -80,6 +80,10 @@ class CycleSGD(Method):
         """Return M²/group: how many gradients params may be ahead of a gradient."""
         return num_workers * max(1.0, num_workers / self.group)
 
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True: all workers compute as many gradients in a cycle."""
+        return True
+
     def _assign(self, server: Server, workers: list[int], tickets: int) -> None:
         for worker in workers:
             for _ in range(tickets):

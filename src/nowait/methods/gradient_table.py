@@ -41,3 +41,7 @@ class GradientTable(Method):
     def on_leave(self, server: Server, worker: int) -> None:
         """Remove the worker's entry."""
         self.table.remove(worker)
+
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True: each worker has one entry of the table."""
+        return True

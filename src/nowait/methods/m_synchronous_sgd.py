@@ -28,7 +28,7 @@ class MSynchronousSGD(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.m = checks.at_least(1, self.m, "m", "a step needs at least one gradient")
-        checks.instance(self.cancel, bool, "cancel", "True")
+        self.cancel = checks.flag(self.cancel, "cancel")
 
     def start(self, server: Server) -> None:
         """Start with an empty round and give every worker a ticket."""
@@ -50,6 +50,10 @@ class MSynchronousSGD(Method):
     def stepsize_divisor(self, num_workers: int) -> float:
         """Return 1: all gradients of a round are fresh."""
         return 1.0
+
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True if it waits for all workers, as ``MinibatchSGD`` does."""
+        return self.m >= num_workers
 
     def _step_if_complete(self, server: Server) -> None:
         count = self.total.count

@@ -57,6 +57,10 @@ class MaleniaSGD(Method):
         """Return 1: all gradients of a round are fresh."""
         return 1.0
 
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True: every step is along the mean of the workers' means."""
+        return True
+
     def _is_enough(self, server: Server) -> bool:
         """Return True if (1/n·Σ 1/B_i)⁻¹ ≥ batch/n with every B_i at least 1, that is, n² ≥ batch·Σ 1/B_i."""
         workers = server.num_workers

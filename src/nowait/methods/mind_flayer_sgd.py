@@ -12,6 +12,9 @@ import numpy as np
 from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, Ticket, checks, method_dataclass
 from nowait.numerics.elementary import added
 
+SAME = 1e-6
+"""Workers with so nearly equal expected numbers of gradients have the same weight."""
+
 
 @final
 @method_dataclass
@@ -44,8 +47,8 @@ class MindFlayerSGD(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("timeout_seconds", "trials", "probability"):
-            if np.ndim(getattr(self, name)) == 1 and len(getattr(self, name)) == 0:
-                raise ValueError(f"{name} is empty: it needs a value per worker, or one for all")
+            if isinstance(getattr(self, name), Sequence | np.ndarray):
+                checks.listed(getattr(self, name), name)
         for timeout in _values(self.timeout_seconds):
             checks.positive(timeout, "timeout_seconds", "every attempt would be cancelled immediately")
         for trials in _values(self.trials):
@@ -99,6 +102,20 @@ class MindFlayerSGD(Method):
     def stepsize_divisor(self, num_workers: int) -> float:
         """Return 1: all gradients of a round are fresh."""
         return 1.0
+
+    def why_no_step(self) -> str:
+        """Say that attempts are cancelled too early."""
+        return (
+            f"Every attempt took longer than timeout_seconds={checks.shown(self.timeout_seconds)}: give a longer "
+            f"timeout, such as twice the median time of a gradient"
+        )
+
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True if a round is expected to have as many gradients in time of every worker."""
+        if self.probability is None:
+            return False
+        expected = [_of(self.probability, worker) * _of(self.trials, worker) for worker in range(num_workers)]
+        return min(expected) >= (1 - SAME) * max(expected)
 
     def _try(self, server: Server, worker: int) -> None:
         deadline = server.now + float(_of(self.timeout_seconds, worker))

@@ -38,6 +38,10 @@ class MinibatchSGD(Method):
         """Return 1: all gradients of a round are fresh."""
         return 1.0
 
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True: every step has one gradient of each worker."""
+        return True
+
     def _step_when_all_are_in(self, server: Server) -> None:
         if server.in_flight or self.total.count == 0 or not server.workers:
             return

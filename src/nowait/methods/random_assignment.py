@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from nowait.core import Arrival, Method, Server, StepsizeOrFloat, method_dataclass
+from nowait.core.stepsizes import ignores_delay
 
 
 @final
@@ -29,3 +30,7 @@ class RandomAssignment(Method):
         """Replace the worker's lost tickets, so that as many tickets as workers stay in flight."""
         while len(server.in_flight) < server.num_workers:
             server.assign(server.random.choice(server.workers))
+
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True for stepsizes that do not depend on the delay: others make the steps of slow workers shorter."""
+        return ignores_delay(self.stepsize, num_workers)

@@ -28,6 +28,7 @@ class RennalaSGD(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.batch = checks.at_least(1, self.batch, "batch", "a step needs at least one gradient")
+        self.cancel = checks.flag(self.cancel, "cancel")
 
     def start(self, server: Server) -> None:
         """Start with an empty batch and give every worker a ticket."""

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import final
 
 from nowait.core import Arrival, Method, Server, StepsizeOrFloat, checks, method_dataclass
+from nowait.core.stepsizes import ignores_delay
 from nowait.numerics.elementary import added
 
 
@@ -51,3 +52,7 @@ class RescaledASGD(Method):
         """Remove the worker's time from the mean."""
         self.seconds.pop(worker, None)
         self.total = added(self.seconds.values())
+
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True for stepsizes that do not depend on the delay: others make the steps of slow workers shorter."""
+        return ignores_delay(self.stepsize, num_workers)

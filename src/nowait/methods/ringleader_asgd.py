@@ -57,6 +57,10 @@ class RingleaderASGD(Method):
         if self.to_step:
             self._done(worker)
 
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True: every step is along the mean of the workers' means."""
+        return True
+
     def _collect(self, server: Server, arrival: Arrival) -> None:
         """Add the gradient to its worker's entry and update the total: G/b becomes (G + g)/(b + 1)."""
         entry = self.current.get(arrival.worker)

@@ -26,6 +26,7 @@ class RingmasterASGD(Method):
         super().__post_init__()
         why = "a fresh gradient has delay 1, so every gradient would be dropped"
         self.max_delay = checks.at_least(1, self.max_delay, "max_delay", why)
+        self.cancel_stale = checks.flag(self.cancel_stale, "cancel_stale")
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Apply the gradient unless it is too old, and assign the worker a ticket at the current params."""

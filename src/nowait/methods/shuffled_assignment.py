@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import final
 
 from nowait.core import Arrival, Method, Server, StepsizeOrFloat, method_dataclass
+from nowait.core.stepsizes import ignores_delay
 
 
 @final
@@ -35,6 +36,10 @@ class ShuffledAssignment(Method):
         """Replace the worker's lost tickets, so that as many tickets as workers stay in flight."""
         while len(server.in_flight) < server.num_workers:
             self._deal(server)
+
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True for stepsizes that do not depend on the delay: others make the steps of slow workers shorter."""
+        return ignores_delay(self.stepsize, num_workers)
 
     def _deal(self, server: Server) -> None:
         while True:

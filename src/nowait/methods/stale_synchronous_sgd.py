@@ -67,6 +67,10 @@ class StaleSynchronousSGD(Method):
         self._remove_from_level(self.delivered.pop(worker))
         self._release(server)
 
+    def weighs_workers_equally(self, num_workers: int) -> bool:
+        """Return True: in the long run all workers deliver as many gradients as the slowest."""
+        return True
+
     def _remove_from_level(self, level: int) -> None:
         self.levels[level] -= 1
         if self.levels[level] == 0:

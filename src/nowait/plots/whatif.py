@@ -27,7 +27,7 @@ def whatif(found: Any, *, width: float | None = None, ax: Into = None) -> Drawn:
     with new_sheet(2, width, ax) as sheet:
         _draw_workers(sheet.axes[0], found)
         _draw_alternatives(sheet.axes[1], found)
-        sheet.title(f"{found.source}: {found.verdict}")
+        sheet.title(f"{found.source}: {'no verdict' if found.doubt else found.verdict}")
     return sheet.drawn
 
 

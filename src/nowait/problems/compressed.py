@@ -43,8 +43,8 @@ class Compressed(Wrapper):
         if Capabilities.of(problem).gradient_with_memory is not None:
             raise TypeError("Compressed cannot wrap a problem whose workers have a memory already: compress it once")
         self.compressor = checks.instance(compressor, Compressor, "compressor", "nw.problems.TopK(100)")
-        self.error_feedback = compressor.loses if error_feedback is None else error_feedback
-        checks.instance(self.error_feedback, bool, "error_feedback", "True")
+        wanted = compressor.loses if error_feedback is None else error_feedback
+        self.error_feedback = checks.flag(wanted, "error_feedback")
         if self.error_feedback and not compressor.loses:
             raise ValueError(
                 f"{compressor} is unbiased and may make a gradient longer: error feedback would grow without bound, "

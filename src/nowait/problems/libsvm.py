@@ -37,7 +37,10 @@ def read_libsvm(path: str | Path, dimension: int | None = None) -> tuple[Any, Fl
     columns: list[int] = []
     values: list[float] = []
     ends = [0]
-    opener = OPENERS.get(Path(path).suffix, open)
+    file_path = Path(checks.path(path, "path"))
+    if not file_path.is_file():
+        raise FileNotFoundError(f"{file_path} does not exist: give the path of a LIBSVM file")
+    opener = OPENERS.get(file_path.suffix, open)
     with opener(path, mode="rt", encoding="utf-8", errors="backslashreplace") as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), start=1):
             if len(line) == LONGEST_LINE:

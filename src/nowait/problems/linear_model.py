@@ -44,6 +44,10 @@ class LinearModel(RowModel):
         self.add_penalty_gradient(point, gradient)
         return gradient.astype(point.dtype, copy=False)
 
+    def gradient_of_worker(self, point: Vector, worker: int) -> Vector:
+        """Return the gradient of the mean loss of a worker's rows, from these rows alone."""
+        return self.with_rows(self.shards.rows_of(worker)).full_gradient(point)
+
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
         """Write the gradient of a random batch into ``out``."""
         if point.size != self._dimension or out.size != self._dimension:  # the kernels do not check

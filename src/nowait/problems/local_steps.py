@@ -70,8 +70,7 @@ class LocalSteps(Wrapper):
     ) -> None:
         super().__init__(problem)
         inner = _checked_inner(problem)
-        counts = list(steps) if isinstance(steps, Sequence | np.ndarray) and np.ndim(steps) == 1 else [steps]
-        checks.at_least(1, len(counts), "the number of entries of steps", "every worker needs one")
+        counts = checks.listed(steps, "steps") if isinstance(steps, Sequence | np.ndarray) else [steps]
         self.steps = tuple(checks.at_least(1, count, "steps", "a job is at least one step") for count in counts)
         self.stepsize = checks.positive(stepsize, "stepsize", "local steps would not move")
         self.proximal = checks.not_negative(proximal, "proximal", "it weighs ‖y − x‖²/2")

@@ -185,9 +185,10 @@ class NonconvexLogisticRegression(LogisticModel):
 
 def signs_of(labels: Any) -> Any:
     """Return labels with two different values as −1 and +1; the larger value becomes +1."""
+    checks.unmasked(labels, "labels")
     try:
         values = np.asarray(labels, dtype=np.float64)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise ValueError("labels must be numbers: for names, pass labels == 'the name of one class'") from None
     classes = np.unique(values)
     if len(classes) != 2 or not np.isfinite(classes).all():

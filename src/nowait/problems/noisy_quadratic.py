@@ -13,6 +13,7 @@ from nowait.core.types import Floats, Vector
 from nowait.numerics.compiled import kernels
 from nowait.numerics.elementary import cos_of_turns, exp, log, sin_of_turns
 from nowait.problems.compiled_data import QUADRATIC, ProblemData
+from nowait.problems.shards import SPLITS
 from nowait.theory import Constants
 
 NO_SHIFT = np.empty(0)
@@ -135,8 +136,8 @@ class NoisyQuadratic:
         The default of ``zeta`` is 1 with ``by="label"`` or ``"sorted"`` (which mean the same here), and otherwise 0:
         the same F for all workers.
         """
-        if by not in (None, "iid", "label", "sorted"):
-            raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
+        if by is not None:
+            checks.one_of(by, SPLITS, "by")
         if zeta is None:
             zeta = 0.0 if by in (None, "iid") else 1.0
         zeta = checks.not_negative(zeta, "zeta", "it is how far workers' gradients are from the mean")

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import Sample, checks
+from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Integers, Vector
 from nowait.numerics.compiled import kernels
 from nowait.problems.matrix import squared_norms_of
-from nowait.problems.shards import Shards
+from nowait.problems.shards import SPLITS, Shards
 from nowait.theory import Constants
 
 logger = logging.getLogger("nowait")
@@ -124,6 +125,13 @@ class RowModel(ABC):
             self,
         )
 
+    def with_rows(self, rows: Integers) -> Self:
+        """Return the problem with these rows only, for models that keep nothing else about their rows."""
+        other = copy.copy(self)
+        other.features, other.targets, other._samples = self.features[rows], self.targets[rows], len(rows)
+        other.shards, other._minimum = Shards.all_rows(len(rows)), None
+        return other
+
     def split(self, workers: int, by: str = "iid", seed: int = 0) -> Self:
         """Return the problem with separate rows for each worker.
 
@@ -131,6 +139,7 @@ class RowModel(ABC):
         takes shard w modulo ``workers``.
         """
         checks.at_least(1, workers, "workers", "every shard belongs to a worker")
+        checks.one_of(by, SPLITS, "by")
         if workers > self.samples:
             raise ValueError(f"cannot split {self.samples} rows among {workers} workers: some would have none")
         other = copy.copy(self)
@@ -139,14 +148,12 @@ class RowModel(ABC):
         return other
 
     def _order(self, by: str, seed: int) -> Integers:
-        shuffled = np.random.default_rng(seed).permutation(self.samples)
+        shuffled = np.random.default_rng(checked_seed(seed)).permutation(self.samples)
         if by == "iid":
             return shuffled
-        if by in ("label", "sorted"):
-            if by == "label" and len(np.unique(self.targets)) > max(2, self.samples // 2):
-                raise ValueError("by='label' needs classes, but the targets are numbers: use by='sorted'")
-            return shuffled[np.argsort(self.targets[shuffled], kind="stable")]
-        raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
+        if by == "label" and len(np.unique(self.targets)) > max(2, self.samples // 2):
+            raise ValueError("by='label' needs classes, but the targets are numbers: use by='sorted'")
+        return shuffled[np.argsort(self.targets[shuffled], kind="stable")]
 
     def hessian_bound(self) -> tuple[float, float]:
         """Return the largest and smallest eigenvalue of Σ w_i·a_i·a_iᵀ, where w_i are the weights of the rows in F."""
@@ -203,7 +210,7 @@ def scale_rows(features: Any, weights: Floats) -> Any:
 def _checked_data(features: Any, targets: Any) -> tuple[Any, NDArray[np.floating[Any]]]:
     features = _checked_features(features)
     dtype = features.dtype
-    targets = np.asarray(targets)
+    targets = checks.array(targets, "targets")
     if targets.ndim != 1 or len(targets) != features.shape[0]:
         raise ValueError(f"targets must be one number per row: got shape {targets.shape} for {features.shape[0]} rows")
     targets = targets.astype(dtype)
@@ -223,7 +230,7 @@ def _checked_features(features: Any) -> Any:
         features = _with_short_indices(features)
         values = features.data
     else:
-        features = values = _as_matrix(features)
+        features = values = _as_matrix(checks.unmasked(features, "features"))
     if features.ndim != 2 or 0 in features.shape:
         raise ValueError(f"features must be a matrix with rows and columns, got shape {features.shape}")
     if values.dtype not in (np.float32, np.float64):

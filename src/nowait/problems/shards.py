@@ -13,6 +13,9 @@ from nowait.core import Sample
 from nowait.core.types import Floats, Integers
 from nowait.numerics.compiled import kernels
 
+SPLITS = ("iid", "label", "sorted")
+"""How ``split`` divides data: at random, or sorted by class or by target."""
+
 
 @final
 @dataclass(frozen=True, eq=False)

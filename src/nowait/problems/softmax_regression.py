@@ -9,7 +9,7 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from nowait.core import Layout, Sample
+from nowait.core import Layout, Sample, checks
 from nowait.core.types import Floats, Integers, Vector
 from nowait.problems.libsvm import read_libsvm
 from nowait.problems.matrix import full_kernels, has_one_sided_column, margins_of, sums_of
@@ -66,6 +66,13 @@ class SoftmaxRegression(RowModel):
         gradient: Vector = sums_of(self.features, slopes).T.ravel()
         self.add_penalty_gradient(point, gradient)
         return gradient.astype(point.dtype, copy=False)
+
+    def gradient_of_worker(self, point: Vector, worker: int) -> Vector:
+        """Return the gradient of the mean loss of a worker's rows, from these rows alone."""
+        rows = self.shards.rows_of(worker)
+        own = self.with_rows(rows)
+        own._numbers = self._numbers[rows]
+        return own.full_gradient(point)
 
     def gradient_into(self, point: Vector, sample: Sample, out: Vector) -> None:
         """Write the gradient of a random batch into ``out``."""
@@ -125,7 +132,7 @@ class SoftmaxRegression(RowModel):
 
 def _classes(labels: Any) -> tuple[NDArray[Any], Integers]:
     """Return the distinct labels in ascending order, and the index of the label of every row among them."""
-    values = np.asarray(labels)
+    values = checks.array(labels, "labels")
     if values.dtype.kind not in "biufU":
         raise TypeError(f"labels must be all numbers or all names, got an array of {values.dtype}")
     if values.dtype.kind == "f" and not np.isfinite(values).all():

@@ -41,6 +41,7 @@ class Wrapper(ABC):
             gradient_with_memory=None,
             device_memory=lambda: None,  # wrappers compute with NumPy
             prepare=inner.prepare,
+            process_settings=inner.process_settings,
             take_share=inner.take_share,
             start_worker=inner.start_worker,
             between_gradients=inner.between_gradients,
@@ -55,8 +56,10 @@ class Wrapper(ABC):
             items_of=inner.items_of,
             auto_batch_sizes=inner.auto_batch_sizes,
             replayable=inner.replayable,
+            repeatable=inner.repeatable,
             uses_job_numbers=inner.uses_job_numbers,
             usual_update=inner.usual_update,
+            usual_stepsize=inner.usual_stepsize,
             evaluate=inner.evaluate,
             training_loss=inner.training_loss,
             loading_seconds=inner.loading_seconds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -11,16 +11,14 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from nowait.core import Sample
-from nowait.core.randomness import child
 from nowait.core.types import Integers
-from nowait.numerics.splitmix import MASK, TICKET_STRIDE
 from nowait.problems.shards import Shards
-from nowait.pytorch.auto_sizes import REASON, AutoSizes
+from nowait.pytorch.auto_sizes import REASON, USUAL, AutoSizes
 from nowait.pytorch.bad_items import MISSING, BadItems
 from nowait.pytorch.per_worker import PerWorker
+from nowait.pytorch.samplers import SAMPLINGS, Choice, Rows, checked_choice
 from nowait.pytorch.streams import Stream
 
-SAMPLINGS = ("replacement", "epochs")
 MOST_COLUMNS = 4
 """A tuple of more arrays is a data set of items."""
 REPLACEMENTS = 1 << 28
@@ -40,38 +38,46 @@ class Batches:
 
     data: Any
     size: PerWorker | AutoSizes
-    sampling: str
     collate: Any
     bad_items: BadItems | None = None
     """Not None: items that cannot be read are skipped."""
-    shards: Shards | None = None
-    _permutations: dict[int, tuple[int, Integers]] = field(default_factory=dict, repr=False)
-    """The current epoch of each worker, and the order of the rows in it."""
+    choice: Choice | None = None
+    """Chooses the items of batches; None for an IterableDataset."""
     _stream: Stream | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, data: Any, size: Any, sampling: str, collate: Any, *, skip_bad_items: bool) -> Batches:
+    def of(
+        cls,
+        data: Any,
+        size: Any,
+        sampling: str,
+        collate: Any,
+        *,
+        skip_bad_items: bool,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+    ) -> Batches:
         """Check the arguments of a problem and make its batches."""
         if sampling not in SAMPLINGS:
             raise ValueError(f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}")
+        if batch_sampler is not None and size != USUAL:
+            raise ValueError(f"batch_sampler says which items a batch has: leave out batch_size, got {size!r}")
         sizes = AutoSizes.of(size) if isinstance(size, str) else PerWorker.of(size, "batch_size", REASON)
-        batches = cls(data, sizes, sampling, collate or default_collate, BadItems() if skip_bad_items else None)
-        if batches.is_stream:
-            if skip_bad_items:
-                raise ValueError("skip_bad_items needs items with an index: let an IterableDataset skip its bad items")
-            return batches
-        if not isinstance(data, DataLoader) and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-            raise TypeError(f"train_set must have a length and items, or be an IterableDataset, got {data!r}")
-        if isinstance(data, DataLoader):
-            raise TypeError("train_set must be a data set, got a DataLoader: pass its dataset, and batch_size=")
-        if len(data) == 0:
-            raise ValueError("train_set is empty: there is nothing to train on")
-        if _is_tuple_of_columns(data):
-            raise TypeError(
-                "train_set is a tuple of arrays, not of items: pass torch.utils.data.TensorDataset(*tensors)"
-            )
-        batches.shards = Shards.all_rows(len(data))
+        batches = cls(data, sizes, collate or default_collate, BadItems() if skip_bad_items else None)
+        if not batches.is_stream:
+            _check_items(data)
+            return replace(batches, choice=checked_choice(sampler, batch_sampler, len(data), sampling))
+        if skip_bad_items:
+            raise ValueError("skip_bad_items needs items with an index: let an IterableDataset skip its bad items")
+        if sampler is not None or batch_sampler is not None:
+            raise ValueError("a sampler needs items with an index: an IterableDataset gives items in its own order")
         return batches
+
+    def with_shards(self, shards: Shards) -> Batches:
+        """Return the same with the data split."""
+        if not isinstance(self.choice, Rows):
+            raise ValueError("the items of a sampler cannot be split: leave out sampler and batch_sampler")
+        return replace(self, choice=Rows(shards, self.choice.sampling), _stream=None)
 
     @property
     def is_stream(self) -> bool:
@@ -79,13 +85,18 @@ class Batches:
         return isinstance(self.data, IterableDataset)
 
     @property
+    def num_shards(self) -> int:
+        """The number of workers that the data are split for; 1 if all draw from the same data."""
+        return self.choice.shards.count if isinstance(self.choice, Rows) else 1
+
+    @property
     def is_plain(self) -> bool:
         """True if batches are rows of tensors: drawing them involves no code of the user, and no random numbers."""
         return _is_plain(self.data) and self.collate is default_collate
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out caches and the open stream."""
-        return self.__dict__ | {"_permutations": {}, "_stream": None}
+        """Leave out the open stream."""
+        return self.__dict__ | {"_stream": None}
 
     def divide_stream(self, share: int, num_shares: int) -> None:
         """Let this process take the items of one share; until then, it takes those of all."""
@@ -117,13 +128,14 @@ class Batches:
         return len(good), self.collate(good)
 
     def first(self, count: int) -> Any:
-        """Return the first items as a batch, for checks."""
+        """Return the first items, or the first batch of a ``batch_sampler``, for checks."""
         if self.is_stream:
             items = [item for item, _ in zip(self.data, range(count), strict=False)]
             if not items:
                 raise ValueError("train_set is an empty stream: there is nothing to train on")
             return self.collate(items)
-        return self.some(np.arange(min(count, len(self.data))), self.data)[1]
+        places = None if self.choice is None else self.choice.first_batch
+        return self.some(np.arange(min(count, len(self.data))) if places is None else places, self.data)[1]
 
     def _fetched(self, places: Integers, data: Any, *, pinned: bool = False) -> Any:
         """Return these items as a batch, fetched in one call if the data set supports it."""
@@ -143,7 +155,7 @@ class Batches:
     def _with_replacements(self, places: Integers, sample: Sample, number: int) -> list[Any]:
         """Return these items; those that cannot be read are replaced by others, drawn from the ticket's sample."""
         assert self.bad_items is not None
-        assert self.shards is not None
+        assert self.choice is not None
         items: list[Any] = []
         for place in places:
             item = self.bad_items.read(self.data, int(place), "train_set")
@@ -152,35 +164,25 @@ class Batches:
                 tries, number = tries + 1, number + 1
                 if tries > MOST_TRIES:
                     raise ValueError(f"{tries} items in a row of train_set cannot be read: the log names them")
-                other = self.shards.draw_one(sample.part(REPLACEMENTS + number))
+                other = self.choice.draw_one(sample.part(REPLACEMENTS + number))
                 item = self.bad_items.read(self.data, other, "train_set")
             items.append(item)
         return items
 
     def _places(self, sample: Sample, part: int, parts: int) -> Integers:
-        assert self.shards is not None
-        size = self.size.of_worker(sample.worker)
-        if self.sampling == "replacement":
-            return self.shards.draw(sample if parts == 1 else sample.part(part), size)
-        rows = self.shards.rows_of(sample.worker)
-        first = (sample.job * parts + part) * size
-        worker_key = (sample.key - sample.job * TICKET_STRIDE) & MASK
-        positions = np.arange(first, first + size)
-        return np.array(
-            [
-                self._permuted(worker_key, len(rows), int(place) // len(rows), rows)[place % len(rows)]
-                for place in positions
-            ]
-        )
+        assert self.choice is not None
+        return self.choice.places(sample, part, parts, self.size.of_worker(sample.worker))
 
-    def _permuted(self, worker_key: int, length: int, epoch: int, rows: Integers) -> Integers:
-        """Return the rows in the order of an epoch, a function of seed, worker and epoch."""
-        known_epoch, order = self._permutations.get(worker_key, (-1, rows))
-        if known_epoch != epoch:
-            rng = np.random.Generator(np.random.Philox(key=child(worker_key ^ length, epoch)))
-            order = rng.permutation(rows)
-            self._permutations[worker_key] = (epoch, order)
-        return order
+
+def _check_items(data: Any) -> None:
+    if isinstance(data, DataLoader):
+        raise TypeError("train_set must be a data set, got a DataLoader: pass its dataset, and batch_size=")
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise TypeError(f"train_set must have a length and items, or be an IterableDataset, got {data!r}")
+    if len(data) == 0:
+        raise ValueError("train_set is empty: there is nothing to train on")
+    if _is_tuple_of_columns(data):
+        raise TypeError("train_set is a tuple of arrays, not of items: pass torch.utils.data.TensorDataset(*tensors)")
 
 
 def _is_plain(data: Any) -> bool:

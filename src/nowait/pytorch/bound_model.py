@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from nowait.pytorch.cuda_runtime import PinnedArrays
-from nowait.pytorch.flat import DTYPES, TENSOR_DTYPES, CachedViews, ModelLayout, tensor_of
+from nowait.pytorch.flat import TENSOR_DTYPES, CachedViews, ModelLayout, tensor_of
 from nowait.pytorch.process import current_stream, in_worker
 
 HOST = torch.device("cpu")
@@ -123,8 +123,9 @@ class ViewingModel:
 
 @final
 class CopyingModel:
-    """A model on another device than points and gradients, or of another dtype. Its parameters are views of one tensor.
+    """A model on another device than points and gradients, or of other dtypes.
 
+    Its parameters are views of one tensor, or of a few if they have several dtypes.
     Copies between a GPU and the host go through pinned memory. In worker processes the memory of points and gradients
     is pinned itself, if that is possible.
     """
@@ -141,11 +142,8 @@ class CopyingModel:
         """Both as the server has them, with its dtype and the statistics at the end."""
         self._staging: torch.Tensor | None = None
         self._arrays = PinnedArrays(device) if device.type == "cuda" and in_worker() else None
-        trained = self._point[: layout.num_parameters], self._gradient[: layout.num_parameters]
-        self._flat, self._flat_gradient = (tensor.to(layout.model_dtype) for tensor in trained)
-        """The same memory, or tensors of the model's dtype, if that is another one."""
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._views, self._gradient_views = layout.views(self._flat), layout.views(self._flat_gradient)
+        self._values, self._gradients = _TensorsOf(self._point, layout), _TensorsOf(self._gradient, layout)
 
     def load(self, point: Any) -> None:
         """Copy the point to the device; parameters that the model has moved elsewhere become views again.
@@ -158,25 +156,25 @@ class CopyingModel:
             if source is self._staging:
                 source.copy_(tensor_of(point))
         with torch.no_grad():
-            for parameter, view in zip(self._parameters, self._views, strict=True):
+            for parameter, view in zip(self._parameters, self._values.tensors, strict=True):
                 if parameter.data_ptr() != view.data_ptr():
                     parameter.data = view
             self._point.copy_(source, non_blocking=self.device.type == "cuda")
-            _copy_if_other(self._point, self._flat)
+            self._values.read()
             self._buffers.load(self._point)
 
     def zero_gradient(self, out: Any) -> None:
-        """Set the flat gradient on the device to zero, and make the gradients views of it."""
-        self._flat_gradient.zero_()
-        for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
+        """Set the gradient on the device to zero, and make the gradients of the parameters views of it."""
+        self._gradients.set_to_zero()
+        for parameter, view in zip(self._parameters, self._gradients.tensors, strict=True):
             parameter.grad = view
 
     def store_gradient(self, out: Any, divisor: float = 1.0) -> None:
         """Copy the gradients and buffers from the device into ``out``."""
         gradient = self._gradient[: self._layout.num_parameters]
         with torch.no_grad():
-            _copy_gradients(self._parameters, self._gradient_views)
-            _copy_if_other(self._flat_gradient, gradient)
+            _copy_gradients(self._parameters, self._gradients.tensors)
+            self._gradients.write()
             if divisor != 1:
                 gradient /= divisor
             self._buffers.store(self._gradient)
@@ -198,11 +196,40 @@ class CopyingModel:
         return self._staging
 
 
-def _copy_if_other(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Copy as many entries as both have, unless they are in the same memory."""
-    if source.data_ptr() != target.data_ptr():
-        count = min(len(source), len(target))
-        target[:count].copy_(source[:count])
+@final
+class _TensorsOf:
+    """One tensor for each parameter of a model: a view of a vector like params, or of memory of the parameter's dtype.
+
+    Parameters of another dtype than params that follow each other share one tensor, which is copied at once.
+    """
+
+    def __init__(self, vector: torch.Tensor, layout: ModelLayout) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._flats: list[torch.Tensor] = []
+        self._parts: list[torch.Tensor] = []
+        """The parts of the vector that are converted, and the memory that they are converted to."""
+        self._converted: list[torch.Tensor] = []
+        for kind, blocks in layout.runs():
+            start = blocks[0].start
+            part = vector[start : blocks[-1].stop]
+            flat = part.to(kind)
+            self._flats.append(flat)
+            if kind != vector.dtype:
+                self._parts.append(part)
+                self._converted.append(flat)
+            self.tensors += [flat[block.start - start : block.stop - start].view(block.shape) for block in blocks]
+
+    def set_to_zero(self) -> None:
+        """Set all tensors to zero."""
+        torch._foreach_zero_(self._flats)
+
+    def read(self) -> None:
+        """Convert the vector to the tensors that are no views of it."""
+        _copy_all(self._parts, self._converted)
+
+    def write(self) -> None:
+        """Convert these tensors, and write them into the vector."""
+        _copy_all(self._converted, self._parts)
 
 
 def bound_model(
@@ -211,8 +238,7 @@ def bound_model(
     """Return the model on this device, ready to compute gradients from vectors that are on ``vectors_on``."""
     if device.type == "cuda":
         torch.backends.cudnn.deterministic = True  # otherwise a replay could compute other bits
-    same_dtype = DTYPES.get(layout.model_dtype) == layout.dtype
-    if device == vectors_on and same_dtype:
+    if device == vectors_on and layout.has_dtype_of_params:
         return ViewingModel(model, layout, device)
     return CopyingModel(model, layout, device, vectors_on)
 

@@ -129,10 +129,12 @@ def _register(address: int, size: int, *, read_only: bool) -> bool:
 
 @contextlib.contextmanager
 def clear_memory_errors() -> Iterator[None]:
-    """Raise a MemoryError with advice if a GPU runs out of memory."""
+    """Raise a MemoryError with advice if a GPU or the machine runs out of memory."""
     try:
         yield
     except RuntimeError as error:
+        if "DefaultCPUAllocator" in str(error):
+            raise MemoryError(f"{error}. Use fewer workers, or a smaller batch_size with accumulate=") from None
         if "out of memory" not in str(error):
             raise
         torch.cuda.empty_cache()  # other processes may need what this one only keeps

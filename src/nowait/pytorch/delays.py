@@ -37,9 +37,9 @@ class DelayAware(_Around):
     """Wraps a ``torch.optim`` optimiser: ``step(delay=τ)`` scales the step as a delay rule says.
 
     ``rule`` is a function of (delay, workers), such as those of ``nowait.rules``, or a stepsize rule, whose γ does not
-    matter. A fresh gradient has delay 1. ``scale="step"`` multiplies the learning rate, ``"gradient"`` the gradient,
-    before it enters the moments of Adam, and leaves it so. With a factor of 0 no step is made. Learning-rate
-    schedulers take the inner ``optimizer``.
+    matter, and which may not depend on the step. A fresh gradient has delay 1. ``scale="step"`` multiplies the learning
+    rate, ``"gradient"`` the gradient, before it enters the moments of Adam, and leaves it so. With a factor of 0 no
+    step is made. Learning-rate schedulers take the inner ``optimizer``.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = DelayAware(torch.optim.SGD(model.parameters(), lr=0.1), workers=4)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol, final
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
@@ -23,11 +23,30 @@ EVALUATED_ITEMS = 2_048
 """Without a validation set the loss is the mean over this many items of the training set."""
 
 
+@final
+@dataclass(frozen=True)
+class EvaluationSet:
+    """A validation set with a name, and batches of its own: None takes what the problem has."""
+
+    data: Any
+    name: str = ""
+    batch_size: int | None = None
+    collate: Any = None
+
+
+class EvaluationBatch(NamedTuple):
+    """A batch of the validation set with this number, and how many items it has."""
+
+    content: Any
+    items: int
+    set_number: int = 0
+
+
 class Evaluation(Protocol):
     """One pass over the validation set. It is called without gradients, and with the model in evaluation mode."""
 
-    def add(self, model: torch.nn.Module, batch: Any, items: int, precision: AbstractContextManager[Any]) -> None:
-        """Take a batch of some items into account; outputs and losses are computed in the context ``precision``."""
+    def add(self, model: torch.nn.Module, batch: EvaluationBatch, precision: AbstractContextManager[Any]) -> None:
+        """Take a batch into account; outputs and losses are computed in the context ``precision``."""
 
     def result(self) -> dict[str, float]:
         """Return the numbers by name; one of them is the ``"loss"``."""
@@ -86,13 +105,13 @@ class UsualEvaluation:
         self._forward, self._loss, self._metrics = forward, loss, metrics
         self._means = WeightedMeans()
 
-    def add(self, model: torch.nn.Module, batch: Any, items: int, precision: AbstractContextManager[Any]) -> None:
+    def add(self, model: torch.nn.Module, batch: EvaluationBatch, precision: AbstractContextManager[Any]) -> None:
         """Add the loss and the metrics of a batch, weighted by its number of items."""
         with precision:
-            output, target = self._forward(model, batch)
-            self._means.add("loss", self._loss(output, target), items)
+            output, target = self._forward(model, batch.content)
+            self._means.add("loss", self._loss(output, target), batch.items)
         for name, metric in self._metrics.items():
-            self._means.add(name, metric(output, target), items)
+            self._means.add(name, metric(output, target), batch.items)
 
     def result(self) -> dict[str, float]:
         """Return the means over all items."""
@@ -115,11 +134,51 @@ class UsualEvaluations:
 
 @final
 @dataclass(frozen=True)
+class SeparateEvaluations:
+    """Makes evaluations of several validation sets: the numbers of each are named after it."""
+
+    names: tuple[str, ...]
+    of_one_set: Evaluations
+
+    def evaluation(self, *, with_metrics: bool) -> Evaluation:
+        """Return a new evaluation."""
+        return SeparateEvaluation(self.names, lambda: self.of_one_set.evaluation(with_metrics=with_metrics))
+
+
+@final
+class SeparateEvaluation:
+    """``near_loss`` and ``far_loss`` of two sets, say, and as the loss the mean over the items of all sets."""
+
+    def __init__(self, names: tuple[str, ...], new_evaluation: Callable[[], Evaluation]) -> None:
+        self._names, self._new_evaluation = names, new_evaluation
+        self._evaluations: dict[int, Evaluation] = {}
+        self._items: dict[int, int] = {}
+
+    def add(self, model: torch.nn.Module, batch: EvaluationBatch, precision: AbstractContextManager[Any]) -> None:
+        """Add a batch to the evaluation of its set."""
+        number = batch.set_number
+        if number not in self._evaluations:
+            self._evaluations[number] = self._new_evaluation()
+        self._evaluations[number].add(model, batch, precision)
+        self._items[number] = self._items.get(number, 0) + batch.items
+
+    def result(self) -> dict[str, float]:
+        """Return the numbers of all sets, and the mean loss."""
+        loss, values = WeightedMeans(), dict[str, float]()
+        for number, evaluation in self._evaluations.items():
+            found = evaluation.result()
+            values |= {f"{self._names[number]}_{name}": value for name, value in found.items()}
+            loss.add("loss", found["loss"], self._items[number])
+        return values | loss.result()
+
+
+@final
+@dataclass(frozen=True)
 class EvaluatedItems:
-    """The items on which params are evaluated: the validation set, or the first items of the training set."""
+    """The items on which params are evaluated: those of the validation sets, or the first ones of the training set."""
 
     training: Batches
-    validation: Any
+    sets: tuple[EvaluationSet, ...]
     batch_size: int
 
     @classmethod
@@ -128,37 +187,85 @@ class EvaluatedItems:
         size = 4 * training.size.usual
         if batch_size is not None:
             size = checks.at_least(1, batch_size, "evaluation_batch_size", "a loss needs items")
-        if isinstance(validation, DataLoader):
-            raise TypeError("validation must be a data set, got a DataLoader: pass its dataset, and batch sizes here")
-        if validation is not None and not (hasattr(validation, "__getitem__") and hasattr(validation, "__len__")):
-            raise TypeError(f"validation must be a data set with a length and items, got {validation!r}")
-        if validation is not None and len(validation) == 0:
-            raise ValueError("validation is empty: leave it out to evaluate on the training set")
-        return cls(training, validation, size)
+        return cls(training, _checked_sets(validation), size)
 
-    def batches(self) -> Iterator[tuple[int, Any]]:
-        """Yield batches, each with its number of items."""
-        size = self.batch_size
-        if self.validation is None and self.training.is_stream:
-            batch = self.training.first(min(size, EVALUATED_ITEMS))
-            yield size, batch
-            return
-        name = "train_set" if self.validation is None else "validation"
-        data = self.training.data if self.validation is None else self.validation
-        count = min(len(data), EVALUATED_ITEMS) if self.validation is None else len(data)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the validation sets; empty if there is at most one."""
+        return tuple(part.name for part in self.sets) if self.sets and self.sets[0].name else ()
+
+    def batches(self) -> Iterator[EvaluationBatch]:
+        """Yield the batches of all sets."""
+        if not self.sets:
+            yield from self._batches_of_training()
+        for number in range(len(self.sets)):
+            yield from self._batches_of(number)
+
+    def first_batches(self) -> Iterator[EvaluationBatch]:
+        """Yield the first batch of every set, for checks."""
+        return (next(self._batches_of(number)) for number in range(len(self.sets)))
+
+    def _batches_of(self, number: int) -> Iterator[EvaluationBatch]:
+        part = self.sets[number]
+        batches = self.training if part.collate is None else replace(self.training, collate=part.collate)
+        name = f"validation[{part.name!r}]" if part.name else "validation"
+        size, count = part.batch_size or self.batch_size, len(part.data)
         for first in range(0, count, size):
-            places = np.arange(first, min(first + size, count))
-            yield self.training.some(places, data, name)
+            items, content = batches.some(np.arange(first, min(first + size, count)), part.data, name)
+            yield EvaluationBatch(content, items, number)
+
+    def _batches_of_training(self) -> Iterator[EvaluationBatch]:
+        training, size = self.training, self.batch_size
+        if training.is_stream:
+            yield EvaluationBatch(training.first(min(size, EVALUATED_ITEMS)), size)
+            return
+        count = min(len(training.data), EVALUATED_ITEMS)
+        for first in range(0, count, size):
+            items, content = training.some(np.arange(first, min(first + size, count)), training.data)
+            yield EvaluationBatch(content, items)
+
+
+def _checked_sets(validation: Any) -> tuple[EvaluationSet, ...]:
+    """Return the validation sets: none, one without a name, or those of a dictionary."""
+    if validation is None:
+        return ()
+    if not isinstance(validation, Mapping):
+        return (_checked_set(validation, "", "validation"),)
+    if not validation:
+        raise ValueError("validation is empty: leave it out to evaluate on the training set")
+    for name in validation:
+        if not isinstance(name, str) or not name or f"{name}_loss" in RESERVED_METRICS:
+            raise ValueError(
+                f"a validation set cannot be called {name!r}: its loss becomes the metric {name}_loss, so its name "
+                f"must be text, and not 'training'"
+            )
+    return tuple(_checked_set(data, name, f"validation[{name!r}]") for name, data in validation.items())
+
+
+def _checked_set(data: Any, name: str, argument: str) -> EvaluationSet:
+    part = replace(data, name=name) if isinstance(data, EvaluationSet) else EvaluationSet(data, name)
+    if isinstance(part.data, DataLoader):
+        raise TypeError(f"{argument} must be a data set, got a DataLoader: pass its dataset, and batch sizes here")
+    if not (hasattr(part.data, "__getitem__") and hasattr(part.data, "__len__")):
+        raise TypeError(f"{argument} must be a data set with a length and items, got {part.data!r}")
+    if len(part.data) == 0:
+        raise ValueError(f"{argument} is empty: leave it out to evaluate on the training set")
+    return part
 
 
 def evaluated(
-    evaluation: Evaluation, bound: BoundModel, batches: Iterable[tuple[int, Any]], settings: ComputeSettings, seed: int
+    evaluation: Evaluation,
+    bound: BoundModel,
+    batches: Iterable[EvaluationBatch],
+    settings: ComputeSettings,
+    seed: int,
 ) -> dict[str, float]:
-    """Return the result of an evaluation of a model, in evaluation mode, on batches with their numbers of items."""
+    """Return the result of an evaluation of a model, in evaluation mode, on batches."""
     bound.model.eval()
     with seeded(seed):
-        for items, batch in batches:
-            evaluation.add(bound.model, moved(batch, bound.device), items, settings.precision(bound.device))
+        for batch in batches:
+            content = moved(batch.content, bound.device)
+            evaluation.add(bound.model, batch._replace(content=content), settings.precision(bound.device))
         return evaluation.result()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, final
 
 import numpy as np
@@ -41,8 +42,9 @@ class ModelLayout:
     parameters: Layout
     buffers: tuple[Block, ...]
     dtype: Any
-    """The NumPy dtype of params: that of the model, or float32 for models in half precision."""
-    model_dtype: torch.dtype
+    """The NumPy dtype of params: float64 if the model has it, float32 if any of its parameters has half precision."""
+    model_dtypes: tuple[torch.dtype, ...]
+    """The dtypes of the trained parameters of the model, in their order."""
 
     @classmethod
     def of(cls, model: torch.nn.Module, statistics: Iterable[str] = ()) -> ModelLayout:
@@ -51,18 +53,18 @@ class ModelLayout:
         if not trained:
             raise ValueError(f"{type(model).__name__} has no parameters that require gradients: nothing to train")
         kinds = {tensor.dtype for _, tensor in trained}
-        if len(kinds) > 1 or not kinds <= {*DTYPES, *HALF_PRECISION}:
+        if kinds != {torch.float64} and not kinds <= {torch.float32, *HALF_PRECISION}:
             names = ", ".join(sorted(str(kind) for kind in kinds))
             raise TypeError(
-                f"parameters must all be float32 (or all float64, bfloat16 or float16), got {names}: cast the model"
+                f"parameters must be float32, bfloat16 or float16, or all of them float64, got {names}: cast the model"
             )
         parameters = Layout.of({name: tensor.shape for name, tensor in trained})
         wanted = set(statistics)
         buffers = _blocks(
             [(name, tensor) for name, tensor in model.named_buffers() if name in wanted], parameters.length
         )
-        kind = kinds.pop()
-        return cls(parameters, buffers, DTYPES.get(kind, np.float32), kind)
+        dtype = np.float64 if torch.float64 in kinds else np.float32
+        return cls(parameters, buffers, dtype, tuple(tensor.dtype for _, tensor in trained))
 
     @property
     def num_parameters(self) -> int:
@@ -79,6 +81,19 @@ class ModelLayout:
         """The number of params."""
         return self.num_parameters + self.num_statistics
 
+    @property
+    def model_bytes(self) -> int:
+        """The bytes of the parameters in the model, and of the statistics in params."""
+        blocks = zip(self.parameters.blocks, self.model_dtypes, strict=True)
+        trained: int = sum((block.stop - block.start) * kind.itemsize for block, kind in blocks)
+        statistics: int = self.num_statistics * np.dtype(self.dtype).itemsize
+        return trained + statistics
+
+    @property
+    def has_dtype_of_params(self) -> bool:
+        """True if all parameters of the model have the dtype of params."""
+        return {DTYPES.get(kind) for kind in self.model_dtypes} == {self.dtype}
+
     def vector_of(self, model: torch.nn.Module) -> Vector:
         """Return the parameters and buffers of a model as params."""
         vector: Vector = np.empty(self.length, self.dtype)
@@ -92,6 +107,11 @@ class ModelLayout:
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Return a view of the flat tensor for each parameter."""
         return self.parameters.views(flat)
+
+    def runs(self) -> list[tuple[torch.dtype, list[Block]]]:
+        """Return the parameters that follow each other and have the same dtype."""
+        pairs = zip(self.model_dtypes, self.parameters.blocks, strict=True)
+        return [(kind, [block for _, block in run]) for kind, run in groupby(pairs, key=lambda pair: pair[0])]
 
 
 def _blocks(named: Iterable[tuple[str, torch.Tensor]], start: int) -> tuple[Block, ...]:

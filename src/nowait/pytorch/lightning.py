@@ -8,66 +8,109 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 
-from nowait.core import checks
-from nowait.pytorch.adapter import Recipe, optimizer_of
-from nowait.pytorch.auto_sizes import AutoSizes
-from nowait.pytorch.evaluation import Evaluation, WeightedMeans
+from nowait.core import Sample, checks
+from nowait.pytorch.adapter import (
+    DroppedLogs,
+    Progress,
+    Recipe,
+    no_stepsize,
+    none_explained,
+    optimizer_of,
+    overrides,
+)
+from nowait.pytorch.data_loaders import Epoch, TrainingData, evaluation_set
+from nowait.pytorch.evaluation import Evaluation, EvaluationBatch, EvaluationSet, WeightedMeans
 from nowait.pytorch.lr_schedule import TorchSchedule
-from nowait.pytorch.per_worker import PerWorker
 
 logger = logging.getLogger("nowait")
 
 NOT_CALLED = (
     "backward",
+    "configure_callbacks",
     "configure_gradient_clipping",
+    "configure_sharded_model",
     "lr_scheduler_step",
     "on_after_backward",
     "on_before_backward",
     "on_before_optimizer_step",
     "on_before_zero_grad",
+    "on_fit_end",
+    "on_fit_start",
+    "on_load_checkpoint",
+    "on_save_checkpoint",
     "on_train_batch_end",
     "on_train_batch_start",
+    "on_train_end",
     "on_train_epoch_end",
     "on_train_epoch_start",
+    "on_train_start",
+    "on_validation_batch_end",
+    "on_validation_batch_start",
+    "on_validation_end",
+    "on_validation_model_eval",
+    "on_validation_model_train",
+    "on_validation_model_zero_grad",
+    "on_validation_start",
     "optimizer_step",
     "optimizer_zero_grad",
+    "teardown",
     "transfer_batch_to_device",
 )
 """Hooks of training that a module may override, but that are not called."""
-LOSSES = ("loss", "val_loss", "valid_loss", "validation_loss", "val/loss")
+BEFORE_STEPS = ("on_train_batch_start", "on_train_epoch_start", "on_train_start")
+"""Those in which modules often set what ``training_step`` reads."""
+OF_MODULES = ("automatic_optimization", "configure_optimizers")
+"""By these a LightningModule is known, of ``lightning`` and of ``pytorch_lightning``."""
+NONE = (
+    "nowait trains without a Trainer, so self.logger of a module and self.trainer of a data module are None: write "
+    "`if self.logger:` before what uses it"
+)
+LOSSES = ("loss", "val_loss", "valid_loss", "validation_loss", "val/loss", "valid/loss", "validation/loss")
 """Names under which ``validation_step`` may log its loss, if it returns none."""
 
 
-def problem_arguments(module: Any, datamodule: Any, epochs: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``TorchProblem`` for a module; ``options`` take precedence."""
+def problem_arguments(
+    module: Any, datamodule: Any, loaders: tuple[Any, Any], epochs: int, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of ``TorchProblem`` for a module; ``options`` take precedence.
+
+    ``loaders`` are those of training and validation, in place of those of the data module or the module.
+    """
     _check(module)
-    train, validation = _loaders(module if datamodule is None else datamodule, datamodule is not None)
+    if isinstance(datamodule, DataLoader):
+        datamodule, loaders = None, (datamodule, loaders[1])
+    with none_explained(NONE):
+        source = _prepared(module, datamodule)
+    has_own_data = source is module and loaders[0] is None
+    if has_own_data:
+        module.setup("fit")
+    train, validation = _loaders(source, *loaders)
+    arguments = {"validation": validation} | train.arguments(options)
+    facts = _facts(train.epoch(arguments), arguments, checks.at_least(1, epochs, "epochs", "data are used"))
+    with facts.attached_to(module):
+        if not has_own_data:
+            module.setup("fit")
+        module.configure_model()
     template = copy.deepcopy(module).to("cpu")
-    arguments = {
-        "build_model": lambda: copy.deepcopy(template),
-        "train_set": train.dataset,
-        "batch_size": train.batch_size,
-        "validation": None if validation is None else validation.dataset,
-        "collate_fn": train.collate_fn,
-        "sampling": "replacement" if isinstance(train.dataset, IterableDataset) else "epochs",
-    } | dict(options)
-    adapter = LightningAdapter(_recipe(template, arguments, checks.at_least(1, epochs, "epochs", "data are used")))
-    return arguments | {"loss": adapter.loss, "forward": adapter.forward, "adapter": adapter}
+    adapter = LightningAdapter(_recipe(template, facts), facts)
+    usual = {"build_model": lambda: copy.deepcopy(template)} | arguments
+    return usual | {"loss": adapter.loss, "forward": adapter.forward, "adapter": adapter}
 
 
 @final
 class LightningAdapter:
     """Computes losses with ``training_step``, and evaluates with ``validation_step``."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, facts: TrainerFacts) -> None:
         self._recipe: Recipe | None = recipe
+        self._facts, self._dropped = facts, DroppedLogs()
 
     @property
     def recipe(self) -> Recipe:
@@ -75,12 +118,22 @@ class LightningAdapter:
         assert self._recipe is not None
         return self._recipe
 
+    @property
+    def evaluates_sets_together(self) -> bool:
+        """True: a step is told which loader its batch is from, and the hooks are called once for all loaders."""
+        return True
+
+    def begin(self, sample: Sample) -> None:
+        """Count the gradients, epochs and batches that ``training_step`` may read."""
+        self._facts.progress.begin(sample)
+
     def forward(self, model: torch.nn.Module, batch: Any) -> tuple[Any, None]:
         """Return the loss of ``training_step``; what it logs is dropped."""
         logs = Logs()
-        with logs.collected_from(model, None):
-            result = _call_step(model, "training_step", batch, 0)
+        with self._facts.attached_to(model), logs.collected_from(model, None):
+            result = _call_step(model, "training_step", batch, self._facts.progress.next_batch())
         logs.reset_metrics()
+        self._dropped.tell(f"training_step of {type(model).__name__}", logs.names)
         loss = _loss_in(result)
         if loss is None:
             raise ValueError("training_step must return its loss, or a dict with it under 'loss'")
@@ -92,14 +145,14 @@ class LightningAdapter:
 
     def evaluation(self, *, with_metrics: bool) -> Evaluation:
         """Return an evaluation by ``validation_step``, or by ``training_step`` of a module without one."""
-        return LightningEvaluation(with_metrics=with_metrics)
+        return LightningEvaluation(self._facts.in_evaluations(), with_metrics=with_metrics)
 
     def write_beside(self, folder: Path) -> None:
         """Write nothing: no files belong to a module."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the recipe: workers do not need it."""
-        return {"_recipe": None}
+        return self.__dict__ | {"_recipe": None}
 
 
 @final
@@ -108,29 +161,46 @@ class Logs:
 
     def __init__(self) -> None:
         self.means = WeightedMeans()
+        self.names: dict[str, None] = {}
+        """What was logged, in order."""
+        self.losses = WeightedMeans()
+        """Those of ``LOSSES``, over the batches of all loaders."""
         self._metrics: dict[str, Any] = {}
 
     @contextmanager
-    def collected_from(self, model: torch.nn.Module, items: int | None) -> Iterator[None]:
-        """Collect what the module logs in this context; a number counts for so many items, or is dropped if None."""
+    def collected_from(self, model: torch.nn.Module, items: int | None, loader: int | None = None) -> Iterator[None]:
+        """Collect what the module logs in this context; a number counts for so many items, or is dropped if None.
 
-        def log(
-            name: str, value: Any, *_: Any, batch_size: int | None = None, reduce_fx: Any = "mean", **__: Any
-        ) -> None:
-            if callable(getattr(value, "compute", None)):
-                self._metrics[name] = value
-            elif items is None:
-                return  # reading it would wait for the GPU
-            elif reduce_fx in ("mean", torch.mean):
-                self.means.add(name, value, items if batch_size is None else batch_size)
-            else:
-                raise ValueError(f"self.log({name!r}, …, reduce_fx={reduce_fx!r}): only means are supported")
+        If there are several loaders, the number of the current one is added to the names, as Lightning does it.
+        """
 
-        model.log = log  # type: ignore[assignment]
+        def log(name: str, value: Any, *_: Any, **options: Any) -> None:
+            own = loader is not None and options.get("add_dataloader_idx", True)
+            self._add(name, f"{name}/dataloader_idx_{loader}" if own else name, value, items, options)
+
+        modules = dict.fromkeys(_with_inner(model))
+        for part in modules:
+            part.log = log
         try:
             yield
         finally:
-            del model.log
+            for part in modules:
+                del part.log
+
+    def _add(self, name: str, full_name: str, value: Any, items: int | None, options: Mapping[str, Any]) -> None:
+        reduce_fx, size = options.get("reduce_fx", "mean"), options.get("batch_size")
+        self.names[name] = None
+        if callable(getattr(value, "compute", None)):
+            self._metrics[full_name] = value
+        elif items is None:
+            return  # reading it would wait for the GPU
+        elif reduce_fx in ("mean", torch.mean):
+            weight = items if size is None else size
+            self.means.add(full_name, value, weight)
+            if name in LOSSES:
+                self.losses.add(name, value, weight)
+        else:
+            raise ValueError(f"self.log({name!r}, …, reduce_fx={reduce_fx!r}): only means are supported")
 
     def reset_metrics(self) -> None:
         """Reset all ``torchmetrics`` that were logged."""
@@ -148,54 +218,117 @@ class Logs:
 class LightningEvaluation:
     """The mean loss, and all that is logged in ``validation_step`` and at the end of the pass."""
 
-    def __init__(self, *, with_metrics: bool) -> None:
-        self._with_metrics, self._logs, self._losses = with_metrics, Logs(), WeightedMeans()
+    def __init__(self, facts: TrainerFacts, *, with_metrics: bool) -> None:
+        self._facts, self._with_metrics = facts, with_metrics
+        self._logs, self._losses = Logs(), WeightedMeans()
         self._model: Any = None
-        self._batches = 0
+        self._batches: dict[int, int] = {}
 
-    def add(self, model: torch.nn.Module, batch: Any, items: int, precision: AbstractContextManager[Any]) -> None:
+    def add(self, model: torch.nn.Module, batch: EvaluationBatch, precision: AbstractContextManager[Any]) -> None:
         """Call the step with a batch."""
-        with precision, self._logs.collected_from(model, items):
+        number = batch.set_number
+        index = self._batches[number] = self._batches.get(number, -1) + 1
+        loader = number if self._facts.num_val_loaders > 1 else None
+        with self._facts.attached_to(model), precision, self._logs.collected_from(model, batch.items, loader):
             if self._model is None:
                 self._model = model
                 self._model.on_validation_epoch_start()
             name = "validation_step" if _overrides(model, "validation_step") else "training_step"
-            result = _call_step(model, name, batch, self._batches)
-        self._batches += 1
+            result = _call_step(model, name, batch.content, index, number)
         loss = _loss_in(result)
         if loss is not None:
-            self._losses.add("loss", loss, items)
+            self._losses.add("loss", loss, batch.items)
 
     def result(self) -> dict[str, float]:
         """Return the loss and the logged numbers. The loss is the one that the step returns, or that it logs."""
-        with self._logs.collected_from(self._model, 1):
+        with self._facts.attached_to(self._model), self._logs.collected_from(self._model, 1):
             self._model.on_validation_epoch_end()
         logged = self._logs.result()
+        losses = self._logs.losses.result() | {name: logged[name] for name in LOSSES if name in logged}
         if "loss" in self._losses:
             logged |= self._losses.result()
         else:
-            name = next((name for name in LOSSES if name in logged), None)
+            name = next((name for name in LOSSES if name in losses), None)
             if name is None:
                 raise ValueError(f"validation_step must return its loss, or log it as one of {', '.join(LOSSES)}")
-            logged["loss"] = logged[name]
+            logged["loss"] = losses[name]
         return logged if self._with_metrics else {"loss": logged["loss"]}
 
 
 @final
 @dataclass
 class TrainerFacts:
-    """What ``configure_optimizers`` may read of ``self.trainer``."""
+    """What a module may read of ``self.trainer``, in ``configure_optimizers`` and in its steps.
 
-    estimated_stepping_batches: int
-    num_training_batches: int
+    There is one process, as far as the module can see. What a worker computes is counted in gradients of all workers.
+    """
+
+    estimated_stepping_batches: float
+    num_training_batches: float
     max_epochs: int
-    current_epoch: int = 0
-    global_step: int = 0
+    accumulate_grad_batches: int
+    progress: Progress
+    num_val_loaders: int = 0
+    validating: bool = False
+    sanity_checking: bool = False
+    is_global_zero: bool = True
+    world_size: int = 1
+    global_rank: int = 0
+    local_rank: int = 0
+    logger: Any = None
+    loggers: tuple[Any, ...] = ()
+    progress_bar_callback: Any = None
+    model: Any = None
 
     @property
-    def max_steps(self) -> int:
+    def max_steps(self) -> float:
         """The number of steps."""
         return self.estimated_stepping_batches
+
+    @property
+    def training(self) -> bool:
+        """False while params are evaluated."""
+        return not self.validating
+
+    @property
+    def global_step(self) -> int:
+        """How many gradients all workers together had been given before this one."""
+        return self.progress.step
+
+    @property
+    def current_epoch(self) -> int:
+        """How often all workers together had taken all items before."""
+        return self.progress.epoch
+
+    def in_evaluations(self) -> TrainerFacts:
+        """Return the facts while params are evaluated: params do not say how far the run is."""
+        return replace(self, validating=True, progress=Progress(None, 1))
+
+    @contextmanager
+    def attached_to(self, model: Any) -> Iterator[None]:
+        """Let a module read these facts of ``self.trainer`` in this context."""
+        before = vars(model).get("_trainer")
+        model.trainer, self.model = self, model
+        try:
+            with none_explained(NONE):
+                yield
+        finally:
+            model.trainer, self.model = before, None
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise an error that says what there is."""
+        hint = "; the server has the optimiser, so self.optimizers() and self.lr_schedulers() do not work in workers"
+        raise AttributeError(
+            f"self.trainer has no {name} here: nowait trains without a Trainer, and a module can read of it only "
+            f"{', '.join(name for name in (*FACTS, *self.__dataclass_fields__) if name not in NOT_OF_LIGHTNING)}"
+            f"{hint if name in OF_OPTIMISERS else ''}"
+        )
+
+
+FACTS = ("current_epoch", "global_step", "max_steps", "training")
+NOT_OF_LIGHTNING = ("progress", "num_val_loaders", "progress_bar_callback")
+OF_OPTIMISERS = ("strategy", "optimizers", "lr_scheduler_configs")
+"""What ``self.optimizers()`` and ``self.lr_schedulers()`` read."""
 
 
 @final
@@ -213,7 +346,12 @@ class Slower:
 
 def _check(module: Any) -> None:
     """Raise unless the module can be used; log which of its hooks are not called."""
-    if not isinstance(module, torch.nn.Module) or not callable(getattr(module, "configure_optimizers", None)):
+    if isinstance(module, torch.nn.Module) and "_orig_mod" in module._modules:
+        raise TypeError(
+            "from_lightning got a compiled LightningModule, whose validation_step and hooks cannot be seen: pass the "
+            "module itself, and compile its layers, as in self.net = torch.compile(self.net)"
+        )
+    if not _is_lightning_module(module):
         raise TypeError(f"from_lightning needs a LightningModule, got {type(module).__name__}")
     if not module.automatic_optimization:
         raise ValueError(
@@ -222,19 +360,37 @@ def _check(module: Any) -> None:
         )
     ignored = [name for name in NOT_CALLED if _overrides(module, name)]
     if ignored:
-        logger.warning("%s overrides %s, which is not called", type(module).__name__, ", ".join(ignored))
+        hint = ": let training_step itself set what it reads" if {*BEFORE_STEPS} & {*ignored} else ""
+        logger.warning("%s overrides %s, which is not called%s", type(module).__name__, ", ".join(ignored), hint)
 
 
-def _overrides(module: Any, name: str) -> bool:
-    """Return True if a class of the module, and not Lightning, defines this hook."""
-    owner = next((kind for kind in type(module).__mro__ if name in vars(kind)), None)
-    return owner is not None and not owner.__module__.startswith(("lightning.", "pytorch_lightning."))
+def _is_lightning_module(part: Any) -> bool:
+    kind = type(part)
+    return isinstance(part, torch.nn.Module) and all(hasattr(kind, name) for name in OF_MODULES)
 
 
-def _call_step(model: Any, name: str, batch: Any, index: int) -> Any:
+def _with_inner(module: Any) -> Iterator[Any]:
+    """Yield a LightningModule and those inside of it, as far as Lightning gives them its trainer."""
+    yield module
+    for part in module.children():
+        if _is_lightning_module(part):
+            yield from _with_inner(part)
+
+
+def _overrides(part: Any, name: str) -> bool:
+    """Return True if a class of the module or data module, and not Lightning, defines this hook."""
+    return overrides(part, name, ("lightning.", "pytorch_lightning."))
+
+
+def _call_step(model: Any, name: str, batch: Any, index: int, loader: int = 0) -> Any:
+    """Call a step with as many of batch, number of the batch and number of the loader as it takes."""
     step = getattr(model, name)
-    batch = model.on_after_batch_transfer(model.on_before_batch_transfer(batch, 0), 0)
-    return step(batch, index) if len(inspect.signature(step).parameters) > 1 else step(batch)
+    batch = model.on_after_batch_transfer(model.on_before_batch_transfer(batch, loader), loader)
+    kinds = [parameter.kind for parameter in inspect.signature(step).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return step(batch, index)
+    num_positional = sum(kind not in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD) for kind in kinds)
+    return step(*(batch, index, loader)[:num_positional])
 
 
 def _loss_in(result: Any) -> Any:
@@ -242,57 +398,105 @@ def _loss_in(result: Any) -> Any:
     return result.get("loss") if isinstance(result, Mapping) else result
 
 
-def _loaders(source: Any, is_datamodule: bool) -> tuple[DataLoader[Any], DataLoader[Any] | None]:
-    """Return the loaders of training and validation of a data module, or of the module itself."""
-    if is_datamodule:
-        if isinstance(source, type) or not callable(getattr(source, "setup", None)):
-            name = f"the class {source.__name__}" if isinstance(source, type) else f"a {type(source).__name__}"
-            raise TypeError(f"datamodule must be a LightningDataModule object, got {name}")
-        source.prepare_data()
-        source.setup("fit")
-    train = _only(source.train_dataloader(), "train_dataloader")
-    found = source.val_dataloader() if _overrides(source, "val_dataloader") else None
-    validation = None if found is None else _only(found, "val_dataloader")
-    sampler = getattr(train, "sampler", None)
-    if not isinstance(train.dataset, IterableDataset) and not isinstance(sampler, RandomSampler | SequentialSampler):
-        raise ValueError(
-            f"train_dataloader has the sampler {type(sampler).__name__}, which is not used: workers draw the items of "
-            f"every epoch in a random order"
+def _prepared(module: Any, datamodule: Any) -> Any:
+    """Let a data module and a module prepare their data; return the one that has the loaders."""
+    if datamodule is None:
+        module.prepare_data()
+        return module
+    if isinstance(datamodule, type) or not callable(getattr(datamodule, "setup", None)):
+        is_class = isinstance(datamodule, type)
+        name = f"the class {datamodule.__name__}" if is_class else f"a {type(datamodule).__name__}"
+        raise TypeError(f"datamodule must be a LightningDataModule object, got {name}")
+    if _overrides(datamodule, "transfer_batch_to_device"):
+        logger.warning("%s overrides transfer_batch_to_device, which is not called", type(datamodule).__name__)
+    for hook in ("on_before_batch_transfer", "on_after_batch_transfer"):
+        if _overrides(datamodule, hook):
+            raise ValueError(
+                f"{type(datamodule).__name__} overrides {hook}, which is not called, because workers have the module "
+                f"but not the data module: change batches in on_after_batch_transfer of {type(module).__name__}"
+            )
+    datamodule.prepare_data()
+    module.prepare_data()
+    datamodule.setup("fit")
+    return datamodule
+
+
+def _loaders(
+    source: Any, train: Any, validation: Any
+) -> tuple[TrainingData, EvaluationSet | dict[str, EvaluationSet] | None]:
+    """Return the data of given loaders, or of those of a data module or a module."""
+    if train is None:
+        if not _overrides(source, "train_dataloader"):
+            raise ValueError(
+                f"{type(source).__name__} has no train_dataloader: pass train_dataloaders=, or a data module as the "
+                f"second argument"
+            )
+        train = source.train_dataloader()
+    if validation is None and _overrides(source, "val_dataloader"):
+        validation = source.val_dataloader()
+    training = TrainingData.of(train, "train_dataloader")
+    if training.in_order:
+        logger.warning(
+            "train_dataloader does not shuffle, but workers draw the items of an epoch in a random order of their own"
         )
-    if validation is not None and validation.collate_fn is not train.collate_fn:
-        raise ValueError("train_dataloader and val_dataloader must have the same collate_fn")
-    return train, validation
+    return training, _validation_sets(validation)
 
 
-def _only(loaders: Any, name: str) -> DataLoader[Any]:
-    loader = loaders[0] if isinstance(loaders, list | tuple) and len(loaders) == 1 else loaders
-    if not isinstance(loader, DataLoader):
-        raise TypeError(f"{name} must return one DataLoader, got {type(loader).__name__}")
-    if loader.batch_size is None:
-        raise TypeError(f"{name} must return a DataLoader with a batch_size: workers do not use a batch_sampler")
-    return loader
+def _validation_sets(loaders: Any) -> EvaluationSet | dict[str, EvaluationSet] | None:
+    """Return the validation set, or several by name; None if there is none."""
+    loaders = list(loaders.values()) if isinstance(loaders, Mapping) else loaders
+    if loaders is None or (isinstance(loaders, list | tuple) and not loaders):
+        return None
+    if isinstance(loaders, list | tuple) and len(loaders) > 1:
+        names = [f"dataloader_idx_{number}" for number in range(len(loaders))]
+        return {name: evaluation_set(loader, "val_dataloader") for name, loader in zip(names, loaders, strict=True)}
+    return evaluation_set(loaders, "val_dataloader")
 
 
-def _recipe(template: Any, arguments: Mapping[str, Any], epochs: int) -> Recipe:
+def _facts(epoch: Epoch, arguments: Mapping[str, Any], epochs: int) -> TrainerFacts:
+    """Return what a module may read of its trainer; an ``IterableDataset`` has an unknown number of batches."""
+    validation = arguments["validation"]
+    return TrainerFacts(
+        estimated_stepping_batches=math.inf if epoch.steps is None else epochs * epoch.steps,
+        num_training_batches=math.inf if epoch.batches is None else epoch.batches,
+        max_epochs=epochs,
+        accumulate_grad_batches=epoch.batches_per_step,
+        progress=Progress(epoch.steps, epoch.batches_per_step),
+        num_val_loaders=len(validation) if isinstance(validation, dict) else 1,
+    )
+
+
+def _recipe(template: Any, facts: TrainerFacts) -> Recipe:
     """Return the recipe of a copy of a module, whose optimiser and scheduler are not used for anything else."""
-    data = arguments["train_set"]
-    size = arguments["batch_size"]
-    sizes = AutoSizes.of(size) if isinstance(size, str) else PerWorker.of(size, "batch_size", "a gradient needs items")
-    batch_size = sizes.usual
-    accumulate = PerWorker.of(arguments.get("accumulate", 1), "accumulate", "it counts batches").usual
-    batches = 1 if isinstance(data, IterableDataset) else math.ceil(len(data) / batch_size)
-    steps_per_epoch = math.ceil(batches / accumulate)
-    template.trainer = TrainerFacts(epochs * steps_per_epoch, batches, epochs)
-    optimizer, settings = _configured(template.configure_optimizers())
+    with facts.attached_to(template):
+        optimizer, settings = _configured(template.configure_optimizers())
     kind, groups, lr = optimizer_of(optimizer, template)
-    schedule = None if settings is None else _schedule(settings, lr, steps_per_epoch)
-    template.trainer = None
-    return Recipe(kind, groups, lr, schedule, epochs * steps_per_epoch)
+    steps = facts.estimated_stepping_batches
+    recipe = Recipe(kind, groups, lr, None, None if math.isinf(steps) else int(steps))
+    if settings is None:
+        return recipe
+    if getattr(settings["scheduler"], "cycle_momentum", False):
+        logger.warning(
+            "%s also changes the momentum, but a run keeps the one with which it starts: pass cycle_momentum=False",
+            type(settings["scheduler"]).__name__,
+        )
+    if isinstance(settings["scheduler"], torch.optim.lr_scheduler.ReduceLROnPlateau):
+        return replace(recipe, without_stepsize=no_stepsize("ReduceLROnPlateau", lr))
+    if settings.get("interval") != "step" and recipe.steps is None:
+        return replace(recipe, without_stepsize=SCHEDULER_OF_A_STREAM)
+    return replace(recipe, schedule=_schedule(settings, lr, facts))
 
 
-def _schedule(settings: Mapping[str, Any], lr: float, steps_per_epoch: int) -> Callable[[int], float]:
-    period = int(settings.get("frequency", 1)) * (1 if settings.get("interval") == "step" else steps_per_epoch)
+def _schedule(settings: Mapping[str, Any], lr: float, facts: TrainerFacts) -> Callable[[int], float]:
+    steps_per_epoch = facts.estimated_stepping_batches / facts.max_epochs
+    period = int(settings.get("frequency", 1)) * (1 if settings.get("interval") == "step" else int(steps_per_epoch))
     return Slower(TorchSchedule(lambda _: settings["scheduler"], lr), period)
+
+
+SCHEDULER_OF_A_STREAM = (
+    "the scheduler makes a step per epoch, but the number of items of an IterableDataset is not known: choose "
+    "nw.Scheduled(nw.DelayAdaptive(lr), schedule) in place of usual_stepsize(), or interval 'step'"
+)
 
 
 def _configured(result: Any) -> tuple[torch.optim.Optimizer, Mapping[str, Any] | None]:

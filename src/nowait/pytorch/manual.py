@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 
 from nowait.core import Sample
-from nowait.pytorch.evaluation import Evaluation, WeightedMeans
+from nowait.pytorch.evaluation import Evaluation, EvaluationBatch, WeightedMeans
 
 Manual = Callable[[torch.nn.Module, Any, Sample], Any]
 """``manual(model, batch, sample)`` leaves gradients in ``.grad`` and returns a loss, or a dict with ``"loss"``."""
@@ -61,15 +61,15 @@ class ManualEvaluation:
         self._manual, self._with_metrics = manual, with_metrics
         self._means = WeightedMeans()
 
-    def add(self, model: torch.nn.Module, batch: Any, items: int, precision: AbstractContextManager[Any]) -> None:
+    def add(self, model: torch.nn.Module, batch: EvaluationBatch, precision: AbstractContextManager[Any]) -> None:
         """Add the numbers of a batch, weighted by its number of items."""
         with precision, torch.enable_grad():
-            numbers = numbers_of(self._manual(model, batch, FIRST))
+            numbers = numbers_of(self._manual(model, batch.content, FIRST))
         for parameter in model.parameters():
             parameter.grad = None
         for name, value in numbers.items():
             if self._with_metrics or name == "loss":
-                self._means.add(name, value, items)
+                self._means.add(name, value, batch.items)
 
     def result(self) -> dict[str, float]:
         """Return the means over all items."""

@@ -10,6 +10,8 @@ from typing import Any, final
 
 import torch
 
+from nowait.pytorch.flat import ModelLayout
+
 logger = logging.getLogger("nowait")
 
 SCALAR = "loss must return a scalar tensor, got {}: take its mean"
@@ -138,6 +140,20 @@ def check_shapes(model: torch.nn.Module) -> None:
                 f"{name} of the model has no shape yet, because its layer is lazy: call the model once in build_model, "
                 f"on an input of the right shape, before you return it"
             )
+
+
+def check_layout(layout: ModelLayout, expected: ModelLayout) -> None:
+    """Raise a ValueError unless a model has the parameters of the model from which the problem was made."""
+    if layout == expected:
+        return
+    if layout.parameters == expected.parameters and layout.model_dtypes != expected.model_dtypes:
+        pairs = zip(layout.parameters.blocks, layout.model_dtypes, expected.model_dtypes, strict=True)
+        name, kind, before = next((block.name, kind, before) for block, kind, before in pairs if kind != before)
+        raise ValueError(
+            f"build_model returned a model whose {name} is {kind}, but {before} when the problem was made: set the "
+            f"dtype in build_model, or call torch.set_default_dtype before the problem is made and not later"
+        )
+    raise ValueError("build_model returned a model with other shapes than when the problem was made")
 
 
 def check_separate(first: torch.nn.Module, second: torch.nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,11 @@ def model_file_of(model: torch.nn.Module, layout: ModelLayout) -> ModelFile | No
         names.setdefault(id(tensor), []).append(name.replace(PREFIX, ""))
     kept = {min(names[id(tensor)]): tensor for tensor in state.values()}
     places, owned = _places(model, layout), sorted(kept, key=lambda name: (-kept[name].element_size(), name))
+    tensors = tuple(_tensor(name, kept[name], places.get(id(kept[name])), layout) for name in owned)
+    if any(tensor.dtype == torch.bfloat16 for tensor in kept.values()):  # NumPy, which reads params, does not have it
+        tensors = tuple(replace(tensor, place=None) for tensor in tensors)
     return ModelFile(
-        tuple(_tensor(name, kept[name], places.get(id(kept[name])), layout) for name in owned),
+        tensors,
         {name: min(tied) for tied in names.values() for name in tied if name != min(tied)},
     )
 
@@ -53,7 +57,7 @@ def model_file_of(model: torch.nn.Module, layout: ModelLayout) -> ModelFile | No
 def is_small(file: ModelFile, layout: ModelLayout) -> bool:
     """Return True if the file has at most as many bytes of tensors that training does not change as of others."""
     total = sum(tensor.entry.num_bytes for tensor in file.tensors)
-    return total <= 2 * layout.length * layout.model_dtype.itemsize
+    return total <= 2 * layout.model_bytes
 
 
 def write_with_safetensors(model: torch.nn.Module, path: Path, metadata: Mapping[str, str]) -> None:

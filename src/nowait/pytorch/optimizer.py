@@ -81,6 +81,11 @@ class TorchOptimizer(Update):
         return float(self._defaults.get("momentum", 0.0) or betas[0] or 0.0)
 
     @property
+    def averages_gradients(self) -> bool:
+        """True if the optimiser has betas, as Adam does, and no momentum."""
+        return bool(self._defaults.get("betas")) and not self._defaults.get("momentum")
+
+    @property
     def scales_gradient(self) -> bool:
         """True with ``scale="gradient"``."""
         return self._scale == "gradient"

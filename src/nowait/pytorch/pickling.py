@@ -1,4 +1,7 @@
-"""Tensors as buffers beside a pickle: they are not copied into it, and processes can share their memory."""
+"""Tensors as buffers beside a pickle: they are not copied into it, and processes can share their memory.
+
+Operators, such as ``torch.ops.aten.relu``, are pickled by name.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,19 @@ from typing import Any
 
 import torch
 
-from nowait.core.pickling import register_reducer
+from nowait.core.pickling import imported, register_reducer
 
 
 def register_tensors() -> None:
-    """Let ``nowait.core.pickling`` pickle tensors as buffers."""
+    """Let ``nowait.core.pickling`` pickle tensors as buffers, and operators."""
     register_reducer(torch.Tensor, reduced_tensor)
+    for kind in (torch._ops.OpOverloadPacket, torch._ops.OpOverload):
+        register_reducer(kind, reduced_operator)
+
+
+def reduced_operator(operator: Any) -> Any:
+    """Return how to pickle an operator: its name is, for example, "aten.relu" or "aten.relu.default"."""
+    return imported, ("torch", ("ops", *str(operator).split(".")))
 
 
 def reduced_tensor(tensor: torch.Tensor) -> Any:

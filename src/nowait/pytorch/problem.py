@@ -10,7 +10,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self, cast, final
 
@@ -22,8 +21,7 @@ from nowait.core import Layout, Sample, Stepsize, Update, checks
 from nowait.core.memory import Memory, memory_of, namespace_of, to_host
 from nowait.core.randomness import checked_seed
 from nowait.core.types import Floats, Vector
-from nowait.numerics.splitmix import MASK
-from nowait.problems.shards import Shards
+from nowait.problems.shards import SPLITS, Shards
 from nowait.pytorch.adapter import Adapter, Recipe
 from nowait.pytorch.auto_sizes import AutoSizes
 from nowait.pytorch.batches import Batches, moved
@@ -31,13 +29,16 @@ from nowait.pytorch.bound_model import HOST, BoundModel, Buffers, bound_model
 from nowait.pytorch.cuda_runtime import ALLOCATION_BYTES, Allocation, clear_memory_errors
 from nowait.pytorch.evaluation import (
     EvaluatedItems,
+    EvaluationBatch,
     Evaluations,
     Metric,
+    SeparateEvaluations,
     UsualEvaluations,
     checked_metrics,
     evaluated,
 )
 from nowait.pytorch.flat import DTYPES, ModelLayout, tensor_of
+from nowait.pytorch.global_settings import GlobalSettings, check_global_settings
 from nowait.pytorch.gradients import Gradients, usual_forward
 from nowait.pytorch.manual import Manual, ManualStep
 from nowait.pytorch.memory import TorchMemory
@@ -46,6 +47,7 @@ from nowait.pytorch.model_checks import (
     changed_buffers,
     check_factory,
     check_function,
+    check_layout,
     check_separate,
     check_shapes,
     have_same_values,
@@ -63,6 +65,9 @@ from nowait.recording.model_file import MODEL, ModelFile
 
 logger = logging.getLogger("nowait")
 
+UPDATE = "nowait.pytorch.TorchOptimizer(torch.optim.AdamW, weight_decay=0.1)"
+"""An example for errors."""
+
 
 @final
 class TorchProblem:
@@ -71,23 +76,26 @@ class TorchProblem:
     ``build_model`` makes the model; ``loss(output, target)`` returns a scalar tensor; ``train_set`` is a data set of
     (input, target) pairs, or of any items that ``forward(model, batch) -> (output, target)`` accepts. The loss of a run
     is the mean over ``validation``, or over the first items of the training set; ``metrics`` are functions of (output,
-    target), whose means ``evaluate`` returns. With ``sampling="epochs"`` a worker takes every item once per epoch; by
-    default items are drawn with replacement. ``validation_loss`` is the loss of evaluations if it is another one than
-    that of gradients, such as one without label smoothing. ``clip_norm`` clips gradients on the worker; ``accumulate``
-    is the number of batches per gradient. It and ``batch_size`` are a number, or a dictionary, list or function that
-    gives one for each worker. ``batch_size="auto"``, or ``"auto:32"`` for a mean of 32, gives fast workers larger
-    batches: the first ``nw.train`` measures the workers and chooses the sizes. ``loader_workers`` processes of each
-    worker draw its next batches while it computes. ``skip_bad_items=True`` replaces items whose reading raises an
-    exception; evaluations leave them out. ``collate_fn`` makes a batch of a list of items, as in a ``DataLoader``;
-    ``evaluation_batch_size`` is the size of the batches of evaluations; ``seed`` seeds PyTorch for
-    ``build_model`` and for evaluations.
+    target), whose means ``evaluate`` returns. Several validation sets by name, as ``{"near": …, "far": …}``, have
+    numbers of their own, such as ``near_loss``; the loss is then the mean over the items of all. With
+    ``sampling="epochs"`` a worker takes every item once per epoch; by default items are drawn with replacement.
+    ``validation_loss`` is the loss of evaluations if it is another one than that of gradients, such as one without
+    label smoothing. ``clip_norm`` clips gradients on the worker; ``accumulate`` is the number of batches per gradient.
+    It and ``batch_size`` are a number, or a dictionary, list or function that gives one for each worker.
+    ``batch_size="auto"``, or ``"auto:32"`` for a mean of 32, gives fast workers larger batches: the first ``nw.train``
+    measures the workers and chooses the sizes. ``loader_workers`` processes of each worker draw its next batches while
+    it computes. ``skip_bad_items=True`` replaces items whose reading raises an exception; evaluations leave them out.
+    ``collate_fn`` makes a batch of a list of items, as in a ``DataLoader``; ``evaluation_batch_size`` is the size of
+    the batches of evaluations; ``seed`` seeds PyTorch for ``build_model`` and for evaluations. ``sampler`` and
+    ``batch_sampler`` choose items as in a ``DataLoader``, for example a ``WeightedRandomSampler``; every worker makes
+    passes of its own over them.
 
     ``device`` is one device, or a list of devices that workers take in turn. On GPUs, params and gradients of
     ``nw.train`` stay in the memory of the first one, and updates, outputs and methods compute there with tensors;
     ``params_on="host"`` keeps them in host memory, for your own classes that need NumPy. Every worker uses ``threads``
     threads. ``autocast`` ("bfloat16" or "float16") computes in mixed precision; with float16, a ``loss_scale`` such as
     1024 keeps small gradients from becoming zero. A gradient that overflows is rejected like any other that is not
-    finite. Models whose parameters are bfloat16 or float16 are trained with params in float32. ``deterministic=True``
+    finite. Models with parameters in bfloat16 or float16 are trained with params in float32. ``deterministic=True``
     makes PyTorch use deterministic algorithms only, so that a run on a GPU replays bit for bit; it may be slower, and
     some layers do not have them.
 
@@ -98,6 +106,9 @@ class TorchProblem:
     in ``.grad``, and returns a loss, or a dict of numbers with a ``"loss"``. If ``loss`` is None, evaluations call it
     too, without using its gradients, and the numbers are the metrics. ``from_trainer`` and ``from_lightning`` set
     ``adapter``.
+
+    ``update`` is the default update of runs, in Python and on the command line:
+    ``update=TorchOptimizer(torch.optim.AdamW, weight_decay=0.1)``. Without it runs use ``torch.optim.SGD``.
     """
 
     def __init__(
@@ -112,6 +123,8 @@ class TorchProblem:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         forward: Callable[[torch.nn.Module, Any], tuple[Any, Any]] | None = None,
         sampling: str = "replacement",
+        sampler: Any = None,
+        batch_sampler: Any = None,
         loader_workers: int = 0,
         skip_bad_items: bool = False,
         evaluation_batch_size: int | None = None,
@@ -127,7 +140,9 @@ class TorchProblem:
         validation_loss: Callable[[Any, Any], torch.Tensor] | None = None,
         manual: Manual | None = None,
         adapter: Adapter | None = None,
+        update: Update | None = None,
     ) -> None:
+        check_global_settings()
         check_factory(build_model)
         check_function(forward, "forward", "(model, batch)", optional=True)
         check_function(collate_fn, "collate_fn", "a list of items", optional=True)
@@ -136,11 +151,20 @@ class TorchProblem:
         self._build, self._loss, self._forward = build_model, cast(Any, loss), forward or usual_forward
         self._validation_loss = cast(Any, loss if validation_loss is None else validation_loss)
         self._adapter = adapter
+        self._update = None if update is None else checks.instance(update, Update, "update", UPDATE)
         self._manual = None if manual is None else ManualStep.of(manual, accumulate, loss_scale)
         if self._manual is not None:
             self._loss, self._forward = self._manual.loss, self._manual.forward
         self._metrics = checked_metrics(metrics, has_own=adapter is not None or self._validation_loss is None)
-        self._batches = Batches.of(train_set, batch_size, sampling, collate_fn, skip_bad_items=bool(skip_bad_items))
+        self._batches = Batches.of(
+            train_set,
+            batch_size,
+            sampling,
+            collate_fn,
+            skip_bad_items=bool(skip_bad_items),
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+        )
         self._loader_workers = checks.at_least(0, loader_workers, "loader_workers", "it counts processes")
         self._evaluated_items = EvaluatedItems.of(self._batches, validation, evaluation_batch_size)
         self._validation = validation
@@ -153,8 +177,6 @@ class TorchProblem:
         self._params_on = params_on
         self._has_share = False
         self._seed = checked_seed(seed)
-        if self._seed > MASK:
-            raise ValueError(f"seed must be less than 2**64, got {seed}: PyTorch has no larger ones")
         self._gradients = Gradients(
             self._forward, self._loss, self._batches, self._accumulate, self._devices, self._settings
         )
@@ -163,18 +185,22 @@ class TorchProblem:
         usual = UsualEvaluations(forward or usual_forward, self._validation_loss, self._metrics)
         own = self._manual if self._validation_loss is None else None
         self._evaluations: Evaluations = adapter or own or usual
+        names = self._evaluated_items.names
+        if names and not (adapter is not None and adapter.evaluates_sets_together):
+            self._evaluations = SeparateEvaluations(names, self._evaluations)
         with self._settings.active(), seeded(self._seed):
             self._layout, initial, reproducible = self._checked_layout()
             self._initial = None if reproducible else initial
             """Not stored if ``build_model`` returns the same params again: they may be large."""
             self._checksum = zlib.crc32(initial.data)
             if self._validation is not None:
-                self._means(initial, islice(self._validation_batches(), 1), with_metrics=True)
+                self._means(initial, self._evaluated_items.first_batches(), with_metrics=True)
 
     @classmethod
     def from_trainer(cls, trainer: Any, **options: Any) -> Self:
-        """Return the problem of a ``transformers.Trainer`` that has not trained: its model, data, loss and metrics.
+        """Return the problem of a ``transformers.Trainer``: its model, data, loss and metrics.
 
+        What workers would not do is an error that names it; ``nowait.pytorch.trainer_support`` has the list.
         ``usual_update()``, ``usual_stepsize()`` and ``usual_steps()`` are its optimiser, schedule and number of steps.
         ``options`` are arguments of ``TorchProblem`` to use in place of those of the trainer, such as ``device``.
         """
@@ -183,15 +209,26 @@ class TorchProblem:
         return cls(**problem_arguments(trainer, options))
 
     @classmethod
-    def from_lightning(cls, module: Any, datamodule: Any = None, *, epochs: int = 1, **options: Any) -> Self:
+    def from_lightning(
+        cls,
+        module: Any,
+        datamodule: Any = None,
+        val_dataloaders: Any = None,
+        *,
+        train_dataloaders: Any = None,
+        epochs: int = 1,
+        **options: Any,
+    ) -> Self:
         """Return the problem of a ``LightningModule`` with the data of a ``LightningDataModule``, or with its own.
 
-        ``usual_update()``, ``usual_stepsize()`` and ``usual_steps()`` are its optimiser, its schedule and the number of
-        steps in so many epochs. ``options`` are arguments of ``TorchProblem``, such as ``clip_norm``.
+        The loaders of training and validation may be passed in its place, as to ``Trainer.fit``. ``usual_update()``,
+        ``usual_stepsize()`` and ``usual_steps()`` are its optimiser, its schedule and the number of steps in so many
+        epochs. ``options`` are arguments of ``TorchProblem``, such as ``clip_norm``.
         """
         from nowait.pytorch.lightning import problem_arguments
 
-        return cls(**problem_arguments(module, datamodule, epochs, options))
+        loaders = train_dataloaders, val_dataloaders
+        return cls(**problem_arguments(module, datamodule, loaders, epochs, options))
 
     # The problem, as engines use it
 
@@ -224,7 +261,7 @@ class TorchProblem:
     @property
     def num_shards(self) -> int:
         """The number of workers that the data are split for; 1 if all workers draw from all items."""
-        return 1 if self._batches.shards is None else self._batches.shards.count
+        return self._batches.num_shards
 
     @property
     def auto_batch_sizes(self) -> AutoSizes | None:
@@ -246,9 +283,14 @@ class TorchProblem:
         return not self._batches.is_stream
 
     @property
+    def repeatable(self) -> bool:
+        """True if every worker can draw the items of another one: not of an IterableDataset."""
+        return not self._batches.is_stream
+
+    @property
     def uses_job_numbers(self) -> bool:
-        """True if items are taken in the order of epochs: job n of a worker then takes the items after job n - 1."""
-        return self._batches.sampling == "epochs"
+        """True if items are taken in order, as in epochs: job n of a worker then takes the items after job n - 1."""
+        return self._batches.choice is not None and self._batches.choice.uses_job_numbers
 
     def initial(self) -> Vector:
         """The parameters and buffers of the model as ``build_model`` returns it."""
@@ -262,7 +304,12 @@ class TorchProblem:
         return initial
 
     def usual_update(self) -> Update:
-        """Return ``torch.optim.SGD``, which rounds as a plain PyTorch loop does, or the optimiser of the framework."""
+        """Return a copy of ``update``, or the optimiser of the framework.
+
+        Without both it is ``torch.optim.SGD``, which rounds as a plain PyTorch loop does.
+        """
+        if self._update is not None:
+            return copy.deepcopy(self._update)
         if self._adapter is not None:
             return self._adapter.recipe.update()
         return TorchOptimizer(torch.optim.SGD, fused="device")
@@ -273,7 +320,10 @@ class TorchProblem:
 
     def usual_steps(self) -> int:
         """Return the number of steps that the framework would make in one process."""
-        return self._recipe().steps
+        steps = self._recipe().steps
+        if steps is None:
+            raise ValueError("the number of items of an IterableDataset is not known: choose steps yourself")
+        return steps
 
     def prepare(self) -> bool:
         """Build the model before workers are forked, with one thread, because threads do not survive a fork.
@@ -288,6 +338,10 @@ class TorchProblem:
         with self._settings.active():
             pass  # PyTorch imports much when it is first asked for deterministic algorithms
         return not fork_breaks_cuda()
+
+    def process_settings(self) -> GlobalSettings:
+        """Return PyTorch's global settings in this process, such as the precision of matrix products."""
+        return GlobalSettings.of_this_process()
 
     def take_share(self, share: int, num_shares: int) -> None:
         """Set the share of an iterable data set that this process reads; ``split`` divides other data."""
@@ -334,6 +388,8 @@ class TorchProblem:
         with self._settings.active(), clear_memory_errors():
             if self._manual is not None:
                 self._manual.sample = sample
+            if self._adapter is not None:
+                self._adapter.begin(sample)
             bound = self._model_for(sample.worker, _device_of(point))
             bound.load(point)
             bound.zero_gradient(out)
@@ -439,15 +495,12 @@ class TorchProblem:
         workers = checks.at_least(1, workers, "workers", "every shard belongs to a worker")
         if workers > count:
             raise ValueError(f"cannot split {count} items among {workers} workers: some would have none")
-        if by not in ("iid", "label", "sorted"):
-            raise ValueError(f"by must be 'iid', 'label' or 'sorted', got {by!r}")
-        order = np.random.default_rng(seed).permutation(count)
+        checks.one_of(by, SPLITS, "by")
+        order = np.random.default_rng(checked_seed(seed)).permutation(count)
         if by != "iid":
             order = order[np.argsort(self._targets()[order], kind="stable")]
         other = copy.copy(self)
-        other._batches = copy.copy(self._batches)
-        other._batches.shards = Shards.split(order, workers)
-        other._batches._permutations = {}
+        other._batches = self._batches.with_shards(Shards.split(order, workers))
         other._gradients = self._gradients.with_batches(other._batches)
         other._evaluated_items = replace(self._evaluated_items, training=other._batches)
         other._models, other._write_checks = {}, {}
@@ -479,10 +532,11 @@ class TorchProblem:
             "validation": self._validation,
             "metrics": self._metrics,
             "collate_fn": self._batches.collate,
+            "sampler": self._batches.choice,
             "forward": self._forward,
             "manual": self._manual,
             "adapter": self._adapter,
-        }
+        } | ({} if self._update is None else {"update": self._update})
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the models: every process builds its own."""
@@ -495,7 +549,7 @@ class TorchProblem:
 
     # Internals
 
-    def _means(self, params: Vector, batches: Iterable[tuple[int, Any]], *, with_metrics: bool) -> dict[str, float]:
+    def _means(self, params: Vector, batches: Iterable[EvaluationBatch], *, with_metrics: bool) -> dict[str, float]:
         params, evaluation = self._fitting(params), self._evaluations.evaluation(with_metrics=with_metrics)
         with self._settings.active(), clear_memory_errors(), torch.no_grad():
             bound = self._model_for(0, _device_of(params))  # before seeding: building a model draws numbers
@@ -538,8 +592,7 @@ class TorchProblem:
         name = (os.getpid() if device.type != "cpu" else 0, str(device), str(vectors_on))
         if name not in self._models:
             model = self._built()
-            if ModelLayout.of(model, [block.name for block in self._layout.buffers]) != self._layout:
-                raise ValueError("build_model returned a model with other shapes than in the main process")
+            check_layout(ModelLayout.of(model, [block.name for block in self._layout.buffers]), self._layout)
             self._models[name] = bound_model(model, self._layout, device, vectors_on)
             self._write_checks[self._models[name]] = WriteCheck(model)
         return self._models[name]
@@ -571,7 +624,7 @@ class TorchProblem:
             raise ValueError("the model's initial parameters or statistics are not finite")
         return layout, initial, reproducible
 
-    def _validation_batches(self) -> Iterator[tuple[int, Any]]:
+    def _validation_batches(self) -> Iterator[EvaluationBatch]:
         return self._evaluated_items.batches()
 
 

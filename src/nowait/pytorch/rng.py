@@ -33,6 +33,19 @@ def seeded(key: int) -> Iterator[None]:
             _restore(*states)
 
 
+@contextmanager
+def seeded_apart(key: int) -> Iterator[None]:
+    """Seed the global generators of the processor with a key, and restore their states at the end, in workers too."""
+    states = generator_states()
+    torch.default_generator.manual_seed(key >> 1)
+    np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002 (samplers may use it)
+    random.seed(key)
+    try:
+        yield
+    finally:
+        set_generator_states(states)
+
+
 def generator_states() -> tuple[Any, ...]:
     """Return the states of the global generators of torch (on the processor), numpy and random."""
     return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002

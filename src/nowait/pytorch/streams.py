@@ -48,8 +48,22 @@ class Stream:
         if not self._taken:
             raise ValueError(
                 f"train_set, a stream, gave {self._read} items in a pass, and none of them to share "
-                f"{self._info.number} of {self._info.count}: it needs at least one item for every worker"
+                f"{self._info.number} of {self._info.count}: {self._advice()}"
             )
+
+    def _advice(self) -> str:
+        """Return what to do about a share without items; streams of Hugging Face divide whole shards of their own."""
+        count = self._info.count
+        try:
+            shards = self._data.num_shards
+        except AttributeError:
+            shards = None
+        if not self._info.was_read or not isinstance(shards, int) or shards >= count:
+            return "it needs at least one item for every worker"
+        return (
+            f"its num_shards is {shards}, and each of its shards goes to one worker. Train with workers={shards}, or "
+            f"make at least {count} shards, as with dataset.to_iterable_dataset(num_shards={count})"
+        )
 
 
 @final

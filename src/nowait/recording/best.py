@@ -14,6 +14,7 @@ from nowait.core.memory import to_host
 from nowait.core.problem import TRAINING_LOSS, Evaluation
 from nowait.core.types import Vector
 from nowait.recording.files import replace_by_pieces, tensor_pieces
+from nowait.recording.identity import RUN, check_run
 from nowait.recording.monitor import Monitor
 
 logger = logging.getLogger("nowait")
@@ -28,18 +29,19 @@ class BestFile:
     """Keeps the params of the best evaluation in a file, whose metadata say of which step and how good they are.
 
     All state is in the file: the process that evaluates may be replaced, and a resumed run goes on from it. The file
-    has the tensors of the model if the problem can write them, else one tensor "params".
+    has the tensors of the model if the problem can write them, else one tensor "params". ``run`` is the id of the run.
     """
 
     path: Path
     monitor: Monitor
+    run: str = ""
 
     def offer(self, step: int, evaluation: Evaluation, params: Any, write_model: WriteModel | None) -> None:
         """Write the evaluated params if they are better than those in the file. A crash leaves the old file."""
         value = self.monitor.value(evaluation.values)
         if not self.monitor.is_better(value, self._best()):
             return
-        metadata = {"step": str(step), "monitor": self.monitor.name, "value": repr(value)}
+        metadata = {RUN: self.run, "step": str(step), "monitor": self.monitor.name, "value": repr(value)}
         try:
             if write_model is None:
                 replace_by_pieces(self.path, tensor_pieces({"params": to_host(params)}, metadata))
@@ -80,6 +82,12 @@ def best_metadata(path: Path) -> dict[str, str]:
         return {}
 
 
+def check_best(path: Path, run: str) -> None:
+    """Raise ``OtherRunError`` if there is such a file and another run wrote it."""
+    if (found := best_metadata(path)) and path.is_file():
+        check_run(path, found.get(RUN), run)
+
+
 def checked_keep_best(keep_best: Any) -> Monitor | None:
     """Return what ``keep_best`` names: a metric, or a metric and "min" or "max"; None keeps nothing."""
     if keep_best is None:
@@ -87,6 +95,6 @@ def checked_keep_best(keep_best: Any) -> Monitor | None:
     if isinstance(keep_best, Monitor):
         return keep_best
     name, mode = keep_best if isinstance(keep_best, tuple | list) and len(keep_best) == 2 else (keep_best, None)
-    if name == TRAINING_LOSS:
+    if isinstance(name, str) and name == TRAINING_LOSS:
         raise ValueError('keep_best must be "loss" or a metric: the training loss is of no single iterate')
     return Monitor.of(name, mode, "keep_best")

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core import checks
 from nowait.core.ledger import Counts
 from nowait.core.types import Vector
 from nowait.recording.history import History
@@ -166,8 +168,8 @@ class FunctionCallback(Callback):
 
 def checked_callbacks(callbacks: Iterable[Any]) -> tuple[Callback, ...]:
     """Return the callbacks as ``Callback`` objects; raise if one is neither such an object nor a function."""
-    if not isinstance(callbacks, Iterable):
-        raise TypeError(f"callbacks must be a list of callbacks, got {callbacks!r}: write callbacks=[...]")
+    if not isinstance(callbacks, Iterable) or (isinstance(callbacks, np.ndarray) and callbacks.ndim == 0):
+        raise TypeError(f"callbacks must be a list of callbacks, got {checks.shown(callbacks)}: write callbacks=[...]")
     return tuple(_checked_callback(callback) for callback in callbacks)
 
 
@@ -175,5 +177,7 @@ def _checked_callback(callback: Any) -> Callback:
     if isinstance(callback, Callback):
         return callback
     if isinstance(callback, type) or not callable(callback):
-        raise TypeError(f"a callback is a nowait.Callback object or a function of control, got {callback!r}")
+        raise TypeError(
+            f"a callback is a nowait.Callback object or a function of control, got {checks.shown(callback)}"
+        )
     return FunctionCallback(callback)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from nowait.recording.framefile import no_follow
+from nowait.recording.patience import patiently, write_all
 
 
 @final
@@ -22,12 +23,14 @@ class CheckedLines:
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows at the end of the file and fsync it; the file is created if it does not exist."""
         lines = "".join(map(_line, rows)).encode()
-        with open(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | no_follow(), 0o644), "ab") as file:
-            if file.tell() and not self._ends_a_line():  # a process was killed while it wrote
+        descriptor = patiently(os.open, self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | no_follow(), 0o644)
+        try:
+            if os.fstat(descriptor).st_size and not self._ends_a_line():  # a process was killed while it wrote
                 lines = b"\n" + lines
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
+            write_all(descriptor, lines)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def rows(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
         """Yield the rows with their line numbers, from 1; None for a damaged line."""

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -26,9 +26,11 @@ from nowait.recording.files import (
     sealed,
     sync,
     tensor_pieces,
+    vector_checksum,
     write_file,
 )
 from nowait.recording.history import HistoryRecorder
+from nowait.recording.identity import RUN, check_run
 from nowait.recording.journal import Position
 from nowait.recording.model_file import MODEL, ModelFile, read_params, rest_of
 from nowait.recording.tally import Tally
@@ -36,6 +38,8 @@ from nowait.recording.tally import Tally
 NUMBERS, VECTORS = "state.json", "state.safetensors"
 REST = "params_rest"
 """The entries of params that ``model.safetensors`` does not have; without that file, the vectors have "params"."""
+MORE = (RUN, "initial_workers", "wanted_workers", "evaluations", "losses_checksum", "loss")
+"""The entries of a checkpoint's numbers that are not the server's."""
 NAME = re.compile(r"step_(0|[1-9][0-9]{0,18})")
 
 
@@ -54,12 +58,16 @@ class Checkpoint:
     tally: Tally
     evaluations: int
     """The number of losses in the history."""
+    losses_checksum: int
+    """The checksum of these losses, see ``HistoryRecorder.checksum``."""
     loss: float
     """The latest loss; NaN if there was none."""
     history: HistoryRecorder = field(default_factory=HistoryRecorder)
     """The losses up to the checkpoint; set when a checkpoint is read."""
     model_file: ModelFile | None = None
     """What to write to ``model.safetensors``; None: there is no such file, as for problems without a model."""
+    run: str = ""
+    """The id of the run; set when a checkpoint is read."""
 
     @property
     def is_start(self) -> bool:
@@ -76,12 +84,22 @@ class Checkpoint:
         return replace(self, state=replace(self.state, params=np.empty(0), update={}, output={}))
 
 
+class Written(NamedTuple):
+    """A checkpoint that was written."""
+
+    path: Path
+    step: int
+    checksum: int
+    """The checksum of its params."""
+
+
 @final
 class CheckpointFolder:
-    """The folder ``checkpoints`` of a run. Only files that it wrote itself are deleted."""
+    """The folder ``checkpoints`` of a run. Only files that it wrote itself are deleted. ``run`` is the run's id."""
 
-    def __init__(self, path: Path, keep: int) -> None:
+    def __init__(self, path: Path, keep: int, run: str = "") -> None:
         self.path = path
+        self._run = run
         self._keep = keep
         self._losses: dict[int, float] = {}
 
@@ -94,8 +112,8 @@ class CheckpointFolder:
         """Return the path of this step's checkpoint."""
         return self.path / f"step_{step}"
 
-    def write(self, checkpoint: Checkpoint, sync_trace: Callable[[], None]) -> Path | None:
-        """Write a checkpoint and return its path; None if this step already has one.
+    def write(self, checkpoint: Checkpoint, sync_trace: Callable[[], None]) -> Written | None:
+        """Write a checkpoint; return None if this step already has one.
 
         A crash at any moment leaves the earlier checkpoints unchanged.
         """
@@ -106,17 +124,18 @@ class CheckpointFolder:
         unfinished = self.path / f".{target.name}"
         _remove(unfinished)
         unfinished.mkdir(exist_ok=True)
-        _write_state(unfinished, checkpoint)
+        checksum = _write_state(unfinished, checkpoint, self._run)
         sync(unfinished)
         os.rename(unfinished, target)
         sync(self.path)
         self._losses[checkpoint.state.steps] = checkpoint.loss
         self._remove_old()
-        return target
+        return Written(target, checkpoint.state.steps, checksum)
 
     def read(self, step: int) -> Checkpoint:
-        """Read a checkpoint; raise ``DamagedFileError`` if it is damaged."""
+        """Read a checkpoint; raise ``DamagedFileError`` if it is damaged, ``OtherRunError`` if another run wrote it."""
         checkpoint = _read_state(self.folder_of(step))
+        check_run(self.folder_of(step), checkpoint.run, self._run)
         if checkpoint.state.steps != step:
             raise DamagedFileError(self.folder_of(step), f"it contains step {checkpoint.state.steps}")
         self._losses[step] = checkpoint.loss
@@ -160,7 +179,8 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def _write_state(folder: Path, checkpoint: Checkpoint) -> None:
+def _write_state(folder: Path, checkpoint: Checkpoint, run: str) -> int:
+    """Write the files of a checkpoint and return the checksum of its params."""
     state, model_file = checkpoint.state.on_host(), checkpoint.model_file
     vectors = _vectors(state)
     model = None
@@ -175,15 +195,18 @@ def _write_state(folder: Path, checkpoint: Checkpoint) -> None:
     for part in ("update", "output"):
         numbers[part] = {name: value for name, value in numbers[part].items() if not _is_vector(value)}
     numbers |= {
+        RUN: run,
         "initial_workers": checkpoint.initial_workers,
         "wanted_workers": checkpoint.wanted,
         "trace": checkpoint.position._asdict(),
         "tally": checkpoint.tally.state(),
         "evaluations": checkpoint.evaluations,
+        "losses_checksum": checkpoint.losses_checksum,
         "loss": checkpoint.loss,
         "vectors": contents._asdict(),
     } | ({} if model is None else {"model": model})
     write_file(folder / NUMBERS, [json_bytes(sealed(numbers))])
+    return vector_checksum(state.params)
 
 
 def _is_vector(value: Any) -> bool:
@@ -203,16 +226,15 @@ def _read_state(folder: Path) -> Checkpoint:
         vectors = read_tensors(folder / VECTORS, Contents(**numbers.pop("vectors")))
         params = _read_params(folder, vectors, numbers.pop("model", None))
         trace, tally = Position(**numbers.pop("trace")), Tally.restored(numbers.pop("tally"))
-        more = {name: numbers.pop(name) for name in ("initial_workers", "wanted_workers", "evaluations", "loss")}
+        more = {name: numbers.pop(name) for name in MORE}
         numbers["jobs"] = {int(worker): jobs for worker, jobs in numbers["jobs"].items()}
         for part in ("update", "output"):
             numbers[part] |= _part(vectors, f"{part}.")
         state = ServerState(params=params, **numbers)
     except (KeyError, TypeError, AttributeError) as error:
         raise DamagedFileError(folder / NUMBERS, f"an entry is missing or has the wrong type ({error!r})") from None
-    return Checkpoint(
-        state, more["initial_workers"], more["wanted_workers"], trace, tally, more["evaluations"], more["loss"]
-    )
+    workers = more.pop("initial_workers"), more.pop("wanted_workers")
+    return Checkpoint(state, *workers, trace, tally, **more)
 
 
 def params_in(folder: Path) -> Vector:
@@ -244,9 +266,9 @@ def _part(vectors: State, prefix: str) -> State:
 class BackgroundWrite:
     """Writes one checkpoint in a background thread."""
 
-    def __init__(self, write: Callable[[], Path | None]) -> None:
+    def __init__(self, write: Callable[[], Written | None]) -> None:
         self._write = write
-        self._path: Path | None = None
+        self._written: Written | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nowait-checkpoint", daemon=True)
@@ -257,16 +279,16 @@ class BackgroundWrite:
         """True once the checkpoint has been written or writing has failed."""
         return self._done.is_set()
 
-    def result(self, timeout_seconds: float | None = None) -> Path | None:
-        """Wait for the thread and return the checkpoint's path; re-raise the thread's exception."""
+    def result(self, timeout_seconds: float | None = None) -> Written | None:
+        """Wait for the thread and return what it has written; re-raise the thread's exception."""
         self._thread.join(timeout_seconds)
         if self._error is not None:
             raise self._error
-        return self._path
+        return self._written
 
     def _run(self) -> None:
         try:
-            self._path = self._write()
+            self._written = self._write()
         except BaseException as error:
             self._error = error
         finally:
@@ -274,9 +296,13 @@ class BackgroundWrite:
 
 
 def newest_whole(
-    folder: CheckpointFolder, trace_ends: Sequence[int], trouble: str
+    folder: CheckpointFolder, positions: Sequence[Position], trouble: str
 ) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest intact checkpoint whose trace is intact too, and what is wrong with the newer ones."""
+    """Return the newest intact checkpoint whose trace is intact too, and what is wrong with the newer ones.
+
+    ``positions`` are the ends of the intact frames of the trace. Raises ``OtherRunError`` if another run wrote the
+    newest intact checkpoint.
+    """
     damages = []
     for step in folder.steps():
         try:
@@ -284,9 +310,13 @@ def newest_whole(
         except DamagedFileError as error:
             damages.append(str(error))
             continue
-        length, frames = checkpoint.position
-        if not 0 < frames <= len(trace_ends) or trace_ends[frames - 1] != length:
+        length, frames, checksum = checkpoint.position
+        if not 0 < frames <= len(positions) or positions[frames - 1].length != length:
             damages.append(trouble or f"the trace ends before the checkpoint of step {step}")
+        elif positions[frames - 1].checksum != checksum:
+            damages.append(
+                f"the trace is damaged: before the checkpoint of step {step} it has another history of the run"
+            )
         elif checkpoint.wanted:
             return checkpoint, damages
     return None, damages

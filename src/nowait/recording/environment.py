@@ -29,6 +29,22 @@ def environment(folder: Path | None = None) -> dict[str, Any]:
     return found | ({"commit": commit} if commit else {})
 
 
+def is_environment(recorded: Any) -> bool:
+    """Return True if a recorded environment is that of this machine, with the versions of its packages.
+
+    The name of a processor alone does not tell: that of a virtual machine may stand for different ones.
+    """
+    try:
+        machine, versions = recorded["machine"], recorded["versions"]
+        is_here = (machine["host"], machine["processor"]) == (platform.node(), _processor())
+        return is_here and all(
+            version == (platform.python_version() if name == "python" else _version(name))
+            for name, version in versions.items()
+        )
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
 @cache
 def _version(package: str) -> str:
     try:

@@ -13,11 +13,10 @@ import numpy as np
 
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.framefile import no_follow
+from nowait.recording.patience import PIECE, patiently, write_all
 
 CHECKSUM = "checksum"
 """The entry of a JSON file that holds the checksum of the other entries."""
-PIECE = 1 << 24
-"""Bytes read or written at a time."""
 TENSOR_TYPES = {
     "f2": "F16",
     "f4": "F32",
@@ -42,10 +41,15 @@ class Contents(NamedTuple):
     crc32: int
 
 
+def vector_checksum(vector: Any) -> int:
+    """Return the CRC-32 of the bytes of a vector."""
+    return zlib.crc32(np.ascontiguousarray(vector).data.cast("B"))
+
+
 def create_new(path: Path) -> int:
     """Create an empty file and return its file descriptor; an existing file or link is removed first."""
     path.unlink(missing_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | no_follow(), 0o644)
+    return patiently(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | no_follow(), 0o644)
 
 
 def write_file(path: Path, pieces: Iterable[Any]) -> Contents:
@@ -56,8 +60,7 @@ def write_file(path: Path, pieces: Iterable[Any]) -> Contents:
         for piece in pieces:
             view = memoryview(piece).cast("B")
             checksum, size = zlib.crc32(view, checksum), size + len(view)
-            while view:
-                view = view[os.write(descriptor, view[:PIECE]) :]
+            write_all(descriptor, view)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -83,18 +86,16 @@ def replace_by_pieces(path: Path, pieces: Iterable[Any]) -> Contents:
 
 def append_line(path: Path, line: str) -> None:
     """Append a line of text to a file; create it if it does not exist."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | no_follow(), 0o644)
+    descriptor = patiently(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | no_follow(), 0o644)
     try:
-        data = memoryview(line.encode() + b"\n")
-        while data:
-            data = data[os.write(descriptor, data) :]
+        write_all(descriptor, line.encode() + b"\n")
     finally:
         os.close(descriptor)
 
 
 def sync(path: Path) -> None:
     """Flush a file, or the entries of a folder, to disk (fsync)."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = patiently(os.open, path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -9,6 +9,8 @@ import weakref
 from pathlib import Path
 from typing import final
 
+from nowait.recording.patience import patiently
+
 MOST_MEMORY = 1 << 25
 """Bytes kept in memory before they are moved to an unlinked temporary file."""
 
@@ -83,12 +85,31 @@ class FrameFile:
         if self._descriptor >= 0:
             os.fsync(self._descriptor)
 
+    def is_at(self, path: Path) -> bool:
+        """Return True if this is the file with this name, False if that was deleted or is another file."""
+        try:
+            there, here = os.lstat(path), os.fstat(self._descriptor)
+        except FileNotFoundError:
+            return False
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+    def move_to(self, path: Path) -> None:
+        """Write everything to a new file with this name, which replaces another one, and go on there."""
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        unfinished.unlink(missing_ok=True)  # it may be a link
+        new = FrameFile.open(unfinished, create=True)
+        for offset in range(0, self.length, MOST_MEMORY):
+            new.append(self.read(offset, min(MOST_MEMORY, self.length - offset)))
+        new.sync()
+        os.replace(unfinished, path)
+        self._own(os.dup(new._descriptor))
+
     def in_memory_if_small(self) -> FrameFile:
         """Returns a copy in memory if the file is small, else the file itself."""
         return FrameFile.of_bytes(self.read(0, self.length)) if self.length <= MOST_MEMORY // 4 else self
 
     def _move_to_disk(self) -> None:
-        with tempfile.TemporaryFile(prefix="nowait-trace-") as file:
+        with patiently(tempfile.TemporaryFile, prefix="nowait-trace-") as file:
             self._own(os.dup(file.fileno()))
         _write(self._descriptor, self._memory, 0)
         self._memory = bytearray()
@@ -106,7 +127,7 @@ def no_follow() -> int:
 def _write(descriptor: int, data: bytes | bytearray, offset: int) -> None:
     view = memoryview(data)
     while view:
-        written = _write_at(descriptor, view, offset)
+        written = patiently(_write_at, descriptor, view, offset)
         view, offset = view[written:], offset + written
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nowait.core.types import Integers
 from nowait.recording.rows import ARRIVAL_DTYPE, CHUNK_ROWS, COLUMNS, EVENT_DTYPE, STEP_DTYPE
 
-FILE_HEADER = b"nowait trace 2\n\0"
+FILE_HEADER = b"nowait trace 3\n\0"
 FRAME_MAGIC = b"NWFR"
 HEADER = struct.Struct("<4sBxxxIIqII")
 CHECKSUM = struct.Struct("<I")
@@ -37,7 +37,7 @@ class Kind(IntEnum):
     """The kind of a frame."""
 
     START = 0
-    """The workers at the start, as JSON."""
+    """The id of the run and the workers at the start, as JSON."""
     ROWS = 1
     STEPS = 2
     """First steps of held gradients whose rows are in earlier frames, sorted by row."""
@@ -46,6 +46,8 @@ class Kind(IntEnum):
     """How the run ended, as JSON."""
     WORKERS = 5
     """Where processes were started since the frame before of this kind, and seconds of loading data, as JSON."""
+    CHECKSUMS = 6
+    """Checksums of params after some steps, as JSON."""
 
 
 class Frame(NamedTuple):
@@ -69,6 +71,15 @@ def frame_bytes(kind: Kind, number: int, body: bytes, first: int = 0, count: int
     """Return the bytes of a frame."""
     header = HEADER.pack(FRAME_MAGIC, kind, number, len(body), first, count, zlib.crc32(body))
     return header + CHECKSUM.pack(zlib.crc32(header)) + body
+
+
+def continued(checksum: int, header: bytes) -> int:
+    """Return the checksum of a trace up to a frame from the one before it and the frame's header.
+
+    The header has the checksum of the body. Its own checksum is left out: CRCs of data that end with their own CRC are
+    all the same.
+    """
+    return zlib.crc32(header[: HEADER.size], checksum)
 
 
 def read_header(data: bytes, offset: int) -> Frame | None:

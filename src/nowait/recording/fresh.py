@@ -6,6 +6,8 @@ import os
 from itertools import count
 from pathlib import Path
 
+from nowait.core import checks
+
 
 def fresh_folder(base: str | Path) -> Path:
     """Create the first of the folders ``base-1``, ``base-2``, ... that does not exist, and return its path.
@@ -17,7 +19,7 @@ def fresh_folder(base: str | Path) -> Path:
     ...     problem, method, workers=4, steps=1000, folder=nw.fresh_folder("runs/mine")
     ... )  # doctest: +SKIP
     """
-    first = Path(base)
+    first = Path(checks.path(base, "base"))
     if not first.name or first.name == "..":
         raise ValueError(f"base must end in a name such as 'runs/mine', got {str(base)!r}: a number is added to it")
     first.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
@@ -81,6 +83,8 @@ class HistoryRecorder:
     """Step, gradients, time and loss of every evaluation."""
     metrics: list[Mapping[str, float]] = field(default_factory=list)
     """The other metrics of every evaluation."""
+    _checked: tuple[int, int] = field(default=(0, 0), init=False, repr=False, compare=False)
+    """For how many evaluations ``checksum`` was computed, and the result."""
 
     def add(
         self, step: int, gradients: int, time: float, loss: float, metrics: Mapping[str, float] | None = None
@@ -96,6 +100,14 @@ class HistoryRecorder:
             if entry[0] <= last_step:
                 kept.add(*entry, metrics)
         return kept
+
+    def checksum(self, count: int) -> int:
+        """Return the checksum of the first evaluations, without their other metrics."""
+        first, checksum = self._checked if self._checked[0] <= count else (0, 0)
+        for entry in self.entries[first:count]:
+            checksum = zlib.crc32(json.dumps(entry).encode(), checksum)
+        self._checked = count, checksum
+        return checksum
 
     def history(self) -> History:
         """Return the history so far."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, final
 
@@ -19,6 +19,7 @@ from nowait.recording.frames import (
     HEADER_BYTES,
     Frame,
     Kind,
+    continued,
     covered_by,
     decode_rows,
     frame_bytes,
@@ -39,38 +40,57 @@ class Position(NamedTuple):
 
     length: int
     frames: int
+    checksum: int
+    """A checksum of everything before: another trace, or an earlier history of the same run, has another one."""
+
+
+class WholeFrames(NamedTuple):
+    """The undamaged frames at the start of a trace."""
+
+    positions: list[Position]
+    trouble: str
+    """The error after them; empty if there is none."""
+    run: str
+    """The id of the run; empty if not even the first frame is undamaged."""
 
 
 @final
 class JournalWriter:
     """Appends frames to a file."""
 
-    def __init__(self, file: FrameFile, frames: int = 0) -> None:
+    def __init__(self, file: FrameFile, frames: int = 0, checksum: int = 0) -> None:
         self.file = file
-        self._frames = frames
+        self._frames, self._checksum = frames, checksum
 
     @classmethod
-    def new(cls, file: FrameFile, initial_workers: Sequence[int], kept: str, sent: Sent | None = None) -> JournalWriter:
-        """Write the header and the first frame of an empty file."""
+    def new(
+        cls, file: FrameFile, initial_workers: Sequence[int], kept: str, sent: Sent | None = None, run: str = ""
+    ) -> JournalWriter:
+        """Write the header and the first frame of an empty file. ``run`` is the id of the run, if it has a folder."""
         file.append(FILE_HEADER)
         writer = cls(file)
-        start = {"initial_workers": list(initial_workers), "kept": kept}
+        start = {"run": run, "initial_workers": list(initial_workers), "kept": kept}
         writer.write(Kind.START, json_body(start if sent is None else start | {"sent": asdict(sent)}))
         return writer
 
     @property
     def position(self) -> Position:
         """The end of the last frame."""
-        return Position(self.file.length, self._frames)
+        return Position(self.file.length, self._frames, self._checksum)
 
     def write(self, kind: Kind, body: bytes, first: int = 0, count: int = 0) -> None:
         """Append a frame."""
-        self.file.append(frame_bytes(kind, self._frames, body, first, count))
-        self._frames += 1
+        frame = frame_bytes(kind, self._frames, body, first, count)
+        self.file.append(frame)
+        self._frames, self._checksum = self._frames + 1, continued(self._checksum, frame[:HEADER_BYTES])
 
     def workers(self, placements: Sequence[Placement], loading: Loading) -> None:
         """Append where processes were started since the last call, and all seconds of loading data so far."""
         self.write(Kind.WORKERS, workers_body(placements, loading), count=len(placements))
+
+    def checksums(self, checksums: Mapping[int, int]) -> None:
+        """Append the checksums of params after some steps."""
+        self.write(Kind.CHECKSUMS, json_body({"params": list(checksums.items())}), count=len(checksums))
 
     def end(self, seconds: float, last_norm: float, arrivals: int) -> None:
         """Append the last frame, which says how the run ended."""
@@ -98,7 +118,9 @@ class Journal:
         """Where processes of workers were started."""
         self.loading: Loading = {}
         """Seconds that each worker loaded data, inside of computing and before it."""
-        self.ends: list[int] = []
+        self.checksums: dict[int, int] = {}
+        """The checksums of params after some steps."""
+        self.positions: list[Position] = []
         """Where each frame ends."""
         self.end: dict[str, float] | None = None
         """How the run ended; None if the file has no last frame."""
@@ -106,24 +128,26 @@ class Journal:
         """The number of all arrivals, and of those that are kept."""
         for frame in self._frames():
             self._index(frame)
-        if not self.ends:
+        if not self.positions:
             raise DamagedFileError(name, "it has no frames")
 
     def _frames(self) -> Iterator[Frame]:
-        offset = len(FILE_HEADER)
+        offset, checksum = len(FILE_HEADER), 0
         while offset < self._length:
-            frame = read_header(self._file.read(offset, min(HEADER_BYTES, self._length - offset)), offset)
-            if frame is None or frame.number != len(self.ends) or frame.end > self._length:
+            header = self._file.read(offset, min(HEADER_BYTES, self._length - offset))
+            frame = read_header(header, offset)
+            if frame is None or frame.number != len(self.positions) or frame.end > self._length:
                 raise DamagedFileError(self._name, f"there is no whole frame at byte {offset:,}", whole=offset)
             yield frame
-            self.ends.append(frame.end)
-            offset = frame.end
+            offset, checksum = frame.end, continued(checksum, header)
+            self.positions.append(Position(offset, len(self.positions) + 1, checksum))
 
     def _index(self, frame: Frame) -> None:
         if (frame.kind == Kind.START) != (frame.number == 0):
             raise self._damaged(frame, "the first frame, and no other, must say how the run began")
         if frame.kind == Kind.START:
             start = self._json(frame)
+            self.run = str(start.get("run", ""))
             self.initial_workers = np.array(start["initial_workers"], dtype=np.int64)
             self.kept: str = start["kept"]
             self.sent = self._sent(frame, start.get("sent"))
@@ -140,6 +164,8 @@ class Journal:
             self._events.append(frame)
         elif frame.kind == Kind.WORKERS:
             self._index_workers(frame)
+        elif frame.kind == Kind.CHECKSUMS:
+            self.checksums |= {int(step): int(checksum) for step, checksum in self._json(frame)["params"]}
         else:
             self.end = self._json(frame)
 
@@ -243,8 +269,8 @@ def _complete(rows: NDArray[np.void], numbers: Integers | None, first: int, step
         rows[column][places] = inside[column]
 
 
-def whole_length(file: FrameFile, name: Any) -> tuple[list[int], str]:
-    """Return the ends of the undamaged frames at the start of a file, and the error after them, if any."""
+def whole_frames(file: FrameFile, name: Any) -> WholeFrames:
+    """Return the undamaged frames at the start of a file."""
     length, trouble = file.length, ""
     while True:
         try:
@@ -253,7 +279,7 @@ def whole_length(file: FrameFile, name: Any) -> tuple[list[int], str]:
         except DamagedFileError as error:
             trouble = trouble or str(error)
             if error.whole <= len(FILE_HEADER) or error.whole >= length:
-                return [], trouble
+                return WholeFrames([], trouble, "")
             length = error.whole
         else:
-            return journal.ends, trouble
+            return WholeFrames(journal.positions, trouble, journal.run)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
+from nowait.core import checks
+
 T = TypeVar("T")
 
 MODES = ("min", "max")
@@ -29,11 +31,15 @@ class Monitor:
     def of(cls, name: Any, mode: Any = None, argument: str = "monitor") -> Monitor:
         """Return a checked monitor; a mode of None is "min" for names that end in "loss", else "max"."""
         if not isinstance(name, str) or not name:
-            raise TypeError(f'{argument} must be the name of a metric, such as "accuracy" or "loss", got {name!r}')
+            raise TypeError(
+                f'{argument} must be the name of a metric, such as "accuracy" or "loss", got {checks.shown(name)}'
+            )
         if mode is None:
             mode = "min" if lower_is_better(name) else "max"
-        if mode not in MODES:
-            raise ValueError(f'the mode of {argument} must be "min" or "max", got {mode!r}: it says what is better')
+        if not isinstance(mode, str) or mode not in MODES:
+            raise ValueError(
+                f'the mode of {argument} must be "min" or "max", got {checks.shown(mode)}: it says what is better'
+            )
         return cls(name, mode)
 
     def value(self, values: Mapping[str, T]) -> T:

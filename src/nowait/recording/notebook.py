@@ -31,7 +31,8 @@ def html_of_run(run: Run) -> str:
     cells = [shown(loss), loss_sparkline(run), *map(shown, values), shown(len(stats.work_share))]
     state = [word for word in ("diverged", "interrupted") if getattr(stats, word)]
     note = ", ".join([stats.engine, *state])
-    return card(method_of(run), table(header, [cells]), sentences([stats.advice, stats.diagnosis]), note=note)
+    missed = f"the target {run.missed_target} was not reached" if run.missed_target else ""
+    return card(method_of(run), table(header, [cells]), sentences([stats.advice, missed, stats.diagnosis]), note=note)
 
 
 def method_of(run: Run) -> str:

@@ -62,6 +62,8 @@ class TraceRecorder(RowBuffer):
         self._placements: list[Placement] = []
         self._placements_written = 0
         self._loading_written: dict[int, tuple[float, float]] = {}
+        self._checksums: dict[int, int] = {}
+        """Checksums of params that are not written."""
 
     # The log of the server
 
@@ -107,6 +109,10 @@ class TraceRecorder(RowBuffer):
         assert tally.phases is not None
         return stats_of_workers(tally.phases, tally.valid, self._placements, now)
 
+    def params_are(self, step: int, checksum: int) -> None:
+        """Record the checksum of the params after a step, with which a replay compares its own."""
+        self._checksums[step] = checksum
+
     def flush(self) -> None:
         """Write everything so far, if there is a file that others may read."""
         if self._writer is not None:
@@ -150,6 +156,7 @@ class TraceRecorder(RowBuffer):
                 tuple(self._placements),
                 self._loading(),
                 self.sent,
+                dict(self._checksums),
             )
         self._write()
         journal = Journal(self._writer.file.in_memory_if_small())
@@ -164,6 +171,7 @@ class TraceRecorder(RowBuffer):
             tuple(journal.placements),
             journal.loading,
             journal.sent,
+            journal.checksums,
         )
 
     def _loading(self) -> dict[int, tuple[float, float]]:
@@ -171,14 +179,14 @@ class TraceRecorder(RowBuffer):
 
     # Storage
 
-    def write_to(self, file: FrameFile) -> None:
-        """Write to this file from now on. Call it before the first event only."""
-        self._writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept, self.sent)
+    def write_to(self, file: FrameFile, run: str = "") -> None:
+        """Write to this file from now on. Call it before the first event only. ``run`` is the id of the run."""
+        self._writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept, self.sent, run)
 
     def resume(self, file: FrameFile, position: Position, initial_workers: Sequence[int], tally: Tally) -> None:
         """Continue the file of a run that is resumed, which ends at ``position``."""
         self.initial_workers = np.array(initial_workers, dtype=np.int64)
-        self._writer = JournalWriter(file, position.frames)
+        self._writer = JournalWriter(file, position.frames, position.checksum)
         self._rows = self._buffer_first = self._written = tally.arrivals
         follows = self._tally.phases is not None
         self._tally = tally.copy()
@@ -241,6 +249,9 @@ class TraceRecorder(RowBuffer):
             events = np.array(self._events, dtype=EVENT_DTYPE)
             writer.write(Kind.EVENTS, events.tobytes(), count=len(events))
             self._events.clear()
+        if self._checksums:
+            writer.checksums(self._checksums)
+            self._checksums.clear()
 
     def _write_rows(self, writer: JournalWriter) -> None:
         rows = self._buffered(self._written)

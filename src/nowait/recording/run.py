@@ -6,12 +6,13 @@ import logging
 import os
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
+from nowait.core import checks
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Floats, Vector
 from nowait.recording.diagnosis import diagnosis, table_of_workers
@@ -28,8 +29,10 @@ from nowait.recording.files import (
 )
 from nowait.recording.fresh import is_taken
 from nowait.recording.history import History
+from nowait.recording.identity import RUN, check_run, check_version, new_run_id, run_in
 from nowait.recording.metrics import read_history, write_metrics
 from nowait.recording.old_names import ENGINE_WAS, with_current_names
+from nowait.recording.target import missed_target
 from nowait.recording.trace import Trace
 from nowait.recording.worker_stats import WorkerStats
 
@@ -37,8 +40,8 @@ logger = logging.getLogger("nowait")
 
 CONFIG, METRICS, TRACE = "config.json", "metrics.jsonl", "trace.rows"
 STATS, PARAMS = "stats.json", "params.safetensors"
-OLD_TRACE = "trace.npz"
-"""The trace file of older versions."""
+STILL_RUNNING = "the run is still running"
+"""How ``stats.advice`` of a run begins that another process is running."""
 FILES = "files"
 """The entry of ``stats.json`` that has the checksums of other files."""
 
@@ -138,13 +141,22 @@ class Run:
             raise TypeError(f"{type(problem).__name__} has no model: its result is run.params")
         return make(self.params)
 
+    @property
+    def missed_target(self) -> str:
+        """What ``target_loss`` and ``target`` asked for if no evaluation reached it, such as "loss <= 0.1"; else empty.
+
+        Empty as well for a run that a signal ended, or that has not finished.
+        """
+        is_over = not self.stats.interrupted and not self.stats.advice.startswith(STILL_RUNNING)
+        return missed_target(self.config, self.history) if is_over else ""
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the problem, whose data may be large."""
         return self.__dict__ | {"problem": None}
 
     def save(self, folder: str | Path) -> Path:
         """Write everything into a new or empty folder, completely or not at all."""
-        target = Path(folder)
+        target = Path(checks.path(folder))
         if is_taken(target):
             raise FileExistsError(
                 f"{target} exists, and nothing is overwritten: choose another folder, such as "
@@ -153,8 +165,9 @@ class Run:
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
-            self.trace.write(unfinished / TRACE)
-            self.write_results(unfinished)
+            config = {RUN: new_run_id()} | self.config
+            self.trace.write(unfinished / TRACE, config[RUN])
+            replace(self, config=config).write_results(unfinished)
             unfinished.chmod(0o755)
             os.rename(unfinished, target)
         except BaseException:
@@ -163,12 +176,15 @@ class Run:
         return target
 
     def write_results(self, folder: Path) -> None:
-        """Write everything but the trace into a folder. ``stats.json`` comes last: it marks the folder as complete."""
+        """Write everything but the trace into a folder. ``stats.json`` comes last: it marks the folder as complete.
+
+        The configuration must have the id of the run.
+        """
         contents = replace_by_pieces(folder / PARAMS, tensor_pieces({"params": self.params, "last": self.last}))
-        write_metrics(folder / METRICS, self.history)
+        write_metrics(folder / METRICS, self.config[RUN], self.history)
         write_json(folder / CONFIG, sealed(self.config))
         stats = asdict(self.stats) | {"work_share": self.stats.work_share.tolist()}
-        more = {"evaluations": len(self.history), FILES: {PARAMS: contents._asdict()}}
+        more = {RUN: self.config[RUN], "evaluations": len(self.history), FILES: {PARAMS: contents._asdict()}}
         write_json(folder / STATS, sealed(stats | more))
 
     def _repr_html_(self) -> str:
@@ -185,34 +201,29 @@ class Run:
     def __repr__(self) -> str:
         stats = self.stats
         loss = f", loss {self.history.loss[-1]:.6g}{self._loss_step}" if len(self.history) else ""
-        diverged = ", diverged" if stats.diverged else ""
-        return f"Run({stats.steps} steps, {stats.gradients} gradients, {stats.seconds:.6g} s{loss}{diverged})"
+        end = ", diverged" if stats.diverged else f", target {self.missed_target} missed" if self.missed_target else ""
+        return f"Run({stats.steps} steps, {stats.gradients} gradients, {stats.seconds:.6g} s{loss}{end})"
 
 
 def load_finished(source: Path, *, with_params: bool = True) -> Run:
     """Read the folder of a run whose results are written. Without params, theirs are empty and the file is not read."""
-    trace = OLD_TRACE if not (source / TRACE).is_file() and (source / OLD_TRACE).is_file() else TRACE
-    needed = (*([PARAMS] if with_params else []), trace, METRICS, STATS, CONFIG)
+    needed = (*([PARAMS] if with_params else []), TRACE, METRICS, STATS, CONFIG)
     missing = [name for name in needed if not (source / name).is_file()]
     if missing:
         raise NotARunError(f"{source} is not a saved run: it has no {', no '.join(missing)}")
-    is_new = trace == TRACE
-    stats, contents, evaluations = read_stats(source / STATS, strict=is_new)
+    config = read_config(source)
+    run = run_in(config, source)
+    stats, contents, evaluations = read_stats(source / STATS, run)
     params, last = _read_params(source / PARAMS, contents) if with_params else (np.empty(0), np.empty(0))
-    history = read_history(source / METRICS, with_checksums=is_new).history()
+    history = read_history(source / METRICS, run).history()
     if len(history) < evaluations:
         logger.warning("%s is damaged: %d losses are missing", source / METRICS, evaluations - len(history))
-    return Run(
-        params=params,
-        last=last,
-        trace=Trace.load(source / trace),
-        history=history,
-        stats=stats,
-        config=read_config(source),
-    )
+    trace = Trace.load(source / TRACE)
+    check_run(source / TRACE, trace.run, run)
+    return Run(params=params, last=last, trace=trace, history=history, stats=stats, config=config)
 
 
-def _read_params(path: Path, contents: Contents | None) -> tuple[Vector, Vector]:
+def _read_params(path: Path, contents: Contents) -> tuple[Vector, Vector]:
     vectors = read_tensors(path, contents)
     if not {"params", "last"} <= set(vectors):
         raise DamagedFileError(path, "it has no params")
@@ -222,15 +233,17 @@ def _read_params(path: Path, contents: Contents | None) -> tuple[Vector, Vector]
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the entries of ``config.json``; raise ``DamagedFileError`` if its checksum differs."""
     config, has_checksum = read_sealed(folder / CONFIG)
+    check_version(config, folder)
     if not has_checksum and (folder / TRACE).exists():
         logger.warning("%s has no checksum: it was changed by hand, or is damaged", folder / CONFIG)
     current: dict[str, Any] = with_current_names(config)
     return current
 
 
-def read_stats(path: Path, *, strict: bool) -> tuple[Stats, Contents | None, int]:
-    """Return the totals, the recorded contents of ``params.safetensors`` if any, and the number of evaluations."""
-    values = read_strictly_sealed(path) if strict else read_sealed(path)[0]
+def read_stats(path: Path, run: str) -> tuple[Stats, Contents, int]:
+    """Return the totals of a run, the recorded contents of ``params.safetensors``, and the number of evaluations."""
+    values = read_strictly_sealed(path)
+    check_run(path, values.pop(RUN, None), run)
     files, evaluations = values.pop(FILES, {}), values.pop("evaluations", 0)
     if ENGINE_WAS in values:
         values["engine"] = values.pop(ENGINE_WAS)
@@ -240,6 +253,6 @@ def read_stats(path: Path, *, strict: bool) -> tuple[Stats, Contents | None, int
     try:
         values["work_share"] = np.array(values["work_share"], dtype=np.float64)
         values["by_worker"] = tuple(WorkerStats.of_dict(entry) for entry in values.get("by_worker", ()))
-        return Stats(**values), Contents(**files[PARAMS]) if files else None, int(evaluations)
+        return Stats(**values), Contents(**files[PARAMS]), int(evaluations)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(path, f"it does not hold the totals of a run ({error!r})") from None

@@ -11,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
+from nowait.core import checks
 from nowait.core.types import Floats, Integers
 from nowait.recording.checked_lines import CheckedLines
 from nowait.recording.files import read_strictly_sealed, sealed, write_json
@@ -37,7 +38,7 @@ class SweepFolder:
     @classmethod
     def create(cls, folder: str | Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]) -> SweepFolder:
         """Create a new sweep; raise ``FileExistsError`` if the folder already contains one."""
-        path = Path(folder)
+        path = Path(checks.path(folder))
         if (path / HEADER).exists():
             raise FileExistsError(f"{path} already contains a sweep, and nothing is overwritten: choose another folder")
         path.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ class SweepFolder:
     @classmethod
     def open(cls, folder: str | Path) -> SweepFolder:
         """Open the sweep in a folder."""
-        path = Path(folder)
+        path = Path(checks.path(folder))
         if not (path / HEADER).is_file():
             raise FileNotFoundError(f"{path} is not the folder of a sweep: it has no {HEADER}")
         header = read_strictly_sealed(path / HEADER)
@@ -60,7 +61,7 @@ class SweepFolder:
         cls, folder: str | Path, stepsizes: Floats, seeds: Integers, config: dict[str, Any]
     ) -> SweepFolder:
         """Open the sweep in the folder with these stepsizes and seeds, or create one; all else must be unchanged."""
-        if not (Path(folder) / HEADER).exists():
+        if not (Path(checks.path(folder)) / HEADER).exists():
             return cls.create(folder, stepsizes, seeds, config)
         found = cls.open(folder)
         asked = json.loads(json.dumps(config))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core import checks
 from nowait.core.types import Floats, Integers
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.framefile import FrameFile
@@ -91,6 +92,8 @@ class Trace:
     """The seconds that each worker loaded data, inside of computing and before it, if the problem reports them."""
     sent: Sent | None = None
     """How vectors were sent between machines; None if the run had no engine that does."""
+    checksums: dict[int, int] = field(default_factory=dict)
+    """The CRC-32 of the params after the last step, and after those with checkpoints; a replay compares its own."""
 
     def __post_init__(self) -> None:
         if self.num_arrivals < 0:
@@ -108,6 +111,11 @@ class Trace:
             return
         for first in range(0, len(self.source), CHUNK_ROWS):
             yield self.source[first : first + CHUNK_ROWS]
+
+    @property
+    def run(self) -> str:
+        """The id of the run, if the trace was read from its folder; else empty."""
+        return self.source.run if isinstance(self.source, Journal) else ""
 
     @property
     def num_workers(self) -> int:
@@ -246,6 +254,7 @@ class Trace:
         arrays |= {"kept": np.asarray(self.kept), "num_arrivals": np.asarray(np.int64(self.num_arrivals))}
         if self.sent is not None:
             arrays["sent"] = np.asarray(json.dumps(asdict(self.sent)))
+        arrays["checksums"] = np.array(list(self.checksums.items()), dtype=np.int64).reshape(-1, 2)
         arrays |= {f"event_{name}": np.ascontiguousarray(self.events[name]) for name in EVENT_DTYPE.names or ()}
         if self.placements or self.loading:
             arrays |= {"workers": np.asarray(workers_body(self.placements, self.loading).decode())}
@@ -259,10 +268,10 @@ class Trace:
                 for block in self.blocks():
                     entry.write(np.ascontiguousarray(block[name]).tobytes())
 
-    def write(self, path: Path) -> None:
-        """Write a new file in the format of ``trace.rows``, block by block."""
+    def write(self, path: Path, run: str = "") -> None:
+        """Write a new file in the format of ``trace.rows``, block by block. ``run`` is the id of the run."""
         file = FrameFile.open(path, create=True)
-        writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept, self.sent)
+        writer = JournalWriter.new(file, self.initial_workers.tolist(), self.kept, self.sent, run)
         first = 0
         for block in self.blocks():
             writer.write(Kind.ROWS, rows_body(block, len(block)), first=first, count=len(block))
@@ -271,13 +280,15 @@ class Trace:
             writer.write(Kind.EVENTS, np.ascontiguousarray(self.events).tobytes(), count=len(self.events))
         if self.placements or self.loading:
             writer.workers(self.placements, self.loading)
+        if self.checksums:
+            writer.checksums(self.checksums)
         writer.end(self.seconds, self.last_norm, self.num_arrivals)
         file.sync()
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
         """Read a file written by ``save``, or the ``trace.rows`` of a run folder. No pickle is loaded."""
-        source = Path(path)
+        source = Path(checks.path(path, "path"))
         file = FrameFile.read_only(source)
         if file.read(0, len(FILE_HEADER)) == FILE_HEADER:
             return cls.of_journal(file, source)
@@ -302,6 +313,7 @@ class Trace:
             tuple(journal.placements),
             journal.loading,
             journal.sent,
+            journal.checksums,
         )
 
     def in_order(self) -> Iterator[tuple[int, tuple[Any, ...] | OtherEvent]]:
@@ -325,7 +337,7 @@ class Trace:
 
     def __reduce__(self) -> Any:
         rest = (self.events, self.initial_workers, self.seconds, self.last_norm, self.kept, self.num_arrivals)
-        return Trace, (self.arrivals, *rest, self.placements, self.loading, self.sent)
+        return Trace, (self.arrivals, *rest, self.placements, self.loading, self.sent, self.checksums)
 
     def __repr__(self) -> str:
         return f"Trace({len(self)} arrivals, {len(self.events)} other events, {self.num_workers} workers)"
@@ -347,6 +359,7 @@ def _load_npz(path: Path) -> Trace:
                 int(file["num_arrivals"]) if "num_arrivals" in file else -1,
                 *(read_workers(str(file["workers"])) if "workers" in file else ((), {})),
                 Sent.read(json.loads(str(file["sent"]))) if "sent" in file else None,
+                dict(file["checksums"].tolist()) if "checksums" in file else {},
             )
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, TypeError, SyntaxError) as error:
         raise DamagedFileError(path, f"it cannot be read as a trace ({error})") from None

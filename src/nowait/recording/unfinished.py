@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nowait.core import Outcome
+from nowait.core import Outcome, checks
 from nowait.core.types import Vector
 from nowait.recording.checkpoints import CheckpointFolder, newest_whole
 from nowait.recording.errors import DamagedFileError, NotARunError
@@ -17,14 +17,25 @@ from nowait.recording.files import read_json
 from nowait.recording.folder import CHECKPOINTS, LOCK
 from nowait.recording.framefile import FrameFile, no_follow
 from nowait.recording.history import History, HistoryRecorder
-from nowait.recording.journal import Journal, whole_length
+from nowait.recording.identity import check_run, run_in
+from nowait.recording.journal import Journal, whole_frames
 from nowait.recording.metrics import read_history
 from nowait.recording.rows import IS_VALID, OUTCOME_CODES, OUTCOMES
-from nowait.recording.run import CONFIG, METRICS, OLD_TRACE, STATS, TRACE, Run, Stats, load_finished, read_config
+from nowait.recording.run import (
+    CONFIG,
+    METRICS,
+    STATS,
+    STILL_RUNNING,
+    TRACE,
+    Run,
+    Stats,
+    load_finished,
+    read_config,
+)
 from nowait.recording.trace import Trace
 
-STILL_RUNNING, WAS_KILLED = "the run is still running", "the run was killed"
-"""How ``stats.advice`` of a run that has not finished begins."""
+WAS_KILLED = "the run was killed"
+"""How ``stats.advice`` begins for a run whose process ended without writing the results."""
 
 
 class FolderState(StrEnum):
@@ -45,12 +56,12 @@ def folder_state(folder: str | Path) -> FolderState:
 
     A run is running while its process holds the lock of the folder.
     """
-    path = Path(folder)
+    path = Path(checks.path(folder))
     if _is_locked(path / LOCK):
         return FolderState.RUNNING
     if (path / STATS).is_file():
         return FolderState.INTERRUPTED if _was_interrupted(path / STATS) else FolderState.FINISHED
-    if (path / CONFIG).is_file() and ((path / TRACE).is_file() or (path / OLD_TRACE).is_file()):
+    if (path / CONFIG).is_file() and (path / TRACE).is_file():
         return FolderState.KILLED
     return FolderState.NOT_A_RUN
 
@@ -62,7 +73,7 @@ def load(folder: str | Path, *, unfinished: bool = False) -> Run:
     those of the newest checkpoint, trace and history are those written so far, and ``stats.advice`` says that the run
     has not finished.
     """
-    source = Path(folder)
+    source = Path(checks.path(folder))
     if (source / STATS).is_file() or not (source / TRACE).is_file():
         return load_finished(source)
     if not unfinished:
@@ -81,23 +92,25 @@ def load(folder: str | Path, *, unfinished: bool = False) -> Run:
 
 def _load_unfinished(folder: Path) -> Run:
     config, file = read_config(folder), FrameFile.read_only(folder / TRACE)
-    ends, trouble = whole_length(file, folder / TRACE)
-    if not ends:
+    run = run_in(config, folder)
+    positions, trouble, _ = whole_frames(file, folder / TRACE)
+    if not positions:
         raise DamagedFileError(folder / TRACE, trouble.rpartition("is damaged: ")[2])
-    journal = Journal(file, folder / TRACE, ends[-1])
-    history = _history(folder / METRICS)
-    checkpoint, _ = newest_whole(CheckpointFolder(folder / CHECKPOINTS, keep=1), ends, trouble)
+    journal = Journal(file, folder / TRACE, positions[-1].length)
+    check_run(folder / TRACE, journal.run, run)
+    history = _history(folder / METRICS, run)
+    checkpoint, _ = newest_whole(CheckpointFolder(folder / CHECKPOINTS, 1, run), positions, trouble)
     params: Vector = np.empty(0) if checkpoint is None else checkpoint.state.params
     trace = _trace(journal, float(history.time[-1]) if len(history) else 0.0)
     stats = _stats(trace, history, config, folder_state(folder))
     return Run(params=params, last=params, trace=trace, history=history, stats=stats, config=config)
 
 
-def _history(path: Path) -> History:
+def _history(path: Path, run: str) -> History:
     """Return the losses so far: none before the first evaluation, when the file does not exist yet."""
     if not path.is_file():
         return HistoryRecorder().history()
-    return read_history(path, with_checksums=True).history()
+    return read_history(path, run).history()
 
 
 def _trace(journal: Journal, evaluated: float) -> Trace:
@@ -115,6 +128,7 @@ def _trace(journal: Journal, evaluated: float) -> Trace:
         placements=tuple(journal.placements),
         loading=journal.loading,
         sent=journal.sent,
+        checksums=journal.checksums,
     )
 
 

@@ -7,11 +7,25 @@ from typing import Any
 
 from nowait.recording import Sweep
 
-COMMAND_KEYS = {"seed", "seeds", "folder", "as_json", "config", "method", "stepsize", "gradients", "steps", "seconds"}
+COMMAND_KEYS = {
+    "seed",
+    "seeds",
+    "folder",
+    "as_json",
+    "config",
+    "method",
+    "stepsize",
+    "gradients",
+    "steps",
+    "seconds",
+} | {
+    "update",
+    "schedule",
+}
 """Recorded command-line options that the run's own configuration repeats."""
 MORE_COMMAND_KEYS = {"target", "target_loss"}
 """The same for options that distinguish groups of runs."""
-NOT_SHOWN = {"environment", "fingerprint"}
+NOT_SHOWN = {"environment", "fingerprint", "run"}
 """The environment has its own table; the fingerprint is compared when a run is resumed."""
 
 

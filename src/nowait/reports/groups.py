@@ -13,13 +13,15 @@ from nowait.reports.tables import NONE, flat
 from nowait.reports.words import in_words, problem_in_words
 
 SEED_KEYS = {"seed", "labels.seed"}
-STORAGE_KEYS = {"checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "labels.folder"}
+STORAGE_KEYS = {"checkpoint_every", "checkpoint_seconds", "keep_checkpoints", "labels.folder", "run"}
 """Entries of a configuration that do not affect the result of the run."""
 ENVIRONMENT = "environment."
 COMMAND = "labels.command."
 FIRST = ("method", "update", "output", "problem", "speeds", "engine", "workers")
 """The entries that are tried first to name a group, in this order."""
 NORM = "fingerprint.gradient_norm"
+DIRECTION = "fingerprint.gradient_direction"
+"""Left out: some gradients differ in the last digits between runs, and the norm tells problems apart."""
 STEPSIZE = "method.stepsize.gamma"
 LONGEST_VALUE = 60
 
@@ -110,7 +112,7 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def _is_left_out(key: str) -> bool:
     if key.startswith(COMMAND):
         return key.removeprefix(COMMAND).partition(".")[0] in COMMAND_KEYS
-    return key in SEED_KEYS | STORAGE_KEYS or key.startswith(ENVIRONMENT)
+    return key in SEED_KEYS | STORAGE_KEYS | {DIRECTION} or key.startswith(ENVIRONMENT)
 
 
 def _in_order(configs: list[dict[str, str]]) -> list[str]:

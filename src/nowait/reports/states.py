@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nowait.recording import Run
-from nowait.recording.unfinished import STILL_RUNNING, WAS_KILLED
+from nowait.recording.run import STILL_RUNNING
+from nowait.recording.unfinished import WAS_KILLED
 
 GROWN = 10.0
 """A run whose last loss is more than this many times the initial loss does not affect the range of the loss axis."""

@@ -95,6 +95,10 @@ class TimeVarying(Speeds):
         return checks.not_negative(self.rate(worker, time), f"rate({worker}, {time:.6g})", "it is a speed")
 
 
+MOST_OUTAGES = 1e6
+"""How many outages a gradient may expect: each takes time to simulate."""
+
+
 @final
 @dataclass
 class UpDown(Speeds):
@@ -118,6 +122,12 @@ class UpDown(Speeds):
         self._seconds = per_worker(self.seconds, self.num_workers, "seconds")
         self._up = per_worker(self.up, self.num_workers, "up")
         self._down = per_worker(self.down, self.num_workers, "down")
+        for worker in range(self.num_workers):
+            if self._up[worker] * MOST_OUTAGES < self._seconds[worker]:
+                raise ValueError(
+                    f"up={self._up[worker]} is less than a millionth of seconds={self._seconds[worker]:g} "
+                    f"(worker {worker}): a gradient would be paused by more than a million outages"
+                )
 
     def timing(self, seed: int) -> Timing:
         """Return a function that adds the outages to the worker's seconds."""

@@ -88,11 +88,10 @@ class Faults:
 
 
 def _checked_counts(counts: Iterable[int]) -> list[int]:
-    if isinstance(counts, str) or not isinstance(counts, Iterable):
-        raise TypeError(f"counts must be a list of numbers of machines, got {counts!r}")
+    counts = checks.listed(counts, "counts", "numbers of machines")
     why = "it is a number of machines"
     numbers = [checks.at_least(0, count, f"counts[{index}]", why) for index, count in enumerate(counts)]
-    if max(numbers, default=0) > HIGHEST_WORKER:
+    if max(numbers) > HIGHEST_WORKER:
         raise ValueError(f"the largest count is {max(numbers)}: take counts of at most {HIGHEST_WORKER:,}")
     return numbers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -33,6 +34,20 @@ class Formula(NamedTuple):
     """For RECORDED: the times of all workers, one worker after the other."""
     offsets: Integers = NO_OFFSETS
     """For RECORDED: where the times of each worker begin, and where the last ones end."""
+
+    def mean_seconds(self) -> Floats:
+        """Return the mean duration with communication, for each parameter; infinite if the tail is too heavy."""
+        return np.asarray(self._mean_computing() + self.down + self.up)
+
+    def _mean_computing(self) -> Floats:
+        if self.kind == LOG_NORMAL:
+            return self.first * np.exp(self.second**2 / 2)
+        if self.kind == HALF_NORMAL:
+            return self.first + self.second * math.sqrt(2 / math.pi)
+        if self.kind == PARETO:
+            beyond = np.maximum(self.second - 1, 0.0)
+            return self.first * np.divide(self.second, beyond, out=np.full_like(beyond, np.inf), where=beyond > 0)
+        return self.first
 
 
 def stream_key(stream: Stream) -> np.uint64:

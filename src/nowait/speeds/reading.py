@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nowait.core import checks
@@ -20,9 +21,21 @@ KNOWN = "CSV (also .gz and .xz), Parquet, traces of torch.profiler (.json, also 
 Paths = str | Path | Sequence[str | Path]
 
 
-def read_record(paths: Paths, names: dict[str, str | None], unit: str | None, event: str | None) -> WorkerTimes | Trace:
+def read_record(
+    paths: Paths, names: dict[str, str | None], unit: str | None, event: str | None, world_size: int | None = None
+) -> WorkerTimes | Trace:
     """Return the times in a file, or in several files of one job. ``names`` are the columns of a table."""
-    files = _existing([paths] if isinstance(paths, str | Path) else list(paths))
+    if world_size is None:
+        return _read(paths, names, unit, event)
+    size = checks.at_least(1, world_size, "world_size", "it is the number of workers of the job")
+    times = _read(paths, names, unit, event)
+    if isinstance(times, Trace):
+        raise ValueError(f"world_size={size} cannot be used: {paths} is the folder of a run, which has all workers")
+    return replace(times, world_size=size)
+
+
+def _read(paths: Paths, names: dict[str, str | None], unit: str | None, event: str | None) -> WorkerTimes | Trace:
+    files = _existing([paths] if isinstance(paths, str | Path) else checks.listed(paths, "path", "paths of files"))
     unit_seconds = None if unit is None else UNITS[checks.one_of(unit, tuple(UNITS), "unit")]
     given = [f"{name}=" for name, value in {**names, "unit": unit}.items() if value is not None]
     if len(files) == 1 and is_table(files[0]) and files[0].is_file():
@@ -43,9 +56,7 @@ def is_run_folder(path: Path) -> bool:
 
 
 def _existing(paths: Sequence[str | Path]) -> list[Path]:
-    if not paths:
-        raise ValueError("no file was given: pass the path of a recorded job")
-    files = [Path(path) for path in paths]
+    files = [Path(checks.path(path, "path")) for path in paths]
     for file in files:
         if not file.exists():
             raise FileNotFoundError(f"{file} does not exist")

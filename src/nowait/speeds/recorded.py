@@ -64,6 +64,7 @@ class Recorded(Speeds):
         step: str | None = None,
         unit: str | None = None,
         event: str | None = None,
+        world_size: int | None = None,
     ) -> Self:
         """Read the times of a job from a file: a table, a trace of a profiler, or the folder of a run.
 
@@ -73,9 +74,11 @@ class Recorded(Speeds):
         "rank") and "seconds" (or "duration"), and those of Alibaba and ByteDance. Of ``torch.profiler`` pass the
         traces of all ranks, as a list of files or a folder; ``event`` names the events that are steps, if those are
         not ``ProfilerStep#N``. A step's time is what the rank did not spend waiting in collective operations.
+        ``world_size`` is how many workers the job had, if the file has fewer; by default it is what the traces say, or
+        what follows from workers that are numbers.
         """
         names = {"worker": worker, "seconds": seconds, "start": start, "step": step}
-        return cls(read_record(path, names, unit, event))
+        return cls(read_record(path, names, unit, event, world_size))
 
     @property
     def seconds(self) -> list[Floats]:

@@ -65,6 +65,7 @@ def times_of_rows(
     *,
     steps: Integers | None = None,
     starts: Floats | None = None,
+    computing_only: bool = False,
 ) -> WorkerTimes:
     """Return the times by worker, in the order of their steps, or else of their starts, or else of the rows."""
     names, numbers = numbered(workers)
@@ -82,6 +83,7 @@ def times_of_rows(
         source=table.path.name,
         steps=None if steps is None else steps[order],
         names=() if names == [str(number) for number in range(len(names))] else tuple(names),
+        computing_only=computing_only,
     )
 
 
@@ -107,9 +109,14 @@ def _is_whole(name: str) -> bool:
 def _column(table: Table, argument: str, name: str | None) -> str | None:
     """Return the name of the column that an argument gives; None if it gives none and the usual ones are not there."""
     if name is None:
-        usual = next((known for known in USUAL_NAMES[argument] if table.has(known)), None)
-        if usual is not None or argument not in NEEDED:
-            return usual
+        usual = [known for known in USUAL_NAMES[argument] if table.has(known)]
+        if len(usual) > 1:
+            raise ValueError(
+                f"{table.path} has columns {' and '.join(map(repr, usual))}, and only one of them can be meant: name "
+                f"it with {argument}= (--{argument}-column)"
+            )
+        if usual or argument not in NEEDED:
+            return usual[0] if usual else None
     if name is None or not table.has(name):
         wanted = " or ".join(map(repr, USUAL_NAMES[argument] if name is None else (name,)))
         known = ", ".join(map(repr, table.columns))
@@ -166,4 +173,4 @@ def _bytedance(table: Table) -> WorkerTimes:
     if not (end > begin).all():
         rank, step = pairs[:, int(np.argmin(end - begin))]
         raise ValueError(f"{table.path}: rank {rank} computes for {(end - begin).min():g} s in step {step}")
-    return times_of_rows(table, pairs[0].tolist(), end - begin, steps=pairs[1])
+    return times_of_rows(table, pairs[0].tolist(), end - begin, steps=pairs[1], computing_only=True)

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nowait.core import checks
 from nowait.core.types import Floats
@@ -81,10 +82,21 @@ def per_worker(values: object, num_workers: int, name: str, *, zero_allowed: boo
     items = _sequence(values, name)
     if len(items) != num_workers:
         raise ValueError(f"{name} has {len(items)} values for {num_workers} workers")
-    array = np.array(items)
-    if array.dtype.kind not in "iuf" or not (np.isfinite(array) & (array >= 0 if zero_allowed else array > 0)).all():
+    array = _as_array(items)
+    if (
+        array.ndim != 1
+        or array.dtype.kind not in "iuf"
+        or not (np.isfinite(array) & (array >= 0 if zero_allowed else array > 0)).all()
+    ):
         array = np.array([check(item, f"{name}[{worker}]", why) for worker, item in enumerate(items)])
     return PerWorker(array.astype(np.float64))
+
+
+def _as_array(items: Sequence[Any]) -> NDArray[Any]:
+    try:
+        return np.array(items)
+    except ValueError:  # lists of different lengths
+        return np.empty(0, dtype=object)
 
 
 def worker_numbers(values: object, name: str) -> list[int]:
@@ -92,13 +104,14 @@ def worker_numbers(values: object, name: str) -> list[int]:
     numbers = list(_sequence(values, name))
     for index, number in enumerate(numbers):
         if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:
-            raise ValueError(f"{name}[{index}] must be a worker number of at least 0, got {number!r}")
+            raise ValueError(f"{name}[{index}] must be a worker number of at least 0, got {checks.shown(number)}")
     return [int(number) for number in numbers]
 
 
 def _sequence(values: object, name: str) -> Sequence[Any]:
+    checks.unmasked(values, name)
     if isinstance(values, np.ndarray) and values.ndim == 1:
         return values.tolist()  # type: ignore[no-any-return]
     if isinstance(values, list | tuple | range):
         return values
-    raise TypeError(f"{name} must be a number or a list with one value per worker, got {values!r}")
+    raise TypeError(f"{name} must be a number or a list with one value per worker, got {checks.shown(values)}")

@@ -44,9 +44,9 @@ class Table:
     def numbers(self, name: str) -> Floats:
         """Return a column as finite numbers, or raise an error that names the first row that has none."""
         values = self.columns[name]
-        try:
+        if isinstance(values, np.ndarray):
             numbers = np.array(values, dtype=np.float64)
-        except (TypeError, ValueError):
+        else:
             numbers = np.array([_number(value) for value in values])
         self._check(name, np.isfinite(numbers), "must be a number")
         return numbers
@@ -145,7 +145,9 @@ def _values(column: Any) -> Sequence[Any]:
 
 
 def _number(value: Any) -> float:
-    """Return the value as a float; NaN if it is none."""
+    """Return the value as a float; NaN if it is none, such as 1_000, which Python would read as 1000."""
+    if isinstance(value, str) and "_" in value:
+        return float("nan")
     try:
         return float(value)
     except (TypeError, ValueError):

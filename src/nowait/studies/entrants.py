@@ -43,7 +43,7 @@ def checked_entrants(methods: Mapping[str, Method | Make] | None) -> list[Entran
     if not isinstance(methods, Mapping) or not methods:
         raise TypeError(
             f'methods must be named, as in {{"mine": lambda size: nw.AsynchronousSGD(nw.Constant(size))}}, '
-            f"got {methods!r}"
+            f"got {checks.shown(methods)}"
         )
     return [_entrant(str(name), method) for name, method in methods.items()]
 

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from nowait.api.different_data import warn_of_different_data
 from nowait.api.parts import warn_of_split
 from nowait.api.sweep import checked_seeds
 from nowait.core import Method, Problem, checks, sampler
@@ -98,6 +99,7 @@ def plan(
     (True, 13.38)
     """
     checks.no_renamed(renamed, "plan", seconds="seconds_per_gradient")
+    progress = checks.flag_or_none(progress, "progress")
     given = {"seconds_per_gradient": seconds_per_gradient, "speeds": speeds, "trace": trace, "workers": workers}
     if gradients is not None:
         gradients = checks.at_least(100, gradients, "gradients", "methods need some to differ")
@@ -111,7 +113,9 @@ def plan(
     gain = speedup(source.seconds.tolist())
     shards = capabilities.num_shards
     warn_of_split(chosen, gain.workers)
-    entrants = _entrants(candidates(gain, shards > 1, source.errors), own_candidates(methods, gain.workers))
+    own = own_candidates(methods, gain.workers)
+    warn_of_different_data(chosen, {one.name: one.make(1.0) for one in own}, gain.workers, source.seconds)
+    entrants = _entrants(candidates(gain, shards > 1, source.errors), own)
     with spinner("planning: estimating the problem's constants", progress):
         slowness = _seconds_per_gradient(chosen, capabilities)
         found = estimate(chosen, seed=asked_seeds[0], workers=shards, **(QUICK_LOOK if slowness > SLOW else {}))

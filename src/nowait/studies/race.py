@@ -10,9 +10,10 @@ from typing import Any, final
 
 import numpy as np
 
+from nowait.api.different_data import warn_of_different_data
 from nowait.api.parts import warn_of_split
 from nowait.api.sweep import check_rules, checked_seeds
-from nowait.core import LastIterate, Method, Output, Problem, Update
+from nowait.core import LastIterate, Method, Output, Problem, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.engines.cluster import RayCluster
 from nowait.engines.progress import spinner, titled
@@ -34,10 +35,12 @@ from nowait.studies.quiet import quiet
 from nowait.studies.race_setup import (
     RaceSetup,
     Tuning,
+    callbacks_of_runs,
     check_engine,
     check_slowed,
     connection,
     importing_once,
+    saver_of_runs,
     seconds_each,
 )
 from nowait.studies.sources import Source
@@ -92,6 +95,7 @@ class Race:
         found = findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else []
         found += rules_compared(self.runs, self.minimum)
         found += lower_bound(self.rows, Constants(**self.config.get("constants", {})), self.speedup)
+        found += [words for name, tuning in self.tunings.items() for words in _too_narrow(name, tuning)]
         return warning + found + ([self.tuned_on] if self.tunings else [])
 
     @property
@@ -115,7 +119,7 @@ class Race:
         from nowait.plots import race as draw
         from nowait.studies.race_folder import save_race
 
-        target = save_race(self, Path(folder))
+        target = save_race(self, Path(checks.path(folder)))
         if self.runs:
             figure = draw(self.runs, minimum=self.shown_from)
             for ending in ("png", "svg"):
@@ -133,7 +137,7 @@ class Race:
         """Read a race from its folder; raise if it is damaged."""
         from nowait.studies.race_folder import load_race
 
-        return load_race(Path(folder))
+        return load_race(Path(checks.path(folder)))
 
     def report(self, path: str | Path, *, minimum: float | None = None) -> Path:
         """Write the interactive report, one HTML file. ``minimum`` replaces the race's own F*."""
@@ -194,8 +198,8 @@ def race(
     With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
     ``probe_seconds`` is how long compute times are measured before a race with real workers, at least. ``labels`` are
     kept in the configuration of every run. ``tell`` is called with a sentence at every stage; ``progress`` None shows a
-    live view on a terminal. ``log`` is a function that is called with the name of every run and returns its callbacks:
-    ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
+    live view on a terminal. ``log`` is a function that is called with the name of every run, when it begins (for the
+    first run before the probe), and returns its callbacks: ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
 
     For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
     others lie beyond its end or around the best one. These runs get ``tuning_share`` of the time of the race, and
@@ -217,12 +221,17 @@ def race(
     >>> [row.method for row in found.rows if row.steps > 1_500]
     ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
     """
+    progress, kept_labels = checks.flag_or_none(progress, "progress"), checks.labels(labels)
+    tell = checks.function_or_none(tell, "tell", "print")
+    log = checks.function_or_none(log, "log", 'lambda name: [nw.TensorBoard(f"logs/{name}")]')
+    folder = None if folder is None else Path(checks.path(folder))
     name = check_engine(engine, speeds)
     check_slowed(name, slowdown, workers, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
     check_rules(update, output)
     tuning = Tuning.checked(tuning_sizes, tuning_seeds, tuning_share, seed_list)
     names = folder_names([entrant.name for entrant in entrants], seed_list)
+    keep, callbacks = saver_of_runs(folder, names), callbacks_of_runs(log, names)
     say = tell or (lambda _: None)
     checked_problem(problem)
     with Watch() as watch, connection(engine, workers), importing_once(problem, engine, workers, speeds):
@@ -239,17 +248,18 @@ def race(
                 )
         if source.silent:
             say(f"Note: {source.words}.")
-        known = ({} if lowest is None else {"minimum": lowest}) | dict(labels or {})
+        known = ({} if lowest is None else {"minimum": lowest}) | kept_labels
         setup = RaceSetup(problem, engine, speeds, slowdown, source, known, update, output)
         warn_of_split(problem, setup.workers)
+        made = {entrant.name: entrant.make(1.0) for entrant in entrants}
+        warn_of_different_data(problem, made, setup.workers, source.seconds)
         limit = seconds_each(seconds, gradients, setup)
         say(setup.words(limit))
         with spinner("Race: estimating the problem's constants", progress):
             tuner = setup.tuner(limit, tuning)
         if any(entrant.tuned for entrant in entrants):
             say(_tuned_on(_tuning_config(tuner, limit)))
-        runs = _RaceRuns(setup, limit, tuner, seed_list, say, progress, _callbacks(log, names))
-        keep = None if folder is None else (lambda name, seed, run: run.save(Path(folder) / names[name, seed]))
+        runs = _RaceRuns(setup, limit, tuner, seed_list, say, progress, callbacks)
         with quiet():
             signal = runs.run_all(entrants, keep, watch)
         found = runs.found(name, lowest, interrupted=bool(signal))
@@ -369,13 +379,6 @@ def _which_seed(seeds: list[int], seed: int) -> str:
     return f", seed {seeds.index(seed) + 1} of {len(seeds)}" if len(seeds) > 1 else ""
 
 
-def _callbacks(
-    log: Callable[[str], Iterable[Any]] | None, names: Mapping[tuple[str, int], str]
-) -> Callable[[str, int], Iterable[Any]]:
-    """Return a function of a method's name and a seed that returns the callbacks of the run."""
-    return lambda method, seed: () if log is None else log(names[method, seed])
-
-
 def _tuned_words(name: str, tuning: Sweep) -> str:
     shown = ", ".join(
         f"{size:.3g}" + (" (diverged)" if any(diverged) else "")
@@ -384,8 +387,15 @@ def _tuned_words(name: str, tuning: Sweep) -> str:
     best = best_of(tuning)
     if not makes_steps(tuning):
         return f"{name}: it makes no step in the time for tuning, so {best:.3g} is taken untuned"
-    edge = "; it is at the end of the grid" if best in (tuning.stepsizes.min(), tuning.stepsizes.max()) else ""
+    edge = "; it is at the end of the grid" if tuning.advice else ""
     return f"{name}: of the stepsizes {shown} the best is {best:.3g}{edge}"
+
+
+def _too_narrow(name: str, tuning: Sweep) -> list[str]:
+    """Return a sentence if the best stepsize of a method is at an end of its grid."""
+    if not (tuning.advice and makes_steps(tuning)):
+        return []
+    return [f"{name} may do better than here: {tuning.advice}. Raise tuning_sizes (--thorough) to try more stepsizes."]
 
 
 def _tuning_config(tuner: Tuner, seconds: float) -> dict[str, Any]:

@@ -7,10 +7,8 @@ from pathlib import Path
 from nowait.recording import Sweep, load
 from nowait.recording.files import read_strictly_sealed, sealed, write_json
 from nowait.studies.race import Race, folder_names
+from nowait.studies.race_setup import SUMMARY, TUNINGS
 from nowait.theory import speedup
-
-SUMMARY = "race.json"
-TUNINGS = "tunings"
 
 
 def save_race(race: Race, target: Path) -> Path:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count, islice
+from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
@@ -18,7 +20,8 @@ from nowait.engines.cluster import RayCluster, connected, import_ray
 from nowait.engines.elsewhere import checked_engine
 from nowait.engines.processes.local import shared_zygote
 from nowait.html.numbers import shown
-from nowait.recording import Interrupted, Run
+from nowait.recording import Interrupted, Run, checked_callbacks
+from nowait.recording.fresh import is_taken, nearest_folder
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant
 from nowait.studies.sources import Source
@@ -32,6 +35,11 @@ GRADIENTS = 32_000
 """By default every method gets the time in which asynchronous SGD computes this many gradients."""
 LEAST_SECONDS = 5.0
 """The shortest default time of a race with real workers."""
+SUMMARY, TUNINGS = "race.json", "tunings"
+"""What a race writes into its folder beside its runs."""
+
+RunNames = Mapping[tuple[str, int], str]
+"""The name of each run's folder, by method and seed."""
 
 
 @final
@@ -141,14 +149,54 @@ class RaceSetup:
 def check_engine(engine: str | RayCluster, speeds: Speeds | None) -> str:
     """Return the name of an engine, or raise if it is unknown or needs speeds."""
     name = "ray" if isinstance(engine, RayCluster) else engine
-    if name not in ENGINES:
+    if not isinstance(name, str) or name not in ENGINES:
         nearest = checks.did_you_mean(engine, ENGINES)
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}{nearest}")
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {checks.shown(engine)}{nearest}")
     if name == "ray":
         import_ray()
     if name == "simulate" and speeds is None:
         raise ValueError("a simulated race needs speeds=, such as nw.speeds.LogNormal([1.0, 1.0, 10.0], sigma=0.2)")
     return name
+
+
+def saver_of_runs(folder: str | Path | None, names: RunNames) -> Callable[[str, int, Run], Any] | None:
+    """Return a function that saves a run of a method and a seed; None without a folder. Raise if it could not."""
+    if folder is None:
+        return None
+    target = Path(folder)
+    _check_folder(target, names.values())
+    return lambda method, seed, run: run.save(target / names[method, seed])
+
+
+def _check_folder(folder: Path, names: Iterable[str]) -> None:
+    taken = [name for name in (SUMMARY, TUNINGS, *names) if is_taken(folder / name)]
+    if taken:
+        raise FileExistsError(
+            f"{folder} already has {taken[0]!r}, and nothing is overwritten: choose another folder, such as "
+            f"nw.fresh_folder({str(folder)!r})"
+        )
+    there = folder if folder.exists() else nearest_folder(folder)
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise NotADirectoryError(f"{there} is not a folder that can be written to: choose another folder for the race")
+
+
+def callbacks_of_runs(
+    log: Callable[[str], Iterable[Any]] | None, names: RunNames
+) -> Callable[[str, int], Iterable[Any]]:
+    """Return a function of a method's name and a seed that returns the callbacks of the run.
+
+    ``log`` is called for the first run at once, so that its errors come before the race.
+    """
+    if log is None:
+        return lambda *_: ()
+    first = next(iter(names.values()))
+    made = {first: checked_callbacks(log(first))}
+
+    def callbacks(method: str, seed: int) -> Iterable[Any]:
+        name = names[method, seed]
+        return made[name] if name in made else log(name)
+
+    return callbacks
 
 
 def connection(engine: str | RayCluster, workers: int | None) -> contextlib.AbstractContextManager[Any]:

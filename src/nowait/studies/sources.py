@@ -111,7 +111,11 @@ class Source:
         engine: str | RayCluster = "processes",
         seed: int = 0,
     ) -> Self:
-        """Make a source by measuring real workers, which compute gradients of the problem for ``probe_seconds``."""
+        """Make a source by measuring real workers, which compute gradients of the problem for ``probe_seconds``.
+
+        A gradient takes from one arrival of its worker to the next: with what the server and the transport need, so
+        that simulated workers deliver as many gradients per second as the measured ones.
+        """
         if problem is None:
             raise ValueError(
                 "a probe measures your problem's gradients: pass the problem, or give seconds_per_gradient="
@@ -132,7 +136,7 @@ class Source:
                 break
             seconds *= LONGER
         where = "this machine" if engine == "processes" else "the cluster"
-        return cls.of_trace(run.trace, f"a probe of {where} for {run.stats.seconds:.3g} s")
+        return cls.of_trace(from_arrival_to_arrival(run.trace), f"a probe of {where} for {run.stats.seconds:.3g} s")
 
 
 def _probe(problem: Problem, **where: Any) -> Run:
@@ -152,6 +156,20 @@ def _settled_rate(trace: Trace) -> float:
     last = float(trace.time[-1])
     settled = trace.time > last / 2
     return float(settled.sum() / (last / 2)) if last > 0 else 1.0
+
+
+def from_arrival_to_arrival(trace: Trace) -> Trace:
+    """Return the trace of asynchronous SGD with the times between a worker's arrivals as its compute times.
+
+    The first gradient of a worker keeps its own time, since no arrival precedes it.
+    """
+    arrivals = trace.arrivals.copy()
+    order = np.argsort(arrivals["worker"], kind="stable")
+    same_worker = np.diff(arrivals["worker"][order]) == 0
+    between = np.diff(arrivals["time"][order])[same_worker]
+    later = order[1:][same_worker]
+    arrivals["compute_seconds"][later] = np.maximum(between, arrivals["compute_seconds"][later])
+    return replace(trace, source=arrivals)
 
 
 def completed(trace: Trace) -> tuple[Trace, list[int], list[int]]:

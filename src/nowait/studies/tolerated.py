@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Self, final
 
+from nowait.core import checks
 from nowait.recording.files import read_strictly_sealed, replace_file, sealed, write_json
 from nowait.studies.tolerance_text import as_text, short_names
 
@@ -150,7 +151,7 @@ class Tolerance:
         """Write tolerance.json, tolerance.csv and tolerance.png into a folder; ``Tolerance.load`` reads it."""
         from nowait.plots import tolerance as draw  # needs matplotlib
 
-        target = Path(folder)
+        target = Path(checks.path(folder))
         target.mkdir(parents=True, exist_ok=True)
         write_json(target / SUMMARY, sealed(self.as_dictionary()))
         replace_file(target / TABLE, self._csv().encode())
@@ -160,7 +161,7 @@ class Tolerance:
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Read what ``save`` wrote."""
-        source = Path(folder) / SUMMARY
+        source = Path(checks.path(folder)) / SUMMARY
         if not source.is_file():
             raise FileNotFoundError(f"{folder} is not the folder of a tolerance study: it has no {SUMMARY}")
         found = read_strictly_sealed(source)

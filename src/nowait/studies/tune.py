@@ -14,7 +14,7 @@ import numpy as np
 from nowait.api.simulate import simulate
 from nowait.api.sweep import maker
 from nowait.api.train import train
-from nowait.api.train_arguments import check_slowdown
+from nowait.api.train_arguments import check_slowdown, checked_slowdown
 from nowait.core import Method, Problem, Stepsize, Update, checks
 from nowait.core.problem import Evaluation, check_initial_loss, checked_problem, initial_params
 from nowait.engines.budget import Budget
@@ -178,8 +178,12 @@ def tune(
     >>> len(found.trials), found.method
     (6, AsynchronousSGD(stepsize=DelayAdaptive(gamma=2.0, cut=None)))
     """
+    progress = checks.flag_or_none(progress, "progress")
+    tell = checks.function_or_none(tell, "tell", "print")
+    if speeds is not None:
+        checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([1.0, 1.0, 10.0])")
     make, number = maker(method), checks.at_least(1, trials, "trials", "a stepsize needs one")
-    watched = Monitor.of(*monitor) if isinstance(monitor, tuple | list) else Monitor.of(monitor)
+    watched = Monitor.of(*monitor) if isinstance(monitor, tuple | list) and len(monitor) == 2 else Monitor.of(monitor)
     name = _checked_engine(engine, speeds, workers, slowdown)
     budget = Budget(steps, gradients, seconds, target_loss, target)
     if budget.only_a_loss_ends_it:
@@ -296,12 +300,12 @@ def _checked_engine(
     if engine is None:
         engine = "processes" if speeds is None else "simulate"
     name = "ray" if isinstance(engine, RayCluster) else engine
-    if name not in ENGINES:
+    if not isinstance(name, str) or name not in ENGINES:
         nearest = checks.did_you_mean(engine, ENGINES)
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}{nearest}")
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {checks.shown(engine)}{nearest}")
     if name == "simulate" and speeds is None:
         raise ValueError("simulated trials need speeds=, such as nw.speeds.LogNormal([1.0, 1.0, 10.0], sigma=0.2)")
-    if name == "simulate" and (workers is not None or slowdown):
+    if name == "simulate" and (workers is not None or checked_slowdown(slowdown)):
         raise ValueError(
             "workers= and slowdown= are for real workers, but speeds= makes simulations; for real workers with these "
             'speeds, give engine="processes" as well'
@@ -326,7 +330,8 @@ def _start(start: float | None, method: Method | Make, make: Make, problem: Prob
         rule: Stepsize = method.stepsize  # type: ignore[attr-defined]  # maker has checked it
         return size_of(rule)
     unit = stepsize_unit(problem, estimate(problem), gradients=10_000)
-    return ALONE * unit / make(1.0).stepsize_divisor(workers)
+    made = checks.instance(make(1.0), Method, "method(stepsize)", "nw.AsynchronousSGD(nw.Constant(stepsize))")
+    return ALONE * unit / made.stepsize_divisor(workers)
 
 
 def size_of(rule: Stepsize) -> float:

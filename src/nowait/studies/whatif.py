@@ -13,6 +13,7 @@ from nowait.core.randomness import Stream, below, children
 from nowait.core.types import Floats, Integers
 from nowait.speeds import Recorded
 from nowait.speeds.worker_times import WorkerTimes
+from nowait.studies.record_checks import chance, check_waited, doubt
 from nowait.studies.whatif_result import FEW_STEPS, FIRST_OF_ALL, Alternative, WhatIf
 from nowait.theory import speedup
 
@@ -54,7 +55,9 @@ def whatif(recorded: Recorded, *, resamples: int = 500, seed: int = 0) -> WhatIf
     chosen once, on the whole record, so the ranges of these two ways are a little narrow.
 
     The numbers count gradients in the long run: a stale gradient may be worth less than a fresh one, so they are upper
-    limits. ``nw.plan(problem, speeds=recorded)`` simulates the time to a loss.
+    limits. ``nw.plan(problem, speeds=recorded)`` simulates the time to a loss. There is no verdict, and ``found.doubt``
+    says why, if workers of the job are missing, or if the times seem to contain the waiting. The record of an
+    asynchronous run is an error.
 
     >>> import nowait as nw
     >>> found = nw.whatif(nw.speeds.alibaba(4))
@@ -73,17 +76,22 @@ def whatif(recorded: Recorded, *, resamples: int = 500, seed: int = 0) -> WhatIf
             f"{times.source} has times of one worker only, which waits for nobody: give those of all workers "
             "(of a profiler, the traces of all ranks)"
         )
-    steps, means = steps_of(times), times.means()
+    check_waited(times)
+    steps = steps_of(times)
+    by_worker = steps.table.mean(axis=0)
     return WhatIf(
         source=times.source,
         steps=len(steps.table),
-        speedup=speedup(means.tolist()),
-        slowest=times.name(int(means.argmax())),
+        speedup=speedup(by_worker.tolist()),
+        slowest=times.name(int(by_worker.argmax())),
         waiting=float(1 - steps.table.mean() / steps.table.max(axis=1).mean()),
         alternatives=_alternatives(steps, _blocks(len(steps.table), count, seed)),
         quantiles=np.quantile(steps.table, QUANTILES, axis=0).T,
         names=tuple(times.name(worker) for worker in range(len(times))),
         notes=_notes(steps),
+        doubt=doubt(times, steps.table),
+        chance=chance(steps.table),
+        lasting=float(1 - by_worker.mean() / by_worker.max()),
     )
 
 

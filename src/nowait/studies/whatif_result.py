@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from nowait.core import checks
 from nowait.core.types import Floats
 from nowait.recording.files import write_json
 from nowait.theory import Speedup
@@ -22,6 +23,10 @@ CLEARLY_WORTH = 0.15
 """A record with such a saving whose range begins below ``WORTH`` does not tell whether asynchrony is worth a try."""
 FEW_STEPS = 10
 """A record with fewer steps gets no verdict: its range is too rough."""
+BY_CHANCE = 0.01
+"""Workers that are equally fast differ as much with this probability, or a higher one: no worker is called slow."""
+SOME_WAITING, MOSTLY_VARYING = 0.05, 0.25
+"""With this much waiting, of which less than this share comes from workers that are slow all the time, we say so."""
 FIRST_OF_ALL = "the first m of n: best is all of them"
 FIGURE, DATA = "whatif.png", "whatif.json"
 
@@ -66,6 +71,12 @@ class WhatIf:
     """What the record calls the workers."""
     notes: tuple[str, ...] = ()
     """What to know about the record."""
+    doubt: str = ""
+    """Why the record allows no verdict: workers are missing, or the times contain the waiting. Empty if it does."""
+    chance: float | None = None
+    """The probability that the means of equally fast workers differ as much; None if there are too few steps."""
+    lasting: float = 0.0
+    """The share of their time that workers would wait if each always took its mean time."""
 
     @property
     def synchronous(self) -> Alternative:
@@ -86,9 +97,9 @@ class WhatIf:
     def worth_it(self) -> bool | None:
         """True if asynchrony saves at least 10 % of the time, at the lower end of the range.
 
-        None if the record is too short, or too irregular, to tell.
+        None if the record is too short, or too irregular, to tell, or if there is a ``doubt``.
         """
-        if self._is_short:
+        if self._is_short or self.doubt:
             return None
         if self.asynchronous.low >= WORTH:
             return True
@@ -97,6 +108,8 @@ class WhatIf:
     @property
     def verdict(self) -> str:
         """Whether asynchrony is worth a try, in one sentence."""
+        if self.doubt:
+            return f"No verdict: {self.doubt}."
         saved = f"{_percent(self.asynchronous.saved)} of the time ({_range(self.asynchronous)})"
         if self.worth_it is None:
             return f"No verdict: asynchrony would save {saved}, but {self._cannot_tell}."
@@ -117,6 +130,8 @@ class WhatIf:
     @property
     def for_a_manager(self) -> str:
         """The result in one sentence without technical words."""
+        if self.doubt:
+            return "For a manager: this record does not show how long the machines of this job wait for each other."
         waiting = f"the machines of this job spend {_percent(self.waiting)} of their time waiting for the slowest one"
         if self.worth_it is None:
             return f"For a manager: {waiting}, but {self._cannot_tell} what a change would save."
@@ -131,18 +146,27 @@ class WhatIf:
     @property
     def sentences(self) -> list[str]:
         """What the numbers mean."""
-        gain = self.speedup
+        if self.doubt:
+            return [self.verdict, *self.notes, self.for_a_manager]
         by_formula = (
-            f"From mean times alone s_max/HM = {gain.speedup:.2f} (Table 2 of the paper); worker {self.slowest} is the "
-            f"slowest. Workers wait {_percent(self.waiting)} of their time."
+            f"From mean times alone s_max/HM = {self.speedup.speedup:.2f} (Table 2 of the paper); {self._who_is_slow}. "
+            f"Workers wait {_percent(self.waiting)} of their time."
         )
-        limit = (
-            f"This counts gradients, and only computing. Without waiting they have a delay of {gain.workers} steps on "
-            f"average, those of worker {self.slowest} of about {gain.max_delay:.0f}. Unless noise is what limits "
-            "progress, a delayed gradient is worth less than a fresh one: the savings are upper limits. nowait plan "
-            "--trace simulates the time to a loss, with --problem on your own problem."
-        )
-        return [self.comparison, self.verdict, *self._simpler(), by_formula, limit, *self.notes, self.for_a_manager]
+        return [
+            self.comparison,
+            self.verdict,
+            *self._simpler(),
+            by_formula,
+            *self._varying(),
+            self._limit,
+            *self.notes,
+            self.for_a_manager,
+        ]
+
+    @property
+    def has_slowest(self) -> bool:
+        """True if the workers differ by more than chance, so that one of them can be called the slowest."""
+        return self.chance is not None and self.chance < BY_CHANCE
 
     def as_dictionary(self) -> dict[str, Any]:
         """Return the result as text and numbers."""
@@ -154,7 +178,11 @@ class WhatIf:
             "speedup_by_formula": self.speedup.speedup,
             "max_delay": self.speedup.max_delay,
             "slowest": self.slowest,
+            "has_slowest": self.has_slowest,
+            "chance": self.chance,
             "waiting": self.waiting,
+            "lasting": self.lasting,
+            "doubt": self.doubt,
             "alternatives": [vars(one) for one in self.alternatives],
             "sentences": self.sentences,
         }
@@ -163,7 +191,7 @@ class WhatIf:
         """Write the numbers as JSON and the figure into a folder, which is made if it does not exist."""
         from nowait.plots import whatif
 
-        target = Path(folder)
+        target = Path(checks.path(folder))
         target.mkdir(parents=True, exist_ok=True)
         write_json(target / DATA, self.as_dictionary())
         whatif(self).savefig(target / FIGURE, dpi=150)
@@ -177,6 +205,41 @@ class WhatIf:
         from nowait.studies.notebook import html_of_whatif
 
         return html_of_whatif(self)
+
+    @property
+    def _who_is_slow(self) -> str:
+        """Which worker is the slowest, if that is more than chance, as a clause."""
+        if self.has_slowest:
+            return f"worker {self.slowest} is the slowest"
+        if self.chance is None:
+            return "the steps are too few to tell which worker is the slowest"
+        return (
+            f"no worker is slower than the others by more than chance (equally fast ones differ as much with "
+            f"probability {self.chance:.2g})"
+        )
+
+    def _varying(self) -> list[str]:
+        """Return a sentence on waiting that changes from step to step; empty if slow workers cause enough of it."""
+        lasting = self.lasting if self.has_slowest else 0.0
+        if self._is_short or self.waiting < SOME_WAITING or lasting >= MOSTLY_VARYING * self.waiting:
+            return []
+        return [
+            "The waiting varies from step to step, not from worker to worker, so the machines are about equally fast: "
+            "how long a gradient takes depends on what changes with every step, probably its data (such as the length "
+            "of texts). Delays that depend on the data bias asynchronous SGD. Batches that take equally long would "
+            "save this waiting without asynchrony."
+        ]
+
+    @property
+    def _limit(self) -> str:
+        gain = self.speedup
+        slow = f", those of worker {self.slowest} of about {gain.max_delay:.0f}" if self.has_slowest else ""
+        return (
+            f"This counts gradients, and only computing. Without waiting they have a delay of {gain.workers} steps on "
+            f"average{slow}. Unless noise is what limits progress, a delayed gradient is worth less than a fresh one: "
+            "the savings are upper limits. nowait plan --trace simulates the time to a loss, with --problem on your "
+            "own problem."
+        )
 
     @property
     def _is_short(self) -> bool:

@@ -10,6 +10,8 @@ CATALOGUE: dict[str, Method] = {
     "AdaptiveRevision": methods.AdaptiveRevision(Constant(0.1)),
     "AsynchronousSGD": methods.AsynchronousSGD(DelayAdaptive(0.05)),
     "AsynchronousSGD, constant": methods.AsynchronousSGD(Constant(0.05)),
+    "Auto": methods.Auto(Constant(0.1)),
+    "Auto, no momentum": methods.Auto(Constant(0.1), momentum=0.0),
     "CA2FL": methods.CA2FL(Constant(0.1), buffer=3),
     "ClippedASGD": methods.ClippedASGD(Constant(0.05), max_norm=0.3),
     "CycleSGD": methods.CycleSGD(Constant(0.01), group=2),

@@ -4,7 +4,8 @@
 def test_my_method(check):
     check(MyMethod(nw.Constant(0.1)))
 
-Those of ``METHOD_MEMORY_CHECKS`` take the memory that vectors are in, too.
+Those of ``METHOD_MEMORY_CHECKS`` take the memory that vectors are in, too. ``METHOD_CHECKS`` contains them for vectors
+that are tensors; without PyTorch, whose tensors are the only other memory, these check nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Callable
+from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +31,7 @@ from nowait.core import (
     UniformIterate,
 )
 from nowait.core.memory import HOST, Memory, to_host
+from nowait.core.types import Vector
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts
@@ -39,12 +43,24 @@ from nowait.problems import NoisyQuadratic
 from nowait.recording import Run, Trace, TraceRecorder
 from nowait.speeds import Exponential, Faults
 from nowait.testing.catalogue import CATALOGUE
+from nowait.testing.servers import OverwritingLog
 from nowait.testing.workers import ScriptedWorkers
 
 PROBLEM = NoisyQuadratic(dimension=5, L=1.0, mu=0.5, sigma=0.1)
 SPEEDS = Exponential([0.3, 1.0, 1.0, 2.0, 7.0])
 SEED = 3
-NOT_COMPILED = (methods.AdaptiveRevision, methods.ClippedASGD, methods.DelayCompensatedSGD, methods.PickySGD)
+BECAUSE_OVERWRITTEN = (
+    "because a gradient or point was overwritten after its on_arrival: keep a copy (arrival.gradient.copy()) or a "
+    "server.sum(), because engines use that memory again"
+)
+VERBS_FIRST = "call the server's verbs before the method changes state of its own"
+NOT_COMPILED = (
+    methods.AdaptiveRevision,
+    methods.Auto,
+    methods.ClippedASGD,
+    methods.DelayCompensatedSGD,
+    methods.PickySGD,
+)
 """The methods of this library that read vectors, and have no plan for that reason."""
 
 
@@ -53,6 +69,26 @@ def two_runs_of_one_object_are_equal(method: Method) -> None:
     first, second = _run(method), _run(method)
     same = np.array_equal(first.trace.arrivals, second.trace.arrivals) and np.array_equal(first.last, second.last)
     assert same, "two runs of one object differ: start must initialise all run state"
+
+
+def gradients_and_points_are_not_kept(method: Method) -> None:
+    """``arrival.gradient`` and ``arrival.point`` are not used after ``on_arrival``, when other values are in them."""
+    kept = _params_after_events(ScriptedWorkers(method, num_workers=3, overwrite=False))
+    try:
+        overwritten = _params_after_events(ScriptedWorkers(method, num_workers=3))
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__} ({error}) {BECAUSE_OVERWRITTEN}") from error
+    for event, (expected, params) in enumerate(zip_longest(kept, overwritten)):
+        assert np.array_equal(expected, params), f"params changed at event {event} {BECAUSE_OVERWRITTEN}"
+
+
+def _params_after_events(workers: ScriptedWorkers) -> list[Vector]:
+    """Return params after each of 30 events; fewer if the run diverges."""
+    params: list[Vector] = []
+    while len(params) < 30 and workers.server.diverged is None:
+        workers.next_event()
+        params.append(workers.server.params.copy())
+    return params
 
 
 def params_cannot_be_written(method: Method) -> None:
@@ -131,7 +167,30 @@ def a_bad_gradient_is_as_if_it_never_came(method: Method, memory: Memory = HOST)
         workers = ScriptedWorkers(method, num_workers=3, memory=memory).after(place)
         workers.next_arrival(bad_first=True)
         workers.after(19 - place)
-        assert np.array_equal(to_host(workers.server.params), clean), f"a NaN at event {place} changed the run"
+        same = np.array_equal(to_host(workers.server.params), clean)
+        assert same, f"a NaN at event {place} changed the run: {VERBS_FIRST}"
+        _a_gradient_between_changes_nothing(method, place, memory)
+
+
+def _a_gradient_between_changes_nothing(method: Method, place: int, memory: Memory) -> None:
+    """Let the gradient of another worker arrive between a NaN and the gradient of the reissued ticket."""
+    ends: list[Vector] = []
+    for bad in (False, True):
+        workers = ScriptedWorkers(method, num_workers=3, memory=memory).after(place)
+        busy = workers.busy()
+        if len(busy) < 2:
+            return
+        first, other = (workers.server.in_flight.of(busy[(place + k) % len(busy)])[0] for k in (0, 1))
+        if bad:
+            first = workers.reject(first)
+        for ticket in (other, first):
+            if ticket.id in workers.server.in_flight:
+                workers.finish(ticket)
+        ends.append(to_host(workers.after(18 - place if place < 18 else 0).server.params).copy())
+    clean, changed = ends
+    assert np.array_equal(clean, changed), (
+        f"a NaN at event {place}, with another worker's gradient before its repetition, changed the run: {VERBS_FIRST}"
+    )
 
 
 def every_output_can_be_asked_for(method: Method) -> None:
@@ -210,13 +269,40 @@ def runs_in_this_memory_are_those_of_host_memory(method: Method, memory: Memory)
     )
     for name in expected.trace.arrivals.dtype.names or ():
         here, there = run.trace.arrivals[name], expected.trace.arrivals[name]
-        assert np.allclose(here, there, rtol=1e-12, atol=0.0), f"the trace has another {name} than in host memory"
+        same = here.shape == there.shape and np.allclose(here, there, rtol=1e-12, atol=0.0)
+        assert same, f"the trace has another {name} than in host memory"
     np.testing.assert_allclose(run.last, expected.last, rtol=1e-10)
     np.testing.assert_allclose(run.params, expected.params, rtol=1e-10)
     np.testing.assert_allclose(run.history.loss, expected.history.loss, rtol=1e-10)
 
 
+METHOD_MEMORY_CHECKS: list[Callable[[Method, Memory], None]] = [
+    runs_in_this_memory_are_those_of_host_memory,
+    a_replay_is_the_run,
+    leaves_at_any_event_are_survived,
+    joins_at_any_event_are_used,
+    a_bad_gradient_is_as_if_it_never_came,
+]
+"""Checks of a method with its vectors in a memory, such as ``nowait.pytorch.TorchMemory("cpu")``."""
+
+
+def _with_tensors(check: Callable[[Method, Memory], None]) -> Callable[[Method], None]:
+    """Return a check of ``METHOD_MEMORY_CHECKS`` as a check of ``METHOD_CHECKS``, with vectors that are tensors."""
+
+    def with_tensors(method: Method) -> None:
+        if find_spec("torch") is None:
+            return
+        from nowait.pytorch import TorchMemory
+
+        check(method, TorchMemory("cpu"))
+
+    with_tensors.__name__ = f"{check.__name__}_with_tensors"
+    with_tensors.__doc__ = check.__doc__
+    return with_tensors
+
+
 METHOD_CHECKS: list[Callable[[Method], None]] = [
+    gradients_and_points_are_not_kept,
     two_runs_of_one_object_are_equal,
     params_cannot_be_written,
     a_budget_ends_the_run,
@@ -229,16 +315,9 @@ METHOD_CHECKS: list[Callable[[Method], None]] = [
     every_output_can_be_asked_for,
     compiled_runs_are_the_reference_runs,
     the_schedule_is_what_the_method_does,
+    *(_with_tensors(check) for check in METHOD_MEMORY_CHECKS),
 ]
 """Checks of a method. Each is a function of one method, and raises ``AssertionError`` if it breaks the contract."""
-METHOD_MEMORY_CHECKS: list[Callable[[Method, Memory], None]] = [
-    runs_in_this_memory_are_those_of_host_memory,
-    a_replay_is_the_run,
-    leaves_at_any_event_are_survived,
-    joins_at_any_event_are_used,
-    a_bad_gradient_is_as_if_it_never_came,
-]
-"""Checks of a method with its vectors in a memory, such as ``nowait.pytorch.TorchMemory("cpu")``."""
 
 
 # Runs in the simulator
@@ -252,7 +331,8 @@ def _parts(
     method: Method, workers: list[int], budget: Budget, output: Output | None = None, memory: Memory = HOST
 ) -> Parts:
     recorder = TraceRecorder(workers)
-    server = Server(method, PROBLEM.initial(), workers, output=output, seed=SEED, log=recorder, memory=memory)
+    log = OverwritingLog(recorder)
+    server = Server(method, PROBLEM.initial(), workers, output=output, seed=SEED, log=log, memory=memory)
     return Parts(PROBLEM, server, recorder, budget, EvaluationPlan.of(None, budget))
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from nowait.core.audit import Audit
 from nowait.core.types import Vector
 from nowait.engines.fingerprint import Fingerprint
-from nowait.engines.workers.computation import Computation
+from nowait.engines.workers.computation import AUDITED_OR, Computation, checksums, reports_before
 from nowait.engines.workers.evaluator import EvaluatorTask
 from nowait.engines.workers.records import FINGERPRINTER, REPORT, Instruction, ReportKind
 from nowait.engines.workers.transport import HOME, Channel, Died, Gone, Leaving, Opened, Reports, TransportEvent
@@ -71,6 +72,12 @@ class Hang(NamedTuple):
     worker: int
 
 
+class IgnoreKill(NamedTuple):
+    """The process of a worker hangs, and does not end when it is killed."""
+
+    worker: int
+
+
 class Lose(NamedTuple):
     """A place is gone with all its processes."""
 
@@ -111,7 +118,9 @@ class Call(NamedTuple):
     function: Callable[[], object]
 
 
-Happening = Report | ReportAgain | Die | ReportAndDie | Hang | Lose | Open | Leave | LeaveWorker | Wait | Call
+Happening = (
+    Report | ReportAgain | Die | ReportAndDie | Hang | IgnoreKill | Lose | Open | Leave | LeaveWorker | Wait | Call
+)
 
 
 @final
@@ -124,11 +133,13 @@ class _Process:
     place: int
     began: float
     computation: Computation | None
+    more_reports: Callable[[int, int, int], bytes] | None = None
     order: tuple[int, int, int, int] | None = None
     """Ticket, job, slot and instruction of the order it has not reported on."""
     ordered: int = 0
     """The number of its latest order, by which orders are sorted."""
     hangs: bool = False
+    ignores_kill: bool = False
     last: bytes = b""
     """Its latest report."""
 
@@ -185,8 +196,9 @@ class ScriptedTransport:
         reopens: bool = True,
         opens: bool = True,
         best: BestFile | None = None,
+        audit: Audit | None = None,
     ) -> None:
-        self._problem, self._seed, self._points, self._best = problem, seed, points, best
+        self._problem, self._seed, self._points, self._best, self._audit = problem, seed, points, best, audit
         self._script = iter(script)
         self._capacity, self._reopens, self._opens = capacity, reopens, opens
         self._time = 0.0
@@ -249,12 +261,13 @@ class ScriptedTransport:
 
     def start(self, worker: int, serial: int, place: int, began: float) -> Channel:
         """Start an imagined process."""
-        computation = None
+        computation = more = None
         if worker >= 0:
             out = np.empty_like(self._points.views[0])
             computation = Computation(worker, self._problem, self._seed, out, self._send_details)
             self._gradients[worker] = out
-        process = self._processes[serial] = _Process(worker, serial, place, began, computation)
+            more = reports_before(checksums(worker, out, self._audit, self._seed), computation.more_reports)
+        process = self._processes[serial] = _Process(worker, serial, place, began, computation, more)
         self.started.append((worker, place))
         self.open_channels += 1
         if worker == FINGERPRINTER:
@@ -263,14 +276,17 @@ class ScriptedTransport:
 
     def kill(self, serial: int, place: int) -> None:
         """Kill an imagined process."""
-        process = self._processes.pop(serial, None)
+        process = self._processes.get(serial)
         if process is not None:
             self.killed.append(process.worker)
-            self._arrived.append(Died(serial, -SIGKILL))
+        if process is not None and not process.ignores_kill:
+            self._die(process, -SIGKILL)
 
-    def dismiss(self, place: int) -> None:
-        """End a place, which must not have workers any more."""
-        assert all(process.place != place for process in self._processes.values()), "a dismissed place has workers"
+    def dismiss(self, place: int, reason: str = "") -> None:
+        """End a place, which must not have workers any more that could be killed."""
+        left = {serial: process for serial, process in self._processes.items() if process.place == place}
+        assert all(process.ignores_kill for process in left.values()), "a dismissed place has workers"
+        self._processes = {serial: process for serial, process in self._processes.items() if serial not in left}
         self.dismissed.append(place)
 
     def flush(self) -> bool:
@@ -326,10 +342,10 @@ class ScriptedTransport:
                 self._die(self._of(worker), code)
             case Die(worker, code):
                 self._die(self._of(worker), code)
-            case Hang(worker):
+            case Hang(worker) | IgnoreKill(worker):
                 process = self._of(worker)
                 if process is not None:
-                    process.hangs = True
+                    process.hangs, process.ignores_kill = True, isinstance(happening, IgnoreKill)
             case Lose(place, cause):
                 self._lose(place, cause)
             case Open(place, capacity, name):
@@ -367,17 +383,20 @@ class ScriptedTransport:
         point = self._points.views[slot].view()
         point.flags.writeable = False
         if process.computation is not None:
+            if instruction >= Instruction.AUDIT:
+                with process.computation.instead_of(instruction - Instruction.AUDIT):
+                    kind = process.computation.compute(ticket, job, point, Instruction.KEEP)
+                return REPORT.pack(ticket, 0.0, 0.0, process.worker, AUDITED_OR.get(kind, kind))
             kind = process.computation.compute(ticket, job, point, instruction)
             started = self._time - process.began - sending - seconds
             report = REPORT.pack(ticket, started, seconds, process.worker, kind)
-            more_reports = process.computation.more_reports
-            return report if more_reports is None else more_reports(ticket, kind) + report
+            return report if process.more_reports is None else process.more_reports(ticket, job, kind) + report
         loss, kind = EvaluatorTask(self._problem, self._best, self._send_details).compute(ticket, job, point)
         return REPORT.pack(ticket, loss, 0.0, process.worker, kind)
 
     def _fingerprint(self) -> Reports:
         found = Fingerprint.of(self._problem)
-        self._send_details(FINGERPRINTER, 0, (found.size, found.dtype, found.gradient_norm))
+        self._send_details(FINGERPRINTER, 0, astuple(found))
         return Reports(REPORT.pack(0, 0.0, 0.0, FINGERPRINTER, ReportKind.FINGERPRINT), {})
 
     def _die(self, process: _Process | None, code: int) -> None:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from nowait.core import Method, Output, Server, Update
+from nowait.core.audit import Audit
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import checked_problem, initial_params
 from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.fingerprint import Identification
 from nowait.engines.keeper import Keeper
 from nowait.engines.session import Parts
-from nowait.engines.workers.running import WorkerOptions, run_with_workers
+from nowait.engines.workers.options import WorkerOptions
+from nowait.engines.workers.running import run_with_workers
 from nowait.recording import Run, TraceRecorder, checked_callbacks
 from nowait.recording.best import BestFile
 from nowait.recording.checkpoints import Checkpoint
@@ -56,6 +58,7 @@ def train_scripted(
     replace_hung: bool = False,
     max_failures: int = 5,
     together: bool = False,
+    audit: Audit | None = None,
     keeper: Keeper | None = None,
     checkpoint: Checkpoint | None = None,
     identification: Identification | None = None,
@@ -66,7 +69,7 @@ def train_scripted(
 
     ``slowdown`` makes no worker slower, but the engine tells workers of cancelled tickets as if it did. With
     ``together``, the first report of each worker says that it is ready, and the run begins when all have. ``look`` is
-    called after the run, also if it failed.
+    called after the run, also if it failed. No gradient is audited by default, so that scripts hold as they are.
 
     >>> import nowait as nw
     >>> from nowait.testing.scripted import Die
@@ -113,7 +116,7 @@ def train_scripted(
         best=best,
     )
     transport = ScriptedTransport(
-        problem, seed, slots, script, capacity=capacity, reopens=reopens, opens=opens, best=best
+        problem, seed, slots, script, capacity=capacity, reopens=reopens, opens=opens, best=best, audit=audit
     )
     options = WorkerOptions(
         slowdown=slowdown or {},
@@ -121,6 +124,7 @@ def train_scripted(
         replace_hung=replace_hung,
         max_failures=max_failures,
         together=together,
+        audit=audit,
     )
     minimum = (1 if math.isinf(capacity) else 0) if minimum is None else minimum
     try:

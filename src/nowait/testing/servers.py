@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, final
 
 import numpy as np
 
-from nowait.core import GradientArrived, Method, Server
+from nowait.core import Arrival, GradientArrived, Log, Method, Server
 from nowait.core.memory import namespace_of
 from nowait.core.types import Vector
 
@@ -31,6 +32,30 @@ def gradient_from(
     full_like = namespace_of(server.params).full_like
     values = full_like(server.params, gradient) if isinstance(gradient, float | int) else gradient
     return GradientArrived(ticket, values, server.now if time is None else time)
+
+
+@final
+class OverwritingLog:
+    """Passes all on to another log, and fills each gradient and each unused point with NaN after ``on_arrival``.
+
+    Engines use the memory of both again, so a method that keeps them without a copy works with other numbers.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.stepped, self.happened = log.stepped, log.happened
+
+    def arrived(self, arrival: Arrival, live_workers: int) -> None:
+        """Pass the arrival on, and overwrite its gradient, and the points of versions that are in use no longer."""
+        self._log.arrived(arrival, live_workers)
+        server = arrival.ledger
+        if isinstance(server, Server):
+            if isinstance(arrival.raw_gradient, server.memory.kind):
+                arrival.raw_gradient[:] = math.nan
+            held, versions = arrival.version_held, server._versions
+            released = [held] if held is not None and held.references == 1 else []  # the server releases it next
+            for version in [*versions.free, *released, *([versions.spare] if versions.spare else [])]:
+                version.array[:] = math.nan
 
 
 def check_invariants(server: Server) -> None:

@@ -8,10 +8,21 @@ from typing import Any, Self, final
 
 import numpy as np
 
-from nowait.core import Command, GradientArrived, Method, Server, Ticket, TimerFired, Wake, WorkerJoined, WorkerLost
+from nowait.core import (
+    Command,
+    GradientArrived,
+    Method,
+    Server,
+    Ticket,
+    TimerFired,
+    Wake,
+    WorkerJoined,
+    WorkerLost,
+)
+from nowait.core.log import NoLog
 from nowait.core.memory import namespace_of
 from nowait.core.randomness import CounterRandom
-from nowait.testing.servers import check_invariants
+from nowait.testing.servers import OverwritingLog, check_invariants
 
 
 @final
@@ -20,9 +31,15 @@ class ScriptedWorkers:
 
     Gradients are those of ½‖x − 1‖²: they depend on the point alone. ``next_arrival`` chooses whose ticket
     finishes by a fixed random order; every event is a second after the last one. Worker m computes for m + 1 seconds.
+    After ``on_arrival`` the gradient is overwritten, and so are points that no ticket needs, as in real runs;
+    ``overwrite=False`` leaves them.
     """
 
-    def __init__(self, method: Method, num_workers: int, dimension: int = 2, **parts: Any) -> None:
+    def __init__(
+        self, method: Method, num_workers: int, dimension: int = 2, *, overwrite: bool = True, **parts: Any
+    ) -> None:
+        if overwrite:
+            parts["log"] = OverwritingLog(parts.get("log") or NoLog())
         self.server = Server(method, np.zeros(dimension), num_workers, **parts)
         self._timers: list[float] = []
         self._random = CounterRandom(0, "script")
@@ -47,18 +64,21 @@ class ScriptedWorkers:
 
     def next_arrival(self, bad_first: bool = False) -> None:
         """Let a worker finish; with ``bad_first``, it sends a NaN gradient before."""
-        busy = [worker for worker in sorted(self.server.workers) if self.server.in_flight.of(worker)]
+        busy = self.busy()
         if not busy:
             raise AssertionError("no worker has a ticket: the method must assign one at the start and after arrivals")
         ticket = self.server.in_flight.of(self._random.choice(busy))[0]
-        if bad_first:
-            self._feed(
-                GradientArrived(
-                    ticket, namespace_of(self.server.params).full_like(self.server.params, math.nan), self.server.now
-                )
-            )
-            ticket = self.server.in_flight.of(ticket.worker)[-1]
-        self.finish(ticket)
+        self.finish(self.reject(ticket) if bad_first else ticket)
+
+    def busy(self) -> list[int]:
+        """Return the workers with tickets in flight."""
+        return [worker for worker in sorted(self.server.workers) if self.server.in_flight.of(worker)]
+
+    def reject(self, ticket: Ticket) -> Ticket:
+        """Let a NaN gradient of this ticket arrive; returns the ticket that is issued in its place."""
+        nan = namespace_of(self.server.params).full_like(self.server.params, math.nan)
+        self._feed(GradientArrived(ticket, nan, self.server.now))
+        return self.server.in_flight.of(ticket.worker)[-1]
 
     def finish(self, ticket: Ticket) -> None:
         """Let the gradient of this ticket arrive."""
@@ -75,6 +95,7 @@ class ScriptedWorkers:
         self._feed(WorkerLost(worker, self._now()))
 
     def _feed(self, event: Any) -> None:
+        assert self.server.diverged is None, f"the run diverged: {self.server.diverged}"
         self._take(self.server.handle(event))
 
     def _take(self, commands: list[Command]) -> None:

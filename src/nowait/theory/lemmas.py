@@ -26,7 +26,7 @@ from nowait.core import (
     sampler,
 )
 from nowait.core.capabilities import Capabilities
-from nowait.core.problem import initial_params
+from nowait.core.problem import checked_problem, initial_params
 from nowait.core.types import Floats, Integers, Vector
 from nowait.theory.envelope import least_share
 
@@ -88,7 +88,7 @@ class Replayed:
     """A run of asynchronous SGD, recomputed from its trace."""
 
     def __init__(self, trace: Any, problem: Problem, *, seed: int = 0, initial: Any = None) -> None:
-        if Capabilities.of(problem).num_statistics:
+        if Capabilities.of(checked_problem(problem)).num_statistics:
             raise ValueError("Lemma 1 needs params that are all trained: models with buffers cannot be checked")
         self.order, self._trace = Order(trace), trace
         start = initial_params(problem, initial)

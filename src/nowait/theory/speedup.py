@@ -212,9 +212,7 @@ def lower_bound_time(
     10.0
     """
     times = {"nonconvex": rennala_time, "heterogeneous": malenia_time}
-    if setting not in times:
-        raise ValueError(f"the lower bounds are for the settings 'nonconvex' and 'heterogeneous', got {setting!r}")
-    return times[setting](seconds, constants, accuracy)
+    return times[checks.one_of(setting, tuple(times), "setting")](seconds, constants, accuracy)
 
 
 def _terms(constants: Constants, accuracy: float, by: str) -> tuple[float, float]:
@@ -236,12 +234,9 @@ def _whole(number: Any) -> Any:
 
 def checked_seconds(seconds: Any, name: str = "seconds") -> Floats:
     """Return each worker's seconds per gradient as an array, or raise an error that calls the argument ``name``."""
-    if isinstance(seconds, str) or not isinstance(seconds, Iterable):
-        raise TypeError(f"{name} must be a list of numbers, one for each worker, got {seconds!r}")
-    checked = [
-        checks.positive(value, f"{name}[{worker}]", "it is how long a gradient takes")
-        for worker, value in enumerate(seconds)
-    ]
-    if not checked:
-        raise ValueError(f"{name} is empty: give the time of at least one worker")
-    return np.array(checked)
+    return np.array(
+        [
+            checks.positive(value, f"{name}[{worker}]", "it is how long a gradient takes")
+            for worker, value in enumerate(checks.listed(seconds, name, "numbers, one for each worker"))
+        ]
+    )

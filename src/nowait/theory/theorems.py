@@ -111,7 +111,7 @@ def known_case(setting: str, constants: Any, workers: int, steps: int) -> Case:
     """Return the case; raise an error if the setting is unknown or the constants are no ``Constants``."""
     if not isinstance(setting, str) or setting not in THEOREMS:
         nearest = checks.did_you_mean(setting, THEOREMS)
-        raise ValueError(f"unknown setting {setting!r}: choose one of {', '.join(THEOREMS)}{nearest}")
+        raise ValueError(f"unknown setting {checks.shown(setting)}: choose one of {', '.join(THEOREMS)}{nearest}")
     constants = constants_of(constants)
     M = checks.at_least(1, workers, "workers", "at least one worker has to compute gradients")
     K = checks.at_least(1, steps, "steps", "the stepsizes depend on K")

@@ -40,7 +40,11 @@ def watch(
     port: Annotated[int, typer.Option(help="0: any free one.", min=0, max=65_535)] = 0,
     token: Annotated[
         str | None,
-        typer.Option(help="The token in the address.", envvar="NOWAIT_WATCH_TOKEN", show_default="a random one"),
+        typer.Option(
+            help="The token in the address. All users of this machine see it in ps: prefer the variable.",
+            envvar="NOWAIT_WATCH_TOKEN",
+            show_default="a random one",
+        ),
     ] = None,
     browser: Annotated[
         bool | None, typer.Option("--browser/--no-browser", help="Open a browser.", show_default="if there is a screen")

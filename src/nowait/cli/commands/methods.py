@@ -14,12 +14,14 @@ def methods(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A method, stepsize rule or update.", show_default="lists all of them", autocompletion=listed_names
+            help="A method, stepsize rule, update or schedule.",
+            show_default="lists all of them",
+            autocompletion=listed_names,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the methods, stepsize rules and updates with their parameters, or explain one of them.
+    """List the methods, stepsize rules, updates and schedules with their parameters, or explain one of them.
 
     Example: nowait methods ringmaster
     """

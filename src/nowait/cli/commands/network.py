@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Annotated
 
 import typer
@@ -27,6 +28,7 @@ from nowait.cli.options import (
     Method,
     MetricsPort,
     ProblemArgument,
+    Schedule,
     Seconds,
     Seed,
     Slowdown,
@@ -34,6 +36,7 @@ from nowait.cli.options import (
     Stepsize,
     Target,
     TargetLoss,
+    Update,
     chosen,
     host_and_port,
     listening,
@@ -47,6 +50,8 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
     listen: Annotated[str, typer.Option(help="HOST:PORT to which workers connect.")] = "0.0.0.0:7070",
     method: Method = "asynchronous",
     stepsize: Stepsize = None,
+    update: Update = None,
+    schedule: Schedule = None,
     workers: Annotated[int, typer.Option(help="Begin when there is room for this many workers.", min=1)] = 1,
     most_workers: Annotated[
         int | None, typer.Option(help="Others join, up to this many.", min=1, show_default="64")
@@ -126,7 +131,7 @@ def worker(  # noqa: PLR0917 (typer makes options of them)
     retry_seconds: Annotated[
         float,
         typer.Option(
-            help="How long to try to connect, at the start and after the connection broke.",
+            help="How long to wait for the key file and to try to connect, also after the connection broke.",
             min=0.0,
             callback=values.finite,
         ),
@@ -150,14 +155,15 @@ def worker(  # noqa: PLR0917 (typer makes options of them)
     Example: nowait worker --connect server.example.com:7070 --key-file key --workers 8
     """
     from nowait.cli.problems import load_problem
-    from nowait.cli.worker import WorkerOptions, run_worker
-    from nowait.engines.listen.key_file import read_key
+    from nowait.cli.worker import WorkerOptions, run_worker, show_messages
+    from nowait.engines.listen.key_file import awaited_key
 
     host, port = host_and_port(connect, "--connect")
+    show_messages()
     with refused_as_options():
-        read_key(key_file)
+        key = awaited_key(key_file, retry_seconds, monotonic, sleep)
         own = None if problem is None else load_problem(problem, loss, batch_size)
-    run_worker(WorkerOptions(host, port, key_file, workers, threads, retry_seconds, stay, encrypt), own)
+    run_worker(WorkerOptions(host, port, key, workers, threads, retry_seconds, stay, encrypt), own)
 
 
 def drain(
@@ -170,12 +176,15 @@ def drain(
 ) -> None:
     """Let the workers of a machine deliver what they compute, and leave the run of nowait serve.
 
+    It needs the key file and, beside it, the drain key file, which ends in .drain and which only the server has.
+
     Example: nowait drain node7 --connect server.example.com:7070 --key-file key
     """
     from nowait.cli.worker import run_drain
-    from nowait.engines.listen.key_file import read_key
+    from nowait.engines.listen.key_file import read_drain_key, read_key
 
     host, port = host_and_port(connect, "--connect")
     with refused_as_options():
         read_key(key_file)
+        read_drain_key(key_file)
     run_drain(host, port, key_file, name, encrypt=encrypt)

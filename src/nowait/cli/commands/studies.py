@@ -24,11 +24,13 @@ from nowait.cli.options import (
     Method,
     Problem,
     ProblemArgument,
+    Schedule,
     Seed,
     Steps,
     Straggler,
     Target,
     TargetLoss,
+    Update,
     chosen,
     engine_of,
 )
@@ -40,7 +42,8 @@ def race(  # noqa: PLR0917 (typer makes options of them)
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="A further method, such as ringmaster:max_delay=80; may be repeated; all are listed below.",
+            help="A further method, such as ringmaster:max_delay=80, or one of your own, file.py:Class; may be "
+            "repeated; all are listed below.",
             callback=values.method,
             autocompletion=completion.method_names,
         ),
@@ -143,6 +146,8 @@ def race(  # noqa: PLR0917 (typer makes options of them)
 
 def sweep(  # noqa: PLR0917 (typer makes options of them)
     method: Method = "asynchronous",
+    update: Update = None,
+    schedule: Schedule = None,
     stepsizes: Annotated[
         str | None, typer.Option(help="Numbers with commas between them.", show_default="nine around 1/L")
     ] = None,
@@ -183,6 +188,8 @@ def tune(  # noqa: PLR0917 (typer makes options of them)
         float | None,
         typer.Option(help="The first γ to try.", show_default="half of 1/(ML), or of 1/L", callback=values.above_zero),
     ] = None,
+    update: Update = None,
+    schedule: Schedule = None,
     trials: Annotated[int, typer.Option(help="How many stepsizes to try.", min=1)] = 6,
     workers: Annotated[
         int | None, typer.Option(help="How many real workers.", min=1, show_default="one for each core")
@@ -257,9 +264,9 @@ def tolerance(  # noqa: PLR0917 (typer makes options of them)
     schedule: Annotated[
         str,
         typer.Option(
-            help="Over the steps: constant, linear or cosine decay.",
-            callback=values.one_of("constant", "linear", "cosine"),
-            autocompletion=completion.names("constant", "linear", "cosine"),
+            help="Factors of the stepsize over the steps, such as cosine or warmup:steps=50,linear.",
+            callback=values.schedule,
+            autocompletion=completion.schedule_names,
         ),
     ] = "constant",
     retune: Annotated[bool, typer.Option("--retune", help="Also tune the stepsize again at every delay.")] = False,
@@ -333,8 +340,9 @@ def plan(  # noqa: PLR0917 (typer makes options of them)
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="A further method: your own as file.py:name, a function of the stepsize, or one such as "
-            "ringmaster:max_delay=80; may be repeated.",
+            help="A further method, such as ringmaster:max_delay=80, or one of your own, file.py:Class; may be "
+            "repeated.",
+            callback=values.method,
             autocompletion=completion.method_names,
         ),
     ] = None,
@@ -407,6 +415,12 @@ def whatif(  # noqa: PLR0917 (typer makes options of them)
     ] = None,
     event: Annotated[
         str | None, typer.Option(help="The events of a trace that are steps.", show_default="ProfilerStep")
+    ] = None,
+    world_size: Annotated[
+        int | None,
+        typer.Option(
+            help="How many workers the job had.", show_default="what the traces or the workers' numbers say", min=1
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the ranges.", min=0, callback=values.seed)] = 0,
     folder: Annotated[

@@ -12,6 +12,7 @@ from nowait.cli.exits import WrongOptionError, end
 from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
     Address,
+    Audit,
     BatchSize,
     CheckpointEvery,
     CheckpointSeconds,
@@ -20,6 +21,7 @@ from nowait.cli.options import (
     Engine,
     EvaluateEvery,
     Folder,
+    FolderToTrain,
     Gradients,
     Json,
     KeepBest,
@@ -28,16 +30,20 @@ from nowait.cli.options import (
     Method,
     MetricsPort,
     ProblemArgument,
+    Resume,
     RunFolder,
+    Schedule,
     Seconds,
     Seed,
     Slowdown,
     Steps,
     Stepsize,
     StoredLoss,
+    StoredMethod,
     Straggler,
     Target,
     TargetLoss,
+    Update,
     chosen,
     engine_of,
     listening,
@@ -50,6 +56,8 @@ def simulate(  # noqa: PLR0917 (typer makes options of them)
     problem: ProblemArgument = None,
     method: Method = "asynchronous",
     stepsize: Stepsize = None,
+    update: Update = None,
+    schedule: Schedule = None,
     workers: Annotated[int, typer.Option(help="How many workers; times are lognormal around 1 s.", min=1)] = 8,
     straggler: Straggler = 10.0,
     speeds: Annotated[
@@ -88,6 +96,8 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     problem: ProblemArgument = None,
     method: Method = "asynchronous",
     stepsize: Stepsize = None,
+    update: Update = None,
+    schedule: Schedule = None,
     workers: Annotated[int, typer.Option(help="How many workers.", min=1)] = 4,
     most_workers: Annotated[
         int | None,
@@ -104,6 +114,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     target: Target = None,
     evaluate_every: EvaluateEvery = None,
     slowdown: Slowdown = None,
+    audit: Audit = None,
     checkpoint_every: CheckpointEvery = None,
     checkpoint_seconds: CheckpointSeconds = None,
     keep_best: KeepBest = None,
@@ -113,7 +124,8 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     loss: Loss = "least-squares",
     batch_size: BatchSize = 16,
     seed: Seed = 0,
-    folder: Folder = None,
+    folder: FolderToTrain = None,
+    resume: Resume = False,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -124,6 +136,8 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     from nowait.cli.loggers import loggers_of
     from nowait.cli.runs import RunSettings, run_train
 
+    if resume and folder is None:
+        raise WrongOptionError("--resume needs --folder, the folder of the run to start or to continue")
     folder = free_folder(Path("runs/train")) if folder is None else folder
     asked = chosen(RunSettings, locals())
     if most_workers is not None and engine != "ray":
@@ -135,6 +149,8 @@ def train(  # noqa: PLR0917 (typer makes options of them)
         "keep_best": keep_best,
         "metrics_port": port_of(metrics_port),
         "watch": watch,
+        "audit": True if audit is None else audit,
+        "resume": resume,
         "callbacks": loggers_of(log, folder),
     }
     end(run_train(asked, where, slowdown, kept))
@@ -147,6 +163,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
     ] = None,
     loss: StoredLoss = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", min=1, show_default="as stored")] = None,
+    method: StoredMethod = None,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -187,7 +204,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
 ) -> None:
     """Continue a run from its last checkpoint, after a crash or Ctrl-C, or beyond its end with a new budget.
 
-    Code that the folder names runs only after you confirm it; --problem names it explicitly.
+    Code that the folder names runs only after you confirm it; --problem and --method name it explicitly.
 
     Example: nowait resume runs/train-1 --steps 20000
     """
@@ -208,7 +225,7 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
         "metrics_port": port_of(metrics_port),
         "callbacks": loggers_of(log, folder),
     }
-    end(run_resume(folder, Named(problem, loss, batch_size), where, budget, as_json))
+    end(run_resume(folder, Named(problem, loss, batch_size, method), where, budget, as_json))
 
 
 def replay(
@@ -218,14 +235,15 @@ def replay(
     ] = None,
     loss: StoredLoss = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows per gradient.", min=1, show_default="as stored")] = None,
+    method: StoredMethod = None,
     as_json: Json = False,
 ) -> None:
     """Replay a recorded run from its trace and compare the params bit for bit.
 
-    Code that the folder names runs only after you confirm it; --problem names it explicitly.
+    Code that the folder names runs only after you confirm it; --problem and --method name it explicitly.
 
     Example: nowait replay runs/train-1
     """
     from nowait.cli.runs import Named, run_replay
 
-    run_replay(folder, Named(problem, loss, batch_size), as_json)
+    run_replay(folder, Named(problem, loss, batch_size, method), as_json)

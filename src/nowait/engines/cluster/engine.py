@@ -10,7 +10,8 @@ from nowait.engines.cluster.transport import RayTransport
 from nowait.engines.processes.local import job_of
 from nowait.engines.processes.resources import shared_resources
 from nowait.engines.session import Parts
-from nowait.engines.workers.running import WorkerOptions, run_with_workers
+from nowait.engines.workers.options import WorkerOptions
+from nowait.engines.workers.running import run_with_workers
 from nowait.recording import Run
 
 
@@ -26,11 +27,10 @@ def train(
 ) -> Run:
     """Run to the end of the budget, once there is room for ``minimum`` workers. Ray is connected."""
     with shared_resources(points, job_of(parts, points, options, seed)) as resources:
-        server = parts.server
         transport = RayTransport(
             cluster,
             resources,
-            version_of=lambda ticket: server.in_flight.tickets[ticket].version,
+            version_of=parts.server.version_of,
             minimum=minimum,
             max_failures=options.max_failures,
             log=options.log,

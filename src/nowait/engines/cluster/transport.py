@@ -132,11 +132,13 @@ class RayTransport:
         """Kill a process."""
         self._pool(place).kill(serial)
 
-    def dismiss(self, place: int) -> None:
+    def dismiss(self, place: int, reason: str = "") -> None:
         """Let a host exit, and return its resources to the cluster."""
         host = self._hosts.by_place.pop(place, None)
         if host is None:
             return
+        if reason:
+            self._provisioner.failed(host)
         logger.info("the host on %s is dismissed", host.node)
         pool = self._gateway.pools.pop(host.identity, None)
         if pool is not None:

@@ -29,7 +29,7 @@ from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import ENDED, DisconnectedError, NotAcceptedError
 from nowait.engines.network.messages import Format, Message, MessageKind
 from nowait.engines.network.protocol import CLOSED_DURING_HANDSHAKE
-from nowait.engines.network.relay import DRAINED, RUN_IS_OVER, Relay, point_slots
+from nowait.engines.network.relay import DRAINED, GIVEN_UP, RUN_IS_OVER, Relay, point_slots
 from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.network.wire_options import sent_through
@@ -253,7 +253,12 @@ class Client:
         return False
 
     def _is_over(self, reason: str) -> bool:
-        """Return True if a reason to end is that the server said so. A host that was drained does not stay."""
+        """Return True if a reason to end is that the server said so. A host that was drained does not stay.
+
+        Raises ``WorkerFailedError`` if the server gave this host up.
+        """
+        if reason.startswith(GIVEN_UP):
+            raise WorkerFailedError(reason)
         if reason not in (RUN_IS_OVER, DRAINED):
             return False
         logger.info("%s", reason)
@@ -309,7 +314,7 @@ class Client:
             self._kept.pop(digest).close()
 
 
-def ask_to_drain(address: Address, name: str | None) -> str:
+def ask_to_drain(address: Address, drain_key: bytes, name: str | None) -> str:
     """Ask the server that the hosts of a machine leave, or which there are; returns its answer.
 
     Raises ``RefusedByServerError`` and ``DisconnectedError``.
@@ -318,7 +323,7 @@ def ask_to_drain(address: Address, name: str | None) -> str:
     server = HostSocket.connect(address, identity, Format(1, "<f8"), lambda *_: [])
     try:
         server.finish_handshake(SECONDS_FOR_A_REPLY)
-        server.send(MessageKind.DRAIN, drain_request(name))
+        server.send(MessageKind.DRAIN, drain_request(name, drain_key, server.binding))
         message = _next_message(server)
     except NotAcceptedError as error:
         raise RefusedByServerError(_not_accepted(error)) from None

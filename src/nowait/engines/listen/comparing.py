@@ -6,6 +6,7 @@ The server's fingerprint is computed by a process of its own, so hosts may have 
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from typing import Any, final
 
 from nowait.engines.fingerprint import Fingerprint, Match
@@ -28,7 +29,7 @@ class Comparison:
     def answered(self, details: tuple[Any, ...] | None) -> None:
         """Take what the process said: the fields of a fingerprint, or kind and text of an error."""
         self.asked = self.finished = True
-        if details is not None and len(details) == 3:
+        if details is not None and len(details) == len(fields(Fingerprint)):
             self._own = Fingerprint(*details)
 
     def ended(self) -> None:
@@ -39,12 +40,23 @@ class Comparison:
         """Note that the process, if there is one, cannot answer any more because all processes were ended."""
         self.asked = self.finished
 
-    def reason_to_refuse(self, theirs: Fingerprint) -> str:
-        """Return why a host with this problem is refused; empty if it is not."""
+    def reason_to_refuse(self, host: str, theirs: Fingerprint) -> str:
+        """Return why a host with this problem is refused; empty if it is not. Log what the comparison leaves open."""
         own = self._own
         if own is None:
-            logger.warning("the problem of a host cannot be compared with that of the server, which has no fingerprint")
+            logger.warning(
+                "the problem of the host %s cannot be compared with that of the server, which has no fingerprint", host
+            )
             return ""
-        if own.compare(theirs, deterministic=self._deterministic) is not Match.OTHER:
-            return ""
-        return f"this worker has another problem, with {theirs}; that of the server has {own}"
+        match = own.compare(theirs, deterministic=self._deterministic)
+        if match is Match.OTHER:
+            text = f"this worker has another problem, with {theirs}; that of the server has {own}"
+            return f"{text}: {own.differs_by(theirs)}"
+        if match is Match.UNSURE:
+            logger.warning(
+                "the host %s may have another problem than the server: %s. Another precision does this; if the "
+                "precision is the same, compare the data, the model and its settings",
+                host,
+                own.differs_by(theirs),
+            )
+        return ""

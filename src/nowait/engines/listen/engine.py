@@ -7,13 +7,14 @@ from pathlib import Path
 
 from nowait.core.memory import Slots
 from nowait.core.pickling import dumps
-from nowait.engines.listen.key_file import read_key
+from nowait.engines.listen.key_file import read_drain_key, read_key
 from nowait.engines.listen.options import Listen
 from nowait.engines.listen.transport import ListenTransport
 from nowait.engines.processes.local import job_of
 from nowait.engines.processes.resources import shared_resources
 from nowait.engines.session import Parts
-from nowait.engines.workers.running import WorkerOptions, run_with_workers
+from nowait.engines.workers.options import WorkerOptions
+from nowait.engines.workers.running import run_with_workers
 from nowait.recording import Run
 
 
@@ -30,14 +31,22 @@ def train(
     """Run to the end of the budget, once there is room for ``minimum`` workers."""
     job = job_of(parts, points, options, seed)
     with shared_resources(points, job) as resources:
-        server = parts.server
         transport = ListenTransport(
             listen,
             read_key(Path(listen.key_file)),
+            _drain_key(Path(listen.key_file)),
             resources,
-            version_of=lambda ticket: server.in_flight.tickets[ticket].version,
+            version_of=parts.server.version_of,
             settings=memoryview(dumps(replace(job, problem=None), None)),
             deterministic=parts.capabilities.replayable,
             log=options.log,
         )
         return run_with_workers(transport, parts, options, minimum=minimum, progress=progress)
+
+
+def _drain_key(path: Path) -> bytes | None:
+    """Return the drain key; None if it could not be made, which was said when the run was prepared."""
+    try:
+        return read_drain_key(path)
+    except OSError:
+        return None

@@ -5,14 +5,16 @@
     host -> server   SEND_JOB  ``PIECE_REQUEST``: part and offset, in order
     server -> host   JOB_PART  the same, and the bytes
 
-Somebody with the key who does not join can ask that a host leaves: DRAIN with the name of its machine, or without one
-for a list. The reply is a text, in DRAIN or in REFUSED.
+Somebody with the key and the drain key, who does not join, can ask that a host leaves: DRAIN with the name of its
+machine, or without one for a list. The reply is a text, in DRAIN or in REFUSED. The drain key itself is never sent:
+whoever has only the key could pose as the server and read it. The request has a proof for this one connection.
 
 Everything from the other end is checked. A host that says something else is refused; nothing is unpickled here.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import math
 import struct
@@ -21,7 +23,7 @@ from typing import Any, final
 
 import numpy as np
 
-from nowait.engines.fingerprint import Fingerprint
+from nowait.engines.fingerprint import NUM_PRODUCTS, Fingerprint
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.shapes import Shapes
 
@@ -123,15 +125,23 @@ def number_of_workers(number: int) -> str:
     return f"{number} worker{'' if number == 1 else 's'}"
 
 
-def drain_request(name: str | None) -> bytes:
+def drain_request(name: str | None, drain_key: bytes, binding: bytes) -> bytes:
     """Return the content of a DRAIN message; without a name it only asks for the hosts."""
-    return json.dumps({} if name is None else {"name": name}).encode()
+    proof = _drain_proof(name, drain_key, binding)
+    return json.dumps({"proof": proof} if name is None else {"proof": proof, "name": name}).encode()
 
 
-def name_to_drain(content: bytes) -> str | None:
-    """Read a DRAIN message."""
+def name_to_drain(content: bytes, drain_key: bytes | None, binding: bytes) -> tuple[str | None, bool]:
+    """Read a DRAIN message. Returns the name, and whether the sender has the drain key; nobody has None."""
     values = _dictionary(content)
-    return _text(values, "name") if "name" in values else None
+    name = _text(values, "name") if "name" in values else None
+    proof = _text(values, "proof") if "proof" in values else ""
+    expected = "" if drain_key is None else _drain_proof(name, drain_key, binding)
+    return name, drain_key is not None and hmac.compare_digest(proof.encode(), expected.encode())
+
+
+def _drain_proof(name: str | None, drain_key: bytes, binding: bytes) -> str:
+    return hmac.digest(drain_key, b"drain" + binding + json.dumps(name).encode(), "sha256").hex()
 
 
 def _fingerprint(values: Any) -> Fingerprint:
@@ -140,7 +150,16 @@ def _fingerprint(values: Any) -> Fingerprint:
     length = values.get("gradient_norm")
     if length is not None and (type(length) is not float or not 0 <= length < math.inf):
         raise ProtocolError("the norm of a gradient must be a number of at least 0")
-    return Fingerprint(_number(values, "size", least=1), _text(values, "dtype"), length)
+    direction = values.get("direction")
+    if (
+        not isinstance(direction, list)
+        or len(direction) != (NUM_PRODUCTS if length else 0)
+        or not all(type(product) is float and math.isfinite(product) for product in direction)
+    ):
+        raise ProtocolError(
+            f"the direction of a gradient must be {NUM_PRODUCTS} numbers; none if it is zero or not finite"
+        )
+    return Fingerprint(_number(values, "size", least=1), _text(values, "dtype"), length, tuple(direction))
 
 
 def _shapes(values: Any) -> Shapes:

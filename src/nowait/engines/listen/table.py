@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import final
 
 from nowait.engines.listen.joining import PIECE_BYTES, PIECES_IN_TRANSIT, Joining, number_of_workers
@@ -19,6 +21,8 @@ LONGEST_SILENCE = 600.0
 """How long any host may be silent, however large its gradients are."""
 SLOW_NETWORK = 1e6
 """Bytes per second that any network is expected to carry."""
+SECONDS_TO_DELIVER = 30.0
+"""For how long a host may run workers without a gradient before the user is told."""
 LONG_PAUSE = 2.0
 """If the server has not checked for this long, it cannot know which hosts were silent."""
 
@@ -44,6 +48,12 @@ class HostRecord:
     reason_to_leave: str = ""
     """Why the server lets it leave; empty if it does not, or the run is over."""
     requests: Requests = field(default_factory=Requests)
+    number: int = 1
+    """Which of the hosts with this name of a machine it is: several ``nowait worker`` may run on one machine."""
+    starts: int = 0
+    """How many worker processes were started there."""
+    first_start: float = math.inf
+    """When the first of them was started; infinity if none was, or the user was told that none delivers."""
 
     @property
     def size(self) -> int:
@@ -56,9 +66,20 @@ class HostRecord:
         return "" if self.joining is None else self.joining.name
 
     @property
+    def label(self) -> str:
+        """Its name among the hosts: that of its machine, from the second one of a machine on with a number."""
+        return self.machine if self.number == 1 else f"{self.machine}#{self.number}"
+
+    @property
     def name(self) -> str:
         """What it is called in messages."""
-        return f"the host {self.machine}" if self.machine else "a host"
+        return f"the host {self.label}" if self.machine else "a host"
+
+    def started(self, now: float) -> None:
+        """Note that a worker process is started there."""
+        if not self.starts:
+            self.first_start = now
+        self.starts += 1
 
 
 @final
@@ -83,12 +104,12 @@ class HostTable:
         """Note what a host says about itself. Returns earlier connections of the same process, to be closed."""
         if host.joining is not None:
             raise ProtocolError("a host joined twice")
+        others = [other for other in self.by_identity.values() if other.joining is not None]
+        earlier = [other for other in others if other.joining is not None and other.joining.process == joining.process]
         host.joining, host.waits_for, host.since = joining, None, now
-        return [
-            other
-            for other in self.by_identity.values()
-            if other is not host and other.joining is not None and other.joining.process == joining.process
-        ]
+        numbers = {other.number for other in others if other.machine == joining.name and other not in earlier}
+        host.number = next(number for number in count(1) if number not in numbers)
+        return earlier
 
     def is_ready(self, host: HostRecord) -> None:
         """Note that workers can be started on a host."""
@@ -101,8 +122,21 @@ class HostTable:
         return next((host for host in self.by_identity.values() if host.place == place), None)
 
     def named(self, name: str) -> list[HostRecord]:
-        """Return the hosts that run on a machine with this name and can be told to leave."""
-        return [host for host in self.by_identity.values() if host.ready and host.machine == name]
+        """Return the hosts with this label, or on a machine with this name, that can be told to leave."""
+        return [host for host in self.by_identity.values() if host.ready and name in (host.machine, host.label)]
+
+    def without_gradients(self, delivered: Callable[[bytes], bool], now: float) -> list[str]:
+        """Return, once for each host that has run workers for a while and has not delivered, what to tell the user."""
+        found = []
+        for host in self.by_identity.values():
+            if now - host.first_start > SECONDS_TO_DELIVER:
+                seconds, host.first_start = now - host.first_start, math.inf
+                if not delivered(host.identity):
+                    found.append(
+                        f"{host.name} has run {number_of_workers(min(host.starts, host.size))} for {seconds:.0f} s and "
+                        f"has not delivered a gradient: if it should not keep them, nowait drain {host.label}"
+                    )
+        return found
 
     def described(self) -> str:
         """Return which hosts there are, in words."""
@@ -150,12 +184,47 @@ class HostTable:
 
     def _longest_silence(self, host: HostRecord) -> float:
         """Return how long a host may be silent; on a slow network its gradients alone may take a while."""
-        expected = host.size * self._bytes_per_gradient if host.ready else PIECES_IN_TRANSIT * PIECE_BYTES
+        workers = min(host.starts, host.size)  # however many it offers
+        expected = workers * self._bytes_per_gradient if host.ready else PIECES_IN_TRANSIT * PIECE_BYTES
         return self._heartbeat_seconds + min(expected / SLOW_NETWORK, LONGEST_SILENCE)
 
 
 def _described(host: HostRecord) -> str:
-    return f"{host.machine} ({number_of_workers(host.size)}{'' if host.ready else ', loading the problem'})"
+    return f"{host.label} ({number_of_workers(host.size)}{'' if host.ready else ', loading the problem'})"
+
+
+@final
+class Refusals:
+    """Lets one line about refused hosts through at a time, and counts the others: a host may come back at once.
+
+    >>> refusals = Refusals(seconds=10.0)
+    >>> (
+    ...     refusals.add("a was refused", now=0.0),
+    ...     refusals.add("b was refused", now=1.0),
+    ...     refusals.due(now=9.0),
+    ... )
+    ('a was refused', '', '')
+    >>> refusals.due(now=10.0), refusals.due(now=30.0)
+    ('b was refused', '')
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = -math.inf
+        self._latest, self._waiting = "", 0
+
+    def add(self, text: str, now: float) -> str:
+        """Note a refusal. Returns the line to log now; empty if it has to wait."""
+        self._latest = text
+        self._waiting += 1
+        return self.due(now)
+
+    def due(self, now: float) -> str:
+        """Return the line about the refusals since the latest one; empty if there are none, or it is too early."""
+        if not self._waiting or now < self._next:
+            return ""
+        more, self._waiting, self._next = self._waiting - 1, 0, now + self._seconds
+        return f"{self._latest} (and {more} more before it)" if more else self._latest
 
 
 def what_is_missing(room: int, wanted: int, loading: int, instructions: str) -> str:

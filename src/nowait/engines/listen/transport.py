@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import secrets
 import socket
 from collections.abc import Collection, Iterator
@@ -16,7 +17,7 @@ from nowait.engines.listen.comparing import Comparison
 from nowait.engines.listen.joining import PIECES_IN_TRANSIT, Joining, Welcome, name_to_drain, number_of_workers
 from nowait.engines.listen.options import Listen
 from nowait.engines.listen.sources import to_bytes, user_sources
-from nowait.engines.listen.table import SECONDS_TO_EXIT, HostRecord, HostTable, what_is_missing
+from nowait.engines.listen.table import SECONDS_TO_EXIT, HostRecord, HostTable, Refusals, what_is_missing
 from nowait.engines.listen.transfer import Offer
 from nowait.engines.listen.versions import library_version, python_version
 from nowait.engines.network.contents import grace_seconds
@@ -25,7 +26,7 @@ from nowait.engines.network.gateway import Disconnected, Failed, Gateway, Gatewa
 from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import ENDED
 from nowait.engines.network.messages import Message, MessageKind
-from nowait.engines.network.relay import DRAINED
+from nowait.engines.network.relay import DRAINED, GIVEN_UP
 from nowait.engines.network.remote import RemotePool, VersionOf
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.payload import Payload
@@ -49,6 +50,10 @@ logger = logging.getLogger("nowait.listen")
 NO_SERIAL = -1
 """The serial number of a process whose end matters to nobody."""
 
+NO_DRAIN_KEY = (
+    "draining needs the drain key of this run: the file that the server makes beside its key file, with the name that "
+    "ends in .drain"
+)
 SPARE_MESSAGES = 8
 """How many other messages may wait to be sent while a host asks for the job."""
 SECONDS_BETWEEN_WARNINGS = 10.0
@@ -65,6 +70,7 @@ class ListenTransport:
         self,
         listen: Listen,
         secret: bytes,
+        drain_key: bytes | None,
         resources: SharedResources,
         version_of: VersionOf,
         settings: memoryview,
@@ -74,6 +80,7 @@ class ListenTransport:
     ) -> None:
         """``settings`` are the pickled job without its problem."""
         self._listen, self._secret, self._resources, self._log = listen, secret, resources, log
+        self._drain_key = drain_key
         self._settings = settings
         self._comparison = Comparison(deterministic=deterministic)
         self._pools = LocalPools(resources)
@@ -84,6 +91,9 @@ class ListenTransport:
             bytes_per_gradient=points.length * points.dtype.itemsize,
         )
         self._gateway = Gateway(resources, version_of, self._knows, resources.encodings)
+        self._given_up: dict[str, str] = {}
+        """Why a host was given up, by the name of its process: it may not join again."""
+        self._refusals = Refusals(SECONDS_BETWEEN_WARNINGS)
         self._run = secrets.token_hex(16)
         self._descriptors = Descriptors()
         self._worked = self._warned = monotonic()
@@ -132,12 +142,15 @@ class ListenTransport:
             identity, host = self._hosts.by_identity.popitem()
             if host.joining is not None and identity in self._gateway.pools:
                 self._gateway.pools[identity].end()
+        _warn(self._refusals.due(math.inf))
         self._open_parts.close()
 
     # To the workers
 
     def start(self, worker: int, serial: int, place: int, began: float) -> Channel:
         """Start a process in a place."""
+        if (host := self._hosts.at(place)) is not None:
+            host.started(monotonic())
         return self._pool(place).start(worker, serial, began)
 
     def kill(self, serial: int, place: int) -> None:
@@ -149,11 +162,14 @@ class ListenTransport:
         host = self._hosts.at(place)
         return self._pools[place] if host is None else self._gateway.pools[host.identity]
 
-    def dismiss(self, place: int) -> None:
+    def dismiss(self, place: int, reason: str = "") -> None:
         """Let a host exit."""
         host = self._hosts.at(place)
         if host is not None:
-            logger.info("%s has left", host.name)
+            if not reason:
+                logger.info("%s has left", host.name)
+            elif host.joining is not None:
+                host.reason_to_leave = self._given_up[host.joining.process] = f"{GIVEN_UP}{reason}"
             self._hosts.remove(host)
             self._hosts.dismissed[host.identity] = monotonic() + SECONDS_TO_EXIT
             self._gateway.pools.pop(host.identity).end(host.reason_to_leave)
@@ -212,7 +228,7 @@ class ListenTransport:
         if isinstance(event, Ready):
             self._hosts.is_ready(host)
             logger.info("%s is ready for %s", host.name, number_of_workers(host.size))
-            yield Opened(host.place, host.size, distance=1, name=host.machine)
+            yield Opened(host.place, host.size, distance=1, name=host.machine, label=host.label)
         elif isinstance(event, (Failed, Disconnected)):
             yield from self._lose(host, event.cause)
         else:
@@ -228,7 +244,7 @@ class ListenTransport:
         elif message.kind == MessageKind.LEAVING and host.ready:
             yield Leaving(host.place, grace_seconds(message.content))
         elif message.kind == MessageKind.DRAIN and host.joining is None:
-            yield from self._drain(host, name_to_drain(message.content))
+            yield from self._drain(host, message.content)
         else:
             raise ProtocolError(f"a message of the kind {message.kind} is not expected here")
 
@@ -236,21 +252,28 @@ class ListenTransport:
         if host.joining is not None or (host.waits_for is not None and host.waits_for is not joining):
             raise ProtocolError("a host joined twice")
         reason = joining.reason_to_refuse(library_version(), python_version())
+        reason = reason or self._given_up.get(joining.process, "")
         if not reason and joining.problem is not None:
             if not self._comparison.finished:
                 host.waits_for = joining
                 return
-            reason = self._comparison.reason_to_refuse(joining.problem)
+            reason = self._comparison.reason_to_refuse(joining.name, joining.problem)
         if reason:
-            logger.warning("the host %s was refused: %s", joining.name, reason)
-            host.waits_for, host.since = None, monotonic()
-            self._gateway.send(host.identity, MessageKind.REFUSED, reason.encode())
-            return  # it closes the connection, or the server does because it has not joined in time
+            self._refuse(host, f"the host {joining.name}", reason)
+            return
         for earlier in self._hosts.joins(host, joining, monotonic()):
             yield from self._lose(earlier, "it connected again")
         welcome = Welcome(self._run, self._gateway.shapes, self._offer.parts)
         self._gateway.send(host.identity, MessageKind.WELCOME, welcome.to_bytes())
         logger.info("%s joins with %s", host.name, number_of_workers(host.size))
+
+    def _refuse(self, host: HostRecord, what: str, reason: str) -> None:
+        """Tell a host why it cannot join or drain others, and end its connection."""
+        _warn(self._refusals.add(f"{what} was refused: {reason}", monotonic()))
+        self._gateway.send(host.identity, MessageKind.REFUSED, reason.encode())
+        self._hosts.remove(host)
+        self._hosts.dismissed[host.identity] = monotonic() + SECONDS_TO_EXIT
+        self._gateway.pools.pop(host.identity).end()
 
     def _compare(self, host: HostRecord, joining: Joining) -> Iterator[TransportEvent]:
         """Answer a host that has its own problem, or let a process compute the fingerprint of ours for that."""
@@ -267,8 +290,12 @@ class ListenTransport:
             self._comparison.answered(found)
         return found
 
-    def _drain(self, asking: HostRecord, name: str | None) -> Iterator[TransportEvent]:
+    def _drain(self, asking: HostRecord, content: bytes) -> Iterator[TransportEvent]:
         """Let the hosts of a machine deliver what they compute, and leave; without a name, say which there are."""
+        name, has_drain_key = name_to_drain(content, self._drain_key, self._gateway.binding(asking.identity))
+        if not has_drain_key:
+            self._refuse(asking, "a request to drain hosts", NO_DRAIN_KEY)
+            return
         found = [] if name is None else self._hosts.named(name)
         if name is not None and not found:
             text = f"there is no host {name!r}: {self._hosts.described()}"
@@ -291,7 +318,7 @@ class ListenTransport:
         if host.ready:
             yield Gone(host.place, f"{host.name} has left" if cause == ENDED else f"{host.name} is lost ({cause})")
         elif host.joining is not None and cause != ENDED:
-            logger.warning("%s could not start: %s", host.name, cause)
+            _warn(self._refusals.add(f"{host.name} could not start: {cause}", monotonic()))
 
     # Periodic work
 
@@ -306,6 +333,7 @@ class ListenTransport:
         for host in list(self._hosts.by_identity.values()):
             if host.waits_for is not None:
                 yield from self._guarded(host, self._compare(host, host.waits_for))
+        _warn(self._refusals.due(now), *self._hosts.without_gradients(self._has_delivered, now))
         if working:
             self._worked = self._warned = now
         elif vacant:
@@ -314,6 +342,10 @@ class ListenTransport:
     def _last_message(self, identity: bytes) -> float:
         pool = self._gateway.pools.get(identity)
         return monotonic() if pool is None else pool.last_message
+
+    def _has_delivered(self, identity: bytes) -> bool:
+        pool = self._gateway.pools.get(identity)
+        return pool is not None and pool.delivered
 
     def _wait_for_workers(self, vacant: int, now: float) -> None:
         """Warn while no worker runs, and raise after ``start_seconds``."""
@@ -324,3 +356,8 @@ class ListenTransport:
         if now - self._warned > SECONDS_BETWEEN_WARNINGS:
             self._warned = now
             logger.warning("waiting for workers: %s", missing)
+
+
+def _warn(*lines: str) -> None:
+    for line in filter(None, lines):
+        logger.warning("%s", line)

@@ -92,8 +92,8 @@ class Adoption:
             ticket, *_, worker, kind = record
             if kind == LEAVING:
                 is_wanted = ticket in self._serials  # it has the serial number here in place of a ticket
-            elif kind == READY:
-                is_wanted = True  # it is about no order
+            elif kind == READY or ticket < 0:
+                is_wanted = True  # it is about no order, or an audit, the numbers of which are never used again
             elif is_wanted := ticket >= self.uncertain.get(worker, -math.inf):
                 self.uncertain.pop(worker, None)
             if is_wanted:

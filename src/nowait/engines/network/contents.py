@@ -18,6 +18,8 @@ from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE
 MOST_ITEM_BYTES = 64
 """The largest items of a dtype that a host may name: larger ones would allocate memory."""
 
+INDENT, REPLACEMENT = "    ", "\ufffd"
+
 Details = tuple[str, str] | tuple[str, tuple[int, ...]]
 """Kind and traceback of an error, or dtype and shape of a gradient that does not fit."""
 
@@ -57,8 +59,22 @@ def grace_seconds(content: bytes) -> float:
 
 
 def text_of(content: bytes) -> str:
-    """Return a text; bytes that are not UTF-8 are replaced."""
-    return content.decode("utf-8", "replace")
+    """Return a text that may be shown; bytes that are not UTF-8 are replaced."""
+    return printable(content.decode("utf-8", "replace"))
+
+
+def printable(text: str) -> str:
+    """Return a text of another machine as it may be shown in a log and on a terminal.
+
+    What is not printable is replaced, because escape sequences change a terminal. Lines after the first are indented,
+    so that none of them looks like a line of this machine.
+
+    >>> printable("red:\\x1b[31m\\nnowait: the run is over")
+    'red:\ufffd[31m\\n    nowait: the run is over'
+    """
+    lines = text.replace("\t", INDENT).split("\n")
+    shown = ("".join(letter if letter.isprintable() else REPLACEMENT for letter in line) for line in lines)
+    return f"\n{INDENT}".join(shown)
 
 
 def details_of(content: bytes) -> tuple[int, int, Details]:
@@ -71,7 +87,7 @@ def details_of(content: bytes) -> tuple[int, int, Details]:
     if type(worker) is not int or type(ticket) is not int or not isinstance(first, str):
         raise ProtocolError("details of a report have fields of another type")
     if isinstance(second, str):
-        return worker, ticket, (first, second)
+        return worker, ticket, (printable(first), INDENT + printable(second))
     return worker, ticket, (first, _checked_shape(first, second))
 
 

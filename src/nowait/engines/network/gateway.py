@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from time import monotonic
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from nowait.core.types import Vector
 from nowait.engines.network.contents import clock_ahead, details_of, exit_of, request_time, text_of
@@ -82,6 +82,7 @@ class Gateway:
         self._socket = ServerSocket.open(ip, port, form, self.gradient_slots, encrypt=encrypt, secret=secret)
         self.send, self.expect, self.pending = self._socket.send, self._socket.expect, self._socket.pending
         self.close_overdue, self.close = self._socket.close_overdue, self._socket.close
+        self.binding = self._socket.binding
 
     @property
     def address(self) -> Address:
@@ -129,7 +130,7 @@ class Gateway:
             self.check_queue(identity, MOST_QUEUED)
             if message.kind == MessageKind.REPORTS:
                 received = pool.by_worker(message.content, message.vectors)
-                yield Reports(message.content, self._vectors.decoded(received, pool.delivers))
+                yield Reports(pool.wanted(message.content), self._vectors.decoded(received, pool.delivers))
                 pool.flush()  # the relay waits for a reply to each message of reports
             else:
                 yield from self._handle_other(pool, message)
@@ -152,9 +153,7 @@ class Gateway:
             pool.died(serial)
             yield Died(serial, code)
         elif kind == MessageKind.DETAILS:
-            worker, ticket, details = details_of(content)
-            pool.check_worker(worker)
-            self._resources.mailbox.add_details(worker, ticket, details)
+            self._take_details(pool, *details_of(content))
         elif kind == MessageKind.ASK_TIME:
             self._socket.send(pool.identity, MessageKind.TIME, CLOCK.pack(request_time(content), monotonic()))
         elif kind == MessageKind.READY:
@@ -166,6 +165,12 @@ class Gateway:
             yield Failed(pool.identity, text_of(content[-LONGEST_TEXT:]))
         elif kind not in (MessageKind.HELLO, MessageKind.HEARTBEAT):
             yield Other(pool.identity, message)
+
+    def _take_details(self, pool: RemotePool, worker: int, ticket: int, details: tuple[Any, ...]) -> None:
+        """Keep what comes with a report; but not of a killed process, whose worker may run on another host."""
+        pool.check_worker(worker)
+        if pool.delivers(worker):
+            self._resources.mailbox.add_details(worker, ticket, details)
 
     def gradient_slots(self, identity: bytes, kind: int, content: bytes, count: int) -> Sequence[Vector]:
         """Return where the large gradients of a message are written; called before they are received.

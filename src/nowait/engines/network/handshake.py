@@ -60,6 +60,8 @@ class Keys(NamedTuple):
     sending: bytes
     receiving: bytes
     mode: Mode
+    binding: bytes
+    """The same bytes at both ends, and at no other connection: proofs that contain them cannot be passed on."""
 
 
 @final
@@ -123,8 +125,8 @@ class ClientHandshake:
         mode = check_prefix(greeting[: PREFIX.size], self.credentials)
         if mode > self.mode:
             raise ProtocolError(f"the other end chose the mode {mode}, which this one does not have")
-        to_server, to_client = _traffic_keys(secret, shared, self.greeting + greeting)
-        return Keys(sending=to_server, receiving=to_client, mode=mode)
+        to_server, to_client, binding = _traffic_keys(secret, shared, self.greeting + greeting)
+        return Keys(sending=to_server, receiving=to_client, mode=mode, binding=binding)
 
 
 @final
@@ -149,8 +151,8 @@ class ServerHandshake:
         mode = min(self.mode, check_prefix(greeting[: PREFIX.size], self.credentials))
         public = self.credentials.prefix(mode) + private_key.public_key().public_bytes_raw()
         self.greeting = public + derived_key(secret, shared, b"server's tag", greeting + public)
-        to_server, to_client = _traffic_keys(secret, shared, greeting + self.greeting)
-        return Keys(sending=to_client, receiving=to_server, mode=mode)
+        to_server, to_client, binding = _traffic_keys(secret, shared, greeting + self.greeting)
+        return Keys(sending=to_client, receiving=to_server, mode=mode, binding=binding)
 
 
 Handshake = ClientHandshake | ServerHandshake
@@ -175,8 +177,10 @@ def _exchange(private_key: X25519PrivateKey, greeting: bytes) -> bytes:
         raise ProtocolError("the other end sent a public key that is not valid") from None
 
 
-def _traffic_keys(secret: bytes, shared: bytes, transcript: bytes) -> tuple[bytes, bytes]:
+def _traffic_keys(secret: bytes, shared: bytes, transcript: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the keys to the server and to the client, and the binding."""
     return (
         derived_key(secret, shared, b"to the server", transcript),
         derived_key(secret, shared, b"to the client", transcript),
+        derived_key(secret, shared, b"binding", transcript),
     )

@@ -18,7 +18,9 @@ SMALL = 65_536
 """Vectors of fewer bytes are part of a message's body, to save frames. Larger ones have frames of their own: they are
 encrypted from where they are, and decrypted to where they belong, without copies."""
 MOST_BODY = 1 << 28
-"""The most bytes of a message without its large vectors."""
+"""The most bytes of a message of orders or reports, without its large vectors."""
+MOST_PIECE, MOST_TEXT, MOST_RECORD = 1 << 23, 1 << 20, 1 << 10
+"""The most bytes of a message with a piece of the job, with a text or JSON, and of any other message."""
 POINT_ORDER = struct.Struct("<qqiiii")
 """Ticket id, job, worker, ``Instruction``, slot of the point at the host, and whether the point is in this message."""
 CLOCK = struct.Struct("<dd")
@@ -76,6 +78,21 @@ class MessageKind(IntEnum):
     """JSON: a request that hosts or workers leave, and its reply"""
 
 
+LIMITS = {
+    MessageKind.ORDERS: MOST_BODY,
+    MessageKind.REPORTS: MOST_BODY,
+    MessageKind.JOB_PART: MOST_PIECE,
+    MessageKind.END: MOST_TEXT,
+    MessageKind.FAILED: MOST_TEXT,
+    MessageKind.DETAILS: MOST_TEXT,
+    MessageKind.JOIN: MOST_TEXT,
+    MessageKind.WELCOME: MOST_TEXT,
+    MessageKind.REFUSED: MOST_TEXT,
+    MessageKind.DRAIN: MOST_TEXT,
+}
+"""The most bytes of a message of each kind, without its large vectors; ``MOST_RECORD`` for the others."""
+
+
 class Message(NamedTuple):
     """A received message."""
 
@@ -127,8 +144,8 @@ class Format:
             raise ProtocolError(f"a message begins with {len(body)} bytes, which is less than its head")
         kind, content_bytes, num_vectors, zero = HEAD.unpack_from(body)
         body_bytes = HEAD.size + content_bytes + (0 if self.large else num_vectors * self.vector_bytes)
-        if zero or body_bytes > MOST_BODY:
-            raise ProtocolError(f"a message would have {body_bytes} bytes and {num_vectors} vectors")
+        if zero or body_bytes > LIMITS.get(kind, MOST_RECORD):
+            raise ProtocolError(f"a message of the kind {kind} would have {body_bytes} bytes and {num_vectors} vectors")
         return Head(kind, content_bytes, num_vectors, body_bytes)
 
     def parts(self, head: Head, body: Any) -> tuple[bytes, Sequence[Vector]]:

@@ -73,6 +73,11 @@ class Connection:
         return self._receiver.authenticated
 
     @property
+    def binding(self) -> bytes:
+        """The bytes that only both ends of this connection know; empty before the handshake is over."""
+        return self._receiver.binding
+
+    @property
     def ended(self) -> bool:
         """True if the other end has sent its last frame."""
         return self._receiver.ended
@@ -183,6 +188,7 @@ class Receiver:
         """How many bytes the next frame has; those of its header if that has not arrived."""
         self._error: ProtocolError | None = None
         self.authenticated = self.ended = False
+        self.binding = b""
         self._prefix_checked = False
         if handshake.sends_first:
             sender.greet(handshake.greeting)
@@ -273,6 +279,7 @@ class Receiver:
             self._sender.greet(handshake.greeting)
         self._sender.start(keys.sending, keys.mode)
         self._cipher = cipher(keys.receiving, keys.mode)
+        self.binding = keys.binding
         self.authenticated = handshake.sends_first
         self._begin = self._filled = 0
         return True
@@ -307,7 +314,11 @@ class Assembly:
         self._format, self._destinations = form, destinations
         self._head: Head | None = None
         """The head of a message that is not complete."""
-        self._body = self._missing_body = NOTHING
+        self._body = NOTHING
+        """What has arrived of its body, and some space. It grows with what arrives: the announced size costs nothing
+        to send."""
+        self._filled = 0
+        """How many bytes of the body have arrived."""
         self._content = b""
         self._vectors: Sequence[Vector] = ()
         self._missing: deque[memoryview] = deque()
@@ -317,7 +328,7 @@ class Assembly:
         """Return how many bytes the message that is being received still needs; 0 between messages."""
         if self._head is None:
             return 0
-        return len(self._missing_body) + sum(map(len, self._missing))
+        return self._head.body_bytes - self._filled + sum(map(len, self._missing))
 
     def detach(self) -> None:
         """Replace the destinations of the message that is being received by memory of its own.
@@ -335,16 +346,27 @@ class Assembly:
     def place(self, kind: int, size: int) -> memoryview:
         """Return where the next payload has to be written. Kind and size are not authenticated yet."""
         if self._head is None:
-            expected, space = FrameKind.BODY, NOTHING
             if kind == FrameKind.END and size == 0:
                 return NOTHING
-        elif self._missing_body:
-            expected, space = FrameKind.BODY, self._missing_body
+            expected, most = FrameKind.BODY, size
+        elif missing := self._head.body_bytes - self._filled:
+            expected, most = FrameKind.BODY, missing
         else:
-            expected, space = FrameKind.VECTOR, self._missing[0]
-        if kind != expected or size == 0 or (self._head is not None and size > len(space)):
+            expected, most = FrameKind.VECTOR, len(self._missing[0])
+        if kind != expected or not 0 < size <= most:
             raise ProtocolError(f"a frame of {size} bytes of the kind {kind} is not expected here")
-        return memoryview(bytearray(size)) if self._head is None else space[:size]
+        return self._missing[0][:size] if expected == FrameKind.VECTOR else self._body_space(size)
+
+    def _body_space(self, size: int) -> memoryview:
+        """Return space for the next bytes of a body, at least doubling what there is for the earlier ones."""
+        if self._head is None:
+            return memoryview(bytearray(size))
+        end = self._filled + size
+        if end > len(self._body):
+            larger = memoryview(bytearray(min(self._head.body_bytes, max(end, 2 * len(self._body)))))
+            larger[: self._filled] = self._body[: self._filled]
+            self._body = larger
+        return self._body[self._filled : end]
 
     def filled(self, payload: memoryview) -> Message | None:
         """Note that a payload was written where it belongs. Returns the message if that was the last one."""
@@ -353,26 +375,17 @@ class Assembly:
             head = self._format.head(payload)
             if size == head.body_bytes and not (self._format.large and head.num_vectors):
                 return Message(head.kind, *self._format.parts(head, payload))
-            self._begin(head, payload)
-        elif self._missing_body:
-            self._missing_body = self._missing_body[size:]
+            if size > head.body_bytes:
+                raise ProtocolError(f"a message has {size} bytes instead of {head.body_bytes}")
+            self._head, self._body, self._filled = head, payload, size
+        elif self._filled < self._head.body_bytes:
+            self._filled += size
         else:
             rest = self._missing.popleft()[size:]
             if rest:
                 self._missing.appendleft(rest)
             return None if self._missing else self._finish()
-        return None if self._missing_body else self._body_complete()
-
-    def _begin(self, head: Head, payload: memoryview) -> None:
-        if len(payload) > head.body_bytes:
-            raise ProtocolError(f"a message has {len(payload)} bytes instead of {head.body_bytes}")
-        if len(payload) == head.body_bytes:
-            self._body, self._missing_body = payload, NOTHING
-        else:
-            self._body = memoryview(bytearray(head.body_bytes))
-            self._body[: len(payload)] = payload
-            self._missing_body = self._body[len(payload) :]
-        self._head = head
+        return None if self._filled < self._head.body_bytes else self._body_complete()
 
     def _body_complete(self) -> Message | None:
         """Find out where the large vectors of the message belong; returns the message if it has none."""

@@ -43,11 +43,13 @@ SECONDS_TO_ADOPT = 10.0
 """How long processes of an earlier connection wait for the server to start their workers again."""
 RUN_IS_OVER = "the run is over"
 DRAINED = "this host was drained"
-"""Why the server ends a host."""
+GIVEN_UP = "this host was given up: "
+"""Why the server ends a host; the last one is followed by the reason."""
 NOBODY = -1
 CLOCK_ERROR = 0.1
 """Seconds by which two measurements of the difference between two clocks may differ."""
 GRADIENT, LEAVING, HURRY = int(ReportKind.GRADIENT), int(ReportKind.LEAVING), int(Instruction.HURRY)
+AUDITED = int(ReportKind.AUDITED)
 WITH_DETAILS = frozenset(map(int, (ReportKind.MISFIT, ReportKind.ERROR)))
 """The reports that details may come with."""
 LEFT = "the host was told to leave"
@@ -336,7 +338,7 @@ class Relay:
         vectors: list[Vector] = []
         gradients = self._gradients.views
         for ticket, _, _, worker, kind in REPORT.iter_unpack(records):
-            if kind == GRADIENT:
+            if kind in (GRADIENT, AUDITED):
                 vectors.append(gradients[worker])
             elif kind == LEAVING:
                 records = self._adoption.with_serials(records)

@@ -13,13 +13,20 @@ from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.host_points import HostPoints
 from nowait.engines.network.messages import EXIT, POINT_ORDER, START, MessageKind
 from nowait.engines.network.sockets import ServerSocket
-from nowait.engines.workers.records import REPORT, Instruction, ReportKind
+from nowait.engines.workers.records import REPORT, ReportKind, computes
 
-GRADIENT, LEAVING, HURRY = int(ReportKind.GRADIENT), int(ReportKind.LEAVING), int(Instruction.HURRY)
+GRADIENT, LEAVING, AUDITED = int(ReportKind.GRADIENT), int(ReportKind.LEAVING), int(ReportKind.AUDITED)
 OTHER_KINDS = frozenset(
     map(
         int,
-        (ReportKind.MISFIT, ReportKind.ERROR, ReportKind.TRAINING_LOSS, ReportKind.LOADING, ReportKind.READY),
+        (
+            ReportKind.MISFIT,
+            ReportKind.ERROR,
+            ReportKind.TRAINING_LOSS,
+            ReportKind.LOADING,
+            ReportKind.READY,
+            ReportKind.CHECKSUM,
+        ),
     )
 )
 """What workers report besides gradients. Evaluations and fingerprints are not computed by hosts."""
@@ -111,7 +118,7 @@ class RemotePool:
     def add_order(self, worker: int, ticket: int, job: int, slot: int, instruction: int) -> None:
         """Add an order to the batch. The version in the slot is retained until the worker reports."""
         host_slot, missing = 0, False
-        if instruction < HURRY:  # the others have no ticket to compute
+        if computes(instruction):  # the others have no ticket to compute
             version = self._version_of(ticket)
             host_slot, missing = self._host_points.place(worker, version)
             if missing:
@@ -119,8 +126,8 @@ class RemotePool:
         self._orders.append(POINT_ORDER.pack(ticket, job, worker, instruction, host_slot, missing))
 
     def flush(self) -> None:
-        """Send the batch of orders; also an empty one if the host waits for a reply."""
-        if self._orders or self._owes_a_reply:
+        """Send the batch of orders; also an empty one if the host waits for a reply. After ``end`` do nothing."""
+        if (self._orders or self._owes_a_reply) and not self._ended:
             self._socket.send(self.identity, MessageKind.ORDERS, b"".join(self._orders), self._points)
             self._orders, self._points, self._owes_a_reply = [], [], False
 
@@ -135,7 +142,7 @@ class RemotePool:
         for ticket, started, seconds, worker, kind in REPORT.iter_unpack(records):
             if worker not in workers:
                 self.check_worker(worker)
-            if kind == GRADIENT:
+            if kind in (GRADIENT, AUDITED):
                 if not (-math.inf < started < math.inf and 0 <= seconds < math.inf):
                     raise ProtocolError(f"a gradient was begun at {started} s and took {seconds} s")
                 found.append(worker)
@@ -158,6 +165,12 @@ class RemotePool:
         if workers:
             self.delivered = True
         return dict(zip(workers, gradients, strict=True))
+
+    def wanted(self, records: bytes) -> bytes:
+        """Return the reports without those of killed processes: their workers may run, and report, on another host."""
+        if not self._killed:
+            return records
+        return b"".join(REPORT.pack(*report) for report in REPORT.iter_unpack(records) if self.delivers(report[3]))
 
     def end(self, reason: str = "") -> None:
         """Tell the host that the run is over, or another reason to exit. Nothing can be sent to it afterwards."""

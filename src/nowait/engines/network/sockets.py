@@ -7,6 +7,7 @@ connections that have more to send than the system takes: it is readable when on
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import selectors
 import socket
@@ -31,6 +32,7 @@ HANDSHAKE_SECONDS = 10.0
 """How long a connection may take to send its greeting, and then its first message."""
 SPARE_CONNECTIONS = 64
 """How many connections may be open without authentication, besides those of the expected hosts."""
+OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 CONNECT_SECONDS = 20.0
 LINGER_SECONDS = 1.0
 """How long the last messages of connections that are closed may take."""
@@ -221,6 +223,11 @@ class ServerSocket:
         link = self._links.get(receiver)
         return 0 if link is None else link.connection.queued
 
+    def binding(self, host: bytes) -> bytes:
+        """Return the bytes that only both ends of the connection of a host know; empty if it is gone."""
+        link = self._links.get(host)
+        return b"" if link is None else link.connection.binding
+
     def detach(self, sender: bytes) -> None:
         """Write the rest of the message that is being received from a host to memory of its own."""
         link = self._links.get(sender)
@@ -237,8 +244,11 @@ class ServerSocket:
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 tcp, _ = self._listener.accept()
-            except OSError:
-                return  # there are no more, or the client is gone already
+            except OSError as error:  # there are no more, or the client is gone already
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    for oldest in list(self._unauthenticated)[:1]:
+                        self._lose(oldest, "there are no file descriptors left")
+                return
             link = self._new_link(tcp)
             self._by_fd[link.fd] = link
             self._deadlines[link] = monotonic() + self.handshake_seconds
@@ -348,6 +358,11 @@ class HostSocket:
         if message is None and self._link.connection.outgoing():
             self._writers.write(self._link)
         return message
+
+    @property
+    def binding(self) -> bytes:
+        """The bytes that only both ends of this connection know; empty before the handshake is over."""
+        return self._link.connection.binding
 
     def pending(self) -> bool:
         """Return True if ``receive`` may return a message without waiting."""

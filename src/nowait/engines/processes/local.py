@@ -13,6 +13,7 @@ from typing import final
 
 from nowait.core import Problem
 from nowait.core.memory import HOST, Slots
+from nowait.core.problem import process_settings
 from nowait.engines.processes.cores import available_cores, spin_seconds
 from nowait.engines.processes.platform import portable
 from nowait.engines.processes.pool import Leaves, PipeChannel, Ready, WorkerPool, Zygote, ZygoteCopy
@@ -20,7 +21,8 @@ from nowait.engines.processes.resources import SharedResources, shared_resources
 from nowait.engines.processes.worker import Job
 from nowait.engines.session import Parts
 from nowait.engines.workers.clock import SystemClock
-from nowait.engines.workers.running import WorkerOptions, run_with_workers
+from nowait.engines.workers.options import WorkerOptions
+from nowait.engines.workers.running import run_with_workers
 from nowait.engines.workers.transport import (
     GRACE_SECONDS,
     HOME,
@@ -150,7 +152,7 @@ class LocalTransport:
         """Kill a process."""
         self._pools[place].kill(serial)
 
-    def dismiss(self, place: int) -> None:
+    def dismiss(self, place: int, reason: str = "") -> None:
         """Do nothing: the only place is HOME, which does not leave."""
 
     def tick(self, vacant: int, working: int) -> Iterable[TransportEvent]:
@@ -232,4 +234,6 @@ def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int, joini
         spin_seconds=spin,
         best=parts.best,
         wires=parts.wires,
+        process_settings=process_settings(parts.problem),
+        audit=options.audit,
     )

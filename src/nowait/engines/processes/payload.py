@@ -10,6 +10,7 @@ from typing import Any, Self, final
 
 from nowait.core.capabilities import Capabilities
 from nowait.core.pickling import dumps
+from nowait.core.unpicklable import attributes_of, unpicklable_part
 from nowait.engines.processes.platform import anonymous_file, portable
 from nowait.engines.processes.shared import ALIGNMENT, advise_huge_pages
 
@@ -118,11 +119,10 @@ def _huge_block(size: int) -> mmap.mmap:
 
 
 def _culprit(problem: Any) -> str:
-    """Return the name of the part of a problem that cannot be pickled, if the problem lists its parts."""
-    parts = Capabilities.of(problem).parts_to_send
-    for name, part in ({} if parts is None else parts()).items():
-        try:
-            dumps(part, lambda _: None)
-        except Exception:
-            return f"{name} of {type(problem).__name__}"
-    return "the problem"
+    """Return the name of the attribute that cannot be pickled, of a part that the problem names, or of the problem."""
+    kind, parts = type(problem), Capabilities.of(problem).parts_to_send
+    name = None if parts is None else unpicklable_part(parts())
+    name = name or unpicklable_part(attributes_of(problem) | {kind.__name__: kind})
+    if name is None:
+        return "the problem"
+    return f"{name} of {kind.__name__}{',' * (', used by' in name)}"

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, final
 
 from nowait.core.memory import Slots
-from nowait.core.problem import prepare
 from nowait.engines.processes.payload import unpickle
 from nowait.engines.processes.platform import DetailsSocket
 from nowait.engines.processes.shared import SharedSlots, shared_slots
@@ -82,7 +81,7 @@ def main(inherited: tuple[Any, ...], worker: int, serial: int, orders: int, bega
 def _load(given: Inherited, serial: int, orders: int, began: float) -> tuple[Job, Connections]:
     job: Job = unpickle(given.payload, given.sizes)
     os.close(given.payload)
-    prepare(job.problem)
+    job.prepare()
     points, gradients, codecs = open_slots(job, given)
     details = DetailsSocket(socket.socket(fileno=given.details))
     return job, Connections(orders, given.reports, details, points, gradients, began, serial=serial, codecs=codecs)

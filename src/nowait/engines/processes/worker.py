@@ -13,13 +13,15 @@ from typing import Any, final
 
 import numpy as np
 
+from nowait.core.audit import Audit
 from nowait.core.capabilities import Capabilities
 from nowait.core.memory import Memory, Slots
+from nowait.core.problem import prepare
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.processes.departure import leave_on_sigterm
 from nowait.engines.processes.platform import DetailsSocket
 from nowait.engines.workers.clock import spin
-from nowait.engines.workers.computation import Computation, details_of
+from nowait.engines.workers.computation import AUDITED_OR, Computation, checksums, details_of, reports_before
 from nowait.engines.workers.encoded_computation import EncodedComputation
 from nowait.engines.workers.evaluator import EvaluatorTask
 from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, ORDER, REPORT, Instruction, ReportKind
@@ -49,6 +51,17 @@ class Job:
     """Where the evaluator keeps the best params."""
     wires: tuple[str | None, str | None] = (None, None)
     """``wire`` and ``points_wire`` of the engine, which are a part of the problem here; for problems made elsewhere."""
+    process_settings: tuple[Any, ...] = ()
+    """The global settings of the process of the run; ``apply()`` sets them in another one."""
+
+    def prepare(self) -> bool:
+        """Make this process compute as that of the run does, and prepare the problem; False: it must not be forked."""
+        for settings in self.process_settings:
+            settings.apply()
+        return prepare(self.problem)
+
+    audit: Audit | None = None
+    """Which gradients are computed twice."""
 
     def share_of(self, worker: int) -> int:
         """Return the share of the data that a worker takes: of as many as there are workers, each has its own.
@@ -128,14 +141,12 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
     else:
         computation = Computation(*setup)
         compute = computation.compute
-    between, more_reports = computation.between, computation.more_reports
+    between, more_reports = computation.between, _more_reports(worker, job, connections, computation)
     slowness = _Slowness(worker, job, connections)
     views, is_slow, hurry = points.views, slowness.is_slow, int(Instruction.HURRY)
     ready = REPORT.pack(0, 0.0, 0.0, worker, ReportKind.READY)
     unpack, pack, size, write = ORDER.unpack, REPORT.pack, ORDER.size, os.write
-    read = os.read if job.spin_seconds == 0 else _spinning_read(orders, job.spin_seconds)
-    if is_slow:
-        read = slowness.reading(read)
+    read = slowness.reading(os.read if job.spin_seconds == 0 else _spinning_read(orders, job.spin_seconds))
     while len(order := read(orders, size)) == size:
         ticket, number, slot, instruction = unpack(order)
         if instruction >= hurry:
@@ -143,6 +154,10 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
                 write(reports, ready)
             elif instruction == Instruction.BEGIN:
                 began = slowness.began = connections.began + 1e-9 * number
+            elif instruction >= Instruction.AUDIT:
+                with computation.instead_of(instruction - Instruction.AUDIT):
+                    kind = compute(ticket, number, points[slot], Instruction.KEEP)
+                write(reports, pack(ticket, 0.0, 0.0, worker, AUDITED_OR.get(kind, kind)))
             continue
         started = monotonic()
         kind = compute(ticket, number, views[slot] if slot < len(views) else points[slot], instruction)
@@ -150,9 +165,18 @@ def _compute_gradients(worker: int, job: Job, connections: Connections) -> None:
         if is_slow:
             seconds = slowness.wait(ticket, number, started, seconds)
         report = pack(ticket, started - began, seconds, worker, kind)
-        write(reports, report if more_reports is None else more_reports(ticket, kind) + report)
+        write(reports, report if more_reports is None else more_reports(ticket, number, kind) + report)
         if between is not None:
             between()
+
+
+def _more_reports(
+    worker: int, job: Job, connections: Connections, computation: Computation
+) -> Callable[[int, int, int], bytes] | None:
+    """Return what makes the reports to put before that of a gradient, from ticket, job and kind; None if none."""
+    is_encoded = connections.codecs.gradients is not None
+    taken = None if is_encoded else checksums(worker, connections.gradients[worker], job.audit, job.seed)
+    return reports_before(taken, computation.more_reports)
 
 
 def _spinning_read(fd: int, seconds: float) -> Callable[[int, int], bytes]:
@@ -183,6 +207,8 @@ class _Slowness:
 
     def reading(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
         """Return a function like ``read`` that first returns the order that was kept."""
+        if not self.is_slow:
+            return read
 
         def next_order(fd: int, size: int) -> bytes:
             order, self._kept = self._kept, b""

@@ -21,7 +21,6 @@ import traceback
 from collections.abc import Iterable
 from typing import Protocol, final
 
-from nowait.core.problem import prepare
 from nowait.engines.processes.log import OutputLimit
 from nowait.engines.processes.messages import COPY, LONGEST_MESSAGE, MessageStream
 from nowait.engines.processes.payload import unpickle
@@ -108,7 +107,7 @@ class _Zygote:
         """Serial numbers by process id."""
         importlib.invalidate_caches()  # modules may have been written since this process was started
         job: Job = unpickle(inherited.payload, inherited.sizes)
-        forkable = prepare(job.problem) and not portable()
+        forkable = job.prepare() and not portable()
         if job.speeds is not None:
             job.speeds.timing(job.seed)(0, 0, 0.0)  # loads what is compiled
         self._starter: Starter = _Fork(inherited, job, self._control) if forkable else Spawn(inherited)

@@ -18,7 +18,7 @@ from nowait.engines.progress import Progress, title_or
 from nowait.engines.session import Parts, Session
 from nowait.engines.signals import Interruption
 from nowait.engines.simulator.blueprint import Blueprint
-from nowait.engines.simulator.plan import NotPlannable, Plan
+from nowait.engines.simulator.plan import NO_PROGRESS, NotPlannable, Plan
 from nowait.engines.simulator.playback import Playback
 from nowait.problems.compiled_data import ProblemData
 from nowait.recording import Interrupted, Run
@@ -78,6 +78,8 @@ class _CompiledRun:
         self._progress = progress
         self._session: Session | None = None
         self._signal = ""
+        self._used = 0
+        """How many gradients of the plan before were used."""
 
     def run(self) -> Run:
         """Run to the end of the budget. After a signal it always raises ``Interrupted``."""
@@ -153,6 +155,10 @@ class _CompiledRun:
         elif self._most_events >= MOST_EVENTS:
             raise NotPlannable(TOO_LONG)
         else:
+            used = playback.plan.counts.gradients - playback.plan.counts.dropped
+            if used == self._used:
+                raise NotPlannable(NO_PROGRESS)
+            self._used = used
             self._most_events = min(GROWTH * self._most_events, MOST_EVENTS)
             plan = self._blueprint.plan(self._parts.budget, bar, most_events=self._most_events)
             if not self._signal:  # else the plan was stopped early, and the run ends with the last one

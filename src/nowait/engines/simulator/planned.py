@@ -56,6 +56,7 @@ class PlannedSum(BaseSum):
             planner.free_sum(self.number)
 
     vector = unknown(READS_SUMS)
+    norm = unknown(READS_SUMS)
 
     def _add(self, arrival: Arrival, weight: float) -> None:
         self._codes.extend((ADD, FIRST_SUM + self.number))

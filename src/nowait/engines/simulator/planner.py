@@ -11,6 +11,7 @@ import numpy as np
 
 from nowait.core import Arrival, GradientArrived, Method, Ticket, TimerFired, WorkerJoined, WorkerLost
 from nowait.core.ledger import INFINITY, Ledger, new
+from nowait.core.standstill import Standstill
 from nowait.core.types import Vector
 from nowait.engines.budget import Budget
 from nowait.engines.progress import Progress
@@ -22,6 +23,7 @@ from nowait.engines.simulator.plan import (
     EVENT,
     FIRST_SUM,
     MAKES_DIRECTIONS,
+    NO_PROGRESS,
     READS_GRADIENTS,
     READS_PARAMS,
     READS_POINTS,
@@ -70,6 +72,7 @@ class Planner(Ledger):
         """The stepsize of every step, if the output is an average."""
         self._uses: list[tuple[int, float]] = []
         """The version and the stepsize of every gradient that was used, if the output is an average."""
+        self._standstill = Standstill()
         self._tickets, self._running = self.in_flight.tickets, self.in_flight.running
         self.stopped = False
         """Set it to end the plan after the present event."""
@@ -178,6 +181,12 @@ class Planner(Ledger):
     declare_diverged = unknown("the method calls server.declare_diverged")
     retain = unknown("the method calls server.retain")
     release = unknown("the method calls server.release")
+    lend = unknown("the method calls server.lend")
+    take_back = unknown("the method calls server.take_back")
+    lent = unknown("the method calls server.lent")
+    version_of = unknown("the method calls server.version_of")
+    rejections = unknown("the method reads server.rejections")
+    seed = unknown("the method reads server.seed")
 
     # Events
 
@@ -223,6 +232,9 @@ class Planner(Ledger):
             method.on_leave(self, alarm.worker)
         else:
             method.on_timer(self)
+            self._standstill.timer_expired(self)
+            if self._standstill.reason(self):
+                raise NotPlannable(NO_PROGRESS)
         return True
 
     def _end_of_events(self) -> tuple[float | None, str]:

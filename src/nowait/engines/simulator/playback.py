@@ -76,6 +76,7 @@ class Playback(PlanPosition):
         self._blueprint = blueprint
         self._initial = initial
         self._execution = self._new_execution()
+        self._checksums: dict[int, int] = {}
         self.diverged: str | None = None
         self.kept = "full"
         """Which rows of the trace are kept: "full", "sampled" or "none"."""
@@ -120,11 +121,15 @@ class Playback(PlanPosition):
         self.diverged = reason
 
     def finish(self, last: Vector) -> Vector:
-        """Return the answer of the output rule: ``last``, a copy of params, if there is none but the last iterate."""
-        if self.plan.uses is None:
+        """Return the answer of the output rule: ``last``, a copy of params, without a step or for the last iterate."""
+        if self.plan.uses is None or self.steps == 0:
             return last
         answer: Vector = self._execution.averages[0]
         return answer.astype(self.params.dtype)
+
+    def params_are(self, step: int, checksum: int) -> None:
+        """Record the checksum of the params after a step."""
+        self._checksums[step] = checksum
 
     def trace(self, seconds: float, last_norm: float) -> Trace:
         """Return the trace of the whole plan, with the norms of the gradients."""
@@ -133,7 +138,9 @@ class Playback(PlanPosition):
         rows = self.plan.arrivals
         if self.kept != "full":
             rows = rows[places_kept(rows, self.kept, Tally())]
-        return Trace(rows, self.plan.events, workers, seconds, last_norm, self.kept, len(self.plan.arrivals))
+        num_arrivals = len(self.plan.arrivals)
+        checksums = self._checksums
+        return Trace(rows, self.plan.events, workers, seconds, last_norm, self.kept, num_arrivals, checksums=checksums)
 
     def tally(self) -> Tally:
         """Return the totals over all arrivals."""

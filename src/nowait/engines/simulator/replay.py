@@ -17,10 +17,15 @@ from nowait.engines.progress import Progress
 from nowait.engines.session import Parts, Session
 from nowait.engines.simulator.simulator import virtual_worker
 from nowait.recording import Run, Trace
+from nowait.recording.files import vector_checksum
 from nowait.recording.rows import OUTCOMES, STEP_COLUMNS, OtherEvent, Row
 
 NORM_TOLERANCE = 1e-9
 REFUSAL = "the trace is of another problem, seed, method, update or initial params"
+CAUSES = (
+    "another processor, library, GPU or number of threads does this; if all are the same, a bit was flipped, or a "
+    "gradient depends on more than point and sample"
+)
 ON_HOST = "; or params were in host memory (on a cluster, say): replay it with TorchProblem(..., params_on='host')"
 
 
@@ -41,6 +46,14 @@ class _Player:
         self._recorder = parts.recorder
         self._trace = trace
         self._worker = virtual_worker(parts, seed, self.session.training_losses)
+        self._checksums = dict(trace.checksums)
+        """The checksums of the run that were not compared yet."""
+        self._same_at = 0
+        """The latest step after which the params had the same bits."""
+        self._other_at: int | None = None
+        """The first step with a checksum after which they had not."""
+        self._other_norm: int | None = None
+        """The first row whose gradient norm has other bits."""
 
     def play(self, bar: Progress) -> None:
         self.session.begin()
@@ -57,6 +70,7 @@ class _Player:
                 elif isinstance(event, Resumed):
                     self._worker.forget_all()
                 self.session.handle(event)
+            self._compare_params()
             if bar.shown:
                 bar.tick(lambda row=row: row / total)  # type: ignore[misc]
         self._compare_end()
@@ -68,6 +82,7 @@ class _Player:
             ticket = self._in_flight(number, ticket)
             gradient = self._gradient(recorded, ticket)
         event = GradientArrived(ticket, gradient, recorded.time, recorded.started, recorded.compute_seconds)
+        self._server.rejections.went_on = number + 1 < len(self._trace)
         self.session.handle(event)
         self._compare(number, recorded)
 
@@ -86,6 +101,8 @@ class _Player:
     def _compare(self, number: int, recorded: Row) -> None:
         replayed = self._recorder.row(number)
         before, after = recorded.gradient_norm, replayed.gradient_norm
+        if before != after and self._other_norm is None and not math.isnan(before):
+            self._other_norm = number
         same_norm = math.isclose(before, after, rel_tol=NORM_TOLERANCE, abs_tol=1e-300)
         if not same_norm and not (math.isnan(before) and math.isnan(after)):
             raise ValueError(
@@ -98,6 +115,27 @@ class _Player:
                 f"in the replay delay {replayed.delay} and {OUTCOMES[replayed.outcome]}: {REFUSAL}"
             )
 
+    def _compare_params(self) -> None:
+        """Compare the bits of params after a step of which the trace has the checksum."""
+        step = self._server.steps
+        recorded = self._checksums.pop(step, None)
+        if recorded is None:
+            return
+        if recorded == vector_checksum(to_host(self._server.params)):
+            self._same_at = step
+        elif self._other_at is None:
+            self._other_at = step
+
+    def _say_if_bits_differ(self) -> None:
+        """Log that params have other bits than those of the run, if they do, and put it into the stats."""
+        if self._other_at is None:
+            return
+        norms = "" if self._other_norm is None else f", and gradient norms before row {self._other_norm}"
+        self.session.stop(
+            f"the replay is not the run bit for bit: params after step {self._other_at} have other bits (those after "
+            f"step {self._same_at} are equal{norms}), though norms agree to 1e-9: {CAUSES}"
+        )
+
     def _compare_end(self) -> None:
         """Compare the steps of held gradients, which were made after their rows, and the norm of the last params."""
         first = 0
@@ -109,6 +147,7 @@ class _Player:
             raise ValueError(
                 f"the trace ends at params of norm {recorded_norm}, the replay at norm {replayed_norm}: {REFUSAL}"
             )
+        self._say_if_bits_differ()
 
 
 def _same_parts(trace: Trace, other: Trace) -> Iterator[tuple[NDArray[np.void], NDArray[np.void]]]:

@@ -24,6 +24,7 @@ from nowait.core import (
 from nowait.core.capabilities import Capabilities
 from nowait.core.ledger import new
 from nowait.core.memory import HostMemory, Memory, namespace_of, to_host
+from nowait.core.standstill import Standstill
 from nowait.core.types import Vector
 from nowait.engines.progress import Progress, title_or
 from nowait.engines.session import Parts, Session
@@ -60,7 +61,7 @@ class Simulator:
     """Executes the commands of a server in virtual time. The clock has the running ticket of each worker."""
 
     def __init__(self, parts: Parts, clock: Clock, faults: Faults, seed: int) -> None:
-        self.session = Session(parts, self)
+        self.session = Session(parts, self, standstill=Standstill())
         self._server = parts.server
         self._budget = parts.budget
         self.seconds: float | None = None
@@ -199,7 +200,7 @@ class VirtualWorker:
     def gradient(self, ticket: Ticket, point: Vector) -> Any:
         """Return the gradient of a ticket, in an array that the next call overwrites."""
         out = self._out
-        sample = self._samples.sample(ticket[1], ticket[3])
+        sample = self._samples.sample(ticket[1], ticket[3], ticket[0])
         try:
             gradient = None
             if self._gradient_with_memory is not None:
@@ -207,7 +208,7 @@ class VirtualWorker:
             else:
                 gradient = self._gradient_into(point, sample, out)
             if self._training_loss is not None and (loss := self._training_loss()) is not None:
-                self._losses.add(loss)
+                self._losses.add(loss, ticket[1])
             return out if self._in_place or gradient is None else gradient
         except Exception as error:
             error.add_note(f"while worker {ticket.worker} computed its job {ticket.job} at version {ticket.version}")

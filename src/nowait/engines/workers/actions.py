@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nowait.core import Event
+from nowait.core import BadWorkerError, Event
 from nowait.engines.workers.state import WorkerState
 from nowait.engines.workers.transport import Died, Gone, Leaving, Opened
 
@@ -21,6 +21,13 @@ class Raised(NamedTuple):
     worker: int
     kind: str
     text: str
+    any_gradient: bool
+
+
+class Faulty(NamedTuple):
+    """A worker keeps sending what cannot be used; ``any_gradient``: the run has seen a gradient that can."""
+
+    error: BadWorkerError
     any_gradient: bool
 
 
@@ -42,7 +49,7 @@ class Look(NamedTuple):
     """Time to check for workers that hang."""
 
 
-WorkforceEvent = Began | Raised | WorkerLeaving | Requested | Tick | Look | Died | Opened | Gone | Leaving
+WorkforceEvent = Began | Raised | Faulty | WorkerLeaving | Requested | Tick | Look | Died | Opened | Gone | Leaving
 
 # Actions
 
@@ -91,9 +98,10 @@ class Reopen(NamedTuple):
 
 
 class Dismiss(NamedTuple):
-    """End a place that has no workers."""
+    """End a place that has no workers. ``reason``: it was given up for that reason, and must not come back."""
 
     place: int
+    reason: str = ""
 
 
 class Tell(NamedTuple):
@@ -121,10 +129,11 @@ class Stop(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """End the run with ``WorkerFailedError``; ``while_running``: only if the run has not ended by itself."""
+    """End the run with ``error``, or ``WorkerFailedError``; ``while_running``: only if it has not ended by itself."""
 
     message: str
     while_running: bool = False
+    error: BadWorkerError | None = None
 
 
 Action = Start | Kill | Retire | Release | Abandon | Ask | Reopen | Dismiss | Tell | Warn | Note | Stop | Fail

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, final
 
 import numpy as np
 
 from nowait.core import Sample, sampler
+from nowait.core.audit import Audit, Chosen, checksum_of
 from nowait.core.capabilities import Capabilities
 from nowait.core.types import Vector
-from nowait.engines.workers.records import REPORT, Instruction, ReportKind
+from nowait.engines.workers.records import REPORT, Instruction, ReportKind, check_number
 
 LONGEST_TEXT = 60_000
 """The maximum length in bytes. Longer tracebacks are cut, because details have to fit into a datagram."""
 GRADIENT, MISFIT, ERROR = int(ReportKind.GRADIENT), int(ReportKind.MISFIT), int(ReportKind.ERROR)
 TRAINING_LOSS, LOADING = int(ReportKind.TRAINING_LOSS), int(ReportKind.LOADING)
+CHECKSUM = int(ReportKind.CHECKSUM)
+AUDITED_OR = {GRADIENT: int(ReportKind.AUDITED)}
+"""The kind of the report of an audit, if it is another one than that of the computation."""
 
 SendDetails = Callable[[int, int, tuple[Any, ...]], None]
 """Called with worker, ticket and details, before the report that announces them."""
@@ -46,6 +51,8 @@ class Computation:
         capabilities = Capabilities.of(problem)
         self._gradient_into, in_place = capabilities.gradient_function()
         self._samples = sampler(seed)
+        self._sampled = worker
+        """The worker whose sample is computed: another one in an audit."""
         self.between = capabilities.between_gradients
         """What to call after a gradient was sent, or None."""
         with_memory = capabilities.gradient_with_memory
@@ -62,7 +69,7 @@ class Computation:
     def compute(self, ticket: int, job: int, point: Vector, instruction: int) -> int:
         """Compute the gradient of a ticket; returns the kind of the report."""
         try:
-            sample = self._samples.sample(self._worker, job)
+            sample = self._samples.sample(self._sampled, job, ticket if ticket >= 0 else check_number(ticket))
             if self._fast:
                 self._gradient_into(point, sample, self._out)
                 return GRADIENT
@@ -70,6 +77,15 @@ class Computation:
         except Exception as error:
             self._send_details(self._worker, ticket, details_of(error))
             return ERROR
+
+    @contextlib.contextmanager
+    def instead_of(self, worker: int) -> Iterator[None]:
+        """Compute tickets of another worker in this block."""
+        self._sampled = worker
+        try:
+            yield
+        finally:
+            self._sampled = self._worker
 
     def _more_reports(self, ticket: int, kind: int) -> bytes:
         """Return the reports of the loss that was computed with a gradient, and of loading its data; empty if none."""
@@ -108,6 +124,37 @@ class _Memory:
             self._now[:] = self._before
         self._before[:] = self._now
         self._gradient_with_memory(point, sample, self._now, out)
+
+
+@final
+class Checksums:
+    """Takes checksums of the gradients of a worker that are audited, so that later writes to its slot are noticed."""
+
+    def __init__(self, worker: int, gradient: Vector, audit: Audit, seed: int) -> None:
+        self._worker, self._gradient, self._chosen = worker, gradient, Chosen(seed, audit.share)
+
+    def report(self, ticket: int, job: int, kind: int) -> bytes:
+        """Return the report to put before that of a gradient; empty if there is none."""
+        if kind != GRADIENT or not self._chosen(self._worker, job):
+            return b""
+        return REPORT.pack(ticket, float(checksum_of(self._gradient)), 0.0, self._worker, CHECKSUM)
+
+
+def checksums(worker: int, gradient: Any, audit: Audit | None, seed: int) -> Checksums | None:
+    """Return what takes checksums; None if there is no audit, or the gradient is not in host memory."""
+    takes_them = audit is not None and audit.share > 0 and isinstance(gradient, np.ndarray)
+    return Checksums(worker, gradient, audit, seed) if takes_them and audit is not None else None
+
+
+def reports_before(
+    taken: Checksums | None, more_reports: Callable[[int, int], bytes] | None
+) -> Callable[[int, int, int], bytes] | None:
+    """Return what makes all reports to put before that of a gradient, from ticket, job and kind; None if none."""
+    if taken is None:
+        return None if more_reports is None else lambda ticket, _, kind: more_reports(ticket, kind)
+    if more_reports is None:
+        return taken.report
+    return lambda ticket, job, kind: taken.report(ticket, job, kind) + more_reports(ticket, kind)
 
 
 def details_of(error: BaseException) -> tuple[str, str]:

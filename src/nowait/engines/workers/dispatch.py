@@ -10,8 +10,9 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from nowait.core import Assign, Cancel, Command, GradientArrived, Ticket, Wake
-from nowait.core.errors import WorkerFailedError
+from nowait.core.errors import BadWorkerError, WorkerFailedError
 from nowait.core.ledger import new
+from nowait.core.standstill import Standstill
 from nowait.core.versions import Version
 from nowait.engines.session import Parts, Session, Snapshot
 from nowait.engines.workers.actions import (
@@ -20,6 +21,7 @@ from nowait.engines.workers.actions import (
     Ask,
     Dismiss,
     Fail,
+    Faulty,
     Kill,
     Note,
     Raised,
@@ -33,10 +35,12 @@ from nowait.engines.workers.actions import (
     WorkerLeaving,
     WorkforceEvent,
 )
+from nowait.engines.workers.auditor import Auditor
 from nowait.engines.workers.clock import RunClock
 from nowait.engines.workers.failures import NO_DETAILS
 from nowait.engines.workers.fingerprinting import Fingerprinting
-from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, Instruction, ReportKind
+from nowait.engines.workers.options import WorkerOptions
+from nowait.engines.workers.records import EVALUATOR, FINGERPRINTER, REPORT, Instruction, ReportKind, check_number
 from nowait.engines.workers.retired import RetiredChannel
 from nowait.engines.workers.starting import StartingLine
 from nowait.engines.workers.state import WorkerState
@@ -46,6 +50,7 @@ from nowait.engines.workers.workforce import Workforce
 logger = logging.getLogger("nowait")
 
 GRADIENT, KEEP, UNDO = int(ReportKind.GRADIENT), int(Instruction.KEEP), int(Instruction.UNDO)
+AUDITED = int(ReportKind.AUDITED)
 
 
 @final
@@ -60,19 +65,21 @@ class Dispatcher:
         clock: RunClock,
         *,
         imitating: bool,
-        together: bool = False,
+        options: WorkerOptions,
     ) -> None:
         self._transport, self._workforce, self._clock = transport, workforce, clock
         self._server, self._recorder, self._device_of = parts.server, parts.recorder, parts.capabilities.device_of
-        self.session = Session(parts, self, evaluator=self)
+        self.session = Session(parts, self, evaluator=self, standstill=Standstill(real=True))
         self.fingerprinting = Fingerprinting(parts.identification)
         self._imitating = imitating
         """True if workers imitate slower ones, so that a cancelled ticket can be cut short."""
-        self.line = StartingLine(holding=together)
+        self.line = StartingLine(holding=options.together)
+        self.auditor = Auditor.of(parts, workforce, options.audit, self._time_of_orders)
         self._remembers = parts.capabilities.gradient_with_memory is not None
         self._gradients_before = 0 if parts.checkpoint is None else parts.checkpoint.state.counts["gradients"]
         memory = parts.server.memory
         self._wait = memory.wait if memory.is_queued else None
+        parts.server.rejections.machine_of = workforce.place_of
         self._snapshot: tuple[Snapshot, Version] | None = None
         self._channels: set[Channel] = set()
         """All channels that were opened and not closed."""
@@ -88,6 +95,8 @@ class Dispatcher:
             self._channels.pop().close()
         self._workforce.states.clear()
         self._snapshot = None
+        self.auditor = None  # break the reference cycles
+        self._server.rejections.forget_machines()
         self.session.close()
 
     # What the session calls
@@ -123,28 +132,45 @@ class Dispatcher:
 
     # Translating
 
-    def handle_reports(self, event: Reports) -> None:
+    def handle_reports(self, event: Reports) -> None:  # noqa: C901, PLR0912 (a call more for each gradient would cost time)
         """Handle a batch of reports. This is the hot path: everything that happens once per gradient is here."""
         session, states, server = self.session, self._workforce.states, self._server
         handle, release, remembers, wait = session.handle, server.release, self._remembers, self._wait
         tickets, first_tickets = server.in_flight.tickets, server.in_flight.running
         troubled = self._workforce.failures.troubled
+        auditor = self.auditor
+        chooses = None if auditor is None else auditor.chooses
         records, gradients = event
         now = self._clock.read()
         for ticket_id, started, seconds, worker, kind in REPORT.iter_unpack(records):
             if kind != GRADIENT:
-                self._handle_other(worker, ticket_id, kind, started, seconds)
+                if kind < AUDITED:
+                    self._handle_other(worker, ticket_id, kind, started, seconds)
+                else:
+                    self._handle_audit(worker, ticket_id, gradients if kind == AUDITED else started)
                 continue
             state = states.get(worker)
             if state is None or session.finished:
                 continue  # the worker was removed, or the run is over
             ticket, version = state.ticket, state.version
             if ticket is None or version is None or ticket[0] != ticket_id:
-                continue  # a report of a process that died, or a duplicate
+                self._on_stray(worker, ticket_id)
+                continue
             state.ticket = state.version = None
             state.took = seconds
             state.instruction = KEEP if not remembers or ticket_id in tickets else UNDO
-            commands = handle(new(GradientArrived, (ticket, gradients[worker], now, started, seconds)))
+            commands, check = [], None
+            try:
+                if auditor is not None and (chooses is not None or not state.checked):
+                    check = auditor.begin(state, ticket, version, gradients[worker])
+                commands = handle(new(GradientArrived, (ticket, gradients[worker], now, started, seconds)))
+                if check is not None:
+                    auditor.end(check, gradients[worker])  # type: ignore[union-attr]
+            except BadWorkerError as error:
+                release(version)
+                self._give_up(error)
+                self.obey(commands)
+                continue
             if wait is not None:
                 wait()  # the worker will write to its gradient's memory again
             if len(commands) != 1 or type(commands[0]) is not Assign or commands[0][0][1] != worker:
@@ -162,13 +188,15 @@ class Dispatcher:
             return
         if kind == ReportKind.LOSS:
             self._on_loss(ticket_id, value)
-            return
-        if kind == ReportKind.LEAVING:
+        elif kind == ReportKind.LEAVING:
             self.decide(WorkerLeaving(ticket_id))
-            return
-        if kind == ReportKind.READY:
+        elif kind == ReportKind.READY:
             self.line.ready(worker)
-            return
+        else:
+            self._handle_failure(worker, ticket_id, kind)
+
+    def _handle_failure(self, worker: int, ticket_id: int, kind: int) -> None:
+        """Handle a report whose details are elsewhere: a fingerprint, an error, or a gradient that does not fit."""
         details = self._transport.details(worker, ticket_id)
         if worker == FINGERPRINTER:
             self.fingerprinting.answered(kind, details)
@@ -177,29 +205,98 @@ class Dispatcher:
         error, text = NO_DETAILS if details is None or misfit else details
         if worker == EVALUATOR:
             raise WorkerFailedError(f"the problem's loss raised:\n{text}")
-        state = self._workforce.states.get(worker)
-        if state is None or self.session.finished or state.ticket is None or state.ticket.id != ticket_id:
+        state = self._state_with(worker, ticket_id)
+        if state is None or state.ticket is None:
             return
-        if kind == ReportKind.MISFIT and misfit is not None:
+        if ticket_id < 0:
+            self._on_failed_audit(state, f"{error}\n{text}")
+        elif kind == ReportKind.MISFIT and misfit is not None:
             self._on_misfit(state, state.ticket, np.broadcast_to(np.zeros((), np.dtype(misfit[0])), misfit[1]))
         else:
-            any_gradient = self._server.counts.gradients > self._gradients_before
-            self.decide(Raised(worker, error, text, any_gradient))
+            self.decide(Raised(worker, error, text, self._has_gradients()))
+
+    def _handle_audit(self, worker: int, number: int, value: Any) -> None:
+        """Handle a gradient that was computed again, which is in ``value``, or the checksum of one."""
+        auditor, state = self.auditor, self._workforce.states.get(worker)
+        if auditor is None or state is None:
+            return
+        if isinstance(value, float):
+            auditor.reported(worker, number, int(value))
+        elif state.ticket is not None and state.ticket.id == number:
+            state.ticket = None
+            error = None if self.session.finished else auditor.audited(state, number, value[worker])
+            if error is not None:
+                self._give_up(error)
+            if not state.released:
+                self._send_next(state)
+
+    def _on_failed_audit(self, state: WorkerState, text: str) -> None:
+        assert self.auditor is not None
+        self.auditor.failed(state, text)
+        self._send_next(state)
+
+    def _state_with(self, worker: int, ticket_id: int) -> WorkerState | None:
+        """Return the state of a worker that computes this ticket; None if the report is not to be used."""
+        state = self._workforce.states.get(worker)
+        if state is None or self.session.finished:
+            return None
+        if state.ticket is None or state.ticket.id != ticket_id:
+            self._on_stray(worker, ticket_id)
+            return None
+        return state
+
+    def _on_stray(self, worker: int, ticket_id: int) -> None:
+        """Count and show a report on a ticket that its worker was never given.
+
+        Others come from a process that died, or are duplicates: both are usual.
+        """
+        server, failures = self._server, self._workforce.failures
+        in_flight = server.in_flight.tickets.get(ticket_id)
+        number = check_number(ticket_id) if ticket_id < 0 and self.auditor is not None else ticket_id
+        if 0 <= number < server.num_tickets and (in_flight is None or in_flight.worker == worker):
+            return
+        failures.strays += 1
+        if failures.strays & (failures.strays - 1) == 0:  # a power of two
+            node = self._workforce.label_of(self._workforce.states[worker].place)
+            logger.warning(
+                "worker %d%s reported on ticket %d, which it was never given: the report is dropped (%d such reports "
+                "so far). Its host is faulty or hostile",
+                worker,
+                node and f" on {node}",
+                ticket_id,
+                failures.strays,
+            )
 
     def _on_misfit(self, state: WorkerState, ticket: Ticket, misfit: np.ndarray) -> None:
         """Let the server reject a gradient of the wrong shape or dtype."""
         version, state.ticket, state.version = state.version, None, None
-        self.obey(self.session.handle(GradientArrived(ticket, misfit, self._clock.now)))
-        if version is not None:
-            self._server.release(version)
-        self._send_next(state)
+        try:
+            self.obey(self.session.handle(GradientArrived(ticket, misfit, self._clock.now)))
+            self._send_next(state)
+        except BadWorkerError as error:
+            self._give_up(error)
+        finally:
+            if version is not None:
+                self._server.release(version)
+
+    def _give_up(self, error: BadWorkerError) -> None:
+        """Go on without a worker that keeps sending what cannot be used, or end the run if there is no other."""
+        if self.auditor is not None and error is self.auditor.final:
+            raise error
+        if error.worker in self._workforce.states:
+            self.decide(Faulty(error, self._has_gradients()))
+        else:
+            logger.warning("%s: it has left already", error)
+
+    def _has_gradients(self) -> bool:
+        return self._server.counts.gradients > self._gradients_before
 
     def _on_more_about_a_gradient(self, worker: int, ticket_id: int, kind: int, value: float, second: float) -> None:
         state = self._workforce.states.get(worker)
         if state is None or state.ticket is None or state.ticket.id != ticket_id:
             return
         if kind == ReportKind.TRAINING_LOSS:
-            self.session.training_losses.add(value)
+            self.session.training_losses.add(value, worker)
         elif 0 <= value < math.inf and 0 <= second < math.inf:
             self._recorder.loaded(worker, value, second)
 
@@ -242,6 +339,10 @@ class Dispatcher:
             elif isinstance(command, Wake):
                 self._workforce.agenda.wake(command.at)
 
+    def _time_of_orders(self) -> float | None:
+        """Return the time of an order that is sent now; None before the start and after the end."""
+        return None if self.line.holding or self.session.finished else self._clock.now
+
     def _send_next(self, state: WorkerState) -> None:
         """Send the first ticket of an idle worker. One whose process is about to be started has to join first."""
         if self.line.holding:
@@ -251,7 +352,13 @@ class Dispatcher:
             self._send(state, ticket)
 
     def _send(self, state: WorkerState, ticket: Ticket) -> None:
-        """Send one ticket; a second one would overwrite the gradient of the first before the server has read it."""
+        """Send one ticket; a second one would overwrite the gradient of the first before the server has read it.
+
+        If a gradient of another worker waits to be computed again, that is sent first.
+        """
+        auditor = self.auditor
+        if auditor is not None and auditor.waiting and auditor.send(state):
+            return
         version = state.version = self._server.retain(ticket)
         state.ticket, state.sent = ticket, self._clock.now
         state.warned = state.hurried = False
@@ -278,7 +385,7 @@ class Dispatcher:
         state = action.state
         channel = self._transport.start(state.worker, state.serial, state.place, self._clock.began)
         self._channels.add(channel)
-        state.channel = channel
+        state.channel, state.checked = channel, False
         if state.worker >= 0:
             node, device = self._workforce.node_of(state.place), self._device_of(state.worker)
             self._recorder.placed(state.worker, self._clock.now, node, device)
@@ -298,7 +405,7 @@ class Dispatcher:
             self._channels.add(state.channel)
 
     def _dismiss(self, action: Dismiss) -> None:
-        self._transport.dismiss(action.place)
+        self._transport.dismiss(action.place, action.reason)
 
     def _release(self, action: Release) -> None:
         channel = action.state.channel
@@ -310,6 +417,8 @@ class Dispatcher:
 
     def _abandon(self, action: Abandon | Release) -> None:
         state = action.state
+        if self.auditor is not None:
+            self.auditor.lost(state.ticket)
         if state.version is not None:
             self._server.release(state.version)
         state.ticket = state.version = None
@@ -334,7 +443,7 @@ class Dispatcher:
 
     def _fail(self, action: Fail) -> None:
         if not (action.while_running and self.session.finished):
-            raise WorkerFailedError(action.message)
+            raise action.error or WorkerFailedError(action.message)
 
     _executors: ClassVar[dict[type, Callable[[Dispatcher, Any], None]]] = {
         Tell: _tell,

@@ -12,6 +12,8 @@ FIRST_ERRORS = 3
 """Errors of one kind, from any workers, that stop a run in which no gradient has been delivered."""
 ERRORS_IN_A_ROW = 10
 """Errors of one kind from one worker, without a gradient of its own in between, that stop any run."""
+MEMORY_ERRORS = ("MemoryError", "_ArrayMemoryError", "OutOfMemoryError")
+"""The types of Python, NumPy and PyTorch."""
 NO_DETAILS = ("an error without details", "its traceback did not arrive")
 """Kind and text of an error whose details did not arrive."""
 SHORTEST_DEADLINE, FIRST_DEADLINE = 5.0, 120.0
@@ -24,24 +26,28 @@ MEMORY = 0.9
 class Failures:
     """Counts the failures of each worker since it last delivered a gradient."""
 
-    __slots__ = ("_deaths", "_errors", "_most", "_seen", "deaths", "errors", "troubled")
+    __slots__ = ("_deaths", "_errors", "_most", "_out_of_memory", "_seen", "deaths", "errors", "strays", "troubled")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._deaths: dict[int, int] = {}
         self._errors: dict[int, Counter[str]] = {}
+        self._out_of_memory: set[int] = set()
+        """The workers that were replaced because they ran out of memory, and have not delivered since."""
         self._seen: Counter[str] = Counter()
         """How often each kind of error occurred in the run."""
         self.troubled: set[int] = set()
         """The workers with failures since their last gradient."""
-        self.deaths = self.errors = 0
-        """How many processes died, and how often the problem raised, in the whole run."""
+        self.deaths = self.errors = self.strays = 0
+        """How many processes died, how often the problem raised, and how many reports were on tickets that their worker
+        was never given, in the whole run."""
 
     def delivered(self, worker: int) -> None:
         """Reset the counts of a worker that delivered a gradient."""
         self.troubled.discard(worker)
         self._deaths.pop(worker, None)
         self._errors.pop(worker, None)
+        self._out_of_memory.discard(worker)
 
     def died(self, worker: int) -> float | None:
         """Count a death. Returns after how many seconds to replace the worker; None to give it up."""
@@ -66,6 +72,18 @@ class Failures:
         if any_gradient:
             return errors[kind] >= ERRORS_IN_A_ROW
         return sum(counts[kind] for counts in self._errors.values()) >= FIRST_ERRORS
+
+    def ran_out_of_memory(self, worker: int, kind: str) -> bool:
+        """Return True for the first error of this kind since the worker delivered, if its process is out of memory.
+
+        A new process then has what the old one cannot give back. If that does not help, such an error is as any other.
+        """
+        if kind.partition(" ")[0] not in MEMORY_ERRORS or worker in self._out_of_memory:
+            return False
+        self.errors += 1
+        self.troubled.add(worker)
+        self._out_of_memory.add(worker)
+        return True
 
     def times_seen(self, kind: str) -> int:
         """Count an error of this kind for messages; returns how many there were in the run, this one included."""

@@ -14,6 +14,7 @@ from nowait.engines.workers.actions import Began, Look, Requested, Tick, Workfor
 from nowait.engines.workers.clock import RunClock, WallClock
 from nowait.engines.workers.dispatch import Dispatcher
 from nowait.engines.workers.failures import FIRST_DEADLINE
+from nowait.engines.workers.options import WorkerOptions
 from nowait.engines.workers.records import FINGERPRINTER
 from nowait.engines.workers.snapshots import Snapshots
 from nowait.engines.workers.transport import HOME, Channel, Reports, Transport
@@ -46,14 +47,14 @@ class Loop:
         clock: WallClock,
         *,
         imitating: bool = False,
-        together: bool = False,
+        options: WorkerOptions,
     ) -> None:
         self._parts, self._transport, self._workforce, self._view = parts, transport, workforce, view
         self._server = parts.server
         parts.recorder.follow_workers()
         self._wait, self._monotonic = clock.wait, clock.monotonic
         self._clock = RunClock(clock, 0.0 if parts.checkpoint is None else parts.checkpoint.state.time)
-        self._dispatcher = Dispatcher(parts, transport, workforce, self._clock, imitating=imitating, together=together)
+        self._dispatcher = Dispatcher(parts, transport, workforce, self._clock, imitating=imitating, options=options)
         self._session = self._dispatcher.session
         self._fingerprinter: Channel | None = None
         self._interrupted = ""
@@ -156,6 +157,8 @@ class Loop:
 
     def result(self) -> Run:
         """Save the run, end all processes, whose memory the last evaluation may need, and return the finished run."""
+        if self._dispatcher.auditor is not None:
+            self._dispatcher.auditor.say()
         self._session.save()  # first, because a second signal may come while processes end
         self._end_processes()
         if self._session.interrupted:

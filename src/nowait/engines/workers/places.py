@@ -8,6 +8,9 @@ from typing import final
 
 from nowait.engines.workers.transport import HOME, Opened
 
+MOST_FAULTY = 3
+"""A place of which this many workers were given up is given up too."""
+
 
 @final
 @dataclass(slots=True)
@@ -15,9 +18,12 @@ class _Place:
     capacity: float
     distance: int
     name: str
+    label: str
     idle_since: float
     """Since when it has no workers, if it has none."""
     used: int = 0
+    faults: int = 0
+    """How many of its workers were given up."""
     leaves_at: float = math.inf
     """When a leaving place is gone; infinity if it is not leaving."""
 
@@ -41,6 +47,10 @@ class Places:
         """Return the name of a place; empty if it is not open."""
         return self._places[place].name if place in self._places else ""
 
+    def label_of(self, place: int) -> str:
+        """Return how messages call a place; empty if it is not open, or has no name."""
+        return self._places[place].label if place in self._places else ""
+
     @property
     def room(self) -> float:
         """How many more workers could be started now."""
@@ -48,7 +58,9 @@ class Places:
 
     def open(self, opened: Opened, now: float) -> None:
         """Add a place."""
-        self._places[opened.place] = _Place(opened.capacity, opened.distance, opened.name, idle_since=now)
+        self._places[opened.place] = _Place(
+            opened.capacity, opened.distance, opened.name, opened.label or opened.name, idle_since=now
+        )
 
     def remove(self, place: int) -> None:
         """Remove a place, if it is there."""
@@ -69,6 +81,16 @@ class Places:
         if found is not None:
             found.used -= 1
             found.idle_since = now
+
+    def give_up_a_worker(self, place: int) -> bool:
+        """Use the room of a faulty worker, which has left, no more. Returns True if the whole place is to be given up.
+
+        That may be so if it has no other workers, or ``MOST_FAULTY`` were given up.
+        """
+        found = self._places[place]
+        found.capacity -= 1
+        found.faults += 1
+        return found.used == 0 or found.faults >= MOST_FAULTY
 
     def leave(self, place: int, at: float) -> None:
         """Note that a place will be gone at this time or, if that was said before, at the earlier of both."""

@@ -29,6 +29,19 @@ class Instruction(IntEnum):
     BEGIN = 5
     """The run begins later than the process was told at its start, by the nanoseconds in the field of the job."""
 
+    AUDIT = 6
+    """Compute the gradient of another worker's ticket once more; that worker's number is added to the instruction."""
+
+
+def computes(instruction: int) -> bool:
+    """Return True if an order has a ticket to compute, and so a point."""
+    return instruction < Instruction.HURRY or instruction >= Instruction.AUDIT
+
+
+def check_number(ticket: int) -> int:
+    """Return the number below 0 that stands for a ticket's id in an audit's orders and reports; and back again."""
+    return -1 - ticket
+
 
 class ReportKind(IntEnum):
     """The result of an order."""
@@ -55,3 +68,7 @@ class ReportKind(IntEnum):
     """
     READY = 8
     """The answer to ANNOUNCE: the process has loaded the problem, and can compute gradients."""
+    AUDITED = 9
+    """The gradient that AUDIT ordered is in the slot of the worker that computed it."""
+    CHECKSUM = 10
+    """The checksum of the gradient whose report follows, in the field of the start time. Only of audited gradients."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import final
 
 import numpy as np
 
@@ -15,28 +12,10 @@ from nowait.engines.session import Parts
 from nowait.engines.signals import Interruption
 from nowait.engines.workers.clock import SystemClock, WallClock
 from nowait.engines.workers.loop import Loop
+from nowait.engines.workers.options import WorkerOptions
 from nowait.engines.workers.transport import Transport
 from nowait.engines.workers.workforce import Workforce
 from nowait.recording import Run
-from nowait.speeds import Speeds
-
-
-@final
-@dataclass(frozen=True)
-class WorkerOptions:
-    """How the workers of a run behave, and what is done when they fail."""
-
-    slowdown: dict[int, float] = field(default_factory=dict)
-    speeds: Speeds | None = None
-    replace_hung: bool = False
-    max_failures: int = 5
-    log: Path | None = None
-    most_workers: int = 0
-    """If this is more than the run starts with, the others join when there is room."""
-    idle_seconds: float = math.inf
-    """A place that has had no workers for this long is dismissed."""
-    together: bool = False
-    """True if the clock starts, and the first tickets are sent, when every worker is ready."""
 
 
 def make_workforce(parts: Parts, options: WorkerOptions) -> Workforce:
@@ -68,9 +47,7 @@ def run_with_workers(
     view = LiveView(str(parts.config.get("method", {}).get("type", "")), parts.budget, parts.recorder, progress)
     imitating = bool(options.slowdown) or options.speeds is not None
     workforce = make_workforce(parts, options)
-    loop = Loop(
-        parts, transport, workforce, view, clock or SystemClock(), imitating=imitating, together=options.together
-    )
+    loop = Loop(parts, transport, workforce, view, clock or SystemClock(), imitating=imitating, options=options)
     try:
         with Interruption(loop.interrupt, hangup=True), np.errstate(over="ignore", invalid="ignore"):
             with spinner(f"{view.title}: starting the workers", view.shown):

@@ -50,6 +50,7 @@ class Snapshots:
             delays=dict(zip(QUANTILES, quantiles, strict=False)),
             deaths=self._failures.deaths,
             errors=self._failures.errors,
+            strays=self._failures.strays,
             bytes_up=tally.arrivals * self._gradient_bytes,
             bytes_down=(server.num_tickets - tally.repeats) * self._point_bytes,
             traffic=self._transport.traffic,

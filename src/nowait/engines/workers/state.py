@@ -7,7 +7,7 @@ from typing import final
 
 from nowait.core import Ticket
 from nowait.core.versions import Version
-from nowait.engines.workers.failures import Durations
+from nowait.engines.workers.failures import FIRST_DEADLINE, Durations
 from nowait.engines.workers.records import Instruction
 from nowait.engines.workers.transport import Channel
 
@@ -42,6 +42,8 @@ class WorkerState:
     """True if the worker was told that this ticket is cancelled."""
     leaving: bool = False
     """True if the process gets no more orders, and leaves when it has reported on the one it has."""
+    checked: bool = False
+    """True once a gradient of the process was chosen to be computed again by another worker."""
     released: bool = False
     """True if the process was given up: its death is expected."""
 
@@ -66,7 +68,12 @@ class WorkerState:
         if self.took >= 0:
             self.durations.add(self.took)
             self.took = -1.0
-        if self.ticket is None or self.warned or now - self.sent < self.durations.deadline():
+        if self.ticket is None or self.warned or now - self.sent < self._deadline(self.ticket):
             return False
         self.warned = True
         return True
+
+    def _deadline(self, ticket: Ticket) -> float:
+        """Return how long a ticket may take; one of an audit may belong to a worker with far larger batches."""
+        deadline = self.durations.deadline()
+        return max(deadline, FIRST_DEADLINE) if ticket[0] < 0 else deadline

@@ -48,13 +48,15 @@ class Died(NamedTuple):
 class Opened(NamedTuple):
     """A place is ready to run up to ``capacity`` workers (HOME may have capacity 0 and still run the evaluator).
 
-    Places with the smallest ``distance`` are filled first. ``name`` is that of the node, such as its host name.
+    Places with the smallest ``distance`` are filled first. ``name`` is that of the node, such as its host name;
+    ``label`` is how messages call the place, if several are on one node.
     """
 
     place: int
     capacity: float
     distance: int = 0
     name: str = ""
+    label: str = ""
 
 
 class Gone(NamedTuple):
@@ -120,8 +122,11 @@ class Transport(Protocol):
     def kill(self, serial: int, place: int) -> None:
         """Kill a process; its death is reported like any other."""
 
-    def dismiss(self, place: int) -> None:
-        """End a place without workers that leaves or is not needed; no ``Gone`` follows. It may be gone already."""
+    def dismiss(self, place: int, reason: str = "") -> None:
+        """End a place without workers that leaves or is not needed; no ``Gone`` follows. It may be gone already.
+
+        With a ``reason`` it was given up: the machine is told why, and should not come back.
+        """
 
     def reopen(self) -> None:
         """Begin to open HOME again after it was gone."""

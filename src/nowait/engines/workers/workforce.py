@@ -20,6 +20,7 @@ from nowait.engines.workers.actions import (
     Began,
     Dismiss,
     Fail,
+    Faulty,
     Kill,
     Look,
     Note,
@@ -43,6 +44,11 @@ from nowait.engines.workers.records import EVALUATOR, ZYGOTE
 from nowait.engines.workers.state import WorkerState
 from nowait.engines.workers.transport import HOME, Died, Gone, Leaving, Opened
 from nowait.recording.worker_stats import WorkerStats
+
+SECONDS_TO_DIE = 10.0
+"""How long a process that was killed may take to end."""
+LONG_PAUSE = 5.0
+"""If the engine has not looked for this long, deaths may have been reported that it has not seen yet."""
 
 
 @final
@@ -79,6 +85,12 @@ class Workforce:
         self._last_serial = 0
         self._last_worker = max([*self._wanted, *numbers_used], default=-1)
         self._places = Places()
+        self._dying: dict[int, tuple[WorkerState, float]] = {}
+        """The processes that were killed, and until when they should be dead, by serial number."""
+        self._looked = 0.0
+        """When the engine looked last."""
+        self._given_up: set[int] = set()
+        """The workers that were given up once, and went on in another place."""
         self._requests: deque[WorkerJoined | WorkerLost] = deque()
         self._retired: list[WorkerState] = []
         """Leaving workers that have reported on their last order."""
@@ -92,7 +104,13 @@ class Workforce:
 
     def handle(self, event: WorkforceEvent, now: float) -> list[Action]:
         """Change the state as an event requires; returns what has to be done, in order."""
-        return self._handlers[type(event)](self, event, now)
+        actions = self._handlers[type(event)](self, event, now)
+        for action in actions:
+            if type(action) is Kill:
+                self._dying[action.state.serial] = action.state, now + SECONDS_TO_DIE
+            elif type(action) is Dismiss:
+                self._forget_dying(action.place)
+        return actions
 
     # What is asked
 
@@ -153,9 +171,17 @@ class Workforce:
             for worker, text in absent.items()
         ]
 
+    def place_of(self, worker: int) -> int:
+        """Return the place of a worker; HOME if it has no process."""
+        return self.states[worker].place if worker in self.states else HOME
+
     def node_of(self, place: int) -> str:
         """Return the name of a place; empty if it is gone or has none."""
         return self._places.name_of(place)
+
+    def label_of(self, place: int) -> str:
+        """Return how messages call a place; empty if it is gone or has no name."""
+        return self._places.label_of(place)
 
     def next_serial(self) -> int:
         """Return a new serial number."""
@@ -247,6 +273,74 @@ class Workforce:
             actions += self._join(worker, now)
         return actions
 
+    # Giving up
+
+    def _give_up(self, state: WorkerState, cause: str, fail: Fail, now: float) -> list[Action]:
+        """Give up a worker that keeps failing; in HOME for good, else it goes on in another place, once.
+
+        A place whose workers keep failing is given up too, unless all workers are there. The run ends with ``fail`` if
+        no worker is left.
+        """
+        worker, place = state.worker, state.place
+        for_good = place == HOME or worker in self._given_up
+        self._given_up.add(worker)
+        fate = "it is no longer replaced" if for_good else "it goes on with another host, if there is room"
+        actions: list[Action] = [Warn(f"worker {worker} {cause}: {fate}"), *self._remove(state, now)]
+        if not for_good:
+            self.failures.delivered(worker)
+            self.agenda.replace(worker, now)
+        faulty = place != HOME and self._places.give_up_a_worker(place)
+        if faulty and {self.place_of(other) for other in self.workers} != {place}:
+            actions += self._give_up_place(place, f"worker {worker} {cause}", now)
+        actions += self._replace_due(now)
+        if not self.finished and (self._nobody_left() if place == HOME else self._nobody_works()):
+            actions.append(fail)
+        return actions
+
+    def _remove(self, state: WorkerState, now: float) -> list[Action]:
+        """Kill a process, unless it is dead, and give up its worker."""
+        kill = [] if self._by_serial.pop(state.serial, None) is None else [Kill(state)]
+        return [*kill, *self._leave(state, now)]
+
+    def _give_up_place(self, place: int, cause: str, now: float) -> list[Action]:
+        """Dismiss a place for good. Its other workers are replaced where there is room."""
+        states = self._states_of(place)
+        numbers = sorted(state.worker for state in states)
+        also = f"; its workers {numbers} are replaced" if numbers else ""
+        name = self._places.label_of(place)
+        actions: list[Action] = [Warn(f"the host{name and ' '}{name} is given up, because {cause}{also}")]
+        for state in states:
+            self.agenda.replace(state.worker, now)
+            actions += self._remove(state, now)
+        self._places.remove(place)
+        return [*actions, Dismiss(place, cause)]
+
+    def _forget_dying(self, place: int) -> None:
+        self._dying = {serial: entry for serial, entry in self._dying.items() if entry[0].place != place}
+
+    def _give_up_undead(self, now: float) -> list[Action]:
+        """Give up the processes that were killed and do not die; elsewhere than in HOME with their whole place."""
+        paused, self._looked = now - self._looked > LONG_PAUSE, now
+        if paused:
+            self._dying = {serial: (state, now + SECONDS_TO_DIE) for serial, (state, _) in self._dying.items()}
+        actions: list[Action] = []
+        for serial, (state, deadline) in list(self._dying.items()):
+            if now < deadline or serial not in self._dying:
+                continue
+            del self._dying[serial]
+            cause = f"was killed, but its process did not end within {SECONDS_TO_DIE:.0f} s"
+            if state.place != HOME and state.place in self._places:
+                self._forget_dying(state.place)
+                actions += self._give_up_place(state.place, f"worker {state.worker} {cause}", now)
+            elif not state.released:
+                self._by_serial.pop(serial, None)
+                self.agenda.replace(state.worker, now)
+                actions += [Warn(f"worker {state.worker} {cause}: another replaces it"), *self._leave(state, now)]
+        return [*actions, *self._replace_due(now)]
+
+    def _nobody_works(self) -> bool:
+        return not (self.workers or self.agenda.to_replace or self._requests)
+
     def _nobody_left(self) -> bool:
         return not (self.workers or self.agenda.to_replace or self.vacant or self._requests)
 
@@ -277,6 +371,7 @@ class Workforce:
 
     def _on_death(self, event: Died, now: float) -> list[Action]:
         state = self._by_serial.pop(event.serial, None)
+        self._dying.pop(event.serial, None)
         if state is None or state.released:
             return []
         if state.leaving:
@@ -289,12 +384,8 @@ class Workforce:
             self.agenda.replace(state.worker, now + pause)
             warning = Warn(f"worker {state.worker} {cause}: it is replaced")
             return [warning, *self._leave(state, now), *self._replace_due(now)]
-        warning = Warn(f"worker {state.worker} {cause} repeatedly: it is no longer replaced")
-        actions = [warning, *self._leave(state, now)]
-        if not self.finished and self._nobody_left():
-            message = f"no worker is left: worker {state.worker}, the last one, {cause}"
-            actions.append(Fail(message, while_running=True))
-        return actions
+        message = f"no worker is left: worker {state.worker}, the last one, {cause}"
+        return self._give_up(state, f"{cause} repeatedly", Fail(message, while_running=True), now)
 
     def _replace_evaluator(self, state: WorkerState, cause: str, *, give_up: bool) -> list[Action]:
         if give_up:
@@ -312,6 +403,7 @@ class Workforce:
         if event.place == HOME and not self._begun and not self.is_home_open:
             return [Fail(f"workers could not load the problem:\n{event.cause}")]
         self._places.remove(event.place)
+        self._forget_dying(event.place)
         states = [state for state in self.states.values() if state.place == event.place]
         for state in states:
             del self._by_serial[state.serial]
@@ -343,10 +435,30 @@ class Workforce:
     def _on_raised(self, event: Raised, now: float) -> list[Action]:
         """The gradient is lost; the worker gets another ticket."""
         state = self.states[event.worker]
+        if not state.leaving and self.failures.ran_out_of_memory(event.worker, event.kind):
+            self.agenda.replace(event.worker, now)
+            times = self.failures.times_seen(event.kind)
+            which = f"\n{event.text}" if times == 1 else f" ({event.kind}: {times} times in this run)"
+            warning = Warn(f"worker {event.worker} ran out of memory: its process is replaced{which}")
+            return [warning, Kill(state), *self._leave(state, now), *self._replace_due(now)]
         if self.failures.raised(event.worker, event.kind, any_gradient=event.any_gradient):
-            return [Fail(f"worker {event.worker} raised, not for the first time:\n{event.text}")]
+            fail = Fail(f"worker {event.worker} raised, not for the first time:\n{event.text}")
+            if not event.any_gradient and self._in_one_place():
+                return [fail]
+            return self._give_up(state, f"raised {event.kind} again and again", fail, now)
         told = (Tell(WorkerLost(event.worker, now)), Tell(WorkerJoined(event.worker, now)))
         return [*self._warnings_of(event), Abandon(state), *told]
+
+    def _on_faulty(self, event: Faulty, now: float) -> list[Action]:
+        """Give up a worker that keeps sending what cannot be used; before any gradient, the problem is at fault."""
+        error = event.error
+        fail = Fail(str(error), while_running=True, error=error)
+        if not event.any_gradient and self._in_one_place():
+            return [fail]
+        return self._give_up(self.states[error.worker], error.reason, fail, now)
+
+    def _in_one_place(self) -> bool:
+        return len({state.place for state in self.states.values() if state.worker != EVALUATOR}) == 1
 
     def _warnings_of(self, event: Raised) -> Iterator[Warn]:
         """Show the traceback of the first error of a kind, and after that how many there were, more and more rarely.
@@ -404,6 +516,7 @@ class Workforce:
                 actions.append(Warn(f"worker {state.worker} has computed for {now - state.sent:.3g} s{usual}{fate}"))
                 if self._replace_hung:
                     actions.append(Kill(state))
+        actions += self._give_up_undead(now)
         return [*actions, *self._see_off(now), *self._fill_vacancies(now), *self._give_back(now)]
 
     # Leaving
@@ -481,6 +594,7 @@ class Workforce:
     _handlers: ClassVar[dict[type, Callable[[Workforce, Any, float], list[Action]]]] = {
         Began: _on_began,
         Raised: _on_raised,
+        Faulty: _on_faulty,
         Requested: _on_requests,
         Tick: _on_tick,
         Look: _on_look,

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any, final
 
+from nowait.core import checks
 from nowait.recording.loggers.logger import Logger, Opening
 from nowait.recording.loggers.measurements import FINISHED
 
@@ -18,7 +19,7 @@ class TensorBoard(Logger):
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
+        self._folder = Path(checks.path(folder))
         self._writer: Any = None
         self._step = 0
 

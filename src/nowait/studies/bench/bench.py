@@ -41,7 +41,9 @@ def bench(
     """
     chosen, own, wanted = checked_request(tier, methods, problems)
     processes = num_cores() if processes is None else checks.at_least(1, processes, "processes", "one has to compute")
-    return run_suite(chosen, Path(folder), own=own, problems=wanted, processes=processes, progress=progress)
+    return run_suite(
+        chosen, Path(checks.path(folder)), own=own, problems=wanted, processes=processes, progress=progress
+    )
 
 
 def checked_request(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
 
+from nowait.core import checks
 from nowait.studies.bench.folder import BenchFolder
 from nowait.studies.bench.records import Entry, PhaseEntry
 from nowait.studies.bench.scores import Scores, Standing
@@ -26,7 +27,7 @@ class Bench:
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Read the results in a folder."""
-        kept = BenchFolder.open(Path(folder))
+        kept = BenchFolder.open(Path(checks.path(folder)))
         return cls(kept.header, tuple(kept.entries().values()), tuple(kept.phases().values()))
 
     @property

@@ -59,7 +59,7 @@ def verify(
     every gradient. Settings are not tuned again; points of the phase diagram are. A damaged file raises
     ``DamagedFileError``.
     """
-    kept = BenchFolder.open(Path(folder))
+    kept = BenchFolder.open(Path(checks.path(folder)))
     kept.check()
     chosen = suite_of(kept)
     stored: list[Result] = [*kept.entries().values(), *kept.phases().values()]

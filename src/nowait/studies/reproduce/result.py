@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
+from nowait.core import checks
 from nowait.core.types import Floats
 from nowait.recording.files import sealed, write_json
 from nowait.studies.reproduce.measured import Curve
@@ -56,7 +57,7 @@ class Reproduction:
 
     def save(self, folder: str | Path) -> Path:
         """Write reproduction.json and, if there are runs, reproduction.png into a folder."""
-        target = Path(folder)
+        target = Path(checks.path(folder))
         target.mkdir(parents=True, exist_ok=True)
         write_json(target / SUMMARY, sealed(self.as_dictionary()))
         if self.curves:

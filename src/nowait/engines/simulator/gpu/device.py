@@ -9,6 +9,8 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+from nowait.core import checks
+
 INTERPRETER = "TRITON_INTERPRET"
 """With this environment variable set to 1, Triton interprets its kernels on the CPU: slow, but no GPU is needed."""
 INTERPRETER_BYTES = 1 << 28
@@ -22,7 +24,7 @@ def checked_name(name: object) -> str:
     if name is None:
         return "cpu"
     if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and the number of a GPU, got {name!r}")
+        raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and the number of a GPU, got {checks.shown(name)}")
     return name
 
 
