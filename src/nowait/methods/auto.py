@@ -79,6 +79,8 @@ class Auto(Method):
     """The gradients of this round, or, with asynchronous steps, since the momentum moved."""
     velocity: GradientSum = field(init=False, repr=False, compare=False)
     direction: GradientSum = field(init=False, repr=False, compare=False)
+    single: GradientSum = field(init=False, repr=False, compare=False)
+    """The gradient of the last round, if it was a round of one whose noise is measured with the next one's."""
     progress: float = field(init=False, repr=False, compare=False)
     """The gradients that have arrived, divided by the number of workers at that time."""
     rounds: int = field(init=False, repr=False, compare=False)
@@ -103,6 +105,7 @@ class Auto(Method):
     def start(self, server: Server) -> None:
         """Wait for all workers, and give each a ticket."""
         self.total, self.velocity, self.direction = server.sum(), server.sum(), server.sum()
+        self.single = server.sum()
         self.noise, self.times = Noise(server.sum()), Times()
         self.waits_for, self.rounds, self.until_choice = server.num_workers, 0, 0
         self.choices = [Choice(server.now, self.waits_for, math.nan)]
@@ -127,7 +130,7 @@ class Auto(Method):
         self._count(server, arrival)
         if self.total.count == 1:
             self.due = self.began + PATIENCE * (self.round_seconds or server.now - self.began)
-        if not self.times.are_known(server) and self.total.count in _candidates(server.num_workers):
+        if not self.times.are_known(server) and 1 < self.total.count and self.total.count in _candidates(server.num_workers):
             self._choose(server)
         self._step_if_complete(server)
         self._set_timer(server)
@@ -192,7 +195,7 @@ class Auto(Method):
             return
         batch = self._noise_scale()
         share = min(1.0, (1 + batch / server.num_workers) / (1 + batch / count))
-        self.noise.end_sum(self.total, server.num_workers)
+        self._measure_noise(server)
         stepsize = self._stepsize(server, 1) * share
         if self.momentum == 0:
             server.step(self.total, stepsize, 1 / self.total.weight)
@@ -209,7 +212,20 @@ class Auto(Method):
             if server.in_flight.first_of(worker) is None:
                 self._assign(server, worker)
 
+    def _measure_noise(self, server: Server) -> None:
+        """Estimate the noise from the round that is complete; from two successive rounds, if they have one gradient."""
+        if self.single.count == 0 and self.total.count > 1:
+            self.noise.end_sum(self.total, server.num_workers)
+            return
+        self.single.merge(self.total)
+        if self.single.count > 1:
+            self.noise.end_sum(self.single, server.num_workers)
+            self.single.clear()
+
     def _step_at_once(self, server: Server, arrival: Arrival) -> None:
+        if self.single.count:  # the next round of one gradient will not come
+            self.noise.squares = 0.0
+            self.single.clear()
         weight, share = server.weight_of(arrival.worker), self._share_of_one(server)
         stepsize = self._stepsize(server, arrival.delay) * share
         self.total.add(arrival, weight)
@@ -275,7 +291,7 @@ class Auto(Method):
             batch = self._noise_scale()
         costs = costs_of(times, batch, self.CAUTION, present=self.waits_for)
         if not (self.noise.is_known or overdue):
-            costs[ASYNCHRONOUS] = math.inf  # the next rounds know more
+            costs[ASYNCHRONOUS] = costs[1] = math.inf  # the next rounds know more
         best = min(costs, key=lambda count: costs[count])
         if costs[best] < (1 - self.MARGIN) * costs[self.waits_for]:
             if self.waits_for == ASYNCHRONOUS:
@@ -289,7 +305,7 @@ def costs_of(times: Floats, noise: float, caution: float, present: int) -> dict[
 
     ``times`` has the last times of every worker in its rows. The number of steps to a target is proportional to
     1 + noise/m, if each is along the mean of m gradients. Of many workers some numbers are left out, though not
-    ``present``. So are rounds of one gradient, of which the noise could not be measured.
+    ``present``.
     """
     num_workers = len(times)
     means = times[:, 0] + 0.0
@@ -307,9 +323,9 @@ def _candidates(num_workers: int) -> list[int]:
     """Return numbers of gradients up to that of the workers, which grow by an eighth or by 1.
 
     >>> _candidates(1), _candidates(6), _candidates(20)
-    ([1], [2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 19, 20])
+    ([1], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 19, 20])
     """
-    counts = [min(2, num_workers)]
+    counts = [1]
     while counts[-1] < num_workers:
         counts.append(min(num_workers, counts[-1] + 1 + counts[-1] // 8))
     return counts
