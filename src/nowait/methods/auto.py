@@ -287,7 +287,7 @@ class Auto(Method):
         if times is None:
             return
         batch = float(server.num_workers)  # a guess, if there is nothing to estimate it from
-        if self.noise.is_known or self.total.count > 1:
+        if self.noise.is_known or self.noise.freedom > 0 or self.total.count > 1:
             batch = self._noise_scale()
         costs = costs_of(times, batch, self.CAUTION, present=self.waits_for)
         if not (self.noise.is_known or overdue):
@@ -441,12 +441,16 @@ class Noise:
 
     def end_sum(self, total: GradientSum, num_workers: int) -> None:
         """Take what a sum that is complete tells, and estimate if it completes a group."""
-        squares, self.squares = self.squares, 0.0
-        self.scatter += squares - squared(total.norm) / total.weight
+        self.scatter += self._scatter_of(total)
         self.freedom += total.count - 1
+        self.squares = 0.0
         self.group.merge(total)
         if self.group.count >= max(8, min(num_workers, 16)) and self.freedom > 0:
             self._end_group()
+
+    def _scatter_of(self, total: GradientSum) -> float:
+        """Return the sum of the squared distances of the gradients in the present sum from their mean."""
+        return self.squares - squared(total.norm) / total.weight
 
     def _end_group(self) -> None:
         weight, variance = self.group.weight, self.scatter / self.freedom
@@ -462,13 +466,14 @@ class Noise:
         """Return B: how many gradients a mean needs so that its noise is as large as the gradient, times a factor.
 
         The variance is that of gradients of weight 1, and the answer counts gradients of this weight.
-        Before the first group is complete, the estimate is that of the present sum; 0 if it has a single gradient.
+        Before the first group is complete, the estimate is that of its sums and of the present sum; 0 without any two
+        gradients at the same point.
         """
         variance, mean_squared = self.variance, self.mean_squared
-        if not self.is_known and begun.count > 1:
-            squared_mean = squared(begun.norm / begun.weight)
-            variance = (self.squares - squared_mean * begun.weight) / (begun.count - 1)
-            mean_squared = squared_mean - variance / begun.weight
+        if not self.is_known and (freedom := self.freedom + max(0, begun.count - 1)) > 0:
+            variance = (self.scatter + max(0.0, self._scatter_of(begun) if begun.count > 1 else 0.0)) / freedom
+            larger = max(begun, self.group, key=lambda total: total.weight)
+            mean_squared = squared(larger.norm / larger.weight) - variance / larger.weight
         variance /= weight
         at_least = variance / 1000
         return factor * variance / max(mean_squared, at_least) if at_least > 0 else 0.0
