@@ -40,7 +40,7 @@ def test_rounds_with_random_times_are_those_of_a_simulation():
 
 def test_without_noise_the_fastest_workers_are_cheapest_and_with_noise_all_are():
     times = np.repeat([[1.0], [1.1], [1.2], [1.3]], 8, axis=1)
-    assert cheapest(times, noise=0.0) == 2
+    assert cheapest(times, noise=0.0) == 1
     assert cheapest(times, noise=1e3) == 4
 
 
@@ -64,6 +64,36 @@ def test_the_noise_is_estimated_from_norms():
     variance = rounds.var(axis=1, ddof=1).mean(axis=0).sum()
     assert noise.variance == pytest.approx(variance)
     assert noise.mean_squared == pytest.approx((rounds.mean(axis=(0, 1)) ** 2).sum() - variance / 8)
+
+
+def test_the_noise_of_rounds_of_one_gradient_is_measured_from_two_successive_ones():
+    """Gradients 1 and 3 have the variance 2 and the mean 2."""
+    server = a_server(nw.Auto(0.1), num_workers=1, dimension=1)
+    for turn in range(8):
+        server.handle(gradient_from(server, worker=0, time=1.0 + turn, gradient=[1.0, 3.0][turn % 2]))
+    assert server.steps == 8
+    assert server.method.noise.is_known
+    assert server.method.noise.variance == pytest.approx(2.0)
+    assert server.method.noise.mean_squared == pytest.approx(4.0 - 2.0 / 8)
+
+
+def test_the_gradient_of_a_round_of_one_does_not_count_as_noise_of_asynchronous_steps():
+    server = a_server(nw.Auto(0.1), num_workers=1, dimension=1)
+    server.handle(gradient_from(server, worker=0, time=1.0, gradient=1e3))
+    server.method.waits_for, server.method.until_choice = ASYNCHRONOUS, 100
+    for turn in range(8):
+        server.handle(gradient_from(server, worker=0, time=2.0 + turn, gradient=2.0))
+    assert server.method.noise.is_known
+    assert server.method.noise.variance == pytest.approx(0.0, abs=1e-9)
+
+
+def test_before_the_first_estimate_is_complete_it_goes_on_with_what_is_known_of_the_noise():
+    """With little noise and a straggler, it does not wait for many again after every round of few."""
+    method = nw.Auto(0.05)
+    nw.simulate(QUIET, method, nw.speeds.Fixed([*np.linspace(1.0, 2.0, 15), 100.0]), steps=6)
+    waited = [choice.waits_for for choice in method.choices]
+    assert waited[0] == 16
+    assert max(waited[1:]) <= 2
 
 
 # Steps
@@ -278,6 +308,7 @@ def test_a_timer_of_a_long_round_does_not_keep_later_rounds_waiting():
     near = []
     for time in (1_000.0, 1_001.0, 1_002.0):
         for worker in (1, 2, 0):
+            server.method.waits_for = 3  # it would choose 1
             commands = server.handle(gradient_from(server, worker, time=time))
             near += [command.at for command in commands if isinstance(command, Wake)]
     assert far > 2_000.0

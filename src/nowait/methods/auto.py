@@ -291,7 +291,9 @@ class Auto(Method):
             batch = self._noise_scale()
         costs = costs_of(times, batch, self.CAUTION, present=self.waits_for)
         if not (self.noise.is_known or overdue):
-            costs[ASYNCHRONOUS] = costs[1] = math.inf  # the next rounds know more
+            costs[ASYNCHRONOUS] = math.inf  # the next rounds know more
+            if self.noise.freedom < 4:
+                costs[1] = math.inf
         best = min(costs, key=lambda count: costs[count])
         if costs[best] < (1 - self.MARGIN) * costs[self.waits_for]:
             if self.waits_for == ASYNCHRONOUS:
