@@ -130,7 +130,7 @@ class Auto(Method):
         self._count(server, arrival)
         if self.total.count == 1:
             self.due = self.began + PATIENCE * (self.round_seconds or server.now - self.began)
-        if not self.times.are_known(server) and 1 < self.total.count and self.total.count in _candidates(server.num_workers):
+        if not self.times.are_known(server) and self.total.count in _candidates(server.num_workers)[1:]:
             self._choose(server)
         self._step_if_complete(server)
         self._set_timer(server)
