@@ -79,7 +79,7 @@ def test_a_worker_of_a_faulty_host_goes_on_elsewhere_once():
     workforce = Workforce(wanted=range(2))
     for place, capacity in ((HOME, 0), (1, 1), (2, 2), (3, 1)):
         workforce.handle(Opened(place, capacity, place, f"host {place}"), 0.0)
-    workforce.begin(range(2))
+    workforce.begin(range(2), 0.0)
     workforce.handle(Began(), 0.0)
     assert (workforce.place_of(0), workforce.place_of(1)) == (1, 2)
     first = _raise_repeatedly(workforce, 0)
@@ -95,7 +95,7 @@ def test_a_host_with_several_faulty_workers_is_given_up_with_the_others():
     workforce = Workforce(wanted=range(5))
     workforce.handle(Opened(HOME, 0), 0.0)
     workforce.handle(Opened(1, 5, 1, "one", "one#2"), 0.0)  # the second place on this node
-    workforce.begin(range(5))
+    workforce.begin(range(5), 0.0)
     workforce.handle(Began(), 0.0)
     workforce.handle(Opened(2, 9, 2, "two"), 0.0)
     for worker in range(MOST_FAULTY - 1):
@@ -112,7 +112,7 @@ def test_the_only_host_is_not_given_up_while_workers_of_it_are_fine():
     workforce = Workforce(wanted=range(6))
     workforce.handle(Opened(HOME, 0), 0.0)
     workforce.handle(Opened(1, 6, 1, "one"), 0.0)
-    workforce.begin(range(6))
+    workforce.begin(range(6), 0.0)
     workforce.handle(Began(), 0.0)
     for worker in range(MOST_FAULTY + 1):
         assert not any(isinstance(action, Dismiss | Fail) for action in _raise_repeatedly(workforce, worker))
@@ -188,7 +188,7 @@ def _killed(place):
     if place != HOME:
         workforce.handle(Opened(place, 1, 1, "bad"), 0.0)
         workforce.handle(Opened(place + 1, 2, 2, "good"), 0.0)
-    workforce.begin(range(2))
+    workforce.begin(range(2), 0.0)
     workforce.handle(Began(), 0.0)
     workforce.states[0].ticket = (1, 0, 0, 0, 0.0)
     assert [type(action) for action in workforce.handle(Look(), FIRST_DEADLINE + 1)] == [Warn, Kill]

@@ -301,7 +301,7 @@ def test_what_a_worker_remembers_survives_cancelling_deaths_and_errors_and_repla
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_worker_that_hangs_is_named_and_replaced_if_asked(replace, caplog):
-    script = [*[Report()] * 10, Hang(1), *[Report(0)] * 600]  # a hundred of them a second
+    script = [*[Report()] * 10, Hang(1), *[*[Report(0)] * 20, Report(EVALUATOR)] * 30]  # a hundred of them a second
     seen = []
     run = train_scripted(
         Faulty(), ASYNCHRONOUS, workers=2, steps=700, replace_hung=replace, script=script, look=seen.append
@@ -310,6 +310,23 @@ def test_a_worker_that_hangs_is_named_and_replaced_if_asked(replace, caplog):
     assert ("it is replaced" in caplog.text) is replace
     assert seen[0].transport.killed == ([1] if replace else [])
     assert events(run, JOINED) == ([1] if replace else [])
+
+
+def test_a_worker_behind_a_slow_connection_does_not_hang(caplog):
+    """It computes for 10 ms, and its gradient is on its way for six seconds."""
+    slow = [Wait(3.0), Wait(3.0), Report(0, seconds=0.01)]
+    seen = []
+    train_scripted(
+        Faulty(),
+        ASYNCHRONOUS,
+        workers=1,
+        steps=8,
+        replace_hung=True,
+        script=[Report(EVALUATOR), *slow * 8],
+        look=seen.append,
+    )
+    assert seen[0].transport.killed == []
+    assert "has computed for" not in caplog.text
 
 
 # HOME and other places

@@ -30,7 +30,7 @@ def begun(workers=2, capacity=100, **options):
     """A workforce whose workers have all been started."""
     workforce = Workforce(wanted=range(workers), **options)
     workforce.handle(Opened(HOME, capacity), 0.0)
-    workforce.begin(range(workers))
+    workforce.begin(range(workers), 0.0)
     workforce.handle(Began(), 0.0)
     return workforce
 
@@ -57,7 +57,7 @@ def serial_of(workforce, worker):
 def test_evaluator_and_workers_are_started_where_there_is_room():
     workforce = Workforce(wanted=range(3))
     assert workforce.handle(Opened(HOME, 2), 0.0) == []
-    actions = workforce.begin(range(3))
+    actions = workforce.begin(range(3), 0.0)
     assert started(actions) == [EVALUATOR, 0, 1]
     assert {action.state.place for action in actions} == {HOME}
     assert len({action.state.serial for action in actions}) == 3
@@ -69,7 +69,7 @@ def test_evaluator_and_workers_are_started_where_there_is_room():
 def test_the_evaluator_needs_no_room():
     workforce = Workforce(wanted=range(1))
     workforce.handle(Opened(HOME, 0), 0.0)
-    assert started(workforce.begin([0])) == [EVALUATOR]
+    assert started(workforce.begin([0], 0.0)) == [EVALUATOR]
 
 
 def test_wanted_workers_that_the_server_does_not_have_join_when_there_is_room():
@@ -77,7 +77,7 @@ def test_wanted_workers_that_the_server_does_not_have_join_when_there_is_room():
     assert workforce.vacant == []
     workforce = Workforce(wanted=range(3))
     workforce.handle(Opened(HOME, 1), 0.0)
-    workforce.begin([0])
+    workforce.begin([0], 0.0)
     assert workforce.vacant == [1, 2]
     actions = workforce.handle(Opened(5, 1), 2.0)
     assert started(actions) == [1]
@@ -89,7 +89,7 @@ def test_the_nearest_place_is_filled_first():
     workforce = Workforce(wanted=range(4))
     for place, distance in ((HOME, 0), (1, 1), (2, 0), (3, 1)):
         workforce.handle(Opened(place, 0 if place == HOME else 1, distance), 0.0)
-    places = [action.state.place for action in workforce.begin(range(4)) if action.state.worker >= 0]
+    places = [action.state.place for action in workforce.begin(range(4), 0.0) if action.state.worker >= 0]
     assert places == [2, 1, 3]
     assert workforce.room == 0
 
@@ -183,7 +183,7 @@ def test_workers_of_a_lost_place_are_replaced_elsewhere_or_wait():
     workforce.handle(Opened(HOME, 0), 0.0)
     workforce.handle(Opened(1, 2), 0.0)
     workforce.handle(Opened(2, 2), 0.0)
-    workforce.begin(range(3))
+    workforce.begin(range(3), 0.0)
     actions = workforce.handle(Gone(1, "the node is lost"), 1.0)
     assert actions[0] == Warn("the node is lost, and workers [0, 1] with it: they are replaced")
     assert told(actions) == [WorkerLost(0, 1.0), WorkerLost(1, 1.0), WorkerJoined(0, 1.0)]
@@ -195,7 +195,7 @@ def test_workers_of_a_lost_place_are_replaced_elsewhere_or_wait():
 def test_workers_of_a_lost_place_have_not_failed():
     workforce = Workforce(wanted=range(1), max_failures=0)
     workforce.handle(Opened(HOME, 0), 0.0)
-    workforce.begin([0])
+    workforce.begin([0], 0.0)
     for place in range(1, 9):
         assert started(workforce.handle(Opened(place, 1), 0.0)) == [0]
         assert Fail not in kinds(workforce.handle(Gone(place, "gone"), 0.0))
@@ -203,7 +203,7 @@ def test_workers_of_a_lost_place_have_not_failed():
 
 def test_home_is_opened_again_and_the_evaluator_and_the_workers_come_back():
     workforce = begun()
-    workforce.evaluate(slot=7, step=40)
+    workforce.evaluate(slot=7, step=40, now=0.0)
     actions = workforce.handle(Gone(HOME, "killed"), 1.0)
     assert sorted(action.state.worker for action in actions if isinstance(action, Release)) == [EVALUATOR, 0, 1]
     assert workforce.vacant == [0, 1]
@@ -232,23 +232,54 @@ def test_a_home_that_is_lost_again_and_again_fails_the_run_unless_a_worker_deliv
 
 def test_only_the_answer_to_the_latest_order_counts():
     workforce = begun()
-    [ask] = workforce.evaluate(slot=1, step=5)
+    [ask] = workforce.evaluate(slot=1, step=5, now=0.0)
     actions = workforce.handle(Died(serial_of(workforce, EVALUATOR), -9), 1.0)
     assert kinds(actions) == [Warn, Release, Start, Ask]
-    assert not workforce.take_answer(ask.number)
-    assert workforce.take_answer(actions[-1].number)
-    assert not workforce.take_answer(actions[-1].number), "it was answered"
+    assert not workforce.take_answer(ask.number, 1.0)
+    assert workforce.take_answer(actions[-1].number, 1.0)
+    assert not workforce.take_answer(actions[-1].number, 1.0), "it was answered"
 
 
 def test_an_evaluator_that_keeps_dying_fails_the_run_and_an_answer_resets_the_count():
     workforce = begun(max_failures=1)
     for _ in range(3):
-        [ask] = workforce.evaluate(slot=1, step=5)
+        [ask] = workforce.evaluate(slot=1, step=5, now=0.0)
         [*_, ask] = workforce.handle(Died(serial_of(workforce, EVALUATOR), 3), 1.0)
-        assert workforce.take_answer(ask.number)
+        assert workforce.take_answer(ask.number, 1.0)
     workforce.handle(Died(serial_of(workforce, EVALUATOR), 3), 1.0)
     [fail] = workforce.handle(Died(serial_of(workforce, EVALUATOR), 3), 1.0)
     assert fail.message.startswith("the process that computes losses ended with exit code 3 repeatedly")
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_an_evaluator_that_hangs_is_named_and_replaced_if_asked_also_after_the_end(replace):
+    workforce = begun(replace_hung=replace)
+    for time in (0.0, 2.0):
+        [ask] = workforce.evaluate(slot=1, step=5, now=time)
+        assert workforce.handle(Look(), time + 1.0) == []
+        assert workforce.take_answer(ask.number, time + 1.0)
+    workforce.finished = True
+    workforce.evaluate(slot=1, step=9, now=10.0)
+    state = workforce.states[EVALUATOR]
+    assert workforce.handle(Look(), 14.0) == []
+    warning = Warn(f"the loss has been computed for 6 s; it takes 1 s on average{': it is replaced' * replace}")
+    assert workforce.handle(Look(), 16.0) == ([warning, Kill(state)] if replace else [warning])
+    assert workforce.handle(Look(), 17.0) == []
+
+
+def test_a_first_evaluation_may_take_any_time():
+    workforce = begun(replace_hung=True)
+    workforce.evaluate(slot=1, step=0, now=0.0)
+    assert workforce.handle(Look(), 130.0) == [Warn("the loss has been computed for 130 s")]
+    workforce.handle(Died(serial_of(workforce, EVALUATOR), -9), 140.0)
+    assert workforce.handle(Look(), 150.0) == [], "another process has just begun"
+
+
+def test_an_answer_of_an_evaluator_that_is_gone_counts():
+    workforce = begun()
+    [ask] = workforce.evaluate(slot=1, step=5, now=0.0)
+    workforce.handle(Gone(HOME, "killed"), 1.0)
+    assert workforce.take_answer(ask.number, 1.0)
 
 
 # Errors and hangs
@@ -358,7 +389,7 @@ def test_timers_and_the_end_of_the_time_are_due_once():
 
 def test_after_the_end_nothing_but_the_evaluator_is_started():
     workforce = begun(end=1.0)
-    workforce.evaluate(slot=3, step=9)
+    workforce.evaluate(slot=3, step=9, now=0.0)
     workforce.agenda.wake(0.5)
     workforce.finished = True
     workforce.handle(Gone(HOME, "killed"), 2.0)
@@ -399,7 +430,7 @@ def test_if_all_workers_are_removed_the_run_stops():
 def test_the_live_view_learns_who_computes_since_when_and_who_is_absent():
     workforce = Workforce(wanted=range(3))
     workforce.handle(Opened(HOME, 2), 0.0)
-    workforce.begin(range(3))
+    workforce.begin(range(3), 0.0)
     workforce.states[0].ticket, workforce.states[0].sent = (1, 0, 0, 0, 0.0), 2.0
     views = {view.worker: view for view in workforce.views(5.0, jobs_of=lambda worker: 1)}
     assert sorted(views) == [0, 1, 2], "the evaluator is no worker"

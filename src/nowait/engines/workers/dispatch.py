@@ -113,7 +113,7 @@ class Dispatcher:
         """Evaluate the current params in the evaluator process."""
         version = self._server.retain()
         self._snapshot = (snapshot, version)
-        self.execute(self._workforce.evaluate(version.slot, snapshot.step))
+        self.execute(self._workforce.evaluate(version.slot, snapshot.step, self._clock.now))
 
     # Starting together
 
@@ -157,7 +157,7 @@ class Dispatcher:
                 self._on_stray(worker, ticket_id)
                 continue
             state.ticket = state.version = None
-            state.took = seconds
+            state.took = now - state.sent  # with what the network needs, as the time since an order is
             state.instruction = KEEP if not remembers or ticket_id in tickets else UNDO
             commands, check = [], None
             try:
@@ -302,7 +302,7 @@ class Dispatcher:
 
     def _on_loss(self, number: int, loss: float) -> None:
         (metrics,) = self._transport.details(EVALUATOR, number) or ({},)
-        if self._snapshot is not None and self._workforce.take_answer(number):
+        if self._snapshot is not None and self._workforce.take_answer(number, self._clock.now):
             (snapshot, version), self._snapshot = self._snapshot, None
             self._server.release(version)
             self.session.evaluated(snapshot, loss, metrics)
@@ -360,8 +360,7 @@ class Dispatcher:
         if auditor is not None and auditor.waiting and auditor.send(state):
             return
         version = state.version = self._server.retain(ticket)
-        state.ticket, state.sent = ticket, self._clock.now
-        state.warned = state.hurried = False
+        state.ordered(ticket, self._clock.now)
         state.channel.send(ticket[0], ticket[3], version.slot, state.instruction)  # type: ignore[union-attr]
 
     def _hurry(self, state: WorkerState | None, cancelled: tuple[int, ...]) -> None:

@@ -102,7 +102,7 @@ class Loop:
             self._clock.hold()
         else:
             self._clock.start()
-        self._dispatcher.execute(self._workforce.begin(self._server.workers))
+        self._dispatcher.execute(self._workforce.begin(self._server.workers, self._clock.now))
         self._dispatcher.obey(self._session.start())
         self._handle(Began())
         if together:
@@ -222,8 +222,8 @@ class Loop:
         """Check for workers that hang, let the transport do its periodic work, and redraw the live view."""
         self._next_look = self._clock.now + SECONDS_BETWEEN_LOOKS
         workforce = self._workforce
+        self._handle(Look())
         if not self._session.finished:
-            self._handle(Look())
             self._tick_transport(len(workforce.vacant), len(workforce.workers))
         if self._view.shown and self._clock.now >= self._draw_from:
             views = workforce.views(self._clock.now, self._server.jobs_of, self._session.by_worker(self._clock.now))

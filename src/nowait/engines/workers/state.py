@@ -33,7 +33,7 @@ class WorkerState:
     sent: float = 0.0
     """When the ticket was sent."""
     took: float = -1.0
-    """How long the latest gradient took; negative once ``durations`` has counted it."""
+    """How long the latest ticket took, from its order to the report; negative once ``durations`` has counted it."""
     instruction: int = Instruction.FORGET
     """What the next order says about the worker's memory."""
     warned: bool = False
@@ -46,6 +46,15 @@ class WorkerState:
     """True once a gradient of the process was chosen to be computed again by another worker."""
     released: bool = False
     """True if the process was given up: its death is expected."""
+
+    def ordered(self, ticket: Ticket, now: float) -> None:
+        """Note that a ticket is sent."""
+        self.ticket, self.sent = ticket, now
+        self.warned = self.hurried = False
+
+    def delivered(self, now: float) -> None:
+        """Note that it has reported on its ticket."""
+        self.ticket, self.took = None, now - self.sent
 
     def computing(self, now: float) -> float | None:
         """Return for how many seconds it has computed its ticket; None if it has none."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, final
 
-from nowait.core import TimerFired, WorkerJoined, WorkerLost
+from nowait.core import Ticket, TimerFired, WorkerJoined, WorkerLost
 from nowait.engines.live import WorkerView
 from nowait.engines.workers.actions import (
     Abandon,
@@ -190,10 +190,10 @@ class Workforce:
 
     # What is requested
 
-    def begin(self, workers: Iterable[int]) -> list[Action]:
+    def begin(self, workers: Iterable[int], now: float) -> list[Action]:
         """Start the evaluator, and the workers that the server has as far as there is room."""
         self._begun = True
-        actions, workers = self._start_evaluator(), list(workers)
+        actions, workers = self._start_evaluator(now), list(workers)
         self._last_worker = max([self._last_worker, *workers])
         for worker in workers:
             place = self._places.with_room()
@@ -218,16 +218,18 @@ class Workforce:
         """Let a leaving worker that has delivered leave at the next ``Requested`` event."""
         self._retired.append(state)
 
-    def evaluate(self, slot: int, step: int) -> list[Action]:
+    def evaluate(self, slot: int, step: int, now: float) -> list[Action]:
         """Order an evaluation of the params of a step; if there is no evaluator now, as soon as there is one."""
         self._evaluated = (slot, step)
-        return self._ask_evaluator()
+        return self._ask_evaluator(now)
 
-    def take_answer(self, number: int) -> bool:
+    def take_answer(self, number: int, now: float) -> bool:
         """Return True if the loss with this number is the one that was ordered last and not answered yet."""
         if self._evaluated is None or number != self._evaluation:
             return False
         self._evaluated = None
+        if EVALUATOR in self.states:  # its answer may be the last that is known of it
+            self.states[EVALUATOR].delivered(now)
         self.delivered(EVALUATOR, HOME)
         return True
 
@@ -346,16 +348,19 @@ class Workforce:
 
     # The evaluator
 
-    def _start_evaluator(self) -> list[Action]:
+    def _start_evaluator(self, now: float) -> list[Action]:
         if EVALUATOR in self.states or not self.is_home_open or not self._begun:
             return []
-        return [self._start(EVALUATOR, HOME), *self._ask_evaluator()]
+        return [self._start(EVALUATOR, HOME), *self._ask_evaluator(now)]
 
-    def _ask_evaluator(self) -> list[Action]:
+    def _ask_evaluator(self, now: float) -> list[Action]:
         if self._evaluated is None or EVALUATOR not in self.states:
             return []
         self._evaluation += 1  # an answer to an earlier order is not taken for this one's
-        return [Ask(self.states[EVALUATOR], self._evaluation, *self._evaluated)]
+        slot, step = self._evaluated
+        state = self.states[EVALUATOR]
+        state.ordered(Ticket(self._evaluation, EVALUATOR, step, 0, now), now)
+        return [Ask(state, self._evaluation, slot, step)]
 
     # Events
 
@@ -367,7 +372,7 @@ class Workforce:
         self._places.open(event, now)
         if not self._begun:
             return []
-        return [*(self._start_evaluator() if event.place == HOME else []), *self._fill_vacancies(now)]
+        return [*(self._start_evaluator(now) if event.place == HOME else []), *self._fill_vacancies(now)]
 
     def _on_death(self, event: Died, now: float) -> list[Action]:
         state = self._by_serial.pop(event.serial, None)
@@ -379,7 +384,7 @@ class Workforce:
         cause = event.cause
         pause = self.failures.died(state.worker)
         if state.worker == EVALUATOR:
-            return self._replace_evaluator(state, cause, give_up=pause is None)
+            return self._replace_evaluator(state, cause, now, give_up=pause is None)
         if pause is not None:
             self.agenda.replace(state.worker, now + pause)
             warning = Warn(f"worker {state.worker} {cause}: it is replaced")
@@ -387,14 +392,14 @@ class Workforce:
         message = f"no worker is left: worker {state.worker}, the last one, {cause}"
         return self._give_up(state, f"{cause} repeatedly", Fail(message, while_running=True), now)
 
-    def _replace_evaluator(self, state: WorkerState, cause: str, *, give_up: bool) -> list[Action]:
+    def _replace_evaluator(self, state: WorkerState, cause: str, now: float, *, give_up: bool) -> list[Action]:
         if give_up:
             return [
                 Fail(f"the process that computes losses {cause} repeatedly: look at the problem's loss"),
             ]
         del self.states[EVALUATOR]
         warning = Warn(f"the process that computes losses {cause}: it is replaced")
-        return [warning, Release(state), *self._start_evaluator()]
+        return [warning, Release(state), *self._start_evaluator(now)]
 
     def _on_gone(self, event: Gone, now: float) -> list[Action]:
         """Handle the loss of a place. Its workers have not failed: they are replaced where there is room."""
@@ -506,18 +511,29 @@ class Workforce:
         return actions
 
     def _on_look(self, event: Look, now: float) -> list[Action]:
-        """Name workers that hang, and kill them if that was asked for."""
+        """Name processes that hang, and kill them if that was asked for."""
         actions: list[Action] = []
         for state in self.states.values():
-            if not self.finished and state.starts_to_hang(now):
-                mean = state.durations.mean
-                usual = "" if mean < 0 else f"; its gradients take {mean:.3g} s on average"
-                fate = ": it is replaced" if self._replace_hung else ""
-                actions.append(Warn(f"worker {state.worker} has computed for {now - state.sent:.3g} s{usual}{fate}"))
-                if self._replace_hung:
-                    actions.append(Kill(state))
+            is_needed = state.worker == EVALUATOR or not self.finished
+            if is_needed and state.starts_to_hang(now):
+                actions += self._on_hanging(state, now)
+        if self.finished:
+            return actions
         actions += self._give_up_undead(now)
         return [*actions, *self._see_off(now), *self._fill_vacancies(now), *self._give_back(now)]
+
+    def _on_hanging(self, state: WorkerState, now: float) -> list[Action]:
+        """Name a process that hangs, and kill it if that was asked for; a first evaluation may take any time."""
+        mean, seconds = state.durations.mean, now - state.sent
+        kill = self._replace_hung and not (state.worker == EVALUATOR and mean < 0)
+        fate = ": it is replaced" if kill else ""
+        if state.worker == EVALUATOR:
+            usual = "" if mean < 0 else f"; it takes {mean:.3g} s on average"
+            text = f"the loss has been computed for {seconds:.3g} s{usual}{fate}"
+        else:
+            usual = "" if mean < 0 else f"; its gradients take {mean:.3g} s on average"
+            text = f"worker {state.worker} has computed for {seconds:.3g} s{usual}{fate}"
+        return [Warn(text), Kill(state)] if kill else [Warn(text)]
 
     # Leaving
 
