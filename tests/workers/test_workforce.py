@@ -261,10 +261,10 @@ def test_an_evaluator_that_hangs_is_named_and_replaced_if_asked_also_after_the_e
     workforce.finished = True
     workforce.evaluate(slot=1, step=9, now=10.0)
     state = workforce.states[EVALUATOR]
-    assert workforce.handle(Look(), 14.0) == []
-    warning = Warn(f"the loss has been computed for 6 s; it takes 1 s on average{': it is replaced' * replace}")
-    assert workforce.handle(Look(), 16.0) == ([warning, Kill(state)] if replace else [warning])
-    assert workforce.handle(Look(), 17.0) == []
+    assert workforce.handle(Look(), 10.0 + FIRST_DEADLINE - 1) == []
+    warning = Warn(f"the loss has been computed for 121 s; it takes 1 s on average{': it is replaced' * replace}")
+    assert workforce.handle(Look(), 131.0) == ([warning, Kill(state)] if replace else [warning])
+    assert workforce.handle(Look(), 132.0) == []
 
 
 def test_a_first_evaluation_may_take_any_time():

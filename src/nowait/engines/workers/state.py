@@ -8,7 +8,7 @@ from typing import final
 from nowait.core import Ticket
 from nowait.core.versions import Version
 from nowait.engines.workers.failures import FIRST_DEADLINE, Durations
-from nowait.engines.workers.records import Instruction
+from nowait.engines.workers.records import EVALUATOR, Instruction
 from nowait.engines.workers.transport import Channel
 
 NOTABLE_SECONDS = 1.0
@@ -83,6 +83,9 @@ class WorkerState:
         return True
 
     def _deadline(self, ticket: Ticket) -> float:
-        """Return how long a ticket may take; one of an audit may belong to a worker with far larger batches."""
+        """Return how long a ticket may take.
+
+        That of an audit may belong to a worker with far larger batches; an evaluation may meet a busy machine.
+        """
         deadline = self.durations.deadline()
-        return max(deadline, FIRST_DEADLINE) if ticket[0] < 0 else deadline
+        return max(deadline, FIRST_DEADLINE) if ticket[0] < 0 or self.worker == EVALUATOR else deadline
