@@ -1,11 +1,14 @@
 """Checkpoints: the server is killed at any moment, and the run goes on as if nothing but time was lost."""
 
+import contextlib
+import importlib
 import json
 import os
 import select
 import shutil
 import signal
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +18,12 @@ import crashing
 import nowait as nw
 from faulty import Faulty, Watched
 from forked_zygotes import TEMPLATES
+from nowait.core import Server
 from nowait.core.randomness import CounterRandom
 from nowait.engines.keeper import checkpoint_of
 from nowait.engines.processes.pool import THREAD_VARIABLES
 from nowait.engines.workers import failures
+from nowait.engines.workers.options import WorkerOptions
 from nowait.recording import HistoryRecorder, TraceRecorder
 from nowait.recording.files import sealed, write_json
 from nowait.recording.folder import RunFolder
@@ -28,6 +33,11 @@ from nowait.recording.run import read_config
 from nowait.testing import ScriptedWorkers
 
 CRASHED = {"method": "asynchronous", "steps": 60, "every": 10}
+ENGINES = {
+    "processes": "nowait.engines.processes.local",
+    "ray": "nowait.engines.cluster.engine",
+    "listen": "nowait.engines.listen.engine",
+}
 MARK = "NOWAIT_TEST_RUN"
 """The environment variable by which the processes of a run are known."""
 
@@ -88,6 +98,32 @@ def test_a_killed_server_goes_on_from_its_last_checkpoint(method, parts, tmp_pat
     loaded = nw.load(tmp_path / "run")
     assert np.array_equal(loaded.last, run.last)
     assert loaded.config == run.config
+
+
+@pytest.mark.parametrize("engine", ["processes", "ray", "listen"])
+def test_workers_that_join_a_resumed_run_later_have_a_share_of_the_data_of_their_own(engine, monkeypatch):
+    """Every worker knows the numbers of all; workers 2 and 5 are started as soon as there is room."""
+
+    jobs = []
+
+    @contextlib.contextmanager
+    def resources(points, job):
+        jobs.append(job)
+        raise KeyboardInterrupt
+        yield
+
+    module = importlib.import_module(ENGINES[engine])
+    monkeypatch.setattr(module, "shared_resources", resources)
+    server = Server(nw.AsynchronousSGD(0.1), np.zeros(2), [0, 1])
+    checkpoint = types.SimpleNamespace(wanted=[0, 1, 2, 5])
+    parts = types.SimpleNamespace(server=server, checkpoint=checkpoint, problem=Faulty(), best=None, wires=None)
+    points = types.SimpleNamespace(length=2, dtype=np.dtype(float))
+    arguments = [parts, points, WorkerOptions()]
+    arguments = [*arguments, 0, None, None] if engine == "processes" else [None, 1, *arguments]
+    settings = {} if engine == "processes" else {"seed": 0, "progress": False}
+    with pytest.raises(KeyboardInterrupt):
+        module.train(*arguments, **settings)
+    assert jobs[0].workers == (0, 1, 2, 5)
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -2,11 +2,14 @@
 
 import contextlib
 import dataclasses
+import errno
 import gc
+import itertools
 import os
 import signal
 import sys
 import threading
+import types
 import weakref
 from pathlib import Path
 
@@ -17,10 +20,13 @@ import nowait as nw
 from faulty import Faulty, train_until
 from forked_zygotes import children
 from nowait.engines.processes import local, pool
+from nowait.engines.processes.local import LocalPools
+from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.platform import portable
-from nowait.engines.processes.pool import start_zygote
+from nowait.engines.processes.pool import Ended, start_zygote
 from nowait.engines.processes.spawned import run_worker
 from nowait.engines.workers import failures
+from nowait.engines.workers.transport import Died, Gone, Reports
 from nowait.testing import CATALOGUE
 
 pytestmark = pytest.mark.new_interpreter
@@ -199,6 +205,57 @@ def test_a_problem_that_ends_its_worker_shows_where(capfd):
     _, status = os.waitpid(process, 0)
     assert os.waitstatus_to_exitcode(status) == 3
     assert "lambda: sys.exit(3)" in capfd.readouterr().err
+
+
+class CannotFork(Faulty):
+    """The zygote is refused a process when it starts its third and fourth ones, those of workers 1 and 2."""
+
+    def prepare(self):
+        fork, calls = os.fork, itertools.count(1)
+
+        def limited():
+            if next(calls) in (3, 4):
+                raise BlockingIOError(errno.EAGAIN, "too many processes")
+            return fork()
+
+        os.fork = limited
+
+
+@pytest.mark.skipif(portable(), reason="there workers are not forked")
+def test_a_worker_that_cannot_be_forked_is_one_death_and_the_others_go_on(caplog):
+    run = nw.train(CannotFork(), ASYNCHRONOUS, workers=3, steps=50, start="together")
+    assert run.stats.steps == 50
+    assert caplog.text.count(f"could not be started ({os.strerror(errno.EAGAIN)}): it is replaced") == 2
+    assert "was killed" not in caplog.text
+
+
+class LeavesTogether:
+    """A pool of which the last worker and the zygote have ended at the same time."""
+
+    has_messages, control, closed = True, types.SimpleNamespace(fileno=lambda: 0), False
+
+    def receive(self):
+        return [Died(4, 0), Ended("its zygote ended", lasting=False)]
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_host_that_is_dismissed_at_the_death_of_its_last_worker_ends_only_once():
+    with contextlib.closing(Mailbox.open()) as mailbox:
+        slots = types.SimpleNamespace(views=[])
+        pools = LocalPools(types.SimpleNamespace(mailbox=mailbox, gradients=slots))
+        leaving, staying = LeavesTogether(), LeavesTogether()
+        for place, pool_of_place in ((1, leaving), (2, staying)):
+            pools._pools[place] = (pool_of_place, 1)
+        seen = []
+        for event in pools.receive([]):
+            if isinstance(event, Died) and 1 in pools:
+                pools.remove(1)
+            seen.append(event)
+    assert leaving.closed
+    gone = [event for event in seen if not isinstance(event, Reports)]
+    assert gone == [Died(4, 0), Died(4, 0), Gone(2, "its zygote ended")]
 
 
 # Copies

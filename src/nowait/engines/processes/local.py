@@ -85,25 +85,31 @@ class LocalPools:
         return self._receive_all(ready)
 
     def _receive_all(self, ready: Collection[int]) -> Iterator[TransportEvent]:
-        for place, (pool, capacity) in list(self._pools.items()):
-            if not pool.has_messages and pool.control.fileno() not in ready:
-                continue
-            events = pool.receive()
-            if events:
-                yield Reports(self._mailbox.drain(), self._gradients)
-            for event in events:
-                if isinstance(event, Died):
-                    yield event
-                elif isinstance(event, Ready):
-                    yield Opened(place, capacity, name=socket.gethostname())
-                elif isinstance(event, Leaves):
-                    if place != HOME:  # which ends with the run
-                        yield Leaving(place, GRACE_SECONDS)
-                else:
-                    self.remove(place)
-                    yield Gone(place, event.cause, event.lasting)
-                    break
+        for place, (pool, _) in list(self._pools.items()):
+            if place in self._pools and (pool.has_messages or pool.control.fileno() in ready):
+                yield from self._receive_from(place)
         yield Reports(self._mailbox.drain(), self._gradients)
+
+    def _receive_from(self, place: int) -> Iterator[TransportEvent]:
+        """Return what the zygote of a place reported; its pool may be removed by whoever handles these events."""
+        pool, capacity = self._pools[place]
+        events = pool.receive()
+        if events:
+            yield Reports(self._mailbox.drain(), self._gradients)
+        for event in events:
+            if isinstance(event, Died):
+                yield event
+            elif place not in self._pools:  # the place was dismissed when its last worker left
+                return
+            elif isinstance(event, Ready):
+                yield Opened(place, capacity, name=socket.gethostname())
+            elif isinstance(event, Leaves):
+                if place != HOME:  # which ends with the run
+                    yield Leaving(place, GRACE_SECONDS)
+            else:
+                self.remove(place)
+                yield Gone(place, event.cause, event.lasting)
+                return
 
     def close(self) -> None:
         """Close all pools, and release the memory of gradients."""
@@ -201,8 +207,7 @@ def train(
     zygote: Zygote | ZygoteCopy,
 ) -> Run:
     """Run to the end of the budget with worker processes on this machine."""
-    replaced = [] if parts.checkpoint is None else parts.checkpoint.wanted
-    job = job_of(parts, points, options, seed, replaced)
+    job = job_of(parts, points, options, seed)
     with shared_resources(points, job) as resources:
         transport = LocalTransport(resources, zygote, _threads(len(parts.server.workers)), options.log)
         return run_with_workers(transport, parts, options, progress=progress, clock=SystemClock(job.spin_seconds))
@@ -213,11 +218,12 @@ def _threads(num_workers: int) -> int:
     return max(1, (os.cpu_count() or 1) // max(1, num_workers))
 
 
-def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int, joining: Iterable[int] = ()) -> Job:
+def job_of(parts: Parts, points: Slots, options: WorkerOptions, seed: int) -> Job:
     """Return the settings that every worker of a run receives at its start.
 
-    ``joining`` workers are not among those of the server yet, but are started with them.
+    In a resumed run they include workers that the server does not have yet: they are started as soon as there is room.
     """
+    joining = [] if parts.checkpoint is None else parts.checkpoint.wanted
     memory = None if parts.server.memory is HOST else parts.server.memory
     spin = spin_seconds(
         on_device=parts.server.memory.is_queued, workers=len(parts.server.workers), cores=available_cores()

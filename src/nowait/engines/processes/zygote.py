@@ -27,6 +27,7 @@ from nowait.engines.processes.payload import unpickle
 from nowait.engines.processes.platform import DetailsSocket, portable
 from nowait.engines.processes.spawned import Inherited, Spawn, flush_lines, open_slots, run_worker
 from nowait.engines.processes.worker import Connections, Job
+from nowait.engines.workers.transport import NOT_STARTED
 from nowait.system import die_with_parent
 
 SECONDS_BETWEEN_LOOKS = 0.25
@@ -158,9 +159,15 @@ class _Zygote:
 
     def _start(self, worker: int, serial: int, began: float) -> None:
         orders = self._stream.descriptors.popleft()
-        self._children[self._starter.start(worker, serial, orders, began)] = serial
+        code = None
+        try:
+            self._children[self._starter.start(worker, serial, orders, began)] = serial
+        except OSError as error:  # too many processes, or too little memory, perhaps for a moment only
+            code = NOT_STARTED + (error.errno or 0)
         os.close(orders)
         _report(self._stream, "started", serial)
+        if code is not None:
+            _report(self._stream, "died", serial, code)
 
     def _reap(self) -> None:
         while self._children:

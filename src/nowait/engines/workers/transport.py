@@ -6,6 +6,7 @@ also runs the evaluator. Every process that is started gets a serial number, by 
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -24,6 +25,10 @@ SEGFAULT = (
 )
 
 
+NOT_STARTED = 1 << 16
+"""Added to the number of an error of the operating system, it is the exit code of a process that did not start."""
+
+
 class Reports(NamedTuple):
     """Records that arrived, and the gradients of those that announce one, by worker."""
 
@@ -32,7 +37,10 @@ class Reports(NamedTuple):
 
 
 class Died(NamedTuple):
-    """A process ended. A negative exit code is the signal that killed it. Its reports were delivered before."""
+    """A process ended. A negative exit code is the signal that killed it. Its reports were delivered before.
+
+    If it could not be started at all, the code is ``NOT_STARTED`` plus the error number of the operating system.
+    """
 
     serial: int
     code: int
@@ -40,6 +48,8 @@ class Died(NamedTuple):
     @property
     def cause(self) -> str:
         """How the process ended, for messages."""
+        if self.code >= NOT_STARTED:
+            return f"could not be started ({os.strerror(self.code - NOT_STARTED)})"
         if self.code == -signal.SIGSEGV:
             return f"was killed by signal {-self.code} ({SEGFAULT})"
         return f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
