@@ -346,9 +346,15 @@ def test_hosts_that_do_not_join_or_are_silent_are_lost():
 
 def test_a_server_that_was_stopped_does_not_blame_its_hosts():
     table = a_table()
-    table.add(b"1", 0.0)
+    new, joined = table.add(b"1", 0.0), table.add(b"2", 0.0)
+    table.joins(joined, Joining("1.2.3", "3.11", "a", "a", 1), 0.0)
+    table.is_ready(joined)
     assert table.overdue(lambda identity: 0.0, 0.0) == []
     assert table.overdue(lambda identity: 0.0, 100.0) == []
+    assert table.overdue(lambda identity: 0.0, 100.25) == [], "their messages may be under way"
+    found = [table.overdue(lambda identity: 0.0, 100.25 + tick / 2) for tick in range(1, 40)]
+    assert [host for host, _ in found[20]] == [new], "ten seconds after the stop"
+    assert [host for host, _ in found[-1]] == [new, joined]
 
 
 def test_what_the_run_waits_for():

@@ -10,14 +10,11 @@ from typing import Any, NamedTuple, final
 
 from nowait.engines.cluster.back_off import BackOff
 from nowait.engines.network.remote import RemotePool
+from nowait.engines.network.silence import Silence
 
 SECONDS_BETWEEN_REQUESTS = 0.5
 SECONDS_TO_SAY_WHY = 3.0
 """How long to wait, after a connection broke, for Ray to say why the host exited."""
-SLOW_NETWORK = 1e7
-"""Bytes per second that any network is expected to carry."""
-LONG_PAUSE = 2.0
-"""If the server has not checked for this long, it cannot know which hosts were silent."""
 STUCK_SECONDS = 30.0
 """A host that has not connected for this long waits for resources: others may be started elsewhere instead."""
 FULL_SECONDS = 120.0
@@ -87,7 +84,7 @@ class HostTable:
         bytes_per_gradient: int,
         stuck_seconds: float = STUCK_SECONDS,
     ) -> None:
-        self._start_seconds, self._heartbeat_seconds = start_seconds, heartbeat_seconds
+        self._start_seconds, self._silence = start_seconds, Silence(heartbeat_seconds)
         self._stuck_seconds = stuck_seconds
         self._bytes_per_gradient = bytes_per_gradient
         self.by_place: dict[int, HostRecord] = {}
@@ -96,7 +93,6 @@ class HostTable:
         self._now = 0.0
         self._back_off = BackOff(lambda: self._now)
         self._ask_after = 0.0
-        self._last_check: float | None = None
 
     def add(self, hosts: Iterable[HostRecord]) -> None:
         """Add hosts that were asked for."""
@@ -137,25 +133,18 @@ class HostTable:
 
     def overdue(self, now: float) -> list[tuple[HostRecord, str]]:
         """Return the hosts that did not start in time, are disconnected or were silent for too long, with reasons."""
-        paused = self._last_check is not None and now - self._last_check > LONG_PAUSE
-        self._last_check = now
+        self._silence.look(now)
         found = []
         for host in self.by_place.values():
-            if host.remote is not None and paused:
-                host.remote.last_message = now
             if not host.ready and now - host.since > self._start_seconds:
                 found.append((host, f"it did not start within {self._start_seconds:.0f} s"))
             elif host.disconnected is not None and now - host.disconnected[0] > SECONDS_TO_SAY_WHY:
                 found.append((host, f"its connection is gone: {host.disconnected[1]}"))
             elif host.ready and host.remote is not None:
-                silent = now - host.remote.last_message
-                if silent > self._longest_silence(host):
+                silent = self._silence.seconds(host.remote.last_message, now)
+                if silent > self._silence.longest(host.size * self._bytes_per_gradient):
                     found.append((host, f"it was silent for {silent:.0f} s"))
         return found
-
-    def _longest_silence(self, host: HostRecord) -> float:
-        """Return how long a host may be silent; on a slow network its gradients alone may take a while."""
-        return self._heartbeat_seconds + host.size * self._bytes_per_gradient / SLOW_NETWORK
 
     def request(self, missing: float, now: float) -> Request | None:
         """Return what to ask for now; None if nothing is missing or it is not time to ask.

@@ -11,20 +11,15 @@ from typing import final
 from nowait.engines.listen.joining import PIECE_BYTES, PIECES_IN_TRANSIT, Joining, number_of_workers
 from nowait.engines.listen.transfer import Requests
 from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.silence import Silence
 from nowait.engines.workers.transport import HOME
 
 SECONDS_TO_JOIN = 10.0
 """How long a host that has connected may take to say who it is."""
 SECONDS_TO_EXIT = 10.0
 """How long a host that was told to exit may take to close its connection."""
-LONGEST_SILENCE = 600.0
-"""How long any host may be silent, however large its gradients are."""
-SLOW_NETWORK = 1e6
-"""Bytes per second that any network is expected to carry."""
 SECONDS_TO_DELIVER = 30.0
 """For how long a host may run workers without a gradient before the user is told."""
-LONG_PAUSE = 2.0
-"""If the server has not checked for this long, it cannot know which hosts were silent."""
 
 LastMessage = Callable[[bytes], float]
 """Returns when the host with this identity last sent something."""
@@ -87,12 +82,11 @@ class HostTable:
     """The hosts of a run. Each connection is a place of its own, also if it is one of the same host again."""
 
     def __init__(self, *, heartbeat_seconds: float, bytes_per_gradient: int) -> None:
-        self._heartbeat_seconds, self._bytes_per_gradient = heartbeat_seconds, bytes_per_gradient
+        self._silence, self._bytes_per_gradient = Silence(heartbeat_seconds), bytes_per_gradient
         self.by_identity: dict[bytes, HostRecord] = {}
         self.dismissed: dict[bytes, float] = {}
         """Hosts that were told to exit, and until when they have to close their connection."""
         self._last_place = HOME
-        self._last_check: float | None = None
 
     def add(self, identity: bytes, now: float) -> HostRecord:
         """Add a host that has connected."""
@@ -166,17 +160,13 @@ class HostTable:
 
     def overdue(self, last_message: LastMessage, now: float) -> list[tuple[HostRecord, str]]:
         """Return the hosts that did not join in time or were silent for too long, with reasons."""
-        paused = self._last_check is not None and now - self._last_check > LONG_PAUSE
-        self._last_check = now
-        return [] if paused else list(self._overdue(last_message, now))
-
-    def _overdue(self, last_message: LastMessage, now: float) -> list[tuple[HostRecord, str]]:
+        self._silence.look(now)
         found = []
         for host in self.by_identity.values():
-            silent = now - last_message(host.identity)
+            silent = self._silence.seconds(last_message(host.identity), now)
             if host.waits_for is not None:
                 continue
-            if host.joining is None and now - host.since > SECONDS_TO_JOIN:
+            if host.joining is None and self._silence.seconds(host.since, now) > SECONDS_TO_JOIN:
                 found.append((host, f"it did not join within {SECONDS_TO_JOIN:.0f} s"))
             elif silent > self._longest_silence(host):
                 found.append((host, f"it was silent for {silent:.0f} s"))
@@ -186,7 +176,7 @@ class HostTable:
         """Return how long a host may be silent; on a slow network its gradients alone may take a while."""
         workers = min(host.starts, host.size)  # however many it offers
         expected = workers * self._bytes_per_gradient if host.ready else PIECES_IN_TRANSIT * PIECE_BYTES
-        return self._heartbeat_seconds + min(expected / SLOW_NETWORK, LONGEST_SILENCE)
+        return self._silence.longest(expected)
 
 
 def _described(host: HostRecord) -> str:
