@@ -381,6 +381,10 @@ def test_a_machine_is_drained_by_somebody_with_both_keys(stack, transport):
     other.send(MessageKind.DRAIN, drain_request("machine", DRAIN_KEY, other.binding))
     events, [message] = exchange(transport, [other], lambda _, messages: messages)
     assert events == [Leaving(1, GRACE_SECONDS)]
+    again = a_host(stack, transport, b"again")
+    again.send(MessageKind.JOIN, JOINING.to_bytes())
+    message = answer(transport, again)
+    assert (message.kind, message.content.decode()) == (MessageKind.REFUSED, DRAINED), "its connection broke before"
     transport.dismiss(1)
     message = answer(transport, host)
     assert (message.kind, message.content.decode()) == (MessageKind.END, DRAINED)

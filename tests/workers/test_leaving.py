@@ -14,11 +14,13 @@ from nowait.engines.workers.actions import (
     Kill,
     Look,
     Note,
+    Raised,
     Release,
     Requested,
     Retire,
     Start,
     Tell,
+    Warn,
     WorkerLeaving,
 )
 from nowait.engines.workers.records import EVALUATOR, Instruction
@@ -153,6 +155,16 @@ def test_a_worker_process_that_leaves_is_replaced_where_it_was():
     assert places(actions) == [1]
     assert workforce.failures.troubled == set()
     assert workforce.handle(WorkerLeaving(state.serial), 3.0) == [], "that process is gone"
+
+
+def test_a_leaving_worker_that_raises_is_lost_once_and_goes_on_elsewhere():
+    workforce = two_places(busy=[0])
+    workforce.handle(Leaving(1, 30.0), 1.0)
+    actions = workforce.handle(Raised(0, "ValueError at x:1", "its traceback", any_gradient=True), 2.0)
+    assert told(actions) == [WorkerLost(0, 2.0), WorkerJoined(0, 2.0)]
+    assert places(actions) == [2]
+    assert Warn("worker 0 raised:\nits traceback") in actions
+    assert Dismiss(1) in actions
 
 
 @pytest.mark.parametrize("code", [-9, -15, 1])

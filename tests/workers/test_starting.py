@@ -74,6 +74,13 @@ def test_a_worker_that_is_never_ready_is_named_and_left_behind(caplog):
     assert set(run.trace.worker) == {0, 2}
 
 
+def test_a_run_whose_first_loss_takes_too_long_starts_without_it(caplog):
+    with caplog.at_level(logging.WARNING, "nowait"):
+        run, _ = together([Report(0), Report(1), Report(2), *[Wait(50.0)] * 3], steps=20)
+    assert f"the run starts though its first loss was not known after {FIRST_DEADLINE:.0f} s" in caplog.text
+    assert set(run.trace.worker) == {0, 1, 2}
+
+
 def test_a_signal_before_the_start_ends_the_run():
     run, _ = together([Report(0), Call(lambda: signal.raise_signal(signal.SIGINT))], steps=None, seconds=1e6)
     assert run.stats.interrupted

@@ -157,7 +157,8 @@ class RayTransport:
     def flush(self) -> bool:
         """Send collected orders. Returns True if something has arrived that no descriptor announces."""
         self._gateway.flush()
-        return self._gateway.pending() or self._pools.pending()
+        pending = self._pools.pending()  # also if the network is busy: a death must not wait for it
+        return self._gateway.pending() or pending
 
     # From the workers
 

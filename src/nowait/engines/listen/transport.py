@@ -92,7 +92,7 @@ class ListenTransport:
         )
         self._gateway = Gateway(resources, version_of, self._knows, resources.encodings)
         self._given_up: dict[str, str] = {}
-        """Why a host was given up, by the name of its process: it may not join again."""
+        """Why a host was given up or drained, by the name of its process: it may not join again."""
         self._refusals = Refusals(SECONDS_BETWEEN_WARNINGS)
         self._run = secrets.token_hex(16)
         self._descriptors = Descriptors()
@@ -177,7 +177,8 @@ class ListenTransport:
     def flush(self) -> bool:
         """Send collected orders. Returns True if something has arrived that no descriptor announces."""
         self._gateway.flush()
-        return self._gateway.pending() or self._pools.pending()
+        pending = self._pools.pending()  # also if the network is busy: a death must not wait for it
+        return self._gateway.pending() or pending
 
     # From the workers
 
@@ -305,6 +306,8 @@ class ListenTransport:
         self._gateway.send(asking.identity, MessageKind.DRAIN, text.encode())
         for host in found:
             host.reason_to_leave = DRAINED
+            if host.joining is not None:  # its connection may break before it has left
+                self._given_up[host.joining.process] = DRAINED
             yield Leaving(host.place, GRACE_SECONDS)
 
     def _lose(self, host: HostRecord, cause: str) -> Iterator[TransportEvent]:

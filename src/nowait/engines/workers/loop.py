@@ -138,11 +138,11 @@ class Loop:
         dispatcher, deadline = self._dispatcher, self._monotonic() + FIRST_DEADLINE
         while not (dispatcher.is_ready or self._session.finished or self._interrupted):
             if self._monotonic() > deadline:
-                logger.warning(
-                    "the run starts without workers %s, which were not ready after %.0f s",
-                    dispatcher.line.missing,
-                    FIRST_DEADLINE,
+                late = dispatcher.line.missing
+                what = (
+                    f"without workers {late}, which were not ready" if late else "though its first loss was not known"
                 )
+                logger.warning("the run starts %s after %.0f s", what, FIRST_DEADLINE)
                 return
             self._receive(SECONDS_BETWEEN_LOOKS_AT_START)
             self._handle(Requested() if self._workforce.has_requests else Tick())

@@ -440,7 +440,9 @@ class Workforce:
     def _on_raised(self, event: Raised, now: float) -> list[Action]:
         """The gradient is lost; the worker gets another ticket."""
         state = self.states[event.worker]
-        if not state.leaving and self.failures.ran_out_of_memory(event.worker, event.kind):
+        if state.leaving:
+            return [*self._warnings_of(event), *self._depart([state], now)]
+        if self.failures.ran_out_of_memory(event.worker, event.kind):
             self.agenda.replace(event.worker, now)
             times = self.failures.times_seen(event.kind)
             which = f"\n{event.text}" if times == 1 else f" ({event.kind}: {times} times in this run)"
