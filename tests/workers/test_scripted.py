@@ -426,6 +426,13 @@ def test_a_run_begins_though_its_fingerprint_is_not_known(happening, caplog):
     check_that_it_replays(run, Faulty())
 
 
+def test_a_zygote_that_is_killed_late_in_a_fingerprint_is_started_again_at_once(caplog):
+    """The clock of the run begins after that, at 0."""
+    run, _ = fingerprinted([*[Wait(2.0)] * 4, Lose()])
+    assert run.trace.started.min() < 1.0
+    assert run.stats.seconds < 2.0
+
+
 def test_a_home_that_never_opened_is_an_error(caplog):
     with pytest.raises(nw.WorkerFailedError, match="workers could not load the problem:\nit is broken"):
         train_scripted(Faulty(), ASYNCHRONOUS, workers=2, steps=9, opens=False, script=[Lose(HOME, "it is broken")])

@@ -46,6 +46,11 @@ class Agenda:
         self._replacements = [entry for entry in self._replacements if entry[1] != worker]
         heapify(self._replacements)
 
+    def clock_turned_back(self, seconds: float) -> None:
+        """Move what is to be done with processes; timers of the method are not set before the run begins."""
+        self.reopening -= seconds
+        self._replacements = [(at - seconds, worker) for at, worker in self._replacements]
+
     def take_timers(self, now: float) -> int:
         """Remove the timers that are due and return their number."""
         due = 0

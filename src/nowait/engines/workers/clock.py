@@ -58,11 +58,13 @@ class RunClock:
         self.now = before
         """Seconds of the run, when the clock was last read."""
 
-    def start(self) -> None:
-        """Begin to count, again if necessary."""
+    def start(self) -> float:
+        """Begin to count, again if necessary. Returns by how many seconds the clock was turned back."""
+        later = self.read() - self._before
         self._monotonic = self._clock.monotonic
         self.began = self._monotonic() - self._before
         self.now = self._before
+        return later
 
     def hold(self) -> None:
         """Stand still at the time before the run until ``start`` is called again."""

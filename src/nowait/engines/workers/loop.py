@@ -86,11 +86,12 @@ class Loop:
 
     def _compute_fingerprint(self) -> None:
         fingerprinting, serial = self._dispatcher.fingerprinting, self._workforce.next_serial()
-        self._clock.start()
+        self._workforce.clock_turned_back(self._clock.start())
         fingerprinting.started(serial, self._clock.now)
         self._fingerprinter = self._transport.start(FINGERPRINTER, serial, HOME, self._clock.began)
         while fingerprinting.blocks_the_run(self._clock.read()) and not self._interrupted:
             self._receive(SECONDS_BETWEEN_LOOKS)
+            self._tick_transport(0, 0)
         if not self._interrupted and fingerprinting.must_be_killed():
             self._transport.kill(serial, HOME)
 
@@ -98,10 +99,9 @@ class Loop:
         """Start the processes, the server and the clock; with ``together``, the clock when every worker is ready."""
         self._session.begin()
         together = self._dispatcher.line.holding
+        self._workforce.clock_turned_back(self._clock.start())
         if together:
             self._clock.hold()
-        else:
-            self._clock.start()
         self._dispatcher.execute(self._workforce.begin(self._server.workers, self._clock.now))
         self._dispatcher.obey(self._session.start())
         self._handle(Began())

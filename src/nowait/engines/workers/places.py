@@ -101,6 +101,12 @@ class Places:
         """Return True if a place is open but will be gone soon."""
         return place in self._places and self._places[place].leaves_at < math.inf
 
+    def clock_turned_back(self, seconds: float) -> None:
+        """Move the times at which places became idle, and will be gone."""
+        for place in self._places.values():
+            place.idle_since -= seconds
+            place.leaves_at -= seconds
+
     def overdue(self, now: float) -> list[int]:
         """Return the leaving places whose time is over."""
         return [number for number, place in self._places.items() if place.leaves_at <= now]

@@ -112,6 +112,13 @@ class Workforce:
                 self._forget_dying(action.place)
         return actions
 
+    def clock_turned_back(self, seconds: float) -> None:
+        """Move all times, because the clock of the run starts again."""
+        self.agenda.clock_turned_back(seconds)
+        self._places.clock_turned_back(seconds)
+        self._dying = {serial: (state, until - seconds) for serial, (state, until) in self._dying.items()}
+        self._looked -= seconds
+
     # What is asked
 
     @property
