@@ -22,7 +22,7 @@ from nowait.engines.listen.joining import PIECE_REQUEST, PIECES_IN_TRANSIT, Join
 from nowait.engines.listen.table import SECONDS_TO_DELIVER, SECONDS_TO_EXIT
 from nowait.engines.listen.transport import SECONDS_BETWEEN_WARNINGS, SPARE_MESSAGES, ListenTransport
 from nowait.engines.listen.versions import library_version, python_version
-from nowait.engines.network.link import DisconnectedError
+from nowait.engines.network.link import DisconnectedError, NotAcceptedError
 from nowait.engines.network.messages import AHEAD, Format, MessageKind
 from nowait.engines.network.relay import DRAINED
 from nowait.engines.network.secure import ProtocolError, ServerKey
@@ -439,6 +439,21 @@ def test_a_worker_with_another_key_says_that_the_server_does_not_accept_it(stack
     with pytest.raises(RefusedByServerError, match="the server does not accept this key"):
         client.run()
     assert len(tries) == 3, "a broken connection looks the same"
+
+
+def test_a_worker_that_meets_a_server_without_its_private_key_does_not_try_again(stack, monkeypatch):
+    cause, tries = "the other end does not have the private key of the server that made this key file", []
+
+    def meet_another(*_):
+        tries.append(1)
+        raise NotAcceptedError(cause)
+
+    client = stack.enter_context(Client(ClientSettings(NOWHERE, workers=1, threads=1)))
+    monkeypatch.setattr(client, "_prepare", lambda: None)
+    monkeypatch.setattr(HostSocket, "connect", meet_another)
+    with pytest.raises(RefusedByServerError, match=f"this worker and the server do not agree: {cause}"):
+        client.run()
+    assert tries == [1]
 
 
 def test_a_worker_gives_up_when_nobody_listens(stack, monkeypatch):

@@ -109,6 +109,16 @@ def test_a_connection_with_the_same_keys_of_server_and_host_has_other_traffic_ke
     assert len(keys) == 9
 
 
+def test_for_a_stranger_the_server_makes_no_ephemeral_key_and_no_reply():
+    made, key = [], ServerKey(SECRET, private_key(100))
+    for wrong in (ServerKey(bytes(32), key.private), ServerKey(SECRET, private_key(101))):
+        stranger = ClientHandshake(wrong.for_hosts(), private_key(1), encrypt=True)
+        server = ServerHandshake(key, lambda: made.append(1), encrypt=True)
+        with pytest.raises(ProtocolError, match="does not have the key of this server"):
+            server.receive(stranger.greeting)
+        assert (made, server.greeting) == ([], b"")
+
+
 @pytest.mark.parametrize("end", ["client", "server"])
 def test_the_prologue_is_hashed_so_both_ends_must_have_the_same(end):
     key = ServerKey(SECRET, private_key(100))
@@ -269,7 +279,15 @@ def test_a_key_file_that_others_may_use_is_refused(path, of, mode):
         (read_server_key(path), read_drain_key(path))
 
 
-DAMAGED = [b"", b"not base64!", b"c2hvcnQ=", b"A" * 2000, b"nowait-workers-key ", b"nowait-workers-key AAAA"]
+DAMAGED = [
+    b"",
+    b"not base64!",
+    b"c2hvcnQ=",
+    b"A" * 2000,
+    b"nowait-workers-key ",
+    b"nowait-workers-key AAAA",
+    b"A" * 86 + b"==",
+]
 
 
 @pytest.mark.parametrize("content", DAMAGED)

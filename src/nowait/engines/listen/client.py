@@ -357,8 +357,8 @@ def _not_accepted(error: NotAcceptedError) -> str:
     """Return what to do if the handshake failed. A server closes connections of peers with another key silently."""
     if str(error) == CLOSED_DURING_HANDSHAKE:
         return (
-            "the server does not accept this key, or there is no nowait at this address: copy the key file from the "
-            "server again, which may have made a new one"
+            "the server does not accept this key (if it has made a new one, copy the key file again), or there is no "
+            "nowait at this address"
         )
     return f"this worker and the server do not agree: {error}"
 

@@ -8,11 +8,13 @@ the server's public key (``s``); each connection has new ephemeral keys (``e``):
     server -> host   magic, version, mode; e, ee; a tag
     host -> server   the first frame, with the new keys
 
-The first 8 bytes are the prologue, so both ends must send the same. A host is authenticated by its first frame: its
-first message may have been recorded. After that all bytes are in frames: a header (length of the payload, kind, flags),
-the payload, and a tag of 16 bytes; the header is authenticated. The nonce is the number of the frame in its direction,
-which is never sent: a frame that is repeated, left out, moved or from elsewhere does not fit its tag. Frames may be
-longer than the 65,535 bytes of a Noise message; everything else is as specified.
+The first 8 bytes are the prologue, so both ends must send the same. A host is authenticated by its first frame, because
+its first message may have been recorded.
+
+After that all bytes are in frames: a header (length of the payload, kind, flags), the payload, and a tag of 16 bytes.
+The nonce is the number of the frame in its direction, which is never sent: a frame that is repeated, left out, moved or
+from elsewhere does not fit its tag. Frames differ from the transport messages of Noise in two things: they may be longer
+than 65,535 bytes, and their header is associated data.
 
 Only the functions for key files read and write. No error or message contains a key.
 """
