@@ -13,7 +13,7 @@ its first message may have been recorded.
 
 After that all bytes are in frames: a header (length of the payload, kind, flags), the payload, and a tag of 16 bytes.
 The nonce is the number of the frame in its direction, which is never sent: a frame that is repeated, left out, moved or
-from elsewhere does not fit its tag. Frames differ from the transport messages of Noise in two things: they may be longer
+from elsewhere does not fit its tag. Frames differ from Noise's transport messages in two things: they may be longer
 than 65,535 bytes, and their header is associated data.
 
 Only the functions for key files read and write. No error or message contains a key.
