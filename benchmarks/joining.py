@@ -20,8 +20,8 @@ from pathlib import Path
 
 import nowait as nw
 from nowait.engines.listen.client import Client, ClientSettings
-from nowait.engines.listen.key_file import make_key_file, read_key
 from nowait.engines.network.link import DisconnectedError
+from nowait.engines.network.secure import make_key_file, read_host_key
 from nowait.engines.network.sockets import Address
 
 ROUNDS = 3
@@ -108,7 +108,7 @@ def main():
         make_key_file(key)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-        address = Address("127.0.0.1", port, read_key(key), encrypt=True)
+        address = Address("127.0.0.1", port, read_host_key(key), encrypt=True)
         times, found = Times(), {}
         with Client(ClientSettings(address, workers=1, threads=1)) as steady:
             threads = [

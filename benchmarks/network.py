@@ -1,10 +1,12 @@
 """Speed between machines: of one connection relative to plain TCP, and of a run relative to Ray's pattern.
 
     make bench-engines
-    .venv/bin/python benchmarks/network.py [connection | parts | small | large | wires ...]
+    .venv/bin/python benchmarks/network.py [connection | handshakes | parts | small | large | wires ...]
 
 ``connection``: vectors of a million float64 go from one process to another on this machine: with ``sendall`` and
 ``recv_into`` alone, through a connection of this library that is authenticated, and through one that is encrypted.
+``handshakes``: the processor time of the server for a host that connects, and for a stranger, whose first message was
+made without the key of this server.
 ``parts``: the processor time of everything that has to be done for one step with such vectors, each part alone.
 ``small`` and ``large``: gradients that are copies of the point, compared with the asynchronous parameter server of
 Ray's documentation on the same Ray: d = 400 over the network path on one node, and d = 1,000,000 in float64 between two
@@ -15,6 +17,7 @@ of a point.
 Besides rates there are processor seconds of all processes, which other work on the machine changes little.
 """
 
+import contextlib
 import os
 import select
 import socket
@@ -24,16 +27,27 @@ import time
 from functools import partial
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from processor_time import compare
 
-from nowait.engines.network.fastest import fastest_mode
-from nowait.engines.network.frames import HEADER, OVERHEAD, FrameKind, cipher
 from nowait.engines.network.messages import Format, MessageKind, bytes_of
 from nowait.engines.network.protocol import SENT_PAYLOAD
+from nowait.engines.network.secure import (
+    HEADER,
+    OVERHEAD,
+    Authentication,
+    ClientHandshake,
+    Encryption,
+    FrameKind,
+    ProtocolError,
+    ServerHandshake,
+    ServerKey,
+)
 from nowait.engines.network.sockets import HostSocket, ServerSocket
 from nowait.numerics.vectors import sgd_step
 from nowait.problems.encodings import Encodings
 
+ENCRYPTING, AUTHENTICATING = "encrypting", "authenticating (encrypt=False)"
 DIMENSION, VECTORS, ROUNDS = 1_000_000, 60, 5
 FORMAT = Format(DIMENSION, "<f8")
 
@@ -143,25 +157,46 @@ def connection():
         )
 
 
+def handshakes():
+    """Print how many first messages of connections the server can answer or refuse in a second."""
+    key = ServerKey.new()
+
+    def answer(greeting):
+        with contextlib.suppress(ProtocolError):
+            ServerHandshake(key, X25519PrivateKey.generate, encrypt=True).receive(greeting)
+
+    print("the first message of a connection: microseconds of the server's processor time, and messages per second")
+    for name, known in (("of a host", key), ("of a stranger", ServerKey.new())):
+        message = ClientHandshake(known.for_hosts(), X25519PrivateKey.generate(), encrypt=True).greeting
+        seconds = []
+        for _ in range(20):
+            began = time.process_time()
+            for _ in range(100):
+                answer(message)
+            seconds.append((time.process_time() - began) / 100)
+        print(f"    {name:14s} {1e6 * min(seconds):6.0f} {1 / min(seconds):9.0f}", flush=True)
+
+
 def parts():
     """Print the milliseconds of processor time that a step with a million float64 cannot do without."""
     rng = np.random.default_rng(0)
     params, gradient, out = rng.random((3, DIMENSION))
-    sealing, opening = (cipher(bytes(32), fastest_mode()) for _ in range(2))
+    sealing, opening, authenticating = Encryption(bytes(32)), Encryption(bytes(32)), Authentication(bytes(32))
     frames = [memoryview(bytearray(len(piece) + OVERHEAD)) for piece in pieces(params)]
 
-    def seal():
+    def seal(cipher):
         for frame, piece in zip(frames, pieces(params), strict=True):
             HEADER.pack_into(frame, 0, len(piece), FrameKind.VECTOR, 0, 0)
-            sealing.seal(frame, piece)
+            cipher.seal(frame, piece)
 
     def open_frames():
         for frame, piece in zip(frames, pieces(out), strict=True):
             opening.open(frame, piece)
 
     found = {
-        f"encrypting ({fastest_mode().name})": seal,
+        ENCRYPTING: lambda: seal(sealing),
         "decrypting": open_frames,
+        AUTHENTICATING: lambda: seal(authenticating),
         "the step": lambda: sgd_step(params, gradient, 1e-6, out),
         "computing a gradient (a copy)": lambda: np.copyto(out, params),
     }
@@ -177,7 +212,9 @@ def parts():
     print("the parts of a step, d = 10^6 float64: milliseconds of processor time, each alone")
     for name, milliseconds in spent.items():
         print(f"    {name:34s} {milliseconds:5.2f}")
-    both_ways = sum(spent.values()) - spent["the step"] - spent["computing a gradient (a copy)"]
+    others = (AUTHENTICATING, "the step", "computing a gradient (a copy)")
+    both_ways = sum(milliseconds for name, milliseconds in spent.items() if name not in others)
+    print(f"    authenticating takes {spent[AUTHENTICATING] / spent[ENCRYPTING]:.2f} of the time of encrypting")
     print(f"    {'the server: the step, a vector in and one out':50s} {both_ways + spent['the step']:5.2f}")
     print(f"    {'the host: a vector in and one out':50s} {both_ways:5.2f}", flush=True)
 
@@ -233,7 +270,14 @@ def wires():
 
 
 def main():
-    what = {"connection": connection, "parts": parts, "small": small, "large": large, "wires": wires}
+    what = {
+        "connection": connection,
+        "handshakes": handshakes,
+        "parts": parts,
+        "small": small,
+        "large": large,
+        "wires": wires,
+    }
     print(f"{os.cpu_count()} cores")
     for name in sys.argv[1:] or what:
         what[name]()

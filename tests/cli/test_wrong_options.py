@@ -41,7 +41,7 @@ def no_work(monkeypatch, tmp_path):
     (tmp_path / "run" / "a file").touch()
     (tmp_path / "file.txt").write_text("a text\n")
     key = tmp_path / "key"
-    key.write_text("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n")
+    key.write_text(f"nowait-workers-key {'A' * 86}==\n")
     key.chmod(0o600)
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("cryptography")
 import nowait as nw
 from faulty import Faulty
 from nowait.cli import app
-from nowait.engines.listen.key_file import make_key_file, read_key
+from nowait.engines.network.secure import make_key_file, read_host_key
 
 RUNNER = CliRunner()
 
@@ -71,8 +71,8 @@ def test_a_worker_waits_for_a_key_file_that_the_server_has_not_made_yet(tmp_path
     result = RUNNER.invoke(app, ["worker", "--connect", "127.0.0.1:1", "--key-file", str(path)])
     assert result.exit_code == 0, result.output
     assert pauses == [0.2, 0.4, 0.8]
-    assert started[0].key == read_key(path)
-    assert repr(started[0].key) not in repr(started[0])
+    assert started[0].key == read_host_key(path)
+    assert repr(started[0].key.secret) not in repr(started[0])
     assert f"there is no key file {path}: looking for it again in 0.2 s" in caplog.text
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 import sys
 from dataclasses import replace
 from types import ModuleType
@@ -14,14 +13,13 @@ pytest.importorskip("cryptography")
 import nowait as nw
 from nowait.engines.fingerprint import Fingerprint
 from nowait.engines.listen.joining import PIECE_BYTES, PIECE_REQUEST, Joining, Part, Welcome
-from nowait.engines.listen.key_file import make_key_file, read_drain_key, read_key
 from nowait.engines.listen.pauses import Pauses
 from nowait.engines.listen.preparing import prepare_to_listen
 from nowait.engines.listen.sources import to_bytes, user_sources, write_sources
 from nowait.engines.listen.table import HostTable, what_is_missing
 from nowait.engines.listen.transfer import Download, Offer, Requests
 from nowait.engines.network.adoption import Adoption
-from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.secure import ProtocolError, read_drain_key, read_server_key
 from nowait.engines.network.shapes import Shapes
 from nowait.engines.processes.payload import Payload
 from nowait.engines.workers.records import REPORT
@@ -110,50 +108,13 @@ def test_other_versions_are_refused_with_both_named():
 # Key files
 
 
-def test_a_key_file_is_made_once_for_its_owner_only(tmp_path):
-    path = tmp_path / "key"
-    assert make_key_file(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    key = read_key(path)
-    assert len(key) == 32
-    assert not make_key_file(path)
-    assert read_key(path) == key
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_a_key_file_that_others_may_use_is_refused(tmp_path, mode):
-    path = tmp_path / "key"
-    make_key_file(path)
-    path.chmod(mode)
-    with pytest.raises(ValueError, match=f"has the mode {mode:04o}.*chmod 600"):
-        read_key(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"not base64!", b"c2hvcnQ=", b"A" * 2000])
-def test_a_damaged_key_file_is_refused_without_showing_it(tmp_path, content):
-    path = tmp_path / "key"
-    make_key_file(path)
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="is not a key file, or is damaged") as caught:
-        read_key(path)
-    assert content == b"" or content.decode() not in str(caught.value)
-
-
-def test_a_key_file_that_is_missing_or_a_folder_is_refused(tmp_path):
-    with pytest.raises(OSError, match="cannot be read"):
-        read_key(tmp_path / "key")
-    with pytest.raises((OSError, ValueError), match=r"cannot be read|not a regular file"):
-        read_key(tmp_path)
-    with pytest.raises(OSError, match="cannot be made"):
-        make_key_file(tmp_path / "no folder" / "key")
-
-
 def test_the_drain_key_is_a_second_file_and_a_run_goes_on_without_it(tmp_path, caplog, monkeypatch):
     listen = nw.Listen(port=0, host="127.0.0.1", key_file=tmp_path / "key")
     prepare_to_listen(listen)
-    key, drain_key = read_key(tmp_path / "key"), read_drain_key(tmp_path / "key")
+    key, drain_key = read_server_key(tmp_path / "key"), read_drain_key(tmp_path / "key")
     assert len(drain_key) == 32
-    assert drain_key != key
+    assert drain_key not in (key.secret, key.private.private_bytes_raw())
+    assert "key: workers need a copy of it, and must not get" in caplog.text
     assert f"made the drain key file {tmp_path / 'key.drain'}: nowait drain needs it, workers do not" in caplog.text
     (tmp_path / "key.drain").unlink()
     with pytest.raises(FileNotFoundError, match=r"no drain key file .*key\.drain: the server makes it"):

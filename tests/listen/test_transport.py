@@ -1,5 +1,6 @@
 """The server's side of hosts that connect: who may join, what they get, and that wrong ones do no harm."""
 
+import base64
 import contextlib
 import json
 import logging
@@ -21,10 +22,10 @@ from nowait.engines.listen.joining import PIECE_REQUEST, PIECES_IN_TRANSIT, Join
 from nowait.engines.listen.table import SECONDS_TO_DELIVER, SECONDS_TO_EXIT
 from nowait.engines.listen.transport import SECONDS_BETWEEN_WARNINGS, SPARE_MESSAGES, ListenTransport
 from nowait.engines.listen.versions import library_version, python_version
-from nowait.engines.network.handshake import ProtocolError
-from nowait.engines.network.link import DisconnectedError
+from nowait.engines.network.link import DisconnectedError, NotAcceptedError
 from nowait.engines.network.messages import AHEAD, Format, MessageKind
 from nowait.engines.network.relay import DRAINED
+from nowait.engines.network.secure import ProtocolError, ServerKey
 from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.mailbox import Mailbox
@@ -33,7 +34,8 @@ from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots
 from nowait.engines.workers.transport import GRACE_SECONDS, Gone, Leaving, Opened
 
-KEY, DRAIN_KEY = bytes(range(32)), bytes(range(32, 64))
+NOWHERE = Address("127.0.0.1", 1, ServerKey.new().for_hosts(), encrypt=True)
+KEY, DRAIN_KEY = ServerKey.new(), bytes(range(32, 64))
 JOINING = Joining(library_version(), python_version(), "process", "machine", 3)
 OWN = Fingerprint(5, "float64", 1.0, (1.0,) + 7 * (0.0,))
 OTHER = replace(OWN, direction=(-1.0,) + 7 * (0.0,))
@@ -192,7 +194,7 @@ def test_a_host_that_was_given_up_learns_why_and_may_not_join_again(stack, trans
 
 
 def test_a_worker_command_whose_host_was_given_up_ends_with_an_error():
-    client = Client(ClientSettings(Address("127.0.0.1", 1, KEY, encrypt=True), workers=1, threads=1, retry_seconds=0.0))
+    client = Client(ClientSettings(NOWHERE, workers=1, threads=1, retry_seconds=0.0))
     with pytest.raises(nw.WorkerFailedError, match="this host was given up: worker 0 sent NaN"):
         client._is_over("this host was given up: worker 0 sent NaN")
 
@@ -345,8 +347,15 @@ def test_the_key_alone_drains_nobody_and_a_proof_is_good_for_one_connection_and_
     asker = an_asker(stack, transport)
     passed_on = drain_request("machine", DRAIN_KEY, asker.binding)
     of_another_name = json.dumps(json.loads(drain_request("other", DRAIN_KEY, asker.binding)) | {"name": "machine"})
+    without_drain_key = drain_request("machine", KEY.secret, bytes(32))
     for number, content in enumerate(
-        [b'{"name": "machine"}', b"{}", drain_request("machine", KEY, bytes(32)), passed_on, of_another_name.encode()]
+        [
+            b'{"name": "machine"}',
+            b"{}",
+            without_drain_key,
+            passed_on,
+            of_another_name.encode(),
+        ]
     ):
         sender = asker if number == 4 else an_asker(stack, transport, f"attacker {number}".encode())
         sender.send(MessageKind.DRAIN, content)
@@ -409,13 +418,15 @@ def test_the_command_that_drains_prints_the_answer(stack, transport, name, words
 def test_the_key_is_not_in_messages_or_descriptions(stack, transport, caplog):
     assert "nowait worker --connect 127.0.0.1:" in transport.instructions
     for text in (transport.instructions, repr(transport._gateway.address), caplog.text):
-        assert repr(KEY)[2:-1] not in text
-        assert KEY.hex() not in text
+        for key in (KEY.secret, KEY.private.private_bytes_raw()):
+            assert repr(key)[2:-1] not in text
+            assert key.hex() not in text
+            assert base64.b64encode(key).decode() not in text
 
 
 def test_a_worker_with_another_key_says_that_the_server_does_not_accept_it(stack, transport, monkeypatch):
     """The server answers while the worker waits for that."""
-    address = replace(transport._gateway.address, secret=bytes(32))
+    address = replace(transport._gateway.address, key=ServerKey.new().for_hosts())
     client = stack.enter_context(Client(ClientSettings(address, workers=1, threads=1)))
     monkeypatch.setattr(client, "_prepare", lambda: None)
     tries, finish = [], HostSocket.finish_handshake
@@ -434,10 +445,23 @@ def test_a_worker_with_another_key_says_that_the_server_does_not_accept_it(stack
     assert len(tries) == 3, "a broken connection looks the same"
 
 
+def test_a_worker_that_meets_a_server_without_its_private_key_does_not_try_again(stack, monkeypatch):
+    cause, tries = "the other end does not have the private key of the server that made this key file", []
+
+    def meet_another(*_):
+        tries.append(1)
+        raise NotAcceptedError(cause)
+
+    client = stack.enter_context(Client(ClientSettings(NOWHERE, workers=1, threads=1)))
+    monkeypatch.setattr(client, "_prepare", lambda: None)
+    monkeypatch.setattr(HostSocket, "connect", meet_another)
+    with pytest.raises(RefusedByServerError, match=f"this worker and the server do not agree: {cause}"):
+        client.run()
+    assert tries == [1]
+
+
 def test_a_worker_gives_up_when_nobody_listens(stack, monkeypatch):
-    client = stack.enter_context(
-        Client(ClientSettings(Address("127.0.0.1", 1, KEY, encrypt=True), workers=1, threads=1, retry_seconds=0.0))
-    )
+    client = stack.enter_context(Client(ClientSettings(NOWHERE, workers=1, threads=1, retry_seconds=0.0)))
     monkeypatch.setattr(client, "_prepare", lambda: None)
     with pytest.raises(DisconnectedError, match="cannot be reached"):
         client.run()

@@ -11,8 +11,8 @@ pytest.importorskip("cryptography")
 
 from nowait.engines.network.contents import grace_seconds
 from nowait.engines.network.gateway import MOST_QUEUED, Disconnected, Failed, Gateway, Other, Ready
-from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE, POINT_ORDER, START, Message, MessageKind
+from nowait.engines.network.secure import ProtocolError
 from nowait.engines.processes.mailbox import Mailbox
 from nowait.engines.processes.resources import SharedResources
 from nowait.engines.processes.shared import SharedSlots

@@ -13,15 +13,15 @@ pytest.importorskip("cryptography")
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from nowait.engines.network.handshake import ClientHandshake, Credentials, ServerHandshake
 from nowait.engines.network.link import CAN_WAIT_FOR_BYTES, KEEPALIVE, WAKING_BYTES, Link
 from nowait.engines.network.messages import Format, MessageKind
 from nowait.engines.network.protocol import Connection
+from nowait.engines.network.secure import ClientHandshake, ServerHandshake, ServerKey
 from nowait.engines.network.sockets import HostSocket, Lost, ServerSocket
 from nowait.engines.processes.readiness import is_ready
 
 SMALL, LARGE = Format(5, "<f8"), Format(400_000, "<f8")
-CREDENTIALS = Credentials(bytes(32), True)
+KEY = ServerKey.new()
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def linked(stack, form=SMALL):
         theirs, _ = listener.accept()
     slot = np.zeros(form.length)
     handshakes = (
-        ClientHandshake(CREDENTIALS, X25519PrivateKey.generate()),
-        ServerHandshake(CREDENTIALS, X25519PrivateKey.generate),
+        ClientHandshake(KEY.for_hosts(), X25519PrivateKey.generate(), encrypt=True),
+        ServerHandshake(KEY, X25519PrivateKey.generate, encrypt=True),
     )
     client, server = (
         Link(tcp, Connection(handshake, form, lambda *_: [slot]))

@@ -9,23 +9,26 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
 
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESOCB3
 
-from nowait.engines.network import frames, protocol
-from nowait.engines.network.frames import HEADER, MOST_PAYLOAD, OVERHEAD, FrameKind
-from nowait.engines.network.handshake import (
+from nowait.engines.network import protocol, secure
+from nowait.engines.network.messages import HEAD, LIMITS, MOST_BODY, MOST_RECORD, Format, MessageKind
+from nowait.engines.network.protocol import MOST_FIRST_PAYLOAD, SENT_PAYLOAD, Connection
+from nowait.engines.network.secure import (
     GREETING_BYTES,
+    HEADER,
+    MOST_PAYLOAD,
+    OVERHEAD,
     PREFIX,
     VERSION,
     ClientHandshake,
-    Credentials,
-    Mode,
+    FrameKind,
+    HostKey,
     ProtocolError,
     ServerHandshake,
+    ServerKey,
 )
-from nowait.engines.network.messages import HEAD, LIMITS, MOST_BODY, MOST_RECORD, Format, MessageKind
-from nowait.engines.network.protocol import MOST_FIRST_PAYLOAD, SENT_PAYLOAD, Connection
 
 SECRET = bytes(range(32))
 SMALL, LARGE = Format(5, "<f8"), Format(40_000, "<f8")
@@ -39,14 +42,17 @@ def new_vectors(form):
     return lambda kind, content, count: [np.zeros(form.length, form.dtype) for _ in range(count)]
 
 
-def a_client(form=SMALL, *, encrypt=True, secret=SECRET, key=1, **options):
-    handshake = ClientHandshake(Credentials(secret, encrypt), private_key(key), options.get("best", Mode.OCB))
+SERVER = private_key(100)
+
+
+def a_client(form=SMALL, *, encrypt=True, secret=SECRET, server=SERVER, key=1, **options):
+    """A client that knows this secret and the public key that belongs to this private key."""
+    handshake = ClientHandshake(ServerKey(secret, server).for_hosts(), private_key(key), encrypt=encrypt)
     return Connection(handshake, form, options.get("destinations", new_vectors(form)))
 
 
-def a_server(form=SMALL, *, encrypt=True, secret=SECRET, key=2, **options):
-    mode = options.get("preferred", Mode.OCB)
-    handshake = ServerHandshake(Credentials(secret, encrypt), lambda: private_key(key), mode)
+def a_server(form=SMALL, *, encrypt=True, secret=SECRET, server=SERVER, key=2, **options):
+    handshake = ServerHandshake(ServerKey(secret, server), lambda: private_key(key), encrypt=encrypt)
     return Connection(handshake, form, options.get("destinations", new_vectors(form)))
 
 
@@ -205,50 +211,15 @@ def test_messages_wait_for_the_end_of_the_handshake():
 
 @BOTH
 def test_keys_change_while_frames_are_sent(encrypt, monkeypatch):
-    monkeypatch.setattr(frames, "FRAMES_PER_KEY", 3)
+    monkeypatch.setattr(secure, "FRAMES_PER_KEY", 3)
     client, server = connected(encrypt=encrypt)
     for number in range(20):
         client.send(MessageKind.DETAILS, bytes([number]))
     keys = set()
     for frame in split(outgoing(client)):
         feed(server, frame)
-        keys.add(server._receiver._cipher._sequence._key)
+        keys.add(server._receiver._cipher._state._key)
     assert len(keys) == 7
-
-
-@pytest.mark.parametrize("best", [Mode.GCM, Mode.OCB])
-@pytest.mark.parametrize("preferred", [Mode.GCM, Mode.OCB])
-def test_the_server_chooses_the_mode_among_those_of_the_client(best, preferred):
-    client, server = connected(best=best, preferred=preferred)
-    aead = client._sender._cipher._sequence.cipher
-    assert isinstance(aead, AESOCB3 if best == preferred == Mode.OCB else AESGCM)
-    client.send(MessageKind.DETAILS, b"the content")
-    frame = outgoing(client)
-    assert b"the content" not in frame
-    assert feed(server, frame) == [(MessageKind.DETAILS, b"the content", [])]
-    server.send(MessageKind.ORDERS, b"orders")
-    assert feed(client, outgoing(server)) == [(MessageKind.ORDERS, b"orders", [])]
-
-
-def test_nobody_else_can_change_the_mode():
-    for mode in (Mode.GCM, Mode.OCB):
-        client, server = a_client(best=mode), a_server(preferred=mode)
-        greeting = bytearray(outgoing(client))
-        feed(server, greeting)
-        reply = bytearray(outgoing(server))
-        greeting[7] = reply[7] = Mode.GCM + Mode.OCB - mode
-        for end, altered in ((a_server(), greeting), (client, reply)):
-            with pytest.raises(ProtocolError, match="secret"):
-                feed(end, altered)
-
-
-def test_a_client_refuses_a_mode_that_it_does_not_have():
-    client, server = a_client(best=Mode.GCM), a_server()
-    feed(server, outgoing(a_client()))
-    handshake = client._receiver._handshake
-    handshake.greeting = outgoing(a_client())  # as if it had offered both
-    with pytest.raises(ProtocolError, match="chose the mode 2"):
-        feed(client, outgoing(server))
 
 
 def test_only_encrypted_content_cannot_be_read():
@@ -319,7 +290,7 @@ def test_every_bit_of_what_a_client_sends_matters(encrypt):
         assert found == MESSAGES[: len(found)]
         assert isinstance(error, str)
         if place // 8 < GREETING_BYTES + OVERHEAD + HEAD.size + 2:
-            assert found == [], "the first frame proves the secret"
+            assert found == [], "the first frame proves who it is"
 
 
 @BOTH
@@ -368,7 +339,7 @@ def test_frames_of_another_connection_are_refused(encrypt):
 @BOTH
 def test_an_end_does_not_accept_what_it_sent_itself(encrypt):
     client = a_client(encrypt=encrypt)
-    with pytest.raises(ProtocolError, match="secret"):
+    with pytest.raises(ProtocolError, match="does not have the private key of the server"):
         feed(client, outgoing(client))
     client, server = a_client(encrypt=encrypt), a_server(encrypt=encrypt)
     feed(server, outgoing(client))
@@ -388,22 +359,37 @@ def test_a_recorded_conversation_does_not_authenticate(encrypt):
     assert not server.authenticated
 
 
+STRANGERS = {"another secret": {"secret": bytes(32)}, "another server": {"server": private_key(101)}}
+
+
 @BOTH
-def test_without_the_secret_nothing_is_answered(encrypt):
-    server, stranger = a_server(encrypt=encrypt), a_client(encrypt=encrypt, secret=bytes(32))
-    with pytest.raises(ProtocolError, match="does not know the secret"):
-        feed(server, outgoing(stranger))
-    assert outgoing(server) == b""
-    server, stranger = a_server(encrypt=encrypt, secret=bytes(32)), a_client(encrypt=encrypt)
-    with pytest.raises(ProtocolError, match="does not know the secret"):
-        feed(server, outgoing(stranger))
+@pytest.mark.parametrize("wrong", STRANGERS.values(), ids=STRANGERS)
+def test_without_the_key_of_the_server_nothing_is_answered(encrypt, wrong):
+    for host, end in ((wrong, {}), ({}, wrong)):
+        server, stranger = a_server(encrypt=encrypt, **end), a_client(encrypt=encrypt, **host)
+        with pytest.raises(ProtocolError, match="does not have the key of this server"):
+            feed(server, outgoing(stranger))
+        assert outgoing(server) == b""
+        assert not server.has_keys
 
 
-def test_a_server_without_the_secret_is_not_believed():
-    """It answers with a key of its own and any tag."""
-    client, stranger = a_client(), a_client(key=5, secret=bytes(32))
-    with pytest.raises(ProtocolError, match="does not know the secret"):
-        feed(client, outgoing(stranger))
+@BOTH
+def test_who_has_only_the_key_of_the_hosts_cannot_pose_as_the_server(encrypt):
+    """It has recorded a conversation, diverts a host, and answers with any private key, or with what it recorded."""
+    of_hosts = ServerKey(SECRET, SERVER).for_hosts()
+    client = a_client(encrypt=encrypt, key=3)
+    greeting = outgoing(client)[PREFIX.size :]
+    state = secure.SymmetricState(PREFIX.pack(b"nowait", VERSION, encrypt), of_hosts.server)
+    with pytest.raises(InvalidTag):
+        secure.read_first(state, ServerKey(SECRET, private_key(5)), greeting)
+    forged = secure.write_second(state, private_key(5), greeting[:32])
+    _, recorded = conversation(encrypt)
+    for answer in (PREFIX.pack(b"nowait", VERSION, encrypt) + forged, recorded):
+        client = a_client(encrypt=encrypt, key=3)
+        with pytest.raises(ProtocolError, match="does not have the private key of the server"):
+            feed(client, answer)
+        assert not client.authenticated
+        assert not client.has_keys
 
 
 def test_other_versions_and_modes_are_told_apart():
@@ -412,7 +398,7 @@ def test_other_versions_and_modes_are_told_apart():
     server = a_server()
     with pytest.raises(ProtocolError, match=f"speaks version 9 of the protocol, this one version {VERSION}"):
         feed(server, greeting)
-    assert outgoing(server) == PREFIX.pack(b"nowait", VERSION, Mode.OCB)
+    assert outgoing(server) == PREFIX.pack(b"nowait", VERSION, 1)
     client = a_client()
     with pytest.raises(ProtocolError, match="speaks version 7"):
         feed(client, PREFIX.pack(b"nowait", 7, 1))
@@ -426,20 +412,43 @@ def test_other_versions_and_modes_are_told_apart():
         feed(a_server(), b"GET / HTTP/1.1\r\n")
 
 
-def test_a_public_key_of_small_order_is_refused():
-    handshake = ClientHandshake(Credentials(SECRET, True), private_key(1))
+def test_a_host_of_the_version_before_is_told_so_before_its_greeting_is_complete():
+    server = a_server()
+    with pytest.raises(ProtocolError, match=f"speaks version 2 of the protocol, this one version {VERSION}"):
+        feed(server, PREFIX.pack(b"nowait", 2, 2) + bytes(64))
+    assert outgoing(server) == PREFIX.pack(b"nowait", VERSION, 1)
 
-    class Zero:
-        def public_bytes_raw(self):
-            return bytes(32)
 
-        def public_key(self):
-            return self
+def test_nobody_else_can_change_the_mode():
+    """Both ends hash what they say first: a prefix that was altered on its way to look alike does not help."""
+    client, server = a_client(encrypt=True), a_server(encrypt=False)
+    greeting = bytearray(outgoing(client))
+    greeting[7] = 0
+    with pytest.raises(ProtocolError, match="does not have the key"):
+        feed(server, greeting)
 
-    forged = ClientHandshake(Credentials(SECRET, True), Zero())
-    with pytest.raises(ProtocolError, match="public key"):
-        feed(a_server(), forged.greeting)
-    assert len(handshake.greeting) == GREETING_BYTES
+
+SMALL_ORDER = [
+    bytes(32),
+    bytes([1]) + bytes(31),
+    bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+    bytes.fromhex("5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"),
+    bytes.fromhex("ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),
+    bytes.fromhex("edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),
+    bytes.fromhex("eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),
+]
+"""All public keys whose exchange gives zeros, whatever the other key is."""
+
+
+@pytest.mark.parametrize("public", SMALL_ORDER, ids=bytes.hex)
+def test_a_public_key_of_small_order_is_refused(public):
+    prefix = PREFIX.pack(b"nowait", VERSION, 1)
+    with pytest.raises(ProtocolError, match="public key that is not valid"):
+        feed(a_server(), prefix + public + bytes(16))
+    with pytest.raises(ProtocolError, match="public key that is not valid"):
+        feed(a_client(), prefix + public + bytes(16))
+    with pytest.raises(ProtocolError, match="public key that is not valid"):
+        ClientHandshake(HostKey(SECRET, public), private_key(1), encrypt=True)
 
 
 def sealed(client, *parts):
@@ -572,12 +581,6 @@ def test_an_error_is_final():
     assert server.has_input
     with pytest.raises(ProtocolError):
         feed(server, good)
-
-
-def test_a_secret_must_be_long_and_is_not_shown():
-    with pytest.raises(ValueError, match="at least 32 bytes"):
-        Credentials(b"short", True)
-    assert "secret" not in repr(Credentials(SECRET, True))
 
 
 def test_vectors_are_sealed_only_when_the_frame_before_was_sent():

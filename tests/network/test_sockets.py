@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import pickle
 import random
 import select
 import socket
@@ -12,9 +13,9 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from nowait.engines.network.handshake import PREFIX, VERSION, ProtocolError
 from nowait.engines.network.link import DisconnectedError
 from nowait.engines.network.messages import Format, MessageKind
+from nowait.engines.network.secure import PREFIX, VERSION, ProtocolError, ServerKey
 from nowait.engines.network.sockets import HostSocket, Lost, ServerSocket
 from nowait.engines.network.unauthenticated import Unauthenticated
 
@@ -239,9 +240,9 @@ def test_vectors_that_nobody_asked_for_end_the_connection(stack):
 
 
 @BOTH
-def test_nobody_without_the_secret_of_the_run_can_connect(encrypt, stack):
+def test_nobody_without_the_key_of_the_run_can_connect(encrypt, stack):
     server, other = a_server(stack, encrypt=encrypt), a_server(stack, encrypt=encrypt)
-    stranger = a_host(stack, replace(server.address, secret=other.address.secret), b"stranger")
+    stranger = a_host(stack, replace(server.address, key=other.address.key), b"stranger")
     with socket.create_connection((server.address.host, server.address.port)) as nobody:
         nobody.send(b"let me in, I have no idea of the protocol but many bytes, more than a greeting has" * 2)
         stranger.send(MessageKind.HEARTBEAT, b"let me in")
@@ -276,7 +277,7 @@ def test_the_first_message_is_an_identity_that_no_other_connection_has(what, sta
 
 
 @BOTH
-def test_connections_without_the_secret_are_limited_and_hosts_still_get_in(encrypt, stack):
+def test_connections_without_the_key_are_limited_and_hosts_still_get_in(encrypt, stack):
     server = a_server(stack, encrypt=encrypt)
     server.spare_connections = 4
     server.expect(1)
@@ -298,7 +299,7 @@ def test_connections_without_the_secret_are_limited_and_hosts_still_get_in(encry
     assert (sender, message.content) == (b"1", b"still here")
 
 
-def test_a_connection_that_does_not_show_the_secret_in_time_is_closed(stack):
+def test_a_connection_that_does_not_show_the_key_in_time_is_closed(stack):
     server = a_server(stack)
     server.handshake_seconds = 0.0
     stranger = stack.enter_context(socket.create_connection((server.address.host, server.address.port)))
@@ -339,10 +340,13 @@ def test_without_descriptors_for_another_connection_the_oldest_unauthenticated_o
     assert (sender, message.content) == (b"1", b"still here")
 
 
-def test_an_address_does_not_show_its_secret(stack):
-    address = a_server(stack).address
-    assert str(address.secret) not in repr(address)
-    assert "secret" not in repr(address)
+def test_an_address_and_keys_do_not_show_what_is_secret(stack):
+    address, key = a_server(stack).address, ServerKey.new()
+    assert f"{address.key.secret!r}" not in repr(address)
+    assert repr(key) == "ServerKey()"
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(key)
+    assert pickle.loads(pickle.dumps(address)) == address
 
 
 def test_a_port_that_is_taken_is_named(stack):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import typer
 
 from nowait.cli.exits import on_interrupt
 from nowait.core.errors import WorkerFailedError
-from nowait.engines.listen.key_file import read_drain_key, read_key
-from nowait.engines.listen.preparing import require_cryptography
 from nowait.engines.processes.cores import available_cores
 from nowait.engines.processes.platform import require_worker_processes
+
+if TYPE_CHECKING:
+    from nowait.engines.network.secure import HostKey
 
 
 @final
@@ -24,7 +25,7 @@ class WorkerOptions:
 
     host: str
     port: int
-    key: bytes = field(repr=False)
+    key: HostKey
     workers: int | None
     threads: int | None
     retry_seconds: float
@@ -35,7 +36,6 @@ class WorkerOptions:
 def run_worker(asked: WorkerOptions, problem: Any = None) -> None:
     """Connect, and run workers until the run is over. A failure is printed, and ends the command with status 1."""
     require_worker_processes()
-    require_cryptography()
     from nowait.engines.listen.client import Client, ClientSettings
     from nowait.engines.network.link import DisconnectedError
     from nowait.engines.network.sockets import Address
@@ -61,15 +61,14 @@ def run_worker(asked: WorkerOptions, problem: Any = None) -> None:
 
 def run_drain(host: str, port: int, key_file: Path, name: str | None, *, encrypt: bool) -> None:
     """Ask a server that a machine leaves, and print its answer."""
-    require_cryptography()
     from nowait.engines.listen.client import ask_to_drain
     from nowait.engines.network.link import DisconnectedError
+    from nowait.engines.network.secure import read_drain_key, read_host_key
     from nowait.engines.network.sockets import Address
 
+    address = Address(host, port, read_host_key(key_file), encrypt)
     try:
-        typer.echo(
-            ask_to_drain(Address(host, port, read_key(key_file), encrypt), read_drain_key(key_file), name or None)
-        )
+        typer.echo(ask_to_drain(address, read_drain_key(key_file), name or None))
     except (DisconnectedError, WorkerFailedError) as error:
         typer.echo(f"nowait: {error}", err=True)
         raise typer.Exit(1) from None

@@ -94,7 +94,8 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
 ) -> None:
     """Train with workers that connect from other machines, with nowait worker; the rest is as in nowait train.
 
-    The key file is made if it does not exist. Copy it to the machines of the workers.
+    The key file is made if it does not exist. Copy it to the machines of the workers. The file beside it that ends in
+    .server has the private key of the server: no other machine needs it.
 
     Example: nowait serve mine.py:problem --key-file key --listen 0.0.0.0:7070 --steps 10000 --stepsize 0.05
     """
@@ -156,10 +157,11 @@ def worker(  # noqa: PLR0917 (typer makes options of them)
     """
     from nowait.cli.problems import load_problem
     from nowait.cli.worker import WorkerOptions, run_worker, show_messages
-    from nowait.engines.listen.key_file import awaited_key
+    from nowait.engines.listen.preparing import awaited_key, require_cryptography
 
     host, port = host_and_port(connect, "--connect")
     show_messages()
+    require_cryptography()
     with refused_as_options():
         key = awaited_key(key_file, retry_seconds, monotonic, sleep)
         own = None if problem is None else load_problem(problem, loss, batch_size)
@@ -181,10 +183,13 @@ def drain(
     Example: nowait drain node7 --connect server.example.com:7070 --key-file key
     """
     from nowait.cli.worker import run_drain
-    from nowait.engines.listen.key_file import read_drain_key, read_key
+    from nowait.engines.listen.preparing import require_cryptography
 
     host, port = host_and_port(connect, "--connect")
+    require_cryptography()
+    from nowait.engines.network.secure import read_drain_key, read_host_key
+
     with refused_as_options():
-        read_key(key_file)
+        read_host_key(key_file)
         read_drain_key(key_file)
     run_drain(host, port, key_file, name, encrypt=encrypt)

@@ -19,9 +19,9 @@ from nowait.engines.cluster.provisioner import HostProvisioner, driver_ip
 from nowait.engines.network.contents import grace_seconds
 from nowait.engines.network.descriptors import Descriptors
 from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Other, Ready
-from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.messages import MessageKind
 from nowait.engines.network.remote import RemotePool, VersionOf
+from nowait.engines.network.secure import ProtocolError
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.pool import WorkerPool, Zygote
 from nowait.engines.processes.resources import SharedResources

@@ -25,11 +25,11 @@ from nowait.engines.listen.sources import to_bytes
 from nowait.engines.listen.transfer import Download
 from nowait.engines.listen.versions import library_version, python_version
 from nowait.engines.network.contents import text_of
-from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import ENDED, DisconnectedError, NotAcceptedError
 from nowait.engines.network.messages import Format, Message, MessageKind
 from nowait.engines.network.protocol import CLOSED_DURING_HANDSHAKE
 from nowait.engines.network.relay import DRAINED, GIVEN_UP, RUN_IS_OVER, Relay, point_slots
+from nowait.engines.network.secure import ProtocolError
 from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.network.wire_options import sent_through
@@ -356,8 +356,11 @@ def _received(server: HostSocket, missing: Mapping[int, Part]) -> dict[int, Payl
 def _not_accepted(error: NotAcceptedError) -> str:
     """Return what to do if the handshake failed. A server closes connections of peers with another key silently."""
     if str(error) == CLOSED_DURING_HANDSHAKE:
-        return "the server does not accept this key, or there is no nowait at this address"
-    return f"the server does not accept this connection: {error}"
+        return (
+            "the server does not accept this key (if it has made a new one, copy the key file again), or there is no "
+            "nowait at this address"
+        )
+    return f"this worker and the server do not agree: {error}"
 
 
 def _next_message(server: HostSocket) -> Message:

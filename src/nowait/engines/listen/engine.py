@@ -7,9 +7,9 @@ from pathlib import Path
 
 from nowait.core.memory import Slots
 from nowait.core.pickling import dumps
-from nowait.engines.listen.key_file import read_drain_key, read_key
 from nowait.engines.listen.options import Listen
 from nowait.engines.listen.transport import ListenTransport
+from nowait.engines.network.secure import read_drain_key, read_server_key
 from nowait.engines.processes.local import job_of
 from nowait.engines.processes.resources import shared_resources
 from nowait.engines.session import Parts
@@ -33,7 +33,7 @@ def train(
     with shared_resources(points, job) as resources:
         transport = ListenTransport(
             listen,
-            read_key(Path(listen.key_file)),
+            read_server_key(Path(listen.key_file)),
             _drain_key(Path(listen.key_file)),
             resources,
             version_of=parts.server.version_of,

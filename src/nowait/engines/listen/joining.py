@@ -6,8 +6,8 @@
     server -> host   JOB_PART  the same, and the bytes
 
 Somebody with the key and the drain key, who does not join, can ask that a host leaves: DRAIN with the name of its
-machine, or without one for a list. The reply is a text, in DRAIN or in REFUSED. The drain key itself is never sent:
-whoever has only the key could pose as the server and read it. The request has a proof for this one connection.
+machine, or without one for a list. The reply is a text, in DRAIN or in REFUSED. The drain key itself is never sent: the
+request has a proof for this one connection.
 
 Everything from the other end is checked. A host that says something else is refused; nothing is unpickled here.
 """
@@ -24,7 +24,7 @@ from typing import Any, final
 import numpy as np
 
 from nowait.engines.fingerprint import NUM_PRODUCTS, Fingerprint
-from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.secure import ProtocolError
 from nowait.engines.network.shapes import Shapes
 
 LONGEST_JOINING = 100_000

@@ -22,7 +22,8 @@ class Listen:
 
     The server listens at ``port`` of the address ``host`` (port 0: any free port, which is logged). ``key_file`` has
     the key that workers need; it is created if it does not exist, and has to be copied to the machines of the workers.
-    Beside it is the drain key, in a file whose name ends in ``.drain``: only ``nowait drain`` needs it.
+    Beside it are two files that workers must not get: the server's private key, in a file whose name ends in
+    ``.server``, and the drain key, in one that ends in ``.drain`` and that only ``nowait drain`` needs.
     ``workers`` is a number, or the minimum and the maximum, as in ``nw.train``: the run starts when the minimum can be
     placed, and workers can join and leave at any time.
 

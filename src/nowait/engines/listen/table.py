@@ -10,7 +10,7 @@ from typing import final
 
 from nowait.engines.listen.joining import PIECE_BYTES, PIECES_IN_TRANSIT, Joining, number_of_workers
 from nowait.engines.listen.transfer import Requests
-from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.secure import ProtocolError
 from nowait.engines.network.silence import Silence
 from nowait.engines.workers.transport import HOME
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
 from nowait.engines.listen.joining import PIECE_BYTES, PIECE_REQUEST, PIECES_IN_TRANSIT, Part
-from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.secure import ProtocolError
 from nowait.engines.processes.payload import Payload
 
 READ_BYTES = 1 << 24

@@ -23,11 +23,11 @@ from nowait.engines.listen.versions import library_version, python_version
 from nowait.engines.network.contents import grace_seconds
 from nowait.engines.network.descriptors import Descriptors
 from nowait.engines.network.gateway import Disconnected, Failed, Gateway, GatewayEvent, Other, Ready
-from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import ENDED
 from nowait.engines.network.messages import Message, MessageKind
 from nowait.engines.network.relay import DRAINED, GIVEN_UP
 from nowait.engines.network.remote import RemotePool, VersionOf
+from nowait.engines.network.secure import ProtocolError, ServerKey
 from nowait.engines.processes.local import LocalPools
 from nowait.engines.processes.payload import Payload
 from nowait.engines.processes.pool import WorkerPool, Zygote
@@ -69,7 +69,7 @@ class ListenTransport:
     def __init__(
         self,
         listen: Listen,
-        secret: bytes,
+        key: ServerKey,
         drain_key: bytes | None,
         resources: SharedResources,
         version_of: VersionOf,
@@ -79,7 +79,7 @@ class ListenTransport:
         log: Path | None,
     ) -> None:
         """``settings`` are the pickled job without its problem."""
-        self._listen, self._secret, self._resources, self._log = listen, secret, resources, log
+        self._listen, self._key, self._resources, self._log = listen, key, resources, log
         self._drain_key = drain_key
         self._settings = settings
         self._comparison = Comparison(deterministic=deterministic)
@@ -118,7 +118,7 @@ class ListenTransport:
             )
             self._offer = Offer([code, self._resources.payload, settings])
             listen = self._listen
-            self._gateway.open(listen.host, listen.port, encrypt=listen.encrypt, secret=self._secret)
+            self._gateway.open(listen.host, listen.port, encrypt=listen.encrypt, key=self._key)
             stack.callback(self._gateway.close)
             logger.info("workers connect with: %s", self.instructions)
             self.reopen()
@@ -132,7 +132,7 @@ class ListenTransport:
 
     @property
     def instructions(self) -> str:
-        """How workers connect. It does not contain the key."""
+        """How workers connect. It does not contain a key."""
         name = socket.gethostname() if self._listen.host in ("0.0.0.0", "::") else self._listen.host
         return f"nowait worker --connect {name}:{self._gateway.address.port} --key-file {self._listen.key_file}"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE
+from nowait.engines.network.secure import ProtocolError
 
 MOST_ITEM_BYTES = 64
 """The largest items of a dtype that a host may name: larger ones would allocate memory."""

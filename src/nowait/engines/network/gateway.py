@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, final
 
 from nowait.core.types import Vector
 from nowait.engines.network.contents import clock_ahead, details_of, exit_of, request_time, text_of
-from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.messages import CLOCK, Message, MessageKind
 from nowait.engines.network.remote import RemotePool, VersionOf
+from nowait.engines.network.secure import ProtocolError, ServerKey
 from nowait.engines.network.server_vectors import ServerVectors
 from nowait.engines.network.sockets import Address, Lost, ServerSocket
 from nowait.engines.processes.resources import SharedResources
@@ -75,11 +75,11 @@ class Gateway:
         self.pools: dict[bytes, RemotePool] = {}
         """The workers of each host that has sent something and was not disconnected, by identity."""
 
-    def open(self, ip: str, port: int | None, *, encrypt: bool, secret: bytes | None = None) -> None:
-        """Listen at a port (None: any free one) for hosts that know the secret (None: a new one)."""
+    def open(self, ip: str, port: int | None, *, encrypt: bool, key: ServerKey | None = None) -> None:
+        """Listen at a port (None: any free one) for hosts that have the key (None: a new one)."""
         self._vectors.warm_up()
         form = self.shapes.server_format()
-        self._socket = ServerSocket.open(ip, port, form, self.gradient_slots, encrypt=encrypt, secret=secret)
+        self._socket = ServerSocket.open(ip, port, form, self.gradient_slots, encrypt=encrypt, key=key)
         self.send, self.expect, self.pending = self._socket.send, self._socket.expect, self._socket.pending
         self.close_overdue, self.close = self._socket.close_overdue, self._socket.close
         self.binding = self._socket.binding

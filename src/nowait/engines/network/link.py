@@ -9,9 +9,9 @@ import sys
 from time import monotonic
 from typing import final
 
-from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.messages import Message
 from nowait.engines.network.protocol import Connection
+from nowait.engines.network.secure import ProtocolError
 from nowait.engines.processes.readiness import is_ready
 
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 35_000}
@@ -33,7 +33,7 @@ class DisconnectedError(Exception):
 
 
 class NotAcceptedError(DisconnectedError):
-    """The handshake failed: the other end does not know the secret, or uses another protocol."""
+    """The handshake failed: the other end does not have the right key, or uses another protocol."""
 
 
 @final

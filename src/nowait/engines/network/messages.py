@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from nowait.core.types import Vector
-from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.secure import ProtocolError
 
 HEAD = struct.Struct("<IIII")
 """Kind of a message, bytes of its content, number of its vectors, and four bytes that are zero."""

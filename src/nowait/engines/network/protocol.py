@@ -19,17 +19,20 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from nowait.core.types import Vector
-from nowait.engines.network.frames import HEADER, MOST_PAYLOAD, OVERHEAD, Cipher, FrameKind, cipher
-from nowait.engines.network.handshake import (
+from nowait.engines.network.messages import Format, Head, Message, bytes_of
+from nowait.engines.network.secure import (
     GREETING_BYTES,
+    HEADER,
+    MOST_PAYLOAD,
+    OVERHEAD,
     PREFIX,
+    Cipher,
+    FrameKind,
     Handshake,
-    Mode,
     ProtocolError,
     RefusedError,
     check_prefix,
 )
-from nowait.engines.network.messages import Format, Head, Message, bytes_of
 
 SENT_PAYLOAD = MOST_PAYLOAD
 """The most bytes of a payload that are sent in one frame. Larger frames wake the other end less often."""
@@ -39,7 +42,7 @@ MOST_FIRST_PAYLOAD = 1 << 10
 """The most bytes in the first frame, before which the other end is not authenticated."""
 NOTHING = memoryview(bytearray())
 CLOSED_DURING_HANDSHAKE = "the connection was closed during the handshake"
-"""What a peer with another secret sees."""
+"""What a host with another key sees."""
 
 Destinations = Callable[[int, bytes, int], Sequence[Vector]]
 """``destinations(kind, content, count)`` returns the arrays to which the large vectors of a message are written. It
@@ -69,7 +72,7 @@ class Connection:
 
     @property
     def authenticated(self) -> bool:
-        """True if the other end has proved that it knows the secret: a server by its greeting, a client by a frame."""
+        """True if the other end has proved who it is: a server by its greeting, a client by its first frame."""
         return self._receiver.authenticated
 
     @property
@@ -123,9 +126,9 @@ class Sender:
         """Send bytes of the handshake."""
         self._output = memoryview(bytes(self._output) + greeting)
 
-    def start(self, key: bytes, mode: Mode) -> None:
-        """Begin to seal frames with a key."""
-        self._cipher = cipher(key, mode)
+    def start(self, cipher: Cipher) -> None:
+        """Begin to seal frames."""
+        self._cipher = cipher
 
     def send(self, kind: int, content: bytes = b"", vectors: Sequence[Vector] = ()) -> None:
         """Add a message. Before the handshake is over, messages wait for its end."""
@@ -274,12 +277,11 @@ class Receiver:
             self._check_prefix()
         if self._filled < GREETING_BYTES:
             return False
-        keys = handshake.receive(bytes(self._input))
+        ciphers = handshake.receive(bytes(self._input))
         if not handshake.sends_first:
             self._sender.greet(handshake.greeting)
-        self._sender.start(keys.sending, keys.mode)
-        self._cipher = cipher(keys.receiving, keys.mode)
-        self.binding = keys.binding
+        self._sender.start(ciphers.sealing)
+        self._cipher, self.binding = ciphers.opening, ciphers.binding
         self.authenticated = handshake.sends_first
         self._begin = self._filled = 0
         return True
@@ -287,10 +289,10 @@ class Receiver:
     def _check_prefix(self) -> None:
         self._prefix_checked = True
         try:
-            check_prefix(bytes(self._input[: PREFIX.size]), self._handshake.credentials)
+            check_prefix(bytes(self._input[: PREFIX.size]), encrypt=self._handshake.encrypt)
         except RefusedError:
             if not self._handshake.sends_first:
-                self._sender.greet(self._handshake.credentials.prefix(self._handshake.mode))
+                self._sender.greet(self._handshake.prefix)
             raise
 
     def _open_frame(self, kind: int, size: int) -> Message | None:

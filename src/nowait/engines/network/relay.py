@@ -20,9 +20,9 @@ from typing import final
 from nowait.core.types import Vector
 from nowait.engines.network.adoption import Adoption
 from nowait.engines.network.contents import text_of
-from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.link import DisconnectedError
 from nowait.engines.network.messages import AHEAD, CLOCK, EXIT, GRACE, POINT_ORDER, START, Format, Message, MessageKind
+from nowait.engines.network.secure import ProtocolError
 from nowait.engines.network.shapes import Shapes
 from nowait.engines.network.sockets import Address, HostSocket
 from nowait.engines.processes.mailbox import Mailbox

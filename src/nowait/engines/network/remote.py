@@ -9,9 +9,9 @@ from time import monotonic
 from typing import final
 
 from nowait.core.types import Vector
-from nowait.engines.network.handshake import ProtocolError
 from nowait.engines.network.host_points import HostPoints
 from nowait.engines.network.messages import EXIT, POINT_ORDER, START, MessageKind
+from nowait.engines.network.secure import ProtocolError
 from nowait.engines.network.sockets import ServerSocket
 from nowait.engines.workers.records import REPORT, ReportKind, computes
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from nowait.core.memory import Slots
 from nowait.core.types import Vector
-from nowait.engines.network.handshake import ProtocolError
+from nowait.engines.network.secure import ProtocolError
 from nowait.engines.network.shapes import Shapes
 from nowait.problems.encodings import Bytes, Encodings
 

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import secrets
 import selectors
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple, final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from nowait.core.types import Vector
-from nowait.engines.network.fastest import best_mode, fastest_mode
-from nowait.engines.network.handshake import SECRET_BYTES, ClientHandshake, Credentials, ServerHandshake
 from nowait.engines.network.link import DisconnectedError, Link
 from nowait.engines.network.messages import Format, Message, MessageKind
 from nowait.engines.network.protocol import Connection, Destinations
+from nowait.engines.network.secure import ClientHandshake, HostKey, ServerHandshake, ServerKey
 from nowait.engines.network.unauthenticated import Unauthenticated
 from nowait.engines.processes.readiness import is_ready
 
@@ -49,13 +47,8 @@ class Address:
 
     host: str
     port: int
-    secret: bytes = field(repr=False)
+    key: HostKey
     encrypt: bool
-
-    @property
-    def credentials(self) -> Credentials:
-        """What both ends have to agree on."""
-        return Credentials(self.secret, self.encrypt)
 
 
 class Lost(NamedTuple):
@@ -104,10 +97,13 @@ class _Writers:
 
 @final
 class ServerSocket:
-    """Listens for hosts, and exchanges messages with those that know the secret of the run. It never blocks."""
+    """Listens for hosts, and exchanges messages with those that have its key. It never blocks."""
 
-    def __init__(self, listener: socket.socket, form: Format, address: Address, slots: VectorSlots) -> None:
+    def __init__(
+        self, listener: socket.socket, form: Format, address: Address, key: ServerKey, slots: VectorSlots
+    ) -> None:
         self._listener, self._format, self.address, self._slots = listener, form, address, slots
+        self._key = key
         self.handshake_seconds, self.spare_connections = HANDSHAKE_SECONDS, SPARE_CONNECTIONS
         self._unauthenticated: Unauthenticated[Link] = Unauthenticated(SPARE_CONNECTIONS)
         self._deadlines: dict[Link, float] = {}
@@ -126,9 +122,9 @@ class ServerSocket:
 
     @classmethod
     def open(
-        cls, ip: str, port: int | None, form: Format, slots: VectorSlots, *, encrypt: bool, secret: bytes | None = None
+        cls, ip: str, port: int | None, form: Format, slots: VectorSlots, *, encrypt: bool, key: ServerKey | None = None
     ) -> ServerSocket:
-        """Listen at a port (None: any free one) for hosts that know the secret (None: a new one)."""
+        """Listen at a port (None: any free one) for hosts that have the key (None: a new one)."""
         family = socket.AF_INET6 if ":" in ip else socket.AF_INET
         try:
             listener = socket.create_server((ip, port or 0), family=family, backlog=BACKLOG)
@@ -136,8 +132,8 @@ class ServerSocket:
             raise OSError(f"the server cannot listen at {ip}, port {port or 'any'}: {error}") from error
         try:
             listener.setblocking(False)
-            secret = secrets.token_bytes(SECRET_BYTES) if secret is None else secret
-            return cls(listener, form, Address(ip, listener.getsockname()[1], secret, encrypt), slots)
+            key = ServerKey.new() if key is None else key
+            return cls(listener, form, Address(ip, listener.getsockname()[1], key.for_hosts(), encrypt), key, slots)
         except BaseException:
             listener.close()
             raise
@@ -260,7 +256,7 @@ class ServerSocket:
         def destinations(kind: int, content: bytes, count: int) -> Sequence[Vector]:
             return self._slots(self._identities.get(link, b""), kind, content, count)
 
-        handshake = ServerHandshake(self.address.credentials, X25519PrivateKey.generate, fastest_mode())
+        handshake = ServerHandshake(self._key, X25519PrivateKey.generate, encrypt=self.address.encrypt)
         link = Link(tcp, Connection(handshake, self._format, destinations))
         return link
 
@@ -336,7 +332,7 @@ class HostSocket:
         except OSError as error:
             raise DisconnectedError(f"{address.host}, port {address.port}, cannot be reached: {error}") from error
         try:
-            handshake = ClientHandshake(address.credentials, X25519PrivateKey.generate(), best_mode())
+            handshake = ClientHandshake(address.key, X25519PrivateKey.generate(), encrypt=address.encrypt)
             host_socket = cls(Link(tcp, Connection(handshake, form, destinations)))
         except BaseException:
             tcp.close()
