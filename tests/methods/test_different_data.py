@@ -179,7 +179,7 @@ def test_sweeps_and_tuning_warn_once_whatever_they_try(warnings):
     method = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
     nw.simulate(PROBLEM, method, SPEEDS, **SMALL)
     nw.sweep(PROBLEM, method, SPEEDS, stepsizes=[0.05, 0.01], seeds=2, **SMALL)
-    nw.sweep(PROBLEM, lambda size: nw.GradientTable(size), SPEEDS, stepsizes=[0.01], **SMALL)
+    nw.sweep(PROBLEM, lambda size: nw.GradientTable(size / 2), SPEEDS, stepsizes=[0.01], **SMALL)
     nw.tune(PROBLEM, method, speeds=SPEEDS, trials=3, steps=20, progress=False)
     nw.tune(PROBLEM, method, engine="processes", workers=2, slowdown={1: 3.0}, trials=1, steps=4, progress=False)
     simulated, swept, tuned, real = [text for text in warnings() if "data of its own" in text]

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
-
 from nowait.api.batch_sizes import MOST_SECONDS, Measurement, check_measurable, choose_batch_sizes
 from nowait.api.different_data import known_seconds, warn_of_different_data
 from nowait.api.parts import make_parts, warn_of_split
@@ -20,7 +18,7 @@ from nowait.core import Method, Output, Problem, Sgd, Update
 from nowait.core.capabilities import Capabilities
 from nowait.core.memory import HOST, Memory, Slots
 from nowait.core.problem import checked_problem, settings_as_text
-from nowait.core.types import Floats, Vector
+from nowait.core.types import Vector
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster, connected
 from nowait.engines.fingerprint import Identification
