@@ -70,6 +70,9 @@ def test_methods_are_completed(command, completed):
         ("nowait serve --wire int", ["int8"]),
         ("nowait sweep --device c", ["cpu", "cuda"]),
         ("nowait methods mu", ["muon"]),
+        ("nowait serve --audit o", ["off"]),
+        ("nowait train --aud", ["--audit"]),
+        ("nowait resume x --allow", ["--allow-changes"]),
         ("nowait train --folder ru", []),
     ],
 )

@@ -134,8 +134,8 @@ def _set_options(loaders: Any, honoured: Mapping[str, Any]) -> list[str]:
     loaders = list(loaders.values()) if isinstance(loaders, Mapping) else loaders
     several = loaders if isinstance(loaders, list | tuple) else [loaders]
     every = [loader for loader in several if isinstance(loader, DataLoader)]
-    usual = {name: (default, honoured.get(name, default)) for name, default in DEFAULTS.items()}
-    usual["prefetch_factor"] += (PREFETCHED,)
+    usual = {name: [default, honoured.get(name, default)] for name, default in DEFAULTS.items()}
+    usual["prefetch_factor"].append(PREFETCHED)
     return [name for name in usual if any(getattr(loader, name) not in usual[name] for loader in every)]
 
 
