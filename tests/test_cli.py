@@ -188,7 +188,7 @@ def test_audit_is_an_option_of_all_commands_that_train(text, audit, tmp_path, mo
     asked = {}
     for name in ("train", "resume"):
         monkeypatch.setattr(nw, name, lambda *_, name=name, **options: asked.update({name: options}) or sys.exit(7))
-    stored = {"labels": {}, "engine": "processes", "method": {"type": "AsynchronousSGD"}}
+    stored = {"labels": {}, "method": {"type": "AsynchronousSGD"}}
     monkeypatch.setattr("nowait.cli.runs.read_config", lambda _: stored)
     code = "import nowait as nw\ndef problem():\n    return nw.problems.NoisyQuadratic(dimension=3)\n"
     path = tmp_path / f"audited_{tmp_path.name}.py"
