@@ -30,7 +30,9 @@ class Circle:
 
 
 method = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
-run = nw.train(Circle(), method, workers=3, steps=6_000, slowdown={0: 10.0}, output=nw.UniformAverage())
+run = nw.train(
+    Circle(), method, workers=3, steps=6_000, slowdown={0: 10.0}, start="together", output=nw.UniformAverage()
+)
 print(f"{run.stats.steps} steps, {run.stats.lost} gradient lost with the worker that was killed")
 print("the centre is near", (run.params + 0.0).round(0))
 print("workers joined again:", sorted(set(run.trace.events["worker"].tolist())))

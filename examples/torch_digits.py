@@ -47,7 +47,6 @@ model = problem.model(run.params)  # an nn.Module
 print(problem)
 print("steps:", run.stats.steps)
 print("accuracy above 0.8:", problem.evaluate(run.params)["accuracy"] > 0.8)
-print("the slow worker computed less:", bool(run.stats.work_share[2] < run.stats.work_share[:2].min()))
 
 again = nw.replay(
     run.trace,

@@ -20,6 +20,7 @@ from nowait.cli.commands import COMMANDS
 from nowait.cli.methods import default_stepsize, known_methods, parse_method
 from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.texts import target_of
+from nowait.core.audit import checked_audit
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +137,72 @@ def test_train_with_resume_starts_continues_and_shows_a_run(tmp_path, monkeypatc
     assert json.loads(third.stdout) == json.loads(second.stdout)
     assert nw.load(tmp_path / "run").trace.events["kind"].tolist() == [3], "it was resumed once"
     refused = RUNNER.invoke(app, [*train, "30", "--stepsize", "0.125"])
-    assert "method.stepsize.gamma of the run in" in str(refused.exception)
+    assert refused.exit_code == 2
+    assert "method.stepsize.gamma of the run in" in refused.output
+    assert "pass the method of the run, or --allow-changes to go on with another" in refused.output
+    assert "allow_changes=True" not in refused.output
+    refused = RUNNER.invoke(app, [*train, "30", "--seed", "1"])
+    assert refused.exit_code == 2
+    assert "seed of the run in" in refused.output
+    changed = RUNNER.invoke(app, [*train, "40", "--stepsize", "0.125", "--allow-changes"])
+    assert json.loads(changed.stdout)["stats"]["steps"] == 40
+
+
+def test_resume_names_its_option_for_another_problem(tmp_path, monkeypatch):
+    """A problem whose gradient differs a little; other differences are refused in any case."""
+    (tmp_path / "alike.py").write_text(
+        "import nowait as nw\n"
+        "class Alike(nw.problems.NoisyQuadratic):\n"
+        "    def gradient_into(self, point, sample, out):\n"
+        "        super().gradient_into(point, sample, out)\n"
+        "        out *= self.factor\n"
+        "def made(factor):\n"
+        "    problem = Alike(dimension=3, sigma=0.1)\n"
+        "    problem.factor = factor\n"
+        "    return problem\n"
+        "def problem():\n    return made(1.0)\n"
+        "def other():\n    return made(1.01)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    train = ["train", "alike.py:problem", "--workers", "1", "--stepsize", "0.1", "--steps", "20", "--folder", "run"]
+    assert RUNNER.invoke(app, train).exit_code == 0
+    resume = ["resume", "run", "--steps", "30", "--json", "--problem", "alike.py:other"]
+    refused = RUNNER.invoke(app, resume)
+    assert refused.exit_code == 2
+    assert "deep networks another number of threads; --allow-changes goes on all the same" in refused.output
+    assert json.loads(RUNNER.invoke(app, [*resume, "--allow-changes"]).stdout)["stats"]["steps"] == 30
+
+
+@pytest.mark.parametrize(
+    ("text", "audit"),
+    [
+        ("0.01", nw.Audit(0.01)),
+        ("0", nw.Audit(0.0)),
+        ("off", None),
+        ("0.01:on_difference=leave-out", nw.Audit(0.01, on_difference="leave out")),
+        ("1:tolerance=1e-6,on_difference=STOP", nw.Audit(1.0, tolerance=1e-6)),
+        (None, nw.Audit(0.0)),
+    ],
+)
+def test_audit_is_an_option_of_all_commands_that_train(text, audit, tmp_path, monkeypatch):
+    asked = {}
+    for name in ("train", "resume"):
+        monkeypatch.setattr(nw, name, lambda *_, name=name, **options: asked.update({name: options}) or sys.exit(7))
+    stored = {"labels": {}, "method": {"type": "AsynchronousSGD"}}
+    monkeypatch.setattr("nowait.cli.runs.read_config", lambda _: stored)
+    code = "import nowait as nw\ndef problem():\n    return nw.problems.NoisyQuadratic(dimension=3)\n"
+    path = tmp_path / f"audited_{tmp_path.name}.py"
+    path.write_text(code)
+    problem, option = f"{path}:problem", [] if text is None else ["--audit", text]
+    usual = [problem, "--steps", "5", "--stepsize", "0.1", "--folder", str(tmp_path / "run"), *option]
+    keys = ["--key-file", str(tmp_path / "key"), "--listen", "127.0.0.1:7070"]
+    for command in (["train", *usual], ["serve", *usual, *keys]):
+        result = RUNNER.invoke(app, command)
+        assert result.exit_code == 7, result.output
+        assert checked_audit(asked.pop("train")["audit"]) == audit
+    assert RUNNER.invoke(app, ["resume", str(tmp_path), "--problem", problem, *option]).exit_code == 7
+    given = asked["resume"]["audit"]
+    assert given is None if text is None else checked_audit(given) == audit
 
 
 @pytest.mark.parametrize(

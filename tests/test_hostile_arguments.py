@@ -213,6 +213,13 @@ def test_a_hostile_number_is_an_error_of_ours(name):
         check_refused(lambda value=value: MADE[name](value), f"{name}: {what}")
 
 
+@pytest.mark.parametrize("budget", ["steps", "gradients"])
+def test_a_sweep_of_runs_whose_plans_do_not_fit_into_memory(budget):
+    for number in (2**62, 2**50):
+        arguments = {"stepsizes": [0.1], "progress": False, budget: number}
+        check_refused(lambda arguments=arguments: nw.sweep(PROBLEM, METHOD, SPEEDS, **arguments), f"{budget}={number}")
+
+
 def test_a_round_of_ata_that_would_never_begin():
     with pytest.raises(ValueError, match=r"batch must be at most 16,777,216, got 4611686018427387904: every gradient"):
         nw.ATA(0.1, batch=2**62)
@@ -280,6 +287,13 @@ PLACES = {
     "lower bound": (lambda value: nw.theory.lower_bound_time([1.0], PROBLEM.constants(), 0.1, value), NAMES),
     "lemmas": (lambda value: nw.theory.check_lemmas(TRACE, 0.1, value), ANYTHING),
     "audit": (lambda value: nw.Audit(on_difference=value), NAMES),
+    "certificate": (lambda value: nw.theory.certificate(value, PROBLEM.constants()), ANYTHING | {"run": nw.Run}),
+    "trace of the lemmas": (lambda value: nw.theory.check_lemmas(value, 0.1, PROBLEM), ANYTHING | {"none": None}),
+    "last of the lemmas": (lambda value: nw.theory.check_lemmas(TRACE, 0.1, PROBLEM, last=value), ANYTHING),
+    "doubled": (
+        lambda value: nw.theory.prescribe("convex", PROBLEM.constants(), workers=2, steps=5, doubled=value),
+        FLAGS,
+    ),
 }
 
 

@@ -70,6 +70,9 @@ def test_methods_are_completed(command, completed):
         ("nowait serve --wire int", ["int8"]),
         ("nowait sweep --device c", ["cpu", "cuda"]),
         ("nowait methods mu", ["muon"]),
+        ("nowait serve --audit o", ["off"]),
+        ("nowait train --aud", ["--audit"]),
+        ("nowait resume x --allow", ["--allow-changes"]),
         ("nowait train --folder ru", []),
     ],
 )
@@ -82,6 +85,8 @@ def test_parameters_of_a_method_are_completed_where_the_shell_keeps_the_colon(co
     assert found == ["ringmaster:max_delay=3,cancel_stale="]
     assert completed("nowait train --method ringmaster:max_delay=", shell="fish") == []
     assert completed("nowait train --update adamw:eps=1,w", shell="fish") == ["adamw:eps=1,weight_decay="]
+    assert completed("nowait resume x --audit 0.1:to", shell="fish") == ["0.1:tolerance="]
+    assert completed("nowait serve --audit 0.1:on_difference=l", shell="fish") == ["0.1:on_difference=leave-out"]
     assert completed("nowait train --schedule warmup:steps=9,cosine:f", shell="fish") == [
         "warmup:steps=9,cosine:final="
     ]

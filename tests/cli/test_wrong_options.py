@@ -181,6 +181,15 @@ WRONG = [
     *((command, ["--slowdown", "0=0.5"], "--slowdown[0] must be at least 1") for command in ("train", "serve")),
     *((command, ["--slowdown", "0=2,0=3"], "--slowdown has a worker twice") for command in ("train", "serve")),
     *((command, ["--slowdown", "-1=2"], "--slowdown: a worker in slowdown must be") for command in ("train", "serve")),
+    *(
+        (command, ["--audit", "often"], "--audit must be written like 0.001, 0.001:on")
+        for command in ("train", "serve")
+    ),
+    ("train", ["--audit", "2"], "the share of an audit must be at most 1, got 2"),
+    ("train", ["--audit", "off:tolerance=1"], "--audit off compares nothing, so it has no parameters"),
+    ("train", ["--audit", "0.1:tolerence=1"], "--audit has no parameter 'tolerence'; did you mean 'tolerance'?"),
+    ("serve", ["--audit", "0.1:on_difference=leave"], "on_difference of --audit must be one of stop, leave-out"),
+    ("train", ["--allow-changes"], "--allow-changes is for a run that goes on: give --resume and --folder as well"),
     ("train", ["--slowdown", "4=2"], "slowdown names worker 4, but the workers are 0 to 3"),
     ("train", ["--workers", "1", "--slowdown", "1=2,7=3"], "slowdown names worker 1, 7, but the only worker is 0"),
     ("serve", ["--slowdown", "64=2"], "slowdown names worker 64, but the workers are 0 to 63"),

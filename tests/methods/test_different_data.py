@@ -174,6 +174,21 @@ def test_plans_and_races_name_all_methods_that_are_biased(warnings):
     assert "stops at about 0." in race
 
 
+def test_sweeps_and_tuning_warn_once_whatever_they_try(warnings):
+    """Once for all stepsizes and trials, with the prediction of a run."""
+    method = nw.AsynchronousSGD(nw.DelayAdaptive(0.05))
+    nw.simulate(PROBLEM, method, SPEEDS, **SMALL)
+    nw.sweep(PROBLEM, method, SPEEDS, stepsizes=[0.05, 0.01], seeds=2, **SMALL)
+    nw.sweep(PROBLEM, lambda size: nw.GradientTable(size / 2), SPEEDS, stepsizes=[0.01], **SMALL)
+    nw.tune(PROBLEM, method, speeds=SPEEDS, trials=3, steps=20, progress=False)
+    nw.tune(PROBLEM, method, engine="processes", workers=2, slowdown={1: 3.0}, trials=1, steps=4, progress=False)
+    simulated, swept, tuned, real = [text for text in warnings() if "data of its own" in text]
+    assert simulated == swept == tuned
+    shifts = PROBLEM.shifts[:2]
+    expected = nw.theory.heterogeneity_floor([1.0, 3.0], shifts - shifts.mean(axis=0), nw.DelayAdaptive(0.05))
+    assert stops_at(real) == pytest.approx(expected, rel=0.05)
+
+
 def test_a_warning_that_is_not_shown_costs_nothing(monkeypatch, caplog):
     caplog.set_level(logging.ERROR, logger="nowait")
     monkeypatch.setattr(nw.problems.NoisyQuadratic, "gradient_of_worker", lambda *_: pytest.fail("it was computed"))

@@ -281,13 +281,17 @@ def test_one_call_starts_resumes_and_reads_a_run(tmp_path):
         ({"steps": 50}, "has 70 steps already: steps=50 must be more than that"),
         ({"seed": 1}, r"seed of the run in .*run is 0, this call has 1: a run that is resumed keeps its settings"),
         ({"workers": 3}, r"workers of the run in .* is 2, this call has 3"),
-        ({"update": nw.Adam()}, r"is Momentum, but update= has Adam: .* use nw.resume\(\.\.\., allow_changes=True\)"),
+        ({"update": nw.Adam()}, r"is Momentum, but update= has Adam: .* or allow_changes=True to go on with another"),
+        ({"resume": False, "allow_changes": True}, r"allow_changes=True is for a run that goes on: give resume=True"),
         ({"folder": None, "checkpoint_every": None}, r"resume=True continues the run in a folder: give folder="),
     ]:
         with pytest.raises(ValueError, match=message):
             start_or_resume(**({"steps": 70} | other))
+    assert start_or_resume(steps=80, update=nw.Momentum(0.3), allow_changes=True).stats.steps == 80
     with pytest.raises(TypeError, match="resume must be True or False, got 'no'"):
         start_or_resume(resume="no")
+    with pytest.raises(TypeError, match="allow_changes must be True or False, got 'no'"):
+        start_or_resume(allow_changes="no")
     nw.simulate(problem, nw.AsynchronousSGD(0.05), nw.speeds.Fixed([1.0]), steps=5).save(tmp_path / "simulated")
     with pytest.raises(ValueError, match=r"the run was not made by nw.train"):
         start_or_resume(folder=tmp_path / "simulated")

@@ -139,7 +139,44 @@ def test_what_training_step_logs_is_named_once(caplog):
 
     sent = cloudpickle.loads(cloudpickle.dumps(TorchProblem.from_lightning(Classifier(), Items())))
     sent.gradient(sent.initial(), sampler(0).sample(0, 0))
-    assert caplog.text.count("training_step of Classifier logs seen, train_loss: workers drop it") == 1
+    assert caplog.text.count("training_step of Classifier logs seen: workers drop it") == 1
+    assert "The mean of their losses is the metric training_loss; log other metrics in validation_step" in caplog.text
+
+
+@pytest.mark.parametrize("logged", ["loss", "loss.detach()", "loss.item()", "2 * loss"])
+def test_a_logged_training_loss_is_not_lost(logged, caplog):
+    from lightning_modules import Classifier, Items
+
+    class Usual(Classifier):
+        def training_step(self, batch, batch_idx):
+            loss = cross_entropy(self(batch[0]), batch[1])
+            self.log("train_loss", eval(logged, {"loss": loss}), prog_bar=True)
+            return loss
+
+    problem = TorchProblem.from_lightning(Usual(), Items())
+    problem.gradient(problem.initial(), sampler(0).sample(0, 0))
+    assert problem.training_loss() > 0
+    assert ("workers drop it" in caplog.text) is (logged == "2 * loss")
+
+
+def test_options_of_loaders_without_effect_are_named_in_one_line(caplog):
+    from lightning_modules import DATA, Classifier
+
+    def loaders(**options):
+        return DataLoader(DATA, batch_size=4, shuffle=True, **options), DataLoader(DATA, batch_size=50, **options)
+
+    train, validation = loaders(num_workers=2, pin_memory=True, persistent_workers=True, timeout=3)
+    TorchProblem.from_lightning(Classifier(), train, [validation, loaders()[1]])
+    told = "num_workers, pin_memory, persistent_workers, timeout"
+    expected = f"{told} of train_dataloader; {told} of val_dataloader: no effect here, because every worker loads its"
+    assert [record.getMessage()[: len(expected)] for record in caplog.records if "no effect" in record.msg] == [
+        expected
+    ]
+
+    caplog.clear()
+    TorchProblem.from_lightning(Classifier(), *loaders())
+    TorchProblem.from_lightning(Classifier(), *loaders(num_workers=2), loader_workers=2)
+    assert "no effect here" not in caplog.text
 
 
 def test_every_hook_of_training_is_called_or_named_if_it_is_overridden():

@@ -307,6 +307,35 @@ def test_what_compute_loss_logs_is_dropped_in_gradients_and_a_metric_in_evaluati
     assert caplog.text.count("workers drop it") == 1
 
 
+def test_a_loss_that_compute_loss_logs_is_not_lost(tmp_path, caplog):
+    import transformers
+
+    class Logging(transformers.Trainer):
+        def compute_loss(self, model, inputs, **options):
+            result = super().compute_loss(model, inputs, **options)
+            self.log({"train_loss": (result[0] if options.get("return_outputs") else result).detach()})
+            return result
+
+    TorchProblem.from_trainer(a_trainer(tmp_path, Logging))
+    assert "workers drop it" not in caplog.text
+
+
+def test_options_of_a_loader_that_a_trainer_does_not_make_are_named(tmp_path, caplog):
+    import transformers
+
+    class OwnLoader(transformers.Trainer):
+        def get_train_dataloader(self):
+            return DataLoader(
+                self.train_dataset, batch_size=2, shuffle=True, collate_fn=self.data_collator, num_workers=2, timeout=3
+            )
+
+    settings = {"dataloader_num_workers": 1, "dataloader_pin_memory": False, "dataloader_prefetch_factor": 4}
+    TorchProblem.from_trainer(a_trainer(tmp_path, settings=settings))
+    assert "no effect here" not in caplog.text
+    TorchProblem.from_trainer(a_trainer(tmp_path, OwnLoader, settings=settings))
+    assert "num_workers, timeout of get_train_dataloader: no effect here" in caplog.text
+
+
 def test_compute_loss_reads_in_its_state_how_far_the_run_is(tmp_path):
     import transformers
 

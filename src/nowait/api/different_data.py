@@ -65,6 +65,13 @@ def usual_seconds(speeds: Speeds) -> Floats | None:
     return seconds if np.isfinite(seconds).all() else None
 
 
+def known_seconds(speeds: Speeds | None, slowdown: Mapping[int, float] | None, num_workers: int) -> Floats | None:
+    """Return the seconds per gradient, or factors of them, as ``speeds`` or ``slowdown`` say; None without both."""
+    if speeds is not None:
+        return usual_seconds(speeds)
+    return None if not slowdown else np.array([slowdown.get(worker, 1.0) for worker in range(num_workers)])
+
+
 def _floor(
     capabilities: Capabilities,
     problem: Problem,

@@ -99,7 +99,7 @@ def resume(
         plan = replace(plan, budget=Budget(steps, gradients, seconds, target_loss, target))
     for name, given in (("method", method), ("update", update), ("output", output)):
         if given is not None and not allow_changes:
-            check_same_part(config, name, given, path, "allow_changes=True")
+            check_same_part(config, name, given, path)
     method = part(config, "method", problem) if method is None else method
     update = part(config, "update", problem) if update is None else update
     output = part(config, "output") if output is None else output

@@ -6,20 +6,20 @@ import json
 from typing import Any
 
 from nowait.recording import describe
+from nowait.recording.errors import OtherSettingsError
 
 
-def check_same_part(config: dict[str, Any], name: str, given: Any, folder: object, anyway: str) -> None:
+def check_same_part(config: dict[str, Any], name: str, given: Any, folder: object) -> None:
     """Raise if the method, update or output is described otherwise than in ``config.json``.
 
-    ``anyway`` is what the caller writes to go on with another part. Of code that is not of this library, only the names
-    of classes and the fields of dataclasses can be compared.
+    Of code that is not of this library, only the names of classes and the fields of dataclasses can be compared.
     """
     found = difference(config.get(name), plain(given), name)
     if found is not None:
         entry, was, now = found
-        raise ValueError(
-            f"{entry} of the run in {folder} is {was}, but {name}= has {now}: pass the {name} of the run, or "
-            f"{anyway} to go on with another (the run can then not be replayed)"
+        raise OtherSettingsError(
+            f"{entry} of the run in {folder} is {was}, but {name}= has {now}: pass the {name} of the run, or {{}} to "
+            f"go on with another (the run can then not be replayed)"
         )
 
 

@@ -13,6 +13,7 @@ from nowait.api.same_parts import check_same_part, difference, plain
 from nowait.api.training_plan import TrainingPlan
 from nowait.core import Problem
 from nowait.recording import Run
+from nowait.recording.errors import OtherSettingsError
 from nowait.recording.folder import RunFolder
 from nowait.recording.identity import run_in
 from nowait.recording.run import CONFIG
@@ -56,8 +57,8 @@ class ExistingRun:
     def run(self, problem: Problem, parts: Mapping[str, Any], options: Mapping[str, Any]) -> Run:
         """Return the run if it is finished, else resume it. ``parts`` are method, update and output of the call."""
         for name, part in parts.items():
-            if part is not None:
-                check_same_part(self.config, name, part, self.folder, "use nw.resume(..., allow_changes=True)")
+            if part is not None and not options["allow_changes"]:
+                check_same_part(self.config, name, part, self.folder)
         if self.is_finished:
             return replace(load(self.folder), problem=problem)
         return resume(self.folder, problem, **parts, **options, **self.limits)
@@ -67,7 +68,7 @@ def _check_same_setting(config: dict[str, Any], name: str, given: Any, folder: P
     found = difference(config.get(name), plain(given), name)
     if found is not None:
         entry, was, now = found
-        raise ValueError(
+        raise OtherSettingsError(
             f"{entry} of the run in {folder} is {was}, this call has {now}: a run that is resumed keeps its settings, "
             f"so pass those of its first call, or choose another folder"
         )

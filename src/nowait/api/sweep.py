@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
+from nowait.api.different_data import usual_seconds, warn_of_different_data
 from nowait.api.parts import UPDATES, initial_vector, make_parts, warn_of_split
 from nowait.core import LastIterate, Method, Output, Problem, Sgd, Update, checks
 from nowait.core.capabilities import Capabilities
@@ -104,6 +105,8 @@ def sweep(
     budget = Budget(steps, gradients, seconds)
     evaluations = EvaluationPlan.of(evaluate_every, budget, EVALUATIONS)
     warn_of_split(problem, speeds.num_workers)
+    named = {type(first).__name__: first}
+    warn_of_different_data(problem, named, speeds.num_workers, usual_seconds(speeds), params)
     parts = SweepParts(problem, data_of(Capabilities.of(problem)), make, speeds, faults, budget, evaluations, params)
     check_is_finite(parts.initial_loss)
     check_rules(update, output)

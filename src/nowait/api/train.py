@@ -60,6 +60,7 @@ def train(
     audit: bool | float | Audit = True,
     folder: str | Path | None = None,
     resume: bool = False,
+    allow_changes: bool = False,
     checkpoint_every: int | None = None,
     checkpoint_seconds: float | None = None,
     keep_checkpoints: int = 3,
@@ -105,7 +106,7 @@ def train(
     ``checkpoint_seconds``, of which the last ``keep_checkpoints`` and the best are kept: after a crash ``nw.resume``
     continues from there. With ``resume=True`` the same call does all: it starts the run if the folder has none,
     continues it, as ``nw.resume`` does, if it has not finished, and returns it if it has. Other settings than those of
-    the first call are refused, except for a larger budget.
+    the first call are refused, except for a larger budget; ``allow_changes=True`` is that of ``nw.resume``.
 
     ``keep_best="accuracy"``, or ``("perplexity", "min")``, keeps the evaluated params with the best value in
     ``best.safetensors``; its metadata have the step and the value. ``trace="sampled"`` or ``"none"`` keeps less of the
@@ -153,6 +154,8 @@ def train(
     check_slowed_workers(plan.slowdown, plan.most)
     if checks.flag(resume, "resume") and folder is None:
         raise ValueError("resume=True continues the run in a folder: give folder= as well")
+    if checks.flag(allow_changes, "allow_changes") and not resume:
+        raise ValueError("allow_changes=True is for a run that goes on: give resume=True and folder= as well")
     if watch and folder is None:
         folder = fresh_folder("runs/train")
     if folder is None and not (checkpoint_every is None and checkpoint_seconds is None):
@@ -165,6 +168,7 @@ def train(
     if existing is not None:
         options: dict[str, Any] = {"speeds": speeds, "callbacks": callbacks, "engine": engine, "progress": progress}
         options |= {"audit": audit, "server_threads": server_threads, "metrics_port": metrics_port}
+        options |= {"allow_changes": bool(allow_changes)}
         return existing.run(problem, {"method": method, "update": update, "output": output}, options)
     with connected_plan(plan) as ready:
         check_slowed_workers(ready.slowdown, ready.most)

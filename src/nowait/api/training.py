@@ -9,10 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
-
 from nowait.api.batch_sizes import MOST_SECONDS, Measurement, check_measurable, choose_batch_sizes
-from nowait.api.different_data import usual_seconds, warn_of_different_data
+from nowait.api.different_data import known_seconds, warn_of_different_data
 from nowait.api.parts import make_parts, warn_of_split
 from nowait.api.train_arguments import TOGETHER
 from nowait.api.training_plan import TrainingPlan
@@ -20,7 +18,7 @@ from nowait.core import Method, Output, Problem, Sgd, Update
 from nowait.core.capabilities import Capabilities
 from nowait.core.memory import HOST, Memory, Slots
 from nowait.core.problem import checked_problem, settings_as_text
-from nowait.core.types import Floats, Vector
+from nowait.core.types import Vector
 from nowait.engines.budget import Budget
 from nowait.engines.cluster import RayCluster, connected
 from nowait.engines.fingerprint import Identification
@@ -97,21 +95,13 @@ def run_training(training: Training) -> Run:
     if resumed is None:
         warn_of_split(training.problem, plan.most or 1)
         named = {type(training.method).__name__: training.method}
-        warn_of_different_data(training.problem, named, plan.most or 1, _known_seconds(plan))
+        seconds = known_seconds(plan.speeds, plan.slowdown, plan.most or 1)
+        warn_of_different_data(training.problem, named, plan.most or 1, seconds)
         sizes = Capabilities.of(checked_problem(training.problem)).auto_batch_sizes
         if sizes is not None and sizes.chosen is None:
             check_measurable(plan.engine)
             choose_batch_sizes(sizes, lambda measurement: _run_parts(_measuring(training, measurement)))
     return _run_parts(training)
-
-
-def _known_seconds(plan: TrainingPlan) -> Floats | None:
-    """Return the workers' seconds per gradient as far as ``speeds`` or ``slowdown`` tell; None if they tell nothing."""
-    if plan.speeds is not None:
-        return usual_seconds(plan.speeds)
-    if not plan.slowdown:
-        return None
-    return np.array([plan.slowdown.get(worker, 1.0) for worker in range(plan.most or 1)])
 
 
 def _measuring(training: Training, measurement: Measurement) -> Training:

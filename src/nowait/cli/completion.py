@@ -51,6 +51,19 @@ def update_names(incomplete: str) -> list[str]:
     return _beginning(incomplete, (f"{before}{comma}{name}" for name in UPDATES if name.startswith(last)))
 
 
+def audit_words(incomplete: str) -> list[str]:
+    """Complete ``off`` or, after the share and a colon, the parameters of an audit and what it does."""
+    from nowait.cli.texts import AUDIT_PARAMETERS, OFF, ON_DIFFERENCE
+
+    share, colon, rest = incomplete.partition(":")
+    if not colon:
+        return _beginning(incomplete, (OFF,))
+    before, equals, _ = incomplete.rpartition("on_difference=")
+    if equals and "," not in incomplete[len(before) :]:
+        return _beginning(incomplete, (f"{before}{equals}{name}" for name in ON_DIFFERENCE))
+    return _parameter(share, rest, AUDIT_PARAMETERS)
+
+
 def listed_names(incomplete: str) -> list[str]:
     """Complete a method, stepsize rule, update or schedule."""
     from nowait.cli.listings import everything

@@ -14,7 +14,7 @@ from pathlib import Path
 import typer
 
 import nowait
-from nowait.recording.errors import DamagedFileError, NotARunError
+from nowait.recording.errors import DamagedFileError, NotARunError, OtherSettingsError
 
 WRONG_OPTIONS, DIVERGED, KILLED = 2, 3, 128
 """Wrong options are refused before any work starts. A signal gives 128 plus its number, as in shells: 130 for Ctrl-C,
@@ -130,6 +130,15 @@ def refused_as_options() -> Iterator[None]:
         if place_of(error) or isinstance(error, DamagedFileError | NotARunError):
             raise
         raise WrongOptionError(sentence_of(error)) from error
+
+
+@contextmanager
+def other_settings_refused() -> Iterator[None]:
+    """End the command with status 2 if a run is resumed in this block with other settings than it had."""
+    try:
+        yield
+    except OtherSettingsError as error:
+        raise WrongOptionError(error.with_option("--allow-changes")) from error
 
 
 def sentence_of(error: BaseException) -> str:

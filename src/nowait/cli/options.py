@@ -179,13 +179,28 @@ MetricsPort = Annotated[
         callback=values.metrics_port,
     ),
 ]
+_AUDIT = (
+    "Let a second worker compute this share of the gradients as well, such as 0.001, and compare them; "
+    "0.001:on_difference=leave-out goes on without a worker that computes wrongly, and off compares nothing."
+)
 Audit = Annotated[
-    float | None,
+    str | None,
     typer.Option(
-        help="Let a second worker compute this share of the gradients as well, such as 0.001, and compare them.",
+        help=_AUDIT,
         show_default="the first of each process",
-        min=0.0,
-        max=1.0,
+        callback=values.audit,
+        autocompletion=completion.audit_words,
+    ),
+]
+StoredAudit = Annotated[
+    str | None,
+    typer.Option(help=_AUDIT, show_default="as stored", callback=values.audit, autocompletion=completion.audit_words),
+]
+AllowChanges = Annotated[
+    bool,
+    typer.Option(
+        "--allow-changes",
+        help="Go on although the method, update or problem differs from the run's, which can then not be replayed.",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="The seed of samples and speeds.", min=0, callback=values.seed)]

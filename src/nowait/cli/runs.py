@@ -14,7 +14,7 @@ from nowait.api.recorded import LOCAL_ADDRESSES, cluster_of, entry, part, read_c
 from nowait.api.train_arguments import check_slowdown
 from nowait.cli.cluster import JITTER, check_new_folder, mixed_cluster
 from nowait.cli.consent import confirm_cluster, confirm_problem
-from nowait.cli.exits import kept_run, on_interrupt, refused_as_options
+from nowait.cli.exits import kept_run, on_interrupt, other_settings_refused, refused_as_options
 from nowait.cli.methods import remembered_method
 from nowait.cli.own_runs import method_of, stepsize_of
 from nowait.cli.problems import BUILT_IN_LOSS, COMMAND, load_problem, remembered
@@ -142,7 +142,7 @@ def run_train(
         problem = _problem(asked, stepping)
     stepsize = stepsize_of(existing) if existing is not None and asked.stepsize is None else asked.stepsize
     method, size = stepping.method(stepsize, problem, asked.workers)
-    with on_interrupt(lambda: kept_run(asked.folder)):
+    with on_interrupt(lambda: kept_run(asked.folder)), other_settings_refused():
         run = nw.train(
             problem,
             method,
@@ -174,7 +174,7 @@ def run_resume(
     folder: Path, named: Named, engine: str | nw.RayCluster | nw.Listen | None, budget: dict[str, Any], as_json: bool
 ) -> nw.Run:
     """Continue a run of ``nowait train``, or of ``nw.train`` if the problem is named."""
-    with on_interrupt(lambda: kept_run(folder)):
+    with on_interrupt(lambda: kept_run(folder)), other_settings_refused():
         config = read_config(folder)
         engine = _cluster_of(folder, config) if engine is None else engine
         method = method_of(folder, config, named.method)

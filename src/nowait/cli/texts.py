@@ -6,6 +6,14 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from nowait.cli.names import check_parameters, choice, parameters_of
+from nowait.core import Audit
+from nowait.core.audit import LEAVE_OUT, STOP
+
+OFF = "off"
+AUDIT_PARAMETERS = ("on_difference", "tolerance")
+ON_DIFFERENCE = tuple(name.replace(" ", "-") for name in (STOP, LEAVE_OUT))
+"""As on the command line, where a space would need quotes."""
 N = TypeVar("N", int, float)
 
 
@@ -65,3 +73,25 @@ def target_of(text: str | None) -> dict[str, Any] | None:
 def port_of(text: str | None) -> int | str | None:
     """Return ``--metrics-port`` as ``nw.train`` takes it: a number, or host:port."""
     return int(text) if text is not None and text.isascii() and text.isdigit() else text
+
+
+def audit_of(text: str | None, *, otherwise: bool | None = None) -> bool | Audit | None:
+    """Parse ``0.001``, ``0.001:on_difference=leave-out,tolerance=1e-6`` or ``off``; ``otherwise`` without it."""
+    if text is None:
+        return otherwise
+    share, _, rest = text.partition(":")
+    if share.strip().lower() == OFF:
+        if rest:
+            raise ValueError(f"--audit off compares nothing, so it has no parameters, got {text!r}")
+        return False
+    options = parameters_of(rest)
+    check_parameters(options, AUDIT_PARAMETERS, "--audit")
+    try:
+        number = float(share)
+        tolerance = float(options["tolerance"]) if "tolerance" in options else None
+    except ValueError:
+        raise ValueError(
+            f"--audit must be written like 0.001, 0.001:on_difference=leave-out or off, got {text!r}"
+        ) from None
+    what = choice(options.get("on_difference", STOP), ON_DIFFERENCE, "on_difference of --audit")
+    return Audit(number, tolerance, what.replace("-", " "))

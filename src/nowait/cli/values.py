@@ -98,6 +98,12 @@ def _slowdown(value: str, _: str) -> None:
     slowdown_of(value)
 
 
+def _audit(value: str, _: str) -> None:
+    from nowait.cli.texts import audit_of
+
+    audit_of(value)
+
+
 def _metrics_port(value: str, option: str) -> None:
     from nowait.api.train_arguments import checked_metrics_address
     from nowait.cli.texts import port_of
@@ -164,6 +170,7 @@ update = refusing(_update)
 schedule = refusing(_schedule)
 target = refusing(_target)
 slowdown = refusing(_slowdown)
+audit = refusing(_audit)
 metrics_port = refusing(_metrics_port)
 paper = refusing(_paper)
 new_folder = refusing(_new_folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import socket
 import socketserver
@@ -13,13 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic
 from typing import Any
 
+from nowait.recording.patience import OUT_OF_DESCRIPTORS
+
 SECONDS_FOR_A_REQUEST = 5.0
 """How long a client may take to send its whole request, and then to read the whole answer."""
 MOST_CONNECTIONS = 32
 """How many connections may be open. Past that the oldest is closed: otherwise somebody who opens connections quickly
 would use up the file descriptors of this process, which a run needs for its files."""
 SECONDS_TO_NOTICE_THE_END = 0.1
-OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class QuietServer(ThreadingHTTPServer):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,19 +115,33 @@ class Progress:
 class DroppedLogs:
     """What is logged while gradients are computed: it goes nowhere, and the first time a warning names it."""
 
-    def __init__(self) -> None:
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
         self._has_told = False
 
-    def tell(self, what: str, names: Iterable[str]) -> None:
-        """Warn of these names."""
-        listed = ", ".join(names)
-        if listed and not self._has_told:
+    def tell(self, what: str, logged: Mapping[str, Any], loss: Any) -> None:
+        """Warn of values that are lost, by their names; the loss of the gradient is not, it is in training_loss."""
+        if self._has_told:
+            return
+        lost = [name for name, value in logged.items() if not _is_the_same(value, loss)]
+        if lost:
             self._has_told = True
             logger.warning(
-                "%s logs %s: workers drop it while they compute gradients; what is logged in evaluations are metrics",
+                "%s logs %s: workers drop it while they compute gradients. The mean of their losses is the metric "
+                "training_loss; %s",
                 what,
-                listed,
+                ", ".join(lost),
+                self._advice,
             )
+
+
+def _is_the_same(value: Any, loss: Any) -> bool:
+    """Return True if a logged value is the loss, also detached or as a number. It does not wait for a GPU."""
+    if not isinstance(loss, torch.Tensor):
+        return False
+    if isinstance(value, torch.Tensor):
+        return value.shape == loss.shape and value.data_ptr() == loss.data_ptr()
+    return isinstance(value, float) and value == loss.item()  # the GPU was waited for when the number was read
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from nowait.pytorch.auto_sizes import AutoSizes
 from nowait.pytorch.evaluation import EvaluationSet
 from nowait.pytorch.per_worker import PerWorker
+
+logger = logging.getLogger("nowait")
 
 
 @final
@@ -95,6 +98,45 @@ class Epoch:
     def steps(self) -> int | None:
         """How many steps it has in one process."""
         return None if self.batches is None else math.ceil(self.batches / self.batches_per_step)
+
+
+DEFAULTS: Mapping[str, Any] = {
+    "num_workers": 0,
+    "pin_memory": False,
+    "prefetch_factor": None,
+    "persistent_workers": False,
+    "timeout": 0,
+    "worker_init_fn": None,
+}
+"""Options of a ``DataLoader`` that only say how its processes load batches, and their defaults."""
+PREFETCHED = 2
+"""The ``prefetch_factor`` of loaders that have workers and are not given one."""
+
+
+def warn_of_loader_options(loaders: Mapping[str, Any], honoured: Mapping[str, Any]) -> None:
+    """Warn, in one line, of options of loaders that are set and have no effect here.
+
+    Values of ``loaders``, by the names of the functions that return them, may be several loaders, or None. Values in
+    ``honoured``, by option, are known to the caller.
+    """
+    named = {name: _set_options(loader, honoured) for name, loader in loaders.items()}
+    texts = [f"{', '.join(options)} of {name}" for name, options in named.items() if options]
+    if texts:
+        logger.warning(
+            "%s: no effect here, because every worker loads its own batches; loader_workers=n starts n processes for "
+            "each worker that load the next ones",
+            "; ".join(texts),
+        )
+
+
+def _set_options(loaders: Any, honoured: Mapping[str, Any]) -> list[str]:
+    """Return the options that any of one or several loaders sets."""
+    loaders = list(loaders.values()) if isinstance(loaders, Mapping) else loaders
+    several = loaders if isinstance(loaders, list | tuple) else [loaders]
+    every = [loader for loader in several if isinstance(loader, DataLoader)]
+    usual = {name: [default, honoured.get(name, default)] for name, default in DEFAULTS.items()}
+    usual["prefetch_factor"].append(PREFETCHED)
+    return [name for name in usual if any(getattr(loader, name) not in usual[name] for loader in every)]
 
 
 def _usual_size(size: Any) -> int:

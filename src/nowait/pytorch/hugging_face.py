@@ -17,7 +17,13 @@ import torch
 
 from nowait.core import Sample
 from nowait.pytorch.adapter import DroppedLogs, Progress, Recipe, no_stepsize, none_explained, optimizer_of
-from nowait.pytorch.data_loaders import Epoch, TrainingData, evaluation_set
+from nowait.pytorch.data_loaders import (
+    Epoch,
+    TrainingData,
+    checked_loader,
+    evaluation_set,
+    warn_of_loader_options,
+)
 from nowait.pytorch.evaluation import Evaluation, EvaluationBatch, EvaluationSet, WeightedMeans
 from nowait.pytorch.lr_schedule import lr_schedule
 from nowait.pytorch.trainer_support import check_supported
@@ -44,6 +50,8 @@ NONE = (
 )
 PREPARED = ("_models", "_optimizers", "_schedulers", "_dataloaders", "_custom_objects", "trackers")
 """Lists of an ``Accelerator`` with what an earlier training has used."""
+OF_ARGUMENTS = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
+"""Options of loaders that are fields of ``TrainingArguments``, with ``dataloader_`` before them."""
 TRAIN, EVAL = "get_train_dataloader", "get_eval_dataloader"
 
 Log = Callable[..., None]
@@ -79,7 +87,7 @@ class TrainerAdapter:
         self._recipe: Recipe | None = _recipe(trainer, epoch.steps)
         self._progress = Progress(epoch.steps, epoch.batches_per_step)
         self._trainer = _sendable(trainer, self._recipe.steps)
-        self._dropped = DroppedLogs()
+        self._dropped = DroppedLogs("what is logged in evaluations are metrics, too")
 
     @property
     def recipe(self) -> Recipe:
@@ -100,14 +108,14 @@ class TrainerAdapter:
 
     def forward(self, model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, None]:
         """Return ``trainer.compute_loss`` of a batch, with the number of its labels, as in a step of the trainer."""
-        with self._trainer_of(model, self._drop) as trainer:
+        logged: dict[str, Any] = {}
+        with self._trainer_of(model, lambda logs, *_, **__: logged.update(logs)) as trainer:
             device = next(model.parameters()).device
             (batch,), count = trainer.get_batch_samples(iter([dict(batch)]), 1, device)  # a copy: labels are removed
             with trainer.compute_loss_context_manager():
-                return trainer.compute_loss(model, batch, num_items_in_batch=count), None
-
-    def _drop(self, logs: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        self._dropped.tell(f"compute_loss of {type(self._trainer).__name__}", map(str, logs))
+                loss = trainer.compute_loss(model, batch, num_items_in_batch=count)
+        self._dropped.tell(f"compute_loss of {type(trainer).__name__}", logged, loss)
+        return loss, None
 
     def loss(self, loss: torch.Tensor, _: None) -> torch.Tensor:
         """Return the loss as it is."""
@@ -244,13 +252,21 @@ def _check_device(device: Any, of_trainer: torch.device) -> None:
 
 def _training_data(trainer: Any) -> TrainingData:
     """Return the data of the trainer's loader; raise if workers cannot draw them as it does."""
-    data = TrainingData.of(trainer.get_train_dataloader(), TRAIN)
+    loader = checked_loader(trainer.get_train_dataloader(), TRAIN)
+    data = TrainingData.of(loader, TRAIN)
+    warn_of_loader_options({TRAIN: loader}, _loader_options(trainer.args, loader))
     if data.in_order:
         raise ValueError(
             f"{TRAIN} takes the items in their order, but workers draw those of every epoch in a random order: return "
             f"a loader with shuffle=True"
         )
     return replace(data, batch_size=data.batch_size and _per_device(data.batch_size, trainer.args, "train"))
+
+
+def _loader_options(args: Any, loader: Any) -> dict[str, Any]:
+    """Return the options that a Trainer gives to its loader: warnings about ``TrainingArguments`` name those."""
+    own = {name: getattr(args, f"dataloader_{name}") for name in OF_ARGUMENTS}
+    return own | {"worker_init_fn": loader.worker_init_fn}
 
 
 def _validation(trainer: Any) -> EvaluationSet | dict[str, EvaluationSet] | None:

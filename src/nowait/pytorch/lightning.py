@@ -25,7 +25,7 @@ from nowait.pytorch.adapter import (
     optimizer_of,
     overrides,
 )
-from nowait.pytorch.data_loaders import Epoch, TrainingData, evaluation_set
+from nowait.pytorch.data_loaders import Epoch, TrainingData, evaluation_set, warn_of_loader_options
 from nowait.pytorch.evaluation import Evaluation, EvaluationBatch, EvaluationSet, WeightedMeans
 from nowait.pytorch.lr_schedule import TorchSchedule
 
@@ -91,7 +91,8 @@ def problem_arguments(
     has_own_data = source is module and loaders[0] is None
     if has_own_data:
         module.setup("fit")
-    train, validation = _loaders(source, *loaders)
+    known = {"num_workers": options["loader_workers"]} if "loader_workers" in options else {}
+    train, validation = _loaders(source, *loaders, known)
     arguments = {"validation": validation} | train.arguments(options)
     facts = _facts(train.epoch(arguments), arguments, checks.at_least(1, epochs, "epochs", "data are used"))
     with facts.attached_to(module):
@@ -110,7 +111,7 @@ class LightningAdapter:
 
     def __init__(self, recipe: Recipe, facts: TrainerFacts) -> None:
         self._recipe: Recipe | None = recipe
-        self._facts, self._dropped = facts, DroppedLogs()
+        self._facts, self._dropped = facts, DroppedLogs("log other metrics in validation_step")
 
     @property
     def recipe(self) -> Recipe:
@@ -133,8 +134,8 @@ class LightningAdapter:
         with self._facts.attached_to(model), logs.collected_from(model, None):
             result = _call_step(model, "training_step", batch, self._facts.progress.next_batch())
         logs.reset_metrics()
-        self._dropped.tell(f"training_step of {type(model).__name__}", logs.names)
         loss = _loss_in(result)
+        self._dropped.tell(f"training_step of {type(model).__name__}", logs.latest, loss)
         if loss is None:
             raise ValueError("training_step must return its loss, or a dict with it under 'loss'")
         return loss, None
@@ -161,8 +162,8 @@ class Logs:
 
     def __init__(self) -> None:
         self.means = WeightedMeans()
-        self.names: dict[str, None] = {}
-        """What was logged, in order."""
+        self.latest: dict[str, Any] = {}
+        """The latest value of each name, in order."""
         self.losses = WeightedMeans()
         """Those of ``LOSSES``, over the batches of all loaders."""
         self._metrics: dict[str, Any] = {}
@@ -189,7 +190,7 @@ class Logs:
 
     def _add(self, name: str, full_name: str, value: Any, items: int | None, options: Mapping[str, Any]) -> None:
         reduce_fx, size = options.get("reduce_fx", "mean"), options.get("batch_size")
-        self.names[name] = None
+        self.latest[name] = value
         if callable(getattr(value, "compute", None)):
             self._metrics[full_name] = value
         elif items is None:
@@ -422,7 +423,7 @@ def _prepared(module: Any, datamodule: Any) -> Any:
 
 
 def _loaders(
-    source: Any, train: Any, validation: Any
+    source: Any, train: Any, validation: Any, honoured: Mapping[str, Any]
 ) -> tuple[TrainingData, EvaluationSet | dict[str, EvaluationSet] | None]:
     """Return the data of given loaders, or of those of a data module or a module."""
     if train is None:
@@ -435,6 +436,7 @@ def _loaders(
     if validation is None and _overrides(source, "val_dataloader"):
         validation = source.val_dataloader()
     training = TrainingData.of(train, "train_dataloader")
+    warn_of_loader_options({"train_dataloader": train, "val_dataloader": validation}, honoured)
     if training.in_order:
         logger.warning(
             "train_dataloader does not shuffle, but workers draw the items of an epoch in a random order of their own"

@@ -1,4 +1,4 @@
-"""The errors for damaged and incomplete folders of runs."""
+"""The errors for damaged and incomplete folders of runs, and for runs that go on with other settings."""
 
 from __future__ import annotations
 
@@ -18,3 +18,20 @@ class DamagedFileError(ValueError):
         super().__init__(f"{name} is damaged: {why}")
         self.name = str(name)
         self.whole = whole
+
+
+ALLOW = "allow_changes=True"
+"""The argument with which a run goes on all the same."""
+
+
+@final
+class OtherSettingsError(ValueError):
+    """A run is resumed with other settings than it had. ``{}`` in the text stands for how to go on all the same."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text.replace("{}", ALLOW))
+        self._text = text
+
+    def with_option(self, option: str) -> str:
+        """Return the message for a command that has this option in place of the argument."""
+        return self._text.replace("{}", option)

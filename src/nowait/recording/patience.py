@@ -17,8 +17,10 @@ logger = logging.getLogger("nowait")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT})
-"""Too many open files, in this process or on the machine; no space left, or no quota."""
+OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+"""Too many open files, in this process or on the machine."""
+PASSING = OUT_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT}
+"""The same; no space left, or no quota."""
 PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 3.0)
 """Seconds before each further try."""
 PIECE = 1 << 24

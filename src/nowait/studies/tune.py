@@ -11,6 +11,8 @@ from typing import Any, final
 
 import numpy as np
 
+from nowait.api.different_data import known_seconds, warn_of_different_data
+from nowait.api.parts import warn_of_split
 from nowait.api.simulate import simulate
 from nowait.api.sweep import maker
 from nowait.api.train import train
@@ -205,6 +207,9 @@ def tune(
     with spinner("tuning: estimating the problem's constants", progress):
         check_initial_loss(checked_problem(problem), initial_params(problem))
         first = _start(start, method, make, problem, count)
+    example = make(first)
+    warn_of_split(problem, count)
+    warn_of_different_data(problem, {type(example).__name__: example}, count, known_seconds(speeds, slowdown, count))
     real = None if name == "simulate" else engine or "processes"
     made = _Trials(problem, make, budget, watched, shared | where, real, tell or (lambda _: None))
     with Watch() as watch, connection(real or "simulate", workers), Progress("tuning", progress) as bar, quiet():

@@ -30,6 +30,7 @@ from nowait.theory.constants import Constants, constants_of
 from nowait.theory.flights import Flights
 from nowait.theory.guarantee import SQUARED_GRADIENT, SUBOPTIMALITY, Guarantee
 from nowait.theory.latex import certificate_text
+from nowait.theory.runs import checked_run
 from nowait.theory.theorems import check_same_data, known_case
 
 RULES: tuple[type[Stepsize], ...] = (Constant, DelayAdaptive, ExponentialDelayAdaptive)
@@ -149,7 +150,7 @@ def certificate(
     >>> problem.loss(run.params) < float(found.guarantee) < float(p.guarantee.sharpened)
     True
     """
-    constants = constants_of(constants)
+    run, constants = checked_run(run), constants_of(constants)
     check_method(run.config)
     rule = rule_of(run.config) if stepsize is None else as_stepsize(stepsize)
     flights = Flights(run.trace, rule)

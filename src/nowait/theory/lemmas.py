@@ -23,12 +23,14 @@ from nowait.core import (
     StronglyConvexAverage,
     UniformAverage,
     as_stepsize,
+    checks,
     sampler,
 )
 from nowait.core.capabilities import Capabilities
 from nowait.core.problem import checked_problem, initial_params
 from nowait.core.types import Floats, Integers, Vector
 from nowait.theory.envelope import least_share
+from nowait.theory.runs import checked_trace
 
 TOLERANCE, SINGLE_TOLERANCE = 1e-9, 1e-4
 """Allowed rounding error, relative to params of size 1; the second is for params in float32."""
@@ -79,8 +81,20 @@ def check_lemmas(
     >>> [check.lemma for check in check_lemmas(run.trace, stepsize, problem) if check.holds]
     ['delay identity', 'stepsizes', 'Lemma 1', 'sum of the stepsizes']
     """
-    again = Replayed(trace, problem, seed=seed, initial=initial)
+    again = Replayed(checked_trace(trace), problem, seed=seed, initial=initial)
+    last, params = _checked(last, "last", problem.dimension), _checked(params, "params", problem.dimension)
     return again.checks(as_stepsize(stepsize), last=last, output=output, params=params)
+
+
+def _checked(params: Any, name: str, dimension: int) -> Vector | None:
+    """Return params of a run as an array; they may not be finite."""
+    if params is None:
+        return None
+    numbers: Vector = checks.array(params, name)
+    if numbers.shape != (dimension,) or numbers.dtype.kind not in "fciu":
+        what = f"run.{name}, {dimension} numbers"
+        raise TypeError(f"{name} must be {what}, got {checks.shown(params)}")
+    return numbers
 
 
 @final
@@ -100,12 +114,12 @@ class Replayed:
     ) -> list[LemmaCheck]:
         """Return all checks that apply."""
         order = self.order
-        checks = [check_delays(order, self._trace), check_stepsizes(order, self._trace, rule), self._lemma_1(last)]
+        found = [check_delays(order, self._trace), check_stepsizes(order, self._trace, rule), self._lemma_1(last)]
         if isinstance(rule, Constant | DelayAdaptive | ExponentialDelayAdaptive):
-            checks.append(check_stepsize_sum(order, rule))
+            found.append(check_stepsize_sum(order, rule))
         if output is not None and params is not None:
-            checks.append(self._output(rule, output, params))
-        return checks
+            found.append(self._output(rule, output, params))
+        return found
 
     def weighted_mean(self, rule: Stepsize, values: Callable[[Vector], float], most: int) -> float:
         """Return Σ γ̂_k·v(x_k)/Σ γ̂_k; with more than ``most`` iterates, over evenly spaced ones."""

@@ -73,7 +73,7 @@ def prescribe(
     True
     """
     case = checked_case(setting, constants, workers, steps)
-    if doubled:
+    if checks.flag(doubled, "doubled"):
         if setting != "convex":
             raise ValueError(f"doubled applies to the setting 'convex' only (Theorem 3.1), got {setting!r}")
         return case.solved_by(lambda same: convex(same, 2.0))

@@ -12,6 +12,7 @@ from nowait.cli import completion, values
 from nowait.cli.exits import end, refused_as_options
 from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
+    Audit,
     BatchSize,
     CheckpointEvery,
     CheckpointSeconds,
@@ -41,7 +42,7 @@ from nowait.cli.options import (
     host_and_port,
     listening,
 )
-from nowait.cli.texts import port_of
+from nowait.cli.texts import audit_of, port_of
 
 
 def serve(  # noqa: PLR0917 (typer makes options of them)
@@ -63,6 +64,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
     target: Target = None,
     evaluate_every: EvaluateEvery = None,
     slowdown: Slowdown = None,
+    audit: Audit = None,
     checkpoint_every: CheckpointEvery = None,
     checkpoint_seconds: CheckpointSeconds = None,
     keep_best: KeepBest = None,
@@ -113,6 +115,7 @@ def serve(  # noqa: PLR0917 (typer makes options of them)
         "checkpoint_every": checkpoint_every,
         "checkpoint_seconds": checkpoint_seconds,
         "keep_best": keep_best,
+        "audit": audit_of(audit, otherwise=True),
         "metrics_port": port_of(metrics_port),
         "callbacks": loggers_of(log, folder),
     }

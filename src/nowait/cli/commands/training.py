@@ -12,6 +12,7 @@ from nowait.cli.exits import WrongOptionError, end
 from nowait.cli.new_folders import free_folder
 from nowait.cli.options import (
     Address,
+    AllowChanges,
     Audit,
     BatchSize,
     CheckpointEvery,
@@ -38,6 +39,7 @@ from nowait.cli.options import (
     Slowdown,
     Steps,
     Stepsize,
+    StoredAudit,
     StoredLoss,
     StoredMethod,
     Straggler,
@@ -48,7 +50,7 @@ from nowait.cli.options import (
     engine_of,
     listening,
 )
-from nowait.cli.texts import port_of, target_of
+from nowait.cli.texts import audit_of, port_of, target_of
 from nowait.engines.elsewhere import NAMES as ENGINES
 
 
@@ -126,6 +128,7 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     seed: Seed = 0,
     folder: FolderToTrain = None,
     resume: Resume = False,
+    allow_changes: AllowChanges = False,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -136,6 +139,8 @@ def train(  # noqa: PLR0917 (typer makes options of them)
     from nowait.cli.loggers import loggers_of
     from nowait.cli.runs import RunSettings, run_train
 
+    if allow_changes and not resume:
+        raise WrongOptionError("--allow-changes is for a run that goes on: give --resume and --folder as well")
     if resume and folder is None:
         raise WrongOptionError("--resume needs --folder, the folder of the run to start or to continue")
     folder = free_folder(Path("runs/train")) if folder is None else folder
@@ -149,8 +154,9 @@ def train(  # noqa: PLR0917 (typer makes options of them)
         "keep_best": keep_best,
         "metrics_port": port_of(metrics_port),
         "watch": watch,
-        "audit": True if audit is None else audit,
         "resume": resume,
+        "allow_changes": allow_changes,
+        "audit": audit_of(audit, otherwise=True),
         "callbacks": loggers_of(log, folder),
     }
     end(run_train(asked, where, slowdown, kept))
@@ -198,6 +204,8 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
             help="Go on until metrics reach values, as in train.", show_default="as stored", callback=values.target
         ),
     ] = None,
+    audit: StoredAudit = None,
+    allow_changes: AllowChanges = False,
     metrics_port: MetricsPort = None,
     log: Log = None,
     as_json: Json = False,
@@ -222,6 +230,8 @@ def resume(  # noqa: PLR0917 (typer makes options of them)
         "seconds": seconds,
         "target_loss": target_loss,
         "target": target_of(target),
+        "audit": audit_of(audit),
+        "allow_changes": allow_changes,
         "metrics_port": port_of(metrics_port),
         "callbacks": loggers_of(log, folder),
     }

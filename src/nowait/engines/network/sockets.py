@@ -7,7 +7,6 @@ connections that have more to send than the system takes: it is readable when on
 from __future__ import annotations
 
 import contextlib
-import errno
 import selectors
 import socket
 from collections import deque
@@ -25,12 +24,12 @@ from nowait.engines.network.protocol import Connection, Destinations
 from nowait.engines.network.secure import ClientHandshake, HostKey, ServerHandshake, ServerKey
 from nowait.engines.network.unauthenticated import Unauthenticated
 from nowait.engines.processes.readiness import is_ready
+from nowait.recording.patience import OUT_OF_DESCRIPTORS
 
 HANDSHAKE_SECONDS = 10.0
 """How long a connection may take to send its greeting, and then its first message."""
 SPARE_CONNECTIONS = 64
 """How many connections may be open without authentication, besides those of the expected hosts."""
-OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 CONNECT_SECONDS = 20.0
 LINGER_SECONDS = 1.0
 """How long the last messages of connections that are closed may take."""

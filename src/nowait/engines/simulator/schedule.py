@@ -97,11 +97,11 @@ def _arrivals(
     most_steps = budget.steps or MOST
     end = FOREVER if budget.seconds is None else budget.seconds
     known = budget.steps is not None or budget.gradients is not None
-    arrivals = np.empty(min(most_rows, most_steps if known else FIRST_ROWS), ARRIVAL_DTYPE)
+    arrivals = _room_for(min(most_rows, most_steps if known else FIRST_ROWS))
     rows = 0
     while rows < most_rows and schedule.counts[0] < most_steps and schedule.times[0] <= end and should_continue():
         if rows == len(arrivals):
-            arrivals = np.concatenate([arrivals, np.empty(min(len(arrivals), most_rows - rows), ARRIVAL_DTYPE)])
+            arrivals = np.concatenate([arrivals, _room_for(min(len(arrivals), most_rows - rows))])
         rows += kernels().write_arrivals(
             schedule,
             arrivals[rows : rows + ROWS_AT_A_TIME],
@@ -113,6 +113,17 @@ def _arrivals(
         )
     out_of_time = rows < most_rows and schedule.counts[0] < most_steps and schedule.times[0] > end
     return arrivals[:rows], bool(out_of_time)
+
+
+def _room_for(num_arrivals: int) -> NDArray[np.void]:
+    """Return an array for so many arrivals; ValueError if it does not fit into memory."""
+    try:
+        return np.empty(num_arrivals, ARRIVAL_DTYPE)
+    except (MemoryError, ValueError):  # NumPy's own limit
+        raise ValueError(
+            f"the {num_arrivals:,} arrivals of a run do not fit into memory, where the whole run is planned before it "
+            f"is simulated: give fewer steps or gradients"
+        ) from None
 
 
 def stepsizes_of(rule: Stepsize, delays: Integers, num_workers: int, steps: Integers, checked: int = CHECKED) -> Floats:
