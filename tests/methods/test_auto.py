@@ -5,6 +5,7 @@ import pytest
 
 import nowait as nw
 from nowait.core import Server, TimerFired, Wake, WorkerJoined, WorkerLost
+from nowait.core.notes import Note
 from nowait.methods.auto import ASYNCHRONOUS, Noise, costs_of, round_seconds
 from nowait.testing import a_server, gradient_from
 
@@ -181,14 +182,24 @@ def test_a_worker_that_was_slow_for_a_while_is_waited_for_again():
     assert run.stats.steps > 300
 
 
-def test_choices_tell_what_it_waited_for_in_the_latest_run():
+def test_choices_are_notes_of_the_trace_with_the_numbers_behind_them():
     method = nw.Auto(0.05)
-    nw.simulate(QUIET, method, nw.speeds.Fixed([1.0, 1.0, 1.0, 1e4]), steps=50)
-    assert method.choices[0].waits_for == 4
-    assert method.choices[-1].waits_for == method.waits_for < 4
-    assert 0.0 < method.choices[1].time < 10.0
-    nw.simulate(NOISY, method, EQUAL, steps=2)
-    assert [choice.waits_for for choice in method.choices] == [4]
+    run = nw.simulate(QUIET, method, nw.speeds.Fixed([1.0, 1.0, 1.0, 1e4]), steps=50)
+    first, *_, last = run.trace.notes
+    assert first == Note(0, 0.0, "waits for", {"waits_for": 4.0, "workers": 4.0})
+    assert last.numbers["waits_for"] == method.waits_for < 4
+    assert (last.numbers["slowest"], last.numbers["cost"] < last.numbers["cost_of_all"]) == (3.0, True)
+    assert nw.simulate(NOISY, method, EQUAL, steps=2).trace.notes == (first,)
+
+
+def test_joins_and_leaves_are_noted_in_rounds():
+    leave = nw.speeds.Faults([(5.0, "leave", 1), (9.0, "join", 6)])
+    run = nw.simulate(NOISY, nw.Auto(0.05), EQUAL, steps=20, faults=leave)
+    assert [str(note) for note in run.trace.notes] == [
+        "waits for all 4: times and noise are not known yet",
+        "waits for all 3: worker 1 left",
+        "waits for all 4: worker 6 joined",
+    ]
 
 
 # What must not stop a run, and means over items

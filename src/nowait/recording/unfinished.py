@@ -129,6 +129,7 @@ def _trace(journal: Journal, evaluated: float) -> Trace:
         loading=journal.loading,
         sent=journal.sent,
         checksums=journal.checksums,
+        notes=journal.notes(),
     )
 
 

@@ -127,7 +127,26 @@ def a_replay_is_the_run(method: Method, memory: Memory = HOST) -> None:
     parts = _parts(method, trace.initial_workers.tolist(), Budget(gradients=len(trace) + 1), memory=memory)
     again = replay(parts, trace, SEED, progress=False)
     same = np.array_equal(again.trace.arrivals, run.trace.arrivals) and np.array_equal(again.last, run.last)
+    same = same and again.trace.notes == run.trace.notes == trace.notes
     assert same, "the replay differs: a method may depend on events, server.now and server.random alone"
+
+
+def a_resumed_run_is_its_replay(method: Method, memory: Memory = HOST) -> None:
+    """What ``state`` returns is enough: ``resume`` goes on from a checkpoint as in a replay, which has seen it all."""
+    for events in (1, 5, 18, 30):
+        replayed = ScriptedWorkers(method, num_workers=3, memory=memory).after(events)
+        with tempfile.TemporaryDirectory() as folder:
+            state = stored(replayed.server.state(), Path(folder))
+        resumed = ScriptedWorkers(copy.deepcopy(method), num_workers=3, memory=memory, resume_from=state)
+        replayed.resume()
+        for _ in range(25):
+            resumed.next_event()
+            replayed.next_event()
+            same = np.array_equal(to_host(resumed.server.params), to_host(replayed.server.params))
+            assert same, (
+                f"a run that is resumed after event {events} is not its replay: state must return all that resume "
+                f"continues with, and resume must initialise the rest of the run state"
+            )
 
 
 def leaves_at_any_event_are_survived(method: Method, memory: Memory = HOST) -> None:
@@ -222,6 +241,7 @@ def compiled_runs_are_the_reference_runs(method: Method) -> None:
         same = all(np.array_equal(compiled.trace.arrivals[name], reference.trace.arrivals[name]) for name in columns)
         assert same, "the plan has another trace: a method must act on the server's verbs and answers alone"
         assert np.array_equal(compiled.trace.events, reference.trace.events), "the plan has other events"
+        assert compiled.trace.notes == reference.trace.notes, "the plan has other notes"
         np.testing.assert_allclose(compiled.last, reference.last, rtol=1e-10)
         np.testing.assert_allclose(compiled.history.loss, reference.history.loss, rtol=1e-10)
 
