@@ -36,7 +36,7 @@ class Note(NamedTuple):
 
     def __str__(self) -> str:
         waiting = self._waiting
-        return self._list() if waiting is None else f"{waiting.short}: {waiting.reason}"
+        return self._list() if waiting is None else waiting.sentence
 
     @property
     def _waiting(self) -> Waiting | None:
@@ -99,12 +99,16 @@ class Waiting:
         if self.waits_for >= self.workers == 1:
             return "waits for the only worker"
         if self.waits_for >= self.workers:
-            return f"waits for all {self.workers}{'' if self.before is None else ' again'}"
+            return f"waits for all {self.workers}"
         return f"waits for {self.waits_for} of {self.workers}"
 
     @property
-    def reason(self) -> str:
-        """Why, in a few words."""
+    def sentence(self) -> str:
+        """The decision and its reason."""
+        again = " again" if self.before is not None and self.waits_for >= self.workers else ""
+        return f"{self.short}{again}: {self._reason()}"
+
+    def _reason(self) -> str:
         if self.resumed:
             return "as before the run was resumed"
         for what, worker in (("joined", self.joined), ("left", self.left)):

@@ -144,6 +144,11 @@ class TraceRecorder(RowBuffer):
         """Return a column of the latest rows: at most ``count``, and at most those in the buffer."""
         return self._buffered(max(self._buffer_first, self._rows - count))[column].copy()
 
+    @property
+    def last_decision(self) -> str:
+        """What the method noted last, in a few words; empty if it has noted nothing."""
+        return "" if self.last_note is None else self.last_note.short
+
     def tally(self) -> Tally:
         """Return the totals over all rows, including those that are not kept."""
         tally = self._tally.copy()
