@@ -71,7 +71,7 @@ def crashed(crashed_once, tmp_path):
 
 @pytest.mark.parametrize(
     ("method", "parts"),
-    [("asynchronous", True), ("rennala", False)],
+    [("asynchronous", True), ("rennala", False), ("auto", False), ("nesterov", False)],
 )
 def test_a_killed_server_goes_on_from_its_last_checkpoint(method, parts, tmp_path):
     plan = {"method": method, "steps": 120, "every": 25, "parts": parts}

@@ -137,6 +137,7 @@ def a_resumed_run_is_its_replay(method: Method, memory: Memory = HOST) -> None:
     for events in (1, 5, 18, 30):
         replayed = ScriptedWorkers(method, num_workers=3, memory=memory).after(events)
         other = dataclasses.replace(method) if dataclasses.is_dataclass(method) else copy.copy(method)
+        ScriptedWorkers(other, num_workers=3, memory=memory).after(7)  # it has the state of another run
         resumed = replayed.resumed_with(other)
         replayed.resume()
         for _ in range(25):
