@@ -211,7 +211,7 @@ def test_notes_that_depend_on_more_than_the_run_fail():
 
 
 class Shrinking(nowait.Method):
-    """Its steps get shorter. ``resume`` continues with what the object has, which in a resumed run is of another run."""
+    """Its steps get shorter. ``resume`` continues with what the object has: a resumed run, with that of another run."""
 
     def start(self, server):
         self.stepsize = 0.1
