@@ -31,15 +31,16 @@ class Note(NamedTuple):
     @property
     def short(self) -> str:
         """The decision in a few words, without the reason."""
-        waiting = self._waiting
+        waiting = self.waiting
         return self._list() if waiting is None else waiting.short
 
     def __str__(self) -> str:
-        waiting = self._waiting
+        waiting = self.waiting
         return self._list() if waiting is None else waiting.sentence
 
     @property
-    def _waiting(self) -> Waiting | None:
+    def waiting(self) -> Waiting | None:
+        """The numbers as a choice of how many gradients a step waits for; None if they are others."""
         return Waiting.of(self.numbers) if self.kind == WAITS_FOR else None
 
     def _list(self) -> str:
@@ -61,7 +62,7 @@ class Waiting:
     before: int | None = None
     """What it waited for before, if it was chosen anew."""
     noise: float | None = None
-    """The noise scale B."""
+    """The noise scale B, if it was estimated."""
     cost: float | None = None
     cost_before: float | None = None
     cost_of_all: float | None = None

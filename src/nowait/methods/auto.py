@@ -305,7 +305,7 @@ class Auto(Method):
         self._note(
             server,
             before=before,
-            noise=noise,
+            noise=noise if self.noise.is_known or self.total.count > 1 else None,  # else it is a guess
             cost=costs[self.waits_for],
             cost_before=costs[before],
             cost_of_all=costs[server.num_workers],
