@@ -339,6 +339,19 @@ def test_the_times_of_workers_that_are_gone_are_forgotten_at_a_resume():
     assert {worker for worker, *_ in again.method.times.state()["times"]} == {0, 2}
 
 
+@pytest.mark.parametrize("waits_for", [2, ASYNCHRONOUS])
+def test_a_run_may_be_resumed_while_it_has_no_worker(waits_for):
+    """All of them are being replaced; it does not turn to asynchronous steps because of that."""
+    first = a_server(nw.Auto(0.1), num_workers=2)
+    first.method.waits_for = waits_for
+    state = replace(first.state(), workers=[])
+    server = Server(nw.Auto(0.1), state.params, [])
+    server.resume(state)
+    for worker in (0, 1):
+        server.handle(WorkerJoined(worker, 1.0))
+    assert server.method.waits_for == waits_for
+
+
 @pytest.mark.parametrize(
     "method", [nw.Auto(0.1), nw.OrderedMomentum(0.1, bucket=3), nw.DelayedNesterov(0.1, every=3)], ids=repr
 )

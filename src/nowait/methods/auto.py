@@ -105,8 +105,11 @@ class Auto(Method):
     def resume(self, server: Server, state: dict[str, Any]) -> None:
         """Go on with the choice, the estimates and the momentum of before; give every worker a ticket."""
         self._begin(server)
-        self.waits_for, self.rounds = min(state["waits_for"], server.num_workers), state["rounds"]
-        self.progress, self.round_seconds = state["progress"], state["round_seconds"]
+        if state["waits_for"] == ASYNCHRONOUS:
+            self.waits_for = ASYNCHRONOUS
+        else:
+            self.waits_for = min(state["waits_for"], self.waits_for)
+        self.rounds, self.round_seconds, self.progress = state["rounds"], state["round_seconds"], state["progress"]
         self.until_choice = state["until_choice"]
         self.noise.restore(state)
         self.times.restore(state, server)
@@ -117,7 +120,7 @@ class Auto(Method):
     def _begin(self, server: Server) -> None:
         self.total, self.velocity, self.direction = server.sum(), server.sum(), server.sum()
         self.noise, self.times = Noise(server.sum()), Times()
-        self.waits_for, self.rounds, self.until_choice = server.num_workers, 0, 0
+        self.waits_for, self.rounds, self.until_choice = max(1, server.num_workers), 0, 0  # all may have left
         self.progress = server.counts.gradients / max(1, server.num_workers)
         self.round_seconds, self.began, self.due, self.timer = 0.0, server.now, 0.0, math.inf
         self._weigh_workers(server)
@@ -314,7 +317,8 @@ class Auto(Method):
         )
 
     def _note(self, server: Server, **more: Any) -> None:
-        server.note(WAITS_FOR, Waiting(self.waits_for, server.num_workers, **more).numbers())
+        if server.workers:
+            server.note(WAITS_FOR, Waiting(self.waits_for, server.num_workers, **more).numbers())
 
 
 def costs_of(times: Floats, noise: float, caution: float, present: int) -> dict[int, float]:
