@@ -12,6 +12,8 @@ METHODS = {
     "asynchronous": nw.AsynchronousSGD(nw.DelayAdaptive(0.05)),
     "rennala": nw.RennalaSGD(nw.Constant(0.1), batch=3),
     "fedbuff": nw.FedBuff(nw.Constant(0.1), buffer=4),
+    "auto": nw.Auto(0.05),
+    "nesterov": nw.DelayedNesterov(0.05, every=4),
     "random": nw.RandomAssignment(nw.Constant(0.03)),
 }
 

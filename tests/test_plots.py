@@ -131,3 +131,19 @@ def test_runs_without_an_arrival_are_drawn_too():
     assert len(run.trace) == 0
     figure = nw.plots.race({"nobody": run})
     assert figure.axes[2].get_yscale() == "linear"
+
+
+def test_what_auto_waited_for_is_drawn_with_its_noise_scales():
+    run = nw.simulate(PROBLEM, nw.Auto(0.1), nw.speeds.Fixed([1.0, 1.0, 1.0, 50.0]), steps=60)
+    choices = [note.waiting for note in run.trace.notes]
+    counts, noise, loss = nw.plots.waiting(run).axes
+    assert counts.lines[0].get_ydata().tolist()[:-1] == [choice.waits_for for choice in choices]
+    assert noise.lines[0].get_ydata().tolist() == [choice.noise for choice in choices if choice.noise]
+    assert loss.lines[0].get_ydata().tolist() == run.history.loss.tolist()
+
+
+def test_a_run_without_choices_has_no_such_figure(runs):
+    with pytest.raises(ValueError, match="noted no choice of how many gradients a step waits for"):
+        nw.plots.waiting(runs["minibatch"])
+    with pytest.raises(TypeError, match="draws one run"):
+        nw.plots.waiting(runs)

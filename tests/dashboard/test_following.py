@@ -9,6 +9,7 @@ import pytest
 
 import nowait as nw
 from dashboard.written import WrittenRun, events_of, jobs_of_workers, rows_of
+from nowait.core.notes import Note
 from nowait.dashboard import runs
 from nowait.dashboard.follow_metrics import MetricsFollower
 from nowait.dashboard.follow_run import FollowedRun
@@ -51,6 +52,18 @@ def test_a_trace_is_followed_byte_by_byte_without_complaints(written, tmp_path):
     assert whole.read()
     assert totals(follower.summary) == totals(whole.summary)
     assert whole.summary.arrivals == len(ROWS)
+
+
+def test_decisions_are_followed_and_sent_as_sentences(written):
+    written.write(ROWS[:50], notes=[Note(0, 0.0, "waits for", {"waits_for": 3.0, "workers": 3.0})])
+    run = FollowedRun(written.folder)
+    run.refresh(0.0)
+    written.write(ROWS[50:], notes=[Note(60, 55.0, "bucket", {"size": 4.0})])
+    run.refresh(1.0)
+    assert json.loads(json.dumps(details_of(run, Cursor())["decisions"])) == [
+        [0.0, "waits for all 3: times and noise are not known yet"],
+        [55.0, "bucket: size 4"],
+    ]
 
 
 def test_a_trace_that_a_resume_truncated_and_wrote_again_is_noticed(written):

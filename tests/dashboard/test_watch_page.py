@@ -6,6 +6,7 @@ import pytest
 
 import nowait as nw
 from dashboard.written import WrittenRun, events_of, jobs_of_workers
+from nowait.core.notes import Note
 from nowait.dashboard import site
 from nowait.recording.phases import LOST
 from reports.browser import PROGRAM, Browser
@@ -35,7 +36,7 @@ def folder(tmp_path_factory):
 def live(folder):
     """A run with a straggler that is running."""
     run = WrittenRun(folder / "live", workers=4)
-    run.write(ROWS[:100], events_of((50, LOST, 2, 25.0)))
+    run.write(ROWS[:100], events_of((50, LOST, 2, 25.0)), [Note(40, 20.0, "bucket", {"size": 4.0})])
     for step in range(1, 20):
         run.evaluate(10 * step, float(step), 2.0 / step, accuracy=1 - 1 / step)
     run.checkpoint(60)
@@ -140,6 +141,15 @@ def test_deaths_and_checkpoints_are_marks(page):
     assert count(page, "#curves .event-death") >= 1
     assert count(page, "#timeline .event-checkpoint") >= 1
     assert "worker lost (1)" in text(page, "#curves .marks")
+
+
+def test_decisions_of_the_method_are_marks_and_the_last_is_a_sentence(page):
+    focus_on(page, "live")
+    assert count(page, "#curves .event-decision") == 1
+    assert "decision of the method (1)" in text(page, "#curves .marks")
+    assert text(page, "#decision") == "Latest decision: bucket: size 4."
+    focus_on(page, "done")
+    assert page.ask("document.querySelector('#decision').hidden")
 
 
 def test_a_card_puts_its_run_in_focus(page):

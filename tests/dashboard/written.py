@@ -64,13 +64,15 @@ class WrittenRun:
         self.writer = JournalWriter.new(self.file, range(workers), kept)
         self.arrivals = 0
 
-    def write(self, rows, events=()):
-        """Append a frame of rows, and one of events, as a recorder does."""
+    def write(self, rows, events=(), notes=()):
+        """Append a frame of rows, one of events and one of notes, as a recorder does."""
         body = rows_body(rows, len(rows))
         self.writer.write(Kind.ROWS, body, first=self.arrivals, count=len(rows))
         self.arrivals += len(rows)
         if len(events):
             self.writer.write(Kind.EVENTS, events.tobytes(), count=len(events))
+        if notes:
+            self.writer.notes(notes)
 
     def evaluate(self, step, time, loss, **metrics):
         """Append a line of metrics."""

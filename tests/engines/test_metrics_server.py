@@ -15,6 +15,7 @@ import nowait as nw
 from faulty import Faulty
 from nowait.api.train_arguments import checked_metrics_address
 from nowait.core.ledger import Counts
+from nowait.core.notes import Note
 from nowait.engines import metrics_server
 from nowait.engines.exposition import RunSnapshot, exposition, growing_seconds
 from nowait.engines.http_server import MOST_CONNECTIONS, SECONDS_FOR_A_REQUEST
@@ -46,6 +47,7 @@ SNAPSHOT = RunSnapshot(
     bytes_down=200,
     traffic=(300, 400),
     checkpoint_age=3.0,
+    note=Note(7, 3.0, "waits for", {"waits_for": 6.0, "workers": 8.0}),
 )
 
 
@@ -84,6 +86,7 @@ def test_prometheus_reads_every_number():
     assert [samples[(f"nowait_{name}",)] for name in names] == [3.0, 300, 400]
     assert samples["nowait_metric", "name=accuracy"] == 0.5
     assert math.isnan(samples["nowait_metric", "name=perplexity"])
+    assert samples["nowait_decision", "name=waits_for"] == 6
     assert samples["nowait_delay_steps", "quantile=1"] == 7.0
 
 
@@ -112,7 +115,15 @@ def test_the_text_itself():
 def test_what_is_not_known_has_no_sample():
     bare = RunSnapshot("", "", 0.0, 0, Counts(), 0)
     text = exposition(bare)
-    absent = ["nowait_loss", "nowait_metric", "nowait_delay", "nowait_checkpoint", "nowait_worker_seconds", "network"]
+    absent = [
+        "nowait_loss",
+        "nowait_metric",
+        "nowait_delay",
+        "nowait_decision",
+        "nowait_checkpoint",
+        "nowait_worker_seconds",
+        "network",
+    ]
     assert [name for name in absent if name in text] == []
 
 

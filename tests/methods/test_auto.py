@@ -1,12 +1,16 @@
 """Auto: its estimates, its choices, and what becomes of them when workers are slow, hung, new or gone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import nowait as nw
 from nowait.core import Server, TimerFired, Wake, WorkerJoined, WorkerLost
+from nowait.core.notes import Note
 from nowait.methods.auto import ASYNCHRONOUS, Noise, costs_of, round_seconds
-from nowait.testing import a_server, gradient_from
+from nowait.recording import TraceRecorder
+from nowait.testing import ScriptedWorkers, a_server, gradient_from
 
 QUIET = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.3)
 NOISY = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.3, sigma=1.0)
@@ -89,9 +93,8 @@ def test_the_gradient_of_a_round_of_one_does_not_count_as_noise_of_asynchronous_
 
 def test_before_the_first_estimate_is_complete_it_goes_on_with_what_is_known_of_the_noise():
     """With little noise and a straggler, it does not wait for many again after every round of few."""
-    method = nw.Auto(0.05)
-    nw.simulate(QUIET, method, nw.speeds.Fixed([*np.linspace(1.0, 2.0, 15), 100.0]), steps=6)
-    waited = [choice.waits_for for choice in method.choices]
+    run = nw.simulate(QUIET, nw.Auto(0.05), nw.speeds.Fixed([*np.linspace(1.0, 2.0, 15), 100.0]), steps=6)
+    waited = [note.waiting.waits_for for note in run.trace.notes]
     assert waited[0] == 16
     assert max(waited[1:]) <= 2
 
@@ -211,14 +214,24 @@ def test_a_worker_that_was_slow_for_a_while_is_waited_for_again():
     assert run.stats.steps > 300
 
 
-def test_choices_tell_what_it_waited_for_in_the_latest_run():
+def test_choices_are_notes_of_the_trace_with_the_numbers_behind_them():
     method = nw.Auto(0.05)
-    nw.simulate(QUIET, method, nw.speeds.Fixed([1.0, 1.0, 1.0, 1e4]), steps=50)
-    assert method.choices[0].waits_for == 4
-    assert method.choices[-1].waits_for == method.waits_for < 4
-    assert 0.0 < method.choices[1].time < 10.0
-    nw.simulate(NOISY, method, EQUAL, steps=2)
-    assert [choice.waits_for for choice in method.choices] == [4]
+    run = nw.simulate(QUIET, method, nw.speeds.Fixed([1.0, 1.0, 1.0, 1e4]), steps=50)
+    first, *_, last = run.trace.notes
+    assert first == Note(0, 0.0, "waits for", {"waits_for": 4.0, "workers": 4.0})
+    assert last.numbers["waits_for"] == method.waits_for < 4
+    assert (last.numbers["slowest"], last.numbers["cost"] < last.numbers["cost_of_all"]) == (3.0, True)
+    assert nw.simulate(NOISY, method, EQUAL, steps=2).trace.notes == (first,)
+
+
+def test_joins_and_leaves_are_noted_in_rounds():
+    leave = nw.speeds.Faults([(5.0, "leave", 1), (9.0, "join", 6)])
+    run = nw.simulate(NOISY, nw.Auto(0.05), EQUAL, steps=20, faults=leave)
+    assert [str(note) for note in run.trace.notes] == [
+        "waits for all 4: times and noise are not known yet",
+        "waits for all 3: worker 1 left",
+        "waits for all 4: worker 6 joined",
+    ]
 
 
 # What must not stop a run, and means over items
@@ -313,3 +326,74 @@ def test_a_timer_of_a_long_round_does_not_keep_later_rounds_waiting():
             near += [command.at for command in commands if isinstance(command, Wake)]
     assert far > 2_000.0
     assert min(near) < 1_010.0
+
+
+# Resuming
+
+
+def a_resumed_pair(method, events, num_workers):
+    """Workers of a server, and those of one that was resumed from its checkpoint with a new object of the method."""
+    workers = ScriptedWorkers(method, num_workers, log=TraceRecorder(list(range(num_workers)))).after(events)
+    return workers, workers.resumed_with(replace(method))
+
+
+def test_a_resumed_run_goes_on_with_its_choice_its_estimates_and_its_momentum():
+    first, second = a_resumed_pair(nw.Auto(0.1), events=60, num_workers=3)
+    before, after = first.server.method, second.server.method
+    assert before.velocity.norm > 0
+    for name in ("waits_for", "progress", "rounds", "round_seconds", "until_choice"):
+        assert getattr(after, name) == getattr(before, name)
+    assert after.noise.state() == before.noise.state()
+    assert after.times.state() == before.times.state()
+    np.testing.assert_array_equal(after.velocity.vector, before.velocity.vector)
+
+
+def test_a_resumed_run_makes_no_choice_before_it_has_to_and_notes_that_it_goes_on():
+    recorder, server = TraceRecorder([0, 1]), a_server(nw.Auto(0.1), num_workers=2)
+    server.method.waits_for = ASYNCHRONOUS
+    state = server.state()
+    again = Server(nw.Auto(0.1), state.params, state.workers, log=recorder)
+    again.resume(state)
+    assert [str(note) for note in recorder.trace().notes] == [
+        "steps with every gradient: as before the run was resumed"
+    ]
+    assert again.method.waits_for == ASYNCHRONOUS
+
+
+def test_the_times_of_workers_that_are_gone_are_forgotten_at_a_resume():
+    workers = ScriptedWorkers(nw.Auto(0.1), num_workers=3).after(20)
+    state = workers.server.state()
+    assert {worker for worker, *_ in state.method["times"]} == {0, 1, 2}
+    again = Server(nw.Auto(0.1), state.params, [0, 2, 5])
+    again.resume(replace(state, workers=[0, 2, 5]))
+    assert {worker for worker, *_ in again.method.times.state()["times"]} == {0, 2}
+
+
+@pytest.mark.parametrize("waits_for", [2, ASYNCHRONOUS])
+def test_a_run_may_be_resumed_while_it_has_no_worker(waits_for):
+    """All of them are being replaced; it does not turn to asynchronous steps because of that."""
+    first = a_server(nw.Auto(0.1), num_workers=2)
+    first.method.waits_for = waits_for
+    state = replace(first.state(), workers=[])
+    server = Server(nw.Auto(0.1), state.params, [])
+    server.resume(state)
+    for worker in (0, 1):
+        server.handle(WorkerJoined(worker, 1.0))
+    assert server.method.waits_for == waits_for
+
+
+@pytest.mark.parametrize(
+    "method", [nw.Auto(0.1), nw.OrderedMomentum(0.1, bucket=3), nw.DelayedNesterov(0.1, every=3)], ids=repr
+)
+def test_with_one_worker_a_resumed_run_is_the_run_as_if_it_had_not_stopped(method):
+    """Only the ticket in flight is lost, and it is issued again at the same params."""
+    _, resumed = a_resumed_pair(method, events=10, num_workers=1)
+    whole = ScriptedWorkers(replace(method), num_workers=1).after(25)
+    np.testing.assert_array_equal(resumed.after(15).server.params, whole.server.params)
+
+
+def test_another_kind_of_method_starts_again_instead_of_what_the_checkpoint_has():
+    _, resumed = a_resumed_pair(nw.Auto(0.1), events=10, num_workers=2)
+    other = resumed.resumed_with(nw.DelayedNesterov(0.1, every=2))
+    assert other.server.method.momentum.norm == 0.0
+    other.after(4)

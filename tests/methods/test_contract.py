@@ -167,3 +167,75 @@ def test_a_method_of_a_user_may_read_gradients_but_not_the_inside_of_the_server(
     contract.compiled_runs_are_the_reference_runs(Own(lambda server, arrival: arrival.gradient))
     with pytest.raises(AssertionError, match="the method raised AttributeError"):
         contract.compiled_runs_are_the_reference_runs(Own(lambda server, arrival: server._versions))
+
+
+class NotesEverything(nowait.Method):
+    """Asynchronous SGD that notes first at every call."""
+
+    stepsize = nowait.Constant(0.1)
+
+    def start(self, server):
+        server.note("start", {})
+        super().start(server)
+
+    def on_arrival(self, server, arrival):
+        server.note("arrival", {"worker": arrival.worker, "delay": arrival.delay})
+        server.apply(arrival, 0.1)
+        server.assign(arrival.worker)
+
+    def on_join(self, server, worker):
+        server.note("join", {"worker": worker})
+        super().on_join(server, worker)
+
+    def on_leave(self, server, worker):
+        server.note("leave", {"worker": worker})
+
+
+def test_a_method_may_note_at_every_event():
+    assert failing(NotesEverything()) == []
+
+
+def test_notes_that_depend_on_more_than_the_run_fail():
+    class NotesCalls(NotesEverything):
+        calls = 0
+
+        def on_arrival(self, server, arrival):
+            NotesCalls.calls += 1
+            server.note("calls", {"number": NotesCalls.calls})
+            super().on_arrival(server, arrival)
+
+    with pytest.raises(ValueError, match=r"note 1 of the trace is 'calls' .* in the replay 'calls'"):
+        contract.a_replay_is_the_run(NotesCalls())
+    with pytest.raises(AssertionError, match="the plan has other notes"):
+        contract.compiled_runs_are_the_reference_runs(NotesCalls())
+
+
+class Shrinking(nowait.Method):
+    """Its steps get shorter. ``resume`` continues with what the object has: a resumed run, with that of another run."""
+
+    def start(self, server):
+        self.stepsize = 0.1
+        super().start(server)
+
+    def resume(self, server, state):
+        super().start(server)
+
+    def on_arrival(self, server, arrival):
+        server.apply(arrival, self.stepsize)
+        self.stepsize *= 0.9
+        server.assign(arrival.worker)
+
+
+def test_a_resume_that_uses_what_the_object_had_before_fails():
+    with pytest.raises(AssertionError, match="resumed after 1 events is not its replay: resume must initialise"):
+        contract.a_resumed_run_is_its_replay(Shrinking())
+
+
+def test_state_that_a_checkpoint_cannot_store_is_refused():
+    class Keeps(NotesEverything):
+        def state(self):
+            return {"table": {0: 1.0}}
+
+    server = nowait.testing.a_server(Keeps(), num_workers=1)
+    with pytest.raises(TypeError, match=r"Keeps.state\(\) has table=\{0: 1.0\}, which a checkpoint cannot store"):
+        server.state()

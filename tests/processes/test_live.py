@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import rich.console
 
 import nowait as nw
 from faulty import Faulty
+from nowait.engines import progress
 from nowait.engines.budget import Budget
 from nowait.engines.live import LiveView, WorkerView, others_line, stragglers_first
 from nowait.engines.progress import titled
@@ -21,6 +23,7 @@ from nowait.recording.phases import Phases
 from nowait.recording.worker_stats import WorkerStats
 from nowait.testing import ScriptedWorkers
 
+EQUAL = nw.speeds.Fixed(1.0, workers=4)
 METHOD = nw.AsynchronousSGD(nw.Constant(0.05))
 
 
@@ -52,6 +55,26 @@ def test_metrics_have_a_line_of_their_own(view):
     live, workers = view
     lines = live.lines(workers.server, 0.25, {"accuracy": 0.875, "training_loss": 0.5}, now=1.0)
     assert lines[2:] == ["accuracy 0.875, training_loss 0.5"]
+
+
+def test_the_latest_decision_of_the_method_has_a_line_of_its_own(view):
+    live, workers = view
+    workers.server.note("waits for", {"waits_for": 2, "workers": 3})
+    lines = live.lines(workers.server, 0.25, {"accuracy": 0.875}, now=1.0)
+    assert lines[2:] == ["waits for 2 of 3", "accuracy 0.875"]
+
+
+def test_a_simulation_shows_the_latest_decision_beside_its_bar(monkeypatch):
+    shown = []
+    monkeypatch.setattr(progress, "SECONDS_BEFORE_SHOWING", 0.0)
+    monkeypatch.setattr(progress, "EVENTS_BETWEEN_UPDATES", 50)
+    bar = types.SimpleNamespace(show=lambda share, words: shown.append(words), close=lambda: None)
+    monkeypatch.setattr(progress, "open_bar", lambda label: bar)
+    problem, speeds = nw.problems.NoisyQuadratic(dimension=4), nw.speeds.Fixed([1.0, 1.0, 1.0, 1e4])
+    run = nw.simulate(problem, nw.Auto(0.05), speeds, steps=60, progress=True)
+    assert shown[-1] == run.trace.notes[-1].short == "waits for 3 of 4"
+    nw.simulate(problem, nw.MinibatchSGD(0.05), EQUAL, steps=60, engine="reference", progress=True)
+    assert shown[-1] == ""
 
 
 def test_the_clock_moves_while_nothing_arrives(view):

@@ -11,6 +11,7 @@ import pytest
 import nowait as nw
 from fake_trackers import FakeMLflow, FakeTrackio, FakeWandb, Recorder
 from nowait.core.ledger import Counts
+from nowait.core.notes import Note
 from nowait.recording.loggers import mlflow as mlflow_logger
 from nowait.recording.loggers.measurements import Events, Mark, evaluation, flattened, measurements
 
@@ -43,6 +44,7 @@ def a_control(**members):
         "recent": columns.__getitem__,
         "folder": None,
         "config": {},
+        "last_note": None,
     }
     return SimpleNamespace(**usual | members)
 
@@ -69,6 +71,13 @@ def test_the_numbers_of_a_run():
         "checkpoints": 3.0,
         "seconds": 4.0,
     }
+
+
+def test_the_numbers_of_the_latest_decision_are_logged():
+    control = a_control(last_note=Note(7, 3.0, "waits for", {"waits_for": 6.0, "workers": 8.0}))
+    logged = measurements(control, Mark.of(control), Events())
+    decision = {name: value for name, value in logged.items() if name.startswith("decision/")}
+    assert decision == {"decision/waits_for": 6.0, "decision/workers": 8.0}
 
 
 def test_what_is_not_known_at_the_start_is_left_out():

@@ -270,6 +270,8 @@ def _print_run(run: nw.Run, folder: Path) -> None:
         console.print(
             f"delays: median {np.median(delay):.0f}, mean {delay.mean():.1f}, longest {delay.max()}", highlight=False
         )
+    if run.stats.decision:
+        console.print(run.stats.decision, highlight=False)
     if run.stats.diagnosis:
         console.print(run.stats.diagnosis, highlight=False)
     if run.stats.advice and not run.stats.interrupted:  # else it is the last line of the command

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, final
@@ -25,6 +25,7 @@ from nowait.core.in_flight import InFlight
 from nowait.core.log import APPLIED, DROPPED, HELD, Log
 from nowait.core.membership import WorkerSet
 from nowait.core.messages import Resumed, Ticket, TimerFired, WorkerJoined, WorkerLost
+from nowait.core.notes import checked_note
 from nowait.core.randomness import CounterRandom
 from nowait.core.sums import BaseSum, Held
 from nowait.core.types import Integers, Vector
@@ -188,6 +189,15 @@ class Ledger(ABC):
         if math.isnan(at):
             raise ValueError("cannot wake at time nan")
         self._set_timer(max(at, self.now))
+
+    def note(self, kind: str, numbers: Mapping[str, float]) -> None:
+        """Write a decision and the numbers behind it into the trace: ``server.note("bucket", {"size": 4})``.
+
+        It changes nothing in the run. Live views and pages show the latest note.
+        """
+        if self._unchecked is not None:
+            self._check_gradient()
+        self._log.noted(checked_note(self._rows, self.now, kind, numbers))
 
     # For sums
 

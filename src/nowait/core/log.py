@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, final
 if TYPE_CHECKING:
     from nowait.core.arrival import Arrival
     from nowait.core.messages import Resumed, TimerFired, WorkerJoined, WorkerLost
+    from nowait.core.notes import Note
 
 
 class Outcome(StrEnum):
@@ -42,6 +43,9 @@ class Log(Protocol):
     def happened(self, event: WorkerJoined | WorkerLost | TimerFired | Resumed) -> None:
         """Record another event."""
 
+    def noted(self, note: Note) -> None:
+        """Record what a method noted while it handled the present event."""
+
 
 @final
 class NoLog:
@@ -55,3 +59,6 @@ class NoLog:
 
     def happened(self, event: WorkerJoined | WorkerLost | TimerFired | Resumed) -> None:
         """Discard the event."""
+
+    def noted(self, note: Note) -> None:
+        """Discard the note."""

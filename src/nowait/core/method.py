@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, dataclass_transform
 from nowait.core import checks
 from nowait.core.messages import Ticket
 from nowait.core.schedule import ApplyAtOnce
+from nowait.core.state import State
 from nowait.core.stepsizes import Stepsize, as_stepsize
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ M = TypeVar("M", bound="Method")
 class Method(ABC):
     """Decides what to do with each gradient and what each worker computes next, with the verbs of the server.
 
-    Three rules. ``start`` initialises all run state, so that one object can be used for many runs, one after the other.
+    Three rules. ``start`` initialises all run state, so that one object can be used for many runs, one after the other;
+    so does ``resume``, which a method with state of its own overrides together with ``state``.
     Handlers call the server's verbs on an arrival before they change their own state: the first verb checks the
     gradient, and a bad one ends ``on_arrival`` there, before anything has changed. After any worker has left, the
     method still makes steps with the remaining ones.
@@ -42,6 +44,20 @@ class Method(ABC):
         """Called when the run starts. The default gives every worker a ticket."""
         for worker in server.workers:
             server.assign(worker)
+
+    def state(self) -> State:
+        """Return what a checkpoint keeps of the run state, by name: numbers, lists of numbers, and sums.
+
+        A checkpoint reads it between two events and must not change it. The default keeps nothing.
+        """
+        return {}
+
+    def resume(self, server: Server, state: State) -> None:
+        """Called instead of ``start`` when the run continues from a checkpoint, with what ``state`` returned there.
+
+        Its sums come back as values for ``GradientSum.restore``. The workers may be others. The default starts again.
+        """
+        self.start(server)
 
     @abstractmethod
     def on_arrival(self, server: Server, arrival: Arrival) -> None:

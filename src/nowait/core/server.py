@@ -45,7 +45,7 @@ from nowait.core.outputs import LastIterate, Output
 from nowait.core.randomness import CounterRandom
 from nowait.core.rejections import Diverged, GradientRejected, Rejections
 from nowait.core.scaled_gradients import scaling
-from nowait.core.state import ServerState, State, copies, snapshots
+from nowait.core.state import ServerState, State, copies, flat_state, snapshots, state_for
 from nowait.core.statistics import lengthened, lengthening, merging
 from nowait.core.stepsizes import Stepsize
 from nowait.core.sums import GradientSum
@@ -152,7 +152,7 @@ class Server(Ledger):
             self._accept(event)
             return self._decide(self.method.on_timer)
         if type(event) is Resumed:
-            return self._on_resume(event)
+            return self._on_resume(event, copies(self._state_of_method()))
         raise _no_event(event)
 
     def initial_state(self) -> ServerState:
@@ -162,21 +162,20 @@ class Server(Ledger):
 
     def state(self) -> ServerState:
         """Return the state for a checkpoint, with all vectors as new NumPy arrays. Call it between events only."""
-        update, output = copies(self.update.state()), copies(self.output.state())
-        return self._state(self.memory.copy_to_host(self.params), update, output)
+        return self._state(self.memory.copy_to_host(self.params), copies)
 
     def live_state(self) -> ServerState:
         """Return the state without copies: the vectors are the server's own, which the next event may change."""
-        return self._state(self.params, self.update.state(), self.output.state())
+        return self._state(self.params, lambda state: state)
 
     def snapshot(self) -> ServerState:
         """Return the state in less time: params are those of the current version, and vectors may be on a device.
 
         Use it as ``snapshot().on_host()``, and ``retain`` the version until then.
         """
-        return self._state(self.params, snapshots(self.update.state()), snapshots(self.output.state()))
+        return self._state(self.params, snapshots)
 
-    def _state(self, params: Vector, update: State, output: State) -> ServerState:
+    def _state(self, params: Vector, taken: Callable[[State], State]) -> ServerState:
         counts = asdict(self.counts)
         counts["lost"] += len(self.in_flight)
         return ServerState(
@@ -192,9 +191,14 @@ class Server(Ledger):
             draws=self.random.draws,
             counts=counts,
             weight_of_last=self._weight_of_last() if self._averaging else None,
-            update=update,
-            output=output,
+            update=taken(self.update.state()),
+            output=taken(self.output.state()),
+            method=taken(self._state_of_method()),
         )
+
+    def _state_of_method(self) -> State:
+        """Return what the method keeps if the run is resumed; nothing before the start, when it has no state."""
+        return flat_state(self.method, self.method.state()) if self.num_tickets else {}
 
     def resume(self, state: ServerState) -> list[Command]:
         """Continue from a checkpoint, instead of ``start``. The server must have its params and workers."""
@@ -209,7 +213,7 @@ class Server(Ledger):
             self._weighs_last = state.weight_of_last
         self.update.restore(state.update)
         self.output.restore(state.output)
-        return self.handle(Resumed(state.time))
+        return self._on_resume(Resumed(state.time), state.method)
 
     def finish(self, last: Vector | None = None) -> Vector:
         """Return the answer of the output rule as a NumPy array, with the gradients in flight weighed in.
@@ -337,12 +341,14 @@ class Server(Ledger):
             self._make_step = merging(self._make_step, count, self._weight_of_statistics)
         self.output.start(self.params, CounterRandom(self._seed, "output"))
 
-    def _on_resume(self, event: Resumed) -> list[Command]:
+    def _on_resume(self, event: Resumed, kept: State) -> list[Command]:
+        """Let the method continue with what it keeps, or start again if that was another kind of method."""
         if self._averaging and (weight := self._weight_of_last()) is not None:
             self._weighs_last = weight
         self._accept(event)
         self.rejections.forget_all()
-        return self._decide(self.method.start)
+        state = state_for(self.method, kept)
+        return self._decide(self.method.start if state is None else lambda server: self.method.resume(server, state))
 
     def _on_gradient(self, event: GradientArrived) -> list[Command]:
         ticket, gradient, time, _, _ = event

@@ -9,10 +9,15 @@ from typing import Any, final
 import numpy as np
 
 from nowait.core.memory import memory_of
+from nowait.core.sums import GradientSum, SavedSum
 from nowait.core.types import Vector
 
 State = dict[str, Any]
 """Numbers and vectors by name. In a checkpoint, all vectors are NumPy arrays."""
+PARTS = ("update", "output", "method")
+"""The parts of a run that have a state of their own, as ``ServerState`` names them."""
+METHOD, OF_SUM = "method", " of sum"
+"""The entry with the name of the method, and the ending of the entries with count and weight of a sum."""
 
 
 def state_of(part: Any) -> State:
@@ -45,6 +50,44 @@ def snapshots(state: State) -> State:
     return {name: _snapshot(value) if hasattr(value, "shape") else value for name, value in state.items()}
 
 
+def flat_state(method: Any, state: State) -> State:
+    """Return the state of a method with the vectors, counts and weights of its sums, and with the method's name."""
+    flat: State = {METHOD: type(method).__name__}
+    for name, value in state.items():
+        if isinstance(value, GradientSum):
+            flat[name], flat[f"{name}{OF_SUM}"] = value.vector, [value.count, value.weight]
+        else:
+            flat[name] = _storable(name, value, method)
+    return flat
+
+
+def _storable(name: str, value: Any, method: Any) -> Any:
+    """Return a value that comes back from a checkpoint as it is, with new lists; raise if it would not."""
+    if isinstance(value, list):
+        return [_storable(name, item, method) for item in value]
+    if not isinstance(value, bool | int | float | str) and (
+        isinstance(value, np.generic) or not hasattr(value, "shape")
+    ):
+        raise TypeError(
+            f"{type(method).__name__}.state() has {name}={value!r:.80}, which a checkpoint cannot store as it is: "
+            f"return numbers, texts, lists of them, vectors and sums (float(…), int(…) or list(…) make them)"
+        )
+    return value
+
+
+def state_for(method: Any, flat: State) -> State | None:
+    """Return what ``flat_state`` was made of, with sums as ``SavedSum``; None if it is not of this kind of method."""
+    if flat.get(METHOD) != type(method).__name__:
+        return None
+    names = [name for name in flat if name != METHOD and not name.endswith(OF_SUM)]
+    return {name: _unflattened(flat, name) for name in names}
+
+
+def _unflattened(flat: State, name: str) -> Any:
+    numbers = flat.get(f"{name}{OF_SUM}")
+    return flat[name] if numbers is None else SavedSum(flat[name], int(numbers[0]), float(numbers[1]))
+
+
 def _snapshot(value: Any) -> Any:
     return value.copy() if isinstance(value, np.generic) else memory_of(value).snapshot(value)
 
@@ -62,7 +105,7 @@ def _copy(value: Any) -> Any:
 @final
 @dataclass(frozen=True)
 class ServerState:
-    """Everything a server needs to continue. The method is started again, and tickets in flight are lost."""
+    """Everything a server needs to continue. Tickets in flight are lost, and gradients that the method held."""
 
     params: Vector
     steps: int
@@ -80,8 +123,15 @@ class ServerState:
     """The weight of these params in an average if no step follows; None: tickets in flight decide, or no average."""
     update: State
     output: State
+    method: State = dataclasses.field(default_factory=dict)
+    """What the method keeps over a resume, see ``Method.state``, as ``flat_state`` returns it."""
 
     def on_host(self) -> ServerState:
         """Return the state with all vectors as NumPy arrays. Other threads may call it, without delaying steps."""
-        params = memory_of(self.params).fetch(self.params)
-        return dataclasses.replace(self, params=params, update=_fetched(self.update), output=_fetched(self.output))
+        return dataclasses.replace(
+            self,
+            params=memory_of(self.params).fetch(self.params),
+            update=_fetched(self.update),
+            output=_fetched(self.output),
+            method=_fetched(self.method),
+        )

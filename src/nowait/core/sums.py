@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, final
 
 from nowait.core.memory import Memory
@@ -110,6 +111,16 @@ class BaseSum(ABC):
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class SavedSum:
+    """A sum in a checkpoint."""
+
+    vector: Vector
+    count: int
+    weight: float
+
+
+@final
 class GradientSum(BaseSum):
     """A vector that gradients are added to, made by ``server.sum()``."""
 
@@ -125,6 +136,12 @@ class GradientSum(BaseSum):
     def norm(self) -> float:
         """The norm of the sum, without the statistics of a model."""
         return math.sqrt(self._memory.squared_norm(self._ledger.trained(self.vector)))  # type: ignore[attr-defined]
+
+    def restore(self, saved: SavedSum) -> None:
+        """Make the sum what it was at a checkpoint. Its gradients are those of steps that were made before."""
+        self.clear()
+        self._memory.write(saved.vector, self.vector)
+        self.count, self.weight = saved.count, saved.weight
 
     def _add(self, arrival: Arrival, weight: float) -> None:
         self._add_scaled(self.vector, arrival.raw_gradient, weight)

@@ -24,6 +24,7 @@ from nowait.recording.frames import (
     covered_by,
     decode_rows,
     read_header,
+    read_notes,
     table_of,
 )
 from nowait.recording.worker_stats import read_workers
@@ -139,6 +140,8 @@ class TraceFollower:
             summary.add_steps(table_of(body, frame.kind, frame.entries))
         elif frame.kind == Kind.EVENTS:
             summary.add_events(table_of(body, frame.kind, frame.entries))
+        elif frame.kind == Kind.NOTES:
+            summary.decisions.add(read_notes(body))
         elif frame.kind == Kind.WORKERS:
             summary.add_workers(*read_workers(body))
         elif frame.kind == Kind.END:

@@ -1,4 +1,4 @@
-"""Joins, deaths and resumes of a run, as marks on its time axis."""
+"""Joins, deaths and resumes of a run, and decisions of its method, as marks on its time axis."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core.notes import Note
 from nowait.recording.phases import JOINED, LOST, RESUMED
 
 KINDS = {JOINED: "joined", LOST: "lost", RESUMED: "resumed"}
 MOST_MARKS = 200
 """More marks than this are merged, each with its neighbour of the same kind."""
+MOST_DECISIONS = 200
+"""Of more decisions than this, every second one is forgotten; the first and the last are kept."""
 
 
 class Mark(NamedTuple):
@@ -40,6 +43,21 @@ class Marks:
                 self.all.append(Mark(time, KINDS[kind], worker))
         while len(self.all) > self._most:
             self.all = merged(self.all)
+
+
+@final
+class Decisions:
+    """The times and sentences of a method's notes."""
+
+    def __init__(self, most: int = MOST_DECISIONS) -> None:
+        self._most = most
+        self.all: list[tuple[float, str]] = []
+
+    def add(self, notes: Iterable[Note]) -> None:
+        """Add notes of a trace."""
+        self.all += [(note.time, str(note)) for note in notes]
+        while len(self.all) > self._most:
+            self.all = [*self.all[:-1:2], self.all[-1]]
 
 
 def merged(marks: Iterable[Mark]) -> list[Mark]:

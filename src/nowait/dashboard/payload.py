@@ -71,6 +71,7 @@ def details_of(run: FollowedRun, cursor: Cursor) -> dict[str, Any]:
         "workers": workers_of(rows),
         "lanes": lanes,
         "marks": [] if run.summary.trace is None else [list(mark) for mark in run.summary.trace.marks.all],
+        "decisions": [] if run.summary.trace is None else run.summary.trace.decisions.all,
         "checkpoints": run.checkpoints,
     }
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nowait.core.types import Integers
 from nowait.dashboard.curve import Curve, Point
 from nowait.dashboard.grid import Grid
-from nowait.dashboard.marks import Marks
+from nowait.dashboard.marks import Decisions, Marks
 from nowait.dashboard.recent import NO_PACE, Recent
 from nowait.dashboard.workers import MOST_LANES, Straggler, WorkerRow, lanes_of, worker_rows
 from nowait.recording.phases import PhaseTotals
@@ -28,6 +28,7 @@ class TraceSummary:
     def __init__(self, initial_workers: Sequence[int], kept: str = "full") -> None:
         self.kept = kept
         self.grid, self.marks, self.recent = Grid(), Marks(), Recent()
+        self.decisions = Decisions()
         self._pace = NO_PACE
         self.phases = PhaseTotals(initial_workers, complete=kept == "full")
         self.arrivals = 0

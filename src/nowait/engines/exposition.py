@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from nowait.core.ledger import Counts
+from nowait.core.notes import Note
 from nowait.recording.phases import PHASES
 from nowait.recording.worker_stats import WorkerStats
 
@@ -36,6 +37,8 @@ class RunSnapshot:
     metrics: Mapping[str, float] = field(default_factory=dict)
     delays: Mapping[float, float] = field(default_factory=dict)
     """Quantiles of the delays of recent arrivals, by their probability."""
+    note: Note | None = None
+    """The method's latest decision."""
     deaths: int = 0
     """Processes that died."""
     errors: int = 0
@@ -106,6 +109,9 @@ def _families(run: RunSnapshot) -> Iterator[_Family]:
     yield _Family("nowait_metric", GAUGE, "The other metrics of the latest evaluation.", metrics)
     delays: list[tuple[Mapping[str, str], float]] = [({"quantile": f"{q:g}"}, d) for q, d in run.delays.items()]
     yield _Family("nowait_delay_steps", GAUGE, "Quantiles of the delays of recent gradients.", delays)
+    noted = [] if run.note is None else run.note.numbers.items()
+    numbers: list[tuple[Mapping[str, str], float]] = [({"name": name}, value) for name, value in noted]
+    yield _Family("nowait_decision", GAUGE, "The numbers of the method's latest decision.", numbers)
     yield _one("nowait_workers", GAUGE, "Live workers.", run.num_workers)
     yield _one("nowait_worker_deaths_total", COUNTER, "Processes that died.", run.deaths)
     yield _one("nowait_worker_errors_total", COUNTER, "Exceptions of the problem in workers.", run.errors)

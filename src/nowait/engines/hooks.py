@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nowait.core import Event, GradientArrived, Server, WorkerJoined, WorkerLost, checks
 from nowait.core.ledger import Counts
 from nowait.core.memory import to_host
+from nowait.core.notes import Note
 from nowait.core.problem import checked_metrics
 from nowait.core.types import Vector
 from nowait.recording import Callback, Control, History, Run
@@ -216,6 +217,11 @@ class SessionControl:
     def training_loss(self) -> float | None:
         """The mean loss of the workers' gradients since the latest evaluation."""
         return self._session.training_losses.latest
+
+    @property
+    def last_note(self) -> Note | None:
+        """The latest decision that the method noted."""
+        return self._session.last_note
 
     @property
     def by_worker(self) -> tuple[WorkerStats, ...]:

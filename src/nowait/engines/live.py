@@ -161,6 +161,7 @@ class LiveView:
             f"{self.title}: step {steps:,}{self._goal()}, {now:.0f} s{self._time_left(server, now)}",
             f"{rate:,.0f} steps/s, loss {'not known yet' if loss is None else f'{loss:.6g}'}, {late}"
             f" (M = {server.num_workers})",
+            *([decision] if (decision := self._recorder.last_decision) else []),
             *([", ".join(f"{name} {value:.6g}" for name, value in metrics.items())] if metrics else []),
         ]
 

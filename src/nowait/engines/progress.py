@@ -77,10 +77,14 @@ def write_compiling_line() -> None:
 
 @final
 class Progress:
-    """Call ``tick`` after every event. ``shown`` None shows the bar on a terminal and in a notebook."""
+    """Call ``tick`` after every event. ``shown`` None shows the bar on a terminal and in a notebook.
 
-    def __init__(self, label: str, shown: bool | None = None) -> None:
+    ``words`` returns what is written after the bar.
+    """
+
+    def __init__(self, label: str, shown: bool | None = None, words: Callable[[], str] = str) -> None:
         self._label = label
+        self._words = words
         self.shown = is_watched() if shown is None else shown
         self._timer: Timer | None = None
         """Opens the bar on a terminal even if no event ends in the first second, as while code is compiled."""
@@ -120,7 +124,7 @@ class Progress:
         """Show the finished fraction of the work; None if it is not known. Any thread may call this."""
         if not self.shown or (self._bar is None and monotonic() - self._began < SECONDS_BEFORE_SHOWING):
             return
-        self._opened().show(share)
+        self._opened().show(share, self._words())
 
     def open(self) -> None:
         """Show the bar now, if it is to be shown at all. Until ``show`` is called, it is a spinner."""

@@ -77,6 +77,8 @@ def build_run(parts: Parts, history: HistoryRecorder, ending: Ending) -> Run:
             interrupted=ending.interrupted,
             bytes_up=tally.arrivals * bytes_of_gradient,
             bytes_down=(server.num_tickets - tally.repeats) * bytes_of_point,
+            notes=len(trace.notes),
+            last_note=str(trace.notes[-1]) if trace.notes else "",
             by_worker=by_worker,
         ),
         config=parts.config,

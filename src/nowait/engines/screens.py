@@ -40,8 +40,8 @@ class Screen(Protocol):
 class Bar(Protocol):
     """A progress bar."""
 
-    def show(self, share: float | None) -> None:
-        """Show the finished fraction of the work; None if it is not known."""
+    def show(self, share: float | None, words: str = "") -> None:
+        """Show the finished fraction of the work, None if it is not known, and what else there is to say."""
 
     def close(self) -> None:
         """Remove the bar."""
@@ -102,15 +102,17 @@ class TerminalBar:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         text = (SpinnerColumn(), TextColumn("{task.description}"))
-        columns = (*text, BarColumn(bar_width=24), TextColumn("{task.fields[share]}"), TimeElapsedColumn())
+        numbers = (BarColumn(bar_width=24), TextColumn("{task.fields[share]}"), TimeElapsedColumn())
+        columns = (*text, *numbers, TextColumn("{task.fields[words]}"))
         self._bar = Progress(*columns, console=_console(), transient=True)
-        self._task = self._bar.add_task(label, total=None, share="")
+        self._task = self._bar.add_task(label, total=None, share="", words="")
         self._bar.start()
 
-    def show(self, share: float | None) -> None:
-        """Show the share."""
-        words = "" if share is None else f"{share:.0%}"
-        self._bar.update(self._task, completed=share or 0.0, total=None if share is None else 1.0, share=words)
+    def show(self, share: float | None, words: str = "") -> None:
+        """Show the share and the words."""
+        percent = "" if share is None else f"{share:.0%}"
+        total = None if share is None else 1.0
+        self._bar.update(self._task, completed=share or 0.0, total=total, share=percent, words=words)
 
     def close(self) -> None:
         """Remove the bar, unless the terminal was closed."""
@@ -128,13 +130,14 @@ class NotebookBar:
         self._began = monotonic()
         self._last = -SECONDS_BETWEEN_DRAWINGS
 
-    def show(self, share: float | None) -> None:
-        """Show the share, unless the bar was drawn a moment ago."""
+    def show(self, share: float | None, words: str = "") -> None:
+        """Show the share and the words, unless the bar was drawn a moment ago."""
         passed = monotonic() - self._began
         if passed - self._last < SECONDS_BETWEEN_DRAWINGS:
             return
         self._last = passed
         text = f"{self._label}, {passed:.0f} s" if share is None else f"{self._label} {share:.0%}, {passed:.0f} s"
+        text = f"{text}, {words}" if words else text
         value = "" if share is None else f' value="{share:.3f}"'
         self._output.show(f'<progress max="1"{value}></progress> {escape(text)}', text)
 

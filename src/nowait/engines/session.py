@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from nowait.core import Command, Event, TimerFired
 from nowait.core.memory import to_host
+from nowait.core.notes import Note
 from nowait.core.problem import TRAINING_LOSS, Evaluation, evaluation
 from nowait.core.standstill import Standstill
 from nowait.core.types import Vector
@@ -220,6 +221,11 @@ class Session:
     def recent(self, column: str, count: int) -> NDArray[Any]:
         """Return a column of the trace for the latest arrivals."""
         return self._parts.recorder.recent(column, count)
+
+    @property
+    def last_note(self) -> Note | None:
+        """The latest decision that the method noted."""
+        return self._parts.recorder.last_note
 
     def by_worker(self, now: float) -> tuple[WorkerStats, ...]:
         """Return where each worker is, how much it has delivered, and where its time goes."""

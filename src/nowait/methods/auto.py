@@ -6,11 +6,12 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
+from nowait.core.notes import WAITS_FOR, Waiting
 from nowait.core.types import Floats
 from nowait.numerics.elementary import added
 
@@ -28,18 +29,10 @@ SHORTEST = 1e-6
 """The least time of a gradient, divided by the longest one, if a worker took no time at all."""
 NEW_GROUP = 0.1
 """The least weight of a new group of gradients in the estimates of noise."""
+ESTIMATES = ("variance", "mean_squared", "num_groups")
+"""What a checkpoint keeps of the noise."""
 ASYNCHRONOUS = 0
 """Instead of a number of gradients: a step for every gradient."""
-
-
-class Choice(NamedTuple):
-    """A number of gradients that rounds waited for."""
-
-    time: float
-    waits_for: int
-    """0 for asynchronous steps."""
-    noise: float
-    """The noise scale B by which it was chosen; NaN at the start."""
 
 
 @final
@@ -71,8 +64,6 @@ class Auto(Method):
     momentum: float = 0.9
     waits_for: int = field(init=False, repr=False, compare=False)
     """The number of gradients in a round; 0 for asynchronous steps."""
-    choices: list[Choice] = field(init=False, repr=False, compare=False)
-    """What was chosen in the latest run, and when."""
     noise: Noise = field(init=False, repr=False, compare=False)
     times: Times = field(init=False, repr=False, compare=False)
     total: GradientSum = field(init=False, repr=False, compare=False)
@@ -104,11 +95,35 @@ class Auto(Method):
 
     def start(self, server: Server) -> None:
         """Wait for all workers, and give each a ticket."""
+        self._begin(server)
+        self._note(server)
+
+    def state(self) -> dict[str, Any]:
+        """Return what it has chosen and learned, and the momentum; gradients of the present round are lost."""
+        names = ("waits_for", "progress", "rounds", "round_seconds", "until_choice")
+        velocity = {"velocity": self.velocity} if self.momentum else {}
+        return {name: getattr(self, name) for name in names} | self.noise.state() | self.times.state() | velocity
+
+    def resume(self, server: Server, state: dict[str, Any]) -> None:
+        """Go on with the choice, the estimates and the momentum of before; give every worker a ticket."""
+        self._begin(server)
+        if state["waits_for"] == ASYNCHRONOUS:
+            self.waits_for = ASYNCHRONOUS
+        else:
+            self.waits_for = min(state["waits_for"], self.waits_for)
+        self.rounds, self.round_seconds, self.progress = state["rounds"], state["round_seconds"], state["progress"]
+        self.until_choice = state["until_choice"]
+        self.noise.restore(state)
+        self.times.restore(state, server)
+        if "velocity" in state:
+            self.velocity.restore(state["velocity"])
+        self._note(server, resumed=1)
+
+    def _begin(self, server: Server) -> None:
         self.total, self.velocity, self.direction = server.sum(), server.sum(), server.sum()
         self.single = server.sum()
         self.noise, self.times = Noise(server.sum()), Times()
-        self.waits_for, self.rounds, self.until_choice = server.num_workers, 0, 0
-        self.choices = [Choice(server.now, self.waits_for, math.nan)]
+        self.waits_for, self.rounds, self.until_choice = max(1, server.num_workers), 0, 0  # all may have left
         self.progress = server.counts.gradients / max(1, server.num_workers)
         self.round_seconds, self.began, self.due, self.timer = 0.0, server.now, 0.0, math.inf
         self._weigh_workers(server)
@@ -139,6 +154,8 @@ class Auto(Method):
         """Wait for the new worker too, if the method waits for all, and give it a ticket."""
         if self.waits_for == server.num_workers - 1 != ASYNCHRONOUS:
             self.waits_for = server.num_workers
+        if self.waits_for != ASYNCHRONOUS:
+            self._note(server, joined=worker)
         self._weigh_workers(server)
         self._assign(server, worker)
 
@@ -148,6 +165,7 @@ class Auto(Method):
         self._weigh_workers(server)
         if self.waits_for != ASYNCHRONOUS:
             self.waits_for = max(1, min(self.waits_for, server.num_workers))  # all may have left
+            self._note(server, left=worker)
             self._step_if_complete(server)
 
     def on_timer(self, server: Server) -> None:
@@ -286,9 +304,8 @@ class Auto(Method):
         times = self.times.of(server)
         if times is None:
             return
-        batch = float(server.num_workers)  # a guess, if there is nothing to estimate it from
-        if self.noise.is_known or self.noise.freedom > 0 or self.total.count > 1:
-            batch = self._noise_scale()
+        is_guess = not self.noise.is_known and self.noise.freedom == 0 and self.total.count <= 1
+        batch = float(server.num_workers) if is_guess else self._noise_scale()
         costs = costs_of(times, batch, self.CAUTION, present=self.waits_for)
         if not (self.noise.is_known or overdue):
             costs[ASYNCHRONOUS] = math.inf  # the next rounds know more
@@ -298,8 +315,29 @@ class Auto(Method):
         if costs[best] < (1 - self.MARGIN) * costs[self.waits_for]:
             if self.waits_for == ASYNCHRONOUS:
                 self.began = server.now
-            self.waits_for = best
-            self.choices.append(Choice(server.now, best, batch))
+            before, self.waits_for = self.waits_for, best
+            self._note_choice(server, before, None if is_guess else batch, times, costs)
+
+    def _note_choice(
+        self, server: Server, before: int, noise: float | None, times: Floats, costs: dict[int, float]
+    ) -> None:
+        means = _means(times).tolist()
+        middle = sorted(means)[(len(means) - 1) // 2]
+        slowest = max(range(len(means)), key=means.__getitem__)
+        self._note(
+            server,
+            before=before,
+            noise=noise,
+            cost=costs[self.waits_for],
+            cost_before=costs[before],
+            cost_of_all=costs[server.num_workers],
+            slowest=list(server.workers)[slowest],
+            times_slower=means[slowest] / middle,
+        )
+
+    def _note(self, server: Server, **more: Any) -> None:
+        if server.workers:
+            server.note(WAITS_FOR, Waiting(self.waits_for, server.num_workers, **more).numbers())
 
 
 def costs_of(times: Floats, noise: float, caution: float, present: int) -> dict[int, float]:
@@ -310,15 +348,20 @@ def costs_of(times: Floats, noise: float, caution: float, present: int) -> dict[
     ``present``.
     """
     num_workers = len(times)
-    means = times[:, 0] + 0.0
-    for column in range(1, times.shape[1]):
-        means += times[:, column]
-    means /= times.shape[1]
-    costs = {ASYNCHRONOUS: caution * num_workers / added(1 / means) * (1 + noise / num_workers)}
+    costs = {ASYNCHRONOUS: caution * num_workers / added(1 / _means(times)) * (1 + noise / num_workers)}
     counts = sorted({*_candidates(num_workers), present} - {ASYNCHRONOUS})
     for count, seconds in zip(counts, round_seconds(times, counts).tolist(), strict=True):
         costs[count] = seconds * (1 + noise / count)
     return costs
+
+
+def _means(times: Floats) -> Floats:
+    """Return the mean time of every worker, with the same bits everywhere."""
+    means = times[:, 0] + 0.0
+    for column in range(1, times.shape[1]):
+        means += times[:, column]
+    means /= times.shape[1]
+    return means
 
 
 def _candidates(num_workers: int) -> list[int]:
@@ -380,6 +423,16 @@ class Times:
         self._seconds.pop(worker, None)
         self._began.pop(worker, None)
 
+    def state(self) -> dict[str, Any]:
+        """Return the times of each worker, after its number, for a checkpoint."""
+        return {"times": [[worker, *seconds] for worker, seconds in self._seconds.items()]}
+
+    def restore(self, state: dict[str, Any], server: Server) -> None:
+        """Take the times of a checkpoint, of workers that are still there."""
+        for worker, *seconds in state["times"]:
+            if worker in server.workers:
+                self._seconds[worker] = deque(seconds, maxlen=KEPT)
+
     def are_known(self, server: Server) -> bool:
         """Return True if every worker has delivered a gradient."""
         return len(self._seconds) == server.num_workers
@@ -431,6 +484,15 @@ class Noise:
     scatter: float = 0.0
     freedom: int = 0
     """Of the sums in the present group: their scatter and its degrees of freedom."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the estimates for a checkpoint, without the present group."""
+        return {name: getattr(self, name) for name in ESTIMATES}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take the estimates of a checkpoint."""
+        for name in ESTIMATES:
+            setattr(self, name, state[name])
 
     @property
     def is_known(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import final
+from typing import Any, final
 
 from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
 
@@ -35,6 +35,16 @@ class DelayedNesterov(Method):
         """Reset the momentum and give every worker a ticket."""
         self.momentum, self.recent = server.sum(), server.sum()
         super().start(server)
+
+    def state(self) -> dict[str, Any]:
+        """Return the momentum, and the gradients since its last update."""
+        return {"momentum": self.momentum, "recent": self.recent}
+
+    def resume(self, server: Server, state: dict[str, Any]) -> None:
+        """Continue with the momentum, and give every worker a ticket."""
+        self.start(server)
+        self.momentum.restore(state["momentum"])
+        self.recent.restore(state["recent"])
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Step along g/N, at every N-th arrival also along the momentum, and assign the worker a new ticket."""

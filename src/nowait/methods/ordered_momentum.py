@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import final
+from typing import Any, final
 
 from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
 from nowait.numerics.elementary import integer_power
@@ -42,6 +42,16 @@ class OrderedMomentum(Method):
         self.momentum, self.size = server.sum(), self.bucket or server.num_workers
         self.current = self._bucket_of(server.steps)
         super().start(server)
+
+    def state(self) -> dict[str, Any]:
+        """Return the momentum, and its place among the buckets."""
+        return {"momentum": self.momentum, "size": self.size, "current": self.current}
+
+    def resume(self, server: Server, state: dict[str, Any]) -> None:
+        """Continue with the momentum, and give every worker a ticket."""
+        self.start(server)
+        self.momentum.restore(state["momentum"])
+        self.size, self.current = state["size"], state["current"]
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Add the gradient to the momentum and step along both, then assign the worker a new ticket."""

@@ -9,6 +9,7 @@ from nowait.plots.bench_figures import phases, profiles
 from nowait.plots.rule_pays import rule_pays
 from nowait.plots.runs import delays, errors, race
 from nowait.plots.studies import longest_delay, reproduction, sweep, tolerance
+from nowait.plots.waiting import waiting
 from nowait.plots.whatif import whatif
 from nowait.plots.workers import timeline, work_share
 
@@ -24,6 +25,7 @@ __all__ = [
     "sweep",
     "timeline",
     "tolerance",
+    "waiting",
     "whatif",
     "work_share",
 ]

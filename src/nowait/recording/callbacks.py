@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from nowait.core import checks
 from nowait.core.ledger import Counts
+from nowait.core.notes import Note
 from nowait.core.types import Vector
 from nowait.recording.history import History
 from nowait.recording.worker_stats import WorkerStats
@@ -80,6 +81,10 @@ class Control(Protocol):
         In ``on_evaluate``, and while no gradient has arrived after it, the mean up to that evaluation. None if there
         is none, or the problem has no ``training_loss()``.
         """
+
+    @property
+    def last_note(self) -> Note | None:
+        """The latest decision that the method noted, with its numbers; None if there is none."""
 
     @property
     def by_worker(self) -> tuple[WorkerStats, ...]:

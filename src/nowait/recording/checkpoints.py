@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from nowait.core.state import ServerState, State
+from nowait.core.state import PARTS, ServerState, State
 from nowait.core.types import Vector
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.files import (
@@ -81,7 +81,7 @@ class Checkpoint:
 
     def without_vectors(self) -> Checkpoint:
         """Return the checkpoint without the vectors of its state, which may be large."""
-        return replace(self, state=replace(self.state, params=np.empty(0), update={}, output={}))
+        return replace(self, state=replace(self.state, params=np.empty(0), update={}, output={}, method={}))
 
 
 class Written(NamedTuple):
@@ -192,7 +192,7 @@ def _write_state(folder: Path, checkpoint: Checkpoint, run: str) -> int:
     numbers: dict[str, Any] = {
         entry.name: getattr(state, entry.name) for entry in fields(state) if entry.name != "params"
     }
-    for part in ("update", "output"):
+    for part in PARTS:
         numbers[part] = {name: value for name, value in numbers[part].items() if not _is_vector(value)}
     numbers |= {
         RUN: run,
@@ -215,8 +215,8 @@ def _is_vector(value: Any) -> bool:
 
 def _vectors(state: ServerState) -> dict[str, Any]:
     vectors: dict[str, Any] = {"params": state.params}
-    for part, values in (("update", state.update), ("output", state.output)):
-        vectors |= {f"{part}.{name}": value for name, value in values.items() if _is_vector(value)}
+    for part in PARTS:
+        vectors |= {f"{part}.{name}": value for name, value in getattr(state, part).items() if _is_vector(value)}
     return vectors
 
 
@@ -228,8 +228,8 @@ def _read_state(folder: Path) -> Checkpoint:
         trace, tally = Position(**numbers.pop("trace")), Tally.restored(numbers.pop("tally"))
         more = {name: numbers.pop(name) for name in MORE}
         numbers["jobs"] = {int(worker): jobs for worker, jobs in numbers["jobs"].items()}
-        for part in ("update", "output"):
-            numbers[part] |= _part(vectors, f"{part}.")
+        for part in PARTS:
+            numbers[part] = numbers.get(part, {}) | _part(vectors, f"{part}.")
         state = ServerState(params=params, **numbers)
     except (KeyError, TypeError, AttributeError) as error:
         raise DamagedFileError(folder / NUMBERS, f"an entry is missing or has the wrong type ({error!r})") from None

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core.notes import Note, checked_note
 from nowait.core.types import Integers
 from nowait.recording.rows import ARRIVAL_DTYPE, CHUNK_ROWS, COLUMNS, EVENT_DTYPE, STEP_DTYPE
 
@@ -48,6 +49,8 @@ class Kind(IntEnum):
     """Where processes were started since the frame before of this kind, and seconds of loading data, as JSON."""
     CHECKSUMS = 6
     """Checksums of params after some steps, as JSON."""
+    NOTES = 7
+    """What the method noted, as JSON."""
 
 
 class Frame(NamedTuple):
@@ -96,6 +99,22 @@ def read_header(data: bytes, offset: int) -> Frame | None:
 def json_body(values: Mapping[str, Any]) -> bytes:
     """Return the body of a JSON frame."""
     return json.dumps(dict(values)).encode()
+
+
+def notes_body(notes: Iterable[Note]) -> bytes:
+    """Return the body of a frame of notes."""
+    return json_body({"notes": [list(note) for note in notes]})
+
+
+def read_notes(body: bytes) -> list[Note]:
+    """Decode the body of a frame of notes. ValueError if an entry is no note."""
+    try:
+        return [
+            checked_note(int(after), float(time), kind, dict(numbers))
+            for after, time, kind, numbers in json.loads(body)["notes"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"its notes cannot be read ({error!r})") from None
 
 
 # Rows

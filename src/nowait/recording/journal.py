@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core.notes import Note
 from nowait.core.types import Integers
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.framefile import FrameFile
@@ -24,7 +25,9 @@ from nowait.recording.frames import (
     decode_rows,
     frame_bytes,
     json_body,
+    notes_body,
     read_header,
+    read_notes,
     table_of,
 )
 from nowait.recording.rows import ARRIVAL_DTYPE, EVENT_DTYPE, STEP_COLUMNS, STEP_DTYPE
@@ -92,6 +95,10 @@ class JournalWriter:
         """Append the checksums of params after some steps."""
         self.write(Kind.CHECKSUMS, json_body({"params": list(checksums.items())}), count=len(checksums))
 
+    def notes(self, notes: Sequence[Note]) -> None:
+        """Append what the method noted."""
+        self.write(Kind.NOTES, notes_body(notes), count=len(notes))
+
     def end(self, seconds: float, last_norm: float, arrivals: int) -> None:
         """Append the last frame, which says how the run ended."""
         self.write(Kind.END, json_body({"seconds": seconds, "last_norm": last_norm, "arrivals": arrivals}))
@@ -113,7 +120,8 @@ class Journal:
         """The frames of rows, each with the number of arrivals that it represents."""
         self._steps: list[Frame] = []
         self._step_ranges: list[tuple[int, int]] = []
-        self._events: list[Frame] = []
+        self._later: dict[Kind, list[Frame]] = {Kind.EVENTS: [], Kind.NOTES: []}
+        """Frames whose bodies are read when they are needed."""
         self.placements: list[Placement] = []
         """Where processes of workers were started."""
         self.loading: Loading = {}
@@ -160,8 +168,8 @@ class Journal:
                 last = int(np.frombuffer(self._file.read(max(0, frame.end - size), size), STEP_DTYPE)["row"][0])
             self._steps.append(frame)
             self._step_ranges.append((frame.first, last))
-        elif frame.kind == Kind.EVENTS:
-            self._events.append(frame)
+        elif frame.kind in self._later:
+            self._later[Kind(frame.kind)].append(frame)
         elif frame.kind == Kind.WORKERS:
             self._index_workers(frame)
         elif frame.kind == Kind.CHECKSUMS:
@@ -199,6 +207,7 @@ class Journal:
             self._table(frame)
         for _ in self._event_tables():
             pass
+        self.notes()
 
     def blocks(self) -> Iterator[NDArray[np.void]]:
         """Yield the rows of the trace, a frame at a time; held gradients have their first steps."""
@@ -229,8 +238,19 @@ class Journal:
         tables = list(self._event_tables())
         return np.concatenate(tables) if tables else np.empty(0, EVENT_DTYPE)
 
+    def notes(self) -> tuple[Note, ...]:
+        """Return what the method noted."""
+        return tuple(note for frame in self._later[Kind.NOTES] for note in self._notes_in(frame))
+
+    def _notes_in(self, frame: Frame) -> list[Note]:
+        body = self._body(frame)
+        try:
+            return read_notes(body)
+        except ValueError as error:
+            raise self._damaged(frame, str(error)) from None
+
     def _event_tables(self) -> Iterator[NDArray[np.void]]:
-        return (self._table(frame) for frame in self._events)
+        return (self._table(frame) for frame in self._later[Kind.EVENTS])
 
     def _table(self, frame: Frame) -> NDArray[np.void]:
         try:

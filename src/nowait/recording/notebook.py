@@ -32,7 +32,8 @@ def html_of_run(run: Run) -> str:
     state = [word for word in ("diverged", "interrupted") if getattr(stats, word)]
     note = ", ".join([stats.engine, *state])
     missed = f"the target {run.missed_target} was not reached" if run.missed_target else ""
-    return card(method_of(run), table(header, [cells]), sentences([stats.advice, missed, stats.diagnosis]), note=note)
+    words = sentences([stats.advice, missed, stats.decision, stats.diagnosis])
+    return card(method_of(run), table(header, [cells]), words, note=note)
 
 
 def method_of(run: Run) -> str:

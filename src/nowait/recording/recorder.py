@@ -8,6 +8,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from nowait.core.notes import Note
 from nowait.recording.framefile import FrameFile
 from nowait.recording.frames import Kind, rows_body
 from nowait.recording.journal import Journal, JournalWriter, Position
@@ -55,6 +56,9 @@ class TraceRecorder(RowBuffer):
         """How many rows were written, or left out of a sampled trace."""
         self._later_steps: list[tuple[int, int, float, float]] = []
         self._events: list[tuple[int, int, int, float]] = []
+        self._notes: list[Note] = []
+        self.last_note: Note | None = None
+        """What the method noted last, since the start or the resume of the run."""
         self._writer: JournalWriter | None = None
         self._tally = Tally()
         self._changes: list[tuple[int, int, int, float]] = []
@@ -84,6 +88,13 @@ class TraceRecorder(RowBuffer):
         if self._tally.phases is not None:
             self._changes.append(self._events[-1])
         if len(self._events) >= self._chunk_rows:
+            self._write()
+
+    def noted(self, note: Note) -> None:
+        """Append a note."""
+        self._notes.append(note)
+        self.last_note = note
+        if len(self._notes) >= self._chunk_rows:
             self._write()
 
     # Where workers are, and where their time goes
@@ -133,6 +144,11 @@ class TraceRecorder(RowBuffer):
         """Return a column of the latest rows: at most ``count``, and at most those in the buffer."""
         return self._buffered(max(self._buffer_first, self._rows - count))[column].copy()
 
+    @property
+    def last_decision(self) -> str:
+        """What the method noted last, in a few words; empty if it has noted nothing."""
+        return "" if self.last_note is None else self.last_note.short
+
     def tally(self) -> Tally:
         """Return the totals over all rows, including those that are not kept."""
         tally = self._tally.copy()
@@ -157,6 +173,7 @@ class TraceRecorder(RowBuffer):
                 self._loading(),
                 self.sent,
                 dict(self._checksums),
+                tuple(self._notes),
             )
         self._write()
         journal = Journal(self._writer.file.in_memory_if_small())
@@ -172,6 +189,7 @@ class TraceRecorder(RowBuffer):
             journal.loading,
             journal.sent,
             journal.checksums,
+            journal.notes(),
         )
 
     def _loading(self) -> dict[int, tuple[float, float]]:
@@ -249,6 +267,9 @@ class TraceRecorder(RowBuffer):
             events = np.array(self._events, dtype=EVENT_DTYPE)
             writer.write(Kind.EVENTS, events.tobytes(), count=len(events))
             self._events.clear()
+        if self._notes:
+            writer.notes(self._notes)
+            self._notes.clear()
         if self._checksums:
             writer.checksums(self._checksums)
             self._checksums.clear()

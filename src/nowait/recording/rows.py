@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from nowait.core import Arrival, Outcome, Resumed, TimerFired, WorkerJoined, WorkerLost
 from nowait.core.log import APPLIED
+from nowait.core.notes import Note
 
 OUTCOMES = tuple(Outcome)
 OUTCOME_CODES = {outcome: code for code, outcome in enumerate(OUTCOMES)}
@@ -136,6 +137,8 @@ class RowTable(RowBuffer):
         super().__init__(bytearray())
         self._chunks: list[bytearray] = []
         self._events: list[tuple[int, int, int, float]] = []
+        self.notes: list[Note] = []
+        """What the method noted."""
         self._stepped_rows: list[int] = []
         self._stepped_weights: list[float] = []
         self._steps: list[tuple[int, int, float]] = []
@@ -154,6 +157,10 @@ class RowTable(RowBuffer):
     def happened(self, event: OtherEvent) -> None:
         """Append another event."""
         self._events.append(row_of_event(self._rows, event))
+
+    def noted(self, note: Note) -> None:
+        """Append a note."""
+        self.notes.append(note)
 
     def arrivals(self) -> NDArray[np.void]:
         """All rows, as a new array."""

@@ -85,6 +85,10 @@ class Stats:
     """Bytes of the params sent to workers: one copy per ticket, but not the same version twice in a row."""
     not_compiled: str = ""
     """Why a simulation was not compiled; empty if it was, and for runs with real workers."""
+    notes: int = 0
+    """How many decisions the method noted; they are in ``trace.notes``."""
+    last_note: str = ""
+    """The last decision that the method noted, in a sentence; empty if it noted none."""
     by_worker: tuple[WorkerStats, ...] = field(default=(), repr=False)
     """Where each worker was, how much it delivered and where its time went; empty for simulations."""
 
@@ -97,6 +101,11 @@ class Stats:
     def diagnosis(self) -> str:
         """Who is slow, and why, in a sentence; empty for simulations."""
         return diagnosis(self.by_worker)
+
+    @property
+    def decision(self) -> str:
+        """The method's last decision and how many there were, in a sentence; empty if it noted none."""
+        return f"{self.last_note} (the last of {self.notes:,} decisions)" if self.notes > 1 else self.last_note
 
     def worker_table(self) -> str:
         """Return ``by_worker`` as a table: of each worker, how much it delivered and the share of each phase."""
@@ -202,7 +211,8 @@ class Run:
         stats = self.stats
         loss = f", loss {self.history.loss[-1]:.6g}{self._loss_step}" if len(self.history) else ""
         end = ", diverged" if stats.diverged else f", target {self.missed_target} missed" if self.missed_target else ""
-        return f"Run({stats.steps} steps, {stats.gradients} gradients, {stats.seconds:.6g} s{loss}{end})"
+        note = f", {self.trace.notes[-1].short}" if self.trace.notes else ""
+        return f"Run({stats.steps} steps, {stats.gradients} gradients, {stats.seconds:.6g} s{loss}{note}{end})"
 
 
 def load_finished(source: Path, *, with_params: bool = True) -> Run:

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core import checks
+from nowait.core.notes import Note
 from nowait.core.types import Floats, Integers
 from nowait.recording.errors import DamagedFileError
 from nowait.recording.framefile import FrameFile
-from nowait.recording.frames import FILE_HEADER, Kind, rows_body
+from nowait.recording.frames import FILE_HEADER, Kind, notes_body, read_notes, rows_body
 from nowait.recording.journal import Journal, JournalWriter
 from nowait.recording.phases import PhaseTotals
 from nowait.recording.rows import (
@@ -94,6 +95,8 @@ class Trace:
     """How vectors were sent between machines; None if the run had no engine that does."""
     checksums: dict[int, int] = field(default_factory=dict)
     """The CRC-32 of the params after the last step, and after those with checkpoints; a replay compares its own."""
+    notes: tuple[Note, ...] = ()
+    """What the method noted with ``server.note``, in order: its decisions, and the numbers behind them."""
 
     def __post_init__(self) -> None:
         if self.num_arrivals < 0:
@@ -258,6 +261,8 @@ class Trace:
         arrays |= {f"event_{name}": np.ascontiguousarray(self.events[name]) for name in EVENT_DTYPE.names or ()}
         if self.placements or self.loading:
             arrays |= {"workers": np.asarray(workers_body(self.placements, self.loading).decode())}
+        if self.notes:
+            arrays["notes"] = np.asarray(notes_body(self.notes).decode())
         for name, array in arrays.items():
             with file.open(f"{name}.npy", "w") as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
@@ -280,6 +285,8 @@ class Trace:
             writer.write(Kind.EVENTS, np.ascontiguousarray(self.events).tobytes(), count=len(self.events))
         if self.placements or self.loading:
             writer.workers(self.placements, self.loading)
+        if self.notes:
+            writer.notes(self.notes)
         if self.checksums:
             writer.checksums(self.checksums)
         writer.end(self.seconds, self.last_norm, self.num_arrivals)
@@ -314,6 +321,7 @@ class Trace:
             journal.loading,
             journal.sent,
             journal.checksums,
+            journal.notes(),
         )
 
     def in_order(self) -> Iterator[tuple[int, tuple[Any, ...] | OtherEvent]]:
@@ -337,7 +345,7 @@ class Trace:
 
     def __reduce__(self) -> Any:
         rest = (self.events, self.initial_workers, self.seconds, self.last_norm, self.kept, self.num_arrivals)
-        return Trace, (self.arrivals, *rest, self.placements, self.loading, self.sent, self.checksums)
+        return Trace, (self.arrivals, *rest, self.placements, self.loading, self.sent, self.checksums, self.notes)
 
     def __repr__(self) -> str:
         return f"Trace({len(self)} arrivals, {len(self.events)} other events, {self.num_workers} workers)"
@@ -360,6 +368,7 @@ def _load_npz(path: Path) -> Trace:
                 *(read_workers(str(file["workers"])) if "workers" in file else ((), {})),
                 Sent.read(json.loads(str(file["sent"]))) if "sent" in file else None,
                 dict(file["checksums"].tolist()) if "checksums" in file else {},
+                tuple(read_notes(str(file["notes"]).encode())) if "notes" in file else (),
             )
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, TypeError, SyntaxError) as error:
         raise DamagedFileError(path, f"it cannot be read as a trace ({error})") from None

@@ -129,6 +129,7 @@ def _trace(journal: Journal, evaluated: float) -> Trace:
         loading=journal.loading,
         sent=journal.sent,
         checksums=journal.checksums,
+        notes=journal.notes(),
     )
 
 
@@ -158,6 +159,8 @@ def _stats(trace: Trace, history: History, config: dict[str, Any], state: Folder
         diverged=False,
         advice=_advice(state, steps),
         interrupted=state is not FolderState.RUNNING,
+        notes=len(trace.notes),
+        last_note=str(trace.notes[-1]) if trace.notes else "",
         by_worker=trace.by_worker(),
     )
 

@@ -172,11 +172,24 @@ def _delays(
 
 
 def events(traces: Sequence[Trace], most: int = 300) -> list[list[Any]]:
-    """Return joins, deaths and resumes of the first trace as [time, kind, worker], at most ``most``."""
+    """Return joins, deaths and resumes of the first trace as [time, kind, worker], at most ``most``.
+
+    They are followed by at most as many decisions of the method, as [time, "decision", sentence].
+    """
     found = traces[0].events[np.isin(traces[0].events["kind"], list(EVENTS))]
-    found = found[np.linspace(0, len(found) - 1, min(most, len(found))).round().astype(np.int64)]
+    found = found[_spread(len(found), most)]
     times = compact(found["time"].tolist())
+    notes = [traces[0].notes[place] for place in _spread(len(traces[0].notes), most).tolist()]
+    decisions = [
+        [time, "decision", str(note)] for time, note in zip(compact(n.time for n in notes), notes, strict=True)
+    ]
     return [
         [time, EVENTS[kind], worker]
         for time, kind, worker in zip(times, found["kind"].tolist(), found["worker"].tolist(), strict=True)
-    ]
+    ] + decisions
+
+
+def _spread(number: int, most: int) -> Integers:
+    """Return at most ``most`` places among ``number``, evenly spread, with the first and the last."""
+    places: Integers = np.linspace(0, number - 1, min(most, number)).round().astype(np.int64)
+    return places

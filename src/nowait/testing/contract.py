@@ -10,6 +10,7 @@ that are tensors; without PyTorch, whose tensors are the only other memory, thes
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import tempfile
 from collections.abc import Callable
@@ -127,7 +128,26 @@ def a_replay_is_the_run(method: Method, memory: Memory = HOST) -> None:
     parts = _parts(method, trace.initial_workers.tolist(), Budget(gradients=len(trace) + 1), memory=memory)
     again = replay(parts, trace, SEED, progress=False)
     same = np.array_equal(again.trace.arrivals, run.trace.arrivals) and np.array_equal(again.last, run.last)
+    same = same and again.trace.notes == run.trace.notes == trace.notes
     assert same, "the replay differs: a method may depend on events, server.now and server.random alone"
+
+
+def a_resumed_run_is_its_replay(method: Method, memory: Memory = HOST) -> None:
+    """What ``state`` returns is enough: ``resume`` goes on from a checkpoint as in a replay, which has seen it all."""
+    for events in (1, 5, 18, 30):
+        replayed = ScriptedWorkers(method, num_workers=3, memory=memory).after(events)
+        other = dataclasses.replace(method) if dataclasses.is_dataclass(method) else copy.copy(method)
+        ScriptedWorkers(other, num_workers=3, memory=memory).after(7)  # it has the state of another run
+        resumed = replayed.resumed_with(other)
+        replayed.resume()
+        for _ in range(25):
+            resumed.next_event()
+            replayed.next_event()
+            same = np.array_equal(to_host(resumed.server.params), to_host(replayed.server.params))
+            assert same, (
+                f"a run that is resumed after {events} events is not its replay: resume must initialise all run state "
+                f"from what state returns"
+            )
 
 
 def leaves_at_any_event_are_survived(method: Method, memory: Memory = HOST) -> None:
@@ -222,6 +242,7 @@ def compiled_runs_are_the_reference_runs(method: Method) -> None:
         same = all(np.array_equal(compiled.trace.arrivals[name], reference.trace.arrivals[name]) for name in columns)
         assert same, "the plan has another trace: a method must act on the server's verbs and answers alone"
         assert np.array_equal(compiled.trace.events, reference.trace.events), "the plan has other events"
+        assert compiled.trace.notes == reference.trace.notes, "the plan has other notes"
         np.testing.assert_allclose(compiled.last, reference.last, rtol=1e-10)
         np.testing.assert_allclose(compiled.history.loss, reference.history.loss, rtol=1e-10)
 
@@ -279,6 +300,7 @@ def runs_in_this_memory_are_those_of_host_memory(method: Method, memory: Memory)
 METHOD_MEMORY_CHECKS: list[Callable[[Method, Memory], None]] = [
     runs_in_this_memory_are_those_of_host_memory,
     a_replay_is_the_run,
+    a_resumed_run_is_its_replay,
     leaves_at_any_event_are_survived,
     joins_at_any_event_are_used,
     a_bad_gradient_is_as_if_it_never_came,
@@ -308,6 +330,7 @@ METHOD_CHECKS: list[Callable[[Method], None]] = [
     a_budget_ends_the_run,
     the_loss_falls,
     a_replay_is_the_run,
+    a_resumed_run_is_its_replay,
     leaves_at_any_event_are_survived,
     all_but_one_may_leave,
     joins_at_any_event_are_used,

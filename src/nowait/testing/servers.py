@@ -43,7 +43,7 @@ class OverwritingLog:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.stepped, self.happened = log.stepped, log.happened
+        self.stepped, self.happened, self.noted = log.stepped, log.happened, log.noted
 
     def arrived(self, arrival: Arrival, live_workers: int) -> None:
         """Pass the arrival on, and overwrite its gradient, and the points of versions that are in use no longer."""

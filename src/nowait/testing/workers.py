@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Self, final
 
@@ -12,7 +14,9 @@ from nowait.core import (
     Command,
     GradientArrived,
     Method,
+    Resumed,
     Server,
+    ServerState,
     Ticket,
     TimerFired,
     Wake,
@@ -40,12 +44,30 @@ class ScriptedWorkers:
     ) -> None:
         if overwrite:
             parts["log"] = OverwritingLog(parts.get("log") or NoLog())
-        self.server = Server(method, np.zeros(dimension), num_workers, **parts)
+        self._begin(Server(method, np.zeros(dimension), num_workers, **parts))
+        self._take(self.server.start())
+
+    def _begin(self, server: Server) -> None:
+        self.server = server
         self._timers: list[float] = []
         self._random = CounterRandom(0, "script")
         self.commands: list[Command] = []
         """The commands of the latest event."""
-        self._take(self.server.start())
+
+    def resume(self) -> None:
+        """Let the run be resumed here, as a replay sees it: tickets in flight and timers are lost."""
+        self._timers.clear()
+        self._feed(Resumed(self.server.now))
+
+    def resumed_with(self, method: Method) -> ScriptedWorkers:
+        """Return the workers of a new server that continues from a checkpoint of this one, with this method object."""
+        state = _stored(self.server.state())
+        others = object.__new__(ScriptedWorkers)
+        log = OverwritingLog(NoLog())
+        others._begin(Server(method, state.params, state.workers, log=log, memory=self.server.memory))
+        others._random.draws = self._random.draws
+        others._take(others.server.resume(state))
+        return others
 
     def after(self, events: int) -> Self:
         """Pass this many events to the server."""
@@ -107,3 +129,12 @@ class ScriptedWorkers:
 
     def _now(self) -> float:
         return self.server.now + 1.0
+
+
+def _stored(state: ServerState) -> ServerState:
+    """Return the state as it is read from a checkpoint, which stores all but vectors as JSON."""
+    method = {
+        name: value if hasattr(value, "shape") else json.loads(json.dumps(value))
+        for name, value in state.method.items()
+    }
+    return replace(state, method=method)

@@ -3,7 +3,10 @@
 
 const AXES = { time: "time (s)", step: "steps", gradients: "gradients" };
 const MARK_KINDS = { joined: "join", lost: "death", resumed: "resume" };
-const MARK_WORDS = { join: "worker joined", death: "worker lost", resume: "resumed", checkpoint: "checkpoint on disk" };
+const MARK_WORDS = {
+  join: "worker joined", death: "worker lost", resume: "resumed", decision: "decision of the method",
+  checkpoint: "checkpoint on disk",
+};
 /* The speed is drawn over columns with about as many arrivals, if that leaves the fewest columns, and as many seconds, if
    that leaves the usual number. */
 const [LEAST_ARRIVALS, FEWEST_COLUMNS, LEAST_SECONDS, USUAL_COLUMNS] = [20, 4, 1, 40];
@@ -23,9 +26,11 @@ function marksOf(run, axis = "time") {
     const text = `${MARK_WORDS[MARK_KINDS[kind]]}${who} at ${shown(time, 4)} s`;
     return { x: place(time), kind: MARK_KINDS[kind], text };
   });
+  const decided = run.decisions.map(([time, sentence]) => (
+    { x: place(time), kind: "decision", text: `${sentence} (at ${shown(time, 4)} s)` }));
   const saved = run.checkpoints.filter((step) => step > 0).map((step) => (
     { x: axis === "time" ? timeOf(run, step) : step, kind: "checkpoint", text: `checkpoint of step ${whole(step)}` }));
-  return axis === "gradients" ? [] : [...events, ...saved].filter(({ x }) => x !== null);
+  return axis === "gradients" ? [] : [...events, ...decided, ...saved].filter(({ x }) => x !== null);
 }
 
 const seriesBase = ({ name, place, diverged, state }) => ({

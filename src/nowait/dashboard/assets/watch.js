@@ -61,6 +61,7 @@ function showAll(charts, refresh) {
   });
   showProblems();
   showFocus();
+  showDecision();
   document.title = titleOf();
   if (!none) for (const chart of charts) chart.redraw();
 }
@@ -76,6 +77,13 @@ function showFocus() {
   const run = store.shown.get(store.focus);
   for (const box of document.querySelectorAll(".focus")) box.textContent = run && store.shown.size > 1 ? run.name : "";
   byId("workers-title").firstChild.textContent = run && run.state !== "running" ? "Who was slow" : "Who is slow now";
+}
+
+/* What the method decided last, and why. */
+function showDecision() {
+  const latest = store.shown.get(store.focus)?.decisions.at(-1);
+  byId("decision").hidden = !latest;
+  byId("decision").textContent = latest ? `Latest decision: ${latest[1]}.` : "";
 }
 
 function titleOf() {

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nowait.core.ledger import Counts
+from nowait.core.notes import Note
 from nowait.core.outputs import Uses
 from nowait.core.types import Floats, Integers
 
@@ -63,6 +64,8 @@ class Plan:
     """The virtual seconds of the run, if the time budget ended it."""
     advice: str = ""
     """Why there are no more events, if that ended the run."""
+    notes: tuple[Note, ...] = ()
+    """What the method noted."""
 
     @property
     def num_steps(self) -> int:

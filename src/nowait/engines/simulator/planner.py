@@ -275,4 +275,5 @@ class Planner(Ledger):
             uses=uses,
             seconds=seconds,
             advice=advice,
+            notes=tuple(self._table.notes),
         )

@@ -138,9 +138,17 @@ class Playback(PlanPosition):
         rows = self.plan.arrivals
         if self.kept != "full":
             rows = rows[places_kept(rows, self.kept, Tally())]
-        num_arrivals = len(self.plan.arrivals)
-        checksums = self._checksums
-        return Trace(rows, self.plan.events, workers, seconds, last_norm, self.kept, num_arrivals, checksums=checksums)
+        return Trace(
+            rows,
+            self.plan.events,
+            workers,
+            seconds,
+            last_norm,
+            self.kept,
+            len(self.plan.arrivals),
+            checksums=self._checksums,
+            notes=self.plan.notes,
+        )
 
     def tally(self) -> Tally:
         """Return the totals over all arrivals."""

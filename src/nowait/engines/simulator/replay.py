@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, final
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from nowait.core import GradientArrived, Outcome, Resumed, Server, Ticket, WorkerLost
 from nowait.core.memory import HOST, namespace_of, to_host
+from nowait.core.notes import Note
 from nowait.core.types import norm
 from nowait.engines.hooks import FixedWorkers
 from nowait.engines.progress import Progress
@@ -21,6 +23,7 @@ from nowait.recording.files import vector_checksum
 from nowait.recording.rows import OUTCOMES, STEP_COLUMNS, OtherEvent, Row
 
 NORM_TOLERANCE = 1e-9
+NOTE_TOLERANCE = 1e-6
 REFUSAL = "the trace is of another problem, seed, method, update or initial params"
 CAUSES = (
     "another processor, library, GPU or number of threads does this; if all are the same, a bit was flipped, or a "
@@ -138,10 +141,11 @@ class _Player:
 
     def _compare_end(self) -> None:
         """Compare the steps of held gradients, which were made after their rows, and the norm of the last params."""
-        first = 0
-        for recorded, replayed in _same_parts(self._trace, self._recorder.trace()):
+        first, replayed_trace = 0, self._recorder.trace()
+        for recorded, replayed in _same_parts(self._trace, replayed_trace):
             _compare_steps(first, recorded, replayed)
             first += len(recorded)
+        _compare_notes(self._trace.notes, replayed_trace.notes)
         recorded_norm, replayed_norm = self._trace.last_norm, norm(to_host(self._server.params))
         if not math.isclose(recorded_norm, replayed_norm, rel_tol=1e-6, abs_tol=1e-300):
             raise ValueError(
@@ -161,6 +165,28 @@ def _same_parts(trace: Trace, other: Trace) -> Iterator[tuple[NDArray[np.void], 
             here, there = here[size:], there[size:]  # noqa: PLW2901
             if not len(there):
                 there = next(blocks, None)
+
+
+def _compare_notes(recorded: Sequence[Note], replayed: Sequence[Note]) -> None:
+    """Raise if the method noted something else. A trace without notes may be older than those of its method."""
+    if not recorded:
+        return
+    for number, (here, there) in enumerate(zip_longest(recorded, replayed)):
+        if here is None or there is None or not _is_same_note(here, there):
+            raise ValueError(f"note {number} of the trace is {_shown(here)}, in the replay {_shown(there)}: {REFUSAL}")
+
+
+def _is_same_note(here: Note, there: Note) -> bool:
+    """Whether notes agree; their numbers may be computed from norms, which may differ in their last bits."""
+    same = here[:3] == there[:3] and here.numbers.keys() == there.numbers.keys()
+    return same and all(
+        math.isclose(value, there.numbers[name], rel_tol=NOTE_TOLERANCE, abs_tol=1e-300)
+        for name, value in here.numbers.items()
+    )
+
+
+def _shown(note: Note | None) -> str:
+    return "missing" if note is None else f"{note.kind!r} {note.numbers} after {note.after} arrivals"
 
 
 def _compare_steps(first: int, recorded: NDArray[np.void], replayed: NDArray[np.void]) -> None:

@@ -45,8 +45,9 @@ def simulate(
     simulator = Simulator(parts, clock, faults, seed)
     quiet = np.errstate(over="ignore", invalid="ignore")
     session = simulator.session
+    shown = Progress(title_or("simulating"), progress, lambda: parts.recorder.last_decision)
     with session.calling_on_end():
-        with quiet, Interruption(session.interrupt), Progress(title_or("simulating"), progress) as bar:
+        with quiet, Interruption(session.interrupt), shown as bar:
             simulator.run(bar)
         seconds = session.server.now if simulator.seconds is None else simulator.seconds
         run = session.result(seconds, "reference")

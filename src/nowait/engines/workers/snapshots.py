@@ -48,6 +48,7 @@ class Snapshots:
             loss=session.loss,
             metrics=session.shown_metrics,
             delays=dict(zip(QUANTILES, quantiles, strict=False)),
+            note=parts.recorder.last_note,
             deaths=self._failures.deaths,
             errors=self._failures.errors,
             strays=self._failures.strays,

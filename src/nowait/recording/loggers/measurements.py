@@ -58,6 +58,7 @@ def measurements(control: Control, since: Mark, events: Events) -> dict[str, flo
         "workers/live": float(control.num_workers),
         "workers/joined": float(events.joined),
         "workers/lost": float(events.lost),
+        **_decision(control),
         "checkpoints": float(events.checkpoints),
         "seconds": float(control.time),
     }
@@ -72,6 +73,12 @@ def _delays(control: Control) -> dict[str, float]:
     if len(used):
         found["stepsize"] = used.mean()
     return {name: float(value) for name, value in found.items()}
+
+
+def _decision(control: Control) -> dict[str, float]:
+    """Return the numbers of the method's latest decision."""
+    note = control.last_note
+    return {} if note is None else {f"decision/{name}": value for name, value in note.numbers.items()}
 
 
 def _throughput(control: Control, since: Mark) -> dict[str, float]:

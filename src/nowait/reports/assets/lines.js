@@ -10,7 +10,7 @@
 //             good: true writes the note in the colour of success
 //   xTitle, yTitle, logX, logY, smoothing (0 to 0.99), height(box) -> pixels
 //   xLabel    (x) => words for the title of the readout
-//   marks     [{x, kind, text}]: vertical lines; kind is join, death, resume, checkpoint or any class name event-…
+//   marks     [{x, kind, text}]: vertical lines; kind is join, death, resume, decision, checkpoint or any class name event-…
 //   marksTitle  {kind: words} for the list of marks below the plot
 //   controls  elements to put first in the toolbar; tools: which of "logX", "logY", "smooth" to offer
 //   idle      the title of the legend while there is no cursor

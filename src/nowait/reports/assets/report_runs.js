@@ -20,12 +20,16 @@ function errorSeries(axis) {
   });
 }
 
-const EVENT_WORDS = { join: "joins", death: "deaths", resume: "resumes" };
+const EVENT_WORDS = { join: "joins", death: "deaths", resume: "resumes", decision: "decisions of the method" };
 const EVENT_ENDS = { join: "joined", death: "was lost" };
-const eventText = (kind, worker) => (kind === "resume" ? "resumed" : `worker ${worker} ${EVENT_ENDS[kind]}`);
+/* `of` is a worker; of a decision, the sentence. */
+function eventText(kind, of) {
+  if (kind === "decision") return of;
+  return kind === "resume" ? "resumed" : `worker ${of} ${EVENT_ENDS[kind]}`;
+}
 
 /* Events of runs are on the axis of time only, and only where one run is meant. */
-const eventMarks = (method) => method.events.map(([x, kind, worker]) => ({ x, kind, text: eventText(kind, worker) }));
+const eventMarks = (method) => method.events.map(([x, kind, of]) => ({ x, kind, text: eventText(kind, of) }));
 
 function drawErrors() {
   const marksOn = (axis) => (axis === "time" && methods.length === 1 ? eventMarks(methods[0]) : []);
