@@ -29,6 +29,8 @@ SHORTEST = 1e-6
 """The least time of a gradient, divided by the longest one, if a worker took no time at all."""
 NEW_GROUP = 0.1
 """The least weight of a new group of gradients in the estimates of noise."""
+ENOUGH = 4
+"""Degrees of freedom of the noise that are needed for rounds of one gradient."""
 ESTIMATES = ("variance", "mean_squared", "num_groups")
 """What a checkpoint keeps of the noise."""
 ASYNCHRONOUS = 0
@@ -307,9 +309,10 @@ class Auto(Method):
         is_guess = not self.noise.is_known and self.noise.freedom == 0 and self.total.count <= 1
         batch = float(server.num_workers) if is_guess else self._noise_scale()
         costs = costs_of(times, batch, self.CAUTION, present=self.waits_for)
-        if not (self.noise.is_known or overdue):
-            costs[ASYNCHRONOUS] = math.inf  # the next rounds know more
-            if self.noise.freedom < 4:
+        if not self.noise.is_known:  # the next rounds know more
+            if not overdue:
+                costs[ASYNCHRONOUS] = math.inf
+            if self.noise.freedom < ENOUGH and not (overdue and self.total.count == 1):
                 costs[1] = math.inf
         best = min(costs, key=lambda count: costs[count])
         if costs[best] < (1 - self.MARGIN) * costs[self.waits_for]:
