@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 
-from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, Update, checks, method_dataclass
 from nowait.core.types import Floats
 from nowait.numerics.elementary import added
 
@@ -28,6 +28,8 @@ SHORTEST = 1e-6
 """The least time of a gradient, divided by the longest one, if a worker took no time at all."""
 NEW_GROUP = 0.1
 """The least weight of a new group of gradients in the estimates of noise."""
+USUAL_MOMENTUM = 0.9
+"""The momentum with plain SGD, if none is given."""
 ASYNCHRONOUS = 0
 """Instead of a number of gradients: a step for every gradient."""
 
@@ -57,6 +59,11 @@ class Auto(Method):
     ``torch.optim.SGD(lr, momentum, nesterov=True)``. They are not tuned again. Steps of fewer gradients are shorter:
     by (1 + B/M)/(1 + B/k). A schedule counts M gradients as one step, also those that were dropped. The workers must
     draw from the same data.
+
+    ``momentum`` None is 0.9 with plain SGD, the default. With another update, such as ``nw.Adam()``, the method adds no
+    momentum of its own, and ``stepsize`` is the learning rate of that update for minibatches. Updates that average
+    gradients, as Adam does, divide by the size of gradients: they get the square roots of the factors above. Those
+    whose momentum is a sum, as in ``torch.optim.SGD(momentum=0.9)`` and Muon, make rounds only.
     """
 
     needs_shared_data = True
@@ -68,7 +75,7 @@ class Auto(Method):
     """What a choice must save at least, so that the method does not change its mind for nothing."""
 
     stepsize: StepsizeOrFloat
-    momentum: float = 0.9
+    momentum: float | None = None
     waits_for: int = field(init=False, repr=False, compare=False)
     """The number of gradients in a round; 0 for asynchronous steps."""
     choices: list[Choice] = field(init=False, repr=False, compare=False)
@@ -77,6 +84,8 @@ class Auto(Method):
     times: Times = field(init=False, repr=False, compare=False)
     total: GradientSum = field(init=False, repr=False, compare=False)
     """The gradients of this round, or, with asynchronous steps, since the momentum moved."""
+    beta: float = field(init=False, repr=False, compare=False)
+    """The momentum of the run; 0 if there is none besides that of the update."""
     velocity: GradientSum = field(init=False, repr=False, compare=False)
     direction: GradientSum = field(init=False, repr=False, compare=False)
     progress: float = field(init=False, repr=False, compare=False)
@@ -97,11 +106,13 @@ class Auto(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.momentum = checks.fraction(self.momentum, "momentum", "it would never fade")
-        self.makes_its_own_update = self.momentum > 0
+        if self.momentum is not None:
+            self.momentum = checks.fraction(self.momentum, "momentum", "it would never fade")
+        self.makes_its_own_update = bool(self.momentum)
 
     def start(self, server: Server) -> None:
         """Wait for all workers, and give each a ticket."""
+        self.beta = self.momentum_with(server.update)
         self.total, self.velocity, self.direction = server.sum(), server.sum(), server.sum()
         self.noise, self.times = Noise(server.sum()), Times()
         self.waits_for, self.rounds, self.until_choice = server.num_workers, 0, 0
@@ -163,6 +174,25 @@ class Auto(Method):
         """Return 1: the stepsize is that of minibatches of fresh gradients."""
         return 1.0
 
+    def momentum_with(self, update: Update) -> float:
+        """Return the momentum that is added to steps of this update: 0.9 to those of plain SGD, if none was given."""
+        if self.momentum is not None:
+            return self.momentum
+        return USUAL_MOMENTUM if update.is_plain else 0.0
+
+    def check_update(self, update: Update) -> None:
+        """Raise if the update has a momentum besides that of the method, or scales gradients."""
+        if self.makes_its_own_update and not update.is_plain:
+            raise ValueError(
+                f"Auto has momentum {self.momentum:g} of its own, and {update!r} would be on top of it: leave out the "
+                f"momentum to train with this update, or the update to train with Nesterov's momentum"
+            )
+        if update.scales_gradient:
+            raise ValueError(
+                f"Auto makes steps of few gradients shorter, but {update!r} scales gradients instead of steps: leave "
+                f'out scale="gradient", or ScaleGradient'
+            )
+
     def pending_stepsize(self, server: Server, delay: int) -> float:
         """Return the stepsize of a round, or of an asynchronous step."""
         share = self._share_of_one(server) if self.waits_for == ASYNCHRONOUS else 1.0
@@ -191,10 +221,10 @@ class Auto(Method):
         if count == 0 or not server.workers or (count < self.waits_for and server.in_flight):
             return
         batch = self._noise_scale()
-        share = min(1.0, (1 + batch / server.num_workers) / (1 + batch / count))
+        share = _factor(min(1.0, (1 + batch / server.num_workers) / (1 + batch / count)), server.update)
         self.noise.end_sum(self.total, server.num_workers)
         stepsize = self._stepsize(server, 1) * share
-        if self.momentum == 0:
+        if self.beta == 0:
             server.step(self.total, stepsize, 1 / self.total.weight)
         else:
             self._move_momentum(share / self.total.weight)
@@ -228,7 +258,7 @@ class Auto(Method):
         """Move the momentum, and make a step along it and the gradient."""
         weight = server.weight_of(arrival.worker)
         self.noise.end_sum(self.total, server.num_workers)
-        if self.momentum == 0:
+        if self.beta == 0:
             server.apply(arrival, stepsize * weight)
         else:
             self._move_momentum(share)
@@ -237,20 +267,20 @@ class Auto(Method):
         self.total.clear()
 
     def _move_momentum(self, share: float) -> None:
-        self.velocity.merge(self.velocity, self.momentum - 1)
+        self.velocity.merge(self.velocity, self.beta - 1)
         self.velocity.merge(self.total, share)
 
     def _step_along_direction(self, server: Server, stepsize: float, share: float) -> None:
         """Make a step along the direction and the momentum, whose gradients were multiplied by their share already."""
         count = self.direction.count
-        self.direction.merge(self.velocity, self.momentum / share)
+        self.direction.merge(self.velocity, self.beta / share)
         self.direction.count = count  # by which statistics are moved, without all the gradients of the momentum
         server.step(self.direction, stepsize)
         self.direction.clear()
 
     def _share_of_one(self, server: Server) -> float:
         """Return the length of an asynchronous step, divided by that of a round of all workers."""
-        return 1 / (self.CAUTION * max(1, server.num_workers) * self.mean_weight)
+        return _factor(1 / (self.CAUTION * max(1, server.num_workers)), server.update) / self.mean_weight
 
     def _noise_scale(self) -> float:
         """Return B."""
@@ -274,14 +304,27 @@ class Auto(Method):
         if self.noise.is_known or self.total.count > 1:
             batch = self._noise_scale()
         costs = costs_of(times, batch, self.CAUTION, present=self.waits_for)
-        if not (self.noise.is_known or overdue):
-            costs[ASYNCHRONOUS] = math.inf  # the next rounds know more
+        if not (self.noise.is_known or overdue) or not _may_step_at_once(server.update):
+            costs[ASYNCHRONOUS] = math.inf
         best = min(costs, key=lambda count: costs[count])
         if costs[best] < (1 - self.MARGIN) * costs[self.waits_for]:
             if self.waits_for == ASYNCHRONOUS:
                 self.began = server.now
             self.waits_for = best
             self.choices.append(Choice(server.now, best, batch))
+
+
+def _factor(share: float, update: Update) -> float:
+    """Return by what a step is shorter whose noise calls for this share of the stepsize.
+
+    Adam divides by the size of gradients, which has grown with their noise.
+    """
+    return math.sqrt(share) if update.averages_gradients else share
+
+
+def _may_step_at_once(update: Update) -> bool:
+    """Return False if the momentum of the update is a sum, which would fade within the delay of gradients."""
+    return update.averages_gradients or update.momentum_factor == 0.0
 
 
 def costs_of(times: Floats, noise: float, caution: float, present: int) -> dict[int, float]:
