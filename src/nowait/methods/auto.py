@@ -221,7 +221,9 @@ class Auto(Method):
         if count == 0 or not server.workers or (count < self.waits_for and server.in_flight):
             return
         batch = self._noise_scale()
-        share = _factor(min(1.0, (1 + batch / server.num_workers) / (1 + batch / count)), server.update)
+        share = min(1.0, (1 + batch / server.num_workers) / (1 + batch / count))
+        if server.update.averages_gradients:  # Adam divides by the size of gradients, which has grown with their noise
+            share = math.sqrt(share)
         self.noise.end_sum(self.total, server.num_workers)
         stepsize = self._stepsize(server, 1) * share
         if self.beta == 0:
@@ -280,7 +282,9 @@ class Auto(Method):
 
     def _share_of_one(self, server: Server) -> float:
         """Return the length of an asynchronous step, divided by that of a round of all workers."""
-        return _factor(1 / (self.CAUTION * max(1, server.num_workers)), server.update) / self.mean_weight
+        count = max(1, server.num_workers)
+        fewer = 2 * math.sqrt(count) if server.update.averages_gradients else self.CAUTION * count
+        return 1 / (fewer * self.mean_weight)
 
     def _noise_scale(self) -> float:
         """Return B."""
@@ -312,14 +316,6 @@ class Auto(Method):
                 self.began = server.now
             self.waits_for = best
             self.choices.append(Choice(server.now, best, batch))
-
-
-def _factor(share: float, update: Update) -> float:
-    """Return by what a step is shorter whose noise calls for this share of the stepsize.
-
-    Adam divides by the size of gradients, which has grown with their noise.
-    """
-    return math.sqrt(share) if update.averages_gradients else share
 
 
 def _may_step_at_once(update: Update) -> bool:
