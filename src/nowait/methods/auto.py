@@ -62,13 +62,16 @@ class Auto(Method):
 
     ``momentum`` None is 0.9 with plain SGD, the default. With another update, such as ``nw.Adam()``, the method adds no
     momentum of its own, and ``stepsize`` is the learning rate of that update for minibatches. Updates that average
-    gradients, as Adam does, divide by the size of gradients: they get the square roots of the factors above. Those
-    whose momentum is a sum, as in ``torch.optim.SGD(momentum=0.9)`` and Muon, make rounds only.
+    gradients, as Adam does, divide by their size: a round of few gradients gets the square root of the factor above,
+    and an asynchronous step is of 1/(2√M). With a momentum that is a sum, as in ``torch.optim.SGD(momentum=0.9)`` and
+    Muon, there are rounds only.
     """
 
     needs_shared_data = True
     CAUTION: ClassVar[float] = 1.2
     """Asynchronous steps are so many times shorter than 1/M, and their cost is so many times higher."""
+    CAUTION_WITH_MEANS: ClassVar[float] = 2.0
+    """With updates that average gradients, asynchronous steps are so many times shorter than 1/√M."""
     NOISE_FACTOR: ClassVar[float] = 2.0
     """B is so many times σ²/‖∇F‖²."""
     MARGIN: ClassVar[float] = 0.1
@@ -283,8 +286,9 @@ class Auto(Method):
     def _share_of_one(self, server: Server) -> float:
         """Return the length of an asynchronous step, divided by that of a round of all workers."""
         count = max(1, server.num_workers)
-        fewer = 2 * math.sqrt(count) if server.update.averages_gradients else self.CAUTION * count
-        return 1 / (fewer * self.mean_weight)
+        averages = server.update.averages_gradients
+        shorter = self.CAUTION_WITH_MEANS * math.sqrt(count) if averages else self.CAUTION * count
+        return 1 / (shorter * self.mean_weight)
 
     def _noise_scale(self) -> float:
         """Return B."""
