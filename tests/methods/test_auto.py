@@ -276,6 +276,16 @@ def test_a_worker_that_was_slow_for_a_while_is_waited_for_again():
     assert run.stats.steps > 300
 
 
+def test_rounds_keep_their_pace_while_workers_leave_and_join_and_no_gradient_is_dropped():
+    """Two of four equal workers are absent for half of the time; a round waits for one that joins at most once."""
+    changes = [(2.03 + 2 * turn, ("leave", "join")[turn % 2], worker) for turn in range(9) for worker in (2, 3)]
+    speeds = nw.speeds.Fixed(0.1, workers=4)
+    run = nw.simulate(NOISY, nw.Auto(0.05), speeds, seconds=20, faults=nw.speeds.Faults(changes))
+    assert 0.98 * 200 <= run.stats.steps <= 200
+    assert run.stats.dropped == 0
+    assert run.stats.gradients >= 0.98 * 3 * 200
+
+
 def test_choices_tell_what_it_waited_for_in_the_latest_run():
     method = nw.Auto(0.05)
     nw.simulate(QUIET, method, nw.speeds.Fixed([1.0, 1.0, 1.0, 1e4]), steps=50)
