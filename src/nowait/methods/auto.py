@@ -278,7 +278,7 @@ class Auto(Method):
     def _step_along_direction(self, server: Server, stepsize: float, share: float) -> None:
         """Make a step along the direction and the momentum, whose gradients were multiplied by their share already."""
         count = self.direction.count
-        self.direction.merge(self.velocity, self.beta / share)
+        self.direction.merge(self.velocity, self.beta / share, statistics=False)
         self.direction.count = count  # by which statistics are moved, without all the gradients of the momentum
         server.step(self.direction, stepsize)
         self.direction.clear()
