@@ -290,11 +290,11 @@ def main() -> None:
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS)
     parser.add_argument("--data", help="a folder with train-images-idx3-ubyte and train-labels-idx1-ubyte, .gz or not")
     parser.add_argument("--rate", type=float, default=0.05)
-    parser.add_argument("--target", type=float, help="the validation loss; by default 0.35, with --data 0.5")
+    parser.add_argument("--target", type=float, help="the validation loss; by default 0.45, with --data 0.5")
     chosen = parser.parse_args()
     logging.getLogger("nowait").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    target = chosen.target or (0.35 if chosen.data is None else 0.5)
+    target = chosen.target or (0.45 if chosen.data is None else 0.5)
     task = Task(chosen.data, chosen.rate, target)
     ddp = Ddp(task)
     print(
