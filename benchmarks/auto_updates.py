@@ -12,7 +12,7 @@ are γ/(cM) in place of γ/(2√M) for asynchronous steps. Printed: times of riv
 and cluster, geometric means over fresh seeds, and how many runs missed the target within twice the steps; then the
 table for each update and cluster, with bootstrap intervals over tasks and seeds.
 
-``python benchmarks/auto_updates.py`` (half an hour on two cores; ``--tasks transformer,2,AdamW`` for a part)
+``python benchmarks/auto_updates.py`` (fifteen minutes on two cores; ``--tasks transformer,2,AdamW`` for a part)
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ CLUSTERS = {
 }
 POWERS = [2.0**k for k in range(-8, -3)]
 RATES = {"AdamW": POWERS, "Muon": POWERS, "SGD": [0.025, 0.05, 0.1, 0.2]}
+RIVALS = ("minibatches", "the first m", "rounds only", "steps of SGD")
 Make = Callable[[float], tuple[nw.Method, nw.core.Update]]
 
 
@@ -212,6 +213,8 @@ def mean(values: list[float]) -> float:
 def described(groups: list[list[float]]) -> str:
     """Return the geometric mean of groups of ratios and its interval, drawing groups and then seeds."""
     groups = [group for group in groups if group]
+    if not groups:
+        return "–"
     random = np.random.default_rng(0)
     draws = []
     for _ in range(2_000):
@@ -236,12 +239,16 @@ def main() -> None:
                 shown = ", ".join(f"{rival} {mean(ratios(of_cluster, rival)):.2f}" for rival in of_cluster)
                 missed = {rival: sum(map(math.isinf, of_rival)) for rival, of_rival in of_cluster.items()}
                 print(f"{task}; {cluster}: {shown}; runs that missed the target: {missed}", flush=True)
-    for update in RATES:
-        of_update = [times for task, times in results.items() if task.update == update]
-        for cluster in CLUSTERS if of_update else ():
-            rivals = [rival for rival in of_update[0][cluster] if rival != "Auto"]
-            cells = [described([ratios(times[cluster], rival) for times in of_update]) for rival in rivals]
-            print(f"| {update}, {cluster} | {' | '.join(cells)} |   ({', '.join(rivals)})")
+    show(results)
+
+
+def show(results: dict[Task, dict[str, dict[str, list[float]]]]) -> None:
+    """Print a line for every update and cluster: times of rivals, divided by that of Auto."""
+    print(f"| update, cluster | {' | '.join(RIVALS)} |\n|---|{'---|' * len(RIVALS)}")
+    for update, cluster in itertools.product(RATES, CLUSTERS):
+        found = [times[cluster] for task, times in results.items() if task.update == update]
+        cells = [described([ratios(times, rival) for times in found if rival in times]) for rival in RIVALS]
+        print(f"| {update}, {cluster} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
