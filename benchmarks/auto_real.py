@@ -33,6 +33,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
@@ -179,18 +180,18 @@ def ddp_worker(rank: int, port: int, task: Task, jobs: Any, results: Any) -> Non
 def ddp_run(rank: int, task: Task, seconds: list[float], seed: int) -> float:
     """Run the loop of a DDP tutorial, with a pause before the gradients are averaged."""
     torch.manual_seed(0)
-    model = DistributedDataParallel(network())
+    model, pause = DistributedDataParallel(network()), Pause()
+    model.register_comm_hook(None, pause.wait_and_reduce)
     optimizer = torch.optim.SGD(model.parameters(), lr=task.rate, momentum=MOMENTUM, nesterov=True)
     (inputs, targets), samples = loaded(task.data)[0].tensors, sampler(seed)
-    times, losses, end, evaluating, backward = [], [], torch.zeros(1), 0.0, backward_seconds(inputs, targets)
+    times, losses, end, evaluating = [], [], torch.zeros(1), 0.0
     dist.barrier()
     began = time.perf_counter()
     for step in range(MOST_STEPS):
-        ticket = time.perf_counter()
+        pause.until = time.perf_counter() + seconds[rank]
         rows = samples.sample(rank, step).indices(len(inputs), BATCH)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
-        time.sleep(max(0.0, seconds[rank] - backward - (time.perf_counter() - ticket)))
         loss.backward()
         optimizer.step()
         if step % EVALUATE_EVERY == EVALUATE_EVERY - 1:
@@ -206,15 +207,15 @@ def ddp_run(rank: int, task: Task, seconds: list[float], seed: int) -> float:
     return times[-1] if rank == 0 and end[0] else math.inf
 
 
-def backward_seconds(inputs: torch.Tensor, targets: torch.Tensor) -> float:
-    """Return the median seconds of a backward pass without communication, to be left out of the pause before it."""
-    model, seconds = network(), []
-    for _ in range(15):
-        loss = nn.functional.cross_entropy(model(inputs[:BATCH]), targets[:BATCH])
-        began = time.perf_counter()
-        loss.backward()
-        seconds.append(time.perf_counter() - began)
-    return float(np.median(seconds))
+class Pause:
+    """Waits in DDP's hook, after the local gradient and before it is averaged, until a gradient may be complete."""
+
+    def __init__(self) -> None:
+        self.until = 0.0
+
+    def wait_and_reduce(self, _, bucket):  # DDP refuses annotations that are texts
+        time.sleep(max(0.0, self.until - time.perf_counter()))
+        return default_hooks.allreduce_hook(None, bucket)
 
 
 @torch.no_grad()
@@ -244,6 +245,10 @@ class Ddp:
     def run(self, seconds: list[float], seed: int) -> float:
         for jobs in self._jobs:
             jobs.put((seconds, seed))
+        while self._results.empty():
+            if any(process.exitcode is not None for process in self._processes):
+                raise RuntimeError("a process of DDP failed")
+            time.sleep(0.05)
         return float(self._results.get())
 
     def close(self) -> None:
