@@ -12,7 +12,8 @@ and ratios per cluster; geometric means with a bootstrap interval over the clust
 clusters a method missed.
 
 ``python benchmarks/auto.py --seed 7`` (twenty minutes on two cores); ``--real`` compares steps of four real processes
-with those of minibatches and of a simulation instead (a minute).
+with those of minibatches and of a simulation instead (a minute); ``--churn`` compares with workers that leave and join
+(virtual time, a minute).
 """
 
 from __future__ import annotations
@@ -123,14 +124,7 @@ class Case:
             evaluate_seconds=seconds / EVALUATIONS,
             progress=False,
         )
-        times, losses = np.asarray(run.history.time), np.asarray(run.history.loss)
-        sums = np.concatenate([[0.0], np.cumsum(losses)])
-        first = np.searchsorted(times, 0.9 * times)
-        means = (sums[1:] - sums[first]) / (np.arange(1, len(times) + 1) - first)
-        reached = np.flatnonzero(means <= self.target)
-        if not len(reached):
-            return math.inf
-        time = float(times[reached[0]])
+        time = first_time(run, self.target)
         return self.time_to_target(made, seed, 1.25 * time) if time < 0.2 * seconds else time
 
     def median(self, make: Make, size: float, seeds: tuple[int, ...], seconds: float) -> float:
@@ -173,6 +167,16 @@ def asynchronous(workers: int) -> Iterator[Make]:
     yield lambda size: (nw.AsynchronousSGD(nw.DelayAdaptive(size)), None)
 
 
+def first_time(run: nw.Run, target: float) -> float:
+    """Return when the loss, averaged over the latest tenth of the run, is at the target; infinite if it never is."""
+    times, losses = np.asarray(run.history.time), np.asarray(run.history.loss)
+    sums = np.concatenate([[0.0], np.cumsum(losses)])
+    first = np.searchsorted(times, 0.9 * times)
+    means = (sums[1:] - sums[first]) / (np.arange(1, len(times) + 1) - first)
+    reached = np.flatnonzero(means <= target)
+    return float(times[reached[0]]) if len(reached) else math.inf
+
+
 RIVALS: dict[str, Callable[[int], Iterator[Make]]] = {"first m": first_gradients, "asynchronous": asynchronous}
 
 
@@ -213,6 +217,37 @@ def summary(name: str, ratios: list[float]) -> str:
     return f"time of {name} / time of Auto: {mean}, {min(reached):.2f} to {max(reached):.2f}{missed}"
 
 
+def churn() -> None:
+    """Print times to a target while two of four workers leave and join again every two seconds, and without that."""
+    changes = [(2.0 + 2 * turn, ("leave", "join")[turn % 2], worker) for turn in range(75) for worker in (2, 3)]
+    speeds = nw.speeds.LogNormal([0.1] * 4, sigma=0.1)
+    print("| noise | method | without churn | with churn | ratio |\n|---|---|---|---|---|")
+    for noise in (1e-6, 1e-4):
+        problem = nw.problems.NoisyQuadratic(12, L=1.0, mu=3e-3, sigma=math.sqrt(noise), distance=1.0)
+        target = 2e-4 * problem.loss(np.zeros(12))
+        for name, make in CHURNED.items():
+            medians = []
+            for faults in (None, nw.speeds.Faults(changes)):
+                times = []
+                for seed in FRESH[:5]:
+                    method, update = make(0.1)
+                    options = {"faults": faults, "seed": seed, "update": update, "evaluate_seconds": 0.1}
+                    run = nw.simulate(problem, method, speeds, seconds=150, progress=False, **options)
+                    times.append(first_time(run, target))
+                medians.append(float(np.median(times)))
+            print(f"| {noise:g} | {name} | {medians[0]:.1f} s | {medians[1]:.1f} s | {medians[1] / medians[0]:.2f} |")
+
+
+CHURNED: dict[str, Make] = {
+    "Auto": lambda size: (nw.Auto(size, 0.9), None),
+    "minibatches": lambda size: (nw.MinibatchSGD(nw.Constant(size)), nw.Nesterov(0.9)),
+    **{
+        f"the first {m}": lambda size, m=m: (nw.MSynchronousSGD(nw.Constant(size), m=m), nw.Nesterov(0.9))  # type: ignore[misc]
+        for m in (2, 3)
+    },
+}
+
+
 def real_processes() -> None:
     """Print the steps in three seconds of Auto and of minibatches with real processes, and of Auto in a simulation."""
     problem = nw.problems.LeastSquares.random(samples=2_000, dimension=50, noise=0.01, batch_size=16, seed=0)
@@ -235,7 +270,12 @@ def main() -> None:
     parser.add_argument("--clusters", type=int, default=30)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--real", action="store_true")
+    parser.add_argument("--churn", action="store_true")
     chosen = parser.parse_args()
+    if chosen.churn:
+        logging.getLogger("nowait").setLevel(logging.ERROR)
+        churn()
+        return
     if chosen.real:
         real_processes()
         return

@@ -9,6 +9,11 @@ import numpy as np
 import nowait as nw
 
 
+def shared_memory():
+    """Return the names of shared memory, which a run must not leave behind; semaphores belong to other programs."""
+    return sorted(name for name in os.listdir("/dev/shm") if not name.startswith("sem."))
+
+
 @dataclass
 class Quadratic:
     """``nw.problems.NoisyQuadratic`` with L = 1 and mu = 0.5 in plain numpy: its workers need not load numba."""

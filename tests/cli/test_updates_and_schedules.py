@@ -162,6 +162,8 @@ def simulated(problem, *options):
         ),
         ("heavy", "ringmasterlmo", "No --update given: using LMO(ball='spectral', beta=None"),
         ("heavy", "orderedmomentum:beta=0.5", "No --update given: OrderedMomentum makes its own."),
+        ("model", "auto", "No --update given: using TorchOptimizer(AdamW, weight_decay=0.1), the default of the"),
+        ("model", "auto:momentum=0.8", "No --update given: Auto makes its own, with momentum 0.8."),
     ],
 )
 def test_the_default_update_is_printed_and_recorded(problem, method, words, file):

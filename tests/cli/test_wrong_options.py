@@ -230,6 +230,8 @@ WRONG = [
     *((command, ["--schedule", ""], "there is no schedule ''") for command in STEPPED),
     ("sweep", ["--schedule", "cosine"], "cosine needs steps, because the run has none: write cosine:steps=1000"),
     ("simulate", ["--method", "orderedmomentum:beta=0.5", "--update", "adam"], "OrderedMomentum makes its own update"),
+    ("simulate", ["--method", "auto:momentum=0.5", "--update", "adam"], "Auto has momentum 0.5 of its own, and Adam("),
+    ("simulate", ["--method", "auto", "--update", "adam:scale=gradient"], "scales gradients instead of steps"),
     ("tolerance", ["--update", "adm"], "there is no update 'adm'; did you mean 'adam'?"),
     ("tolerance", ["--update", "sgd,muon:bta=0.9"], "muon has no parameter 'bta'; did you mean 'beta'?"),
     ("tolerance", ["--update", "momentum:beta=2"], "beta"),

@@ -363,6 +363,14 @@ class NeverFades(SoundUpdate):
         return 1.0
 
 
+class NotPlain(SoundUpdate):
+    """It has momentum."""
+
+    @property
+    def is_plain(self):
+        return True
+
+
 class RenamedUpdate(SoundUpdate):
     def described(self):
         return {"type": "Momentum"}
@@ -384,6 +392,7 @@ BROKEN_UPDATES = [
     ("a_checked_step_is_a_step", OtherStepper, "stepper and apply make different steps"),
     ("a_checked_step_is_a_step", OtherNorm, "the squared norm is"),
     ("momentum_is_a_fraction", NeverFades, "momentum_factor is 1.0"),
+    ("a_plain_update_makes_plain_steps", NotPlain, "step 2 is not x − γ·g, but is_plain is True"),
     ("config_describes_the_update", RenamedUpdate, "config.json would call it 'Momentum'"),
 ]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import nowait as nw
-from nowait.core import GradientArrived, Server
+from nowait.core import Assign, GradientArrived, Server
 from nowait.core.statistics import lengthened, lengthening
 
 METHOD = nw.AsynchronousSGD(nw.Constant(0.5))
@@ -54,3 +54,31 @@ def test_a_change_is_made_longer_in_place_and_a_read_only_array_is_copied():
     assert frozen.tolist() == [5.0, 3.0, 1.0]
     assert lengthened(gradient, point, 2, 4.0) is gradient
     assert gradient.tolist() == [5.0, 6.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [nw.Auto(0.1, 0.9), nw.DelayedNesterov(0.1, every=2), nw.OrderedMomentum(0.1, beta=0.9)],
+    ids=lambda method: type(method).__name__,
+)
+def test_a_momentum_moves_params_and_no_statistics(method):
+    """The statistics of a step are those of the gradients in it, without those of earlier gradients in a momentum."""
+    server = Server(method, np.array([0.0, 0.0, 1.0]), 1, statistics=2)
+    [command] = server.start()
+    for number in range(12):
+        [command] = server.handle(GradientArrived(command.ticket, np.array([1.0, number, 1.0]), 1.0 + number))
+        assert server.params[1] == pytest.approx(number)
+    assert server.params[0] < -0.1 * 12
+
+
+def test_with_equal_workers_auto_has_the_statistics_of_minibatches():
+    params = []
+    for method, update in ((nw.Auto(0.1, 0.9), None), (nw.MinibatchSGD(0.1), nw.Nesterov(0.9))):
+        server = Server(method, np.array([0.0, 0.0, 1.0]), 2, statistics=2, update=update)
+        tickets = [command.ticket for command in server.start()]
+        for number in range(12):
+            gradient = np.array([1.0, float(number**2), 1.0])
+            commands = server.handle(GradientArrived(tickets.pop(0), gradient, 1.0 + number // 2))
+            tickets += [command.ticket for command in commands if isinstance(command, Assign)]
+        params.append(server.params)
+    np.testing.assert_allclose(*params, rtol=1e-12)

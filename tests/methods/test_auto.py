@@ -110,12 +110,6 @@ def test_with_equal_workers_it_makes_the_steps_of_minibatches(momentum):
     np.testing.assert_allclose(run.params, same.params, rtol=1e-12)
 
 
-def test_an_update_besides_its_momentum_is_refused():
-    with pytest.raises(ValueError, match="makes its own update"):
-        nw.simulate(QUIET, nw.Auto(0.1), EQUAL, steps=3, update=nw.Adam())
-    assert nw.simulate(QUIET, nw.Auto(0.1, momentum=0.0), EQUAL, steps=3, update=nw.Adam()).stats.steps == 3
-
-
 def test_a_schedule_counts_as_many_gradients_as_workers_as_a_step():
     seen = []
 
@@ -155,6 +149,107 @@ def test_asynchronous_steps_move_momentum_and_statistics_as_the_page_says():
             params, total = params - 0.5 * 0.9 * velocity, 0.0
         assert server.params[0] == pytest.approx(params)
     assert counts == [1, 1, 1]
+
+
+# Updates
+
+
+class Spy(nw.core.Update):
+    """Plain steps that keep their stepsizes, with the momentum that they say they have."""
+
+    def __init__(self, momentum_factor, averages_gradients):
+        self.stepsizes, self._factor, self._averages = [], momentum_factor, averages_gradients
+
+    @property
+    def momentum_factor(self):
+        return self._factor
+
+    @property
+    def averages_gradients(self):
+        return self._averages
+
+    def apply(self, params, direction, stepsize, out):
+        self.stepsizes.append(stepsize)
+        out[:] = params - stepsize * direction
+
+
+def server_with(update, num_workers):
+    server = Server(nw.Auto(0.5), np.zeros(2), num_workers, update=update)
+    server.start()
+    return server
+
+
+@pytest.mark.parametrize("update", [nw.Adam(), nw.Momentum(0.5), nw.Muon()])
+def test_with_an_update_and_equal_workers_it_makes_the_steps_of_minibatches_with_it(update):
+    run = nw.simulate(NOISY, nw.Auto(0.01), EQUAL, steps=9, seed=5, update=update)
+    same = nw.simulate(NOISY, nw.MinibatchSGD(0.01), EQUAL, steps=9, seed=5, update=update)
+    np.testing.assert_allclose(run.params, same.params, rtol=1e-12)
+
+
+def test_momentum_and_an_update_are_refused_together():
+    with pytest.raises(ValueError, match=r"Auto has momentum 0.9 of its own, and Adam\(.* leave out the momentum"):
+        nw.simulate(QUIET, nw.Auto(0.1, momentum=0.9), EQUAL, steps=3, update=nw.Adam())
+    with pytest.raises(ValueError, match="Auto has momentum"):
+        nw.simulate(QUIET, nw.Auto(0.1, momentum=0.9), EQUAL, steps=3, update=nw.Momentum(0.0))
+    assert nw.simulate(QUIET, nw.Auto(0.1, momentum=0.0), EQUAL, steps=3, update=nw.Adam()).stats.steps == 3
+
+
+def test_an_update_that_scales_gradients_is_refused():
+    """Adam would undo the scaling, and make steps of the full length with every gradient."""
+    with pytest.raises(ValueError, match="scales gradients instead of steps: leave out"):
+        nw.simulate(QUIET, nw.Auto(0.1), EQUAL, steps=3, update=nw.ScaleGradient(nw.Adam()))
+
+
+@pytest.mark.parametrize(("averages", "expected"), [(True, 0.5 / (2 * 4**0.5)), (False, 0.5 / (1.2 * 4))])
+def test_asynchronous_steps_are_longer_with_updates_that_average_gradients(averages, expected):
+    update = Spy(0.0, averages)
+    server = server_with(update, num_workers=4)
+    server.method.waits_for, server.method.until_choice = ASYNCHRONOUS, 100
+    for turn in range(16):
+        server.handle(gradient_from(server, worker=turn % 4, time=1.0 + turn))
+    np.testing.assert_allclose(update.stepsizes, [expected] * 16)
+
+
+@pytest.mark.parametrize(("averages", "power"), [(True, 0.5), (False, 1.0)])
+def test_a_round_of_fewer_gradients_makes_a_shorter_step(averages, power):
+    """By (1 + B/M)/(1 + B/k), or by its square root: two of four gradients, with B = 2·σ²/‖∇F‖²."""
+    update = Spy(0.0, averages)
+    server = server_with(update, num_workers=4)
+    server.method.waits_for = 2
+    server.method.noise.variance, server.method.noise.mean_squared, server.method.noise.num_groups = 3.0, 1.0, 1
+    for worker in (0, 1):
+        server.handle(gradient_from(server, worker, time=1.0 + worker))
+    assert update.stepsizes == [pytest.approx(0.5 * ((1 + 6 / 4) / (1 + 6 / 2)) ** power)]
+
+
+@pytest.mark.parametrize(
+    ("update", "may"),
+    [(nw.Momentum(0.9), False), (nw.Muon(), False), (nw.LMO("sign"), False), (nw.Adam(), True), (nw.AMSGrad(), True)],
+)
+def test_asynchronous_steps_are_not_made_with_momentum_that_is_a_sum(update, may):
+    problem = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.3, sigma=30.0)
+    speeds = nw.speeds.Fixed([1.0, 2.0, 4.0, 8.0, 16.0])
+    run = nw.simulate(problem, nw.Auto(0.01), speeds, gradients=400, update=update)
+    assert (ASYNCHRONOUS in [note.waiting.waits_for for note in run.trace.notes]) is may
+
+
+def test_plain_sgd_gets_momentum_and_another_update_does_not(caplog):
+    assert nw.Auto(0.1).momentum_with(nw.Sgd()) == 0.9
+    assert nw.Auto(0.1).momentum_with(nw.Adam()) == 0.0
+    with caplog.at_level("INFO", "nowait"):
+        nw.simulate(QUIET, nw.Auto(0.1), EQUAL, steps=1)
+        assert not caplog.messages
+        nw.simulate(QUIET, nw.Auto(0.1), EQUAL, steps=1, update=nw.Adam())
+    assert caplog.messages == [f"Auto adds no momentum of its own to the steps of {nw.Adam()!r}"]
+
+
+def test_a_run_with_adam_is_resumed_with_its_moments(tmp_path):
+    folder = tmp_path / "run"
+    nw.train(QUIET, nw.Auto(0.01), workers=2, steps=4, update=nw.Adam(), folder=folder, progress=False)
+    run = nw.resume(folder, steps=8, problem=QUIET, progress=False)
+    assert run.config["method"]["momentum"] is None
+    assert run.config["update"]["type"] == "Adam"
+    assert run.stats.steps == 8
 
 
 # Choices
@@ -212,6 +307,16 @@ def test_a_worker_that_was_slow_for_a_while_is_waited_for_again():
     waits_for, run = final_choice(problem, nw.speeds.TimeVarying(rate, workers=4), seconds=400)
     assert waits_for == 4
     assert run.stats.steps > 300
+
+
+def test_rounds_keep_their_pace_while_workers_leave_and_join_and_no_gradient_is_dropped():
+    """Two of four equal workers are absent for half of the time; a round waits for one that joins at most once."""
+    changes = [(2.03 + 2 * turn, ("leave", "join")[turn % 2], worker) for turn in range(9) for worker in (2, 3)]
+    speeds = nw.speeds.Fixed(0.1, workers=4)
+    run = nw.simulate(NOISY, nw.Auto(0.05), speeds, seconds=20, faults=nw.speeds.Faults(changes))
+    assert 0.98 * 200 <= run.stats.steps <= 200
+    assert run.stats.dropped == 0
+    assert run.stats.gradients >= 0.98 * 3 * 200
 
 
 def test_choices_are_notes_of_the_trace_with_the_numbers_behind_them():

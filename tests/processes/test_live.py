@@ -72,7 +72,7 @@ def test_a_simulation_shows_the_latest_decision_beside_its_bar(monkeypatch):
     monkeypatch.setattr(progress, "open_bar", lambda label: bar)
     problem, speeds = nw.problems.NoisyQuadratic(dimension=4), nw.speeds.Fixed([1.0, 1.0, 1.0, 1e4])
     run = nw.simulate(problem, nw.Auto(0.05), speeds, steps=60, progress=True)
-    assert shown[-1] == run.trace.notes[-1].short == "waits for 3 of 4"
+    assert shown[-1] == run.trace.notes[-1].short == "waits for 2 of 4"
     nw.simulate(problem, nw.MinibatchSGD(0.05), EQUAL, steps=60, engine="reference", progress=True)
     assert shown[-1] == ""
 

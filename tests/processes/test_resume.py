@@ -16,7 +16,7 @@ import pytest
 
 import crashing
 import nowait as nw
-from faulty import Faulty, Watched
+from faulty import Faulty, Watched, shared_memory
 from forked_zygotes import TEMPLATES
 from nowait.core import Server
 from nowait.core.randomness import CounterRandom
@@ -532,7 +532,7 @@ def test_chaos(tmp_path, caplog):
     while len(kills) < 30:
         kills.add((random.integer(3), 2 + random.integer(250)))
     plan = {"method": "asynchronous", "steps": 10**6, "every": 50, "kills": sorted(kills)}
-    folder, shared = tmp_path / "run", sorted(os.listdir("/dev/shm"))
+    folder, shared = tmp_path / "run", shared_memory()
     deaths = sorted(100 + random.integer(900) for _ in range(3))
     crash(folder, die_at=deaths[0], **plan)
     for death in deaths[1:]:
@@ -544,7 +544,7 @@ def test_chaos(tmp_path, caplog):
     assert kinds.count(3) == 3
     assert kinds.count(1) >= 20, "some workers were being killed when the server was"
     check_that_it_replays(run, Faulty(), plan)
-    assert sorted(os.listdir("/dev/shm")) == shared
+    assert shared_memory() == shared
     _wait_for_processes_of(folder)
 
 

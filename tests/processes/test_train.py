@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import nowait as nw
-from faulty import Conducted, Conductor, Faulty, InOrder, Waiting, Watched, train_until
+from faulty import Conducted, Conductor, Faulty, InOrder, Waiting, Watched, shared_memory, train_until
 from forked_zygotes import children
 from nowait.core import sampler
 from nowait.engines.processes import local
@@ -332,7 +332,7 @@ def test_a_second_signal_kills_it():
 def test_nothing_is_left_of_a_run(ending, caplog):
     nw.train(Faulty(), ASYNCHRONOUS, workers=2, steps=10)
     gc.collect()
-    descriptors, shared = len(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))
+    descriptors, shared = len(os.listdir("/proc/self/fd")), shared_memory()
     if ending == "good":
         nw.train(Faulty({(0, 3): "kill"}), ASYNCHRONOUS, workers=3, steps=100)
     else:
@@ -341,7 +341,7 @@ def test_nothing_is_left_of_a_run(ending, caplog):
     gc.collect()
     assert children() == []
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert sorted(os.listdir("/dev/shm")) == shared
+    assert shared_memory() == shared
 
 
 @pytest.mark.new_interpreter

@@ -12,14 +12,14 @@ from torch.utils.data import TensorDataset
 
 import nowait as nw
 from nowait.api.rebuild import rebuild
-from nowait.core import Layout, sampler
+from nowait.core import Layout, Server, sampler
 from nowait.core.memory import HOST, to_host
 from nowait.core.state import copies
 from nowait.numerics.parallel import using_threads
 from nowait.pytorch import TorchMemory, TorchOptimizer, TorchProblem
 from nowait.pytorch.optimizer_kind import OptimizerKind
 from nowait.recording import describe
-from nowait.testing import train_scripted
+from nowait.testing import gradient_from, train_scripted
 
 INPUTS = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
 DATA = TensorDataset(INPUTS, (INPUTS[:, 0] > 0).long())
@@ -322,3 +322,33 @@ def test_what_a_trial_refuses_is_refused_before_workers_start(make, message, mon
 def test_bad_arguments_are_refused_at_once(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_sgd_without_options_is_plain_and_everything_else_is_not():
+    assert TorchOptimizer(SGD).is_plain
+    assert TorchOptimizer(SGD, momentum=0.0, weight_decay=0).is_plain
+    options = ({"momentum": 0.9}, {"weight_decay": 0.1}, {"maximize": True}, {"scale": "gradient"}, {"groups": {}})
+    assert not any(TorchOptimizer(SGD, **option).is_plain for option in options)
+    assert not TorchOptimizer(AdamW).is_plain
+    assert not TorchOptimizer(Counting).is_plain
+
+
+def test_auto_adds_its_momentum_to_the_default_of_a_problem_and_none_to_its_optimiser():
+    speeds, options = nw.speeds.Fixed(1.0, workers=2), {"steps": 3, "progress": False}
+    expected = {None: nw.Nesterov(0.9), TorchOptimizer(AdamW): TorchOptimizer(AdamW)}
+    for update, same in expected.items():
+        problem = TorchProblem(a_model, cross_entropy, DATA, batch_size=8, update=update)
+        run = nw.simulate(problem, nw.Auto(0.01), speeds, **options)
+        minibatches = nw.simulate(problem, nw.MinibatchSGD(0.01), speeds, update=same, **options)
+        np.testing.assert_allclose(run.params, minibatches.params, rtol=1e-5, atol=1e-7)
+
+
+def test_asynchronous_steps_of_auto_decay_weights_in_proportion_to_their_stepsize():
+    """Of AdamW: with gradients of 0, only the decay changes params."""
+    update = TorchOptimizer(AdamW, weight_decay=0.5)
+    server = Server(nw.Auto(0.1), np.ones(2), 4, update=update)
+    server.start()
+    server.method.waits_for, server.method.until_choice = 0, 100
+    for turn in range(4):
+        server.handle(gradient_from(server, worker=turn, time=1.0, gradient=0.0))
+    np.testing.assert_allclose(server.params, (1 - 0.1 / (2 * 4**0.5) * 0.5) ** 4)

@@ -331,8 +331,9 @@ def test_every_kind_of_random_number_is_the_tickets(draw):
 def test_constants_can_be_estimated_with_buffers_too():
     found = nw.theory.estimate(a_problem(with_batch_norm), samples=8, iterations=3, descent=3)
     assert found.L > 0
+    run = nw.simulate(nw.problems.NoisyQuadratic(dimension=2), nw.AsynchronousSGD(0.1), nw.speeds.Fixed([1.0]), steps=2)
     with pytest.raises(ValueError, match="models with buffers cannot be checked"):
-        nw.theory.check_lemmas(None, nw.Constant(0.1), a_problem(with_batch_norm))
+        nw.theory.check_lemmas(run.trace, nw.Constant(0.1), a_problem(with_batch_norm))
 
 
 def test_optimisers_do_not_write_to_gradients():

@@ -59,11 +59,8 @@ def make_parts(
     if update is None:
         update = capabilities.update_for(method)
     checks.instance(update, Update, "update", UPDATES)
-    if method.makes_its_own_update and not isinstance(update, Sgd):
-        raise ValueError(
-            f"{type(method).__name__} makes its own update: {type(update).__name__} on top of it would change its "
-            f"steps; omit update="
-        )
+    method.check_update(update)
+    say_whose_momentum(update, method)
     if method.needs_shared_data and capabilities.num_shards > 1:
         raise ValueError(
             f"every worker has data of its own, and {type(method).__name__} would leave out those of slow workers: use "
@@ -150,6 +147,12 @@ def warn_of_momentum(update: Update, method: Method, num_workers: int) -> None:
             update.momentum_factor,
             num_workers,
         )
+
+
+def say_whose_momentum(update: Update, method: Method) -> None:
+    """Log that a method with momentum of its own leaves it out, because the update is not plain SGD."""
+    if method.momentum_with(Sgd()) > method.momentum_with(update) == 0.0:
+        logger.info("%s adds no momentum of its own to the steps of %r", type(method).__name__, update)
 
 
 def warn_of_ended_schedule(method: Method, steps: int | None) -> None:

@@ -74,10 +74,8 @@ def stepping_of(method: str, update: str | None, schedule: str | None, steps: in
         return scheduled(plain(size), factor)
 
     example = make(1.0)
-    if example.makes_its_own_update and not isinstance(chosen, Sgd | None):
-        raise ValueError(
-            f"{type(example).__name__} makes its own update, which another one would change: omit --update"
-        )
+    if chosen is not None:
+        example.check_update(chosen)
     return Stepping(make, chosen)
 
 
@@ -90,6 +88,9 @@ def _name_of(update: Update) -> str:
 
 def _words_on_default(method: Method, problem: Any) -> str:
     name, own = type(method).__name__, method.usual_update()
+    momentum = method.momentum_with(Capabilities.of(problem).update_for(method))
+    if momentum > 0:
+        return f"{name} makes its own, with momentum {momentum:g}"
     if method.makes_its_own_update:
         return f"{name} makes its own"
     if own is not None:

@@ -245,7 +245,8 @@ class Capabilities:
         """Return the update of a run with this method that is not given one."""
         if method.makes_its_own_update:
             return Sgd()
-        return method.usual_update() or self.usual_update()
+        update = method.usual_update() or self.usual_update()
+        return Sgd() if update.is_plain and method.momentum_with(update) > 0 else update
 
     def gradient_function(self) -> tuple[GradientInto, bool]:
         """Return ``function(point, sample, out)``, and True if it always writes the gradient into ``out``.

@@ -110,6 +110,18 @@ class Method(ABC):
         """Return the default update of a run; None for that of the problem."""
         return None
 
+    def momentum_with(self, update: Update) -> float:
+        """Return the factor of the momentum that the method adds to the steps of this update; most add none."""
+        return 0.0
+
+    def check_update(self, update: Update) -> None:
+        """Raise if the method cannot use this update. Called before any worker starts."""
+        if self.makes_its_own_update and not update.is_plain:
+            raise ValueError(
+                f"{type(self).__name__} makes its own update: {type(update).__name__} on top of it would change its "
+                f"steps; leave out the update"
+            )
+
     def pending_stepsize(self, server: Server, delay: int) -> float:
         """Return the stepsize of a gradient still in flight at the end: its weight in averaging outputs.
 

@@ -49,11 +49,14 @@ class BaseSum(ABC):
         self.count += 1
         self.weight += weight
 
-    def merge(self, other: Self, weight: float = 1.0) -> None:
-        """Add another sum. Its gradients are counted; with a negative weight they are subtracted again."""
+    def merge(self, other: Self, weight: float = 1.0, *, statistics: bool = True) -> None:
+        """Add another sum. Its gradients are counted; with a negative weight they are subtracted again.
+
+        Without ``statistics`` those at the end of params are left out: a momentum contains old ones, of old points.
+        """
         if other._ledger is not self._ledger:
             raise ValueError("sums of different servers cannot be merged")
-        self._merge(other, weight)
+        self._merge(other, weight, statistics=statistics)
         other._forget_stepped()
         for held, coefficient in list(other._coefficients.items()):
             self._coefficients[held] = self._coefficients.get(held, 0.0) + weight * coefficient
@@ -102,8 +105,8 @@ class BaseSum(ABC):
         """Add ``weight`` times the gradient to the vector."""
 
     @abstractmethod
-    def _merge(self, other: Self, weight: float) -> None:
-        """Add ``weight`` times the vector of another sum."""
+    def _merge(self, other: Self, weight: float, *, statistics: bool) -> None:
+        """Add ``weight`` times the vector of another sum, with or without the statistics at its end."""
 
     @abstractmethod
     def _clear(self) -> None:
@@ -146,8 +149,12 @@ class GradientSum(BaseSum):
     def _add(self, arrival: Arrival, weight: float) -> None:
         self._add_scaled(self.vector, arrival.raw_gradient, weight)
 
-    def _merge(self, other: GradientSum, weight: float) -> None:
-        self._add_scaled(self.vector, other.vector, weight)
+    def _merge(self, other: GradientSum, weight: float, *, statistics: bool) -> None:
+        if statistics:
+            self._add_scaled(self.vector, other.vector, weight)
+        else:
+            trained = self._ledger.trained  # type: ignore[attr-defined]
+            self._add_scaled(trained(self.vector), trained(other.vector), weight)
 
     def _clear(self) -> None:
         self.vector[:] = 0.0

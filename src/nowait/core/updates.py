@@ -43,6 +43,11 @@ class Update(ABC):
         """Write the params after a step along ``-stepsize * direction`` into ``out``."""
 
     @property
+    def is_plain(self) -> bool:
+        """True if every step is x − γ·g: without momentum, weight decay or anything else."""
+        return False
+
+    @property
     def momentum_factor(self) -> float:
         """The fraction of the last step that is part of the next one; 0 without momentum."""
         return 0.0
@@ -86,6 +91,11 @@ class Update(ABC):
 @dataclass(frozen=True)
 class Sgd(Update):
     """x ← x − γ·g, with the finite checks and the norm in the same pass over memory."""
+
+    @property
+    def is_plain(self) -> bool:
+        """True."""
+        return True
 
     def apply(self, params: Vector, direction: Vector, stepsize: float, out: Vector) -> None:
         """Write x − γ·g."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
+from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, Update, checks, method_dataclass
 from nowait.core.notes import WAITS_FOR, Waiting
 from nowait.core.types import Floats
 from nowait.numerics.elementary import added
@@ -33,6 +33,8 @@ ENOUGH = 4
 """Degrees of freedom of the noise that are needed for rounds of one gradient."""
 ESTIMATES = ("variance", "mean_squared", "num_groups")
 """What a checkpoint keeps of the noise."""
+USUAL_MOMENTUM = 0.9
+"""The momentum with plain SGD, if none is given."""
 ASYNCHRONOUS = 0
 """Instead of a number of gradients: a step for every gradient."""
 
@@ -52,24 +54,34 @@ class Auto(Method):
     ``torch.optim.SGD(lr, momentum, nesterov=True)``. They are not tuned again. Steps of fewer gradients are shorter:
     by (1 + B/M)/(1 + B/k). A schedule counts M gradients as one step, also those that were dropped. The workers must
     draw from the same data.
+
+    ``momentum`` None is 0.9 with plain SGD, the default. With another update, such as ``nw.Adam()``, the method adds no
+    momentum of its own, and ``stepsize`` is the learning rate of that update for minibatches. Updates that average
+    gradients, as Adam does, divide by their size: a round of few gradients gets the square root of the factor above,
+    and an asynchronous step is of 1/(2√M). With a momentum that is a sum, as in ``torch.optim.SGD(momentum=0.9)`` and
+    Muon, there are rounds only.
     """
 
     needs_shared_data = True
     CAUTION: ClassVar[float] = 1.2
     """Asynchronous steps are so many times shorter than 1/M, and their cost is so many times higher."""
+    CAUTION_WITH_MEANS: ClassVar[float] = 2.0
+    """With updates that average gradients, asynchronous steps are so many times shorter than 1/√M."""
     NOISE_FACTOR: ClassVar[float] = 2.0
     """B is so many times σ²/‖∇F‖²."""
     MARGIN: ClassVar[float] = 0.1
     """What a choice must save at least, so that the method does not change its mind for nothing."""
 
     stepsize: StepsizeOrFloat
-    momentum: float = 0.9
+    momentum: float | None = None
     waits_for: int = field(init=False, repr=False, compare=False)
     """The number of gradients in a round; 0 for asynchronous steps."""
     noise: Noise = field(init=False, repr=False, compare=False)
     times: Times = field(init=False, repr=False, compare=False)
     total: GradientSum = field(init=False, repr=False, compare=False)
     """The gradients of this round, or, with asynchronous steps, since the momentum moved."""
+    beta: float = field(init=False, repr=False, compare=False)
+    """The momentum of the run; 0 if there is none besides that of the update."""
     velocity: GradientSum = field(init=False, repr=False, compare=False)
     direction: GradientSum = field(init=False, repr=False, compare=False)
     single: GradientSum = field(init=False, repr=False, compare=False)
@@ -92,8 +104,9 @@ class Auto(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.momentum = checks.fraction(self.momentum, "momentum", "it would never fade")
-        self.makes_its_own_update = self.momentum > 0
+        if self.momentum is not None:
+            self.momentum = checks.fraction(self.momentum, "momentum", "it would never fade")
+        self.makes_its_own_update = bool(self.momentum)
 
     def start(self, server: Server) -> None:
         """Wait for all workers, and give each a ticket."""
@@ -103,7 +116,7 @@ class Auto(Method):
     def state(self) -> dict[str, Any]:
         """Return what it has chosen and learned, and the momentum; gradients of the present round are lost."""
         names = ("waits_for", "progress", "rounds", "round_seconds", "until_choice")
-        velocity = {"velocity": self.velocity} if self.momentum else {}
+        velocity = {"velocity": self.velocity} if self.beta else {}
         return {name: getattr(self, name) for name in names} | self.noise.state() | self.times.state() | velocity
 
     def resume(self, server: Server, state: dict[str, Any]) -> None:
@@ -122,6 +135,7 @@ class Auto(Method):
         self._note(server, resumed=1)
 
     def _begin(self, server: Server) -> None:
+        self.beta = self.momentum_with(server.update)
         self.total, self.velocity, self.direction = server.sum(), server.sum(), server.sum()
         self.single = server.sum()
         self.noise, self.times = Noise(server.sum()), Times()
@@ -186,6 +200,25 @@ class Auto(Method):
         """Return 1: the stepsize is that of minibatches of fresh gradients."""
         return 1.0
 
+    def momentum_with(self, update: Update) -> float:
+        """Return the momentum that is added to steps of this update: 0.9 to those of plain SGD, if none was given."""
+        if self.momentum is not None:
+            return self.momentum
+        return USUAL_MOMENTUM if update.is_plain else 0.0
+
+    def check_update(self, update: Update) -> None:
+        """Raise if the update has a momentum besides that of the method, or scales gradients."""
+        if self.makes_its_own_update and not update.is_plain:
+            raise ValueError(
+                f"Auto has momentum {self.momentum:g} of its own, and {update!r} would be on top of it: leave out the "
+                f"momentum to train with this update, or the update to train with Nesterov's momentum"
+            )
+        if update.scales_gradient:
+            raise ValueError(
+                f"Auto makes steps of few gradients shorter, but {update!r} scales gradients instead of steps: leave "
+                f'out scale="gradient", or ScaleGradient'
+            )
+
     def pending_stepsize(self, server: Server, delay: int) -> float:
         """Return the stepsize of a round, or of an asynchronous step."""
         share = self._share_of_one(server) if self.waits_for == ASYNCHRONOUS else 1.0
@@ -215,9 +248,11 @@ class Auto(Method):
             return
         batch = self._noise_scale()
         share = min(1.0, (1 + batch / server.num_workers) / (1 + batch / count))
+        if server.update.averages_gradients:  # Adam divides by the size of gradients, which has grown with their noise
+            share = math.sqrt(share)
         self._measure_noise(server)
         stepsize = self._stepsize(server, 1) * share
-        if self.momentum == 0:
+        if self.beta == 0:
             server.step(self.total, stepsize, 1 / self.total.weight)
         else:
             self._move_momentum(share / self.total.weight)
@@ -264,7 +299,7 @@ class Auto(Method):
         """Move the momentum, and make a step along it and the gradient."""
         weight = server.weight_of(arrival.worker)
         self.noise.end_sum(self.total, server.num_workers)
-        if self.momentum == 0:
+        if self.beta == 0:
             server.apply(arrival, stepsize * weight)
         else:
             self._move_momentum(share)
@@ -273,20 +308,23 @@ class Auto(Method):
         self.total.clear()
 
     def _move_momentum(self, share: float) -> None:
-        self.velocity.merge(self.velocity, self.momentum - 1)
+        self.velocity.merge(self.velocity, self.beta - 1)
         self.velocity.merge(self.total, share)
 
     def _step_along_direction(self, server: Server, stepsize: float, share: float) -> None:
         """Make a step along the direction and the momentum, whose gradients were multiplied by their share already."""
         count = self.direction.count
-        self.direction.merge(self.velocity, self.momentum / share)
+        self.direction.merge(self.velocity, self.beta / share, statistics=False)
         self.direction.count = count  # by which statistics are moved, without all the gradients of the momentum
         server.step(self.direction, stepsize)
         self.direction.clear()
 
     def _share_of_one(self, server: Server) -> float:
         """Return the length of an asynchronous step, divided by that of a round of all workers."""
-        return 1 / (self.CAUTION * max(1, server.num_workers) * self.mean_weight)
+        count = max(1, server.num_workers)
+        averages = server.update.averages_gradients
+        shorter = self.CAUTION_WITH_MEANS * math.sqrt(count) if averages else self.CAUTION * count
+        return 1 / (shorter * self.mean_weight)
 
     def _noise_scale(self) -> float:
         """Return B."""
@@ -309,11 +347,10 @@ class Auto(Method):
         is_guess = not self.noise.is_known and self.noise.freedom == 0 and self.total.count <= 1
         batch = float(server.num_workers) if is_guess else self._noise_scale()
         costs = costs_of(times, batch, self.CAUTION, present=self.waits_for)
-        if not self.noise.is_known:  # the next rounds know more
-            if not overdue:
-                costs[ASYNCHRONOUS] = math.inf
-            if self.noise.freedom < ENOUGH and not (overdue and self.total.count == 1):
-                costs[1] = math.inf
+        if not (self.noise.is_known or overdue) or not _may_step_at_once(server.update):
+            costs[ASYNCHRONOUS] = math.inf  # the next rounds may know more
+        if not (self.noise.is_known or self.noise.freedom >= ENOUGH or (overdue and self.total.count == 1)):
+            costs[1] = math.inf
         best = min(costs, key=lambda count: costs[count])
         if costs[best] < (1 - self.MARGIN) * costs[self.waits_for]:
             if self.waits_for == ASYNCHRONOUS:
@@ -341,6 +378,11 @@ class Auto(Method):
     def _note(self, server: Server, **more: Any) -> None:
         if server.workers:
             server.note(WAITS_FOR, Waiting(self.waits_for, server.num_workers, **more).numbers())
+
+
+def _may_step_at_once(update: Update) -> bool:
+    """Return False if the momentum of the update is a sum, which would fade within the delay of gradients."""
+    return update.averages_gradients or update.momentum_factor == 0.0
 
 
 def costs_of(times: Floats, noise: float, caution: float, present: int) -> dict[int, float]:

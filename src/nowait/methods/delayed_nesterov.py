@@ -53,7 +53,7 @@ class DelayedNesterov(Method):
         step.add(arrival, 1 / self.every)
         if self.recent.count == self.every:
             self._update_momentum()
-            step.merge(self.momentum, self.beta)
+            step.merge(self.momentum, self.beta, statistics=False)
         server.step(step, self.stepsize.at(arrival, server))
         server.assign(arrival.worker)
 

@@ -62,7 +62,7 @@ class OrderedMomentum(Method):
         if now > self.current:
             self.current = now
             self.momentum.merge(self.momentum, self.beta - 1)
-            step.merge(self.momentum)
+            step.merge(self.momentum, statistics=False)
         self.momentum.add(arrival, stepsize * integer_power(self.beta, late))
         server.step(step, stepsize or 1.0, 1 / (stepsize or 1.0))
         server.assign(arrival.worker)

@@ -75,6 +75,12 @@ class TorchOptimizer(Update):
         self._running: RunningOptimizer
 
     @property
+    def is_plain(self) -> bool:
+        """True for ``torch.optim.SGD`` without groups and without an option that is set."""
+        is_default = self._groups is None and not any(self._kind.options.values())
+        return self._kind.optimizer is torch.optim.SGD and is_default and not self.scales_gradient
+
+    @property
     def momentum_factor(self) -> float:
         """The momentum of the optimiser, or its first beta."""
         betas = self._defaults.get("betas") or (0.0,)

@@ -37,7 +37,7 @@ from nowait.engines.budget import Budget, EvaluationPlan
 from nowait.engines.progress import Progress
 from nowait.engines.session import Parts
 from nowait.engines.simulator import NotPlannable, replay, simulate, simulate_compiled
-from nowait.engines.simulator.plan import READING_VECTORS
+from nowait.engines.simulator.plan import READING_VECTORS, READS_UPDATE
 from nowait.engines.simulator.planner import Planner
 from nowait.engines.simulator.schedule import scheduled_plan
 from nowait.problems import NoisyQuadratic
@@ -62,7 +62,7 @@ NOT_COMPILED = (
     methods.DelayCompensatedSGD,
     methods.PickySGD,
 )
-"""The methods of this library that read vectors, and have no plan for that reason."""
+"""The methods of this library that read vectors or the update, and have no plan for that reason."""
 
 
 def two_runs_of_one_object_are_equal(method: Method) -> None:
@@ -229,12 +229,12 @@ def every_output_can_be_asked_for(method: Method) -> None:
 
 
 def compiled_runs_are_the_reference_runs(method: Method) -> None:
-    """A run made from a plan has the same trace, params and losses; only methods that read vectors have no plan."""
+    """A run from a plan has the same trace, params and losses. Methods that read vectors or the update have no plan."""
     for faults in (Faults([]), _turmoil()):
         compiled, reason = _compiled_run(method, faults)
         if compiled is None:
-            reads_vectors = reason in READING_VECTORS and not _is_expected_to_compile(method)
-            assert reads_vectors, f"the run was not compiled: {reason}"
+            is_known = reason in (*READING_VECTORS, READS_UPDATE) and not _is_expected_to_compile(method)
+            assert is_known, f"the run was not compiled: {reason}"
             continue
         assert type(method) not in NOT_COMPILED, "the run was compiled: remove the method from NOT_COMPILED"
         reference = _run(method, None, faults)

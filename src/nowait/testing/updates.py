@@ -140,6 +140,19 @@ def momentum_is_a_fraction(update: Update) -> None:
     assert 0 <= update.momentum_factor < 1, f"momentum_factor is {update.momentum_factor}"
 
 
+def a_plain_update_makes_plain_steps(update: Update) -> None:
+    """With ``is_plain`` every step is x − γ·g: methods then add their own momentum."""
+    if not update.is_plain:
+        return
+    params = _params(np.float64)
+    update.start(params)
+    for number in range(3):
+        direction, out = _direction(np.float64, number), np.empty(SIZE)
+        update.apply(params, direction, STEPSIZE, out)
+        same = np.allclose(out, params - STEPSIZE * direction, rtol=1e-12)
+        assert same, f"step {number + 1} is not x − γ·g, but is_plain is True"
+
+
 def config_describes_the_update(update: Update) -> None:
     """Its description for ``config.json`` is valid JSON and contains the class name."""
     described = json.loads(json.dumps(describe(update)))
@@ -155,6 +168,7 @@ UPDATE_CHECKS: list[Callable[[Update], None]] = [
     params_that_overflow_are_reported,
     a_checked_step_is_a_step,
     momentum_is_a_fraction,
+    a_plain_update_makes_plain_steps,
     config_describes_the_update,
 ]
 """Checks of an update."""

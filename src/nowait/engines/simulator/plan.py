@@ -26,6 +26,7 @@ ADD and MERGE a weight, STEP a stepsize and a scale."""
 
 READS_PARAMS, READS_POINTS = "the method reads params", "the method reads points"
 READS_GRADIENTS, READS_SUMS = "the method reads gradients", "the method reads a sum of gradients"
+READS_UPDATE = "the method reads server.update"
 MAKES_DIRECTIONS = "the method makes directions of its own"
 NO_PROGRESS = "the method makes no progress, which the reference simulation notices"
 READING_VECTORS = (READS_PARAMS, READS_POINTS, READS_GRADIENTS, READS_SUMS, MAKES_DIRECTIONS)

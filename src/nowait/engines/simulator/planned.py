@@ -62,7 +62,7 @@ class PlannedSum(BaseSum):
         self._codes.extend((ADD, FIRST_SUM + self.number))
         self._numbers.append(weight)
 
-    def _merge(self, other: PlannedSum, weight: float) -> None:
+    def _merge(self, other: PlannedSum, weight: float, *, statistics: bool) -> None:  # plans have no statistics
         self._codes.extend((MERGE, FIRST_SUM + self.number, FIRST_SUM + other.number))
         self._numbers.append(weight)
 

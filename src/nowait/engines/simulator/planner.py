@@ -27,6 +27,7 @@ from nowait.engines.simulator.plan import (
     READS_GRADIENTS,
     READS_PARAMS,
     READS_POINTS,
+    READS_UPDATE,
     STEP,
     Moments,
     NotPlannable,
@@ -167,7 +168,7 @@ class Planner(Ledger):
     memory = unknown(READS_PARAMS)
     params = unknown(READS_PARAMS)
     point = unknown(READS_POINTS)
-    update = unknown("the method reads server.update")
+    update = unknown(READS_UPDATE)
     output = unknown("the method reads server.output")
     start = unknown("the method calls server.start")
     handle = unknown("the method calls server.handle")
