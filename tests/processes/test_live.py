@@ -68,6 +68,7 @@ def test_a_simulation_shows_the_latest_decision_beside_its_bar(monkeypatch):
     shown = []
     monkeypatch.setattr(progress, "SECONDS_BEFORE_SHOWING", 0.0)
     monkeypatch.setattr(progress, "EVENTS_BETWEEN_UPDATES", 50)
+    monkeypatch.setattr(progress, "report_compiling", lambda: None)  # it would report for the rest of the process
     bar = types.SimpleNamespace(show=lambda share, words: shown.append(words), close=lambda: None)
     monkeypatch.setattr(progress, "open_bar", lambda label: bar)
     problem, speeds = nw.problems.NoisyQuadratic(dimension=4), nw.speeds.Fixed([1.0, 1.0, 1.0, 1e4])
