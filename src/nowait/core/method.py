@@ -94,6 +94,14 @@ class Method(ABC):
         """Return the default update of a run; None for that of the problem."""
         return None
 
+    def tuned_as(self) -> tuple[Method, Update | None]:
+        """Return the method, and its update, that studies tune in place of this one; by default the method itself.
+
+        For a method whose stepsize is that of another method by definition: ``Auto`` returns minibatch SGD, with
+        Nesterov's momentum as the update. An update of None is that of the run.
+        """
+        return self, None
+
     def pending_stepsize(self, server: Server, delay: int) -> float:
         """Return the stepsize of a gradient still in flight at the end: its weight in averaging outputs.
 

@@ -10,8 +10,19 @@ from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 
-from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, checks, method_dataclass
+from nowait.core import (
+    Arrival,
+    GradientSum,
+    Method,
+    Nesterov,
+    Server,
+    StepsizeOrFloat,
+    Update,
+    checks,
+    method_dataclass,
+)
 from nowait.core.types import Floats
+from nowait.methods.minibatch_sgd import MinibatchSGD
 from nowait.numerics.elementary import added
 
 KEPT = 8
@@ -162,6 +173,10 @@ class Auto(Method):
     def stepsize_divisor(self, num_workers: int) -> float:
         """Return 1: the stepsize is that of minibatches of fresh gradients."""
         return 1.0
+
+    def tuned_as(self) -> tuple[Method, Update | None]:
+        """Return minibatch SGD with Nesterov's momentum, for which stepsize and momentum are meant."""
+        return MinibatchSGD(self.stepsize), Nesterov(self.momentum) if self.momentum > 0 else None
 
     def pending_stepsize(self, server: Server, delay: int) -> float:
         """Return the stepsize of a round, or of an asynchronous step."""
