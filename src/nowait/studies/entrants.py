@@ -198,11 +198,11 @@ def _takes_two(make: Callable[..., Any]) -> bool:
     signature = signature_of(make)
     items = [] if signature is None else list(signature.parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(item.kind in positional and item.default is item.empty for item in items) == 2  # noqa: PLR2004
+    return sum(item.kind in positional and item.default is item.empty for item in items) == 2
 
 
 def _checked_entry(made: Any, name: str) -> Entry:
-    if isinstance(made, tuple) and len(made) == 2:  # noqa: PLR2004
+    if isinstance(made, tuple) and len(made) == 2:
         method, update = made
         checks.instance(update, Update, f"the update of {name}", "nw.Nesterov(momentum)")
     else:

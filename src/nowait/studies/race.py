@@ -13,7 +13,7 @@ import numpy as np
 from nowait.api.different_data import warn_of_different_data
 from nowait.api.parts import warn_of_split
 from nowait.api.sweep import check_rules, checked_seeds
-from nowait.core import LastIterate, Method, Output, Problem, Update, checks
+from nowait.core import LastIterate, Output, Problem, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.engines.cluster import RayCluster
 from nowait.engines.progress import spinner, titled
@@ -47,6 +47,7 @@ from nowait.studies.race_tuner import RaceTuner, Tuned, cheapest_counts
 from nowait.studies.sources import Source
 from nowait.studies.tuner import Tuner, best_of, makes_steps
 from nowait.studies.units import known_minimum
+from nowait.studies.winner import Contest, lost_workers, who_won
 from nowait.theory import Constants, Speedup, relative_noise
 from nowait.theory.estimate import sigma_at
 
@@ -93,11 +94,18 @@ class Race:
     def findings(self) -> list[str]:
         """The result in sentences, and how the stepsizes were tuned."""
         warning = ["Interrupted: not every method had its time.", *cut_short(self.runs)] if self.interrupted else []
-        found = findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else []
+        found = who_won(self._contest) if self.runs else []
+        found += findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else []
+        found += lost_workers(self.runs)
         found += rules_compared(self.runs, self.minimum)
         found += lower_bound(self.rows, Constants(**self.config.get("constants", {})), self.speedup)
         found += [words for name, tuning in self.tunings.items() for words in _too_narrow(name, tuning)]
         return warning + found + ([self.tuned_on] if self.tunings else [])
+
+    @property
+    def _contest(self) -> Contest:
+        settings = self.config.get("settings", {})
+        return Contest(self.rows, self.runs, self.minimum, self.speedup, self.noise, settings)
 
     @property
     def tuned_on(self) -> str:
@@ -150,7 +158,7 @@ class Race:
             for row in self.rows
             if row.expected is not None
         ]
-        text, subtitle = headline(self.rows) if self.runs else (None, None)
+        text, subtitle = headline(self.rows, self._contest.winner) if self.runs else (None, None)
         workers = self.config.get("workers", 0)
         return write_report(
             self.runs | {f"{name}, tuning": sweep for name, sweep in self.tunings.items()},

@@ -100,7 +100,7 @@ def recent_times(source: Source) -> Floats:
     times = np.array([_first_times(source.speeds, worker) for worker in range(len(source.seconds))])
     if not np.isfinite(times).all() or times.max() <= 0:
         times = np.repeat(source.seconds[:, None], KEPT, axis=1)
-    return np.maximum(times, SHORTEST * times.max())
+    return np.asarray(np.maximum(times, SHORTEST * times.max()))
 
 
 def _first_times(speeds: Speeds, worker: int) -> list[float]:
