@@ -59,11 +59,7 @@ def make_parts(
     if update is None:
         update = capabilities.update_for(method)
     checks.instance(update, Update, "update", UPDATES)
-    if method.makes_its_own_update and not isinstance(update, Sgd):
-        raise ValueError(
-            f"{type(method).__name__} makes its own update: {type(update).__name__} on top of it would change its "
-            f"steps; omit update="
-        )
+    check_own_update(method, update)
     if method.needs_shared_data and capabilities.num_shards > 1:
         raise ValueError(
             f"every worker has data of its own, and {type(method).__name__} would leave out those of slow workers: use "
@@ -127,6 +123,15 @@ def initial_vector(capabilities: Capabilities, initial: Any) -> Any:
     if "params" not in vectors:
         raise ValueError(f"initial={str(initial)!r} has no vector params, only {', '.join(sorted(vectors))}")
     return vectors["params"]
+
+
+def check_own_update(method: Method, update: Update | None) -> None:
+    """Raise if a method that makes its own update is given another one."""
+    if method.makes_its_own_update and not isinstance(update, Sgd | None):
+        raise ValueError(
+            f"{type(method).__name__} makes its own update: {type(update).__name__} on top of it would change its "
+            f"steps; omit update="
+        )
 
 
 def checked_kept(trace: Any) -> str:

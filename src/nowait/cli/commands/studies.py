@@ -200,7 +200,14 @@ def tune(  # noqa: PLR0917 (typer makes options of them)
     ] = None,
     update: Update = None,
     schedule: Schedule = None,
-    trials: Annotated[int, typer.Option(help="How many stepsizes to try.", min=1)] = 6,
+    momentum: Annotated[
+        str | None,
+        typer.Option(
+            help="Momenta to try, with commas between them: of the method if it has one, else Nesterov's.",
+            show_default="that of the method, or of --update",
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(help="How many trials to make.", min=1)] = 6,
     workers: Annotated[
         int | None, typer.Option(help="How many real workers.", min=1, show_default="one for each core")
     ] = None,
@@ -233,7 +240,8 @@ def tune(  # noqa: PLR0917 (typer makes options of them)
     """Find a stepsize by a few short runs, with real workers or, with --speeds, in virtual time.
 
     Every trial has the budget given. The first stepsize is followed by larger or smaller ones, then by others near the
-    best. The exit status is 3 if every trial diverged.
+    best. For the method auto, trials run minibatch SGD with Nesterov's momentum, whose stepsize it takes. The exit status
+    is 3 if every trial diverged.
 
     Example: nowait tune mine.py:problem --workers 4 --steps 300 --stepsize 0.05
     """
