@@ -13,6 +13,14 @@ NOISY = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.3, sigma=1.0)
 EQUAL = nw.speeds.Fixed(1.0, workers=4)
 
 
+def test_it_is_tuned_as_minibatches_with_its_momentum():
+    assert nw.Auto(0.5, momentum=0.9).tuned_as() == (nw.MinibatchSGD(0.5), nw.Nesterov(0.9))
+    assert nw.Auto(0.5, momentum=0.0).tuned_as() == (nw.MinibatchSGD(0.5), None)
+    method = nw.MinibatchSGD(0.5)
+    assert method.tuned_as() == (method, None)
+    assert method.tuned_as()[0] is method, "others are tuned as they are"
+
+
 # Estimates
 
 

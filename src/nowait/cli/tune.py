@@ -134,25 +134,19 @@ def _sentence(found: nw.Tuning) -> str:
 
 
 def _table(found: nw.Tuning) -> Table:
-    headings = [
-        "stepsize",
-        *(["momentum"] if found.momentum is not None else []),
-        broken(found.monitor.name, WIDEST_NAME),
-        "seconds to\nthe target",
-        "steps",
-        "mean\ndelay",
-        "",
-    ]
+    tuned = found.momentum is not None
+    metric = broken(found.monitor.name, WIDEST_NAME)
+    last = "momen-\ntum" if tuned else "mean\ndelay"  # both do not fit into 80 characters
+    headings = ["stepsize", metric, "seconds to\nthe target", "steps", last, ""]
     table = number_table("Trials, the largest stepsize first", [], headings)
     for trial in sorted(found.trials, key=lambda one: -one.stepsize):
         best = "best" if trial is found.best and not found.diverged else ""
         table.add_row(
             f"{trial.stepsize:.4g}",
-            *([] if trial.momentum is None else [f"{trial.momentum:g}"]),
             "diverged" if trial.diverged else f"{trial.value:.4g}",
             f"{trial.seconds_to_target:.4g}" if math.isfinite(trial.seconds_to_target) else "–",
             f"{trial.steps:,}",
-            f"{trial.mean_delay:.1f}",
+            f"{trial.momentum:g}" if tuned else f"{trial.mean_delay:.1f}",
             best,
         )
     return table

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from nowait.api.sweep import maker
-from nowait.core import Constant, DelayAdaptive, Method, Nesterov, Update, checks
+from nowait.core import Constant, DelayAdaptive, Method, Nesterov, Problem, Update, checks
+from nowait.core.capabilities import Capabilities
 from nowait.methods import AsynchronousSGD, Auto, MinibatchSGD, MSynchronousSGD
 from nowait.studies.own_code import signature_of
 from nowait.studies.tuner import Make
@@ -159,6 +160,16 @@ def check_updates(entrants: Iterable[Entrant], update: Update | None) -> None:
                 f"update= is for methods without an update of their own, but {entrant.name!r} has one: omit update=, "
                 f"or give methods= without it, such as nw.studies.paper_methods()"
             )
+
+
+def without_refused(entrants: list[Entrant], problem: Problem, say: Callable[[str], None]) -> list[Entrant]:
+    """Return the entrants without a usual one that refuses the problem's data, and say so."""
+    if Capabilities.of(problem).num_shards == 1:
+        return entrants
+    refused = [one.name for one in entrants if one.settings_of and one.method(1.0).needs_shared_data]
+    for name in refused:
+        say(f"{name} does not race: every worker has data of its own, and it would leave out those of slow workers.")
+    return [entrant for entrant in entrants if entrant.name not in refused]
 
 
 def _own_update(entrant: Entrant) -> Update | None:

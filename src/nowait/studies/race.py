@@ -20,7 +20,7 @@ from nowait.engines.progress import spinner, titled
 from nowait.engines.watch import Watch
 from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
-from nowait.studies.entrants import Entrant, Methods, Settings, check_updates, checked_entrants
+from nowait.studies.entrants import Entrant, Methods, Settings, check_updates, checked_entrants, without_refused
 from nowait.studies.findings import (
     RaceRow,
     cut_short,
@@ -244,6 +244,7 @@ def race(
     keep, callbacks = saver_of_runs(folder, names), callbacks_of_runs(log, names)
     say = tell or (lambda _: None)
     checked_problem(problem)
+    entrants = without_refused(entrants, problem, say)
     with Watch() as watch, connection(engine, workers), importing_once(problem, engine, workers, speeds):
         with spinner("Race: evaluating the problem", progress):
             check_initial_loss(problem, initial_params(problem))

@@ -240,8 +240,8 @@ def tune(  # noqa: PLR0917 (typer makes options of them)
     """Find a stepsize by a few short runs, with real workers or, with --speeds, in virtual time.
 
     Every trial has the budget given. The first stepsize is followed by larger or smaller ones, then by others near the
-    best. For the method auto, trials run minibatch SGD with Nesterov's momentum, whose stepsize it takes. The exit status
-    is 3 if every trial diverged.
+    best. For the method auto, trials run minibatch SGD with Nesterov's momentum, whose stepsize it takes. The exit
+    status is 3 if every trial diverged.
 
     Example: nowait tune mine.py:problem --workers 4 --steps 300 --stepsize 0.05
     """
