@@ -198,10 +198,15 @@ def race(
 ) -> Race:
     """Run several methods on the same problem, workers and samples, each for the same time.
 
-    ``methods`` are functions of the stepsize, which is tuned first, or methods to be run as they are, by name; None is
-    minibatch SGD, asynchronous SGD, and asynchronous SGD with delay-adaptive stepsizes. The others are compared with
-    the first. ``engine="processes"`` uses real workers on this machine (``workers``, ``speeds`` and ``slowdown`` as in
-    ``nw.train``), ``"ray"`` or ``nw.RayCluster(...)`` on Ray; stepsizes are tuned in virtual time on compute times that
+    ``methods`` are functions of the stepsize, which is tuned first, or methods to be run as they are, by name; the
+    others are compared with the first. A function of stepsize and momentum has both tuned, and may return a method and
+    its update: ``lambda size, momentum: (nw.MinibatchSGD(size), nw.Nesterov(momentum))``. None is
+    ``nw.studies.usual_methods()``: minibatch SGD and asynchronous SGD of the paper, both plain; what is used in
+    practice, minibatch SGD and the first m of M gradients, with Nesterov's momentum; and ``Auto``.
+    ``nw.studies.paper_methods()`` are the three of the paper's Figure 1.
+
+    ``engine="processes"`` uses real workers on this machine (``workers``, ``speeds`` and ``slowdown`` as in
+    ``nw.train``), ``"ray"`` or ``nw.RayCluster(...)`` on Ray; methods are tuned in virtual time on compute times that
     a probe measures. ``"simulate"`` needs ``speeds``. Every method gets ``seconds``, or the time the workers need for
     this many ``gradients`` (32,000 by default). There is a run for each of the ``seeds``; a number n means 0 to n − 1.
     With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
@@ -210,11 +215,17 @@ def race(
     live view on a terminal. ``log`` is a function that is called with the name of every run, when it begins (for the
     first run before the probe), and returns its callbacks: ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
 
-    For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
-    others lie beyond its end or around the best one. These runs get ``tuning_share`` of the time of the race, and
-    ``tuning_seeds`` seeds that are not raced (``found.tuned_on`` says which); the stepsize with the lowest median loss
-    is the best. ``update`` and ``output`` are those of ``nw.train``, for all methods; with an output rule, stepsizes
-    are compared by the loss of its answer.
+    Every method that is tuned gets ``tuning_sizes`` trials in virtual time. Without momentum they are stepsizes: about
+    two thirds are a grid, the others lie beyond its end or around the best one. Otherwise the first trials, with half
+    of 1/L, compare up to four values of m (only of the first m gradients; those that ``Auto`` takes for the cheapest,
+    from no noise to much), then the momenta 0, 0.9 and 0.97; the others are stepsizes with the best m and momentum.
+    Trials get ``tuning_share`` of the time of the race, and ``tuning_seeds`` seeds that are not raced
+    (``found.tuned_on`` says which); the lowest median loss is the best. ``Auto`` has no trials: it gets stepsize and
+    momentum of minibatch SGD with momentum. One of your own, ``lambda size: nw.Auto(size)``, is tuned as minibatch SGD
+    with its momentum (``Method.tuned_as``).
+
+    ``update`` and ``output`` are those of ``nw.train``, for all methods. An ``update`` is refused if a method has one
+    of its own, as three of the default methods have. With an output rule, trials are compared by the loss of its answer.
 
     Ctrl-C and SIGTERM raise ``nw.Interrupted`` with the race so far as ``race``, which is also saved if there is a
     ``folder``.
@@ -228,7 +239,9 @@ def race(
     ...     gradients=2_000,
     ... )
     >>> [row.method for row in found.rows if row.steps > 1_500]
-    ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
+    ['Asynchronous SGD, delay-adaptive']
+    >>> found.findings[0].split(" was ")[1].split(":")[0]
+    'fastest'
     """
     progress, kept_labels = checks.flag_or_none(progress, "progress"), checks.labels(labels)
     tell = checks.function_or_none(tell, "tell", "print")
