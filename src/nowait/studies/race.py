@@ -225,7 +225,8 @@ def race(
     with its momentum (``Method.tuned_as``).
 
     ``update`` and ``output`` are those of ``nw.train``, for all methods. An ``update`` is refused if a method has one
-    of its own, as three of the default methods have. With an output rule, trials are compared by the loss of its answer.
+    of its own, as three of the default methods have. With an output rule, trials are compared by the loss of its
+    answer.
 
     Ctrl-C and SIGTERM raise ``nw.Interrupted`` with the race so far as ``race``, which is also saved if there is a
     ``folder``.
