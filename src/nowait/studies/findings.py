@@ -9,6 +9,7 @@ from typing import final
 
 import numpy as np
 
+from nowait import methods
 from nowait.core.types import Floats
 from nowait.html.numbers import shown
 from nowait.recording import Run
@@ -339,8 +340,10 @@ def _applies_at_once(run: Run) -> bool:
 
 
 def _is_plain(run: Run) -> bool:
-    """Return True if the update is plain SGD, which the formulas are for."""
-    return bool(run.config["update"]["type"] == "Sgd")
+    """Return True if steps are those of plain SGD, which the formulas are for."""
+    kind = getattr(methods, run.config["method"]["type"], None)
+    makes_its_own = kind is not None and kind.makes_its_own_update
+    return bool(run.config["update"]["type"] == "Sgd" and not makes_its_own)
 
 
 def _median(values: object) -> float:

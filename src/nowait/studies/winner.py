@@ -12,7 +12,7 @@ import numpy as np
 from nowait.html.numbers import shown
 from nowait.recording import Run
 from nowait.recording.until import until
-from nowait.studies.findings import RaceRow
+from nowait.studies.findings import RaceRow, final_loss
 from nowait.theory import Speedup
 from nowait.theory.regimes import LITTLE_NOISE, MUCH_NOISE
 
@@ -72,14 +72,16 @@ class Contest:
 
     def seconds_to(self, loss: float, row: RaceRow) -> float:
         """Return the median time at which a method reached a loss; infinite if it did not."""
-        histories = [run.history for run in self.runs[row.method]]
-        return float(np.median([until(one.time, one.loss, one.step, loss) for one in histories]))
+        return float(np.median([_seconds_to(loss, run) for run in self.runs[row.method]]))
 
     def times_as_long(self, row: RaceRow, winner: RaceRow) -> float:
-        """Return how many times as long as the winner a method needed for its own final loss."""
-        target = max(row.loss, self.converged)
-        ours, theirs = self.seconds_to(target, winner), self.seconds_to(target, row)
-        return theirs / ours if 0 < ours < math.inf else math.inf
+        """Return how many times as long as the winner a method took for its own final loss: the median over seeds."""
+        ratios = []
+        for theirs, ours in zip(self.runs[row.method], self.runs[winner.method], strict=False):
+            target = max(final_loss(theirs), self.converged)
+            ours_took = _seconds_to(target, ours)
+            ratios.append(_seconds_to(target, theirs) / ours_took if ours_took > 0 else math.inf)
+        return float(np.median(ratios))
 
     def described(self, row: RaceRow) -> str:
         """Return the name of a method, with its m and its momentum if they were tuned."""
@@ -90,6 +92,10 @@ class Contest:
         if "momentum" in settings:
             words.append(f"momentum {settings['momentum']:g}")
         return f"{row.method} ({', '.join(words)})" if words else row.method
+
+
+def _seconds_to(loss: float, run: Run) -> float:
+    return until(run.history.time, run.history.loss, run.history.step, loss)
 
 
 def who_won(contest: Contest) -> list[str]:
