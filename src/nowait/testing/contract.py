@@ -29,6 +29,7 @@ from nowait.core import (
     StronglyConvexAverage,
     UniformAverage,
     UniformIterate,
+    Update,
 )
 from nowait.core.memory import HOST, Memory, to_host
 from nowait.core.types import Vector
@@ -208,6 +209,15 @@ def every_output_can_be_asked_for(method: Method) -> None:
         assert run.stats.steps == 40
 
 
+def it_is_tuned_as_a_method(method: Method) -> None:
+    """``tuned_as`` returns a method that is tuned itself, and an update for it or None."""
+    tuned, update = method.tuned_as()
+    assert isinstance(tuned, Method), f"tuned_as returned {tuned!r} instead of a method"
+    assert update is None or isinstance(update, Update), f"tuned_as returned {update!r} instead of an update"
+    assert tuned.tuned_as()[0] is tuned, f"{type(tuned).__name__} is tuned as yet another method"
+    assert update is None or not tuned.makes_its_own_update, f"{type(tuned).__name__} makes its own update"
+
+
 def compiled_runs_are_the_reference_runs(method: Method) -> None:
     """A run made from a plan has the same trace, params and losses; only methods that read vectors have no plan."""
     for faults in (Faults([]), _turmoil()):
@@ -313,6 +323,7 @@ METHOD_CHECKS: list[Callable[[Method], None]] = [
     joins_at_any_event_are_used,
     a_bad_gradient_is_as_if_it_never_came,
     every_output_can_be_asked_for,
+    it_is_tuned_as_a_method,
     compiled_runs_are_the_reference_runs,
     the_schedule_is_what_the_method_does,
     *(_with_tensors(check) for check in METHOD_MEMORY_CHECKS),
