@@ -238,9 +238,9 @@ def test_auto_does_not_race_on_different_data():
         nw.race(problem, {"mine": nw.Auto(0.1)}, **options)
 
 
-def contest(runs, minimum=0.0, settings=None, noise=None):
+def contest(runs, minimum=0.0, settings=None, noise=None, tried=()):
     gain = speedup([1.0] * 4)
-    return Contest(rows_of(runs, minimum, gain, noise), runs, minimum, gain, noise, settings or {})
+    return Contest(rows_of(runs, minimum, gain, noise), runs, minimum, gain, noise, settings or {}, tried)
 
 
 def ending_at(method, losses, **stats):
@@ -257,10 +257,12 @@ def test_the_winner_has_the_lowest_loss_and_may_be_any_method():
         "asynchronous": [ending_at(nw.AsynchronousSGD(0.1), [8, 6, 4, 2, 2])],
         "first": [ending_at(nw.MSynchronousSGD(0.1, m=3), [8, 2, 1, 0.5, 0.25])],
     }
-    said = who_won(contest(runs, settings={"first": {"m": 3, "momentum": 0.97}}, noise=0.1))
+    settings = {"first": {"m": 3, "momentum": 0.97}, "asynchronous": {"stepsize": 0.1}}
+    said = who_won(contest(runs, settings=settings, noise=0.1, tried=["first"]))
     assert said[:2] == [
         "first (m = 3 of 4, momentum 0.97) was fastest: it ended with the lowest loss, 0.25.",
-        "Times as long as it took for the losses with which the others ended: asynchronous 3; Minibatch SGD 4.",
+        "It reached the final losses of the others sooner than they did, by these factors: "
+        "asynchronous 3 (without a trial of its own); Minibatch SGD 4.",
     ]
     assert said[2].startswith("It did not wait for slow workers: ")
     assert "There was little noise (σ²/(M·L·ε) = 0.1 where Minibatch SGD ended)" in said[2]
@@ -273,7 +275,12 @@ def test_times_are_compared_seed_by_seed():
         "slow": [ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 5]), ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 4])],
         "fast": [ending_at(nw.MinibatchSGD(0.1), [8, 5, 2, 1]), ending_at(nw.MinibatchSGD(0.1), [8, 5, 3, 1])],
     }
-    assert who_won(contest(runs))[1].endswith("ended: slow 2.25.")
+    assert who_won(contest(runs))[1].endswith("by these factors: slow 2.25.")
+    late = {
+        "lucky": [ending_at(nw.MinibatchSGD(0.1), [8, 1, 6, 5])],
+        "low": [ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 4])],
+    }
+    assert who_won(contest(late))[1].endswith("by these factors, where below 1 is later: lucky 0.333.")
 
 
 def test_asynchronous_sgd_wins_by_its_gradients_where_noise_is_large():
@@ -403,7 +410,7 @@ def test_the_findings_name_steps_speedup_and_gradients(a_race):
     found, _ = a_race
     winner, times, reason, first, second, regime, why, third = found.findings[:8]
     assert winner.startswith("Asynchronous SGD, delay-adaptive was fastest: it ended with the lowest loss, ")
-    assert times.startswith("Times as long as it took for the losses with which the others ended: ")
+    assert times.startswith("It reached the final losses of the others sooner than they did, by these factors")
     assert reason.startswith("No worker waited: 1,501 gradients made a step each; Minibatch SGD used ")
     assert "of virtual time Minibatch SGD made" in first
     assert "times as fast (the workers' speeds predict" in second

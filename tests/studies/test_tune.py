@@ -187,6 +187,15 @@ def test_a_function_of_stepsize_and_momentum_has_both_tuned():
     assert "momentum" in found._repr_html_()
 
 
+def test_the_stepsizes_are_those_that_tuning_with_the_best_momentum_alone_tries():
+    budget = {"seconds": 300.0, "steps": None, "start": 1.0}
+    found = tuned(method=nesterov, momenta=[0.9, 0.0], trials=7, **budget)
+    alone = tuned(method=lambda size: nesterov(size, 0.9), trials=6, **budget)
+    assert found.momentum == 0.9, "the first one, so that the last one's trial could be taken for its own"
+    mine = [trial for trial in found.trials if trial.momentum == 0.9]
+    assert [(trial.stepsize, trial.value) for trial in mine] == [(one.stepsize, one.value) for one in alone.trials]
+
+
 def test_the_momentum_of_auto_is_tuned_as_that_of_minibatches():
     budget = {"seconds": 300.0, "steps": None, "momenta": [0.5, 0.9], "start": 1.0}
     found = tuned(method=lambda size, momentum: nw.Auto(nw.Constant(size), momentum), **budget)

@@ -68,7 +68,7 @@ class Race:
     runs: dict[str, list[Run]]
     """One run for every seed, by method."""
     tunings: dict[str, Sweep]
-    """How the stepsize of each method was tuned: a sweep in virtual time, by method."""
+    """How the stepsize of each method was tuned, with the best m and momentum: a sweep in virtual time, by method."""
     speedup: Speedup
     """The speedup that the workers' speeds predict."""
     minimum: float | None
@@ -105,7 +105,7 @@ class Race:
     @property
     def _contest(self) -> Contest:
         settings = self.config.get("settings", {})
-        return Contest(self.rows, self.runs, self.minimum, self.speedup, self.noise, settings)
+        return Contest(self.rows, self.runs, self.minimum, self.speedup, self.noise, settings, self.tunings)
 
     @property
     def tuned_on(self) -> str:

@@ -104,11 +104,8 @@ class Tuning:
     @property
     def best(self) -> Trial:
         """The trial of ``stepsize`` and ``momentum``."""
-        return next(trial for trial in self._with_momentum if trial.stepsize == self.stepsize)
-
-    @property
-    def _with_momentum(self) -> list[Trial]:
-        return [trial for trial in self.trials if trial.momentum == self.momentum]
+        chosen = (self.stepsize, self.momentum)
+        return next(trial for trial in self.trials if (trial.stepsize, trial.momentum) == chosen)
 
     @property
     def score(self) -> Score:
@@ -129,7 +126,7 @@ class Tuning:
     @property
     def advice(self) -> str:
         """What to try next if the result may not be good: all diverged, or the best is an end of the range."""
-        sizes = [trial.stepsize for trial in self._with_momentum]
+        sizes = [trial.stepsize for trial in self.trials]
         if self.diverged:
             return f"every trial diverged: try again with start={min(sizes) / 100:.3g}, or look at the problem"
         if not self.improved:

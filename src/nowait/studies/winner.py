@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -36,6 +36,8 @@ class Contest:
     """σ²/(M·L·ε) where the first method ended; None if it is not known."""
     settings: Mapping[str, Mapping[str, float]]
     """What was tuned, by method."""
+    tried: Collection[str]
+    """The methods that were tuned by trials of their own."""
 
     @property
     def able(self) -> list[RaceRow]:
@@ -120,13 +122,15 @@ def _how(contest: Contest, winner: RaceRow) -> str:
 
 
 def _others(contest: Contest, winner: RaceRow) -> list[str]:
-    """Return a sentence on how many times as long as the winner the others took for their own final losses."""
+    """Return a sentence on how much sooner than the others the winner reached their final losses."""
     times = {row.method: contest.times_as_long(row, winner) for row in contest.able if row is not winner}
     known = sorted((name for name, factor in times.items() if math.isfinite(factor)), key=lambda name: times[name])
     if not known:
         return []
-    listed = "; ".join(f"{name} {times[name]:.3g}" for name in known)
-    return [f"Times as long as it took for the losses with which the others ended: {listed}."]
+    untried = {name: " (without a trial of its own)" for name in contest.settings if name not in contest.tried}
+    listed = "; ".join(f"{name} {times[name]:.3g}{untried.get(name, '')}" for name in known)
+    later = ", where below 1 is later" if min(times.values()) < 1 else ""
+    return [f"It reached the final losses of the others sooner than they did, by these factors{later}: {listed}."]
 
 
 def _why(contest: Contest, winner: RaceRow) -> list[str]:
