@@ -913,6 +913,11 @@ def test_a_damaged_race_is_refused_in_a_sentence(a_race, tmp_path):
         ({"methods": {}}, "methods must be named"),
         ({"methods": {"a": 3}}, "method must be a method or a function"),
         ({"methods": {"a": lambda size: 3}}, "must be a nowait Method"),
+        (
+            {"methods": {"a": lambda size, rounds: 3}},
+            r"methods\['a'\] must be a function of the stepsize, or of .* rounds",
+        ),
+        ({"methods": {"a": lambda size: (nw.MinibatchSGD(size), 3)}}, "the update of .* must be a nowait Update"),
         ({"seeds": []}, "seeds is empty"),
         ({"tuning_sizes": 0}, "tuning_sizes must be an integer of at least 1, got 0"),
         ({"tuning_seeds": 0}, "tuning_seeds must be an integer of at least 1, got 0"),

@@ -22,6 +22,8 @@ FIRST_M = "First m, momentum"
 AUTO = "Auto"
 MOMENTA = (0.0, 0.9, 0.97)
 """The momenta that are tried by default."""
+MOMENTUM_NAMES = ("momentum", "beta", "β")
+"""What the second parameter of a function of stepsize and momentum is called."""
 
 
 @final
@@ -194,7 +196,7 @@ def entry_maker(method: Any, name: str) -> tuple[MakeEntry, bool]:
     method, or a method and its update.
     """
     make: Callable[..., Any] = maker(method)
-    has_momentum = not isinstance(method, Method) and _takes_two(make)
+    has_momentum = not isinstance(method, Method) and _takes_momentum(make, name)
 
     def entry(settings: Settings) -> Entry:
         momentum = (settings.momentum,) if has_momentum else ()
@@ -204,12 +206,20 @@ def entry_maker(method: Any, name: str) -> tuple[MakeEntry, bool]:
     return entry, has_momentum
 
 
-def _takes_two(make: Callable[..., Any]) -> bool:
-    """Return True if a function has two parameters without a default: stepsize and momentum."""
+def _takes_momentum(make: Callable[..., Any], name: str) -> bool:
+    """Return True if a function has a second parameter without a default, which must be the momentum."""
     signature = signature_of(make)
     items = [] if signature is None else list(signature.parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(item.kind in positional and item.default is item.empty for item in items) == 2
+    required = [item.name for item in items if item.kind in positional and item.default is item.empty]
+    if len(required) <= 1:
+        return False
+    if len(required) == 2 and required[1] in MOMENTUM_NAMES:
+        return True
+    raise TypeError(
+        f"{name} must be a function of the stepsize, or of stepsize and momentum, such as lambda size, momentum: ...; "
+        f"it has the parameters {', '.join(required)}"
+    )
 
 
 def _checked_entry(made: Any, name: str) -> Entry:

@@ -180,7 +180,7 @@ def tune(
     given in place of a method; it starts at half of 1/L, divided by ``Method.stepsize_divisor``, with L known or
     estimated. That is an order of magnitude for plain SGD: with Adam, give ``start``.
 
-    A function of stepsize and momentum has both tuned: the first trials have the first stepsize and each of the
+    A function of stepsize and ``momentum`` has both tuned: the first trials have the first stepsize and each of the
     ``momenta`` (None: 0, 0.9 and 0.97), the others the best of these. The function returns a method, as in
     ``lambda size, momentum: nw.Auto(size, momentum)``, or a method and its update, as in
     ``lambda size, momentum: (nw.MinibatchSGD(size), nw.Nesterov(momentum))``. For ``Auto``, trials run minibatch SGD
