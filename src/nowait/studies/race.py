@@ -199,8 +199,8 @@ def race(
     """Run several methods on the same problem, workers and samples, each for the same time.
 
     ``methods`` are functions of the stepsize, which is tuned first, or methods to be run as they are, by name; the
-    others are compared with the first. A function of stepsize and ``momentum`` has both tuned, and may return a method and
-    its update: ``lambda size, momentum: (nw.MinibatchSGD(size), nw.Nesterov(momentum))``. None is
+    others are compared with the first. A function of stepsize and ``momentum`` has both tuned, and may return a method
+    and its update: ``lambda size, momentum: (nw.MinibatchSGD(size), nw.Nesterov(momentum))``. None is
     ``nw.studies.usual_methods()``: minibatch SGD and asynchronous SGD of the paper, both plain; what is used in
     practice, minibatch SGD and the first m of M gradients, with Nesterov's momentum; and ``Auto``.
     ``nw.studies.paper_methods()`` are the three of the paper's Figure 1.
