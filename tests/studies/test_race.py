@@ -111,26 +111,42 @@ def test_every_method_gets_as_many_trials_and_auto_none(monkeypatch):
         assert found.config["tuning"]["trials"] == sizes
 
 
-def test_m_is_tuned_first_then_momentum_then_the_stepsize():
-    asked, spread = [], nw.speeds.Fixed([1.0, 1.1, 1.2, 1.3, 2.0, 4.0, 8.0, 16.0])
+SPREAD = nw.speeds.Fixed([1.0, 1.1, 1.2, 1.3, 2.0, 4.0, 8.0, 16.0])
 
-    def make(settings):
-        asked.append(settings)
-        return usual_methods()[FIRST_M].make(settings)
 
-    entrant = dataclasses.replace(usual_methods()[FIRST_M], make=make)
-    tuner = Tuner(NOISY, spread, unit=0.1, seconds=100.0, seeds=(0,), sizes=10)
-    tuned = RaceTuner(tuner, [2, 4, 5, 8]).tune(entrant)
-    first = [settings for settings in tuned.losses if settings.momentum == 0.9]
-    assert [settings.m for settings in first] == [2, 4, 5, 8]
-    assert {settings.momentum for settings in tuned.losses} == {0.0, 0.9, 0.97}
-    assert {settings.m for settings in tuned.losses if settings.momentum != 0.9} == {tuned.settings.m}
-    best = min((one for one in tuned.losses if one.m == tuned.settings.m), key=tuned.losses.get)
-    assert tuned.settings.momentum == best.momentum
+def tuned_first_m(problem, unit, trials=13):
+    tuner = Tuner(problem, SPREAD, unit=unit, seconds=100.0, seeds=(0,), sizes=trials)
+    return RaceTuner(tuner, [2, 4, 5, 8]).tune(usual_methods()[FIRST_M])
+
+
+def test_two_stepsizes_are_tried_first_then_m_then_the_momentum_then_stepsizes():
+    tuned = tuned_first_m(PROBLEM, unit=1 / PROBLEM.constants().L)
+    size = 0.5 / PROBLEM.constants().L
+    tried = [(one.m, one.momentum, one.stepsize) for one in tuned.losses]
+    assert tried[:2] == [(5, 0.9, size), (5, 0.9, size / 16)]
+    assert tried[2:5] == [(2, 0.9, size), (4, 0.9, size), (8, 0.9, size)]
+    assert tried[5:] == [(tuned.settings.m, 0.97, size), (tuned.settings.m, 0.0, size)]
+    best = min(tuned.losses, key=tuned.losses.get)
+    assert (tuned.settings.m, tuned.settings.momentum) == (best.m, best.momentum)
     assert best.stepsize in tuned.sweep.stepsizes
-    assert tuned.trials == 10
+    assert (tuned.trials, len(tuned.sweep.stepsizes)) == (13, 13 - 7 + 1)
     assert tuned.settings.stepsize == tuned.sweep.best
-    assert {settings.m for settings in asked[-3:]} == {tuned.settings.m}
+
+
+def test_where_noise_limits_the_stepsize_m_and_momentum_are_compared_with_a_small_one():
+    noisy = nw.problems.LeastSquares.random(samples=400, dimension=20, noise=5.0, batch_size=1, seed=0)
+    unit = 1 / noisy.constants().L
+    tuned = tuned_first_m(noisy, unit)
+    assert [one.stepsize for one in tuned.losses] == [0.5 * unit, *[0.5 * unit / 16] * 6]
+    assert tuned.sweep.stepsizes.max() <= 4 * unit / 16, "so is the grid"
+
+
+def test_few_trials_try_one_stepsize_and_one_m_first():
+    for trials in (1, 2, 3):
+        tuned = tuned_first_m(PROBLEM, unit=0.1, trials=trials)
+        assert next((one.m, one.momentum) for one in tuned.losses) == (5, 0.9)
+        assert {one.m for one in tuned.losses} == {5}
+        assert tuned.trials == trials
 
 
 def test_the_values_of_m_are_the_cheapest_from_little_noise_to_much():

@@ -32,7 +32,7 @@ USUAL_SPREAD = 1.0
 GRADIENTS, QUICK_GRADIENTS = 32_000, 7_500
 """The slowest worker delivers about 12 of the quick ones: with fewer steps of minibatch SGD, a speedup says little."""
 TUNING: dict[str, Any] = {"tuning_sizes": 10}
-QUICK_TUNING: dict[str, Any] = {"tuning_sizes": 6}
+QUICK_TUNING: dict[str, Any] = {"tuning_sizes": 7}
 THOROUGH_TUNING: dict[str, Any] = {"tuning_sizes": 12, "tuning_seeds": 3, "tuning_share": 1.0}
 
 

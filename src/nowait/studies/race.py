@@ -216,9 +216,10 @@ def race(
     first run before the probe), and returns its callbacks: ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
 
     Every method that is tuned gets ``tuning_sizes`` trials in virtual time. Without momentum they are stepsizes: about
-    two thirds are a grid, the others lie beyond its end or around the best one. Otherwise the first trials, with half
-    of 1/L, compare up to four values of m (only of the first m gradients; those that ``Auto`` takes for the cheapest,
-    from no noise to much), then the momenta 0, 0.9 and 0.97; the others are stepsizes with the best m and momentum.
+    two thirds are a grid, the others lie beyond its end or around the best one. Otherwise the first two trials are half
+    of 1/L, and a sixteenth of that in case noise limits the stepsize. With the better one, up to four values of m are
+    compared (only of the first m gradients; those that ``Auto`` takes for the cheapest, from no noise to much), then
+    the momenta 0, 0.9 and 0.97. The others are stepsizes with the best m and momentum.
     Trials get ``tuning_share`` of the time of the race, and ``tuning_seeds`` seeds that are not raced
     (``found.tuned_on`` says which); the lowest median loss is the best. ``Auto`` has no trials: it gets stepsize and
     momentum of minibatch SGD with momentum. One of your own, ``lambda size: nw.Auto(size)``, is tuned as minibatch SGD

@@ -17,6 +17,10 @@ from nowait.studies.tuner import Make, Tuner, best_of
 
 USUAL_MOMENTUM = 0.9
 """With this one the values of m are compared, before the momentum is tuned."""
+FOR_NOISE = 1 / 16
+"""So many times the usual stepsize is tried too: if noise limits the stepsize, m and momentum are compared with it."""
+ENOUGH_FOR_TWO = 4
+"""With fewer trials the usual stepsize alone is tried first."""
 NOISES = (0.0, 0.5, 2.0, np.inf)
 """Noise scales, divided by the number of workers, for which m is the cheapest that is tried."""
 VERY_NOISY = 1e9
@@ -57,25 +61,34 @@ class RaceTuner:
             return Tuned(Settings(best_of(sweep)), sweep, {})
         best = _lowest(tried)
         left = replace(self._at(entrant, best), sizes=self.tuner.sizes - len(tried) + 1)
-        sweep = left.tune(_make(entrant, best), known=tried[best])
+        factor = best.stepsize / max(one.stepsize for one in tried)
+        sweep = replace(left, unit=left.unit * factor).tune(_make(entrant, best), known=tried[best])
         return Tuned(replace(best, stepsize=best_of(sweep)), sweep, {one: _loss(tried[one]) for one in tried})
 
     def _first_trials(self, entrant: Entrant) -> dict[Settings, Sweep]:
-        """Return one trial for every m with a usual momentum, and for every momentum with the best m."""
+        """Return trials of two stepsizes, one for curvature and one for noise, then of every m, then of every momentum.
+
+        The first have the m in the middle and a usual momentum, the next ones what was best before.
+        """
         trials = self.tuner.sizes
-        counts = _some(self.counts, max(1, (trials + 2) // 3)) if entrant.waits else [None]
-        momenta = [momentum for momentum in entrant.momenta if momentum != USUAL_MOMENTUM]
         if not (entrant.waits or entrant.momenta):
             return {}
-        usual = USUAL_MOMENTUM if entrant.momenta else None
-        tried = dict(self._trial(entrant, Settings(1.0, usual, m)) for m in counts)
+        counts = _some(self.counts, max(1, (trials - 1) // 3)) if entrant.waits else [None]
+        start = Settings(1.0, USUAL_MOMENTUM if entrant.momenta else None, counts[len(counts) // 2])
+        factors = (1.0, FOR_NOISE) if trials >= ENOUGH_FOR_TWO else (1.0,)
+        tried = dict(self._trial(entrant, start, factor) for factor in factors)
+        factor = _lowest(tried).stepsize / max(one.stepsize for one in tried)
+        further = [m for m in counts if m != start.m]
+        tried |= dict(self._trial(entrant, replace(start, m=m), factor) for m in further)
         best = _lowest(tried)
-        further = momenta[::-1][: (trials - len(tried) + 1) // 3]
-        return tried | dict(self._trial(entrant, replace(best, momentum=momentum)) for momentum in further)
+        momenta = [momentum for momentum in entrant.momenta if momentum != start.momentum][::-1]
+        further_momenta = momenta[: (trials - len(tried) + 1) // 3]
+        return tried | dict(self._trial(entrant, replace(best, momentum=each), factor) for each in further_momenta)
 
-    def _trial(self, entrant: Entrant, settings: Settings) -> tuple[Settings, Sweep]:
-        """Return a usual stepsize with these settings, and its losses."""
-        sweep = replace(self._at(entrant, settings), sizes=1).tune(_make(entrant, settings))
+    def _trial(self, entrant: Entrant, settings: Settings, factor: float) -> tuple[Settings, Sweep]:
+        """Return a usual stepsize times a factor with these settings, and its losses."""
+        tuner = self._at(entrant, settings)
+        sweep = replace(tuner, sizes=1, unit=tuner.unit * factor).tune(_make(entrant, settings))
         return replace(settings, stepsize=float(sweep.stepsizes[0])), sweep
 
     def _at(self, entrant: Entrant, settings: Settings) -> Tuner:
