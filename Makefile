@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 help:
 	@echo "make race              compare five methods with real workers (about two minutes)"
-	@echo "make show-race         race them with more trials and three seeds, for README and the start page (seven minutes)"
+	@echo "make show-race         make race, and write its figure and table into README and the start page"
 	@echo "make test              run the tests"
 	@echo "make test-portable     run the tests of real workers in portable mode, as on macOS (ten minutes)"
 	@echo "make test-shuffled     run the tests in random order; NOWAIT_SHUFFLE=7 sets the seed"
@@ -34,7 +34,7 @@ race: $(VENV)/.installed
 
 show-race: $(VENV)/.installed-dev # the figure and the tables of README and docs/index.md
 	rm -rf runs/shown
-	$(BIN)/nowait race --thorough --seeds 3 --folder runs/shown
+	$(BIN)/nowait race --folder runs/shown
 	$(BIN)/python docs_tools/show_race.py runs/shown
 
 test: $(VENV)/.installed-dev

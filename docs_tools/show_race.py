@@ -1,7 +1,6 @@
 """Shows a race in README and on the start page: copies its figure, and writes its table between two comments.
 
-``nowait race --thorough --seeds 3 --folder runs/shown && python docs_tools/show_race.py runs/shown``, which is
-``make show-race``.
+``nowait race --folder runs/shown && python docs_tools/show_race.py runs/shown``, which is ``make show-race``.
 """
 
 from __future__ import annotations
