@@ -9,10 +9,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 export PYTHONDONTWRITEBYTECODE =
 # Empty, whatever the environment says: workers would otherwise compile the sources again each time one starts.
 
-.PHONY: help race test test-shuffled test-portable test-adapters warm-bytecode warm-kernels check wheel format docs bench-simulation bench-engines bench-training bench-methods golden mutants clean
+.PHONY: help race show-race test test-shuffled test-portable test-adapters warm-bytecode warm-kernels check wheel format docs bench-simulation bench-engines bench-training bench-methods golden mutants clean
 
 help:
-	@echo "make race              compare minibatch SGD with asynchronous SGD (real workers, about two minutes)"
+	@echo "make race              compare five methods with real workers (about two minutes)"
+	@echo "make show-race         make race, and write its figure and table into README and the start page"
 	@echo "make test              run the tests"
 	@echo "make test-portable     run the tests of real workers in portable mode, as on macOS (ten minutes)"
 	@echo "make test-shuffled     run the tests in random order; NOWAIT_SHUFFLE=7 sets the seed"
@@ -30,6 +31,11 @@ help:
 
 race: $(VENV)/.installed
 	$(BIN)/nowait race
+
+show-race: $(VENV)/.installed-dev # the figure and the tables of README and docs/index.md
+	rm -rf runs/shown
+	$(BIN)/nowait race --folder runs/shown
+	$(BIN)/python docs_tools/show_race.py runs/shown
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 4 --dist worksteal

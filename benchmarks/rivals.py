@@ -1,11 +1,11 @@
 """Asynchronous SGD against what a practitioner would run: momentum, and waiting for all workers but one.
 
-Two clusters in virtual time: that of ``nowait race`` (40 workers, lognormal times, one straggler ten times slower than
-the median, the paper's least squares problem) and that of the start page of the docs (seven workers that need 1 s,
-one that needs 20 s). Stepsize and momentum (0, 0.9 and 0.97 where the method has it) come from the same grid for all
-methods, with a factor of 2, on seeds 100 and 101: once for the lowest final error, once for the least time until the
-error stays below the final error of tuned minibatch SGD without momentum. Medians and ranges over seeds 0 to 4. A best
-stepsize at an end of the grid is marked with *.
+Two clusters in virtual time: that of ``nowait race --straggler 10`` (40 workers, lognormal times, one ten times slower
+than the median, the paper's least squares problem) and that of the Python on the start page of the docs (seven workers
+that need 1 s, one that needs 20 s). Stepsize and momentum (0, 0.9 and 0.97 where the method has it) come from the same
+grid for all methods, with a factor of 2, on seeds 100 and 101: once for the lowest final error, once for the least time
+until the error stays below the final error of tuned minibatch SGD without momentum. Medians and ranges over seeds 0 to
+4. A best stepsize at an end of the grid is marked with *.
 
 ``python benchmarks/rivals.py`` (ten minutes on two cores; ``--cluster start`` for the smaller one)
 """

@@ -21,6 +21,7 @@ from nowait.cli.methods import default_stepsize, known_methods, parse_method
 from nowait.cli.problems import load_problem, unit_of
 from nowait.cli.texts import target_of
 from nowait.core.audit import checked_audit
+from nowait.studies import paper_methods, usual_methods
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +55,28 @@ def test_the_race_prints_a_table_and_writes_a_report_figures_and_its_runs(tmp_pa
     assert "<svg" in (race / "race.svg").read_text()
     assert "Minibatch SGD" in (race / "report.html").read_text()
     assert json.loads((race / "config.json").read_text())["workers"] == 3
-    for name in ("minibatch-sgd", "asynchronous-sgd-constant", "asynchronous-sgd-delay-adaptive"):
+    assert json.loads((race / "race.json").read_text())["runs"].keys() == usual_methods().keys()
+    for name in ("minibatch-sgd", "asynchronous-sgd-delay-adaptive", "minibatch-sgd-momentum", "first-m-momentum"):
         assert nw.load(race / name).stats.gradients > 0
+    assert nw.load(race / "auto").config["method"]["type"] == "Auto"
+
+
+def test_the_papers_race_and_a_method_that_joins_it(tmp_path):
+    options = ["--paper", "--method", "ringmaster:max_delay=4", "--folder", str(tmp_path / "race"), "--json"]
+    result = RUNNER.invoke(app, [*SIMULATED, *options])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [row["method"] for row in found["rows"]] == [*paper_methods(), "ringmaster:max_delay=4"]
+    assert found["config"]["seconds_per_gradient"] == pytest.approx((1.02 * spread_cluster(3, 1.0)).tolist(), rel=0.2)
+
+
+def test_a_straggler_is_another_cluster(tmp_path):
+    options = ["--quick", "--straggler", "20", "--folder", str(tmp_path / "race"), "--json"]
+    result = RUNNER.invoke(app, [*SIMULATED, *options])
+    assert result.exit_code == 0, result.output
+    config = json.loads(result.stdout)["config"]
+    assert config["seconds_per_gradient"] == pytest.approx((1.02 * mixed_cluster(3, 20.0, 0)).tolist(), rel=0.2)
+    assert config["settings"]["Auto"] == config["settings"]["Minibatch SGD, momentum"]
 
 
 def test_the_race_runs_with_real_workers_and_further_methods(tmp_path):
@@ -84,7 +105,7 @@ def test_a_race_of_spread_speeds(tmp_path):
     config = json.loads(result.stdout)["config"]
     assert config["seconds_per_gradient"] == pytest.approx((1.02 * spread_cluster(3, 1.5)).tolist(), rel=0.2)
     assert (config["tuning"]["share_of_the_time"], config["tuning"]["seeds"]) == (1.0, [2, 3, 4])
-    assert config["tuning"]["stepsizes_tried"] == 12
+    assert config["tuning"]["trials"] == 12
 
 
 def test_spread_speeds_of_real_workers_have_the_usual_rate(monkeypatch, tmp_path):

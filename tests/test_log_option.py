@@ -73,8 +73,10 @@ def test_every_run_of_a_race_is_a_run_of_the_tracker(trackers):
     assert result.exit_code == 0, result.output
     assert [run.settings["name"] for run in trackers["wandb"].runs] == [
         "race-minibatch-sgd",
-        "race-asynchronous-sgd-constant",
         "race-asynchronous-sgd-delay-adaptive",
+        "race-minibatch-sgd-momentum",
+        "race-first-m-momentum",
+        "race-auto",
     ]
 
 

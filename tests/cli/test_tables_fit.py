@@ -52,11 +52,14 @@ def row(name, **others):
 @pytest.mark.parametrize("count", [1, 3, 5, 9])
 def test_a_race_of_many_methods_with_long_names(count):
     names = [f"{LONG},number={place}" for place in range(count)]
-    found = SimpleNamespace(engine="simulate", seconds=123.4, rows=[row(name) for name in names])
+    settings = {names[0]: {"m": 1_000, "momentum": 0.97, "stepsize": 1.234e-12}}
+    config = {"settings": settings}
+    found = SimpleNamespace(engine="simulate", seconds=123.4, rows=[row(name) for name in names], config=config)
     text = printed(*race._tables(found, WIDTH))
     assert_fits(text)
     assert text.count("123,456,789") == 2 * count
     assert text.count("4321, 1234.5, 987,654") == count
+    assert (text.count("0.97"), text.count("1.23e-12")) == (1, 1)
 
 
 def test_the_race_of_three_methods_is_one_table():
@@ -118,14 +121,22 @@ def test_plan():
     assert_fits(printed(plan._predictions(predicted)))
 
 
-def test_tune():
+@pytest.mark.parametrize("momentum", [None, 0.97])
+def test_tune(momentum):
     trial = SimpleNamespace(
-        stepsize=1.234e-12, value=123_400.0, diverged=False, seconds_to_target=1e5, steps=10**9, mean_delay=12_345.6
+        momentum=momentum,
+        stepsize=1.234e-12,
+        value=123_400.0,
+        diverged=False,
+        seconds_to_target=1e5,
+        steps=10**9,
+        mean_delay=12_345.6,
     )
     found = SimpleNamespace(
         monitor=SimpleNamespace(name="validation accuracy of the second head"),
         trials=[trial],
         best=trial,
+        momentum=momentum,
         diverged=False,
     )
     text = printed(tune._table(found))

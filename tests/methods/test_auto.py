@@ -17,6 +17,16 @@ NOISY = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.3, sigma=1.0)
 EQUAL = nw.speeds.Fixed(1.0, workers=4)
 
 
+def test_it_is_tuned_as_minibatches_with_its_momentum():
+    sgd, adam = nw.Sgd(), nw.Adam()
+    assert nw.Auto(0.5, momentum=0.8).tuned_as(sgd) == (nw.MinibatchSGD(0.5), nw.Nesterov(0.8))
+    assert nw.Auto(0.5).tuned_as(sgd) == (nw.MinibatchSGD(0.5), nw.Nesterov(0.9))
+    assert nw.Auto(0.5, momentum=0.0).tuned_as(sgd) == (nw.MinibatchSGD(0.5), sgd)
+    assert nw.Auto(0.5).tuned_as(adam) == (nw.MinibatchSGD(0.5), adam)
+    method = nw.MinibatchSGD(0.5)
+    assert method.tuned_as(sgd)[0] is method, "others are tuned as they are"
+
+
 # Estimates
 
 

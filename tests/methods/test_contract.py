@@ -135,6 +135,27 @@ def test_a_method_that_changes_its_state_before_its_first_verb_fails():
     contract.a_bad_gradient_is_as_if_it_never_came(SumsOfWorkers(early=False))
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((3, nowait.Sgd()), "returned 3 instead of a method"),
+        ((nowait.MinibatchSGD(0.1), 0.9), "returned 0.9 instead of an update"),
+        ((nowait.Auto(0.1), nowait.Sgd()), "Auto is tuned as yet another method"),
+        ((nowait.OrderedMomentum(0.1), nowait.Nesterov(0.9)), "OrderedMomentum makes its own update"),
+    ],
+)
+def test_a_method_that_names_a_wrong_one_to_tune_fails(answer, words):
+    class Own(nowait.Method):
+        def on_arrival(self, server, arrival):
+            server.assign(arrival.worker)
+
+        def tuned_as(self, update):
+            return answer
+
+    with pytest.raises(AssertionError, match=words):
+        contract.it_is_tuned_as_a_method(Own())
+
+
 def test_the_catalogue_has_every_method():
     exported = {name for name in nowait.methods.__all__ if issubclass(getattr(nowait.methods, name), nowait.Method)}
     assert {type(method).__name__ for method in CATALOGUE.values()} == exported

@@ -169,7 +169,7 @@ def test_plans_and_races_name_all_methods_that_are_biased(warnings):
     nw.race(PROBLEM, engine="simulate", speeds=SPEEDS, gradients=100, progress=False)
     plan, race = warnings()
     assert plan.startswith("every worker has data of its own, and mine does not weigh all workers equally")
-    names = "Asynchronous SGD, constant and Asynchronous SGD, delay-adaptive do not weigh all workers equally"
+    names = "Asynchronous SGD, delay-adaptive and First m, momentum do not weigh all workers equally"
     assert names in race
     assert "stops at about 0." in race
 

@@ -19,6 +19,7 @@ from nowait.studies.candidates import candidates, smaller_groups
 from nowait.studies.smoothing import smoothed
 from nowait.studies.sources import Source
 from nowait.studies.target import FreshSeeds, Goal, first_place, steady_place
+from nowait.studies.tuner import Tuner, best_of
 
 RUNNER = CliRunner()
 QUIET = nw.problems.NoisyQuadratic(dimension=20, sigma=0.0, mu=0.01)
@@ -533,3 +534,34 @@ def test_the_rates_for_convex_functions_are_for_convex_functions():
     features = np.random.default_rng(0).normal(size=(40, 3))
     problem = nw.problems.NonconvexLogisticRegression(features, labels)
     assert planned(problem, seconds_per_gradient=[1.0, 2.0], gradients=200).predicted == {}
+
+
+def test_an_auto_in_a_plan_gets_the_stepsize_that_is_best_for_minibatches():
+    methods = {"mine": lambda size: nw.Auto(nw.Constant(size), momentum=0.0)}
+    problem = nw.problems.LeastSquares.random(samples=200, dimension=10, noise=0.1, seed=0)
+    seconds, made = [1.0, 1.0, 3.0], []
+    original = Tuner.tune
+
+    def tune(tuner, make, *others, **options):
+        sweep = original(tuner, make, *others, **options)
+        made.append((make(1.0), best_of(sweep)))
+        return sweep
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tuner, "tune", tune)
+        advice = nw.plan(problem, seconds_per_gradient=seconds, methods=methods, gradients=600, seeds=1, progress=False)
+    (mine,) = [one for one in advice.simulated if one.method == "mine"]
+    assert (nw.MinibatchSGD(1.0), mine.stepsize) in made
+    assert [size for method, size in made if isinstance(method, nw.Auto)] == [mine.stepsize]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        lambda size: (nw.MinibatchSGD(size), nw.Nesterov(0.9)),
+        lambda size, momentum: nw.OrderedMomentum(size, beta=momentum),
+    ],
+)
+def test_a_plan_refuses_methods_with_momentum_to_tune_or_an_update(method):
+    with pytest.raises(ValueError, match=r"methods\['mine'\] has a momentum or an update of its own, but a plan"):
+        nw.plan(seconds_per_gradient=[1.0, 2.0], methods={"mine": method}, gradients=100, progress=False)

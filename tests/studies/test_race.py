@@ -12,13 +12,26 @@ from nowait.engines.progress import title_or
 from nowait.recording import TraceRecorder
 from nowait.studies import sources
 from nowait.studies import tuner as tuners
-from nowait.studies.entrants import ADAPTIVE, CONSTANT, MINIBATCH, the_papers_three
+from nowait.studies.entrants import (
+    ADAPTIVE,
+    AUTO,
+    CONSTANT,
+    FIRST_M,
+    MINIBATCH,
+    MINIBATCH_MOMENTUM,
+    Settings,
+    checked_entrants,
+    paper_methods,
+    usual_methods,
+)
 from nowait.studies.findings import RaceRow, findings, lower_bound, rows_of, rules_compared, why_not_as_predicted
 from nowait.studies.race import folder_names
 from nowait.studies.race_folder import save_race
 from nowait.studies.race_setup import RaceSetup, unused_seeds
+from nowait.studies.race_tuner import RaceTuner, cheapest_counts, recent_times
 from nowait.studies.sources import Source, from_arrival_to_arrival
 from nowait.studies.tuner import Tuner, best_of
+from nowait.studies.winner import Contest, lost_workers, who_won
 from nowait.theory import SpeedupRange, relative_noise, speedup
 
 PROBLEM = nw.problems.LeastSquares.random(samples=300, dimension=10, noise=0.01, batch_size=4, seed=0)
@@ -28,9 +41,8 @@ UNEQUAL = nw.speeds.Fixed([1.0, 1.0, 2.0, 15.0])
 @pytest.fixture(scope="module")
 def a_race():
     said = []
-    found = nw.race(
-        PROBLEM, engine="simulate", speeds=UNEQUAL, gradients=1_500, seeds=[0, 1], tell=said.append, progress=False
-    )
+    options = {"engine": "simulate", "speeds": UNEQUAL, "gradients": 1_500, "seeds": [0, 1], "progress": False}
+    found = nw.race(PROBLEM, paper_methods(), tell=said.append, tuning_sizes=7, **options)
     return found, said
 
 
@@ -53,6 +65,287 @@ def test_the_speedup_is_predicted_and_measured(a_race):
         assert row.predicted == found.speedup.speedup
         assert row.measured == pytest.approx(row.predicted, rel=0.7)
         assert row.seconds_to_first < minibatch.seconds_to_first
+
+
+NOISY = nw.problems.LeastSquares.random(samples=400, dimension=20, noise=1.0, batch_size=1, seed=0)
+
+
+@pytest.fixture(scope="module")
+def five():
+    said = []
+    speeds = nw.speeds.LogNormal([1.0, 1.5, 2.0, 3.0, 6.0, 12.0], sigma=0.2)
+    options = {"engine": "simulate", "speeds": speeds, "gradients": 1_500, "progress": False}
+    return nw.race(NOISY, tell=said.append, tuning_sizes=8, **options), said
+
+
+def test_by_default_the_papers_pair_races_against_the_rivals_of_practice(five):
+    found, _ = five
+    assert list(found.runs) == [MINIBATCH, ADAPTIVE, MINIBATCH_MOMENTUM, FIRST_M, AUTO]
+    kinds = [runs[0].config["method"]["type"] for runs in found.runs.values()]
+    assert kinds == ["MinibatchSGD", "AsynchronousSGD", "MinibatchSGD", "MSynchronousSGD", "Auto"]
+    settings = found.config["settings"]
+    for name in (MINIBATCH_MOMENTUM, FIRST_M):
+        momentum, update = settings[name]["momentum"], found.runs[name][0].config["update"]
+        assert update == ({"type": "Nesterov", "beta": momentum} if momentum else {"type": "Sgd"})
+    assert found.runs[FIRST_M][0].config["method"]["m"] == settings[FIRST_M]["m"]
+    method = found.runs[AUTO][0].config["method"]
+    assert settings[AUTO] == settings[MINIBATCH_MOMENTUM]
+    assert (method["stepsize"]["gamma"], method["momentum"]) == tuple(settings[AUTO].values())
+
+
+def test_every_method_gets_as_many_trials_and_auto_none(monkeypatch):
+    trials, original = [], Tuner.sweep
+
+    def sweep(tuner, make, sizes, *others, **options):
+        trials.extend([type(make(1.0)).__name__, tuner.update] for _ in sizes)
+        return original(tuner, make, sizes, *others, **options)
+
+    monkeypatch.setattr(Tuner, "sweep", sweep)
+    for sizes in (1, 2, 4, 7, 10):
+        trials.clear()
+        options = {"engine": "simulate", "speeds": nw.speeds.Fixed([1.0, 1.0, 2.0, 3.0, 4.0, 9.0]), "gradients": 60}
+        found = nw.race(NOISY, tuning_sizes=sizes, progress=False, **options)
+        kinds = [kind for kind, _ in trials]
+        assert kinds == [*["MinibatchSGD"] * sizes, *["AsynchronousSGD"] * sizes, *["MinibatchSGD"] * sizes,
+                         *["MSynchronousSGD"] * sizes]  # fmt: skip
+        assert found.config["tuning"]["trials"] == sizes
+
+
+SPREAD = nw.speeds.Fixed([1.0, 1.1, 1.2, 1.3, 2.0, 4.0, 8.0, 16.0])
+
+
+def tuned_first_m(problem, unit, trials=13):
+    tuner = Tuner(problem, SPREAD, unit=unit, seconds=100.0, seeds=(0,), sizes=trials)
+    return RaceTuner(tuner, [2, 4, 5, 8]).tune(usual_methods()[FIRST_M])
+
+
+def test_two_stepsizes_are_tried_first_then_m_then_the_momentum_then_stepsizes():
+    tuned = tuned_first_m(PROBLEM, unit=1 / PROBLEM.constants().L)
+    size = 0.5 / PROBLEM.constants().L
+    tried = [(one.m, one.momentum, one.stepsize) for one in tuned.losses]
+    assert tried[:2] == [(5, 0.9, size), (5, 0.9, size / 16)]
+    assert tried[2:5] == [(2, 0.9, size), (4, 0.9, size), (8, 0.9, size)]
+    assert tried[5:] == [(tuned.settings.m, 0.97, size), (tuned.settings.m, 0.0, size)]
+    best = min(tuned.losses, key=tuned.losses.get)
+    assert (tuned.settings.m, tuned.settings.momentum) == (best.m, best.momentum)
+    assert best.stepsize in tuned.sweep.stepsizes
+    assert (tuned.trials, len(tuned.sweep.stepsizes)) == (13, 13 - 7 + 1)
+    assert tuned.settings.stepsize == tuned.sweep.best
+
+
+def test_where_noise_limits_the_stepsize_m_and_momentum_are_compared_with_a_small_one():
+    noisy = nw.problems.LeastSquares.random(samples=400, dimension=20, noise=5.0, batch_size=1, seed=0)
+    unit = 1 / noisy.constants().L
+    tuned = tuned_first_m(noisy, unit)
+    assert [one.stepsize for one in tuned.losses] == [0.5 * unit, *[0.5 * unit / 16] * 6]
+    assert tuned.sweep.stepsizes.max() <= 4 * unit / 16, "so is the grid"
+
+
+def test_few_trials_try_one_stepsize_and_one_m_first():
+    for trials in (1, 2, 3):
+        tuned = tuned_first_m(PROBLEM, unit=0.1, trials=trials)
+        assert next((one.m, one.momentum) for one in tuned.losses) == (5, 0.9)
+        assert {one.m for one in tuned.losses} == {5}
+        assert tuned.trials == trials
+
+
+def test_the_values_of_m_are_the_cheapest_from_little_noise_to_much():
+    seconds = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 50.0]
+    assert cheapest_counts(Source.of_seconds(seconds)) == [1, 7], "the fastest worker, or all but the straggler's"
+    assert cheapest_counts(Source.of_seconds([1.0])) == [1]
+
+
+class Stalling(nw.speeds.Speeds):
+    """Every second gradient of worker 1 never ends."""
+
+    num_workers = 2
+
+    def timing(self, seed):
+        return lambda worker, job, start: (math.inf if worker and job % 2 else 1.0, start + 1.0)
+
+
+def test_times_that_are_infinite_are_replaced_by_means():
+    source = dataclasses.replace(Source.of_seconds([1.0, 3.0]), speeds=Stalling())
+    np.testing.assert_array_equal(recent_times(source), np.repeat([[1.0], [3.0]], 8, axis=1))
+
+
+def test_what_was_chosen_is_told(five):
+    found, said = five
+    (words,) = [words for words in said if words.startswith(f"{FIRST_M}: ")]
+    settings = found.config["settings"][FIRST_M]
+    assert f"of the momenta 0, 0.9, 0.97 the best is {settings['momentum']:g}, of the stepsizes " in words
+    assert f"{AUTO}: with stepsize and momentum of {MINIBATCH_MOMENTUM}, without a trial." in said
+
+
+def test_a_speedup_is_predicted_for_the_plain_pair_alone(five):
+    found, _ = five
+    assert [row.method for row in found.rows if row.predicted is not None] == [ADAPTIVE]
+    momentum = {
+        "first": lambda size: nw.MinibatchSGD(nw.Constant(size)),
+        "second": lambda size: (nw.AsynchronousSGD(nw.Constant(size)), nw.Momentum(0.5)),
+        "third": lambda size: nw.OrderedMomentum(size, beta=0.5),
+    }
+    options = {"engine": "simulate", "speeds": UNEQUAL, "gradients": 300, "tuning_sizes": 1, "progress": False}
+    assert [row.predicted for row in nw.race(PROBLEM, momentum, **options).rows] == [None] * 3
+
+
+def test_a_race_with_momentum_is_loaded_as_it_was_saved(five, tmp_path):
+    found, _ = five
+    loaded = nw.Race.load(found.save(tmp_path / "race"))
+    assert (loaded.rows, loaded.findings, loaded.config) == (found.rows, found.findings, found.config)
+
+
+def test_a_function_of_stepsize_and_momentum_has_both_tuned():
+    methods = {
+        "own": lambda size, momentum: nw.OrderedMomentum(size, beta=momentum),
+        "update": lambda size, beta: (nw.MinibatchSGD(size), nw.Momentum(beta)),
+        "fixed": lambda size: (nw.MinibatchSGD(size), nw.Momentum(0.5)),
+    }
+    options = {"engine": "simulate", "speeds": UNEQUAL, "gradients": 300, "tuning_sizes": 6, "progress": False}
+    found = nw.race(PROBLEM, methods, **options)
+    settings = found.config["settings"]
+    assert set(settings["fixed"]) == {"stepsize"}
+    assert found.runs["fixed"][0].config["update"] == {"type": "Momentum", "beta": 0.5}
+    assert found.runs["own"][0].config["method"]["beta"] == settings["own"]["momentum"]
+    assert found.runs["update"][0].config["update"] == {"type": "Momentum", "beta": settings["update"]["momentum"]}
+
+
+def test_an_auto_of_the_users_is_tuned_as_minibatches_with_its_momentum():
+    options = {"engine": "simulate", "speeds": UNEQUAL, "gradients": 600, "tuning_sizes": 5, "progress": False}
+    methods = {
+        "minibatches": lambda size: (nw.MinibatchSGD(size), nw.Nesterov(0.9)),
+        "mine": lambda size: nw.Auto(nw.Constant(size)),
+    }
+    found = nw.race(PROBLEM, methods, **options)
+    settings = found.config["settings"]
+    assert settings["mine"] == settings["minibatches"]
+    np.testing.assert_array_equal(found.tunings["mine"].curves, found.tunings["minibatches"].curves)
+    assert found.runs["mine"][0].config["method"]["type"] == "Auto"
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [None, {"mine": lambda size: (nw.MinibatchSGD(size), nw.Nesterov(0.9))}, {MINIBATCH_MOMENTUM: 0, AUTO: 0}],
+    ids=["usual", "own", "auto"],
+)
+def test_an_update_for_all_is_refused_if_a_method_has_its_own(methods):
+    methods = {name: usual_methods()[name] for name in methods} if methods and AUTO in methods else methods
+    with pytest.raises(ValueError, match=r"update= is for methods without an update of their own, but .* has one"):
+        nw.race(PROBLEM, methods, engine="simulate", speeds=UNEQUAL, update=nw.Momentum(0.5))
+
+
+def test_auto_with_the_settings_of_another_method_needs_that_method():
+    usual = usual_methods()
+    for names in ([AUTO], [AUTO, MINIBATCH_MOMENTUM]):
+        with pytest.raises(ValueError, match=r"'Auto'.*gets stepsize and momentum of 'Minibatch SGD, momentum'"):
+            checked_entrants({name: usual[name] for name in names})
+    assert checked_entrants({name: usual[name] for name in (MINIBATCH_MOMENTUM, AUTO)})[1].make(
+        Settings(0.5, 0.9)
+    ).method == nw.Auto(0.5, 0.9)
+
+
+def test_auto_does_not_race_on_different_data():
+    problem, said = nw.problems.NoisyQuadratic(dimension=4).split(4, zeta=1.0), []
+    options = {"engine": "simulate", "speeds": UNEQUAL, "gradients": 100, "tuning_sizes": 1, "progress": False}
+    found = nw.race(problem, tell=said.append, **options)
+    assert list(found.runs) == [MINIBATCH, ADAPTIVE, MINIBATCH_MOMENTUM, FIRST_M]
+    assert said[0].startswith("Auto does not race: every worker has data of its own")
+    with pytest.raises(ValueError, match="Auto would leave out those of slow workers"):
+        nw.race(problem, {"mine": nw.Auto(0.1)}, **options)
+
+
+def contest(runs, minimum=0.0, settings=None, noise=None, tried=()):
+    gain = speedup([1.0] * 4)
+    return Contest(rows_of(runs, minimum, gain, noise), runs, minimum, gain, noise, settings or {}, tried)
+
+
+def ending_at(method, losses, **stats):
+    """Return a run with these losses after 0, 1, 2, ... seconds."""
+    run = nw.simulate(PROBLEM, method, nw.speeds.Fixed([1.0] * 4), seconds=len(losses) - 1.0, evaluate_every=1)
+    zeros = np.arange(len(losses), dtype=float)
+    history = dataclasses.replace(run.history, loss=np.array(losses, float), time=zeros, step=zeros, gradients=zeros)
+    return dataclasses.replace(run, history=history, stats=dataclasses.replace(run.stats, **stats))
+
+
+def test_the_winner_has_the_lowest_loss_and_may_be_any_method():
+    runs = {
+        "Minibatch SGD": [ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 5, 4])],
+        "asynchronous": [ending_at(nw.AsynchronousSGD(0.1), [8, 6, 4, 2, 2])],
+        "first": [ending_at(nw.MSynchronousSGD(0.1, m=3), [8, 2, 1, 0.5, 0.25])],
+    }
+    settings = {"first": {"m": 3, "momentum": 0.97}, "asynchronous": {"stepsize": 0.1}}
+    said = who_won(contest(runs, settings=settings, noise=0.1, tried=["first"]))
+    assert said[:2] == [
+        "first (m = 3 of 4, momentum 0.97) was fastest: it ended with the lowest loss, 0.25.",
+        "It reached the final losses of the others sooner than they did, by these factors: "
+        "asynchronous 3 (without a trial of its own); Minibatch SGD 4.",
+    ]
+    assert said[2].startswith("It did not wait for slow workers: ")
+    assert "There was little noise (σ²/(M·L·ε) = 0.1 where Minibatch SGD ended)" in said[2]
+    assert "noise" not in who_won(contest(runs, noise=2.0))[2]
+
+
+def test_times_are_compared_seed_by_seed():
+    """With two seeds, half of the runs do not reach the median of their final losses."""
+    runs = {
+        "slow": [ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 5]), ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 4])],
+        "fast": [ending_at(nw.MinibatchSGD(0.1), [8, 5, 2, 1]), ending_at(nw.MinibatchSGD(0.1), [8, 5, 3, 1])],
+    }
+    assert who_won(contest(runs))[1].endswith("by these factors: slow 2.25.")
+    late = {
+        "lucky": [ending_at(nw.MinibatchSGD(0.1), [8, 1, 6, 5])],
+        "low": [ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 4])],
+    }
+    assert who_won(contest(late))[1].endswith("by these factors, where below 1 is later: lucky 0.333.")
+
+
+def test_asynchronous_sgd_wins_by_its_gradients_where_noise_is_large():
+    runs = {
+        "Minibatch SGD": [ending_at(nw.MinibatchSGD(0.1), [8, 7, 6])],
+        "asynchronous": [ending_at(nw.AsynchronousSGD(0.1), [8, 4, 2])],
+    }
+    (_, _, reason) = who_won(contest(runs, noise=3.0))
+    assert reason.startswith("No worker waited: ")
+    assert reason.endswith("There was much noise (σ²/(M·L·ε) = 3 where Minibatch SGD ended), so every gradient counts.")
+
+
+def test_minibatches_win_on_equal_workers():
+    runs = {
+        "Minibatch SGD": [ending_at(nw.MinibatchSGD(0.1), [8, 4, 2])],
+        "asynchronous": [ending_at(nw.AsynchronousSGD(0.1), [8, 6, 4])],
+    }
+    assert who_won(contest(runs))[2].startswith("The workers are nearly equally fast (s_max/HM = 1)")
+
+
+def test_of_methods_that_converged_the_first_one_wins():
+    """Their final losses differ by rounding."""
+    runs = {
+        "late": [ending_at(nw.MinibatchSGD(0.1), [1, 0.5, 0.1, 1e-3, 1e-13])],
+        "early": [ending_at(nw.AsynchronousSGD(0.1), [1, 0.5, 1e-7, 1e-12, 2e-13])],
+    }
+    assert who_won(contest(runs))[0] == (
+        "early was fastest: after 2 s, sooner than that of the others, its error was below 1e-06 of that at the start."
+    )
+    assert who_won(contest(runs, minimum=None))[0].startswith("late was fastest: it ended with the lowest loss")
+
+
+def test_there_is_no_winner_among_methods_that_cannot_be_compared():
+    good = [ending_at(nw.MinibatchSGD(0.1), [8, 4, 2])]
+    for bad in (
+        ending_at(nw.AsynchronousSGD(0.1), [8, 9, 9]),
+        ending_at(nw.AsynchronousSGD(0.1), [8, 1, 1], interrupted=True),
+        ending_at(nw.AsynchronousSGD(0.1), [8, 1, 1], diverged=True),
+        ending_at(nw.AsynchronousSGD(0.1), [8, 1, 1], steps=0),
+    ):
+        assert who_won(contest({"good": good, "bad": [bad]})) == []
+
+
+def test_lost_workers_are_told():
+    run = a_run(nw.MinibatchSGD(0.1))
+    lost = dataclasses.replace(run, stats=dataclasses.replace(run.stats, lost=2))
+    assert lost_workers({"whole": [run], "torn": [lost, lost]}) == [
+        "torn lost 4 gradients with workers that left or died: it had fewer workers for a while."
+    ]
 
 
 def row(**changes):
@@ -131,7 +424,10 @@ def test_every_stage_is_told_with_grid_and_winner(a_race):
 
 def test_the_findings_name_steps_speedup_and_gradients(a_race):
     found, _ = a_race
-    first, second, regime, why, third = found.findings[:5]
+    winner, times, reason, first, second, regime, why, third = found.findings[:8]
+    assert winner.startswith("Asynchronous SGD, delay-adaptive was fastest: it ended with the lowest loss, ")
+    assert times.startswith("It reached the final losses of the others sooner than they did, by these factors")
+    assert reason.startswith("No worker waited: 1,501 gradients made a step each; Minibatch SGD used ")
     assert "of virtual time Minibatch SGD made" in first
     assert "times as fast (the workers' speeds predict" in second
     assert why.startswith("The measured speedup is below the predicted range: for the same loss Asynchronous SGD")
@@ -251,10 +547,10 @@ def test_stepsizes_can_be_tuned_for_the_whole_time_with_several_seeds():
         "share_of_the_time": 1.0,
         "seconds": found.seconds,
         "seeds": [7, 8, 9],
-        "stepsizes_tried": 2,
+        "trials": 2,
     }
     assert all(len(tuning.seeds) == 3 for tuning in found.tunings.values())
-    assert found.tuned_on.endswith("on 100% of the time of the race (117 s) and with seeds 7 to 9, which do not race.")
+    assert "on 100% of the time of the race (117 s) and with seeds 7 to 9, which do not race:" in found.tuned_on
 
 
 def test_everything_is_saved(a_race, tmp_path):
@@ -277,7 +573,8 @@ def test_a_race_of_real_workers():
     found = nw.race(PROBLEM, workers=3, speeds=speeds, seconds=0.4, probe_seconds=0.3, progress=False)
     assert all(runs[0].stats.engine == "processes" for runs in found.runs.values())
     assert (found.speedup.seconds >= speeds.seconds).all(), "measured with the delays of the race"
-    assert "wall-clock time" in found.findings[0]
+    assert list(found.runs) == list(usual_methods())
+    assert found.config["settings"][AUTO].items() == found.config["settings"][MINIBATCH_MOMENTUM].items()
 
 
 def a_run(method, seconds=300.0, problem=PROBLEM):
@@ -364,7 +661,7 @@ def test_the_formula_is_about_minibatch_sgd_and_what_applies_gradients_at_once()
 
 def test_a_method_that_makes_no_step_is_not_tuned():
     tuner = Tuner(PROBLEM, nw.speeds.Fixed([1.0, 900.0]), unit=1.0, seconds=50.0, seeds=(0,), sizes=7)
-    tuning = tuner.tune(the_papers_three()[MINIBATCH])
+    tuning = tuner.tune(paper_methods()[MINIBATCH])
     assert len(tuning.stepsizes) == 5, "the first grid alone"
     assert best_of(tuning) == tuning.stepsizes[len(tuning.stepsizes) // 2]
 
@@ -435,7 +732,7 @@ def test_the_grid_moves_to_where_the_best_stepsize_is():
 @pytest.mark.parametrize("factor", [1.0, 1e-3, 1e3])
 def test_just_as_many_stepsizes_are_tried_as_were_asked_for(sizes, factor, caplog):
     tuner = Tuner(PROBLEM, UNEQUAL, factor / PROBLEM.constants().L, seconds=30.0, seeds=(0,), sizes=sizes)
-    tuning = tuner.tune(the_papers_three()[CONSTANT])
+    tuning = tuner.tune(paper_methods()[CONSTANT])
     assert len(set(tuning.stepsizes.tolist())) == sizes
     assert tuning.stepsizes.tolist() == sorted(tuning.stepsizes, reverse=True)
 
@@ -443,8 +740,8 @@ def test_just_as_many_stepsizes_are_tried_as_were_asked_for(sizes, factor, caplo
 def test_stepsizes_are_tuned_for_the_workers_that_take_part():
     """Gradients of two workers are half as old as those of four, and the others never deliver any."""
     tuner = Tuner(PROBLEM, nw.speeds.Fixed([1.0, 2.0, 3.0, 4.0]), unit=1.0, seconds=30.0, seeds=(0, 1), sizes=1)
-    everybody = tuner.tune(the_papers_three()[CONSTANT])
-    two = tuner.tune(the_papers_three()[CONSTANT], workers=(0, 3))
+    everybody = tuner.tune(paper_methods()[CONSTANT])
+    two = tuner.tune(paper_methods()[CONSTANT], workers=(0, 3))
     assert (everybody.stepsizes.tolist(), two.stepsizes.tolist()) == ([0.5 / 4], [0.5 / 2])
     assert two.seeds.tolist() == [0, 1]
     assert two.gradients[0, 0].max() == 30 + 7, "one a second, and one every four seconds"
@@ -500,7 +797,7 @@ def test_the_findings_say_when_the_best_stepsize_is_at_the_end_of_its_grid(a_rac
     (words,) = [words for words in narrow.findings if "of the grid" in words]
     assert words.startswith("tiny may do better than here: the best stepsize, ")
     assert words.endswith("is the largest of the grid: a wider grid may do better. "
-        "Raise tuning_sizes (--thorough) to try more stepsizes.")  # fmt: skip
+        "Raise tuning_sizes (--thorough) for more trials.")  # fmt: skip
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_race(tmp_path, monkeypatch):
@@ -565,11 +862,11 @@ def test_the_seed_of_the_tuning_does_not_race():
         "share_of_the_time": 0.5,
         "seconds": found.seconds / 2,
         "seeds": [7],
-        "stepsizes_tried": 2,
+        "trials": 2,
     }
     assert found.findings[-1] == found.tuned_on
-    assert "2 for every method, on 50% of the time of the race" in found.tuned_on
-    assert found.tuned_on.endswith("with seed 7, which does not race.")
+    assert "with 2 trials each, on 50% of the time of the race" in found.tuned_on
+    assert "with seed 7, which does not race: stepsizes, and momentum and m" in found.tuned_on
 
 
 def test_update_and_output_are_those_of_all_runs_and_of_the_tuning():
@@ -632,6 +929,11 @@ def test_a_damaged_race_is_refused_in_a_sentence(a_race, tmp_path):
         ({"methods": {}}, "methods must be named"),
         ({"methods": {"a": 3}}, "method must be a method or a function"),
         ({"methods": {"a": lambda size: 3}}, "must be a nowait Method"),
+        (
+            {"methods": {"a": lambda size, rounds: 3}},
+            r"methods\['a'\] must be a function of the stepsize, or of .* rounds",
+        ),
+        ({"methods": {"a": lambda size: (nw.MinibatchSGD(size), 3)}}, "the update of .* must be a nowait Update"),
         ({"seeds": []}, "seeds is empty"),
         ({"tuning_sizes": 0}, "tuning_sizes must be an integer of at least 1, got 0"),
         ({"tuning_seeds": 0}, "tuning_seeds must be an integer of at least 1, got 0"),

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -151,6 +152,107 @@ def test_the_size_of_a_rule_is_found_below_schedules():
 def test_wrong_arguments_are_errors(options, words):
     with pytest.raises(ValueError, match=words):
         tuned(**options)
+
+
+def nesterov(size, momentum):
+    return nw.MinibatchSGD(nw.Constant(size)), nw.Nesterov(momentum)
+
+
+def shown(found):
+    return [(trial.stepsize, trial.momentum, trial.value, trial.mean_delay) for trial in found.trials]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_trials_of_auto_are_minibatches_with_its_momentum(momentum):
+    found = tuned(method=nw.Auto(0.5, momentum=momentum), seconds=300.0, steps=None)
+    other = tuned(method=lambda size: nesterov(size, momentum), seconds=300.0, steps=None, start=0.5)
+    assert shown(found) == shown(other)
+    assert (found.method, found.update) == (nw.Auto(nw.Constant(found.stepsize), momentum=momentum), None)
+    assert {trial.mean_delay for trial in found.trials} == {1.0}
+
+
+def test_a_function_of_stepsize_and_momentum_has_both_tuned():
+    said, budget = [], {"seconds": 300.0, "steps": None, "trials": 7}
+    found = tuned(method=nesterov, start=1.0, tell=said.append, **budget)
+    first, later = found.trials[:3], found.trials[3:]
+    assert [(trial.stepsize, trial.momentum) for trial in first] == [(1.0, 0.0), (1.0, 0.9), (1.0, 0.97)]
+    best = min(first, key=lambda trial: trial.value)
+    assert {trial.momentum for trial in later} == {found.momentum} == {best.momentum}
+    assert len({trial.stepsize for trial in later}) == 4
+    assert found.best.momentum == found.momentum
+    assert found.best.value == min(trial.value for trial in found.trials)
+    assert (found.method, found.update) == nesterov(found.stepsize, found.momentum)
+    assert said[1].startswith("trial 2, stepsize 1, momentum 0.9: loss ")
+    assert f"stepsize {found.stepsize:.4g}, momentum {found.momentum:g} after 7 trials" in repr(found)
+    assert "momentum" in found._repr_html_()
+
+
+def test_the_stepsizes_are_those_that_tuning_with_the_best_momentum_alone_tries():
+    budget = {"seconds": 300.0, "steps": None, "start": 1.0}
+    found = tuned(method=nesterov, momenta=[0.9, 0.0], trials=7, **budget)
+    alone = tuned(method=lambda size: nesterov(size, 0.9), trials=6, **budget)
+    assert found.momentum == 0.9, "the first one, so that the last one's trial could be taken for its own"
+    mine = [trial for trial in found.trials if trial.momentum == 0.9]
+    assert [(trial.stepsize, trial.value) for trial in mine] == [(one.stepsize, one.value) for one in alone.trials]
+
+
+def test_the_momentum_of_auto_is_tuned_as_that_of_minibatches():
+    budget = {"seconds": 300.0, "steps": None, "momenta": [0.5, 0.9], "start": 1.0}
+    found = tuned(method=lambda size, momentum: nw.Auto(nw.Constant(size), momentum), **budget)
+    other = tuned(method=nesterov, **budget)
+    assert shown(found) == shown(other)
+    assert found.method == nw.Auto(nw.Constant(found.stepsize), found.momentum)
+
+
+def test_the_advice_is_about_the_stepsizes_with_the_best_momentum():
+    found = tuned(method=nesterov, momenta=[0.0, 0.9], trials=2, start=1e-6)
+    assert f"the best stepsize, {found.stepsize:.3g}, is the smallest that was tried" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"momenta": [0.9]}, "momenta= needs a function of stepsize and momentum"),
+        ({"method": nesterov, "momenta": []}, "momenta is empty"),
+        ({"method": nesterov, "momenta": [1.0]}, "a momentum must be"),
+        ({"method": nesterov, "trials": 2}, "trials must be at least 3, one for each of the momenta, got 2"),
+        ({"method": nesterov, "update": nw.Momentum(0.9)}, "returns a method and its update: omit update="),
+        ({"method": nw.Auto(0.1, momentum=0.9), "update": nw.Momentum(0.9)}, "Auto has momentum 0.9 of its own"),
+        (
+            {"method": lambda size: (nw.MinibatchSGD(size), 3)},
+            r"the update of method\(stepsize\) must be",
+        ),
+    ],
+)
+def test_wrong_momenta_and_updates_are_errors(options, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        tuned(**options)
+
+
+def test_momenta_on_the_command_line():
+    data = Path(__file__).parents[1] / "small.libsvm"
+    command = ["tune", str(data), "--speeds", "1,1,9", "--seconds", "30", "--trials", "3", "--json"]
+    for method, momenta in (("auto", "0,0.9"), ("minibatch", "0,0.9"), ("orderedmomentum", "0.5,0.9")):
+        result = RUNNER.invoke(app, [*command, "--method", method, "--momentum", momenta])
+        assert result.exit_code == 0, result.output
+        trials = json.loads(result.stdout)["trials"]
+        assert [trial["momentum"] for trial in trials][:2] == [float(value) for value in momenta.split(",")]
+        assert json.loads(result.stdout)["momentum"] in (0.0, 0.5, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--update", "nesterov"], "omit --update"),
+        (["--method", "adaptiverevision"], "which has no momentum to tune"),
+        (["--momentum", "x"], "--momentum must be numbers with commas between them"),
+    ],
+)
+def test_wrong_momenta_on_the_command_line(options, words):
+    command = ["tune", "--speeds", "1,1,9", "--steps", "30", "--momentum", "0.9", *options]
+    result = RUNNER.invoke(app, command)
+    assert result.exit_code == 2
+    assert words in " ".join(result.output.split())
 
 
 def build_model():

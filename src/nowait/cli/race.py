@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
@@ -19,21 +19,20 @@ from nowait.cli.layout import side_by_side
 from nowait.cli.methods import parse_methods
 from nowait.cli.problems import COMMAND, load_problem, remembered
 from nowait.cli.results import open_console, print_json
-from nowait.core import Method
 from nowait.core.types import Floats
 from nowait.recording import describe
 from nowait.studies import Race, race
-from nowait.studies.entrants import checked_entrants, the_papers_three
+from nowait.studies.entrants import Methods, checked_entrants, paper_methods, usual_methods
 from nowait.studies.findings import RaceRow
 from nowait.studies.race_setup import check_engine
 
 GRADIENTS_PER_SECOND, QUICK_GRADIENTS_PER_SECOND = 2_000, 3_000
 """Slowed workers compute about this many gradients per second in total, so that the machine is not overloaded."""
-USUAL_STRAGGLER = 10.0
+USUAL_SPREAD = 1.0
 GRADIENTS, QUICK_GRADIENTS = 32_000, 7_500
-"""The straggler delivers about 20 of the quick ones: with fewer steps of minibatch SGD, a speedup says little."""
-TUNING: dict[str, Any] = {"tuning_sizes": 7}
-QUICK_TUNING: dict[str, Any] = {"tuning_sizes": 4}
+"""The slowest worker delivers about 12 of the quick ones: with fewer steps of minibatch SGD, a speedup says little."""
+TUNING: dict[str, Any] = {"tuning_sizes": 10}
+QUICK_TUNING: dict[str, Any] = {"tuning_sizes": 7}
 THOROUGH_TUNING: dict[str, Any] = {"tuning_sizes": 12, "tuning_seeds": 3, "tuning_share": 1.0}
 
 
@@ -44,6 +43,7 @@ class RaceSettings:
 
     workers: int
     methods: list[str]
+    paper: bool
     engine: str | nw.RayCluster
     native: bool
     straggler: float | None
@@ -66,7 +66,7 @@ class RaceSettings:
 
     @property
     def tuning(self) -> dict[str, Any]:
-        """How stepsizes are tuned: arguments of ``nw.race``."""
+        """How methods are tuned: arguments of ``nw.race``."""
         return THOROUGH_TUNING if self.thorough else QUICK_TUNING if self.quick else TUNING
 
     @property
@@ -79,7 +79,8 @@ class RaceSettings:
 def run_race(asked: RaceSettings, log: Callable[[str], list[nw.loggers.Logger]] | None = None) -> Race:
     """Load the problem, race, and print the table; figures and report are written to the folder."""
     with refused_as_options():
-        methods: Mapping[str, Callable[[float], Method]] = the_papers_three() | parse_methods(asked.methods)
+        usual: Methods = paper_methods() if asked.paper else usual_methods()
+        methods: Methods = {**usual, **parse_methods(asked.methods)}
         checked_entrants(methods)
         speeds, slowdown, imitation = _workers(asked)
         check_engine(asked.engine, speeds)
@@ -95,7 +96,7 @@ def run_race(asked: RaceSettings, log: Callable[[str], list[nw.loggers.Logger]] 
 
 def _race(
     problem: Any,
-    methods: Mapping[str, Callable[[float], Method]],
+    methods: Methods,
     asked: RaceSettings,
     slowed: tuple[Any, dict[int, float] | None],
     console: Console,
@@ -160,19 +161,18 @@ def _native_workers(asked: RaceSettings) -> tuple[None, dict[int, float] | None,
 
 def _medians(asked: RaceSettings) -> tuple[Floats, str]:
     """Return the median seconds per gradient of slowed workers, and a few words about them."""
-    if asked.spread is not None:
-        if asked.straggler is not None:
-            raise ValueError("--spread and --straggler are two kinds of clusters: give only one of them")
-        medians = spread_cluster(asked.workers, asked.spread)
+    if asked.straggler is None:
+        medians = spread_cluster(asked.workers, USUAL_SPREAD if asked.spread is None else asked.spread)
         if asked.engine != "simulate":
             medians *= float((1 / medians).sum()) / asked.rate
         return medians, f"{medians.min():.3g} to {medians.max():.3g} s"
-    straggler = USUAL_STRAGGLER if asked.straggler is None else asked.straggler
+    if asked.spread is not None:
+        raise ValueError("--spread and --straggler are two kinds of clusters: give only one of them")
     unit = 1.0 if asked.engine == "simulate" else asked.workers / asked.rate
-    medians = unit * mixed_cluster(asked.workers, straggler, asked.seed)
+    medians = unit * mixed_cluster(asked.workers, asked.straggler, asked.seed)
     return medians, (
         f"{medians.min():.3g} to {medians[:-1].max():.3g} s, and worker {asked.workers - 1} as a straggler with "
-        f"{medians[-1]:.3g} s, {straggler:g} times the median"
+        f"{medians[-1]:.3g} s, {asked.straggler:g} times the median"
     )
 
 
@@ -192,11 +192,24 @@ def _print(console: Console, found: Race, folder: Path) -> None:
 
 
 def _tables(found: Race, width: int) -> Iterator[Table]:
-    """Return tables with a column for every method: three of them fit into 80 characters."""
+    """Return tables with a column for every method, as many in each as fit."""
     virtual = "virtual " if found.engine == "simulate" else ""
     title = f"The same {found.seconds:.4g} {virtual}seconds for every method"
-    cells = {name: [shown(row) for row in found.rows] for name, shown in CELLS.items()}
+    cells = _cells_of_settings(found) | {name: [shown(row) for row in found.rows] for name, shown in CELLS.items()}
     return side_by_side(title, [row.method for row in found.rows], cells, width)
+
+
+def _cells_of_settings(found: Race) -> dict[str, list[str]]:
+    """Return what was tuned, if anything was: a dash where a method does not have it."""
+    settings = found.config.get("settings", {})
+    columns = {
+        name: [settings.get(row.method, {}).get(name) for row in found.rows] for name in ("m", "momentum", "stepsize")
+    }
+    return {
+        name: ["–" if value is None else f"{value:.3g}" for value in values]
+        for name, values in columns.items()
+        if any(value is not None for value in values)
+    }
 
 
 def _delays(row: RaceRow) -> str:

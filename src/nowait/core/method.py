@@ -122,6 +122,14 @@ class Method(ABC):
                 f"steps; leave out the update"
             )
 
+    def tuned_as(self, update: Update) -> tuple[Method, Update]:
+        """Return the method, and its update, that studies tune in place of this one; by default the method itself.
+
+        ``update`` is the one of the run. For a method whose stepsize is that of another method by definition: ``Auto``
+        returns minibatch SGD, with Nesterov's momentum if ``update`` is plain SGD.
+        """
+        return self, update
+
     def pending_stepsize(self, server: Server, delay: int) -> float:
         """Return the stepsize of a gradient still in flight at the end: its weight in averaging outputs.
 

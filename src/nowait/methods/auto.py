@@ -10,9 +10,20 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from nowait.core import Arrival, GradientSum, Method, Server, StepsizeOrFloat, Update, checks, method_dataclass
+from nowait.core import (
+    Arrival,
+    GradientSum,
+    Method,
+    Nesterov,
+    Server,
+    StepsizeOrFloat,
+    Update,
+    checks,
+    method_dataclass,
+)
 from nowait.core.notes import WAITS_FOR, Waiting
 from nowait.core.types import Floats
+from nowait.methods.minibatch_sgd import MinibatchSGD
 from nowait.numerics.elementary import added
 
 KEPT = 8
@@ -218,6 +229,11 @@ class Auto(Method):
                 f"Auto makes steps of few gradients shorter, but {update!r} scales gradients instead of steps: leave "
                 f'out scale="gradient", or ScaleGradient'
             )
+
+    def tuned_as(self, update: Update) -> tuple[Method, Update]:
+        """Return minibatch SGD with the momentum of the run, for which stepsize and momentum are meant."""
+        momentum = self.momentum_with(update)
+        return MinibatchSGD(self.stepsize), Nesterov(momentum) if momentum else update
 
     def pending_stepsize(self, server: Server, delay: int) -> float:
         """Return the stepsize of a round, or of an asynchronous step."""

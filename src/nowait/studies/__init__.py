@@ -5,6 +5,7 @@ from nowait.studies.bench import Bench, bench
 from nowait.studies.bias import BiasRow
 from nowait.studies.certified import CertifiedRow
 from nowait.studies.certify import Certificate, MutantRow, certify
+from nowait.studies.entrants import paper_methods, usual_methods
 from nowait.studies.exact import WorstCase, worst_case
 from nowait.studies.longest_delay import LongestDelay, longest_delay
 from nowait.studies.plan import plan
@@ -45,12 +46,14 @@ __all__ = [
     "bench",
     "certify",
     "longest_delay",
+    "paper_methods",
     "plan",
     "race",
     "reproduce",
     "rule_pays",
     "tolerance",
     "tune",
+    "usual_methods",
     "whatif",
     "worst_case",
 ]

@@ -23,8 +23,8 @@ from nowait.methods import (
     RingmasterASGD,
 )
 from nowait.studies.advice import STANDARD_ERRORS
-from nowait.studies.entrants import checked_entrants
-from nowait.studies.tuner import Make
+from nowait.studies.entrants import Settings, checked_entrants
+from nowait.studies.tuner import Make, is_tuned_as_another
 from nowait.theory.speedup import MINIBATCH, Speedup
 
 SYNCHRONOUS, ROUNDS, ASYNCHRONOUS, OWN = "synchronous", "rounds", "asynchronous", "own"
@@ -50,6 +50,11 @@ class Candidate:
     tuned: bool = True
     """False for a method of the user's that is used with the stepsize it has."""
 
+    @property
+    def refined(self) -> bool:
+        """True if its own runs tune its stepsize, which is not known before."""
+        return self.tuned and not is_tuned_as_another(self.make)
+
 
 def candidates(speedup: Speedup, heterogeneous: bool, errors: Floats | None = None) -> list[Candidate]:
     """Return the methods to simulate for these speeds, simple ones first; the first is minibatch SGD with all workers.
@@ -72,7 +77,14 @@ def own_candidates(methods: Mapping[str, Method | Make] | None, workers: int) ->
     if methods is None:
         return []
     everybody = tuple(range(workers))
-    return [Candidate(one.name, one.make, everybody, OWN, one.tuned) for one in checked_entrants(methods)]
+    entrants = checked_entrants(methods)
+    for entrant in entrants:
+        if entrant.momenta or entrant.settings_of or entrant.make(Settings(1.0)).update is not None:
+            raise ValueError(
+                f"methods[{entrant.name!r}] has a momentum or an update of its own, but a plan compares methods with "
+                f"plain SGD: use nw.race, or give a function of the stepsize that returns a method"
+            )
+    return [Candidate(one.name, one.method, everybody, OWN, one.tuned) for one in entrants]
 
 
 def smaller_groups(speedup: Speedup, errors: Floats | None = None) -> list[tuple[int, ...]]:

@@ -18,7 +18,7 @@ from nowait.studies.candidates import Candidate
 from nowait.studies.quiet import quiet
 from nowait.studies.smoothing import smoothed
 from nowait.studies.target import choose_stepsize, fresh_seeds, measured, work_of
-from nowait.studies.tuner import Tuner
+from nowait.studies.tuner import Tuner, best_of
 
 SHARE_FOR_TARGET = 1 / 2
 """The default target is a loss that methods reach in this share of the simulated time."""
@@ -80,10 +80,11 @@ class _Counter:
 
 
 def _tuned(tuner: Tuner, candidate: Candidate) -> Sweep:
-    """Return the losses of a method for several stepsizes; for one that is used as it is, those of its own."""
-    if candidate.tuned:
+    """Return the losses of a method for several stepsizes, or for the one that it has or gets from another method."""
+    if candidate.refined:
         return tuner.tune(candidate.make, candidate.workers)
-    return tuner.sweep(candidate.make, [1.0], tuner.seconds, candidate.workers)
+    size = best_of(tuner.tune(candidate.make, candidate.workers)) if candidate.tuned else 1.0
+    return tuner.sweep(candidate.make, [size], tuner.seconds, candidate.workers)
 
 
 def find_target(tuned: list[Sweep], asked: float | None, seconds: float) -> float:

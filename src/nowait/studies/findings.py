@@ -9,6 +9,7 @@ from typing import final
 
 import numpy as np
 
+from nowait import methods
 from nowait.core.types import Floats
 from nowait.html.numbers import shown
 from nowait.recording import Run
@@ -100,6 +101,7 @@ def _row(
     delays = [run.trace.delay for run in runs]
     loss = _median(final_loss(run) for run in runs)
     compared = runs is not first and _is_synchronous(first[0]) and _applies_at_once(runs[0])
+    compared = compared and _is_plain(first[0]) and _is_plain(runs[0])
     return RaceRow(
         method=name,
         gradients=_median(run.stats.gradients for run in runs),
@@ -122,7 +124,10 @@ def _row(
 
 
 def findings(rows: list[RaceRow], runs: Mapping[str, list[Run]], gain: Speedup, engine: str) -> list[str]:
-    """Return sentences on the steps made, the fastest method, the comparison per gradient, and diverged runs."""
+    """Return sentences on the steps made, the comparison with the first method, and diverged runs.
+
+    The first is compared with the fastest of the methods for which a speedup is predicted; if none is, of all.
+    """
     first, others = rows[0], [row for row in rows[1:] if not (row.diverged or row.worse_than_start)]
     diverged = [_too_large(row) for row in rows if row.diverged or row.worse_than_start]
     if len(rows) == 1:
@@ -131,24 +136,23 @@ def findings(rows: list[RaceRow], runs: Mapping[str, list[Run]], gain: Speedup, 
         return [_no_baseline(first), *diverged]
     if not others:
         return [f"Only {first.method} ended below the loss it began with.", *diverged]
-    best = min(others, key=lambda row: row.seconds_to_first)
+    compared = [row for row in others if row.expected is not None] or others
+    best = min(compared, key=lambda row: row.seconds_to_first)
     time = "virtual time" if engine == "simulate" else "wall-clock time"
     steps = (
         f"In {first.seconds:.4g} s of {time} {first.method} made {first.steps:,.0f} steps, {best.method} "
         f"{best.steps:,.0f}."
     )
-    reached = [_who_was_first(first, best), *_regime(best, gain), *why_not_as_predicted(first, best)]
+    reached = [_who_was_first(first, best, others), *_regime(best, gain), *why_not_as_predicted(first, best)]
     had_all_the_time = not any(run.stats.interrupted for row in (first, best) for run in runs[row.method])
     return [*([steps] if had_all_the_time else []), *reached, _per_gradient(runs, first, best), *diverged]
 
 
-def headline(rows: list[RaceRow]) -> tuple[str | None, str | None]:
-    """Return the speedup of the fastest method in a few words and in a sentence; None if there is none to tell."""
-    first = rows[0]
-    fast = [row for row in rows[1:] if row.measured is not None and not (row.diverged or row.worse_than_start)]
-    if not fast or first.diverged or first.worse_than_start or first.steps == 0:
+def headline(rows: list[RaceRow], winner: RaceRow | None) -> tuple[str | None, str | None]:
+    """Return the speedup of the winner in a few words and in a sentence; None if there is none to tell."""
+    first, best = rows[0], winner
+    if best is None or best.measured is None or first.diverged or first.worse_than_start or first.steps == 0:
         return None, None
-    best = max(fast, key=lambda row: row.measured or 0.0)
     predicted = "" if best.expected is None else f" The workers' speeds predict {best.expected} ×."
     return (
         f"{best.measured:.3g} × as fast as {first.method}",
@@ -234,9 +238,10 @@ def _too_large(row: RaceRow) -> str:
     return f"{row.method} {words}: its stepsize is too large for these workers."
 
 
-def _who_was_first(first: RaceRow, best: RaceRow) -> str:
+def _who_was_first(first: RaceRow, best: RaceRow, others: list[RaceRow]) -> str:
     if best.measured is None:
-        return f"No other method reached the final loss of {first.method}, {first.loss:.4g}."
+        who = f"{best.method} did not reach" if any(row.measured for row in others) else "No other method reached"
+        return f"{who} the final loss of {first.method}, {first.loss:.4g}."
     promised = f" (the workers' speeds predict {best.expected} times)" if best.expected else ""
     return (
         f"After {best.seconds_to_first:.3g} s {best.method} had the final loss of {first.method}, which needed "
@@ -332,6 +337,13 @@ def _loss_after(runs: list[Run], gradients: float) -> float:
 def _applies_at_once(run: Run) -> bool:
     """Return True if every gradient made a step of its own."""
     return run.stats.steps == run.stats.gradients > 0
+
+
+def _is_plain(run: Run) -> bool:
+    """Return True if steps are those of plain SGD, which the formulas are for."""
+    kind = getattr(methods, run.config["method"]["type"], None)
+    makes_its_own = kind is not None and kind.makes_its_own_update
+    return bool(run.config["update"]["type"] == "Sgd" and not makes_its_own)
 
 
 def _median(values: object) -> float:

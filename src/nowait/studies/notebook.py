@@ -70,11 +70,21 @@ def html_of_tuning(found: Tuning) -> str:
     rows = []
     for trial in sorted(found.trials, key=lambda trial: trial.stepsize):
         curve = sparkline(trial.history.loss.tolist(), "loss at every evaluation")
-        word = "diverged" if trial.diverged else ("best" if trial.stepsize == found.stepsize else "")
+        word = "diverged" if trial.diverged else ("best" if trial is found.best else "")
         numbers = (trial.value, trial.steps, trial.mean_delay)
         reached = "–" if math.isinf(trial.seconds_to_target) else shown(trial.seconds_to_target)
-        rows.append([shown(trial.stepsize), curve, *map(shown, numbers), reached, word])
-    header = ["stepsize", "", found.monitor.name, "steps", "mean delay", "seconds to the target", ""]
+        momentum = [] if trial.momentum is None else [shown(trial.momentum)]
+        rows.append([shown(trial.stepsize), *momentum, curve, *map(shown, numbers), reached, word])
+    header = [
+        "stepsize",
+        *(["momentum"] if found.momentum is not None else []),
+        "",
+        found.monitor.name,
+        "steps",
+        "mean delay",
+        "seconds to the target",
+        "",
+    ]
     best = "every trial diverged" if found.diverged else f"best stepsize {shown(found.stepsize)}"
     return card("Tuning", table(header, rows), sentences([found.advice]), note=f"{len(found.trials)} trials, {best}")
 

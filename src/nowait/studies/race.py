@@ -13,14 +13,14 @@ import numpy as np
 from nowait.api.different_data import warn_of_different_data
 from nowait.api.parts import warn_of_split
 from nowait.api.sweep import check_rules, checked_seeds
-from nowait.core import LastIterate, Method, Output, Problem, Update, checks
+from nowait.core import LastIterate, Output, Problem, Update, checks
 from nowait.core.problem import check_initial_loss, checked_problem, initial_params, loss_of
 from nowait.engines.cluster import RayCluster
 from nowait.engines.progress import spinner, titled
 from nowait.engines.watch import Watch
 from nowait.recording import Interrupted, Run, Sweep, describe, name_of
 from nowait.speeds import Speeds
-from nowait.studies.entrants import Entrant, checked_entrants
+from nowait.studies.entrants import Entrant, Methods, Settings, check_updates, checked_entrants, without_refused
 from nowait.studies.findings import (
     RaceRow,
     cut_short,
@@ -43,9 +43,11 @@ from nowait.studies.race_setup import (
     saver_of_runs,
     seconds_each,
 )
+from nowait.studies.race_tuner import RaceTuner, Tuned, cheapest_counts
 from nowait.studies.sources import Source
-from nowait.studies.tuner import Make, Tuner, best_of, makes_steps
+from nowait.studies.tuner import Tuner, best_of, makes_steps
 from nowait.studies.units import known_minimum
+from nowait.studies.winner import Contest, lost_workers, who_won
 from nowait.theory import Constants, Speedup, relative_noise
 from nowait.theory.estimate import sigma_at
 
@@ -66,7 +68,7 @@ class Race:
     runs: dict[str, list[Run]]
     """One run for every seed, by method."""
     tunings: dict[str, Sweep]
-    """How the stepsize of each method was tuned: a sweep in virtual time, by method."""
+    """How the stepsize of each method was tuned, with the best m and momentum: a sweep in virtual time, by method."""
     speedup: Speedup
     """The speedup that the workers' speeds predict."""
     minimum: float | None
@@ -92,11 +94,18 @@ class Race:
     def findings(self) -> list[str]:
         """The result in sentences, and how the stepsizes were tuned."""
         warning = ["Interrupted: not every method had its time.", *cut_short(self.runs)] if self.interrupted else []
-        found = findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else []
+        found = who_won(self._contest) if self.runs else []
+        found += findings(self.rows, self.runs, self.speedup, self.engine) if self.runs else []
+        found += lost_workers(self.runs)
         found += rules_compared(self.runs, self.minimum)
         found += lower_bound(self.rows, Constants(**self.config.get("constants", {})), self.speedup)
         found += [words for name, tuning in self.tunings.items() for words in _too_narrow(name, tuning)]
         return warning + found + ([self.tuned_on] if self.tunings else [])
+
+    @property
+    def _contest(self) -> Contest:
+        settings = self.config.get("settings", {})
+        return Contest(self.rows, self.runs, self.minimum, self.speedup, self.noise, settings, self.tunings)
 
     @property
     def tuned_on(self) -> str:
@@ -149,7 +158,7 @@ class Race:
             for row in self.rows
             if row.expected is not None
         ]
-        text, subtitle = headline(self.rows) if self.runs else (None, None)
+        text, subtitle = headline(self.rows, self._contest.winner) if self.runs else (None, None)
         workers = self.config.get("workers", 0)
         return write_report(
             self.runs | {f"{name}, tuning": sweep for name, sweep in self.tunings.items()},
@@ -166,7 +175,7 @@ class Race:
 
 def race(
     problem: Problem,
-    methods: Mapping[str, Method | Make] | None = None,
+    methods: Methods | None = None,
     *,
     engine: str | RayCluster = "processes",
     workers: int | None = None,
@@ -176,7 +185,7 @@ def race(
     gradients: int | None = None,
     seeds: int | Iterable[int] = (0,),
     probe_seconds: float = 2.0,
-    tuning_sizes: int = 7,
+    tuning_sizes: int = 10,
     tuning_seeds: int = 1,
     tuning_share: float = 0.5,
     update: Update | None = None,
@@ -189,10 +198,15 @@ def race(
 ) -> Race:
     """Run several methods on the same problem, workers and samples, each for the same time.
 
-    ``methods`` are functions of the stepsize, which is tuned first, or methods to be run as they are, by name; None is
-    minibatch SGD, asynchronous SGD, and asynchronous SGD with delay-adaptive stepsizes. The others are compared with
-    the first. ``engine="processes"`` uses real workers on this machine (``workers``, ``speeds`` and ``slowdown`` as in
-    ``nw.train``), ``"ray"`` or ``nw.RayCluster(...)`` on Ray; stepsizes are tuned in virtual time on compute times that
+    ``methods`` are functions of the stepsize, which is tuned first, or methods to be run as they are, by name; the
+    others are compared with the first. A function of stepsize and ``momentum`` has both tuned, and may return a method
+    and its update: ``lambda size, momentum: (nw.MinibatchSGD(size), nw.Nesterov(momentum))``. None is
+    ``nw.studies.usual_methods()``: minibatch SGD and asynchronous SGD of the paper, both plain; what is used in
+    practice, minibatch SGD and the first m of M gradients, with Nesterov's momentum; and ``Auto``.
+    ``nw.studies.paper_methods()`` are the three of the paper's Figure 1.
+
+    ``engine="processes"`` uses real workers on this machine (``workers``, ``speeds`` and ``slowdown`` as in
+    ``nw.train``), ``"ray"`` or ``nw.RayCluster(...)`` on Ray; methods are tuned in virtual time on compute times that
     a probe measures. ``"simulate"`` needs ``speeds``. Every method gets ``seconds``, or the time the workers need for
     this many ``gradients`` (32,000 by default). There is a run for each of the ``seeds``; a number n means 0 to n − 1.
     With a ``folder`` every run is saved when it ends, and the report at the end; ``nw.Race.load(folder)`` reads them.
@@ -201,11 +215,19 @@ def race(
     live view on a terminal. ``log`` is a function that is called with the name of every run, when it begins (for the
     first run before the probe), and returns its callbacks: ``log=lambda name: [nw.TensorBoard(f"logs/{name}")]``.
 
-    For every method ``tuning_sizes`` stepsizes are tried in virtual time: about two thirds of them are a grid, the
-    others lie beyond its end or around the best one. These runs get ``tuning_share`` of the time of the race, and
-    ``tuning_seeds`` seeds that are not raced (``found.tuned_on`` says which); the stepsize with the lowest median loss
-    is the best. ``update`` and ``output`` are those of ``nw.train``, for all methods; with an output rule, stepsizes
-    are compared by the loss of its answer.
+    Every method that is tuned gets ``tuning_sizes`` trials in virtual time. Without momentum they are stepsizes: about
+    two thirds are a grid, the others lie beyond its end or around the best one. Otherwise the first two trials are half
+    of 1/L, and a sixteenth of that in case noise limits the stepsize. With the better one, up to four values of m are
+    compared (only of the first m gradients; those that ``Auto`` takes for the cheapest, from no noise to much), then
+    the momenta 0, 0.9 and 0.97. The others are stepsizes with the best m and momentum.
+    Trials get ``tuning_share`` of the time of the race, and ``tuning_seeds`` seeds that are not raced
+    (``found.tuned_on`` says which); the lowest median loss is the best. ``Auto`` has no trials: it gets stepsize and
+    momentum of minibatch SGD with momentum. One of your own, ``lambda size: nw.Auto(size)``, is tuned as minibatch SGD
+    with its momentum (``Method.tuned_as``).
+
+    ``update`` and ``output`` are those of ``nw.train``, for all methods. An ``update`` is refused if a method has one
+    of its own, as three of the default methods have. With an output rule, trials are compared by the loss of its
+    answer.
 
     Ctrl-C and SIGTERM raise ``nw.Interrupted`` with the race so far as ``race``, which is also saved if there is a
     ``folder``.
@@ -219,7 +241,9 @@ def race(
     ...     gradients=2_000,
     ... )
     >>> [row.method for row in found.rows if row.steps > 1_500]
-    ['Asynchronous SGD, constant', 'Asynchronous SGD, delay-adaptive']
+    ['Asynchronous SGD, delay-adaptive']
+    >>> found.findings[0].split(" was ")[1].split(":")[0]
+    'fastest'
     """
     progress, kept_labels = checks.flag_or_none(progress, "progress"), checks.labels(labels)
     tell = checks.function_or_none(tell, "tell", "print")
@@ -229,11 +253,13 @@ def race(
     check_slowed(name, slowdown, workers, speeds)
     entrants, seed_list = checked_entrants(methods), checked_seeds(seeds)
     check_rules(update, output)
+    check_updates(entrants, update)
     tuning = Tuning.checked(tuning_sizes, tuning_seeds, tuning_share, seed_list)
     names = folder_names([entrant.name for entrant in entrants], seed_list)
     keep, callbacks = saver_of_runs(folder, names), callbacks_of_runs(log, names)
     say = tell or (lambda _: None)
     checked_problem(problem)
+    entrants = without_refused(entrants, problem, say)
     with Watch() as watch, connection(engine, workers), importing_once(problem, engine, workers, speeds):
         with spinner("Race: evaluating the problem", progress):
             check_initial_loss(problem, initial_params(problem))
@@ -251,14 +277,14 @@ def race(
         known = ({} if lowest is None else {"minimum": lowest}) | kept_labels
         setup = RaceSetup(problem, engine, speeds, slowdown, source, known, update, output)
         warn_of_split(problem, setup.workers)
-        made = {entrant.name: entrant.make(1.0) for entrant in entrants}
+        made = {entrant.name: entrant.method(1.0) for entrant in entrants}
         warn_of_different_data(problem, made, setup.workers, source.seconds)
         limit = seconds_each(seconds, gradients, setup)
         say(setup.words(limit))
         with spinner("Race: estimating the problem's constants", progress):
-            tuner = setup.tuner(limit, tuning)
+            tuner = RaceTuner(setup.tuner(limit, tuning), cheapest_counts(source))
         if any(entrant.tuned for entrant in entrants):
-            say(_tuned_on(_tuning_config(tuner, limit)))
+            say(_tuned_on(_tuning_config(tuner.tuner, limit)))
         runs = _RaceRuns(setup, limit, tuner, seed_list, say, progress, callbacks)
         with quiet():
             signal = runs.run_all(entrants, keep, watch)
@@ -278,7 +304,7 @@ class _RaceRuns:
 
     setup: RaceSetup
     seconds: float
-    tuner: Tuner
+    tuner: RaceTuner
     seeds: list[int]
     say: Callable[[str], None]
     progress: bool | None
@@ -286,7 +312,7 @@ class _RaceRuns:
     """Returns the callbacks of a run, by the name of its method and its seed."""
     runs: dict[str, list[Run]] = field(default_factory=dict)
     tunings: dict[str, Sweep] = field(default_factory=dict)
-    sizes: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, Settings] = field(default_factory=dict)
     answers: dict[str, list[float]] = field(default_factory=dict)
 
     def run_all(self, entrants: list[Entrant], keep: Callable[[str, int, Run], Any] | None, watch: Watch) -> str:
@@ -294,12 +320,12 @@ class _RaceRuns:
         try:
             for place, entrant in enumerate(entrants, start=1):
                 title = f"Race, {place} of {len(entrants)}: {entrant.name}"
-                size = self._tuned(entrant, title) if entrant.tuned else 1.0
+                settings = self._settings(entrant, title)
                 watch.check()
                 for seed in self.seeds:
                     callbacks = self.callbacks(entrant.name, seed)
                     with titled(title + _which_seed(self.seeds, seed)):
-                        run = self.setup.run(entrant, size, self.seconds, seed, self.progress, callbacks)
+                        run = self.setup.run(entrant, settings, self.seconds, seed, self.progress, callbacks)
                     self._add(entrant.name, run)
                     if keep is not None:
                         keep(entrant.name, seed, run)
@@ -329,7 +355,7 @@ class _RaceRuns:
 
     def _noise(self, minimum: float | None) -> float | None:
         """Return the relative noise where the first run of the first method ended; None if it is not known."""
-        first, constants = next(iter(self.runs.values()), []), self.tuner.constants
+        first, constants = next(iter(self.runs.values()), []), self.tuner.tuner.constants
         if not first or minimum is None or constants is None or not constants.L:
             return None
         run, loss = first[0], final_loss(first[0])
@@ -339,7 +365,7 @@ class _RaceRuns:
         return relative_noise(Constants(L=constants.L, sigma=sigma), loss - minimum, self.setup.workers)
 
     def _config(self, engine: str) -> dict[str, Any]:
-        setup = self.setup
+        setup, tuner = self.setup, self.tuner.tuner
         return {
             "problem": name_of(setup.problem),
             "engine": engine,
@@ -350,9 +376,10 @@ class _RaceRuns:
             "seeds": list(self.seeds),
             "update": describe(setup.update),
             "output": describe(setup.output),
-            "stepsizes": self.sizes,
-            "tuning": _tuning_config(self.tuner, self.seconds),
-            "constants": {} if self.tuner.constants is None else self.tuner.constants.known(),
+            "stepsizes": {name: settings.stepsize for name, settings in self.settings.items()},
+            "settings": {name: settings.known for name, settings in self.settings.items()},
+            "tuning": _tuning_config(tuner, self.seconds),
+            "constants": {} if tuner.constants is None else tuner.constants.known(),
         }
 
     def _add(self, name: str, run: Run) -> None:
@@ -362,12 +389,17 @@ class _RaceRuns:
             loss = math.inf if run.stats.diverged else loss_of(self.setup.problem, run.params)
             self.answers.setdefault(name, []).append(loss)
 
-    def _tuned(self, entrant: Entrant, title: str) -> float:
-        with spinner(f"{title}, tuning its stepsize", self.progress):
-            tuning = self.tuner.tune(entrant.make)
-        self.tunings[entrant.name], self.sizes[entrant.name] = tuning, best_of(tuning)
-        self.say(_tuned_words(entrant.name, tuning))
-        return self.sizes[entrant.name]
+    def _settings(self, entrant: Entrant, title: str) -> Settings:
+        """Return the settings of a method: tuned, those of another one, or any for a method that runs as it is."""
+        if entrant.tuned:
+            with spinner(f"{title}, tuning it", self.progress):
+                tuned = self.tuner.tune(entrant)
+            self.tunings[entrant.name], self.settings[entrant.name] = tuned.sweep, tuned.settings
+            self.say(_tuned_words(entrant.name, tuned))
+        elif entrant.settings_of:
+            self.settings[entrant.name] = self.settings[entrant.settings_of]
+            self.say(f"{entrant.name}: with stepsize and momentum of {entrant.settings_of}, without a trial.")
+        return self.settings.get(entrant.name, Settings(1.0))
 
 
 def _which_seed(seeds: list[int], seed: int) -> str:
@@ -379,7 +411,8 @@ def _which_seed(seeds: list[int], seed: int) -> str:
     return f", seed {seeds.index(seed) + 1} of {len(seeds)}" if len(seeds) > 1 else ""
 
 
-def _tuned_words(name: str, tuning: Sweep) -> str:
+def _tuned_words(name: str, tuned: Tuned) -> str:
+    tuning = tuned.sweep
     shown = ", ".join(
         f"{size:.3g}" + (" (diverged)" if any(diverged) else "")
         for size, diverged in zip(tuning.stepsizes, tuning.diverged, strict=True)
@@ -388,14 +421,25 @@ def _tuned_words(name: str, tuning: Sweep) -> str:
     if not makes_steps(tuning):
         return f"{name}: it makes no step in the time for tuning, so {best:.3g} is taken untuned"
     edge = "; it is at the end of the grid" if tuning.advice else ""
-    return f"{name}: of the stepsizes {shown} the best is {best:.3g}{edge}"
+    return f"{name}: {_first_choices(tuned)}of the stepsizes {shown} the best is {best:.3g}{edge}"
+
+
+def _first_choices(tuned: Tuned) -> str:
+    """Return what was tuned before the stepsize: m and momentum, if any."""
+    words = ""
+    for name, plural in (("m", "values of m"), ("momentum", "momenta")):
+        values = {getattr(one, name) for one in tuned.losses} - {None}
+        if len(values) > 1:
+            values_shown = ", ".join(f"{value:g}" for value in sorted(values))
+            words += f"of the {plural} {values_shown} the best is {getattr(tuned.settings, name):g}, "
+    return words
 
 
 def _too_narrow(name: str, tuning: Sweep) -> list[str]:
     """Return a sentence if the best stepsize of a method is at an end of its grid."""
     if not (tuning.advice and makes_steps(tuning)):
         return []
-    return [f"{name} may do better than here: {tuning.advice}. Raise tuning_sizes (--thorough) to try more stepsizes."]
+    return [f"{name} may do better than here: {tuning.advice}. Raise tuning_sizes (--thorough) for more trials."]
 
 
 def _tuning_config(tuner: Tuner, seconds: float) -> dict[str, Any]:
@@ -403,16 +447,16 @@ def _tuning_config(tuner: Tuner, seconds: float) -> dict[str, Any]:
         "share_of_the_time": tuner.seconds / seconds,
         "seconds": tuner.seconds,
         "seeds": list(tuner.seeds),
-        "stepsizes_tried": tuner.sizes,
+        "trials": tuner.sizes,
     }
 
 
 def _tuned_on(tuning: Mapping[str, Any]) -> str:
     """Return a sentence about how the stepsizes were tuned."""
     return (
-        f"Stepsizes are tuned in virtual time, {tuning['stepsizes_tried']} for every method, on "
+        f"Methods are tuned in virtual time, with {tuning['trials']} trials each, on "
         f"{tuning['share_of_the_time']:.0%} of the time of the race ({tuning['seconds']:,.4g} s) and with "
-        f"{_seeds_in_words(tuning['seeds'])}."
+        f"{_seeds_in_words(tuning['seeds'])}: stepsizes, and momentum and m of methods that have them to tune."
     )
 
 

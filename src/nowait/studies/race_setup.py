@@ -23,7 +23,7 @@ from nowait.html.numbers import shown
 from nowait.recording import Interrupted, Run, checked_callbacks
 from nowait.recording.fresh import is_taken, nearest_folder
 from nowait.speeds import Speeds
-from nowait.studies.entrants import Entrant
+from nowait.studies.entrants import Entrant, Settings
 from nowait.studies.sources import Source
 from nowait.studies.tuner import Tuner
 from nowait.studies.units import stepsize_unit
@@ -45,10 +45,10 @@ RunNames = Mapping[tuple[str, int], str]
 @final
 @dataclass(frozen=True)
 class Tuning:
-    """How the stepsizes of a race are tuned."""
+    """How the methods of a race are tuned."""
 
     sizes: int
-    """How many stepsizes are tried for every method."""
+    """How many trials every method gets."""
     seeds: tuple[int, ...]
     """None of them is raced."""
     share: float
@@ -57,7 +57,7 @@ class Tuning:
     @classmethod
     def checked(cls, sizes: int, seeds: int, share: float, raced: list[int]) -> Self:
         """Return the arguments of a race that has these seeds; raise if one of them is wrong."""
-        sizes = checks.at_least(1, sizes, "tuning_sizes", "a method needs a stepsize")
+        sizes = checks.at_least(1, sizes, "tuning_sizes", "every method needs a trial")
         seeds = checks.at_least(1, seeds, "tuning_seeds", "stepsizes are compared by runs")
         share = checks.positive(share, "tuning_share", "stepsizes are compared by runs")
         if share > 1:
@@ -112,23 +112,23 @@ class RaceSetup:
     def run(
         self,
         entrant: Entrant,
-        size: float,
+        settings: Settings,
         seconds: float,
         seed: int,
         progress: bool | None,
         callbacks: Iterable[Any] = (),
     ) -> Run:
         """Run one method for the time of the race. ``stats.interrupted`` says if a signal ended it."""
+        method, own_update = entrant.make(settings)
         shared: dict[str, Any] = {
             "seconds": seconds,
             "seed": seed,
-            "update": self.update,
+            "update": self.update if own_update is None else own_update,
             "output": self.output,
             "callbacks": callbacks,
             "labels": self.labels,
             "progress": progress,
         }
-        method = entrant.make(size)
         if self.engine != "simulate":
             where: dict[str, Any] = {
                 "workers": self.workers,

@@ -118,7 +118,7 @@ def choose_stepsize(
     work = work_of(tuned) if work is None else work
     coarse, fine = Goal(target), Goal(target, tuner.evaluations // WINDOW)
     best = Chosen.of(candidate, tuned, first_place(coarse.times(tuned)), coarse)
-    for _ in range(refinements if 0 < best.seconds < math.inf and candidate.tuned else 0):
+    for _ in range(refinements if 0 < best.seconds < math.inf and candidate.refined else 0):
         count = _clipped(tuner, work / (len(FINER) * FINE_LENGTH * best.gradients), 1, MOST_FINE)
         seeds = (tuner.seeds + further_seeds(tuner))[:count]
         finer = best.sweep(tuner, best.stepsize * FINER, FINE_LENGTH, seeds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -14,7 +14,6 @@ import numpy as np
 from nowait.api.different_data import known_seconds, warn_of_different_data
 from nowait.api.parts import warn_of_split
 from nowait.api.simulate import simulate
-from nowait.api.sweep import maker
 from nowait.api.train import train
 from nowait.api.train_arguments import check_slowdown, checked_slowdown
 from nowait.core import Method, Problem, Stepsize, Update, checks
@@ -27,10 +26,19 @@ from nowait.engines.watch import Watch
 from nowait.recording import History, Interrupted, Run
 from nowait.recording.monitor import Monitor
 from nowait.speeds import Speeds
+from nowait.studies.entrants import (
+    MOMENTA,
+    Entry,
+    MakeEntry,
+    MakeWithMomentum,
+    MakeWithUpdate,
+    Settings,
+    entry_maker,
+)
 from nowait.studies.quiet import quiet
 from nowait.studies.race_setup import ENGINES, connection
 from nowait.studies.search import DIVERGED, REACHED, UNFINISHED, Score, best_size, next_size
-from nowait.studies.tuner import ALONE, Make
+from nowait.studies.tuner import ALONE, Make, update_of
 from nowait.studies.units import stepsize_unit
 from nowait.theory import estimate
 
@@ -50,6 +58,8 @@ class Trial:
 
     stepsize: float
     """The γ that was tried."""
+    momentum: float | None
+    """The momentum that was tried; None if it is not tuned."""
     value: float
     """The last value of the metric that is compared, the loss by default; NaN if the trial diverged."""
     seconds_to_target: float
@@ -87,11 +97,16 @@ class Tuning:
     """All trials, in the order in which they were made."""
     monitor: Monitor
     """The metric that was compared."""
+    momentum: float | None = None
+    """The best momentum; None if it was not tuned."""
+    update: Update | None = None
+    """The update that the function returned with the method; None if it returned none."""
 
     @property
     def best(self) -> Trial:
-        """The trial of ``stepsize``."""
-        return next(trial for trial in self.trials if trial.stepsize == self.stepsize)
+        """The trial of ``stepsize`` and ``momentum``."""
+        chosen = (self.stepsize, self.momentum)
+        return next(trial for trial in self.trials if (trial.stepsize, trial.momentum) == chosen)
 
     @property
     def score(self) -> Score:
@@ -131,13 +146,13 @@ class Tuning:
         return html_of_tuning(self)
 
     def __repr__(self) -> str:
-        found = "every trial diverged" if self.diverged else f"stepsize {self.stepsize:.4g}"
+        found = "every trial diverged" if self.diverged else f"stepsize {self.stepsize:.4g}{with_momentum(self)}"
         return f"Tuning({found} after {len(self.trials)} trials, {self.monitor.name} {self.best.value:.4g})"
 
 
 def tune(
     problem: Problem,
-    method: Method | Make,
+    method: Method | Make | MakeWithUpdate | MakeWithMomentum,
     *,
     workers: int | None = None,
     engine: str | RayCluster | None = None,
@@ -150,6 +165,7 @@ def tune(
     target_loss: float | None = None,
     target: Mapping[str, Any] | None = None,
     start: float | None = None,
+    momenta: Iterable[float] | None = None,
     monitor: str | tuple[str, str] = "loss",
     update: Update | None = None,
     initial: Any = None,
@@ -164,6 +180,12 @@ def tune(
     until the best one is not at an end, then between the best and its neighbours. A function of the stepsize may be
     given in place of a method; it starts at half of 1/L, divided by ``Method.stepsize_divisor``, with L known or
     estimated. That is an order of magnitude for plain SGD: with Adam, give ``start``.
+
+    A function of stepsize and ``momentum`` has both tuned: the first trials have the first stepsize and each of the
+    ``momenta`` (None: 0, 0.9 and 0.97), the others the best of these. The function returns a method, as in
+    ``lambda size, momentum: nw.Auto(size, momentum)``, or a method and its update, as in
+    ``lambda size, momentum: (nw.MinibatchSGD(size), nw.Nesterov(momentum))``. For ``Auto``, trials run minibatch SGD
+    with Nesterov's momentum: its stepsize and momentum are the best ones for that.
 
     With ``speeds`` the trials are simulations in virtual time, else runs with real ``workers``; ``engine="processes"``
     with ``speeds`` slows real workers, as in ``nw.train``. Every trial ends after ``steps``, ``gradients`` or
@@ -184,7 +206,12 @@ def tune(
     tell = checks.function_or_none(tell, "tell", "print")
     if speeds is not None:
         checks.instance(speeds, Speeds, "speeds", "nw.speeds.Fixed([1.0, 1.0, 10.0])")
-    make, number = maker(method), checks.at_least(1, trials, "trials", "a stepsize needs one")
+    make, has_momentum = entry_maker(method, "method")
+    number, tried = checks.at_least(1, trials, "trials", "a stepsize needs one"), _momenta(momenta, has_momentum)
+    if number < len(tried):
+        raise ValueError(f"trials must be at least {len(tried)}, one for each of the momenta, got {number}")
+    example = make(Settings(1.0, MOMENTA[1]))
+    _check_update(example, update)
     watched = Monitor.of(*monitor) if isinstance(monitor, tuple | list) and len(monitor) == 2 else Monitor.of(monitor)
     name = _checked_engine(engine, speeds, workers, slowdown)
     budget = Budget(steps, gradients, seconds, target_loss, target)
@@ -207,14 +234,14 @@ def tune(
     with spinner("tuning: estimating the problem's constants", progress):
         check_initial_loss(checked_problem(problem), initial_params(problem))
         first = _start(start, method, make, problem, count)
-    example = make(first)
     warn_of_split(problem, count)
-    warn_of_different_data(problem, {type(example).__name__: example}, count, known_seconds(speeds, slowdown, count))
+    entered = {type(example.method).__name__: example.method}
+    warn_of_different_data(problem, entered, count, known_seconds(speeds, slowdown, count))
     real = None if name == "simulate" else engine or "processes"
-    made = _Trials(problem, make, budget, watched, shared | where, real, tell or (lambda _: None))
+    made = _Trials(problem, make, tried, budget, watched, shared | where, real, tell or (lambda _: None))
     with Watch() as watch, connection(real or "simulate", workers), Progress("tuning", progress) as bar, quiet():
         for place in range(number):
-            made.add(next_size(made.scores, first))
+            made.add(made.next(first))
             bar.show((place + 1) / number)
             watch.check()
     found = made.found()
@@ -229,7 +256,9 @@ class _Trials:
     """Makes trials and keeps them."""
 
     problem: Problem
-    make: Make
+    make: MakeEntry
+    momenta: list[float]
+    """Those to try; empty if the momentum is not tuned."""
     budget: Budget
     monitor: Monitor
     arguments: dict[str, Any]
@@ -239,27 +268,47 @@ class _Trials:
     tell: Callable[[str], None]
     trials: list[Trial] = field(default_factory=list)
 
-    @property
-    def scores(self) -> dict[float, Score]:
-        """The score of every stepsize tried."""
-        return {trial.stepsize: trial.score(self.monitor) for trial in self.trials}
+    def next(self, start: float) -> Settings:
+        """Return the settings of the next trial: ``start`` with each momentum, then stepsizes with the best one."""
+        if len(self.trials) < len(self.momenta):
+            return Settings(start, self.momenta[len(self.trials)])
+        momentum = self.momentum
+        return Settings(next_size(self.scores(momentum), start), momentum)
 
-    def add(self, size: float) -> None:
-        """Make a trial with this stepsize."""
-        trial = trial_of(size, self._run(self.make(size)), self.budget, self.monitor)
+    @property
+    def momentum(self) -> float | None:
+        """The momentum of the best trial, the first of them if they are equal; None if it is not tuned."""
+        if not self.momenta:
+            return None
+        return min(self.trials, key=lambda trial: trial.score(self.monitor)).momentum
+
+    def scores(self, momentum: float | None) -> dict[float, Score]:
+        """Return the score of every stepsize that was tried with this momentum."""
+        return {trial.stepsize: trial.score(self.monitor) for trial in self.trials if trial.momentum == momentum}
+
+    def add(self, settings: Settings) -> None:
+        """Make a trial with these settings."""
+        trial = trial_of(settings, self._run(self.make(settings)), self.budget, self.monitor)
         self.trials.append(trial)
         self.tell(self._words(trial))
 
     def found(self) -> Tuning:
         """Return the result."""
-        best = best_size(self.scores)
-        size = min(self.scores) if best is None else best
-        return Tuning(self.make(size), size, self.trials, self.monitor)
+        momentum = self.momentum
+        scores = self.scores(momentum)
+        best = best_size(scores)
+        size = min(scores) if best is None else best
+        method, update = self.make(Settings(size, momentum))
+        return Tuning(method, size, self.trials, self.monitor, momentum, update)
 
-    def _run(self, method: Method) -> Run:
+    def _run(self, entry: Entry) -> Run:
+        arguments = self.arguments if entry.update is None else self.arguments | {"update": entry.update}
+        method, update = entry.method.tuned_as(update_of(self.problem, entry.method, arguments.get("update")))
+        if method is not entry.method:
+            arguments = arguments | {"update": update}
         if self.engine is None:
-            return simulate(self.problem, method, **self.arguments)
-        run = train(self.problem, method, engine=self.engine, **self.arguments)
+            return simulate(self.problem, method, **arguments)
+        run = train(self.problem, method, engine=self.engine, **arguments)
         if run.stats.interrupted:
             raise Interrupted.of(run)
         return run
@@ -270,16 +319,45 @@ class _Trials:
             ending = "diverged"
         elif math.isfinite(trial.seconds_to_target):
             ending = f"reached the target after {trial.seconds_to_target:.4g} s"
-        return f"trial {len(self.trials)}, stepsize {trial.stepsize:.4g}: {ending}"
+        return f"trial {len(self.trials)}, stepsize {trial.stepsize:.4g}{with_momentum(trial)}: {ending}"
 
 
-def trial_of(size: float, run: Run, budget: Budget, monitor: Monitor) -> Trial:
+def with_momentum(tuned: Trial | Tuning) -> str:
+    """Return the momentum as text, after a comma; empty if it is not tuned."""
+    return "" if tuned.momentum is None else f", momentum {tuned.momentum:g}"
+
+
+def _momenta(momenta: Iterable[float] | None, has_momentum: bool) -> list[float]:
+    """Return the momenta to try, each once; raise if the method is not a function of the momentum."""
+    if not has_momentum:
+        if momenta is not None:
+            raise ValueError(
+                "momenta= needs a function of stepsize and momentum, such as "
+                "lambda size, momentum: (nw.MinibatchSGD(size), nw.Nesterov(momentum))"
+            )
+        return []
+    given = list(MOMENTA if momenta is None else momenta)
+    if not given:
+        raise ValueError("momenta is empty: give at least one, or None for 0, 0.9 and 0.97")
+    return list(dict.fromkeys(checks.fraction(momentum, "a momentum", "it would never fade") for momentum in given))
+
+
+def _check_update(entry: Entry, update: Update | None) -> None:
+    """Raise if an update is given and the method, or the function that made it, has one of its own."""
+    if entry.update is not None and update is not None:
+        raise ValueError("the function returns a method and its update: omit update=")
+    if update is not None:
+        entry.method.check_update(update)
+
+
+def trial_of(settings: Settings, run: Run, budget: Budget, monitor: Monitor) -> Trial:
     """Return what a run says about its stepsize."""
     evaluations = evaluations_of(run.history)
     reached = [time for time, one in evaluations if budget.has_target and budget.reached(one)]
     diverged = run.stats.diverged
     return Trial(
-        stepsize=size,
+        stepsize=settings.stepsize,
+        momentum=settings.momentum,
         value=math.nan if diverged else monitor.value(evaluations[-1][1].values),
         seconds_to_target=math.inf if diverged or not reached else reached[0],
         diverged=diverged,
@@ -327,7 +405,7 @@ def _evaluate_every(evaluate_every: int | None, steps: int | None) -> int | None
     return max(1, steps // EVALUATIONS)
 
 
-def _start(start: float | None, method: Method | Make, make: Make, problem: Problem, workers: int) -> float:
+def _start(start: float | None, method: Any, make: MakeEntry, problem: Problem, workers: int) -> float:
     """Return the first stepsize: the one given, that of the method, or half of 1/L over the method's divisor."""
     if start is not None:
         return checks.positive(start, "start", "it is the first stepsize")
@@ -335,8 +413,7 @@ def _start(start: float | None, method: Method | Make, make: Make, problem: Prob
         rule: Stepsize = method.stepsize  # type: ignore[attr-defined]  # maker has checked it
         return size_of(rule)
     unit = stepsize_unit(problem, estimate(problem), gradients=10_000)
-    made = checks.instance(make(1.0), Method, "method(stepsize)", "nw.AsynchronousSGD(nw.Constant(stepsize))")
-    return ALONE * unit / made.stepsize_divisor(workers)
+    return ALONE * unit / make(Settings(1.0, MOMENTA[1])).method.stepsize_divisor(workers)
 
 
 def size_of(rule: Stepsize) -> float:

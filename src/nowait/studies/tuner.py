@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
 from nowait.api.sweep import sweep
-from nowait.core import Method, Output, Update
+from nowait.core import Method, Output, Problem, Sgd, Update
+from nowait.core.capabilities import Capabilities
 from nowait.core.types import Floats
 from nowait.recording import Sweep
 from nowait.speeds import Faults, Speeds
@@ -47,19 +48,33 @@ class Tuner:
     evaluations: int = 20
     """About how many evaluations a run gets up to its target, if it measures the time to that."""
 
-    def tune(self, make: Make, workers: Iterable[int] | None = None) -> Sweep:
+    def tune(self, make: Make, workers: Iterable[int] | None = None, known: Sweep | None = None) -> Sweep:
         """Return the losses for ``sizes`` stepsizes: a grid first, then more beyond its ends or around the best.
 
         ``workers`` are those that take part; None is all. A method that makes no step in the time is not tuned
-        further: all its stepsizes are equally good.
+        further: all its stepsizes are equally good. Stepsizes that are ``known`` already count, and are part of the
+        result. If the method names another one that is tuned in its place, the losses are those of the latter.
         """
+        if is_tuned_as_another(make):
+            return self._for_another(make).tune(_another(make), workers, known)
         taking_part = range(self.speeds.num_workers) if workers is None else list(workers)
         unit = self.unit / make(1.0).stepsize_divisor(len(taking_part))
-        tried = self.sweep(make, first_grid(self.sizes) * unit, self.seconds, taking_part)
+        grid = first_grid(self.sizes) * unit
+        if known is None:
+            tried = self.sweep(make, grid, self.seconds, taking_part)
+        else:
+            new = [size for size in grid if size not in known.stepsizes][: self.sizes - len(known.stepsizes)]
+            tried = _together(known, self.sweep(make, new, self.seconds, taking_part)) if new else known
         while len(tried.stepsizes) < self.sizes and makes_steps(tried):
             more = further_sizes(tried)[: self.sizes - len(tried.stepsizes)]
             tried = _together(tried, self.sweep(make, more, self.seconds, taking_part))
         return tried
+
+    def _for_another(self, make: Make) -> Tuner:
+        """Return the tuner with the update of the method that is tuned in place of another one."""
+        method = make(1.0)
+        _, update = method.tuned_as(update_of(self.problem, method, self.update))
+        return replace(self, update=update)
 
     def sweep(
         self,
@@ -88,6 +103,21 @@ class Tuner:
             faults=Faults([(NEVER, "join", worker) for worker in others]),
             progress=self.progress,
         )
+
+
+def is_tuned_as_another(make: Make) -> bool:
+    """Return True if another method is tuned in place of this one, see ``Method.tuned_as``."""
+    method = make(1.0)
+    return method.tuned_as(Sgd())[0] is not method
+
+
+def _another(make: Make) -> Make:
+    return lambda size: make(size).tuned_as(Sgd())[0]
+
+
+def update_of(problem: Problem, method: Method, given: Update | None) -> Update:
+    """Return the update of a run: the one that was given, or the default of the problem or the method."""
+    return Capabilities.of(problem).update_for(method) if given is None else given
 
 
 def first_grid(count: int) -> Floats:

@@ -26,10 +26,12 @@ from nowait.core import (
     Output,
     RandomIterate,
     Server,
+    Sgd,
     StepsizeWeightedAverage,
     StronglyConvexAverage,
     UniformAverage,
     UniformIterate,
+    Update,
 )
 from nowait.core.memory import HOST, Memory, to_host
 from nowait.core.types import Vector
@@ -228,6 +230,15 @@ def every_output_can_be_asked_for(method: Method) -> None:
         assert run.stats.steps == 40
 
 
+def it_is_tuned_as_a_method(method: Method) -> None:
+    """``tuned_as`` returns a method that is tuned itself, and an update for it."""
+    tuned, update = method.tuned_as(Sgd())
+    assert isinstance(tuned, Method), f"tuned_as returned {tuned!r} instead of a method"
+    assert isinstance(update, Update), f"tuned_as returned {update!r} instead of an update"
+    assert tuned.tuned_as(Sgd())[0] is tuned, f"{type(tuned).__name__} is tuned as yet another method"
+    assert update.is_plain or not tuned.makes_its_own_update, f"{type(tuned).__name__} makes its own update"
+
+
 def compiled_runs_are_the_reference_runs(method: Method) -> None:
     """A run from a plan has the same trace, params and losses. Methods that read vectors or the update have no plan."""
     for faults in (Faults([]), _turmoil()):
@@ -336,6 +347,7 @@ METHOD_CHECKS: list[Callable[[Method], None]] = [
     joins_at_any_event_are_used,
     a_bad_gradient_is_as_if_it_never_came,
     every_output_can_be_asked_for,
+    it_is_tuned_as_a_method,
     compiled_runs_are_the_reference_runs,
     the_schedule_is_what_the_method_does,
     *(_with_tensors(check) for check in METHOD_MEMORY_CHECKS),

@@ -57,22 +57,29 @@ def race(  # noqa: PLR0917 (typer makes options of them)
         ),
     ] = "processes",
     address: Address = None,
+    paper: Annotated[
+        bool,
+        typer.Option(
+            "--paper", help="Only the methods of the paper's Figure 1: minibatch and asynchronous SGD, plain."
+        ),
+    ] = False,
     native: Annotated[bool, typer.Option("--native", help="Do not slow any worker.")] = False,
     straggler: Annotated[
         float | None,
         typer.Option(
-            help="How many times slower one worker is.",
+            help="Make one worker so many times slower than the median of the others, instead of spread speeds.",
             min=1.0,
-            show_default="10; none if native or spread",
+            show_default="no straggler",
             callback=values.above_zero,
         ),
     ] = None,
     spread: Annotated[
         float | None,
         typer.Option(
-            help="Spread workers' speeds instead: the standard deviation of the logarithms of their seconds.",
+            help="How far workers' speeds are spread: the standard deviation of the logarithms of their seconds.",
             min=0.0,
             max=10.0,
+            show_default="1; none if native or with a straggler",
             callback=values.finite,
         ),
     ] = None,
@@ -98,22 +105,24 @@ def race(  # noqa: PLR0917 (typer makes options of them)
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer gradients and stepsizes: about 15 seconds on an idle machine.")
+        bool, typer.Option("--quick", help="Fewer gradients and trials: about half a minute on an idle machine.")
     ] = False,
     thorough: Annotated[
         bool,
-        typer.Option("--thorough", help="Tune with 12 stepsizes and 3 seeds, for the whole time of the race."),
+        typer.Option("--thorough", help="Tune with 12 trials and 3 seeds, for the whole time of the race."),
     ] = False,
     log: Log = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Race minibatch SGD against asynchronous SGD, with real worker processes. About two minutes.
+    """Race five methods with real worker processes: minibatch and asynchronous SGD, and rivals with momentum.
 
-    The paper's least squares problem (10,000 rows, 400 dimensions, batches of 256). The workers are slowed like a mixed
-    cluster with one straggler, unless --native or --spread. Stepsizes are tuned first, in virtual time on compute times
-    measured in a probe; then every method runs live for the same wall-clock time. Prints a table and conclusions;
-    writes report.html, figures and the runs.
+    Minibatch SGD and asynchronous SGD (the paper's), minibatch SGD with momentum, the first m gradients of every round
+    with momentum, and Auto; --paper races the paper's three instead. The problem is the paper's least squares problem
+    (10,000 rows, 400 dimensions, batches of 256). The workers are slowed like a cluster of machines of spread speeds,
+    unless --native or --straggler. Methods are tuned first, with as many trials each, in virtual time on compute times
+    measured in a probe; then every method runs live for the same wall-clock time. Takes about two minutes. Prints a
+    table and conclusions; writes report.html, figures and the runs.
 
     Example: nowait race --workers 40 --straggler 100 --method ringmaster:max_delay=80
     """
@@ -125,6 +134,7 @@ def race(  # noqa: PLR0917 (typer makes options of them)
         RaceSettings(
             workers,
             method or [],
+            paper,
             engine_of(engine, address),
             native,
             straggler,
@@ -190,7 +200,14 @@ def tune(  # noqa: PLR0917 (typer makes options of them)
     ] = None,
     update: Update = None,
     schedule: Schedule = None,
-    trials: Annotated[int, typer.Option(help="How many stepsizes to try.", min=1)] = 6,
+    momentum: Annotated[
+        str | None,
+        typer.Option(
+            help="Momenta to try, with commas between them: of the method if it has one, else Nesterov's.",
+            show_default="that of the method, or of --update",
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(help="How many trials to make.", min=1)] = 6,
     workers: Annotated[
         int | None, typer.Option(help="How many real workers.", min=1, show_default="one for each core")
     ] = None,
@@ -223,7 +240,8 @@ def tune(  # noqa: PLR0917 (typer makes options of them)
     """Find a stepsize by a few short runs, with real workers or, with --speeds, in virtual time.
 
     Every trial has the budget given. The first stepsize is followed by larger or smaller ones, then by others near the
-    best. The exit status is 3 if every trial diverged.
+    best. For the method auto, trials run minibatch SGD with Nesterov's momentum, whose stepsize it takes. The exit
+    status is 3 if every trial diverged.
 
     Example: nowait tune mine.py:problem --workers 4 --steps 300 --stepsize 0.05
     """
