@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import types
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from nowait.studies.race_folder import save_race
 from nowait.studies.race_setup import RaceSetup, unused_seeds
 from nowait.studies.race_tuner import RaceTuner, cheapest_counts, recent_times
 from nowait.studies.sources import Source, from_arrival_to_arrival
-from nowait.studies.tuner import Tuner, best_of
+from nowait.studies.tuner import Tuner, best_of, steady_of
 from nowait.studies.winner import Contest, lost_workers, who_won
 from nowait.theory import SpeedupRange, relative_noise, speedup
 
@@ -109,6 +110,20 @@ def test_every_method_gets_as_many_trials_and_auto_none(monkeypatch):
         assert kinds == [*["MinibatchSGD"] * sizes, *["AsynchronousSGD"] * sizes, *["MinibatchSGD"] * sizes,
                          *["MSynchronousSGD"] * sizes]  # fmt: skip
         assert found.config["tuning"]["trials"] == sizes
+
+
+@pytest.mark.parametrize(
+    ("diverged", "steady"),
+    [([], 1.6), ([3.2], 1.6), ([2.0], 1.0), ([3.2, 2.0, 1.6, 1.0, 0.8, 0.4], 0.4), ([3.2, 2.0, 1.6, 1.0, 0.8], 0.4)],
+)
+def test_stepsizes_for_real_workers_keep_away_from_those_that_diverged(diverged, steady):
+    """The best is 1.6, and the larger ones are worse unless they diverge."""
+    sizes = np.array([3.2, 2.0, 1.6, 1.0, 0.8, 0.4])
+    losses = np.array([[4.0], [3.0], [1.0], [1.5], [2.0], [5.0]])
+    gone = np.isin(sizes, diverged)[:, None]
+    best = sizes[np.argmin(np.where(gone, np.inf, losses))]
+    tried = types.SimpleNamespace(stepsizes=sizes, diverged=gone, decisive=losses, step=np.ones((6, 1)), best=best)
+    assert steady_of(tried) == steady
 
 
 SPREAD = nw.speeds.Fixed([1.0, 1.1, 1.2, 1.3, 2.0, 4.0, 8.0, 16.0])

@@ -13,7 +13,7 @@ from nowait.recording import Sweep
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant, Settings
 from nowait.studies.sources import Source
-from nowait.studies.tuner import Make, Tuner, best_of
+from nowait.studies.tuner import Make, Tuner, best_of, steady_of
 
 USUAL_MOMENTUM = 0.9
 """With this one the values of m are compared, before the momentum is tuned."""
@@ -52,18 +52,24 @@ class RaceTuner:
     tuner: Tuner
     counts: list[int]
     """The values of m to try, from little noise to much."""
+    real: bool = False
+    """True if real workers race, for which stepsizes keep away from those that diverged."""
 
     def tune(self, entrant: Entrant) -> Tuned:
         """Return the best settings: of m first, then of momentum, then of the stepsize with these."""
         tried = self._first_trials(entrant)
         if not tried:
             sweep = self._at(entrant, Settings(1.0)).tune(_make(entrant, Settings(1.0)))
-            return Tuned(Settings(best_of(sweep)), sweep, {})
+            return Tuned(Settings(self._chosen(sweep)), sweep, {})
         best = _lowest(tried)
         left = replace(self._at(entrant, best), sizes=self.tuner.sizes - len(tried) + 1)
         factor = best.stepsize / max(one.stepsize for one in tried)
         sweep = replace(left, unit=left.unit * factor).tune(_make(entrant, best), known=tried[best])
-        return Tuned(replace(best, stepsize=best_of(sweep)), sweep, {one: _loss(tried[one]) for one in tried})
+        chosen = replace(best, stepsize=self._chosen(sweep))
+        return Tuned(chosen, sweep, {one: _loss(tried[one]) for one in tried})
+
+    def _chosen(self, sweep: Sweep) -> float:
+        return steady_of(sweep) if self.real else best_of(sweep)
 
     def _first_trials(self, entrant: Entrant) -> dict[Settings, Sweep]:
         """Return trials of two stepsizes, one for curvature and one for noise, then of every m, then of every momentum.

@@ -22,6 +22,8 @@ ALONE = 0.5
 """The stepsize in units such as 1/L, if only one is tried."""
 FARTHER = 4.0
 """Beyond an end of the grid, the next stepsize is this many times larger or smaller."""
+MARGIN = 1.5
+"""A stepsize for real workers is so many times smaller than any that diverged in a simulation."""
 NEVER = 1e300
 """A time after the end of every simulation."""
 
@@ -151,6 +153,19 @@ def best_of(tried: Sweep) -> float:
     if not makes_steps(tried):
         return float(tried.stepsizes[len(tried.stepsizes) // 2])
     return float(tried.stepsizes.min()) if tried.diverged.any(axis=1).all() else tried.best
+
+
+def steady_of(tried: Sweep) -> float:
+    """Return the best stepsize among those that are ``MARGIN`` times smaller than any that diverged, if there are such.
+
+    For real workers, whose delays are not quite those of the trials.
+    """
+    diverged = tried.diverged.any(axis=1)
+    steady = tried.stepsizes * MARGIN <= tried.stepsizes[diverged].min(initial=math.inf)
+    if diverged.all() or not steady.any():
+        return best_of(tried)
+    losses = np.where(steady, np.median(tried.decisive, axis=1), math.inf)
+    return float(tried.stepsizes[np.argmin(losses)]) if makes_steps(tried) else best_of(tried)
 
 
 def _together(first: Sweep, second: Sweep) -> Sweep:
