@@ -28,7 +28,7 @@ def test_the_table_has_a_row_for_every_method_and_the_first_is_the_baseline(save
     assert first.startswith("| Minibatch SGD | stepsize ")
     assert first.endswith("| the baseline |")
     assert [row.split(" | ")[0].removeprefix("| ") for row in others] == list(usual_methods())[1:]
-    assert "| m 2, momentum 0.9, stepsize " in others[2]
+    assert "| m 1, momentum 0.9, stepsize " in others[2]
 
 
 def test_both_pages_get_the_table_between_their_comments_and_the_figure_is_copied(saved, tmp_path):
