@@ -507,6 +507,43 @@ def test_with_one_worker_a_resumed_run_is_the_run_as_if_it_had_not_stopped(metho
     np.testing.assert_array_equal(resumed.after(15).server.params, whole.server.params)
 
 
+@pytest.mark.parametrize(
+    ("method", "other"),
+    [
+        (nw.DelayedNesterov(0.1, every=10), nw.DelayedNesterov(0.1, every=2)),
+        (nw.OrderedMomentum(0.1, bucket=10), nw.OrderedMomentum(0.1, bucket=2)),
+    ],
+    ids=repr,
+)
+def test_momentum_goes_on_with_another_interval(method, other):
+    _, resumed = a_resumed_pair(method, events=7, num_workers=1)
+    going_on = resumed.resumed_with(other).after(8)
+    assert going_on.server.method.momentum.norm > 0
+    assert getattr(going_on.server.method, "size", 2) == 2
+    assert getattr(going_on.server.method, "recent", going_on.server.sum()).count < 2
+
+
+@pytest.mark.parametrize("name", ["method", "mine of sum"])
+def test_a_state_with_a_name_of_the_checkpoint_is_refused(name):
+    class Own(nw.MinibatchSGD):
+        def state(self):
+            return {name: 1.0}
+
+    with pytest.raises(ValueError, match=f"Own.state\\(\\) has an entry '{name}', a name that checkpoints use"):
+        a_server(Own(0.1), num_workers=1).state()
+
+
+def test_the_gradient_of_a_round_of_one_is_not_in_the_noise_of_the_present_round():
+    server = a_server(nw.Auto(0.1), num_workers=3, dimension=1)
+    server.method.waits_for = 1
+    server.handle(gradient_from(server, worker=0, time=1.0, gradient=100.0))
+    server.method.waits_for = 3
+    for worker in (0, 1):
+        server.handle(gradient_from(server, worker, time=2.0, gradient=5.0))
+        server.method.waits_for = 3
+    assert server.method._noise_scale() == 0.0
+
+
 def test_another_kind_of_method_starts_again_instead_of_what_the_checkpoint_has():
     _, resumed = a_resumed_pair(nw.Auto(0.1), events=10, num_workers=2)
     other = resumed.resumed_with(nw.DelayedNesterov(0.1, every=2))

@@ -17,7 +17,7 @@ from nowait.engines import progress
 from nowait.engines.budget import Budget
 from nowait.engines.live import LiveView, WorkerView, others_line, stragglers_first
 from nowait.engines.progress import titled
-from nowait.engines.screens import is_on_terminal
+from nowait.engines.screens import TerminalBar, is_on_terminal
 from nowait.recording import TraceRecorder
 from nowait.recording.phases import Phases
 from nowait.recording.worker_stats import WorkerStats
@@ -76,6 +76,12 @@ def test_a_simulation_shows_the_latest_decision_beside_its_bar(monkeypatch):
     assert shown[-1] == run.trace.notes[-1].short == "waits for 2 of 4"
     nw.simulate(problem, nw.MinibatchSGD(0.05), EQUAL, steps=60, engine="reference", progress=True)
     assert shown[-1] == ""
+
+
+def test_a_note_is_no_markup_of_the_bar(capsys):
+    bar = TerminalBar("label [red]")
+    bar.show(0.5, "a [/b]")
+    bar.close()
 
 
 def test_the_clock_moves_while_nothing_arrives(view):

@@ -327,6 +327,7 @@ def test_bad_arguments_are_refused_at_once(make, message):
 def test_sgd_without_options_is_plain_and_everything_else_is_not():
     assert TorchOptimizer(SGD).is_plain
     assert TorchOptimizer(SGD, momentum=0.0, weight_decay=0).is_plain
+    assert TorchOptimizer(SGD, foreach=True).is_plain, "the steps are the same"
     options = ({"momentum": 0.9}, {"weight_decay": 0.1}, {"maximize": True}, {"scale": "gradient"}, {"groups": {}})
     assert not any(TorchOptimizer(SGD, **option).is_plain for option in options)
     assert not TorchOptimizer(AdamW).is_plain

@@ -199,9 +199,10 @@ def test_a_speedup_is_predicted_for_the_plain_pair_alone(five):
         "first": lambda size: nw.MinibatchSGD(nw.Constant(size)),
         "second": lambda size: (nw.AsynchronousSGD(nw.Constant(size)), nw.Momentum(0.5)),
         "third": lambda size: nw.OrderedMomentum(size, beta=0.5),
+        "fourth": lambda size: nw.Auto(size, momentum=0.5),
     }
     options = {"engine": "simulate", "speeds": UNEQUAL, "gradients": 300, "tuning_sizes": 1, "progress": False}
-    assert [row.predicted for row in nw.race(PROBLEM, momentum, **options).rows] == [None] * 3
+    assert [row.predicted for row in nw.race(PROBLEM, momentum, **options).rows] == [None] * 4
 
 
 def test_a_race_with_momentum_is_loaded_as_it_was_saved(five, tmp_path):
@@ -292,7 +293,7 @@ def test_the_winner_has_the_lowest_loss_and_may_be_any_method():
     said = who_won(contest(runs, settings=settings, noise=0.1, tried=["first"]))
     assert said[:2] == [
         "first (m = 3 of 4, momentum 0.97) was fastest: it ended with the lowest loss, 0.25.",
-        "It reached the final losses of the others sooner than they did, by these factors: "
+        "To its own final loss, each of the others took so many times as long as the winner: "
         "asynchronous 3 (without a trial of its own); Minibatch SGD 4.",
     ]
     assert said[2].startswith("It did not wait for slow workers: ")
@@ -306,12 +307,12 @@ def test_times_are_compared_seed_by_seed():
         "slow": [ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 5]), ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 4])],
         "fast": [ending_at(nw.MinibatchSGD(0.1), [8, 5, 2, 1]), ending_at(nw.MinibatchSGD(0.1), [8, 5, 3, 1])],
     }
-    assert who_won(contest(runs))[1].endswith("by these factors: slow 2.25.")
+    assert who_won(contest(runs))[1].endswith("as long as the winner: slow 2.25.")
     late = {
         "lucky": [ending_at(nw.MinibatchSGD(0.1), [8, 1, 6, 5])],
         "low": [ending_at(nw.MinibatchSGD(0.1), [8, 7, 6, 4])],
     }
-    assert who_won(contest(late))[1].endswith("by these factors, where below 1 is later: lucky 0.333.")
+    assert who_won(contest(late))[1].endswith("as long as the winner: lucky 0.333.")
 
 
 def test_asynchronous_sgd_wins_by_its_gradients_where_noise_is_large():
@@ -330,6 +331,33 @@ def test_minibatches_win_on_equal_workers():
         "asynchronous": [ending_at(nw.AsynchronousSGD(0.1), [8, 6, 4])],
     }
     assert who_won(contest(runs))[2].startswith("The workers are nearly equally fast (s_max/HM = 1)")
+
+
+def test_the_first_m_of_m_have_waited_for_all():
+    runs = {
+        "Minibatch SGD": [ending_at(nw.MinibatchSGD(0.1), [8, 6, 4])],
+        "first": [ending_at(nw.MSynchronousSGD(0.1, m=4), [8, 4, 2])],
+    }
+    assert who_won(contest(runs))[2].startswith("The workers are nearly equally fast (s_max/HM = 1)")
+
+
+def test_the_grid_of_stepsizes_fits_the_best_momentum():
+    """Of ``OrderedMomentum`` the usual stepsize is proportional to 1 − β: the grid is not that of another β."""
+    problem = nw.problems.NoisyQuadratic(dimension=4, L=1.0, mu=0.01)
+    tuner = Tuner(problem, SPREAD, unit=1.0, seconds=60.0, seeds=(0,), sizes=9)
+    make = {"own": lambda size, momentum: nw.OrderedMomentum(size, beta=momentum)}
+    tuned = RaceTuner(tuner, [8]).tune(checked_entrants(make)[0])
+    usual = 0.5 / nw.OrderedMomentum(1.0, beta=tuned.settings.momentum).stepsize_divisor(8)
+    assert len({one.momentum for one in tuned.losses}) == 3
+    assert usual / 17 < min(tuned.sweep.stepsizes) < max(tuned.sweep.stepsizes) < 17 * usual
+
+
+@pytest.mark.parametrize(
+    "make", [lambda size, *, momentum: nw.Auto(size, momentum), lambda size, mom: nw.Auto(size, momentum=mom)]
+)
+def test_a_second_parameter_must_be_a_positional_momentum(make):
+    with pytest.raises(TypeError, match="the second one must be positional, and called momentum or beta"):
+        checked_entrants({"mine": make})
 
 
 def test_of_methods_that_converged_the_first_one_wins():
@@ -441,7 +469,7 @@ def test_the_findings_name_steps_speedup_and_gradients(a_race):
     found, _ = a_race
     winner, times, reason, first, second, regime, why, third = found.findings[:8]
     assert winner.startswith("Asynchronous SGD, delay-adaptive was fastest: it ended with the lowest loss, ")
-    assert times.startswith("It reached the final losses of the others sooner than they did, by these factors")
+    assert times.startswith("To its own final loss, each of the others took so many times as long as the winner: ")
     assert reason.startswith("No worker waited: 1,501 gradients made a step each; Minibatch SGD used ")
     assert "of virtual time Minibatch SGD made" in first
     assert "times as fast (the workers' speeds predict" in second

@@ -214,6 +214,8 @@ def test_the_advice_is_about_the_stepsizes_with_the_best_momentum():
     [
         ({"momenta": [0.9]}, "momenta= needs a function of stepsize and momentum"),
         ({"method": nesterov, "momenta": []}, "momenta is empty"),
+        ({"method": nesterov, "momenta": 0.9}, r"momenta must be several numbers, such as \[0.0, 0.9\], got 0.9"),
+        ({"method": nesterov, "momenta": "0.9"}, "momenta must be several numbers"),
         ({"method": nesterov, "momenta": [1.0]}, "a momentum must be"),
         ({"method": nesterov, "trials": 2}, "trials must be at least 3, one for each of the momenta, got 2"),
         ({"method": nesterov, "update": nw.Momentum(0.9)}, "returns a method and its update: omit update="),

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from nowait.recording import describe
-from nowait.recording.errors import OtherSettingsError
+from nowait.recording.errors import ANYWAY, OtherSettingsError
 
 
 def check_same_part(config: dict[str, Any], name: str, given: Any, folder: object) -> None:
@@ -18,8 +18,8 @@ def check_same_part(config: dict[str, Any], name: str, given: Any, folder: objec
     if found is not None:
         entry, was, now = found
         raise OtherSettingsError(
-            f"{entry} of the run in {folder} is {was}, but {name}= has {now}: pass the {name} of the run, or {{}} to "
-            f"go on with another (the run can then not be replayed)"
+            f"{entry} of the run in {folder} is {was}, but {name}= has {now}: pass the {name} of the run, or {ANYWAY} "
+            f"to go on with another (the run can then not be replayed)"
         )
 
 

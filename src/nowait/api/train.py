@@ -92,12 +92,12 @@ def train(
     speed model says. With ``start="together"`` the clock starts, and workers get their first tickets, when all of them
     have loaded the problem; by default each starts as soon as it is ready.
 
-    A worker that dies is replaced under its number, unless it dies more than ``max_failures`` times without delivering
-    a gradient in between. One that takes far longer than before is named in a warning, and replaced with
-    ``replace_hung=True``. The first gradient of every worker process is computed again by another worker and compared
-    roughly: ``BadWorkerError`` names a worker with other data, another seed or other code. ``audit=0.001`` also
-    compares that share of all gradients, bit for bit where that is possible; ``nw.Audit`` has more settings, and
-    ``audit=False`` compares nothing.
+    A worker that dies is replaced under its number, unless it dies more than ``max_failures`` times without
+    delivering a gradient in between. One that takes far longer than before is named in a warning, and replaced with
+    ``replace_hung=True``; so is the process that computes losses. The first gradient of every worker process is
+    computed again by another worker and compared roughly: ``BadWorkerError`` names a worker with other data,
+    another seed or other code. ``audit=0.001`` also compares that share of all gradients, bit for bit where that is
+    possible; ``nw.Audit`` has more settings, and ``audit=False`` compares nothing.
 
     Steps on a million params or more use several threads: by default the cores that the workers leave free, at most 8.
     ``server_threads`` sets their number. It changes no result.

@@ -200,7 +200,7 @@ AllowChanges = Annotated[
     bool,
     typer.Option(
         "--allow-changes",
-        help="Go on although the method, update or problem differs from the run's, which can then not be replayed.",
+        help="Go on with another method, update, output or problem than the run's, which can then not be replayed.",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="The seed of samples and speeds.", min=0, callback=values.seed)]

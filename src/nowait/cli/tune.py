@@ -109,9 +109,10 @@ def _with_momentum(stepping: Stepping) -> Callable[[float, float], Any]:
     example = stepping.make(1.0)
     if stepping.update is not None:
         raise ValueError("--momentum tunes the momentum of the method, or Nesterov's: omit --update")
-    if not example.makes_its_own_update:
+    own = OWN_MOMENTUM if example.makes_its_own_update else OWN_MOMENTUM[:1]
+    name = next((name for name in own if name in parameters(type(example))), None)
+    if name is None and not example.makes_its_own_update:
         return lambda size, momentum: (stepping.make(size), nw.Nesterov(momentum))
-    name = next((name for name in OWN_MOMENTUM if name in parameters(type(example))), None)
     if name is None:
         raise ValueError(f"--momentum: {type(example).__name__} makes its own update, which has no momentum to tune")
     return lambda size, momentum: dataclasses.replace(stepping.make(size), **{name: momentum})  # type: ignore[type-var]

@@ -46,7 +46,7 @@ class Method(ABC):
             server.assign(worker)
 
     def state(self) -> State:
-        """Return what a checkpoint keeps of the run state, by name: numbers, lists of numbers, and sums.
+        """Return what a checkpoint keeps of the run state, by name: numbers, texts, lists of these, vectors and sums.
 
         A checkpoint reads it between two events and must not change it. The default keeps nothing.
         """

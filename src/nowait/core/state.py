@@ -54,6 +54,9 @@ def flat_state(method: Any, state: State) -> State:
     """Return the state of a method with the vectors, counts and weights of its sums, and with the method's name."""
     flat: State = {METHOD: type(method).__name__}
     for name, value in state.items():
+        if name == METHOD or name.endswith(OF_SUM):
+            what = f"{type(method).__name__}.state() has an entry {name!r}"
+            raise ValueError(f"{what}, a name that checkpoints use themselves: rename it")
         if isinstance(value, GradientSum):
             flat[name], flat[f"{name}{OF_SUM}"] = value.vector, [value.count, value.weight]
         else:

@@ -19,7 +19,7 @@ from nowait.core.randomness import Stream, children
 from nowait.core.types import Floats, Vector, norm
 from nowait.numerics.splitmix import GOLDEN, MASK
 from nowait.problems.encoded import without_encoding
-from nowait.recording.errors import OtherSettingsError
+from nowait.recording.errors import ANYWAY, OtherSettingsError
 
 logger = logging.getLogger("nowait")
 
@@ -180,7 +180,8 @@ class Identification:
                 f"{given}: {self._recorded.differs_by(given)}, although machine, versions and settings are the same. "
                 f"Other data or another model does this, and in deep networks another number of threads"
             )
-            raise OtherSettingsError(f"{other_problem(self._folder, self._entry, cause)}; {{}} goes on all the same")
+            refusal = other_problem(self._folder, self._entry, cause)
+            raise OtherSettingsError(f"{refusal}; {ANYWAY} goes on all the same")
         if match is Match.UNSURE:
             logger.warning(
                 "the problem may not be the one of %s: that had %s; this one has %s: %s%s",

@@ -101,9 +101,9 @@ class TerminalBar:
     def __init__(self, label: str) -> None:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        text = (SpinnerColumn(), TextColumn("{task.description}"))
+        text = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
         numbers = (BarColumn(bar_width=24), TextColumn("{task.fields[share]}"), TimeElapsedColumn())
-        columns = (*text, *numbers, TextColumn("{task.fields[words]}"))
+        columns = (*text, *numbers, TextColumn("{task.fields[words]}", markup=False))
         self._bar = Progress(*columns, console=_console(), transient=True)
         self._task = self._bar.add_task(label, total=None, share="", words="")
         self._bar.start()

@@ -97,6 +97,8 @@ class Auto(Method):
     direction: GradientSum = field(init=False, repr=False, compare=False)
     single: GradientSum = field(init=False, repr=False, compare=False)
     """The gradient of the last round, if it was a round of one whose noise is measured with the next one's."""
+    single_squares: float = field(init=False, repr=False, compare=False)
+    """The squared norm of that gradient."""
     progress: float = field(init=False, repr=False, compare=False)
     """The gradients that have arrived, divided by the number of workers at that time."""
     rounds: int = field(init=False, repr=False, compare=False)
@@ -148,7 +150,7 @@ class Auto(Method):
     def _begin(self, server: Server) -> None:
         self.beta = self.momentum_with(server.update)
         self.total, self.velocity, self.direction = server.sum(), server.sum(), server.sum()
-        self.single = server.sum()
+        self.single, self.single_squares = server.sum(), 0.0
         self.noise, self.times = Noise(server.sum()), Times()
         self.waits_for, self.rounds, self.until_choice = max(1, server.num_workers), 0, 0  # all may have left
         self.progress = server.counts.gradients / max(1, server.num_workers)
@@ -289,13 +291,15 @@ class Auto(Method):
             self.noise.end_sum(self.total, server.num_workers)
             return
         self.single.merge(self.total)
+        self.single_squares, self.noise.squares = self.single_squares + self.noise.squares, 0.0
         if self.single.count > 1:
+            self.noise.squares, self.single_squares = self.single_squares, 0.0
             self.noise.end_sum(self.single, server.num_workers)
             self.single.clear()
 
     def _step_at_once(self, server: Server, arrival: Arrival) -> None:
         if self.single.count:  # the next round of one gradient will not come
-            self.noise.squares = 0.0
+            self.single_squares = 0.0
             self.single.clear()
         weight, share = server.weight_of(arrival.worker), self._share_of_one(server)
         stepsize = self._stepsize(server, arrival.delay) * share
@@ -356,7 +360,7 @@ class Auto(Method):
 
     def _choose(self, server: Server, *, overdue: bool = False) -> None:
         """Choose how many gradients a round waits for, if another number is clearly cheaper."""
-        self.until_choice = 5 * server.num_workers
+        self.until_choice = 6 * server.num_workers  # three periods of the momentum
         times = self.times.of(server)
         if times is None:
             return

@@ -51,7 +51,7 @@ class DelayedNesterov(Method):
         self.recent.add(arrival)
         step = server.sum()
         step.add(arrival, 1 / self.every)
-        if self.recent.count == self.every:
+        if self.recent.count >= self.every:
             self._update_momentum()
             step.merge(self.momentum, self.beta, statistics=False)
         server.step(step, self.stepsize.at(arrival, server))

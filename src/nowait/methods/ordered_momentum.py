@@ -51,7 +51,8 @@ class OrderedMomentum(Method):
         """Continue with the momentum, and give every worker a ticket."""
         self.start(server)
         self.momentum.restore(state["momentum"])
-        self.size, self.current = state["size"], state["current"]
+        if self.bucket in (None, state["size"]):  # else the run goes on with buckets of another size
+            self.size, self.current = state["size"], state["current"]
 
     def on_arrival(self, server: Server, arrival: Arrival) -> None:
         """Add the gradient to the momentum and step along both, then assign the worker a new ticket."""

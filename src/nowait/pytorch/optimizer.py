@@ -27,6 +27,9 @@ from nowait.pytorch.parameter_groups import (
 from nowait.pytorch.running_optimizer import RunningOptimizer, trial_state
 from nowait.rules import SCALES
 
+HOW_IT_COMPUTES = ("foreach", "fused", "capturable", "differentiable")
+"""Options of ``torch.optim`` that change how a step is computed, and not which step it is."""
+
 
 @final
 class TorchOptimizer(Update):
@@ -77,7 +80,9 @@ class TorchOptimizer(Update):
     @property
     def is_plain(self) -> bool:
         """True for ``torch.optim.SGD`` without groups and without an option that is set."""
-        is_default = self._groups is None and not any(self._kind.options.values())
+        is_default = self._groups is None and not any(
+            value for name, value in self._kind.options.items() if name not in HOW_IT_COMPUTES
+        )
         return self._kind.optimizer is torch.optim.SGD and is_default and not self.scales_gradient
 
     @property

@@ -20,18 +20,20 @@ class DamagedFileError(ValueError):
         self.whole = whole
 
 
+ANYWAY = "\0"
+"""Stands in the text of an ``OtherSettingsError`` for how to go on all the same."""
 ALLOW = "allow_changes=True"
 """The argument with which a run goes on all the same."""
 
 
 @final
 class OtherSettingsError(ValueError):
-    """A run is resumed with other settings than it had. ``{}`` in the text stands for how to go on all the same."""
+    """A run is resumed with other settings than it had. ``ANYWAY`` in the text stands for how to go on all the same."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text.replace("{}", ALLOW))
+        super().__init__(text.replace(ANYWAY, ALLOW))
         self._text = text
 
     def with_option(self, option: str) -> str:
         """Return the message for a command that has this option in place of the argument."""
-        return self._text.replace("{}", option)
+        return self._text.replace(ANYWAY, option)

@@ -210,15 +210,17 @@ def _takes_momentum(make: Callable[..., Any], name: str) -> bool:
     """Return True if a function has a second parameter without a default, which must be the momentum."""
     signature = signature_of(make)
     items = [] if signature is None else list(signature.parameters.values())
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [item.name for item in items if item.kind in positional and item.default is item.empty]
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [item for item in items if item.default is item.empty and item.kind not in variable]
     if len(required) <= 1:
         return False
-    if len(required) == 2 and required[1] in MOMENTUM_NAMES:
+    second = required[1]
+    if len(required) == 2 and second.name in MOMENTUM_NAMES and second.kind is not second.KEYWORD_ONLY:
         return True
     raise TypeError(
         f"{name} must be a function of the stepsize, or of stepsize and momentum, such as lambda size, momentum: ...; "
-        f"it has the parameters {', '.join(required)}"
+        f"it has the parameters {', '.join(item.name for item in required)}; the second one must be positional, and "
+        f"called momentum or beta"
     )
 
 

@@ -342,7 +342,7 @@ def _applies_at_once(run: Run) -> bool:
 def _is_plain(run: Run) -> bool:
     """Return True if steps are those of plain SGD, which the formulas are for."""
     kind = getattr(methods, run.config["method"]["type"], None)
-    makes_its_own = kind is not None and kind.makes_its_own_update
+    makes_its_own = kind is not None and (kind.makes_its_own_update or kind is methods.Auto)
     return bool(run.config["update"]["type"] == "Sgd" and not makes_its_own)
 
 

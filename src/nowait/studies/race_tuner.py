@@ -13,7 +13,7 @@ from nowait.recording import Sweep
 from nowait.speeds import Speeds
 from nowait.studies.entrants import Entrant, Settings
 from nowait.studies.sources import Source
-from nowait.studies.tuner import Make, Tuner, best_of, steady_of
+from nowait.studies.tuner import ALONE, Make, Tuner, best_of, steady_of
 
 USUAL_MOMENTUM = 0.9
 """With this one the values of m are compared, before the momentum is tuned."""
@@ -63,7 +63,8 @@ class RaceTuner:
             return Tuned(Settings(self._chosen(sweep)), sweep, {})
         best = _lowest(tried)
         left = replace(self._at(entrant, best), sizes=self.tuner.sizes - len(tried) + 1)
-        factor = best.stepsize / max(one.stepsize for one in tried)
+        usual = ALONE * left.unit / _make(entrant, best)(1.0).stepsize_divisor(left.speeds.num_workers)
+        factor = FOR_NOISE if best.stepsize < usual / 2 else 1.0
         sweep = replace(left, unit=left.unit * factor).tune(_make(entrant, best), known=tried[best])
         chosen = replace(best, stepsize=self._chosen(sweep))
         return Tuned(chosen, sweep, {one: _loss(tried[one]) for one in tried})

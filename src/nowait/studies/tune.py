@@ -336,6 +336,8 @@ def _momenta(momenta: Iterable[float] | None, has_momentum: bool) -> list[float]
                 "lambda size, momentum: (nw.MinibatchSGD(size), nw.Nesterov(momentum))"
             )
         return []
+    if momenta is not None and (isinstance(momenta, str) or not isinstance(momenta, Iterable)):
+        raise TypeError(f"momenta must be several numbers, such as [0.0, 0.9], got {checks.shown(momenta)}")
     given = list(MOMENTA if momenta is None else momenta)
     if not given:
         raise ValueError("momenta is empty: give at least one, or None for 0, 0.9 and 0.97")

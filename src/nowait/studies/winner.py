@@ -122,24 +122,24 @@ def _how(contest: Contest, winner: RaceRow) -> str:
 
 
 def _others(contest: Contest, winner: RaceRow) -> list[str]:
-    """Return a sentence on how much sooner than the others the winner reached their final losses."""
+    """Return a sentence on how much longer the others took to their final losses than the winner."""
     times = {row.method: contest.times_as_long(row, winner) for row in contest.able if row is not winner}
     known = sorted((name for name, factor in times.items() if math.isfinite(factor)), key=lambda name: times[name])
     if not known:
         return []
     untried = {name: " (without a trial of its own)" for name in contest.settings if name not in contest.tried}
     listed = "; ".join(f"{name} {times[name]:.3g}{untried.get(name, '')}" for name in known)
-    later = ", where below 1 is later" if min(times.values()) < 1 else ""
-    return [f"It reached the final losses of the others sooner than they did, by these factors{later}: {listed}."]
+    return [f"To its own final loss, each of the others took so many times as long as the winner: {listed}."]
 
 
 def _why(contest: Contest, winner: RaceRow) -> list[str]:
     """Return a sentence on what made the winner fast, as far as its kind and the noise tell."""
     method: dict[str, Any] = contest.runs[winner.method][0].config.get("method", {})
     first, kind = contest.rows[0], method.get("type")
-    if kind == "MSynchronousSGD":
+    waits_for_all = kind == "MinibatchSGD" or method.get("m") == contest.gain.workers
+    if kind == "MSynchronousSGD" and not waits_for_all:
         return [_why_not_all(contest, winner, first)]
-    if kind == "MinibatchSGD" and contest.gain.speedup <= NEARLY_EQUAL:
+    if waits_for_all and contest.gain.speedup <= NEARLY_EQUAL:
         return [
             f"The workers are nearly equally fast (s_max/HM = {contest.gain.speedup:.3g}), so waiting for all of them "
             f"costs little, and all gradients are fresh.{_noise(contest, first, 'fresh')}"
