@@ -29,6 +29,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def watcher(folder):
     with nw.watch(folder, token=TOKEN, open_browser=False) as watcher:
+        ask(watcher, "/api/update")  # reads the folder
         yield watcher
 
 
