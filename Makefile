@@ -38,7 +38,7 @@ show-race: $(VENV)/.installed-dev # the figure and the tables of README and docs
 	$(BIN)/python docs_tools/show_race.py runs/shown
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 5 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 test-shuffled: $(VENV)/.installed-dev
 	NOWAIT_SHUFFLE=$${NOWAIT_SHUFFLE:-1} PYTHONPATH=tests $(BIN)/python -m pytest -n 3 --dist worksteal -p shuffled
